@@ -1,0 +1,129 @@
+"""The two contracts of a backend: what it is (:class:`Backend`) and a model made ready on it (:class:`Executable`).
+
+A backend's module must import without its runtime: the runtime is imported in :meth:`Backend.compile`, so
+that ``isorun backends`` can describe what is not installed. Everything the runtime raises is wrapped where
+it is entered, in :func:`runtime_errors`.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import numpy as np
+
+from isorun.errors import BackendFailed, IsorunError
+from isorun.types import Availability, Capabilities, CompileConfig, Feeds, LoweredModel, RuntimeReport
+
+
+class Executable(ABC):
+    """A model that one runtime has made ready to run. Feeds reach it checked."""
+
+    @abstractmethod
+    def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
+        """Run once.
+
+        Args:
+            output_names: which outputs, in which order; ``None`` for all, in the model's order.
+            feeds: input name to array, of the model's dtypes and shapes.
+
+        Returns:
+            Arrays that belong to the caller: no later run changes them.
+
+        Raises:
+            BackendFailed: the runtime failed, with its error as the cause.
+        """
+
+    def bind(self, feeds: Feeds, outputs: Mapping[str, np.ndarray | None]) -> Binding:
+        """Tie arrays to the inputs and outputs, to run many times without naming them again.
+
+        Args:
+            feeds: read anew at every run, in place.
+            outputs: for each output wanted, the array to write it to, or ``None`` for a new one.
+        """
+        return Binding(self, feeds, outputs)
+
+    @abstractmethod
+    def report(self) -> RuntimeReport:
+        """What the runtime says it did with the model. May take a while; it is asked once."""
+
+    def close(self) -> None:
+        """Let go of everything. Called once, with no run in flight."""
+
+
+class Binding:
+    """Arrays tied to a model's inputs and outputs. This one copies results; a runtime that writes to given
+    memory itself overrides :meth:`Executable.bind` to return its own."""
+
+    def __init__(
+        self, executable: Executable, feeds: Feeds, outputs: Mapping[str, np.ndarray | None]
+    ) -> None:
+        self._executable = executable
+        self._feeds = feeds
+        self._outputs = outputs
+
+    def run(self) -> list[Any]:
+        """Run once; the outputs in the order in which they were bound."""
+        results = self._executable.run(list(self._outputs), self._feeds)
+        for index, given in enumerate(self._outputs.values()):
+            if given is not None:
+                np.copyto(given, results[index], casting="no")
+                results[index] = given
+        return results
+
+
+class Backend(ABC):
+    """One way to run models, found by the name of its entry point in the group ``isorun.backends``."""
+
+    capabilities: ClassVar[Capabilities]
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def availability(self) -> Availability:
+        """Whether the runtime is there and usable. Never raises, and imports nothing heavy.
+
+        This looks for the package that the capabilities name; a backend that needs a device or a driver
+        overrides it and looks for those too.
+        """
+        package, requirement = self.capabilities.package, self.capabilities.requirement
+        if package is None:
+            return Availability(ok=True)
+        if importlib.util.find_spec(package) is None:
+            return Availability(
+                ok=False,
+                reason=f"the package {package!r} is not installed",
+                remedy=f"Install it: pip install '{requirement or package}'",
+            )
+        return Availability(ok=True, version=package_version(package))
+
+    @abstractmethod
+    def compile(self, model: LoweredModel, config: CompileConfig) -> Executable:
+        """Make a model ready to run, exactly as the config asks.
+
+        Raises:
+            BackendUnavailable: this machine cannot do what the config asks.
+            UnsupportedModel: the runtime has no implementation of some operator.
+            BackendFailed: the runtime failed, with its error as the cause.
+        """
+
+
+@contextmanager
+def runtime_errors(doing: str) -> Iterator[None]:
+    """The seam at which a runtime's exceptions become isorun's: ``BackendFailed: <doing>: <what it said>``."""
+    try:
+        yield
+    except IsorunError:
+        raise
+    except Exception as error:
+        raise BackendFailed(f"{doing}: {error}") from error
+
+
+def package_version(package: str) -> str | None:
+    """The version of the distribution that provides an import package; ``None`` where none says so."""
+    owners = importlib.metadata.packages_distributions().get(package.partition(".")[0], [])
+    return importlib.metadata.version(owners[0]) if owners else None

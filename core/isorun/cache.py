@@ -1,0 +1,193 @@
+"""Content-addressed artefacts on disk: lowered models, models built from checkpoints, downloads.
+
+An entry is a folder named by a key, with an ``entry.json`` that lists its files and holds what its maker
+wants to remember. Entries are made in a folder beside their place and renamed into it under a lock, so
+that a process that dies leaves nothing half made and two that want the same entry make it once. Every file
+is looked at when an entry is opened: its size, modification time and inode tell whether it is untouched;
+where they differ its SHA-256 decides. A damaged entry is made anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+from filelock import FileLock
+
+from isorun.errors import CacheError
+
+ENVIRONMENT_VARIABLE = "ISORUN_CACHE_DIR"
+_RECORD = "entry.json"
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A finished entry.
+
+    Attributes:
+        folder: where its files are. Read them, never write to them.
+        meta: what its maker wanted to remember: plain JSON.
+        found: whether it was there already.
+    """
+
+    folder: Path
+    meta: dict[str, Any]
+    found: bool
+
+
+class Cache:
+    """The cache under one folder: ``$ISORUN_CACHE_DIR`` or the user's cache folder unless given.
+
+    Raises:
+        CacheError: the folder cannot be made or written to.
+    """
+
+    def __init__(self, root: str | os.PathLike[str] | None = None) -> None:
+        chosen = root or os.environ.get(ENVIRONMENT_VARIABLE) or platformdirs.user_cache_path("isorun")
+        self.root = Path(chosen).expanduser().absolute()
+
+    def get(self, kind: str, key: str) -> Entry | None:
+        """The entry of that kind and key, if it is there and undamaged."""
+        return self._open(self._place(kind, key))
+
+    def get_or_make(self, kind: str, key: str, make: Callable[[Path], dict[str, Any]]) -> Entry:
+        """The entry of that kind and key, made where it is missing or damaged.
+
+        Args:
+            kind: a folder's name, such as ``lowered``.
+            key: letters and digits, different for different contents.
+            make: fills the folder that it is given and returns what to remember.
+        """
+        place = self._place(kind, key)
+        if entry := self._open(place):
+            return entry
+        with self._lock(place):
+            if entry := self._open(place):  # made by another process meanwhile
+                return entry
+            for leftover in place.parent.glob(
+                f".{key}.*"
+            ):  # of a maker that died; the lock says none is alive
+                shutil.rmtree(leftover)
+            work = Path(tempfile.mkdtemp(prefix=f".{key}.", dir=place.parent))
+            try:
+                meta = make(work)
+                record = {
+                    "files": {path.name: _describe(path) for path in sorted(work.iterdir())},
+                    "meta": meta,
+                }
+                (work / _RECORD).write_text(json.dumps(record))
+                if place.exists():
+                    place.rename(work.with_name(work.name + ".damaged"))
+                work.rename(place)
+            finally:
+                for leftover in place.parent.glob(f".{key}.*"):
+                    shutil.rmtree(leftover)
+        return Entry(place, meta, found=False)
+
+    def fingerprint(self, paths: Callable[[], list[Path]], main: Path) -> str:
+        """SHA-256 over files, remembered by their paths, sizes, modification times and inodes.
+
+        Args:
+            paths: lists the files to hash, ``main`` first. Asked only where nothing is remembered, since
+                it may have to read ``main`` to know.
+            main: the file to remember the answer by.
+        """
+        note = self._place("fingerprints", hashlib.sha256(os.fsencode(main)).hexdigest())
+        try:
+            known = json.loads(note.read_text())
+            if all(_stamp(Path(path)) == stamp for path, stamp in known["files"]):
+                return str(known["sha256"])
+        except (OSError, ValueError, KeyError, TypeError):
+            pass  # nothing remembered, or nothing that still holds: hash again
+        files = paths()
+        stamps = [
+            [str(path), _stamp(path)] for path in files
+        ]  # taken first: a change meanwhile is noticed later
+        digest = _sha256(*files)
+        with self._writable(note.parent):
+            write_atomically(note, json.dumps({"sha256": digest, "files": stamps}).encode())
+        return digest
+
+    def _place(self, kind: str, key: str) -> Path:
+        return self.root / kind / key
+
+    @contextlib.contextmanager
+    def _lock(self, place: Path) -> Iterator[None]:
+        locks = self.root / "locks"
+        with self._writable(place.parent), self._writable(locks):
+            lock = FileLock(locks / f"{place.parent.name}-{place.name}.lock")
+            lock.acquire()
+        try:
+            yield
+        finally:
+            lock.release()
+
+    @contextlib.contextmanager
+    def _writable(self, folder: Path) -> Iterator[None]:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            yield
+        except OSError as error:
+            raise CacheError(
+                f"The cache folder {self.root} cannot be written to ({error}). "
+                f"Choose another with cache_dir= or ${ENVIRONMENT_VARIABLE}."
+            ) from error
+
+    def _open(self, place: Path) -> Entry | None:
+        try:
+            record = json.loads((place / _RECORD).read_text())
+            files, meta = record["files"], record["meta"]
+            if all(_untouched(place / name, described) for name, described in files.items()):
+                return Entry(place, meta, found=True)
+        except (OSError, ValueError, KeyError, TypeError):
+            pass  # missing or damaged: the same to the caller, who makes it anew
+        return None
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file so that whoever reads it finds the old content or the new, never a part."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+        try:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+            Path(file.name).replace(path)
+        except BaseException:
+            Path(file.name).unlink(missing_ok=True)
+            raise
+
+
+def _describe(path: Path) -> dict[str, Any]:
+    return {"stamp": _stamp(path), "sha256": _sha256(path)}
+
+
+def _untouched(path: Path, described: dict[str, Any]) -> bool:
+    stamp = _stamp(path)
+    if stamp == described["stamp"]:
+        return True
+    same_size: bool = stamp[0] == described["stamp"][0]
+    return same_size and _sha256(path) == described["sha256"]
+
+
+def _stamp(path: Path) -> list[int]:
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns, status.st_ino]
+
+
+def _sha256(*paths: Path) -> str:
+    digest = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                digest.update(chunk)
+    return digest.hexdigest()

@@ -1,0 +1,97 @@
+"""Every error that isorun raises on purpose.
+
+::
+
+    IsorunError
+    ├── BackendNotFound       no backend of that name is installed
+    ├── BackendUnavailable    installed, but what was asked for cannot be had here: a reason and a remedy
+    ├── BackendFailed         the runtime itself failed; its own error is the cause
+    ├── InvalidModel          not a model, a damaged one, or one that refers to files that it may not
+    ├── UnsupportedModel      a sound model with operators that the backend does not have
+    ├── InvalidFeeds          names, types, shapes or values that the model does not take
+    ├── ParityError           outputs differ by more than the tolerance
+    ├── SpecError             a matrix spec with a key or value that means nothing
+    └── CacheError            the cache folder cannot be used
+
+A message says what happened, why, and what to do. A vendor's exception becomes the most specific of these
+where the backend is entered (:func:`isorun.backend.runtime_errors`), and stays reachable as ``__cause__``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+
+
+class IsorunError(Exception):
+    """The root of every error that isorun raises on purpose."""
+
+
+class BackendNotFound(IsorunError):
+    """No backend of that name is installed."""
+
+    def __init__(self, name: str, installed: Sequence[str]) -> None:
+        self.name = name
+        self.installed = tuple(installed)
+        super().__init__(f"There is no backend {name!r}{did_you_mean(name, installed)}")
+
+
+class BackendUnavailable(IsorunError):
+    """A backend that is installed cannot do here what was asked of it.
+
+    Attributes:
+        backend: the backend's name.
+        reason: why it cannot.
+        remedy: what to do about it, a command where there is one.
+    """
+
+    def __init__(self, backend: str, reason: str, remedy: str) -> None:
+        self.backend = backend
+        self.reason = reason
+        self.remedy = remedy
+        super().__init__(f"Backend {backend!r} is not available: {reason}. {remedy}")
+
+
+class BackendFailed(IsorunError):
+    """The runtime behind a backend failed; ``__cause__`` is its own error."""
+
+
+class InvalidModel(IsorunError):
+    """Not a model, a damaged model, or one that refers to files that it may not."""
+
+
+class UnsupportedModel(IsorunError):
+    """A sound model with operators that the backend has no implementation of.
+
+    Attributes:
+        operators: the operators, as ``domain.Name`` or ``Name``; empty where the runtime does not say.
+    """
+
+    def __init__(self, message: str, operators: Iterable[str] = ()) -> None:
+        self.operators = tuple(operators)
+        super().__init__(message)
+
+
+class InvalidFeeds(IsorunError, ValueError):
+    """Feeds, or names of outputs, that the model does not take."""
+
+
+class ParityError(IsorunError):
+    """Outputs differ from the reference by more than the tolerance."""
+
+
+class SpecError(IsorunError):
+    """A matrix spec that says something isorun does not understand."""
+
+
+class CacheError(IsorunError):
+    """The cache folder cannot be used."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown name: its nearest match, else all that there is."""
+    names = sorted(known)
+    near = get_close_matches(name, names, n=1, cutoff=0.6)
+    if near:
+        return f"; did you mean {near[0]!r}? (known: {', '.join(names)})"
+    return f"; known: {', '.join(names)}" if names else "; there is none"

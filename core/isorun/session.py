@@ -1,0 +1,327 @@
+"""The session: one model, one backend, one calling convention, whatever the hardware.
+
+It resolves the backend, brings the model to a dialect that the backend reads, checks what is asked for and
+what is fed, and wraps what goes wrong.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
+from importlib.metadata import version
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from isorun import model as models
+from isorun import registry
+from isorun.backend import Backend, Executable
+from isorun.binding import IOBinding
+from isorun.cache import Cache
+from isorun.errors import (
+    BackendFailed,
+    BackendUnavailable,
+    InvalidFeeds,
+    IsorunError,
+    UnsupportedModel,
+    did_you_mean,
+)
+from isorun.feeds import FeedChecker
+from isorun.threads import usable_cores
+from isorun.types import CompileConfig, Feeds, LoweredModel, Provenance, TensorSpec
+
+if TYPE_CHECKING:
+    import onnx
+
+
+class ModelMetadata(NamedTuple):
+    """What a model says of itself, in the shape of ``onnxruntime.ModelMetadata``."""
+
+    producer_name: str
+    graph_name: str
+    domain: str
+    description: str
+    version: int
+    custom_metadata_map: dict[str, str]
+
+
+class Session:
+    """Runs one model on one backend, in the calling convention of ``onnxruntime.InferenceSession``.
+
+    ::
+
+        with isorun.Session("bert.onnx") as session:
+            (hidden,) = session.run(["last_hidden_state"], feeds)
+            print(session.provenance)
+
+    A session may be used from many threads at once.
+
+    Args:
+        model: an ONNX file, its bytes, an ``onnx.ModelProto``, or the folder of a checkpoint
+            (``config.json`` and ``model.safetensors``).
+        backend: a backend's name; a list of names in order of preference; or ``"auto"``, which is
+            ``isorun.registry.AUTO_ORDER``. With a list or ``"auto"``, a backend that cannot take the model
+            as asked is passed over, and ``provenance.passed_over`` says why; a single name is taken or refused.
+        device: one of the backend's devices; ``None`` for its first.
+        precision: what to compute in: ``"fp32"``, ``"bf16"``, ``"fp64"``. It is what is asked for or an error.
+        threads: how many threads a run may use; ``None`` for the cores that this process may use
+            (CPU affinity and cgroup quota).
+        options: the backend's own settings; ``isorun backends`` lists them.
+        cache_dir: where lowered models are kept; ``None`` for ``$ISORUN_CACHE_DIR`` or the user's cache folder.
+
+    Raises:
+        BackendNotFound: no backend of that name is installed.
+        BackendUnavailable: the backend cannot do what is asked; the error says why and what to do.
+        InvalidModel: the model is missing, damaged, or refers to files outside its folder.
+        UnsupportedModel: the backend lacks some of the model's operators.
+        BackendFailed: the runtime refused the model.
+        CacheError: the cache folder cannot be written to.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+        backend: str | Sequence[str] = "auto",
+        *,
+        device: str | None = None,
+        precision: str = "fp32",
+        threads: int | None = None,
+        options: Mapping[str, Any] | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+    ) -> None:
+        if threads is not None and threads < 1:
+            raise ValueError(f"threads is {threads}; a run needs at least 1, and None takes what is there")
+        cache = Cache(cache_dir)
+        source = models.open_model(model, cache)
+        chosen = _Choice(device, precision, threads or usable_cores(), dict(options or {}))
+        self._passed_over: list[tuple[str, str]] = []
+        self._backend, self._model, self._config, self._executable = self._resolve(
+            source, backend, chosen, cache
+        )
+        capabilities = self._backend.capabilities
+        self._checker = FeedChecker(self._model.info, indices=not capabilities.checks_indices)
+        self._turns = None if capabilities.thread_safe else threading.Lock()
+        self._closed = False
+        self._pool_lock = threading.Lock()
+        self._pool: ThreadPoolExecutor | None = None
+
+    def _resolve(
+        self, source: models.ModelSource, backend: str | Sequence[str], chosen: _Choice, cache: Cache
+    ) -> tuple[Backend, LoweredModel, CompileConfig, Executable]:
+        single = isinstance(backend, str) and backend != "auto"
+        wanted = (
+            registry.AUTO_ORDER
+            if backend == "auto"
+            else (backend,)
+            if isinstance(backend, str)
+            else tuple(backend)
+        )
+        if not wanted:
+            raise ValueError("backend is an empty list; name at least one, or 'auto'")
+        for name in wanted:
+            try:
+                candidate = registry.get(name)
+                config = chosen.check(candidate)
+                lowered = models.lower(source, candidate.capabilities.dialects, cache)
+                return candidate, lowered, config, candidate.compile(lowered, config)
+            except (BackendUnavailable, UnsupportedModel, BackendFailed) as error:
+                if single:
+                    raise
+                reason = (
+                    f"{error.reason}. {error.remedy}" if isinstance(error, BackendUnavailable) else str(error)
+                )
+                self._passed_over.append((name, reason))
+        tried = "\n".join(f"  {name}: {reason}" for name, reason in self._passed_over)
+        raise BackendUnavailable(
+            " or ".join(wanted), f"none of them can run this model as asked:\n{tried}\n", "Mend one of these."
+        )
+
+    def run(
+        self, output_names: Sequence[str] | None, input_feed: Feeds, run_options: None = None
+    ) -> list[Any]:
+        """Run once.
+
+        Args:
+            output_names: the outputs wanted, in that order; ``None`` (or none) for all.
+            input_feed: input name to ``numpy.ndarray``, of the dtypes and shapes that ``get_inputs()`` gives.
+            run_options: there for the calling convention; anything but ``None`` is refused.
+
+        Returns:
+            One array for each output. They are the caller's: no later run changes them.
+
+        Raises:
+            InvalidFeeds: a name, dtype, rank, fixed dimension or index that the model does not take.
+            BackendFailed: the runtime failed; its own error is the cause.
+        """
+        if self._closed or run_options is not None:
+            self._refuse(run_options)
+        self._checker.check(input_feed)
+        if output_names:
+            self._checker.check_outputs(output_names)
+        else:
+            output_names = None
+        try:
+            if self._turns is None:
+                return self._executable.run(output_names, input_feed)
+            with self._turns:
+                return self._executable.run(output_names, input_feed)
+        except BackendFailed:
+            self._checker.check_indices(input_feed)  # a clearer word, where the runtime met a bad index
+            raise
+
+    def submit(self, output_names: Sequence[str] | None, input_feed: Feeds) -> Future[list[Any]]:
+        """Run on another thread.
+
+        Returns:
+            A future of what :meth:`run` returns or raises.
+        """
+        return self._threads().submit(self.run, output_names, input_feed)
+
+    def run_async(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Feeds,
+        callback: Callable[[list[Any], Any, str], None],
+        user_data: Any,
+        run_options: None = None,
+    ) -> None:
+        """Run on another thread and call ``callback(outputs, user_data, error)`` there.
+
+        ``error`` is empty where the run succeeded; where it failed, ``outputs`` is empty and ``error`` says why.
+        """
+
+        def work() -> None:
+            try:
+                outputs, message = self.run(output_names, input_feed, run_options), ""
+            except IsorunError as error:
+                outputs, message = [], str(error)
+            callback(outputs, user_data, message)
+
+        self._threads().submit(work)
+
+    def io_binding(self) -> IOBinding:
+        """A binding of arrays to inputs and outputs, for :meth:`run_with_iobinding`."""
+        if self._closed:
+            self._refuse(None)
+        return IOBinding(self._executable, self._checker)
+
+    def run_with_iobinding(self, iobinding: IOBinding, run_options: None = None) -> None:
+        """Run once on bound arrays; the results are the binding's."""
+        if self._closed or run_options is not None:
+            self._refuse(run_options)
+        if self._turns is None:
+            iobinding.run()
+        else:
+            with self._turns:
+                iobinding.run()
+
+    def get_inputs(self) -> list[TensorSpec]:
+        """The inputs that must be fed, with ``.name``, ``.type`` and ``.shape``."""
+        return [spec for spec in self._model.info.inputs if not spec.overridable]
+
+    def get_overridable_initializers(self) -> list[TensorSpec]:
+        """The inputs that have a value of their own and may be fed another."""
+        return [spec for spec in self._model.info.inputs if spec.overridable]
+
+    def get_outputs(self) -> list[TensorSpec]:
+        """The outputs, with ``.name``, ``.type`` and ``.shape``."""
+        return list(self._model.info.outputs)
+
+    def get_modelmeta(self) -> ModelMetadata:
+        """What the model says of itself."""
+        info = self._model.info
+        return ModelMetadata(info.producer, info.graph_name, "", "", 0, dict(info.metadata))
+
+    def get_providers(self) -> list[str]:
+        """The providers or devices that took at least one node, by the runtime's own account."""
+        return list(self.provenance.operators)
+
+    @cached_property
+    def provenance(self) -> Provenance:
+        """What runs, where, and how it came about: asked of the runtime when first read."""
+        if self._closed:
+            self._refuse(None)
+        report = self._executable.report()
+        return Provenance(
+            backend=self._backend.name,
+            device=report.device,
+            precision=report.precision,
+            threads=self._config.threads,
+            operators=report.operators,
+            fused=self._model.info.fused,
+            dialect=self._model.dialect,
+            fingerprint=self._model.fingerprint,
+            cache="found" if self._model.cached else "made",
+            passed_over=tuple(self._passed_over),
+            versions={"isorun": version("isorun"), **report.versions},
+            details=report.details,
+        )
+
+    def close(self) -> None:
+        """Let go of the model. Waits for runs that were submitted; a second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._pool is not None:
+            self._pool.shutdown()
+        self._executable.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _refuse(self, run_options: object) -> None:
+        if self._closed:
+            raise IsorunError("This session is closed. Open another.")
+        raise InvalidFeeds(
+            f"run_options is a {type(run_options).__name__}; isorun has no options for a single run: pass None"
+        )
+
+    def _threads(self) -> ThreadPoolExecutor:
+        if self._closed:
+            self._refuse(None)
+        with self._pool_lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(usable_cores(), thread_name_prefix="isorun")
+            return self._pool
+
+
+class _Choice(NamedTuple):
+    """What the caller asked for, before a backend is known."""
+
+    device: str | None
+    precision: str
+    threads: int
+    options: dict[str, Any]
+
+    def check(self, backend: Backend) -> CompileConfig:
+        """The same, once this backend is known to be here and to offer it."""
+        here = backend.availability()
+        if not here.ok:
+            raise BackendUnavailable(backend.name, here.reason, here.remedy)
+        offers = backend.capabilities
+        if self.precision not in offers.precisions:
+            raise BackendUnavailable(
+                backend.name,
+                f"it does not compute in {self.precision!r}",
+                f"It computes in {' and '.join(offers.precisions)}: ask for that, or for another backend.",
+            )
+        device = self.device or offers.devices[0]
+        if device not in offers.devices:
+            raise BackendUnavailable(
+                backend.name, f"it has no device {device!r}", f"It runs on {' and '.join(offers.devices)}."
+            )
+        for key in self.options:
+            if key not in offers.options:
+                raise BackendUnavailable(
+                    backend.name,
+                    f"it has no option {key!r}{did_you_mean(key, offers.options)}",
+                    "`isorun backends --options` describes them.",
+                )
+        return CompileConfig(self.precision, device, self.threads, self.options)

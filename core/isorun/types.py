@@ -1,0 +1,240 @@
+"""The values that sessions, backends and tools hand to one another: plain data, without behaviour of any backend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Feeds = Mapping[str, Any]
+"""Input name to array; ONNX sequences and optionals are lists and ``None``."""
+
+_NUMPY_TYPES = {
+    "float16": np.float16,
+    "float": np.float32,
+    "double": np.float64,
+    "int8": np.int8,
+    "int16": np.int16,
+    "int32": np.int32,
+    "int64": np.int64,
+    "uint8": np.uint8,
+    "uint16": np.uint16,
+    "uint32": np.uint32,
+    "uint64": np.uint64,
+    "bool": np.bool_,
+    "complex64": np.complex64,
+    "complex128": np.complex128,
+}
+_TENSOR_TYPES = {np.dtype(scalar): f"tensor({name})" for name, scalar in _NUMPY_TYPES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One input or output of a model, in the vocabulary of ``onnxruntime.NodeArg``.
+
+    Attributes:
+        name: the tensor's name.
+        type: ONNX Runtime's name for its type, such as ``tensor(float)`` or ``seq(tensor(int64))``.
+        shape: a number for a fixed dimension, a name for a symbolic one, ``None`` for an unknown one;
+            ``None`` as a whole where the rank is unknown or the value is no tensor.
+        overridable: whether the model has a value of its own for it, so that a feed may be left out.
+        bounds: the least and the greatest value that the model has a meaning for (a token id indexes a
+            table of that many rows); ``None`` where any value will do.
+    """
+
+    name: str
+    type: str
+    shape: tuple[int | str | None, ...] | None
+    overridable: bool = False
+    bounds: tuple[int, int] | None = None
+
+    @property
+    def dtype(self) -> np.dtype[Any] | None:
+        """The NumPy dtype of a tensor's elements; ``None`` where NumPy has no such type, or it is no tensor."""
+        scalar = _NUMPY_TYPES.get(self.type.removeprefix("tensor(").removesuffix(")"))
+        return None if scalar is None else np.dtype(scalar)
+
+
+def tensor_type(dtype: npt.DTypeLike) -> str:
+    """ONNX Runtime's name for a tensor of a NumPy dtype: ``tensor(float)`` for float32."""
+    return _TENSOR_TYPES[np.dtype(dtype)]
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a backend can do, as data that is read without importing its runtime.
+
+    The defaults promise the least: a plugin states what it adds.
+
+    Attributes:
+        dialects: the dialects of the fused graph that it reads, richest first
+            (``com.microsoft``, ``onnx``, ``primitive``).
+        precisions: what it can compute in, on hardware that has it: ``fp32``, ``fp64``, ``bf16``.
+        devices: the devices that it runs on.
+        options: the keys that ``Session(options=...)`` may hold, each with what it means.
+        dynamic_shapes: whether symbolic dimensions may change from run to run.
+        thread_safe: whether one executable may be run from several threads at once; where it may not,
+            the session takes turns.
+        checks_indices: whether the runtime itself refuses an index outside a table; where it does not,
+            the session looks at every index before it runs.
+        package: the import package of the runtime, whose absence makes the backend unavailable.
+        requirement: what to install for it, as given to pip.
+        reports: what :meth:`Executable.report` can prove: ``"placement"`` (operators by device or
+            provider), ``"precision"`` (the precision that kernels were built for).
+    """
+
+    dialects: tuple[str, ...]
+    precisions: tuple[str, ...] = ("fp32",)
+    devices: tuple[str, ...] = ("cpu",)
+    options: Mapping[str, str] = field(default_factory=dict)
+    dynamic_shapes: bool = False
+    thread_safe: bool = False
+    checks_indices: bool = False
+    package: str | None = None
+    requirement: str | None = None
+    reports: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Availability:
+    """Whether a backend can be used here; if not, why, and what to do about it.
+
+    ``version`` is the runtime's, where it is installed.
+    """
+
+    ok: bool
+    reason: str = ""
+    remedy: str = ""
+    version: str | None = None
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """What is known of a model without reading it again.
+
+    Attributes:
+        inputs, outputs: in the model's order.
+        opset: the version of ONNX's own operators.
+        fused: fused operators by name, with how often each is called; empty for a model that is not in
+            isorun's form.
+        limits: symbolic dimensions that must agree between inputs and must not be empty, each with the
+            most that it may be (the rows of a position table) or ``None``.
+        metadata: the model's own metadata properties.
+        producer, graph_name: the tool that wrote it, and what that called the graph.
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    opset: int
+    fused: Mapping[str, int] = field(default_factory=dict)
+    limits: Mapping[str, int | None] = field(default_factory=dict)
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    producer: str = ""
+    graph_name: str = ""
+
+
+@dataclass(frozen=True)
+class LoweredModel:
+    """A model that a backend can read: a file in one dialect, and what is known about it.
+
+    Attributes:
+        path: the ONNX file. It belongs to the cache or to the user: read it, never write to it.
+        dialect: one of the backend's dialects; ``onnx`` for a model that came without fused operators.
+        fingerprint: SHA-256 over the model as it was given, weights included (hexadecimal).
+        info: the lowered model's inputs, outputs and so on.
+        cached: whether it was found rather than made.
+    """
+
+    path: Path
+    dialect: str
+    fingerprint: str
+    info: ModelInfo
+    cached: bool
+
+
+@dataclass(frozen=True)
+class CompileConfig:
+    """What a session asks of a backend, checked against its capabilities beforehand.
+
+    Attributes:
+        precision: what to compute in, one of ``Capabilities.precisions``.
+        device: one of ``Capabilities.devices``.
+        threads: how many threads one run may use.
+        options: keys of ``Capabilities.options``.
+    """
+
+    precision: str = "fp32"
+    device: str = "cpu"
+    threads: int = 1
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RuntimeReport:
+    """What a runtime says that it did: asked of it after compiling, never assumed.
+
+    Attributes:
+        device: the hardware's name, as the runtime or the system gives it.
+        precision: the precision of the matrix products, by the runtime's own account.
+        operators: provider or device to operators and how many nodes of each it took.
+        versions: packages and their versions.
+        details: what else the runtime reports.
+    """
+
+    device: str
+    precision: str
+    operators: Mapping[str, Mapping[str, int]]
+    versions: Mapping[str, str]
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What ran, where, and how it came about.
+
+    Attributes:
+        backend, device, precision, threads: what runs, as the runtime reports it.
+        operators: provider or device to operators and how many nodes of each it took.
+        fused: the fused operators of the graph before lowering.
+        dialect: what the graph was lowered to.
+        fingerprint: SHA-256 of the model as given.
+        cache: ``"found"`` or ``"made"``: the lowered model.
+        passed_over: backends that were preferred to this one, each with the reason against it.
+        versions: packages and their versions, isorun's own included.
+        details: what else the runtime reports.
+    """
+
+    backend: str
+    device: str
+    precision: str
+    threads: int
+    operators: Mapping[str, Mapping[str, int]]
+    fused: Mapping[str, int]
+    dialect: str
+    fingerprint: str
+    cache: str
+    passed_over: tuple[tuple[str, str], ...]
+    versions: Mapping[str, str]
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same as plain dictionaries and lists, ready for JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        nodes = {place: sum(counts.values()) for place, counts in self.operators.items()}
+        lines = [
+            ("backend", f"{self.backend} on {self.device}, {self.threads} threads"),
+            ("precision", self.precision),
+            ("nodes", ", ".join(f"{count} on {place}" for place, count in nodes.items())),
+            ("fused", ", ".join(f"{count} {name}" for name, count in self.fused.items()) or "none"),
+            ("lowered", f"to {self.dialect} ({self.cache} in the cache)"),
+            ("model", self.fingerprint),
+            ("versions", ", ".join(f"{name} {version}" for name, version in self.versions.items())),
+        ]
+        lines += [("passed over", f"{name}: {reason}") for name, reason in self.passed_over]
+        return "\n".join(f"{label:<12}{value}" for label, value in lines)
