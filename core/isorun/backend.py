@@ -59,9 +59,7 @@ class Binding:
     """Arrays tied to a model's inputs and outputs. This one copies results; a runtime that writes to given
     memory itself overrides :meth:`Executable.bind` to return its own."""
 
-    def __init__(
-        self, executable: Executable, feeds: Feeds, outputs: Mapping[str, np.ndarray | None]
-    ) -> None:
+    def __init__(self, executable: Executable, feeds: Feeds, outputs: Mapping[str, np.ndarray | None]) -> None:
         self._executable = executable
         self._feeds = feeds
         self._outputs = outputs

@@ -81,9 +81,7 @@ class IOBinding:
             self._outputs[name] = None
         else:
             if element_type is None or shape is None:
-                raise InvalidFeeds(
-                    f"Output {name!r} is bound to an address without an element type and a shape"
-                )
+                raise InvalidFeeds(f"Output {name!r} is bound to an address without an element type and a shape")
             self._outputs[name] = _array_at(name, device_type, device_id, element_type, shape, buffer_ptr)
         self._bound = None
 
@@ -114,9 +112,7 @@ class IOBinding:
         self._checker.check(self._inputs)  # at every run: their contents may have changed
         if self._bound is None:
             if not self._outputs:
-                raise InvalidFeeds(
-                    "No output is bound: call bind_output with the name of each that is wanted"
-                )
+                raise InvalidFeeds("No output is bound: call bind_output with the name of each that is wanted")
             self._bound = self._executable.bind(dict(self._inputs), dict(self._outputs))
         self._results = self._bound.run()
 

@@ -74,9 +74,7 @@ class Cache:
         with self._lock(place):
             if entry := self._open(place):  # made by another process meanwhile
                 return entry
-            for leftover in place.parent.glob(
-                f".{key}.*"
-            ):  # of a maker that died; the lock says none is alive
+            for leftover in place.parent.glob(f".{key}.*"):  # of a maker that died; the lock says none is alive
                 shutil.rmtree(leftover)
             work = Path(tempfile.mkdtemp(prefix=f".{key}.", dir=place.parent))
             try:
@@ -110,9 +108,7 @@ class Cache:
         except (OSError, ValueError, KeyError, TypeError):
             pass  # nothing remembered, or nothing that still holds: hash again
         files = paths()
-        stamps = [
-            [str(path), _stamp(path)] for path in files
-        ]  # taken first: a change meanwhile is noticed later
+        stamps = [[str(path), _stamp(path)] for path in files]  # taken first: a change meanwhile is noticed later
         digest = _sha256(*files)
         with self._writable(note.parent):
             write_atomically(note, json.dumps({"sha256": digest, "files": stamps}).encode())

@@ -29,9 +29,7 @@ class FeedChecker:
         self._all_required = len(self._required) == len(self._specs)
         self._limits = info.limits
         self._outputs = frozenset(spec.name for spec in info.outputs)
-        self._plan = [
-            _plan(spec, info.limits) for spec in info.inputs if spec.dtype and spec.shape is not None
-        ]
+        self._plan = [_plan(spec, info.limits) for spec in info.inputs if spec.dtype and spec.shape is not None]
         self._bounded = [spec for spec in info.inputs if spec.bounds]
         self._checked_indices = self._bounded if indices else []
 
@@ -107,9 +105,7 @@ class FeedChecker:
             if name not in self._specs:
                 raise InvalidFeeds(f"The model has no input {name!r}{did_you_mean(str(name), self._specs)}")
         if missing := sorted(self._required - feeds.keys()):
-            raise InvalidFeeds(
-                f"No feed for {', '.join(map(repr, missing))}. The model's inputs: {self._expected()}"
-            )
+            raise InvalidFeeds(f"No feed for {', '.join(map(repr, missing))}. The model's inputs: {self._expected()}")
         sizes: dict[str, tuple[int, str]] = {}
         for name, array in feeds.items():
             spec = self._specs[name]
@@ -187,8 +183,4 @@ def _refuse_size(
 
 
 def _shape(shape: Sequence[int | str | None] | None) -> str:
-    return (
-        "of any shape"
-        if shape is None
-        else "[" + ", ".join("?" if s is None else str(s) for s in shape) + "]"
-    )
+    return "of any shape" if shape is None else "[" + ", ".join("?" if s is None else str(s) for s in shape) + "]"

@@ -22,7 +22,7 @@ AUTO_ORDER = ("ort-cpu", "openvino")
 def entry_points() -> dict[str, EntryPoint]:
     """Every backend's name and entry point, sorted by name. Nothing is imported."""
     # Imported here: it is a tenth of the time that importing isorun may take.
-    from stevedore.named import NamedExtensionManager  # noqa: PLC0415
+    from stevedore.named import NamedExtensionManager
 
     found: dict[str, EntryPoint] = {}
     # Named, with no names: it reads the entry points and loads none.

@@ -97,9 +97,7 @@ class Session:
         source = models.open_model(model, cache)
         chosen = _Choice(device, precision, threads or usable_cores(), dict(options or {}))
         self._passed_over: list[tuple[str, str]] = []
-        self._backend, self._model, self._config, self._executable = self._resolve(
-            source, backend, chosen, cache
-        )
+        self._backend, self._model, self._config, self._executable = self._resolve(source, backend, chosen, cache)
         capabilities = self._backend.capabilities
         self._checker = FeedChecker(self._model.info, indices=not capabilities.checks_indices)
         self._turns = None if capabilities.thread_safe else threading.Lock()
@@ -112,11 +110,7 @@ class Session:
     ) -> tuple[Backend, LoweredModel, CompileConfig, Executable]:
         single = isinstance(backend, str) and backend != "auto"
         wanted = (
-            registry.AUTO_ORDER
-            if backend == "auto"
-            else (backend,)
-            if isinstance(backend, str)
-            else tuple(backend)
+            registry.AUTO_ORDER if backend == "auto" else (backend,) if isinstance(backend, str) else tuple(backend)
         )
         if not wanted:
             raise ValueError("backend is an empty list; name at least one, or 'auto'")
@@ -129,18 +123,14 @@ class Session:
             except (BackendUnavailable, UnsupportedModel, BackendFailed) as error:
                 if single:
                     raise
-                reason = (
-                    f"{error.reason}. {error.remedy}" if isinstance(error, BackendUnavailable) else str(error)
-                )
+                reason = f"{error.reason}. {error.remedy}" if isinstance(error, BackendUnavailable) else str(error)
                 self._passed_over.append((name, reason))
         tried = "\n".join(f"  {name}: {reason}" for name, reason in self._passed_over)
         raise BackendUnavailable(
             " or ".join(wanted), f"none of them can run this model as asked:\n{tried}\n", "Mend one of these."
         )
 
-    def run(
-        self, output_names: Sequence[str] | None, input_feed: Feeds, run_options: None = None
-    ) -> list[Any]:
+    def run(self, output_names: Sequence[str] | None, input_feed: Feeds, run_options: None = None) -> list[Any]:
         """Run once.
 
         Args:
