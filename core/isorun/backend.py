@@ -91,13 +91,27 @@ class Backend(ABC):
         package, requirement = self.capabilities.package, self.capabilities.requirement
         if package is None:
             return Availability(ok=True)
-        if importlib.util.find_spec(package) is None:
+        spec = importlib.util.find_spec(package)
+        if spec is None:
             return Availability(
                 ok=False,
                 reason=f"the package {package!r} is not installed",
                 remedy=f"Install it: pip install '{requirement or package}'",
             )
-        return Availability(ok=True, version=package_version(package))
+        if spec.origin is None:
+            owners = " ".join(package_owners(package)) or requirement or package
+            return Availability(
+                ok=False,
+                reason=f"the package {package!r} is hollow: a folder without its modules, as is left when one of "
+                "several distributions that own it is uninstalled",
+                remedy=f"Install it anew: pip uninstall -y {owners} && pip install '{requirement or package}'",
+            )
+        return Availability(ok=True)
+
+    def version(self) -> str | None:
+        """The version of the runtime's package; ``None`` where it is not installed or the backend has none."""
+        package = self.capabilities.package
+        return None if package is None else package_version(package)
 
     @abstractmethod
     def compile(self, model: LoweredModel, config: CompileConfig) -> Executable:
@@ -121,7 +135,12 @@ def runtime_errors(doing: str) -> Iterator[None]:
         raise BackendFailed(f"{doing}: {error}") from error
 
 
+def package_owners(package: str) -> list[str]:
+    """The distributions that provide an import package. Reads every installed one's list of files: some ms."""
+    return sorted(set(importlib.metadata.packages_distributions().get(package, [])))
+
+
 def package_version(package: str) -> str | None:
     """The version of the distribution that provides an import package; ``None`` where none says so."""
-    owners = importlib.metadata.packages_distributions().get(package.partition(".")[0], [])
+    owners = package_owners(package)
     return importlib.metadata.version(owners[0]) if owners else None

@@ -101,15 +101,11 @@ class Capabilities:
 
 @dataclass(frozen=True)
 class Availability:
-    """Whether a backend can be used here; if not, why, and what to do about it.
-
-    ``version`` is the runtime's, where it is installed.
-    """
+    """Whether a backend can be used here; if not, why, and what to do about it."""
 
     ok: bool
     reason: str = ""
     remedy: str = ""
-    version: str | None = None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,42 @@
+"""ONNX Runtime's CPU provider."""
+
+from __future__ import annotations
+
+from isorun.backend import Backend
+from isorun.types import Capabilities, CompileConfig, LoweredModel, RuntimeReport
+from isorun_backends.hardware import cpu_name
+from isorun_backends.onnxruntime.session import OPTIONS, OrtExecutable, open_session, options, versions
+
+_PROVIDER = "CPUExecutionProvider"
+
+
+class OrtCpu(Backend):
+    """ONNX Runtime on the CPU: every ONNX operator, fp32 as the model says."""
+
+    capabilities = Capabilities(
+        dialects=("com.microsoft", "onnx", "primitive"),
+        precisions=("fp32",),
+        options=OPTIONS,
+        dynamic_shapes=True,
+        thread_safe=True,
+        checks_indices=True,
+        package="onnxruntime",
+        requirement="onnxruntime",
+        reports=("placement",),
+    )
+
+    def compile(self, model: LoweredModel, config: CompileConfig) -> OrtCpuExecutable:
+        session = open_session(self.name, model, options(self.name, config), [_PROVIDER])
+        return OrtCpuExecutable(self.name, session)
+
+
+class OrtCpuExecutable(OrtExecutable):
+    """A model loaded on the CPU provider."""
+
+    def report(self) -> RuntimeReport:
+        return RuntimeReport(
+            device=cpu_name(),
+            precision="fp32",
+            operators=self.operators(),
+            versions=versions(),
+        )

@@ -1,0 +1,191 @@
+"""What every ONNX Runtime provider shares: opening a session strictly, running it, asking what it did."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from isorun.backend import Binding, Executable, runtime_errors
+from isorun.errors import BackendFailed, BackendUnavailable, InvalidModel, UnsupportedModel
+from isorun.types import CompileConfig, Feeds, LoweredModel
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+OPTIONS = {
+    "graph_optimization_level": "all (default), extended, basic or disable: how far ONNX Runtime rewrites the graph",
+    "inter_op_threads": "threads that run independent nodes side by side; default 1, one node after another",
+    "session_config": "a mapping of ONNX Runtime's session configuration entries, such as session.disable_prepacking",
+    "profile_prefix": "a path: ONNX Runtime writes its own profile there, with the time of every node",
+}
+
+_LEVELS = {
+    "all": "ORT_ENABLE_ALL",
+    "extended": "ORT_ENABLE_EXTENDED",
+    "basic": "ORT_ENABLE_BASIC",
+    "disable": "ORT_DISABLE_ALL",
+}
+_RECORD_ASSIGNMENT = "session.record_ep_graph_assignment_info"
+_ERRORS_ONLY = 3  # the least severe message that reaches the terminal; warnings would, by default
+_NO_KERNEL = re.compile(r"Could not find an implementation for (\S+?)\(")
+_NO_SCHEMA = re.compile(r"(?:No Op registered for|is not a registered function/op|No opset import)[^\n]*?(\w[\w.]*)")
+
+
+def options(name: str, config: CompileConfig) -> onnxruntime.SessionOptions:
+    """ONNX Runtime's own options for what a session asks.
+
+    Raises:
+        BackendUnavailable: an option has a value that means nothing.
+    """
+    import onnxruntime
+
+    given = config.options
+    made = onnxruntime.SessionOptions()
+    made.intra_op_num_threads = config.threads
+    made.inter_op_num_threads = _number(name, given.get("inter_op_threads", 1))
+    made.log_severity_level = _ERRORS_ONLY
+    level = given.get("graph_optimization_level", "all")
+    if level not in _LEVELS:
+        raise BackendUnavailable(
+            name, f"it has no graph_optimization_level {level!r}", f"Choose one of {', '.join(_LEVELS)}."
+        )
+    made.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, _LEVELS[level])
+    made.add_session_config_entry(_RECORD_ASSIGNMENT, "1")
+    for key, value in given.get("session_config", {}).items():
+        made.add_session_config_entry(key, str(value))
+    if "profile_prefix" in given:
+        made.enable_profiling = True
+        made.profile_file_prefix = str(given["profile_prefix"])
+    return made
+
+
+def open_session(
+    name: str, model: LoweredModel, made: onnxruntime.SessionOptions, providers: Sequence[Any]
+) -> onnxruntime.InferenceSession:
+    """Load a model, and let nothing but the providers named take it.
+
+    Raises:
+        InvalidModel: ONNX Runtime finds the graph wrong.
+        UnsupportedModel: it has no kernel for some operator.
+        BackendFailed: anything else that it says.
+    """
+    import onnxruntime
+
+    with _load_errors(name, model):
+        session = onnxruntime.InferenceSession(str(model.path), made, providers=list(providers))
+    # Otherwise a provider that fails at run time is replaced by another, with a line on standard output.
+    session.disable_fallback()
+    return session
+
+
+@contextmanager
+def _load_errors(name: str, model: LoweredModel) -> Iterator[None]:
+    from onnxruntime.capi import onnxruntime_pybind11_state as errors
+
+    try:
+        with runtime_errors(f"{name} cannot load {model.path}"):
+            yield
+    except BackendFailed as failure:
+        cause = failure.__cause__
+        missing = _NO_KERNEL.findall(str(cause)) or _NO_SCHEMA.findall(str(cause))
+        if isinstance(cause, errors.NotImplemented) or missing:
+            raise UnsupportedModel(f"{name} lacks an operator of {model.path}: {cause}", missing) from cause
+        if isinstance(cause, errors.InvalidGraph | errors.InvalidProtobuf):
+            raise InvalidModel(f"ONNX Runtime finds {model.path} wrong: {cause}") from cause
+        raise
+
+
+class OrtExecutable(Executable):
+    """A loaded model. ONNX Runtime's sessions may be run from many threads at once.
+
+    Args:
+        name: the backend's.
+        session: ONNX Runtime's, with its assignment of nodes recorded.
+    """
+
+    def __init__(self, name: str, session: onnxruntime.InferenceSession) -> None:
+        self._name = name
+        self._session = session
+        self._run = session.run
+
+    def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
+        try:
+            results: list[Any] = self._run(output_names, feeds)
+        except Exception as error:
+            raise BackendFailed(f"{self._name} failed while running: {error}") from error
+        return results
+
+    def bind(self, feeds: Feeds, outputs: Mapping[str, np.ndarray | None]) -> Binding:
+        return _OrtBinding(self._name, self._session, feeds, outputs)
+
+    def operators(self) -> dict[str, dict[str, int]]:
+        """Provider to operators and how many nodes of each it took, as ONNX Runtime assigned them."""
+        placed: dict[str, Counter[str]] = {}
+        with runtime_errors(f"{self._name} does not say where its nodes run"):
+            for part in self._session.get_provider_graph_assignment_info():
+                counts = placed.setdefault(part.ep_name, Counter())
+                counts.update(_operator(node.domain, node.op_type) for node in part.get_nodes())
+        return {provider: dict(counts.most_common()) for provider, counts in placed.items()}
+
+    def close(self) -> None:
+        # A run in flight on another thread holds the session; the last one to let go of it frees it.
+        del self._session, self._run
+
+
+class _OrtBinding(Binding):
+    """ONNX Runtime's own binding: inputs are read in place, results written to the memory given."""
+
+    def __init__(
+        self,
+        name: str,
+        session: onnxruntime.InferenceSession,
+        feeds: Feeds,
+        outputs: Mapping[str, np.ndarray | None],
+    ) -> None:
+        import onnxruntime
+
+        self._name = name
+        self._session = session
+        self._given = list(outputs.values())
+        self._feeds = {key: np.ascontiguousarray(array) for key, array in feeds.items()}
+        self._copied = [(feeds[key], held) for key, held in self._feeds.items() if held is not feeds[key]]
+        self._binding = session.io_binding()
+        with runtime_errors(f"{name} cannot bind"):
+            for key, array in self._feeds.items():
+                self._binding.bind_ortvalue_input(key, onnxruntime.OrtValue.ortvalue_from_numpy(array))
+            for key, given in outputs.items():
+                if given is None:
+                    self._binding.bind_output(key)
+                else:
+                    self._binding.bind_output(key, "cpu", 0, given.dtype, given.shape, given.ctypes.data)
+
+    def run(self) -> list[Any]:
+        for source, held in self._copied:
+            np.copyto(held, source)
+        with runtime_errors(f"{self._name} failed while running"):
+            self._session.run_with_iobinding(self._binding)
+            values = self._binding.get_outputs()
+        return [value.numpy() if given is None else given for value, given in zip(values, self._given, strict=True)]
+
+
+def versions() -> dict[str, str]:
+    """The distribution of ONNX Runtime that is in use (three of them share one import package), and its version."""
+    import onnxruntime
+    from onnxruntime.capi import build_and_package_info
+
+    return {build_and_package_info.package_name: onnxruntime.__version__}
+
+
+def _operator(domain: str, name: str) -> str:
+    return f"{domain}.{name}" if domain not in ("", "ai.onnx") else name
+
+
+def _number(name: str, value: object) -> int:
+    if isinstance(value, int) and value > 0:
+        return value
+    raise BackendUnavailable(name, f"inter_op_threads is {value!r}", "Give a whole number above 0.")

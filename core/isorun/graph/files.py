@@ -1,0 +1,136 @@
+"""Reading and writing ONNX files.
+
+Reading leaves the weights where they are: external data is mapped from its file when it is used. A model
+that names external data outside its own folder is refused before anything of it is opened.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+
+import onnx
+import onnx_ir as ir
+from google.protobuf.message import DecodeError
+from onnx.external_data_helper import uses_external_data
+
+from isorun.errors import InvalidModel
+
+WEIGHTS = "weights.bin"
+"""The file beside a model that holds its weights, where they are not inside it."""
+
+SINGLE_FILE_LIMIT = 2**31 - 2**24
+"""A protobuf message ends at 2 GiB: models with more weights than this have them beside, in bytes."""
+
+_INLINE_LIMIT = 1024  # bytes; small tensors stay in the graph, where runtimes fold them
+_ALIGNMENT = 4096  # bytes; so that a runtime can map a tensor from the file
+
+
+def read_proto(path: Path) -> onnx.ModelProto:
+    """Read a model's graph, leaving external data on disk.
+
+    Raises:
+        InvalidModel: not an ONNX model, a truncated one, or one with external data outside its folder.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InvalidModel(f"{path} cannot be read: {error.strerror}") from error
+    return parse(content, str(path), path)
+
+
+def parse(content: bytes, name: str, path: Path | None = None) -> onnx.ModelProto:
+    """A model from its bytes.
+
+    Args:
+        content: a serialized ``onnx.ModelProto``.
+        name: what to call it in an error.
+        path: the file that it is from, beside which its external data is; ``None`` where it may have none.
+    """
+    if not content:
+        raise InvalidModel(f"{name} is empty")
+    # Every writer puts the version of the format first: a file that begins like that and cannot be read was cut.
+    begins_well = content[:1] == b"\x08"
+    try:
+        proto = onnx.ModelProto.FromString(content)
+    except DecodeError as error:
+        what = "is cut short or damaged" if begins_well else "is not an ONNX model"
+        raise InvalidModel(f"{name} {what}: {error}") from error
+    if not proto.ir_version or not proto.HasField("graph"):
+        raise InvalidModel(f"{name} is {'an ONNX model without a graph' if begins_well else 'not an ONNX model'}")
+    if not proto.opset_import:
+        raise InvalidModel(f"{name} is cut short: it does not say which operators (opset_import) it uses")
+    for location in external_files(proto):
+        if path is None:
+            raise InvalidModel(f"{name} keeps weights in the file {location!r}: give the model's path, not its contents")
+        _check_inside(path, location)
+    return proto
+
+
+def external_files(proto: onnx.ModelProto) -> list[str]:
+    """The files that a model keeps weights in, as it names them, in order of first use."""
+    found: dict[str, None] = {}
+    for tensor in _tensors(proto):
+        if uses_external_data(tensor):
+            found.update((entry.value, None) for entry in tensor.external_data if entry.key == "location")
+    return list(found)
+
+
+def read(path: Path) -> ir.Model:
+    """Read a model for rewriting, its external data mapped from its folder on use."""
+    proto = read_proto(path)
+    model = ir.serde.deserialize_model(proto)
+    ir.external_data.set_base_dir(model.graph, path.parent)
+    return model
+
+
+def write(model: ir.Model, path: Path, *, weights_beside: bool) -> None:
+    """Write a model, its weights inside or in ``weights.bin`` beside it. One tensor at a time is in memory."""
+    ir.save(
+        model,
+        path,
+        external_data=WEIGHTS if weights_beside else None,
+        size_threshold_bytes=_INLINE_LIMIT,
+        alignment=_ALIGNMENT,
+        align_threshold=_INLINE_LIMIT,
+    )
+
+
+def weight_bytes(model: ir.Model) -> int:
+    """The size of a model's weights."""
+    return sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
+
+
+def _tensors(proto: onnx.ModelProto) -> list[onnx.TensorProto]:
+    """Every tensor of a model, those in nodes' attributes, sub-graphs and functions included."""
+    found = list(proto.graph.initializer)
+    stack: list[onnx.GraphProto | onnx.FunctionProto] = [proto.graph, *proto.functions]
+    while stack:
+        for node in stack.pop().node:
+            for attribute in node.attribute:
+                if attribute.HasField("t"):
+                    found.append(attribute.t)
+                found.extend(attribute.tensors)
+                graphs = [attribute.g, *attribute.graphs] if attribute.HasField("g") else list(attribute.graphs)
+                for graph in graphs:
+                    found.extend(graph.initializer)
+                    stack.append(graph)
+    return found
+
+
+def _check_inside(path: Path, location: str) -> None:
+    """Refuse external data that is not below the model's folder, or not there.
+
+    A link counts as what it leads to, save that model and weights may both be links to files side by side,
+    as in the cache of the Hugging Face hub.
+    """
+    written = PurePosixPath(location)
+    target = (path.parent / location).resolve()
+    homes = {path.parent.resolve(), path.resolve().parent}
+    lexically = location != "" and not written.is_absolute() and ".." not in written.parts
+    if not lexically or not any(target.is_relative_to(home) for home in homes):
+        raise InvalidModel(
+            f"{path} keeps weights in {location!r}, which is outside the model's folder. "
+            "Only files below it are read: move the weights there and mend the model's reference"
+        )
+    if not target.is_file():
+        raise InvalidModel(f"{path} keeps weights in {location!r}, and there is no such file beside it")

@@ -1,0 +1,179 @@
+"""Models on their way to a backend: opened, named by a fingerprint, lowered, and kept.
+
+The graph is read the first time that a model is seen. From then on the cache knows all that a session
+needs, and opening the model again reads none of it.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from isorun.cache import Cache
+from isorun.errors import InvalidModel, UnsupportedModel
+from isorun.types import LoweredModel, ModelInfo, TensorSpec
+
+if TYPE_CHECKING:
+    import onnx
+
+_FILE = "model.onnx"
+_PLAIN = "onnx"  # the dialect of a model that has no fused operators: it goes to a backend as it came
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """A model as it was given.
+
+    Attributes:
+        path: its ONNX file; in the cache where it was given as bytes or as a checkpoint.
+        fingerprint: SHA-256 over the file and the files that it keeps weights in (hexadecimal).
+    """
+
+    path: Path
+    fingerprint: str
+
+
+def open_model(model: str | os.PathLike[str] | bytes | onnx.ModelProto, cache: Cache) -> ModelSource:
+    """Find a model and name it.
+
+    Args:
+        model: an ONNX file, its bytes, an ``onnx.ModelProto``, or the folder of a checkpoint.
+        cache: where fingerprints and what has to be made are kept.
+
+    Raises:
+        InvalidModel: it is missing, damaged, or refers to files outside its folder.
+    """
+    if isinstance(model, bytes | bytearray | memoryview):
+        return _from_bytes(bytes(model), "the model given as bytes", cache)
+    if hasattr(model, "SerializeToString"):
+        return _from_proto(model, cache)
+    if not isinstance(model, str | os.PathLike):
+        raise InvalidModel(
+            f"A model is a path, bytes, an onnx.ModelProto or a checkpoint folder; a {type(model).__name__} came"
+        )
+    path = Path(model).expanduser().absolute()
+    if path.is_dir():
+        from isorun import checkpoint
+
+        path = checkpoint.build_cached(path, cache)
+    elif not path.is_file():
+        raise InvalidModel(f"There is no model at {path}")
+    return ModelSource(path, cache.fingerprint(lambda: _files_of(path), path))
+
+
+def lower(source: ModelSource, dialects: tuple[str, ...], cache: Cache) -> LoweredModel:
+    """The model in the first of a backend's dialects that it can be brought to.
+
+    A model without fused operators is handed on as it came, under the dialect ``onnx``.
+
+    Raises:
+        UnsupportedModel: none of the dialects can express it.
+        InvalidModel: it cannot be read.
+    """
+    info, described = inspect(source, cache)
+    if not info.fused:
+        return LoweredModel(source.path, _PLAIN, source.fingerprint, info, described)
+    refusals = []
+    for dialect in dialects:
+        try:
+            return _lower(source, dialect, info, cache)
+        except UnsupportedModel as error:
+            refusals.append(error)
+    raise UnsupportedModel(
+        "; ".join(map(str, refusals)) or "The backend reads no dialect of the fused graph",
+        [name for refusal in refusals for name in refusal.operators],
+    )
+
+
+def inspect(source: ModelSource, cache: Cache) -> tuple[ModelInfo, bool]:
+    """What is known of a model, and whether it was known already."""
+
+    def make(_: Path) -> dict[str, Any]:
+        from isorun.graph import describe, files
+
+        return asdict(describe.describe(files.read(source.path)))
+
+    entry = cache.get_or_make("models", _key(source.fingerprint), make)
+    return _info(entry.meta), entry.found
+
+
+def _lower(source: ModelSource, dialect: str, info: ModelInfo, cache: Cache) -> LoweredModel:
+    def make(folder: Path) -> dict[str, Any]:
+        from isorun.graph import files
+        from isorun.graph import lower as lowering
+
+        lowered = lowering.lower(files.read(source.path), dialect)
+        lowered.metadata_props.clear()  # the session answers from the model as given; a tokenizer is no runtime's
+        files.write(lowered, folder / _FILE, weights_beside=True)
+        return {"opset": lowered.graph.opset_imports[""]}
+
+    entry = cache.get_or_make("lowered", _key(source.fingerprint, dialect), make)
+    return LoweredModel(entry.folder / _FILE, dialect, source.fingerprint, info, entry.found)
+
+
+def _key(*parts: str) -> str:
+    """A cache key of a fingerprint and what else decides the result."""
+    return hashlib.sha256("|".join((_graph_code(), *parts)).encode()).hexdigest()[:40]
+
+
+@functools.cache
+def _graph_code() -> str:
+    """SHA-256 of the code that reads and lowers graphs: what older code made is not taken for its work."""
+    digest = hashlib.sha256()
+    for path in sorted((Path(__file__).parent / "graph").glob("**/*.*")):
+        if path.suffix in (".py", ".onnxtxt"):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _from_proto(proto: Any, cache: Cache) -> ModelSource:
+    from google.protobuf.message import EncodeError
+
+    try:
+        content = proto.SerializeToString()
+    except (EncodeError, ValueError) as error:
+        raise InvalidModel(
+            f"The onnx.ModelProto cannot be serialized ({error}). One above 2 GiB has to be saved with external "
+            "data first: give the path of that file"
+        ) from error
+    return _from_bytes(content, "the onnx.ModelProto", cache)
+
+
+def _from_bytes(content: bytes, name: str, cache: Cache) -> ModelSource:
+    fingerprint = hashlib.sha256(content).hexdigest()
+
+    def make(folder: Path) -> dict[str, Any]:
+        from isorun.graph import files
+
+        files.parse(content, name)
+        (folder / _FILE).write_bytes(content)
+        return {}
+
+    return ModelSource(cache.get_or_make("given", fingerprint, make).folder / _FILE, fingerprint)
+
+
+def _files_of(path: Path) -> list[Path]:
+    from isorun.graph import files
+
+    return [path, *(path.parent / location for location in files.external_files(files.read_proto(path)))]
+
+
+def _info(meta: Mapping[str, Any]) -> ModelInfo:
+    def specs(items: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:
+        return tuple(
+            TensorSpec(
+                **{
+                    **item,
+                    "shape": None if item["shape"] is None else tuple(item["shape"]),
+                    "bounds": None if item["bounds"] is None else tuple(item["bounds"]),
+                }
+            )
+            for item in items
+        )
+
+    return ModelInfo(**{**meta, "inputs": specs(meta["inputs"]), "outputs": specs(meta["outputs"])})
