@@ -70,7 +70,7 @@ class IOBinding:
         name: str,
         device_type: str = "cpu",
         device_id: int = 0,
-        element_type: npt.DTypeLike = None,
+        element_type: npt.DTypeLike | None = None,
         shape: Sequence[int] | None = None,
         buffer_ptr: int | None = None,
     ) -> None:
@@ -133,5 +133,5 @@ def _array_at(
     _host_only(name, device_type, device_id)
     dtype = np.dtype(element_type)
     size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    memory = (ctypes.c_char * size).from_address(address)
-    return np.frombuffer(memory, dtype=dtype).reshape(shape)
+    memory = memoryview((ctypes.c_char * size).from_address(address))
+    return np.ndarray(tuple(shape), dtype=dtype, buffer=memory)

@@ -6,7 +6,6 @@ needs, and opening the model again reads none of it.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import os
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from isorun.cache import Cache
 from isorun.errors import InvalidModel, UnsupportedModel
+from isorun.graph import code_digest
 from isorun.types import LoweredModel, ModelInfo, TensorSpec
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def _lower(source: ModelSource, dialect: str, info: ModelInfo, cache: Cache) -> 
 
         lowered = lowering.lower(files.read(source.path), dialect)
         lowered.metadata_props.clear()  # the session answers from the model as given; a tokenizer is no runtime's
-        files.write(lowered, folder / _FILE, weights_beside=True)
+        files.write(lowered, folder / _FILE, beside_above=0)
         return {"opset": lowered.graph.opset_imports[""]}
 
     entry = cache.get_or_make("lowered", _key(source.fingerprint, dialect), make)
@@ -118,17 +118,7 @@ def _lower(source: ModelSource, dialect: str, info: ModelInfo, cache: Cache) -> 
 
 def _key(*parts: str) -> str:
     """A cache key of a fingerprint and what else decides the result."""
-    return hashlib.sha256("|".join((_graph_code(), *parts)).encode()).hexdigest()[:40]
-
-
-@functools.cache
-def _graph_code() -> str:
-    """SHA-256 of the code that reads and lowers graphs: what older code made is not taken for its work."""
-    digest = hashlib.sha256()
-    for path in sorted((Path(__file__).parent / "graph").glob("**/*.*")):
-        if path.suffix in (".py", ".onnxtxt"):
-            digest.update(path.read_bytes())
-    return digest.hexdigest()
+    return hashlib.sha256("|".join((code_digest(), *parts)).encode()).hexdigest()[:40]
 
 
 def _from_proto(proto: Any, cache: Cache) -> ModelSource:

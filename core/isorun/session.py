@@ -22,6 +22,7 @@ from isorun.binding import IOBinding
 from isorun.cache import Cache
 from isorun.errors import (
     BackendFailed,
+    BackendNotFound,
     BackendUnavailable,
     InvalidFeeds,
     IsorunError,
@@ -120,7 +121,7 @@ class Session:
                 config = chosen.check(candidate)
                 lowered = models.lower(source, candidate.capabilities.dialects, cache)
                 return candidate, lowered, config, candidate.compile(lowered, config)
-            except (BackendUnavailable, UnsupportedModel, BackendFailed) as error:
+            except (BackendNotFound, BackendUnavailable, UnsupportedModel, BackendFailed) as error:
                 if single:
                     raise
                 reason = f"{error.reason}. {error.remedy}" if isinstance(error, BackendUnavailable) else str(error)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 Feeds = Mapping[str, Any]
 """Input name to array; ONNX sequences and optionals are lists and ``None``."""
 
-_NUMPY_TYPES = {
+_NUMPY_TYPES: dict[str, type[np.generic]] = {
     "float16": np.float16,
     "float": np.float32,
     "double": np.float64,
@@ -29,7 +29,7 @@ _NUMPY_TYPES = {
     "complex64": np.complex64,
     "complex128": np.complex128,
 }
-_TENSOR_TYPES = {np.dtype(scalar): f"tensor({name})" for name, scalar in _NUMPY_TYPES.items()}
+_TENSOR_TYPES: dict[np.dtype[Any], str] = {np.dtype(scalar): f"tensor({name})" for name, scalar in _NUMPY_TYPES.items()}
 
 
 @dataclass(frozen=True, slots=True)

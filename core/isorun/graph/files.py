@@ -15,9 +15,6 @@ from onnx.external_data_helper import uses_external_data
 
 from isorun.errors import InvalidModel
 
-WEIGHTS = "weights.bin"
-"""The file beside a model that holds its weights, where they are not inside it."""
-
 SINGLE_FILE_LIMIT = 2**31 - 2**24
 """A protobuf message ends at 2 GiB: models with more weights than this have them beside, in bytes."""
 
@@ -61,7 +58,9 @@ def parse(content: bytes, name: str, path: Path | None = None) -> onnx.ModelProt
         raise InvalidModel(f"{name} is cut short: it does not say which operators (opset_import) it uses")
     for location in external_files(proto):
         if path is None:
-            raise InvalidModel(f"{name} keeps weights in the file {location!r}: give the model's path, not its contents")
+            raise InvalidModel(
+                f"{name} keeps weights in the file {location!r}: give the model's path, not its contents"
+            )
         _check_inside(path, location)
     return proto
 
@@ -83,16 +82,34 @@ def read(path: Path) -> ir.Model:
     return model
 
 
-def write(model: ir.Model, path: Path, *, weights_beside: bool) -> None:
-    """Write a model, its weights inside or in ``weights.bin`` beside it. One tensor at a time is in memory."""
-    ir.save(
-        model,
-        path,
-        external_data=WEIGHTS if weights_beside else None,
-        size_threshold_bytes=_INLINE_LIMIT,
-        alignment=_ALIGNMENT,
-        align_threshold=_INLINE_LIMIT,
-    )
+def write(model: ir.Model, path: Path, *, beside_above: int) -> None:
+    """Write a model. One tensor at a time is in memory where the weights are beside it.
+
+    Args:
+        model: what to write; it stays as it is.
+        path: the ONNX file. It appears whole or not at all.
+        beside_above: with more bytes of weights than this, they go to ``<stem>.weights.bin`` beside the file.
+
+    Raises:
+        InvalidModel: the folder cannot be written to.
+    """
+    beside = weight_bytes(model) > beside_above
+    part = path.with_name(f".{path.name}.part")
+    try:
+        ir.save(
+            model,
+            part,
+            format="protobuf",
+            external_data=f"{path.stem}.weights.bin" if beside else None,
+            size_threshold_bytes=_INLINE_LIMIT,
+            alignment=_ALIGNMENT,
+            align_threshold=_INLINE_LIMIT,
+        )
+        part.replace(path)
+    except OSError as error:
+        raise InvalidModel(f"{path} cannot be written: {error}") from error
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def weight_bytes(model: ir.Model) -> int:

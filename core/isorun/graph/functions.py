@@ -37,7 +37,7 @@ def functions(dialect: str) -> dict[str, ir.Function]:
 def opset(dialect: str) -> int:
     """The version of ONNX's own operators that the dialect is written in."""
     imports = onnx.parser.parse_model(_text(dialect)).opset_import
-    return next(entry.version for entry in imports if entry.domain == "")
+    return int(next(entry.version for entry in imports if entry.domain == ""))
 
 
 def is_fused(node: ir.Node) -> bool:

@@ -16,8 +16,11 @@ from isorun.graph import functions
 # Operators whose later versions take more types and otherwise mean the same, so that their nodes can be read
 # under any opset from 13 to 23 as they are. (Seen in ONNX's changelog of operators.)
 _UNCHANGED = frozenset(
-    "Add Cast Concat Constant Div Equal Erf Expand Flatten Gather Gemm Identity MatMul Mul Neg Not Range Reshape "
-    "Shape Slice Softmax Sqrt Squeeze Sub Tanh Transpose Unsqueeze Where CastLike And Or Clip".split()
+    (
+        *("Add", "And", "Cast", "CastLike", "Clip", "Concat", "Constant", "Div", "Equal", "Erf", "Expand", "Flatten"),
+        *("Gather", "Gemm", "Identity", "MatMul", "Mul", "Neg", "Not", "Or", "Range", "Reshape", "Shape", "Slice"),
+        *("Softmax", "Sqrt", "Squeeze", "Sub", "Tanh", "Transpose", "Unsqueeze", "Where"),
+    )
 )
 
 

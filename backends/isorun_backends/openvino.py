@@ -1,0 +1,246 @@
+"""Intel's OpenVINO, its own runtime, on the CPU.
+
+It computes in bf16 by default wherever the processor can, whatever the model says: the precision is
+therefore always set, and read back.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from isorun.backend import Backend, Binding, Executable, runtime_errors
+from isorun.errors import BackendFailed, BackendUnavailable, UnsupportedModel, did_you_mean
+from isorun.types import Capabilities, CompileConfig, Feeds, LoweredModel, RuntimeReport
+
+if TYPE_CHECKING:
+    import openvino
+
+_HINTS = {"fp32": "f32", "bf16": "bf16"}
+_REPORTED = {"f32": "fp32", "bf16": "bf16", "f16": "fp16", "i8": "int8", "u8": "int8"}
+_PRODUCTS = ("FullyConnected", "MatMul", "Convolution")
+_BOOKKEEPING = ("Const", "Input", "Output")
+_UNKNOWN_OPERATORS = re.compile(r"OpenVINO does not support the following ONNX operations: ([^\n]+)")
+_OURS = ("INFERENCE_PRECISION_HINT", "INFERENCE_NUM_THREADS", "DEVICE_ID")
+
+
+class OpenVINO(Backend):
+    """OpenVINO on the CPU, in fp32 or, where the processor has it, bf16."""
+
+    capabilities = Capabilities(
+        dialects=("onnx", "primitive"),
+        precisions=("fp32", "bf16"),
+        options={"properties": "a mapping of OpenVINO's own properties for the device, such as PERFORMANCE_HINT"},
+        dynamic_shapes=True,
+        thread_safe=True,
+        package="openvino",
+        requirement="openvino>=2026.0",
+        reports=("placement", "precision"),
+    )
+
+    def compile(self, model: LoweredModel, config: CompileConfig) -> OpenVINOExecutable:
+        import openvino
+
+        core = openvino.Core()
+        properties = {
+            "PERFORMANCE_HINT": "LATENCY",
+            **_properties(self.name, core, config.options),
+            "INFERENCE_PRECISION_HINT": _HINTS[config.precision],
+            "INFERENCE_NUM_THREADS": config.threads,
+        }
+        if config.precision == "bf16" and "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+            raise BackendUnavailable(self.name, "this processor has no bf16 arithmetic", "Ask for precision='fp32'.")
+        with _load_errors(self.name, model):
+            compiled = core.compile_model(core.read_model(model.path), "CPU", properties)
+            hint = compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
+        if hint != _HINTS[config.precision]:
+            raise BackendFailed(f"{self.name} was asked for {config.precision} and set itself to {hint}")
+        return OpenVINOExecutable(self.name, compiled, model)
+
+
+class OpenVINOExecutable(Executable):
+    """A compiled model, with an inference request for each run that is in flight.
+
+    Feeds are read where they lie. Each run gives its outputs memory of their own, which the caller keeps.
+    """
+
+    def __init__(self, name: str, compiled: openvino.CompiledModel, model: LoweredModel) -> None:
+        import openvino
+
+        self._name = name
+        self._compiled = compiled
+        self._tensor = openvino.Tensor
+        self._inputs = [spec.name for spec in model.info.inputs]
+        self._outputs = {spec.name: index for index, spec in enumerate(model.info.outputs)}
+        self._results = [_Result(compiled.outputs[index], index) for index in self._outputs.values()]
+        self._strings = {name for spec in model.info.inputs if spec.type == "tensor(string)" for name in [spec.name]}
+        self._idle: list[openvino.InferRequest] = []
+
+    def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
+        # append and pop are atomic: as many requests come to be as runs were ever in flight at once
+        try:
+            request = self._idle.pop()
+        except IndexError:
+            request = self._compiled.create_infer_request()
+        try:
+            for index, name in enumerate(self._inputs):
+                request.set_input_tensor(index, self._input(name, feeds[name]))
+            made = [result.give(request) for result in self._results]
+            request.infer()
+            results = [result.take(request, tensor) for result, tensor in zip(self._results, made, strict=True)]
+        except Exception as error:
+            raise BackendFailed(f"{self._name} failed while running: {error}") from error
+        self._idle.append(request)
+        return results if output_names is None else [results[self._outputs[name]] for name in output_names]
+
+    def result(self, name: str) -> _Result:
+        """How to take one output."""
+        return self._results[self._outputs[name]]
+
+    def _input(self, name: str, array: np.ndarray) -> openvino.Tensor:
+        if name in self._strings:
+            return self._tensor(array, shared_memory=False)
+        if not _shareable(array):
+            array = np.array(array, order="C")
+        return self._tensor(array, shared_memory=True)
+
+    def report(self) -> RuntimeReport:
+        import openvino
+
+        with runtime_errors(f"{self._name} does not say what it runs"):
+            operators, precisions = self._layers()
+            device = self._compiled.get_property("EXECUTION_DEVICES")[0]
+            full_name = openvino.Core().get_property(device, "FULL_DEVICE_NAME")
+            hint = self._compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
+        products = sorted({precision for kind in _PRODUCTS for precision in precisions.get(kind, ())})
+        return RuntimeReport(
+            device=full_name,
+            precision="+".join(_REPORTED.get(name, name) for name in products or [hint]),
+            operators={device: operators},
+            versions={"openvino": openvino.get_version()},
+            details={"layers_by_precision": precisions, "precision_hint": hint},
+        )
+
+    def _layers(self) -> tuple[dict[str, int], dict[str, dict[str, int]]]:
+        """Kinds of layers and their numbers, and the same by the precision that each computes in."""
+        kinds: Counter[str] = Counter()
+        precisions: dict[str, Counter[str]] = {}
+        for layer in self._compiled.get_runtime_model().get_ops():
+            notes = layer.get_rt_info()
+            kind = notes["layerType"].astype(str)
+            if kind not in _BOOKKEEPING:
+                kinds[kind] += 1
+                precisions.setdefault(kind, Counter())[notes["runtimePrecision"].astype(str)] += 1
+        return dict(kinds.most_common()), {kind: dict(counts) for kind, counts in precisions.items()}
+
+    def bind(self, feeds: Feeds, outputs: Mapping[str, np.ndarray | None]) -> Binding:
+        given = [array for array in outputs.values() if array is not None]
+        if not all(_shareable(array) for array in [*feeds.values(), *given]):
+            return super().bind(feeds, outputs)
+        with runtime_errors(f"{self._name} cannot bind"):
+            request = self._compiled.create_infer_request()
+            for index, name in enumerate(self._inputs):
+                request.set_input_tensor(index, self._input(name, feeds[name]))
+            for name, array in outputs.items():
+                if array is not None:
+                    request.set_output_tensor(self._outputs[name], self._tensor(array, shared_memory=True))
+        return _OpenVINOBinding(self, request, feeds, outputs)
+
+    def close(self) -> None:
+        self._idle.clear()
+        del self._compiled
+
+
+class _OpenVINOBinding(Binding):
+    """A request of its own, which reads the inputs in place and writes outputs to the memory given."""
+
+    def __init__(
+        self,
+        executable: OpenVINOExecutable,
+        request: openvino.InferRequest,
+        feeds: Feeds,
+        outputs: Mapping[str, np.ndarray | None],
+    ) -> None:
+        super().__init__(executable, feeds, outputs)
+        self._request = request
+        self._new = {name: executable.result(name) for name, array in outputs.items() if array is None}
+
+    def run(self) -> list[Any]:
+        with runtime_errors("openvino failed while running"):
+            made = {name: result.give(self._request) for name, result in self._new.items()}
+            self._request.infer()
+            return [
+                self._new[name].take(self._request, made[name]) if array is None else array
+                for name, array in self._outputs.items()
+            ]
+
+
+class _Result:
+    """One output: memory for it that OpenVINO fills and, where the shape is not fixed, grows."""
+
+    def __init__(self, port: openvino.ConstOutput, index: int) -> None:
+        import openvino
+
+        self._tensor = openvino.Tensor
+        self._type = port.element_type
+        self._index = index
+        shape = port.partial_shape
+        self._shape = None
+        if shape.rank.is_static and port.element_type != openvino.Type.string:
+            self._shape = [size.get_length() if size.is_static else 0 for size in shape]
+
+    def give(self, request: openvino.InferRequest) -> openvino.Tensor | None:
+        """Have the next run write to new memory; ``None`` where the rank is unknown and only the runtime can."""
+        if self._shape is None:
+            return None
+        tensor = self._tensor(self._type, self._shape)
+        request.set_output_tensor(self._index, tensor)
+        return tensor
+
+    def take(self, request: openvino.InferRequest, tensor: openvino.Tensor | None) -> Any:
+        """The result: the memory given, or a copy of the runtime's own, which its next run overwrites."""
+        if tensor is not None:
+            return tensor.data
+        own = request.get_output_tensor(self._index)
+        return own.str_data if own.element_type.to_string() == "string" else own.data.copy()
+
+
+def _shareable(array: Any) -> bool:
+    """Whether OpenVINO can use an array's memory as it is."""
+    return bool(array.flags.c_contiguous and array.flags.writeable)
+
+
+def _properties(name: str, core: openvino.Core, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The user's own properties, once it is known that the device takes them."""
+    given = dict(options.get("properties", {}))
+    known = dict(core.get_property("CPU", "SUPPORTED_PROPERTIES"))
+    writable = {key for key, access in known.items() if access != "RO" and key not in _OURS}
+    for key in given:
+        if key in _OURS:
+            raise BackendUnavailable(
+                name, f"the property {key} follows from what the session asks", "Use precision= and threads= instead."
+            )
+        if key not in writable:
+            raise BackendUnavailable(
+                name, f"it has no property {key!r} to set{did_you_mean(key, writable)}", "Leave it out."
+            )
+    return given
+
+
+@contextmanager
+def _load_errors(name: str, model: LoweredModel) -> Iterator[None]:
+    try:
+        with runtime_errors(f"{name} cannot load {model.path}"):
+            yield
+    except BackendFailed as failure:
+        if found := _UNKNOWN_OPERATORS.search(str(failure.__cause__)):
+            missing = [each.strip() for each in found[1].split(",")]
+            raise UnsupportedModel(f"{name} lacks operators of {model.path}: {', '.join(missing)}", missing) from (
+                failure.__cause__
+            )
+        raise

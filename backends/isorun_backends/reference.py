@@ -1,0 +1,127 @@
+"""ONNX's reference evaluator: slow, in NumPy, written to be read. The oracle that other backends are held to.
+
+``precision="fp64"`` computes in double precision throughout and returns it: the model's weights and every
+constant are widened first, so that what is left of a difference is the other side's rounding.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from isorun.backend import Backend, Executable, runtime_errors
+from isorun.errors import BackendFailed, UnsupportedModel
+from isorun.types import Capabilities, CompileConfig, Feeds, LoweredModel, RuntimeReport
+from isorun_backends.hardware import cpu_name
+
+if TYPE_CHECKING:
+    import onnx
+    from onnx.reference import ReferenceEvaluator
+
+
+class Reference(Backend):
+    """ONNX's reference evaluator, in the model's own precision or in fp64."""
+
+    capabilities = Capabilities(
+        dialects=("primitive",),
+        precisions=("fp32", "fp64"),
+        dynamic_shapes=True,
+        package="onnx",
+        requirement="onnx",
+        reports=("placement",),
+    )
+
+    def compile(self, model: LoweredModel, config: CompileConfig) -> ReferenceExecutable:
+        import onnx
+        from onnx.reference import ReferenceEvaluator
+
+        with runtime_errors(f"{self.name} cannot load {model.path}"):
+            proto = onnx.load(model.path)
+            if config.precision == "fp64":
+                proto = _widened(proto, model.path)
+            try:
+                evaluator = ReferenceEvaluator(proto)
+            except NotImplementedError as error:
+                raise UnsupportedModel(f"{self.name} lacks an operator of {model.path}: {error}") from error
+        return ReferenceExecutable(self.name, evaluator, proto, config.precision)
+
+
+class ReferenceExecutable(Executable):
+    """A model in the evaluator. NumPy takes as many threads as its BLAS was told to."""
+
+    def __init__(self, name: str, evaluator: ReferenceEvaluator, proto: onnx.ModelProto, precision: str) -> None:
+        self._name = name
+        self._evaluator = evaluator
+        self._operators = Counter(
+            f"{node.domain}.{node.op_type}" if node.domain else node.op_type for node in proto.graph.node
+        )
+        self._precision = precision
+        self._wide = precision == "fp64"
+
+    def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
+        if self._wide:
+            feeds = {name: _widen(value) for name, value in feeds.items()}
+        try:
+            results = self._evaluator.run(None if output_names is None else list(output_names), dict(feeds))
+        except Exception as error:
+            raise BackendFailed(f"{self._name} failed while running: {error}") from error
+        # An output that is a feed, or another output, is handed on as it is: the caller gets one of its own.
+        return [np.array(value) if isinstance(value, np.ndarray) else value for value in results]
+
+    def report(self) -> RuntimeReport:
+        import onnx
+
+        return RuntimeReport(
+            device=cpu_name(),
+            precision=self._precision,
+            operators={"numpy": dict(self._operators.most_common())},
+            versions={"onnx": onnx.__version__, "numpy": np.__version__},
+        )
+
+
+def _widen(value: Any) -> Any:
+    return value.astype(np.float64) if isinstance(value, np.ndarray) and value.dtype == np.float32 else value
+
+
+def _widened(proto: onnx.ModelProto, path: Path) -> onnx.ModelProto:
+    """The same model with every float32 made float64: weights, constants, casts, inputs and outputs."""
+    from onnx import TensorProto, numpy_helper
+
+    def tensor(given: onnx.TensorProto) -> None:
+        if given.data_type == TensorProto.FLOAT:
+            given.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(given).astype(np.float64), given.name))
+
+    def value(given: onnx.ValueInfoProto) -> None:
+        if given.type.tensor_type.elem_type == TensorProto.FLOAT:
+            given.type.tensor_type.elem_type = TensorProto.DOUBLE
+
+    def graph(given: onnx.GraphProto) -> None:
+        for each in given.initializer:
+            tensor(each)
+        for info in (*given.input, *given.output, *given.value_info):
+            value(info)
+        for node in given.node:
+            for attribute in node.attribute:
+                if attribute.HasField("t"):
+                    tensor(attribute.t)
+                if attribute.HasField("g"):
+                    graph(attribute.g)
+                if node.op_type == "Cast" and attribute.name == "to" and attribute.i == TensorProto.FLOAT:
+                    attribute.i = TensorProto.DOUBLE
+                if node.op_type == "Constant" and attribute.name in ("value_float", "value_floats"):
+                    floats = attribute.f if attribute.name == "value_float" else list(attribute.floats)
+                    made = numpy_helper.from_array(np.array(floats, np.float64))
+                    attribute.Clear()
+                    attribute.name, attribute.type = "value", onnx.AttributeProto.TENSOR
+                    attribute.t.CopyFrom(made)
+
+    import onnx
+
+    if proto.functions:
+        raise UnsupportedModel(f"{path} has functions of its own; in fp64 the reference takes models without them")
+    graph(proto.graph)
+    return proto

@@ -1,0 +1,219 @@
+"""Hugging Face checkpoints of BERT, read without PyTorch: ``config.json`` and ``model.safetensors``."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from isorun.cache import Cache
+from isorun.errors import InvalidModel, did_you_mean
+from isorun.graph import code_digest
+
+if TYPE_CHECKING:
+    from isorun.graph.encoder import EncoderConfig
+
+_ENTRY_MODEL = "model.onnx"
+_TOKENIZER = "tokenizer.json"
+_MODEL_TYPES = ("bert",)
+_SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+    "type_vocab_size",
+)
+_HEADS = {
+    "ForSequenceClassification": "sequence-classification",
+    "ForTokenClassification": "token-classification",
+    "ForQuestionAnswering": "question-answering",
+}
+_OLD_NAMES = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+_NO_WEIGHTS = re.compile(r"(^|\.)position_ids$")  # a buffer that old checkpoints hold
+
+
+def build(folder: Path, output: Path) -> list[str]:
+    """Write the fused graph of a checkpoint, and its tokenizer beside it as ``<stem>.tokenizer.json``.
+
+    Args:
+        folder: holds ``config.json`` and ``model.safetensors`` (or the shards that
+            ``model.safetensors.index.json`` names).
+        output: the ONNX file. Above 2 GiB the weights are beside it, in ``<stem>.weights.bin``.
+
+    Returns:
+        The names of the checkpoint's tensors that the graph has no place for, such as a head for pretraining.
+
+    Raises:
+        InvalidModel: no checkpoint of a BERT, or one whose tensors do not fit its config.
+    """
+    from isorun.graph import encoder, files
+
+    settings = _settings(folder)
+    weights = _SafeTensors(folder)
+    config = _config(folder, settings, weights)
+    model = encoder.encoder(config, weights, folder.name)
+    if pooling := _pooling(folder):
+        model.metadata_props["isorun.pooling"] = pooling
+    files.write(model, output, beside_above=files.SINGLE_FILE_LIMIT)
+    tokenizer = folder / _TOKENIZER
+    if tokenizer.is_file():
+        shutil.copyfile(tokenizer, output.with_name(f"{output.stem}.{_TOKENIZER}"))
+    return weights.unread()
+
+
+def build_cached(folder: Path, cache: Cache) -> Path:
+    """The fused graph of a checkpoint, built where the cache does not have it yet."""
+    if not (folder / "config.json").is_file():
+        raise InvalidModel(
+            f"{folder} is a folder without a config.json: give an ONNX file, or the folder of a checkpoint"
+        )
+
+    def make(place: Path) -> dict[str, Any]:
+        return {"left_out": build(folder, place / _ENTRY_MODEL)}
+
+    names = ["config.json", _TOKENIZER, "pooling.json", "1_Pooling/config.json"]
+    present = [folder / name for name in names if (folder / name).is_file()]
+    key = cache.fingerprint(lambda: [*present, *_weight_files(folder)], folder / "config.json")
+    return cache.get_or_make("built", f"{key[:32]}-{code_digest()[:16]}", make).folder / _ENTRY_MODEL
+
+
+class _SafeTensors:
+    """The tensors of a checkpoint, with or without the prefix that its heads put before the encoder's names."""
+
+    def __init__(self, folder: Path) -> None:
+        from safetensors import SafetensorError, safe_open
+
+        self._files: dict[str, Any] = {}
+        self._folder = folder
+        for path in _weight_files(folder):
+            try:
+                opened: Any = safe_open(path, framework="numpy")
+            except (SafetensorError, OSError) as error:
+                raise InvalidModel(f"{path} is no readable safetensors file: {error}") from error
+            self._files.update((name, opened) for name in opened.keys())  # noqa: SIM118 (no mapping: it has keys alone)
+        self._read: set[str] = set()
+
+    def __contains__(self, name: str) -> bool:
+        return self._find(name) is not None
+
+    def read(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
+        """The tensor of that name as float32.
+
+        Raises:
+            InvalidModel: there is none, or it has another shape.
+        """
+        stored = self._find(name)
+        if stored is None:
+            raise InvalidModel(f"{self._folder} has no tensor {name!r}{did_you_mean(name, self._files)}")
+        self._read.add(stored)
+        array: np.ndarray = self._files[stored].get_tensor(stored)
+        if array.shape != shape:
+            raise InvalidModel(f"{self._folder}: {stored!r} is {array.shape}; by config.json it should be {shape}")
+        return np.asarray(array, dtype=np.float32)
+
+    def unread(self) -> list[str]:
+        """The tensors that nobody has asked for."""
+        return sorted(name for name in self._files if name not in self._read and not _NO_WEIGHTS.search(name))
+
+    def _find(self, name: str) -> str | None:
+        for candidate in (name, f"bert.{name}"):
+            if candidate in self._files:
+                return candidate
+            for new, old in _OLD_NAMES.items():
+                if candidate.endswith(new) and (older := candidate.removesuffix(new) + old) in self._files:
+                    return older
+        return None
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        names = sorted(set(_json(index)["weight_map"].values()))
+        if outside := [name for name in names if Path(name).name != name]:
+            raise InvalidModel(f"{index} names the file {outside[0]!r}, which is outside its folder")
+        return [folder / name for name in names]
+    single = folder / "model.safetensors"
+    if not single.is_file():
+        raise InvalidModel(f"{folder} has no model.safetensors (weights in other formats are not read)")
+    return [single]
+
+
+def _config(folder: Path, settings: Mapping[str, Any], weights: _SafeTensors) -> EncoderConfig:
+    from isorun.graph.encoder import ACTIVATIONS, EncoderConfig
+
+    def refuse(why: str) -> InvalidModel:
+        return InvalidModel(f"{folder / 'config.json'}: {why}")
+
+    kind = settings.get("model_type")
+    if kind not in _MODEL_TYPES:
+        raise refuse(f"model_type is {kind!r}; checkpoints of {', '.join(_MODEL_TYPES)} are read")
+    for size in _SIZES:
+        if not isinstance(settings.get(size), int) or settings[size] < 1:
+            raise refuse(f"{size} is {settings.get(size)!r}; it has to be a whole number above 0")
+    if settings["hidden_size"] % settings["num_attention_heads"]:
+        raise refuse(
+            f"hidden_size {settings['hidden_size']} is no multiple of num_attention_heads "
+            f"{settings['num_attention_heads']}"
+        )
+    activation = settings.get("hidden_act", "gelu")
+    if activation not in ACTIVATIONS:
+        raise refuse(f"hidden_act is {activation!r}{did_you_mean(str(activation), ACTIVATIONS)}")
+    if settings.get("position_embedding_type", "absolute") != "absolute":
+        raise refuse(f"position_embedding_type is {settings['position_embedding_type']!r}; 'absolute' is read")
+    if settings.get("is_decoder") or settings.get("add_cross_attention"):
+        raise refuse("it is a decoder; encoders are read")
+    head = _head(settings.get("architectures") or [])
+    if head == "sequence-classification" and "pooler.dense.weight" not in weights:
+        raise refuse("it is a sequence classifier, and the checkpoint has no pooler for it to stand on")
+    return EncoderConfig(
+        **{size: settings[size] for size in _SIZES},
+        layer_norm_eps=float(settings.get("layer_norm_eps", 1e-12)),
+        hidden_act=activation,
+        pooler="pooler.dense.weight" in weights,
+        head=head,
+        labels=len(settings["id2label"]) if "id2label" in settings else settings.get("num_labels", 2),
+    )
+
+
+def _head(architectures: Iterable[str]) -> str | None:
+    for architecture in architectures:
+        for ending, head in _HEADS.items():
+            if architecture.endswith(ending):
+                return head
+    return None
+
+
+def _pooling(folder: Path) -> str | None:
+    """How sentence-transformers pools this checkpoint's hidden states: ``mean`` or ``cls``, where it says so."""
+    for name in ("pooling.json", "1_Pooling/config.json"):
+        if (folder / name).is_file():
+            modes = _json(folder / name)
+            if modes.get("pooling_mode_mean_tokens"):
+                return "mean"
+            if modes.get("pooling_mode_cls_token"):
+                return "cls"
+    return None
+
+
+def _settings(folder: Path) -> Mapping[str, Any]:
+    path = folder / "config.json"
+    if not path.is_file():
+        raise InvalidModel(f"{folder} has no config.json: it is no checkpoint")
+    return _json(path)
+
+
+def _json(path: Path) -> Mapping[str, Any]:
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise InvalidModel(f"{path} cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise InvalidModel(f"{path} holds a {type(content).__name__}; an object is due")
+    return content
