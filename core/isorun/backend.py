@@ -7,7 +7,6 @@ it is entered, in :func:`runtime_errors`.
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -137,10 +136,14 @@ def runtime_errors(doing: str) -> Iterator[None]:
 
 def package_owners(package: str) -> list[str]:
     """The distributions that provide an import package. Reads every installed one's list of files: some ms."""
-    return sorted(set(importlib.metadata.packages_distributions().get(package, [])))
+    from importlib.metadata import packages_distributions
+
+    return sorted(set(packages_distributions().get(package, [])))
 
 
 def package_version(package: str) -> str | None:
     """The version of the distribution that provides an import package; ``None`` where none says so."""
+    from importlib.metadata import version
+
     owners = package_owners(package)
-    return importlib.metadata.version(owners[0]) if owners else None
+    return version(owners[0]) if owners else None

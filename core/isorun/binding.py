@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from isorun.backend import Binding, Executable
 from isorun.errors import InvalidFeeds
 from isorun.feeds import FeedChecker
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 
 class BoundOutput:
@@ -133,5 +134,7 @@ def _array_at(
     _host_only(name, device_type, device_id)
     dtype = np.dtype(element_type)
     size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    import ctypes
+
     memory = memoryview((ctypes.c_char * size).from_address(address))
     return np.ndarray(tuple(shape), dtype=dtype, buffer=memory)

@@ -20,9 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-from filelock import FileLock
-
 from isorun.errors import CacheError
 
 ENVIRONMENT_VARIABLE = "ISORUN_CACHE_DIR"
@@ -53,7 +50,7 @@ class Cache:
     """
 
     def __init__(self, root: str | os.PathLike[str] | None = None) -> None:
-        chosen = root or os.environ.get(ENVIRONMENT_VARIABLE) or platformdirs.user_cache_path("isorun")
+        chosen = root or os.environ.get(ENVIRONMENT_VARIABLE) or _user_folder()
         self.root = Path(chosen).expanduser().absolute()
 
     def get(self, kind: str, key: str) -> Entry | None:
@@ -119,6 +116,8 @@ class Cache:
 
     @contextlib.contextmanager
     def _lock(self, place: Path) -> Iterator[None]:
+        from filelock import FileLock
+
         locks = self.root / "locks"
         with self._writable(place.parent), self._writable(locks):
             lock = FileLock(locks / f"{place.parent.name}-{place.name}.lock")
@@ -148,6 +147,12 @@ class Cache:
         except (OSError, ValueError, KeyError, TypeError):
             pass  # missing or damaged: the same to the caller, who makes it anew
         return None
+
+
+def _user_folder() -> Path:
+    from platformdirs import user_cache_path
+
+    return user_cache_path("isorun")
 
 
 def write_atomically(path: Path, content: bytes) -> None:

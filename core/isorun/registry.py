@@ -7,10 +7,13 @@ claim is an error that names both, not a race.
 from __future__ import annotations
 
 from functools import cache
-from importlib.metadata import EntryPoint, distributions
+from typing import TYPE_CHECKING
 
 from isorun.backend import Backend
 from isorun.errors import BackendNotFound, BackendUnavailable, IsorunError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP = "isorun.backends"
 
@@ -21,7 +24,6 @@ AUTO_ORDER = ("ort-cpu", "openvino")
 @cache
 def entry_points() -> dict[str, EntryPoint]:
     """Every backend's name and entry point, sorted by name. Nothing is imported."""
-    # Imported here: it is a tenth of the time that importing isorun may take.
     from stevedore.named import NamedExtensionManager
 
     found: dict[str, EntryPoint] = {}
@@ -71,5 +73,7 @@ def get(name: str) -> Backend:
 
 def _owner(point: EntryPoint) -> str:
     """The distribution that registers an entry point (stevedore's own list does not say)."""
+    from importlib.metadata import distributions
+
     owners = [each.name for each in distributions() if point in each.entry_points]
     return owners[0] if owners else "an unknown distribution"

@@ -9,9 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
-from importlib.metadata import version
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -34,6 +32,8 @@ from isorun.threads import usable_cores
 from isorun.types import CompileConfig, Feeds, LoweredModel, Provenance, TensorSpec
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
+
     import onnx
 
 
@@ -234,6 +234,8 @@ class Session:
         """What runs, where, and how it came about: asked of the runtime when first read."""
         if self._closed:
             self._refuse(None)
+        from importlib.metadata import version
+
         report = self._executable.report()
         return Provenance(
             backend=self._backend.name,
@@ -277,6 +279,8 @@ class Session:
     def _threads(self) -> ThreadPoolExecutor:
         if self._closed:
             self._refuse(None)
+        from concurrent.futures import ThreadPoolExecutor
+
         with self._pool_lock:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(usable_cores(), thread_name_prefix="isorun")

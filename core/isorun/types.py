@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 Feeds = Mapping[str, Any]
 """Input name to array; ONNX sequences and optionals are lists and ``None``."""
@@ -29,7 +28,6 @@ _NUMPY_TYPES: dict[str, type[np.generic]] = {
     "complex64": np.complex64,
     "complex128": np.complex128,
 }
-_TENSOR_TYPES: dict[np.dtype[Any], str] = {np.dtype(scalar): f"tensor({name})" for name, scalar in _NUMPY_TYPES.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +55,6 @@ class TensorSpec:
         """The NumPy dtype of a tensor's elements; ``None`` where NumPy has no such type, or it is no tensor."""
         scalar = _NUMPY_TYPES.get(self.type.removeprefix("tensor(").removesuffix(")"))
         return None if scalar is None else np.dtype(scalar)
-
-
-def tensor_type(dtype: npt.DTypeLike) -> str:
-    """ONNX Runtime's name for a tensor of a NumPy dtype: ``tensor(float)`` for float32."""
-    return _TENSOR_TYPES[np.dtype(dtype)]
 
 
 @dataclass(frozen=True)
