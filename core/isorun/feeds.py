@@ -80,12 +80,8 @@ class FeedChecker:
             least, most = spec.bounds
             if array is None or array.size == 0:
                 continue
-            # Where negative indices mean nothing, one pass will do: as unsigned numbers they are huge.
-            if least == 0 and array.dtype == np.int64:
-                inside = np.maximum.reduce(array.view(np.uint64), axis=None) <= most
-            else:
-                inside = np.minimum.reduce(array, axis=None) >= least
-                inside = inside and np.maximum.reduce(array, axis=None) <= most
+            # argmax and item take a sixth of the time of max on a short array
+            inside = least <= array.item(array.argmin()) and array.item(array.argmax()) <= most
             if not inside:
                 position = np.argwhere((array < least) | (array > most))[0]
                 place = ", ".join(map(str, position))

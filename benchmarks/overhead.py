@@ -1,0 +1,124 @@
+"""What a session adds to the runtime's own call: both on the same file, in one process, by turns.
+
+    python benchmarks/overhead.py [--rounds 20000] [--json FILE]
+
+The models have three inputs: an addition, where the call is all there is, and a BERT of two narrow layers,
+whose token ids are checked as well. The raw call is the fastest that each runtime's documentation offers for
+feeds in NumPy arrays: ``InferenceSession.run`` and ``InferRequest.infer(..., share_inputs=True)``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import isorun
+from isorun.graph import encoder, files
+
+RNG = np.random.default_rng(0)
+
+
+def addition(folder: Path) -> tuple[Path, dict[str, np.ndarray]]:
+    """y = a + b + c, each (1, 128) float32."""
+    import onnx
+    from onnx import TensorProto, helper
+
+    def value(name: str) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", "m"])
+
+    nodes = [helper.make_node("Add", ["a", "b"], ["ab"]), helper.make_node("Add", ["ab", "c"], ["y"])]
+    graph = helper.make_graph(nodes, "addition", [value(name) for name in "abc"], [value("y")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    path = folder / "addition.onnx"
+    onnx.save(model, path)
+    return path, {name: RNG.standard_normal((1, 128), dtype=np.float32) for name in "abc"}
+
+
+def narrow_bert(folder: Path) -> tuple[Path, dict[str, np.ndarray]]:
+    """Two layers, 32 wide, on 1 x 128 tokens."""
+
+    class Random:
+        def read(self, name: str, shape: tuple[int, ...]) -> np.ndarray:  # noqa: ARG002
+            return RNG.standard_normal(shape, dtype=np.float32) * 0.2
+
+    config = encoder.EncoderConfig(
+        vocab_size=1000, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
+    )
+    path = folder / "bert.onnx"
+    files.write(encoder.encoder(config, Random(), "bert"), path, beside_above=files.SINGLE_FILE_LIMIT)
+    feeds = {
+        "input_ids": RNG.integers(0, 1000, (1, 128)),
+        "attention_mask": np.ones((1, 128), np.int64),
+        "token_type_ids": np.zeros((1, 128), np.int64),
+    }
+    return path, feeds
+
+
+def raw_onnxruntime(model: Path) -> Callable[[dict[str, np.ndarray]], Any]:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    return lambda feeds: session.run(None, feeds)
+
+
+def raw_openvino(model: Path) -> Callable[[dict[str, np.ndarray]], Any]:
+    import openvino
+
+    properties = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1, "PERFORMANCE_HINT": "LATENCY"}
+    request = openvino.Core().compile_model(model, "CPU", properties).create_infer_request()
+    return lambda feeds: request.infer(feeds, share_inputs=True)
+
+
+RAW = {"ort-cpu": raw_onnxruntime, "openvino": raw_openvino}
+
+
+def measure(model: Path, feeds: dict[str, np.ndarray], backend: str, rounds: int, cache: Path) -> dict[str, Any]:
+    """Medians in microseconds, by turns, the first tenth thrown away."""
+    with isorun.Session(model, backend, threads=1, cache_dir=cache) as session:
+        raw = RAW[backend](session._model.path)
+        taken: dict[str, list[int]] = {"raw": [], "isorun": []}
+        for _ in range(rounds):
+            start = time.perf_counter_ns()
+            raw(feeds)
+            middle = time.perf_counter_ns()
+            session.run(None, feeds)
+            end = time.perf_counter_ns()
+            taken["raw"].append(middle - start)
+            taken["isorun"].append(end - middle)
+    medians = {name: statistics.median(times[rounds // 10 :]) / 1000 for name, times in taken.items()}
+    return {"model": model.stem, "backend": backend, **medians, "difference": medians["isorun"] - medians["raw"]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=20000)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    rows = []
+    print(f"{'model':<12}{'backend':<12}{'raw us':>10}{'isorun us':>12}{'difference us':>16}")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for path, feeds in (addition(folder), narrow_bert(folder)):
+            for backend in RAW:
+                row = measure(path, feeds, backend, arguments.rounds, folder / "cache")
+                rows.append(row)
+                print(
+                    f"{row['model']:<12}{row['backend']:<12}{row['raw']:>10.2f}"
+                    f"{row['isorun']:>12.2f}{row['difference']:>16.2f}"
+                )
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows, indent=2))
+
+
+if __name__ == "__main__":
+    main()
