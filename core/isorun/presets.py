@@ -28,6 +28,17 @@ _SIZES: dict[str, dict[str, Any]] = {
 NAMES = tuple(_SIZES)
 
 
+def sizes(name: str) -> dict[str, Any]:
+    """A preset's sizes, by the names in a ``config.json``.
+
+    Raises:
+        InvalidModel: there is no preset of that name.
+    """
+    if name not in _SIZES:
+        raise InvalidModel(f"There is no preset {name!r}{did_you_mean(name, NAMES)}")
+    return dict(_SIZES[name])
+
+
 def write(name: str, seed: int, output: Path) -> None:
     """Write a preset's fused graph to an ONNX file. The same name and seed give the same file.
 
@@ -36,11 +47,9 @@ def write(name: str, seed: int, output: Path) -> None:
     """
     from isorun.graph import encoder, files
 
-    if name not in _SIZES:
-        raise InvalidModel(f"There is no preset {name!r}{did_you_mean(name, NAMES)}")
     if seed < 0:
         raise InvalidModel(f"The seed is {seed}; it has to be 0 or more")
-    config = encoder.EncoderConfig(**_SIZES[name])
+    config = encoder.EncoderConfig(**sizes(name))
     files.write(encoder.encoder(config, _Seeded(seed), name), output, beside_above=files.SINGLE_FILE_LIMIT)
 
 
