@@ -218,6 +218,8 @@ def _shareable(array: Any) -> bool:
 def _properties(name: str, core: openvino.Core, options: Mapping[str, Any]) -> dict[str, Any]:
     """The user's own properties, once it is known that the device takes them."""
     given = dict(options.get("properties", {}))
+    if not given:
+        return {}  # asking for what is known takes as long as loading a small model
     known = dict(core.get_property("CPU", "SUPPORTED_PROPERTIES"))
     writable = {key for key, access in known.items() if access != "RO" and key not in _OURS}
     for key in given:
