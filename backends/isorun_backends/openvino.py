@@ -25,7 +25,7 @@ _HINTS = {"fp32": "f32", "bf16": "bf16"}
 _REPORTED = {"f32": "fp32", "bf16": "bf16", "f16": "fp16", "i8": "int8", "u8": "int8"}
 _PRODUCTS = ("FullyConnected", "MatMul", "Convolution")
 _BOOKKEEPING = ("Const", "Input", "Output")
-_UNKNOWN_OPERATORS = re.compile(r"OpenVINO does not support the following ONNX operations: ([^\n]+)")
+_UNKNOWN_OPERATORS = r"OpenVINO does not support the following ONNX operations: ([^\n]+)"
 _OURS = ("INFERENCE_PRECISION_HINT", "INFERENCE_NUM_THREADS", "DEVICE_ID")
 
 
@@ -240,7 +240,7 @@ def _load_errors(name: str, model: LoweredModel) -> Iterator[None]:
         with runtime_errors(f"{name} cannot load {model.path}"):
             yield
     except BackendFailed as failure:
-        if found := _UNKNOWN_OPERATORS.search(str(failure.__cause__)):
+        if found := re.search(_UNKNOWN_OPERATORS, str(failure.__cause__)):
             missing = [each.strip() for each in found[1].split(",")]
             raise UnsupportedModel(f"{name} lacks operators of {model.path}: {', '.join(missing)}", missing) from (
                 failure.__cause__

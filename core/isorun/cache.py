@@ -10,11 +10,8 @@ where they differ its SHA-256 decides. A damaged entry is made anew.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,6 +65,10 @@ class Cache:
         place = self._place(kind, key)
         if entry := self._open(place):
             return entry
+
+        import shutil
+        import tempfile
+
         with self._lock(place):
             if entry := self._open(place):  # made by another process meanwhile
                 return entry
@@ -97,7 +98,7 @@ class Cache:
                 it may have to read ``main`` to know.
             main: the file to remember the answer by.
         """
-        note = self._place("fingerprints", hashlib.sha256(os.fsencode(main)).hexdigest())
+        note = self._place("fingerprints", sha256(os.fsencode(main)))
         try:
             known = json.loads(note.read_text())
             if all(_stamp(Path(path)) == stamp for path, stamp in known["files"]):
@@ -157,6 +158,8 @@ def _user_folder() -> Path:
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file so that whoever reads it finds the old content or the new, never a part."""
+    import tempfile
+
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
         try:
             file.write(content)
@@ -185,7 +188,16 @@ def _stamp(path: Path) -> list[int]:
     return [status.st_size, status.st_mtime_ns, status.st_ino]
 
 
+def sha256(content: bytes) -> str:
+    """The SHA-256 of some bytes (hexadecimal)."""
+    import hashlib
+
+    return hashlib.sha256(content).hexdigest()
+
+
 def _sha256(*paths: Path) -> str:
+    import hashlib
+
     digest = hashlib.sha256()
     for path in paths:
         with path.open("rb") as file:

@@ -20,7 +20,6 @@ where the backend is entered (:func:`isorun.backend.runtime_errors`), and stays 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 
 
 class IsorunError(Exception):
@@ -90,6 +89,8 @@ class CacheError(IsorunError):
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The end of a message about an unknown name: its nearest match, else all that there is."""
+    from difflib import get_close_matches
+
     names = sorted(known)
     near = get_close_matches(name, names, n=1, cutoff=0.6)
     if near:

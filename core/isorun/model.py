@@ -6,14 +6,13 @@ needs, and opening the model again reads none of it.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isorun.cache import Cache
+from isorun.cache import Cache, sha256
 from isorun.errors import InvalidModel, UnsupportedModel
 from isorun.graph import code_digest
 from isorun.types import LoweredModel, ModelInfo, TensorSpec
@@ -118,7 +117,7 @@ def _lower(source: ModelSource, dialect: str, info: ModelInfo, cache: Cache) -> 
 
 def _key(*parts: str) -> str:
     """A cache key of a fingerprint and what else decides the result."""
-    return hashlib.sha256("|".join((code_digest(), *parts)).encode()).hexdigest()[:40]
+    return sha256("|".join((code_digest(), *parts)).encode())[:40]
 
 
 def _from_proto(proto: Any, cache: Cache) -> ModelSource:
@@ -135,7 +134,7 @@ def _from_proto(proto: Any, cache: Cache) -> ModelSource:
 
 
 def _from_bytes(content: bytes, name: str, cache: Cache) -> ModelSource:
-    fingerprint = hashlib.sha256(content).hexdigest()
+    fingerprint = sha256(content)
 
     def make(folder: Path) -> dict[str, Any]:
         from isorun.graph import files

@@ -11,7 +11,6 @@ distribution is installed or removed.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib
 import json
 import sys
@@ -19,7 +18,7 @@ from functools import cache
 from pathlib import Path
 
 from isorun.backend import Backend
-from isorun.cache import Cache, write_atomically
+from isorun.cache import Cache, sha256, write_atomically
 from isorun.errors import BackendNotFound, BackendUnavailable, IsorunError
 
 GROUP = "isorun.backends"
@@ -36,7 +35,7 @@ def entry_points() -> dict[str, str]:
         IsorunError: two distributions claim one name.
     """
     folders = [[path, Path(path).stat().st_mtime_ns] for path in sys.path if Path(path).is_dir()]
-    note = Cache().root / "entry-points" / f"{hashlib.sha256(json.dumps(folders).encode()).hexdigest()[:32]}.json"
+    note = Cache().root / "entry-points" / f"{sha256(json.dumps(folders).encode())[:32]}.json"
     with contextlib.suppress(OSError, ValueError):  # not remembered: read them
         return dict(json.loads(note.read_text()))
     found = _read()

@@ -32,8 +32,8 @@ _LEVELS = {
 }
 _RECORD_ASSIGNMENT = "session.record_ep_graph_assignment_info"
 _ERRORS_ONLY = 3  # the least severe message that reaches the terminal; warnings would, by default
-_NO_KERNEL = re.compile(r"Could not find an implementation for (\S+?)\(")
-_NO_SCHEMA = re.compile(r"(?:No Op registered for|is not a registered function/op|No opset import)[^\n]*?(\w[\w.]*)")
+_NO_KERNEL = r"Could not find an implementation for (\S+?)\("
+_NO_SCHEMA = r"(?:No Op registered for|is not a registered function/op|No opset import)[^\n]*?(\w[\w.]*)"
 
 
 def options(name: str, config: CompileConfig) -> onnxruntime.SessionOptions:
@@ -92,7 +92,7 @@ def _load_errors(name: str, model: LoweredModel) -> Iterator[None]:
             yield
     except BackendFailed as failure:
         cause = failure.__cause__
-        missing = _NO_KERNEL.findall(str(cause)) or _NO_SCHEMA.findall(str(cause))
+        missing = re.findall(_NO_KERNEL, str(cause)) or re.findall(_NO_SCHEMA, str(cause))
         if isinstance(cause, errors.NotImplemented) or missing:
             raise UnsupportedModel(f"{name} lacks an operator of {model.path}: {cause}", missing) from cause
         if isinstance(cause, errors.InvalidGraph | errors.InvalidProtobuf):

@@ -13,15 +13,18 @@ Nothing here is imported before a model has to be read; a session on a model tha
 from __future__ import annotations
 
 import functools
-import hashlib
 from pathlib import Path
 
 
 @functools.cache
 def code_digest() -> str:
     """SHA-256 of the code that writes graphs: what older code has left in a cache is not taken for its work."""
+    import hashlib
+
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("**/*.*")):
-        if path.suffix in (".py", ".onnxtxt"):
-            digest.update(path.read_bytes())
+    here = Path(__file__).parent
+    for folder in (here, here / "dialects"):
+        for path in sorted(folder.iterdir()):
+            if path.suffix in (".py", ".onnxtxt"):
+                digest.update(path.read_bytes())
     return digest.hexdigest()
