@@ -72,22 +72,18 @@ class Cache:
         with self._lock(place):
             if entry := self._open(place):  # made by another process meanwhile
                 return entry
-            for leftover in place.parent.glob(f".{key}.*"):  # of a maker that died; the lock says none is alive
-                shutil.rmtree(leftover)
+            _clear(place)  # what a maker left that died: the lock says that none is alive
             work = Path(tempfile.mkdtemp(prefix=f".{key}.", dir=place.parent))
             try:
                 meta = make(work)
-                record = {
-                    "files": {path.name: _describe(path) for path in sorted(work.iterdir())},
-                    "meta": meta,
-                }
+                files = {path.name: _describe(path) for path in sorted(work.iterdir())}
+                record = {"sha256": _sha256_of_record(files, meta), "files": files, "meta": meta}
                 (work / _RECORD).write_text(json.dumps(record))
                 if place.exists():
                     place.rename(work.with_name(work.name + ".damaged"))
                 work.rename(place)
             finally:
-                for leftover in place.parent.glob(f".{key}.*"):
-                    shutil.rmtree(leftover)
+                _clear(place)
         return Entry(place, meta, found=False)
 
     def fingerprint(self, paths: Callable[[], list[Path]], main: Path) -> str:
@@ -143,6 +139,8 @@ class Cache:
         try:
             record = json.loads((place / _RECORD).read_text())
             files, meta = record["files"], record["meta"]
+            if record["sha256"] != _sha256_of_record(files, meta):
+                return None
             if all(_untouched(place / name, described) for name, described in files.items()):
                 return Entry(place, meta, found=True)
         except (OSError, ValueError, KeyError, TypeError):
@@ -169,6 +167,19 @@ def write_atomically(path: Path, content: bytes) -> None:
         except BaseException:
             Path(file.name).unlink(missing_ok=True)
             raise
+
+
+def _clear(place: Path) -> None:
+    """Remove whatever is beside an entry's place and belongs to it."""
+    for leftover in place.parent.glob(f".{place.name}.*"):
+        if leftover.is_dir() and not leftover.is_symlink():
+            shutil.rmtree(leftover)
+        else:
+            leftover.unlink()
+
+
+def _sha256_of_record(files: object, meta: object) -> str:
+    return hashlib.sha256(json.dumps([files, meta]).encode()).hexdigest()
 
 
 def _describe(path: Path) -> dict[str, Any]:
