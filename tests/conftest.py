@@ -1,0 +1,35 @@
+"""What every test may use: a cache of the run's own, and a tiny BERT."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import tiny
+from isorun.cache import ENVIRONMENT_VARIABLE
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache that starts empty: never the user's. Each process of a parallel run has one of its own."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(ENVIRONMENT_VARIABLE, str(folder))
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny BERT's checkpoint, with a pooler. Read it only."""
+    return tiny.write_checkpoint(tmp_path_factory.mktemp("checkpoints") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def bert(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same in the fused form: an ONNX file. Read it only."""
+    from isorun import checkpoint as checkpoints
+
+    path = tmp_path_factory.mktemp("models") / "bert.onnx"
+    assert checkpoints.build(checkpoint, path) == []
+    return path

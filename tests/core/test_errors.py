@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import inspect
+
+import isorun
+import pytest
+from isorun import errors
+from isorun.errors import BackendNotFound, BackendUnavailable, UnsupportedModel, did_you_mean
+
+CLASSES = [cls for _, cls in inspect.getmembers(errors, inspect.isclass) if issubclass(cls, BaseException)]
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_every_error_has_the_one_root_is_public_and_is_in_the_tree(cls):
+    assert issubclass(cls, isorun.IsorunError)
+    assert getattr(isorun, cls.__name__) is cls
+    assert cls.__name__ in isorun.__all__
+    assert cls.__name__ in errors.__doc__
+
+
+def test_wrong_feeds_are_value_errors_as_well():
+    assert issubclass(isorun.InvalidFeeds, ValueError)
+
+
+def test_an_unknown_backend_is_told_the_nearest_and_all():
+    error = BackendNotFound("openvin", ["ort-cpu", "openvino"])
+    assert str(error) == "There is no backend 'openvin'; did you mean 'openvino'? (known: openvino, ort-cpu)"
+    assert (error.name, error.installed) == ("openvin", ("ort-cpu", "openvino"))
+
+
+def test_an_unavailable_backend_says_why_and_what_to_do():
+    error = BackendUnavailable("x", "no driver", "Install one.")
+    assert str(error) == "Backend 'x' is not available: no driver. Install one."
+    assert (error.backend, error.reason, error.remedy) == ("x", "no driver", "Install one.")
+
+
+def test_an_unsupported_model_names_operators():
+    assert UnsupportedModel("no", ["com.x.Y"]).operators == ("com.x.Y",)
+    assert UnsupportedModel("no").operators == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "ending"),
+    [
+        ("input_id", ["input_ids", "mask"], "; did you mean 'input_ids'? (known: input_ids, mask)"),
+        ("zzz", ["b", "a"], "; known: a, b"),
+        ("zzz", [], "; there is none"),
+    ],
+)
+def test_did_you_mean(name, known, ending):
+    assert did_you_mean(name, known) == ending

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from isorun.types import Capabilities, CompileConfig, Provenance, TensorSpec, tensor_type
+
+PROVENANCE = Provenance(
+    backend="ort-cpu",
+    device="A processor",
+    precision="fp32",
+    threads=2,
+    operators={"CPUExecutionProvider": {"MatMul": 3, "Add": 2}},
+    fused={"SelfAttention": 2},
+    dialect="onnx",
+    fingerprint="ab" * 32,
+    cache="made",
+    passed_over=(("openvino", "it has no device 'gpu'. It runs on cpu."),),
+    versions={"isorun": "0.1.0"},
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [
+        ("tensor(float)", np.float32),
+        ("tensor(double)", np.float64),
+        ("tensor(float16)", np.float16),
+        ("tensor(int64)", np.int64),
+        ("tensor(uint8)", np.uint8),
+        ("tensor(bool)", np.bool_),
+        ("tensor(complex64)", np.complex64),
+    ],
+)
+def test_a_tensor_knows_its_dtype_and_the_other_way_round(kind, dtype):
+    assert TensorSpec("x", kind, ()).dtype == np.dtype(dtype)
+    assert tensor_type(dtype) == kind
+
+
+@pytest.mark.parametrize(
+    "kind", ["tensor(bfloat16)", "tensor(string)", "tensor(int4)", "seq(tensor(float))", "optional(tensor(float))"]
+)
+def test_what_numpy_has_no_type_for_has_no_dtype(kind):
+    assert TensorSpec("x", kind, None).dtype is None
+
+
+def test_values_cannot_be_changed():
+    for value, name in (
+        (PROVENANCE, "backend"),
+        (TensorSpec("x", "tensor(float)", ()), "name"),
+        (CompileConfig(), "device"),
+    ):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(value, name, "other")
+
+
+def test_capabilities_promise_the_least_by_default():
+    least = Capabilities(dialects=("onnx",))
+    assert not (least.dynamic_shapes or least.thread_safe or least.checks_indices or least.reports or least.options)
+    assert (least.precisions, least.devices) == (("fp32",), ("cpu",))
+
+
+def test_provenance_is_ready_for_json_and_for_people():
+    assert json.loads(json.dumps(PROVENANCE.as_dict()))["operators"] == PROVENANCE.operators
+    text = str(PROVENANCE)
+    for part in (
+        "ort-cpu on A processor, 2 threads",
+        "fp32",
+        "5 on CPUExecutionProvider",
+        "2 SelfAttention",
+        "to onnx (made in the cache)",
+        PROVENANCE.fingerprint,
+        "isorun 0.1.0",
+        "openvino: it has no device 'gpu'",
+    ):
+        assert part in text
+    assert "none" in str(dataclasses.replace(PROVENANCE, fused={}))
