@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 import tiny
 from isorun.cache import ENVIRONMENT_VARIABLE
 

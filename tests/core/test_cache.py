@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+
 from isorun.cache import ENVIRONMENT_VARIABLE, Cache, write_atomically
 from isorun.errors import CacheError
 

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import inspect
 
-import isorun
 import pytest
+
+import isorun
 from isorun import errors
 from isorun.errors import BackendNotFound, BackendUnavailable, UnsupportedModel, did_you_mean
 

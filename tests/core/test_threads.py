@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 
 import pytest
+
 from isorun import threads
 from isorun.threads import cgroup_quota, usable_cores
 

@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+
 from isorun.types import Capabilities, CompileConfig, Provenance, TensorSpec, tensor_type
 
 PROVENANCE = Provenance(
@@ -58,7 +59,7 @@ def test_values_cannot_be_changed():
 
 def test_capabilities_promise_the_least_by_default():
     least = Capabilities(dialects=("onnx",))
-    assert not (least.dynamic_shapes or least.thread_safe or least.checks_indices or least.reports or least.options)
+    assert not any((least.dynamic_shapes, least.thread_safe, least.checks_indices, least.reports, least.options))
     assert (least.precisions, least.devices) == (("fp32",), ("cpu",))
 
 

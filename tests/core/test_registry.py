@@ -1,0 +1,139 @@
+"""Plugins come as folders of the shape that pip installs, put on a new process's path."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from isorun import registry
+from isorun.backend import Backend
+from isorun.errors import BackendNotFound
+
+
+def distribution(folder: Path, name: str, entry_points: dict[str, str], modules: dict[str, str] | None = None) -> Path:
+    """An installed distribution, as far as importlib.metadata can tell."""
+    info = folder / f"{name}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    lines = [f"{backend} = {target}" for backend, target in entry_points.items()]
+    (info / "entry_points.txt").write_text("\n".join([f"[{registry.GROUP}]", *lines, ""]))
+    for module, source in (modules or {}).items():
+        (folder / f"{module}.py").write_text(source)
+    return folder
+
+
+def answers(script: str, *folders: Path, cache: Path) -> object:
+    """What a script prints last, as JSON, with folders on its path; its stevedore remembers nothing from before."""
+    path = os.pathsep.join(str(folder) for folder in folders)
+    environment = {**os.environ, "PYTHONPATH": path, "XDG_CACHE_HOME": str(cache)}
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout.splitlines()[-1])
+
+
+MESSAGE = """
+import json, sys
+from isorun import registry, IsorunError
+try:
+    print(json.dumps(type(registry.get(sys.argv[1]) if len(sys.argv) > 1 else registry.get({name!r})).__name__))
+except IsorunError as error:
+    print(json.dumps([type(error).__name__, str(error)]))
+"""
+
+
+def test_the_backends_of_isorun_are_there_by_name():
+    assert {"ort-cpu", "openvino", "reference"} <= set(registry.names())
+    assert registry.names() == sorted(registry.names())
+    for name in registry.names():
+        backend = registry.get(name)
+        assert isinstance(backend, Backend)
+        assert backend.name == name
+
+
+def test_auto_names_backends_that_exist():
+    assert set(registry.AUTO_ORDER) <= set(registry.names())
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("ort-cpuu", "ort-cpu"), ("openvin", "openvino"), ("Reference", "reference")]
+)
+def test_a_wrong_name_is_told_the_nearest(name, near):
+    with pytest.raises(BackendNotFound, match=rf"no backend '{name}'; did you mean '{near}'\? \(known: .*openvino"):
+        registry.get(name)
+
+
+def test_listing_imports_no_backend(tmp_path):
+    boom = distribution(tmp_path / "site", "boom", {"boom": "boom:Boom"}, {"boom": "raise RuntimeError('imported')"})
+    script = """
+import json, sys
+from isorun import registry
+names = registry.names()
+heavy = sorted({"onnx", "onnx_ir", "onnxruntime", "openvino", "boom", "isorun_backends"} & set(sys.modules))
+print(json.dumps([names, heavy]))
+"""
+    names, heavy = answers(script, boom, cache=tmp_path)
+    assert {"boom", "ort-cpu"} <= set(names)
+    assert heavy == []
+
+
+def test_a_plugin_that_does_not_import_says_why_and_whose_it_is(tmp_path):
+    boom = distribution(tmp_path / "site", "boom-dist", {"boom": "boom:Boom"}, {"boom": "import nowhere_to_be_found"})
+    kind, message = answers(MESSAGE.format(name="boom"), boom, cache=tmp_path)
+    assert kind == "BackendUnavailable"
+    assert "No module named 'nowhere_to_be_found'" in message
+    assert "boom-dist" in message
+
+
+def test_a_plugin_without_the_class_that_it_names(tmp_path):
+    boom = distribution(tmp_path / "site", "boom-dist", {"boom": "boom:Boom"}, {"boom": ""})
+    kind, message = answers(MESSAGE.format(name="boom"), boom, cache=tmp_path)
+    assert kind == "BackendUnavailable"
+    assert "Boom" in message
+    assert "boom-dist" in message
+
+
+@pytest.mark.parametrize("source", ["Boom = 3", "class Boom: pass", "def Boom(name): return name"])
+def test_a_plugin_that_is_no_backend(tmp_path, source):
+    boom = distribution(tmp_path / "site", "boom-dist", {"boom": "boom:Boom"}, {"boom": source})
+    kind, message = answers(MESSAGE.format(name="boom"), boom, cache=tmp_path)
+    assert kind == "BackendUnavailable"
+    assert "'boom:Boom' is no subclass of isorun.backend.Backend" in message
+    assert "boom-dist" in message
+
+
+def test_a_plugin_of_another_distribution_works(tmp_path):
+    source = """
+from isorun.backend import Backend
+from isorun.types import Capabilities
+
+class Mine(Backend):
+    capabilities = Capabilities(dialects=("onnx",))
+    def compile(self, model, config):
+        raise NotImplementedError
+"""
+    mine = distribution(tmp_path / "site", "mine-dist", {"mine": "mine:Mine"}, {"mine": source})
+    assert answers(MESSAGE.format(name="mine"), mine, cache=tmp_path) == "Mine"
+
+
+def test_two_distributions_with_one_name_are_both_named(tmp_path):
+    one = distribution(tmp_path / "one", "first-dist", {"twin": "first:Twin"})
+    two = distribution(tmp_path / "two", "second-dist", {"twin": "second:Twin"})
+    kind, message = answers(MESSAGE.format(name="twin"), one, two, cache=tmp_path)
+    assert kind == "IsorunError"
+    for part in ("'twin'", "first-dist", "second-dist", "first:Twin", "second:Twin", "Uninstall one"):
+        assert part in message
+
+
+def test_two_distributions_that_point_at_one_class_are_no_conflict_of_classes(tmp_path):
+    """An editable install and a wheel of the same project, say: whichever is asked for, it is the same."""
+    modules = {"same": "from isorun_backends.reference import Reference as Twin"}
+    one = distribution(tmp_path / "one", "first-dist", {"twin": "same:Twin"}, modules)
+    two = distribution(tmp_path / "two", "second-dist", {"twin": "same:Twin"})
+    assert answers(MESSAGE.format(name="twin"), one, two, cache=tmp_path) == "Reference"
