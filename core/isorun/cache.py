@@ -66,7 +66,6 @@ class Cache:
         if entry := self._open(place):
             return entry
 
-        import shutil
         import tempfile
 
         with self._lock(place):
@@ -171,6 +170,8 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 def _clear(place: Path) -> None:
     """Remove whatever is beside an entry's place and belongs to it."""
+    import shutil
+
     for leftover in place.parent.glob(f".{place.name}.*"):
         if leftover.is_dir() and not leftover.is_symlink():
             shutil.rmtree(leftover)
@@ -179,7 +180,7 @@ def _clear(place: Path) -> None:
 
 
 def _sha256_of_record(files: object, meta: object) -> str:
-    return hashlib.sha256(json.dumps([files, meta]).encode()).hexdigest()
+    return sha256(json.dumps([files, meta]).encode())
 
 
 def _describe(path: Path) -> dict[str, Any]:
