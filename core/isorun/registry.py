@@ -37,7 +37,9 @@ def entry_points() -> dict[str, str]:
     folders = [[path, Path(path).stat().st_mtime_ns] for path in sys.path if Path(path).is_dir()]
     note = Cache().root / "entry-points" / f"{sha256(json.dumps(folders).encode())[:32]}.json"
     with contextlib.suppress(OSError, ValueError):  # not remembered: read them
-        return dict(json.loads(note.read_text()))
+        remembered = json.loads(note.read_text())
+        if isinstance(remembered, dict) and remembered:
+            return remembered
     found = _read()
     with contextlib.suppress(OSError):  # what cannot be remembered is read again, and nothing else is lost
         note.parent.mkdir(parents=True, exist_ok=True)
