@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from isorun.cache import Cache
+from isorun.cache import Cache, sha256
 from isorun.errors import InvalidModel, did_you_mean
 from isorun.graph import code_digest
 
@@ -35,6 +35,7 @@ _HEADS = {
     "ForTokenClassification": "token-classification",
     "ForQuestionAnswering": "question-answering",
 }
+_FLOATS = ("F32", "F16", "BF16", "F64")
 _OLD_NAMES = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
 _NO_WEIGHTS = re.compile(r"(^|\.)position_ids$")  # a buffer that old checkpoints hold
 
@@ -79,9 +80,12 @@ def build_cached(folder: Path, cache: Cache) -> Path:
         return {"left_out": build(folder, place / _ENTRY_MODEL)}
 
     names = ["config.json", _TOKENIZER, "pooling.json", "1_Pooling/config.json"]
-    present = [folder / name for name in names if (folder / name).is_file()]
-    key = cache.fingerprint(lambda: [*present, *_weight_files(folder)], folder / "config.json")
-    return cache.get_or_make("built", f"{key[:32]}-{code_digest()[:16]}", make).folder / _ENTRY_MODEL
+    present = [name for name in names if (folder / name).is_file()]
+    present += [path.name for path in _weight_files(folder)]
+    # One by one: a file that appears later counts as well as one that changes.
+    prints = [[name, cache.fingerprint([folder / name].copy, folder / name)] for name in present]
+    key = sha256(json.dumps([code_digest(), prints]).encode())[:40]
+    return cache.get_or_make("built", key, make).folder / _ENTRY_MODEL
 
 
 class _SafeTensors:
@@ -103,20 +107,29 @@ class _SafeTensors:
     def __contains__(self, name: str) -> bool:
         return self._find(name) is not None
 
-    def read(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
-        """The tensor of that name as float32.
+    def check(self, name: str, shape: tuple[int, ...]) -> None:
+        """Refuse a tensor that cannot be read.
 
         Raises:
-            InvalidModel: there is none, or it has another shape.
+            InvalidModel: there is none, or it has another shape, or its numbers are no weights'.
         """
         stored = self._find(name)
         if stored is None:
             raise InvalidModel(f"{self._folder} has no tensor {name!r}{did_you_mean(name, self._files)}")
+        there = self._files[stored].get_slice(stored)
+        found, dtype = tuple(there.get_shape()), there.get_dtype()
+        if found != shape:
+            raise InvalidModel(f"{self._folder}: {stored!r} is {found}; by config.json it should be {shape}")
+        if dtype not in _FLOATS:
+            raise InvalidModel(f"{self._folder}: {stored!r} holds {dtype}; {', '.join(_FLOATS)} are read")
+
+    def read(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
+        """The tensor of that name as float32."""
+        self.check(name, shape)
+        stored = self._find(name)
+        assert stored is not None
         self._read.add(stored)
-        array: np.ndarray = self._files[stored].get_tensor(stored)
-        if array.shape != shape:
-            raise InvalidModel(f"{self._folder}: {stored!r} is {array.shape}; by config.json it should be {shape}")
-        return np.asarray(array, dtype=np.float32)
+        return np.asarray(self._files[stored].get_tensor(stored), dtype=np.float32)
 
     def unread(self) -> list[str]:
         """The tensors that nobody has asked for."""
@@ -135,9 +148,14 @@ class _SafeTensors:
 def _weight_files(folder: Path) -> list[Path]:
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        names = sorted(set(_json(index)["weight_map"].values()))
-        if outside := [name for name in names if Path(name).name != name]:
+        places = _json(index).get("weight_map")
+        if not isinstance(places, dict) or not places or not all(isinstance(name, str) for name in places.values()):
+            raise InvalidModel(f"{index} has no weight_map from tensors to the files that hold them")
+        names = sorted(set(places.values()))
+        if outside := [name for name in names if Path(name).name != name or name == ".."]:
             raise InvalidModel(f"{index} names the file {outside[0]!r}, which is outside its folder")
+        if missing := [name for name in names if not (folder / name).is_file()]:
+            raise InvalidModel(f"{index} names the file {missing[0]!r}, which is not there")
         return [folder / name for name in names]
     single = folder / "model.safetensors"
     if not single.is_file():
@@ -155,7 +173,7 @@ def _config(folder: Path, settings: Mapping[str, Any], weights: _SafeTensors) ->
     if kind not in _MODEL_TYPES:
         raise refuse(f"model_type is {kind!r}; checkpoints of {', '.join(_MODEL_TYPES)} are read")
     for size in _SIZES:
-        if not isinstance(settings.get(size), int) or settings[size] < 1:
+        if not _is_count(settings.get(size)):
             raise refuse(f"{size} is {settings.get(size)!r}; it has to be a whole number above 0")
     if settings["hidden_size"] % settings["num_attention_heads"]:
         raise refuse(
@@ -163,23 +181,46 @@ def _config(folder: Path, settings: Mapping[str, Any], weights: _SafeTensors) ->
             f"{settings['num_attention_heads']}"
         )
     activation = settings.get("hidden_act", "gelu")
-    if activation not in ACTIVATIONS:
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
         raise refuse(f"hidden_act is {activation!r}{did_you_mean(str(activation), ACTIVATIONS)}")
     if settings.get("position_embedding_type", "absolute") != "absolute":
         raise refuse(f"position_embedding_type is {settings['position_embedding_type']!r}; 'absolute' is read")
     if settings.get("is_decoder") or settings.get("add_cross_attention"):
         raise refuse("it is a decoder; encoders are read")
-    head = _head(settings.get("architectures") or [])
+    epsilon = settings.get("layer_norm_eps", 1e-12)
+    if type(epsilon) not in (int, float) or not 0 <= epsilon < 1:
+        raise refuse(f"layer_norm_eps is {epsilon!r}; it has to be a number from 0 to 1")
+    architectures = settings.get("architectures") or []
+    if not isinstance(architectures, list) or not all(isinstance(name, str) for name in architectures):
+        raise refuse(f"architectures is {architectures!r}; it has to be a list of names")
+    head = _head(architectures)
     if head == "sequence-classification" and "pooler.dense.weight" not in weights:
         raise refuse("it is a sequence classifier, and the checkpoint has no pooler for it to stand on")
     return EncoderConfig(
         **{size: settings[size] for size in _SIZES},
-        layer_norm_eps=float(settings.get("layer_norm_eps", 1e-12)),
+        layer_norm_eps=float(epsilon),
         hidden_act=activation,
         pooler="pooler.dense.weight" in weights,
         head=head,
-        labels=len(settings["id2label"]) if "id2label" in settings else settings.get("num_labels", 2),
+        labels=_labels(settings, refuse),
     )
+
+
+def _labels(settings: Mapping[str, Any], refuse: Callable[[str], InvalidModel]) -> int:
+    """How many classes a classifier tells apart: two where the config says nothing."""
+    if "id2label" in settings:
+        names = settings["id2label"]
+        if not isinstance(names, dict) or not names:
+            raise refuse(f"id2label is {names!r}; it has to be an object with a name for each class")
+        return len(names)
+    count = settings.get("num_labels", 2)
+    if not _is_count(count):
+        raise refuse(f"num_labels is {count!r}; it has to be a whole number above 0")
+    return int(count)
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value > 0
 
 
 def _head(architectures: Iterable[str]) -> str | None:
@@ -212,7 +253,7 @@ def _settings(folder: Path) -> Mapping[str, Any]:
 def _json(path: Path) -> Mapping[str, Any]:
     try:
         content = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InvalidModel(f"{path} cannot be read: {error}") from error
     if not isinstance(content, dict):
         raise InvalidModel(f"{path} holds a {type(content).__name__}; an object is due")

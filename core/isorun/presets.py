@@ -70,6 +70,9 @@ class _Seeded:
     def __init__(self, seed: int) -> None:
         self._seed = seed
 
+    def check(self, name: str, shape: tuple[int, ...]) -> None:
+        """There is a tensor for every name and shape."""
+
     def read(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
         """Normally distributed, with the deviation that its place in the model asks for; float32."""
         random = np.random.default_rng([self._seed, zlib.crc32(name.encode())])

@@ -52,6 +52,9 @@ class EncoderConfig:
 class Weights(Protocol):
     """Where weights come from."""
 
+    def check(self, name: str, shape: tuple[int, ...]) -> None:
+        """Refuse a tensor that is not there or has another shape. Asked of every one before any is read."""
+
     def read(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
         """The tensor of that name and shape, float32."""
 
@@ -195,6 +198,9 @@ class _Builder:
         """One weight (H, 3 H) and one bias (3 H) out of the three projections'."""
         width = self._config.hidden_size
         parts = [f"{prefix}.{part}" for part in ("query", "key", "value")]
+        for part in parts:
+            self._weights.check(f"{part}.weight", (width, width))
+            self._weights.check(f"{part}.bias", (width,))
 
         def weight() -> np.ndarray:
             return np.concatenate([self._weights.read(f"{part}.weight", (width, width)).T for part in parts], axis=1)
@@ -213,6 +219,7 @@ class _Builder:
 
     def _dense(self, prefix: str, value: ir.Value, rows: int, columns: int) -> ir.Value:
         """value W, without the bias: the fused operator that follows adds it."""
+        self._weights.check(f"{prefix}.weight", (columns, rows))
 
         def transposed() -> np.ndarray:
             return np.ascontiguousarray(self._weights.read(f"{prefix}.weight", (columns, rows)).T)
@@ -225,6 +232,7 @@ class _Builder:
         return self._node("Add", f"{prefix}.biased", [product, self._weight(f"{prefix}.bias", columns)])
 
     def _weight(self, name: str, *shape: int) -> ir.Value:
+        self._weights.check(name, shape)
         return self._lazy(name, lambda: self._weights.read(name, shape), shape)
 
     def _lazy(self, name: str, read: Callable[[], np.ndarray], shape: tuple[int, ...]) -> ir.Value:
