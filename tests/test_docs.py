@@ -32,10 +32,12 @@ def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.Monke
     assert blocks, f"{page.name} has no Python block"
     namespace: dict[str, object] = {}
     for number, block in enumerate(blocks):
-        exec(compile(block, f"{page.name}, block {number + 1}", "exec"), namespace)  # noqa: S102
+        exec(compile(block, f"{page.name}, block {number + 1}", "exec"), namespace)
 
 
-@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")) + [ROOT / "README.md"], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", sorted((ROOT / "docs").glob("*.md")) + [ROOT / "README.md"], ids=lambda page: page.name
+)
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
