@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 import isorun
+from isorun import presets
 from isorun.graph import encoder, files
 
 RNG = np.random.default_rng(0)
@@ -45,15 +46,11 @@ def addition(folder: Path) -> tuple[Path, dict[str, np.ndarray]]:
 def narrow_bert(folder: Path) -> tuple[Path, dict[str, np.ndarray]]:
     """Two layers, 32 wide, on 1 x 128 tokens."""
 
-    class Random:
-        def read(self, name: str, shape: tuple[int, ...]) -> np.ndarray:  # noqa: ARG002
-            return RNG.standard_normal(shape, dtype=np.float32) * 0.2
-
     config = encoder.EncoderConfig(
         vocab_size=1000, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
     )
     path = folder / "bert.onnx"
-    files.write(encoder.encoder(config, Random(), "bert"), path, beside_above=files.SINGLE_FILE_LIMIT)
+    files.write(encoder.encoder(config, presets.SeededWeights(0), "bert"), path, beside_above=files.SINGLE_FILE_LIMIT)
     feeds = {
         "input_ids": RNG.integers(0, 1000, (1, 128)),
         "attention_mask": np.ones((1, 128), np.int64),

@@ -50,7 +50,7 @@ def write(name: str, seed: int, output: Path) -> None:
     if seed < 0:
         raise InvalidModel(f"The seed is {seed}; it has to be 0 or more")
     config = encoder.EncoderConfig(**sizes(name))
-    files.write(encoder.encoder(config, _Seeded(seed), name), output, beside_above=files.SINGLE_FILE_LIMIT)
+    files.write(encoder.encoder(config, SeededWeights(seed), name), output, beside_above=files.SINGLE_FILE_LIMIT)
 
 
 def build(name: str, seed: int, cache: Cache) -> Path:
@@ -64,7 +64,7 @@ def build(name: str, seed: int, cache: Cache) -> Path:
     return cache.get_or_make("presets", f"{name}-{seed}-{code_digest()[:16]}", make).folder / _ENTRY_MODEL
 
 
-class _Seeded:
+class SeededWeights:
     """Weights by their names: the seed and the name alone decide each tensor."""
 
     def __init__(self, seed: int) -> None:
