@@ -1,4 +1,4 @@
-"""The pages in docs/ and the README, tried as written: every Python block of a page runs, in order, in one namespace."""
+"""The pages in docs/ and the README, tried as written: the Python blocks of a page run in order, in one namespace."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_python_blocks_run(page: Path, bert: Path, tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize(
-    "page", sorted((ROOT / "docs").glob("*.md")) + [ROOT / "README.md"], ids=lambda page: page.name
+    "page", [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"], ids=lambda page: page.name
 )
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):

@@ -285,7 +285,7 @@ def test_no_config(tmp_path):
     folder = tiny.write_checkpoint(tmp_path / "tiny")
     (folder / "config.json").unlink()
     refused(folder, str(folder), "no config.json")
-    with pytest.raises(InvalidModel, match="a folder without a config.json"):
+    with pytest.raises(InvalidModel, match=r"a folder without a config\.json"):
         checkpoint.build_cached(folder, Cache(tmp_path / "cache"))
 
 
