@@ -9,6 +9,10 @@ from isorun_backends.onnxruntime.session import OPTIONS, OrtExecutable, open_ses
 
 _PROVIDER = "CPUExecutionProvider"
 
+# It puts SkipLayerNormalization in the place of two additions and LayerNormalization, which on the CPU takes three
+# times as long: 2.6 against 0.8 ms for six of them at 1 x 128 x 768 on one core (ONNX Runtime 1.31.1, AVX-512).
+_SLOWER = ("SkipLayerNormFusion",)
+
 
 class OrtCpu(Backend):
     """ONNX Runtime on the CPU: every ONNX operator, fp32 as the model says."""
@@ -26,7 +30,7 @@ class OrtCpu(Backend):
     )
 
     def compile(self, model: LoweredModel, config: CompileConfig) -> OrtCpuExecutable:
-        session = open_session(self.name, model, options(self.name, config), [_PROVIDER])
+        session = open_session(self.name, model, options(self.name, config), [_PROVIDER], _SLOWER)
         return OrtCpuExecutable(self.name, session)
 
 

@@ -65,9 +65,20 @@ def options(name: str, config: CompileConfig) -> onnxruntime.SessionOptions:
 
 
 def open_session(
-    name: str, model: LoweredModel, made: onnxruntime.SessionOptions, providers: Sequence[Any]
+    name: str,
+    model: LoweredModel,
+    made: onnxruntime.SessionOptions,
+    providers: Sequence[Any],
+    without: Sequence[str] = (),
 ) -> onnxruntime.InferenceSession:
     """Load a model, and let nothing but the providers named take it.
+
+    Args:
+        name: the backend's.
+        model: what to load.
+        made: ONNX Runtime's options.
+        providers: its execution providers.
+        without: rewritings of its own that it leaves out, by ONNX Runtime's names.
 
     Raises:
         InvalidModel: ONNX Runtime finds the graph wrong.
@@ -77,7 +88,9 @@ def open_session(
     import onnxruntime
 
     with _load_errors(name, model):
-        session = onnxruntime.InferenceSession(str(model.path), made, providers=list(providers))
+        session = onnxruntime.InferenceSession(
+            str(model.path), made, providers=list(providers), disabled_optimizers=list(without)
+        )
     # Otherwise a provider that fails at run time is replaced by another, with a line on standard output.
     session.disable_fallback()
     return session
