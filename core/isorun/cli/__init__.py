@@ -1,0 +1,92 @@
+"""The command line, ``isorun``: one file a command.
+
+Commands return nothing and raise; this is the one place where an error becomes a message and an exit code.
+
+====  ==========================================================================
+code  meaning
+====  ==========================================================================
+0     done
+1     a check failed: outputs differ, or a backend computed something wrong
+2     wrong usage, or input that cannot be used
+3     a backend is not available, cannot take the model, or failed
+130   interrupted with Ctrl-C
+====  ==========================================================================
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from isorun.errors import BackendFailed, BackendUnavailable, IsorunError, ParityError, UnsupportedModel
+
+CHECK_FAILED = 1
+BAD_INPUT = 2
+BACKEND_TROUBLE = 3
+INTERRUPTED = 130
+_PIPE_CLOSED = 141  # as a shell counts a program that SIGPIPE ended
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        argv: its arguments; ``None`` for those of this process.
+
+    Returns:
+        The exit code.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in arguments
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read our output has gone, as `| head` does
+        _drop_stdout()
+        return _PIPE_CLOSED
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except (IsorunError, OSError) as error:
+        if debug:
+            raise
+        print(f"isorun: {error}", file=sys.stderr)
+        return _code(error)
+    if code == INTERRUPTED:
+        print("isorun: interrupted", file=sys.stderr)
+    return code
+
+
+def _run(arguments: list[str]) -> int:
+    try:
+        from isorun.cli import app
+    except ModuleNotFoundError as error:
+        if error.name not in ("typer", "rich"):
+            raise
+        raise IsorunError(
+            f"The command line needs the package {error.name!r}. Install it: pip install 'isorun[cli]'"
+        ) from error
+    try:
+        app.command().main(args=arguments, prog_name="isorun")
+    except SystemExit as exit_:
+        return exit_.code if isinstance(exit_.code, int) else 0
+    return 0
+
+
+def _code(error: IsorunError | OSError) -> int:
+    if isinstance(error, ParityError):
+        return CHECK_FAILED
+    if isinstance(error, BackendUnavailable | BackendFailed | UnsupportedModel):
+        return BACKEND_TROUBLE
+    return BAD_INPUT
+
+
+def _drop_stdout() -> None:
+    """Point standard output at nothing, so that Python's own flush at exit does not fail too."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, sys.stdout.fileno())
+    except (OSError, ValueError):  # standard output is no file of the system
+        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 - it lives as long as the process
+    finally:
+        os.close(nowhere)

@@ -1,0 +1,105 @@
+"""``isorun backends``: what is installed, what of it can be used here, and what to do about the rest."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from isorun import registry
+from isorun.backend import Backend
+from isorun.cli import console
+from isorun.errors import BackendUnavailable
+
+
+def backends(
+    probe: Annotated[
+        bool, typer.Option("--probe", help="Compute something small on each, in every precision, and check it.")
+    ] = False,
+    options: Annotated[bool, typer.Option("--options", help="Describe the options that each takes.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the backends: which can be used here, and what to do about the others.
+
+    No runtime is imported, save with --probe: there each backend computes in a process of its own, so that
+    one that crashes or hangs is a line of the table.
+    """
+    described = [_describe(name) for name in registry.names()]
+    if probe:
+        from isorun.cli.probe import probe_in_process
+
+        for each in described:
+            if each["status"] == "available":
+                with console.working(f"Probing {each['name']}"):
+                    each["probe"] = [asdict(result) for result in probe_in_process(each["name"], each["precisions"])]
+    if as_json:
+        console.json_out(described)
+    elif options:
+        _show_options(described)
+    else:
+        _show(described, probe)
+    if any(not result["ok"] for each in described for result in each.get("probe", [])):
+        raise typer.Exit(1)
+
+
+def _describe(name: str) -> dict[str, Any]:
+    described = {"name": name, "status": "broken", "version": None, "devices": [], "precisions": [], "options": {}}
+    try:
+        backend = registry.get(name)
+    except BackendUnavailable as error:
+        return {**described, "reason": error.reason, "remedy": error.remedy}
+    offers = backend.capabilities
+    described |= {"devices": offers.devices, "precisions": offers.precisions, "options": dict(offers.options)}
+    return described | _availability(backend)
+
+
+def _availability(backend: Backend) -> dict[str, Any]:
+    try:
+        here = backend.availability()
+    except Exception as error:  # noqa: BLE001 - it promises not to raise; a plugin that does is one line, not the end
+        return {
+            "reason": f"its availability() raises {type(error).__name__}: {error}",
+            "remedy": f"Report it to its authors: {type(backend).__module__}.",
+        }
+    status = "available" if here.ok else "unavailable"
+    return {"status": status, "version": here.version, "reason": here.reason, "remedy": here.remedy}
+
+
+def _show(described: list[dict[str, Any]], probed: bool) -> None:
+    columns = ["backend", "status", "version", "device", "precisions", *(["probe"] if probed else [])]
+    console.table(columns, [_row(each, probed) for each in described])
+    troubles = [each for each in described if each["status"] != "available"]
+    for each in troubles:
+        print(f"\n{each['name']} is {each['status']}: {each['reason']}\n  {each['remedy']}")
+    for each in described:
+        for result in each.get("probe", []):
+            if not result["ok"]:
+                print(f"\n{each['name']}, {result['precision']}: {result['message']}")
+
+
+def _row(each: dict[str, Any], probed: bool) -> list[object]:
+    from rich.text import Text
+
+    colour = {"available": "green", "unavailable": "yellow", "broken": "red"}[each["status"]]
+    row: list[object] = [each["name"], Text(each["status"], colour), each["version"] or "-"]
+    row += [", ".join(each["devices"]) or "-", ", ".join(each["precisions"]) or "-"]
+    if probed:
+        row.append(
+            "\n".join(
+                f"{result['precision']} ok, {result['milliseconds']:.2f} ms, off by {result['error']:.0e}"
+                if result["ok"]
+                else f"{result['precision']} FAILED"
+                for result in each.get("probe", [])
+            )
+            or "-"
+        )
+    return row
+
+
+def _show_options(described: list[dict[str, Any]]) -> None:
+    rows = [(each["name"], key, meaning) for each in described for key, meaning in each["options"].items()]
+    if rows:
+        console.table(("backend", "option", "meaning"), rows)
+    else:
+        print("No backend takes options.")

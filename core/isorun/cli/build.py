@@ -1,0 +1,49 @@
+"""``isorun build``: the fused graph of a checkpoint, or of a preset with random weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from isorun.cache import Cache
+from isorun.cli import console, models
+from isorun.cli.inspect import describe, show
+from isorun.errors import IsorunError, did_you_mean
+
+
+def build(
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="MODEL.onnx", help="The file to write.")],
+    checkpoint: Annotated[
+        str | None, typer.Argument(help="all-MiniLM-L6-v2, a hub id, or a folder with config.json and safetensors.")
+    ] = None,
+    preset: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Random weights: bert-3l, bert-6l, bert-base or bert-large.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="The seed of a preset's weights.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Write the fused graph of a BERT checkpoint, or of a preset. A file that is there is replaced."""
+    if (checkpoint is None) == (preset is None):
+        raise typer.BadParameter("give either a CHECKPOINT or --preset")
+    models.check_output(output)
+    cache = Cache()
+    if preset is not None:
+        from isorun import presets
+
+        if preset not in presets.NAMES:
+            raise IsorunError(f"There is no preset {preset!r}{did_you_mean(preset, presets.NAMES)}")
+        with console.working(f"Building {preset}"):
+            presets.write(preset, seed, output)
+    elif checkpoint is not None:
+        from isorun import checkpoint as checkpoints
+
+        folder = models.fetched(checkpoint, cache)
+        with console.working(f"Building {checkpoint}"):
+            checkpoints.build(folder, output)
+    described = describe(output, cache)
+    if as_json:
+        console.json_out(described)
+    else:
+        show(described)

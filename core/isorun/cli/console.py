@@ -1,0 +1,141 @@
+"""What commands print with: results on standard output, everything said about them on standard error.
+
+rich is imported when something is drawn, so that ``isorun --help`` does without it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from isorun.fetch import Progress
+
+_PIPED_WIDTH = 160
+
+
+def stdout() -> Console:
+    """Where results go. In a pipe there is no terminal to fit: lines are kept whole."""
+    from rich.console import Console
+
+    piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    return Console(width=_PIPED_WIDTH if piped else None, highlight=False, markup=False, emoji=False, soft_wrap=False)
+
+
+def stderr() -> Console:
+    """Where everything else goes."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False, markup=False, emoji=False)
+
+
+def note(text: str) -> None:
+    """A line for the person at the terminal, never part of the result."""
+    print(text, file=sys.stderr)
+
+
+def json_out(value: Any) -> None:
+    """A result as JSON, and nothing else on standard output. What is not finite becomes null."""
+    print(json.dumps(_plain(value), indent=2, allow_nan=False))
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[object]], right: Sequence[str] = ()) -> None:
+    """Print rows under headings; ``right`` names the columns of numbers."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
+    for column in columns:
+        drawn.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    for row in rows:
+        drawn.add_row(*(cell if isinstance(cell, Text) else str(cell) for cell in row))
+    stdout().print(drawn)
+
+
+def facts(pairs: Mapping[str, object]) -> None:
+    """Print names and values in two columns."""
+    width = max(map(len, pairs)) + 2
+    for name, value in pairs.items():
+        print(f"{name:<{width}}{value}")
+
+
+def size(count: int) -> str:
+    """Bytes for people, in powers of 1024."""
+    if count < 1024:
+        return f"{count} B"
+    power = min(int(math.log(count, 1024)), 4)
+    return f"{count / 1024**power:.1f} {'KMGT'[power - 1]}iB"
+
+
+def shape(dimensions: Sequence[int | str | None] | None) -> str:
+    """A shape as people write it; ``?`` for what is not known."""
+    if dimensions is None:
+        return "any"
+    return "[" + ", ".join("?" if each is None else str(each) for each in dimensions) + "]"
+
+
+@contextmanager
+def download() -> Iterator[Progress]:
+    """A progress bar of bytes on standard error; one line where that is no terminal."""
+    console = stderr()
+    if not console.is_terminal:
+        told: set[str] = set()
+
+        def tell(what: str, done: int, total: int) -> None:
+            if what not in told:
+                told.add(what)
+                note(f"Fetching {what}{f' ({size(total)})' if total else ''}")
+
+        yield tell
+        return
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console) as bar:
+        tasks: dict[str, Any] = {}
+
+        def show(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(f"Fetching {what}", total=total or None)
+            bar.update(tasks[what], completed=done)
+
+        yield show
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """A spinner on standard error while something takes long; nothing where that is no terminal."""
+    console = stderr()
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(what):
+        yield
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if isinstance(value, str | int | float | bool | None) else str(value)

@@ -1,0 +1,23 @@
+"""``isorun fetch``: a checkpoint into the cache."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from isorun.cache import Cache
+from isorun.cli import console, models
+
+
+def fetch(
+    name: Annotated[str, typer.Argument(help="all-MiniLM-L6-v2, or an id on the Hugging Face hub.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Bring a checkpoint into the cache, and print its folder."""
+    folder = models.fetched(name, Cache())
+    if not as_json:
+        print(folder)
+        return
+    files = {path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.is_file()}
+    console.json_out({"name": name, "folder": str(folder), "files": files})

@@ -1,0 +1,116 @@
+"""Proof that a backend computes: a small model, run on it and compared with NumPy.
+
+``python -m isorun.cli.probe NAME PRECISION`` does one and prints its result as JSON: a runtime that crashes
+takes that process with it and no other.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from isorun.errors import IsorunError
+
+SECONDS = 120
+_TOLERANCE = {"fp32": 1e-5, "fp64": 1e-5, "bf16": 2e-2}  # of values around 1; the model's type is float32
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """What a probe found.
+
+    Attributes:
+        precision: what was asked for.
+        ok: whether the answer was right.
+        error: how far it was off at most; ``None`` where there was no answer.
+        milliseconds: the time of the second run.
+        message: why it is not right.
+    """
+
+    precision: str
+    ok: bool
+    error: float | None = None
+    milliseconds: float | None = None
+    message: str = ""
+
+
+def probe(name: str, precision: str) -> ProbeResult:
+    """Compute ``tanh(x @ w + b)`` of 8 x 64 by 64 x 32 on a backend, in this process."""
+    import isorun
+
+    random = np.random.default_rng(0)
+    x = random.standard_normal((8, 64), np.float32)
+    w = random.standard_normal((64, 32), np.float32) / np.float32(8)
+    b = random.standard_normal(32, np.float32)
+    expected = np.tanh(x.astype(np.float64) @ w.astype(np.float64) + b)
+    try:
+        with (
+            tempfile.TemporaryDirectory() as cache,
+            isorun.Session(_model(w, b), backend=name, precision=precision, cache_dir=cache) as session,
+        ):
+            session.run(None, {"x": x})
+            start = time.perf_counter()
+            (got,) = session.run(None, {"x": x})
+            milliseconds = (time.perf_counter() - start) * 1e3
+    except IsorunError as error:
+        return ProbeResult(precision, ok=False, message=str(error))
+    if got.shape != expected.shape:
+        return ProbeResult(precision, ok=False, message=f"it gave shape {got.shape} for {expected.shape}")
+    off = float(np.max(np.abs(got - expected)))
+    tolerance = _TOLERANCE.get(precision, _TOLERANCE["bf16"])
+    if not off <= tolerance:  # a NaN is not
+        return ProbeResult(
+            precision, ok=False, error=off, message=f"it is off by {off:.2e}; {tolerance:.0e} is allowed"
+        )
+    return ProbeResult(precision, ok=True, error=off, milliseconds=milliseconds)
+
+
+def probe_in_process(name: str, precisions: Iterable[str], seconds: float = SECONDS) -> list[ProbeResult]:
+    """Probe in every precision, each in a process of its own."""
+    return [_in_process(name, precision, seconds) for precision in precisions]
+
+
+def _in_process(name: str, precision: str, seconds: float) -> ProbeResult:
+    command = [sys.executable, "-m", "isorun.cli.probe", name, precision]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+    except subprocess.TimeoutExpired:
+        return ProbeResult(precision, ok=False, message=f"it did not end within {seconds:.0f} s")
+    lines = done.stdout.splitlines()
+    if done.returncode == 0 and lines:
+        return ProbeResult(**json.loads(lines[-1]))
+    how = signal.Signals(-done.returncode).name if done.returncode < 0 else f"exit code {done.returncode}"
+    said = done.stderr.strip().splitlines()
+    return ProbeResult(precision, ok=False, message=f"its process ended with {how}{f': {said[-1]}' if said else ''}")
+
+
+def _model(w: np.ndarray, b: np.ndarray) -> bytes:
+    from onnx import TensorProto, helper, numpy_helper
+
+    graph = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["product"]),
+            helper.make_node("Add", ["product", "b"], ["sum"]),
+            helper.make_node("Tanh", ["sum"], ["y"]),
+        ],
+        "probe",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [8, 64])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [8, 32])],
+        [numpy_helper.from_array(w, "w"), numpy_helper.from_array(b, "b")],
+    )
+    content: bytes = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+    ).SerializeToString()
+    return content
+
+
+if __name__ == "__main__":
+    print(json.dumps(asdict(probe(sys.argv[1], sys.argv[2]))))

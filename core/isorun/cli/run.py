@@ -1,0 +1,249 @@
+"""``isorun run``: a model on a backend, fed arrays or text."""
+
+from __future__ import annotations
+
+import json
+import time
+import warnings
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from isorun import Session, registry
+from isorun import model as model_module
+from isorun.cache import Cache, write_atomically
+from isorun.cli import console, models
+from isorun.errors import InvalidFeeds, IsorunError, did_you_mean
+from isorun.text import Tokenizer, TruncationWarning, cosine_matrix, mean_pool
+
+POOLINGS = ("mean", "cls")
+_MOST_TEXTS = 8  # the columns of a matrix that fit into a terminal
+_FIRST = 4
+
+
+@dataclass
+class _Result:
+    """What a run came to."""
+
+    outputs: dict[str, Any]
+    texts: list[str] = field(default_factory=list)
+    pooling: str | None = None
+    pooled: str | None = None
+    cosine: np.ndarray | None = None
+    latency: dict[str, float] | None = None
+
+
+def run(
+    model: Annotated[str, typer.Argument(help="An ONNX file, a checkpoint's folder, or a name to fetch.")],
+    backend: Annotated[str, typer.Option(help="A name, names in order of preference (A,B), or auto.")] = "auto",
+    feeds: Annotated[Path | None, typer.Option(metavar="F.npz", help="One array for each input.")] = None,
+    text: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="A text; give it again for a batch.")] = None,
+    precision: Annotated[str, typer.Option(help="fp32, bf16 or fp64: that, or an error.")] = "fp32",
+    threads: Annotated[int | None, typer.Option(min=1, help="Default: the cores that it may use.")] = None,
+    option: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of the backend.")] = None,
+    pooling: Annotated[
+        str | None,
+        typer.Option(metavar="mean|cls", help="How hidden states become a vector. Default: as the model says."),
+    ] = None,
+    repeat: Annotated[int | None, typer.Option(min=1, help="Run so many times more, and time them.")] = None,
+    output: Annotated[Path | None, typer.Option(metavar="F.npz", help="Save the outputs.")] = None,
+    provenance: Annotated[bool, typer.Option("--provenance", help="Show all that is known of what ran.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Run a model on arrays or on text, and show what came out, how fast, and what ran."""
+    if (feeds is None) == (not text):
+        raise typer.BadParameter("give either --feeds or --text")
+    if pooling is not None and pooling not in POOLINGS:
+        raise IsorunError(f"There is no pooling {pooling!r}{did_you_mean(pooling, POOLINGS)}")
+    if feeds is not None:
+        models.check_input(feeds, "--feeds")
+    if output is not None:
+        models.check_output(output)
+    cache = Cache()
+    wanted = backend_names(backend)
+    path = models.model_path(model, cache)
+    settings = _settings(option or [])
+    with Session(path, backend=wanted, precision=precision, threads=threads, options=settings) as session:
+        arrays = _load(feeds) if feeds is not None else _encode(path, text or [], session, cache)
+        names = [spec.name for spec in session.get_outputs()]
+        result = _Result(dict(zip(names, session.run(None, arrays), strict=True)), texts=list(text or []))
+        said = session.get_modelmeta().custom_metadata_map.get("isorun.pooling")
+        result.pooling = pooling or said
+        if result.texts and result.pooling:
+            _pool(result, arrays)
+        if repeat:
+            result.latency = _time(session, arrays, repeat)
+        if output is not None:
+            _save(output, result.outputs)
+        if as_json:
+            console.json_out(_as_dict(model, arrays, result, session))
+        else:
+            _show(arrays, result)
+            print(f"\n{session.provenance if provenance else _short(session)}")
+
+
+def backend_names(given: str) -> str | list[str]:
+    """``--backend`` or ``--backends``: one name, or several in order. Unknown ones are refused at once."""
+    names = [name.strip() for name in given.split(",")]
+    for name in names:
+        if name != "auto" or len(names) > 1:
+            registry.get(name)
+    return names[0] if len(names) == 1 else names
+
+
+def _settings(given: Sequence[str]) -> dict[str, Any]:
+    settings: dict[str, Any] = {}
+    for each in given:
+        key, equals, value = each.partition("=")
+        if not (key and equals):
+            raise IsorunError(f"--option {each!r} is not of the form KEY=VALUE")
+        try:
+            settings[key] = json.loads(value)
+        except ValueError:  # not JSON: the string that it looks like
+            settings[key] = value
+    return settings
+
+
+def _load(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise InvalidFeeds(
+                    f"{path} holds one array without a name: save it with numpy.savez(path, input=array)"
+                )
+            return {name: archive[name] for name in archive.files}
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise InvalidFeeds(f"{path} is no .npz file of plain arrays, such as numpy.savez writes ({error})") from error
+
+
+def _encode(path: Path, texts: Sequence[str], session: Session, cache: Cache) -> dict[str, np.ndarray]:
+    info, _ = model_module.inspect(model_module.open_model(path, cache), cache)
+    limits = [most for most in info.limits.values() if most is not None]
+    tokenizer = Tokenizer.beside(path, limit=min(limits, default=None))
+    fixed = {spec.shape[1] for spec in session.get_inputs() if spec.shape and len(spec.shape) == 2}
+    length = next((each for each in fixed if isinstance(each, int)), None)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", TruncationWarning)
+        encoded = tokenizer.encode(texts, length)
+    for warning in caught:
+        console.note(f"isorun: {warning.message}")
+    inputs = [spec.name for spec in session.get_inputs()]
+    if strange := [name for name in inputs if name not in encoded]:
+        raise InvalidFeeds(f"The model takes {', '.join(strange)}, which a text does not give. Use --feeds")
+    return {name: encoded[name] for name in inputs}
+
+
+def _pool(result: _Result, feeds: Mapping[str, np.ndarray]) -> None:
+    name = next((name for name, value in result.outputs.items() if getattr(value, "ndim", 0) == 3), None)
+    if name is None:
+        return
+    hidden = result.outputs[name]
+    vectors = mean_pool(hidden, feeds["attention_mask"]) if result.pooling == "mean" else hidden[:, 0]
+    result.pooled, result.cosine = name, cosine_matrix(vectors)
+
+
+def _time(session: Session, feeds: Mapping[str, np.ndarray], repeat: int) -> dict[str, float]:
+    samples = np.empty(repeat)
+    for index in range(repeat):
+        start = time.perf_counter_ns()
+        session.run(None, feeds)
+        samples[index] = (time.perf_counter_ns() - start) / 1e6
+    percentiles = {f"p{each}": float(np.percentile(samples, each)) for each in (50, 90, 95, 99)}
+    return {"runs": repeat, "min": float(samples.min()), **percentiles, "max": float(samples.max())} | {
+        "mean": float(samples.mean()),
+        "std": float(samples.std()),
+    }
+
+
+def _save(path: Path, outputs: Mapping[str, Any]) -> None:
+    import io
+
+    odd = [name for name, value in outputs.items() if not isinstance(value, np.ndarray)]
+    if odd:
+        raise IsorunError(f"{', '.join(odd)} is no tensor, and an .npz file holds nothing else")
+    buffer = io.BytesIO()
+    np.savez(buffer, **outputs)
+    write_atomically(path, buffer.getvalue())
+
+
+def _as_dict(model: str, feeds: Mapping[str, np.ndarray], result: _Result, session: Session) -> dict[str, Any]:
+    return {
+        "model": model,
+        "inputs": {name: {"dtype": str(array.dtype), "shape": array.shape} for name, array in feeds.items()},
+        "outputs": {
+            name: {"dtype": str(value.dtype), "shape": value.shape, "first": value.reshape(-1)[:_FIRST]}
+            if isinstance(value, np.ndarray)
+            else {"type": type(value).__name__}
+            for name, value in result.outputs.items()
+        },
+        "texts": result.texts,
+        "pooling": result.pooling if result.cosine is not None else None,
+        "cosine": result.cosine,
+        "latency_ms": result.latency,
+        "provenance": session.provenance.as_dict(),
+    }
+
+
+def _show(feeds: Mapping[str, np.ndarray], result: _Result) -> None:
+    rows = [("input", name, array.dtype, console.shape(array.shape), _first(array)) for name, array in feeds.items()]
+    for name, value in result.outputs.items():
+        if isinstance(value, np.ndarray):
+            rows.append(("output", name, value.dtype, console.shape(value.shape), _first(value)))
+        else:
+            rows.append(("output", name, type(value).__name__, "", ""))
+    console.table(("", "name", "dtype", "shape", "first values"), rows)
+    if result.cosine is not None:
+        print()
+        _show_cosine(result)
+    if result.latency:
+        print()
+        figures = [f"{result.latency[name]:.3f}" for name in result.latency if name != "runs"]
+        names = [name for name in result.latency if name != "runs"]
+        print(f"Latency of {result.latency['runs']:.0f} runs after the first, milliseconds")
+        console.table(names, [figures], right=names)
+
+
+def _show_cosine(result: _Result) -> None:
+    assert result.cosine is not None
+    how = "mean over the real tokens" if result.pooling == "mean" else "first token"
+    count = len(result.texts)
+    numbers = [str(index + 1) for index in range(count)]
+    if count <= _MOST_TEXTS:
+        print(f"Cosine between texts ({result.pooling} pooling: {how} of {result.pooled})")
+        rows = [
+            (number, _short_text(text), *(f"{value:.3f}" for value in row))
+            for number, text, row in zip(numbers, result.texts, result.cosine, strict=True)
+        ]
+        console.table(("", "text", *numbers), rows, right=numbers)
+        return
+    print(f"Nearest text to each ({result.pooling} pooling: {how} of {result.pooled}; --json has the whole matrix)")
+    others = result.cosine - 4 * np.eye(count)  # a text is not its own nearest
+    nearest = others.argmax(axis=1)
+    rows = [
+        (numbers[index], _short_text(result.texts[index]), numbers[near], f"{result.cosine[index, near]:.3f}")
+        for index, near in enumerate(nearest)
+    ]
+    console.table(("", "text", "nearest", "cosine"), rows, right=("nearest", "cosine"))
+
+
+def _short_text(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 32 else f"{line[:31]}…"
+
+
+def _first(array: np.ndarray) -> str:
+    values = array.reshape(-1)[:_FIRST]
+    shown = [f"{value:.4g}" if array.dtype.kind == "f" else str(value) for value in values]
+    return " ".join(shown) + (" ..." if array.size > _FIRST else "")
+
+
+def _short(session: Session) -> str:
+    ran = session.provenance
+    nodes = ", ".join(f"{sum(counts.values())} nodes on {place}" for place, counts in ran.operators.items())
+    first = f"{ran.backend}, {ran.precision}, {ran.threads} threads, {ran.device}"
+    return f"{first}\n{nodes}; graph lowered to {ran.dialect}; --provenance says more"
