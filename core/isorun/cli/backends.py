@@ -20,7 +20,7 @@ def backends(
     options: Annotated[bool, typer.Option("--options", help="Describe the options that each takes.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the backends: which can be used here, and what to do about the others.
+    """List the backends, and whether each can be used here.
 
     No runtime is imported, save with --probe: there each backend computes in a process of its own, so that
     one that crashes or hangs is a line of the table.
@@ -44,7 +44,8 @@ def backends(
 
 
 def _describe(name: str) -> dict[str, Any]:
-    described = {"name": name, "status": "broken", "version": None, "devices": [], "precisions": [], "options": {}}
+    described: dict[str, Any] = {"name": name, "status": "broken", "version": None}
+    described |= {"devices": [], "precisions": [], "options": {}}
     try:
         backend = registry.get(name)
     except BackendUnavailable as error:
@@ -63,7 +64,7 @@ def _availability(backend: Backend) -> dict[str, Any]:
             "remedy": f"Report it to its authors: {type(backend).__module__}.",
         }
     status = "available" if here.ok else "unavailable"
-    return {"status": status, "version": here.version, "reason": here.reason, "remedy": here.remedy}
+    return {"status": status, "version": backend.version(), "reason": here.reason, "remedy": here.remedy}
 
 
 def _show(described: list[dict[str, Any]], probed: bool) -> None:

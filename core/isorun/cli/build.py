@@ -29,6 +29,7 @@ def build(
         raise typer.BadParameter("give either a CHECKPOINT or --preset")
     models.check_output(output)
     cache = Cache()
+    left_out: list[str] = []
     if preset is not None:
         from isorun import presets
 
@@ -41,9 +42,11 @@ def build(
 
         folder = models.fetched(checkpoint, cache)
         with console.working(f"Building {checkpoint}"):
-            checkpoints.build(folder, output)
-    described = describe(output, cache)
+            left_out = checkpoints.build(folder, output)
+    described = describe(output, cache) | {"left_out": left_out}
     if as_json:
         console.json_out(described)
     else:
         show(described)
+        if left_out:
+            print(f"\nNot in the graph, of the checkpoint's tensors: {', '.join(left_out)}")

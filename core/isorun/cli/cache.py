@@ -16,7 +16,10 @@ def cache(
     clear: Annotated[bool, typer.Option("--clear", help="Remove everything in it.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show what the cache holds, or clear it: all of it is made again when it is needed."""
+    """Show what the cache holds, or clear it.
+
+    All of it is made again when it is needed.
+    """
     root = Cache().root
     kinds = {folder.name: entries for folder in _folders(root) if (entries := _entries(folder))}
     sizes = {kind: sum(map(_bytes, entries)) for kind, entries in kinds.items()}

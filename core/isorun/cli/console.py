@@ -91,7 +91,7 @@ def download() -> Iterator[Progress]:
     if not console.is_terminal:
         told: set[str] = set()
 
-        def tell(what: str, done: int, total: int) -> None:
+        def tell(what: str, _: int, total: int) -> None:
             if what not in told:
                 told.add(what)
                 note(f"Fetching {what}{f' ({size(total)})' if total else ''}")

@@ -47,9 +47,7 @@ def check_output(path: Path) -> None:
     if path.parent.exists() and not path.parent.is_dir():
         raise IsorunError(f"{path} cannot be written: {path.parent} is a file and no folder")
     if not path.parent.is_dir():
-        raise IsorunError(
-            f"{path} cannot be written: there is no folder {path.parent}. Make it: mkdir -p {path.parent}"
-        )
+        raise IsorunError(f"{path} cannot be written: there is no folder {path.parent} (mkdir -p makes it)")
     try:
         # Permissions do not tell (a superuser, a read-only file system): writing does.
         tempfile.TemporaryFile(dir=path.parent).close()

@@ -23,7 +23,7 @@ from isorun.text import Tokenizer, TruncationWarning, cosine_matrix, mean_pool
 
 POOLINGS = ("mean", "cls")
 _MOST_TEXTS = 8  # the columns of a matrix that fit into a terminal
-_FIRST = 4
+_FIRST = 3
 
 
 @dataclass
@@ -48,14 +48,14 @@ def run(
     option: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of the backend.")] = None,
     pooling: Annotated[
         str | None,
-        typer.Option(metavar="mean|cls", help="How hidden states become a vector. Default: as the model says."),
+        typer.Option(metavar="mean|cls", help="How a text becomes a vector. Default: as the model says."),
     ] = None,
     repeat: Annotated[int | None, typer.Option(min=1, help="Run so many times more, and time them.")] = None,
     output: Annotated[Path | None, typer.Option(metavar="F.npz", help="Save the outputs.")] = None,
     provenance: Annotated[bool, typer.Option("--provenance", help="Show all that is known of what ran.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Run a model on arrays or on text, and show what came out, how fast, and what ran."""
+    """Run a model on arrays or text: results, latency, provenance."""
     if (feeds is None) == (not text):
         raise typer.BadParameter("give either --feeds or --text")
     if pooling is not None and pooling not in POOLINGS:
@@ -74,7 +74,7 @@ def run(
         result = _Result(dict(zip(names, session.run(None, arrays), strict=True)), texts=list(text or []))
         said = session.get_modelmeta().custom_metadata_map.get("isorun.pooling")
         result.pooling = pooling or said
-        if result.texts and result.pooling:
+        if len(result.texts) > 1 and result.pooling:
             _pool(result, arrays)
         if repeat:
             result.latency = _time(session, arrays, repeat)
@@ -113,9 +113,7 @@ def _load(path: Path) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as archive:
             if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise InvalidFeeds(
-                    f"{path} holds one array without a name: save it with numpy.savez(path, input=array)"
-                )
+                raise InvalidFeeds(f"{path} holds one array without a name: write it with numpy.savez(path, x=array)")
             return {name: archive[name] for name in archive.files}
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
         raise InvalidFeeds(f"{path} is no .npz file of plain arrays, such as numpy.savez writes ({error})") from error
@@ -190,38 +188,41 @@ def _as_dict(model: str, feeds: Mapping[str, np.ndarray], result: _Result, sessi
 
 
 def _show(feeds: Mapping[str, np.ndarray], result: _Result) -> None:
-    rows = [("input", name, array.dtype, console.shape(array.shape), _first(array)) for name, array in feeds.items()]
+    rows = [("in", name, str(array.dtype), console.shape(array.shape), _first(array)) for name, array in feeds.items()]
     for name, value in result.outputs.items():
         if isinstance(value, np.ndarray):
-            rows.append(("output", name, value.dtype, console.shape(value.shape), _first(value)))
+            rows.append(("out", name, str(value.dtype), console.shape(value.shape), _first(value)))
         else:
-            rows.append(("output", name, type(value).__name__, "", ""))
+            rows.append(("out", name, type(value).__name__, "", ""))
     console.table(("", "name", "dtype", "shape", "first values"), rows)
     if result.cosine is not None:
         print()
         _show_cosine(result)
     if result.latency:
         print()
-        figures = [f"{result.latency[name]:.3f}" for name in result.latency if name != "runs"]
         names = [name for name in result.latency if name != "runs"]
+        figures = [
+            f"{result.latency[name]:.3f}" if result.latency[name] < 100 else f"{result.latency[name]:.1f}"
+            for name in names
+        ]
         print(f"Latency of {result.latency['runs']:.0f} runs after the first, milliseconds")
         console.table(names, [figures], right=names)
 
 
 def _show_cosine(result: _Result) -> None:
     assert result.cosine is not None
-    how = "mean over the real tokens" if result.pooling == "mean" else "first token"
+    how = f"mean of {result.pooled} over real tokens" if result.pooling == "mean" else f"first token of {result.pooled}"
     count = len(result.texts)
     numbers = [str(index + 1) for index in range(count)]
     if count <= _MOST_TEXTS:
-        print(f"Cosine between texts ({result.pooling} pooling: {how} of {result.pooled})")
+        print(f"Cosine between texts ({how})")
         rows = [
             (number, _short_text(text), *(f"{value:.3f}" for value in row))
             for number, text, row in zip(numbers, result.texts, result.cosine, strict=True)
         ]
         console.table(("", "text", *numbers), rows, right=numbers)
         return
-    print(f"Nearest text to each ({result.pooling} pooling: {how} of {result.pooled}; --json has the whole matrix)")
+    print(f"Nearest text to each ({how}); --json has the whole matrix")
     others = result.cosine - 4 * np.eye(count)  # a text is not its own nearest
     nearest = others.argmax(axis=1)
     rows = [
