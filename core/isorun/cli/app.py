@@ -1,8 +1,8 @@
-"""The commands together: isorun's own, and those that other packages add as entry points.
+"""The commands together: isorun's own, and those that other packages add.
 
-A package adds a command by an entry point of the group ``isorun.commands``: the command's name, and a
-``typer.Typer``. It is imported when the command is used. The first line of the docstring of its module is its
-help, read from the source, so that ``isorun --help`` imports none of them.
+A command is a module with a ``typer.Typer`` called ``app``, imported when the command is used. The first line
+of the module's docstring is its help, read from the source: ``isorun --help`` imports none of them. A package
+adds one by an entry point of the group ``isorun.commands``, whose name is the command's.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from isorun.cli import backends, build, cache, console, fetch, inspect, run
+from isorun.cli import console
 from isorun.errors import IsorunError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 GROUP = "isorun.commands"
+_OWN = ("backends", "fetch", "build", "inspect", "run", "cache")
 
 app = typer.Typer(
     name="isorun",
@@ -50,28 +51,21 @@ def _root(
     """Options before the command. ``main`` itself looks for ``--debug``: it is the one that shows errors."""
 
 
-app.command("backends")(backends.backends)
-app.command("fetch")(fetch.fetch)
-app.command("build")(build.build)
-app.command("inspect")(inspect.inspect)
-app.command("run")(run.run)
-app.command("cache")(cache.cache)
-
-
 def command() -> Any:
     """The whole command line: a click group, for its ``main``."""
     group = typer.main.get_command(app)
     commands: dict[str, Any] = group.commands  # type: ignore[attr-defined]  # of a group, which this is
-    for point in metadata.entry_points(group=GROUP):
+    own = [metadata.EntryPoint(name, f"isorun.cli.{name}:app", GROUP) for name in _OWN]
+    for point in [*own, *metadata.entry_points(group=GROUP)]:
         if point.name in commands:
             console.note(f"isorun: the command {point.name!r} of {_owner(point)} is left out: the name is taken")
         else:
-            commands[point.name] = _Elsewhere(point)
+            commands[point.name] = _Unloaded(point)
     return group
 
 
-class _Elsewhere(TyperCommand):
-    """A command of another package, which is imported once it is used."""
+class _Unloaded(TyperCommand):
+    """A command that is imported once it is used."""
 
     def __init__(self, point: metadata.EntryPoint) -> None:
         super().__init__(point.name, help=_first_line(point.module) or f"A command of {_owner(point)}.")
@@ -94,7 +88,7 @@ class _Elsewhere(TyperCommand):
 
 
 def _owner(point: metadata.EntryPoint) -> str:
-    return point.dist.name if point.dist else "an unknown distribution"
+    return point.dist.name if point.dist else "isorun"
 
 
 def _first_line(module: str) -> str | None:

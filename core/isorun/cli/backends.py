@@ -1,4 +1,4 @@
-"""``isorun backends``: what is installed, what of it can be used here, and what to do about the rest."""
+"""List the backends, and whether each can be used here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from isorun.backend import Backend
 from isorun.cli import console
 from isorun.errors import BackendUnavailable
 
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
+
+@app.command()
 def backends(
     probe: Annotated[
         bool, typer.Option("--probe", help="Compute something small on each, in every precision, and check it.")

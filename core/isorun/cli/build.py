@@ -1,4 +1,4 @@
-"""``isorun build``: the fused graph of a checkpoint, or of a preset with random weights."""
+"""Write the fused graph of a BERT checkpoint, or of a preset."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from isorun.cli import console, models
 from isorun.cli.inspect import describe, show
 from isorun.errors import IsorunError, did_you_mean
 
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
+
+@app.command()
 def build(
     output: Annotated[Path, typer.Option("-o", "--output", metavar="MODEL.onnx", help="The file to write.")],
     checkpoint: Annotated[

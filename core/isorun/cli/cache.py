@@ -1,4 +1,4 @@
-"""``isorun cache``: where fetched, built and lowered models are kept, and how much room they take."""
+"""Show what the cache holds, or clear it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ import typer
 from isorun.cache import Cache
 from isorun.cli import console
 
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
+
+@app.command()
 def cache(
     clear: Annotated[bool, typer.Option("--clear", help="Remove everything in it.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

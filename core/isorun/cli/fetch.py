@@ -1,4 +1,4 @@
-"""``isorun fetch``: a checkpoint into the cache."""
+"""Bring a checkpoint into the cache, and print its folder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import typer
 from isorun.cache import Cache
 from isorun.cli import console, models
 
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
+
+@app.command()
 def fetch(
     name: Annotated[str, typer.Argument(help="all-MiniLM-L6-v2, or an id on the Hugging Face hub.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

@@ -1,4 +1,4 @@
-"""``isorun inspect``: what a model takes, gives and holds."""
+"""Show a model's inputs, outputs, operators, size and fingerprint."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from isorun import model as model_module
 from isorun.cache import Cache
 from isorun.cli import console, models
 
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
+
+@app.command()
 def inspect(
     model: Annotated[str, typer.Argument(help="An ONNX file, a checkpoint's folder, or a name to fetch.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

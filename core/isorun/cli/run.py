@@ -1,4 +1,4 @@
-"""``isorun run``: a model on a backend, fed arrays or text."""
+"""Run a model on arrays or text: results, latency, provenance."""
 
 from __future__ import annotations
 
@@ -38,6 +38,10 @@ class _Result:
     latency: dict[str, float] | None = None
 
 
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+@app.command()
 def run(
     model: Annotated[str, typer.Argument(help="An ONNX file, a checkpoint's folder, or a name to fetch.")],
     backend: Annotated[str, typer.Option(help="A name, names in order of preference (A,B), or auto.")] = "auto",
