@@ -1,0 +1,206 @@
+"""Planted errors must fail, whatever the scale of the outputs; rounding must not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isorun.testing.parity import DEFAULT_TOLERANCES, Parity, Tolerance, compare, token_level_outputs
+from isorun.types import TensorSpec
+
+scales = st.floats(1e-30, 1e30)
+seeds = st.integers(0, 2**32 - 1)
+precisions = st.sampled_from(sorted(DEFAULT_TOLERANCES))
+
+
+def hidden(seed: int, scale: float, batch: int = 3, sequence: int = 5, width: int = 8) -> np.ndarray:
+    return scale * np.random.default_rng(seed).standard_normal((batch, sequence, width))
+
+
+def judge(output: np.ndarray, reference: np.ndarray, precision: str, mask: np.ndarray | None = None) -> Parity:
+    return compare({"y": output}, {"y": reference}, mask, DEFAULT_TOLERANCES[precision])
+
+
+@given(seeds, scales, precisions)
+def test_the_same_output_passes_at_any_scale(seed: int, scale: float, precision: str) -> None:
+    reference = hidden(seed, scale)
+    parity = judge(reference.copy(), reference, precision)
+    assert parity.verdict == "pass"
+    (output,) = parity.outputs
+    assert (output.max_abs, output.max_rel, output.rms, output.argmax) == (0, 0, 0, 1)
+    assert output.cosine == pytest.approx(1)
+
+
+@given(seeds, st.floats(1e-30, 1e30))
+def test_rounding_to_float32_passes_as_fp32(seed: int, scale: float) -> None:
+    reference = hidden(seed, scale)
+    assert judge(reference.astype(np.float32), reference, "fp32").verdict == "pass"
+
+
+@given(seeds, scales, precisions)
+def test_zeros_fail_at_any_scale(seed: int, scale: float, precision: str) -> None:
+    reference = hidden(seed, scale)
+    (output,) = judge(np.zeros_like(reference), reference, precision).outputs
+    assert output.reasons
+    assert output.rms == pytest.approx(1)
+    assert output.cosine == 0
+
+
+@given(seeds, scales, precisions, st.sampled_from([0.5, 0.9, 1.1, -1.0, 2.0]))
+def test_a_scaled_output_fails_though_its_cosine_is_perfect(
+    seed: int, scale: float, precision: str, factor: float
+) -> None:
+    reference = hidden(seed, scale)
+    parity = judge(factor * reference, reference, precision)
+    assert parity.verdict == "fail"
+    assert parity.outputs[0].rms == pytest.approx(abs(factor - 1))
+
+
+@given(seeds, scales, precisions)
+def test_two_swapped_rows_fail(seed: int, scale: float, precision: str) -> None:
+    reference = hidden(seed, scale, batch=8, sequence=16)
+    swapped = reference.copy()
+    swapped[2, [0, 1]] = swapped[2, [1, 0]]
+    parity = judge(swapped, reference, precision)
+    assert parity.verdict == "fail"
+    cosine = parity.outputs[0].cosine
+    assert cosine is not None
+    assert cosine < DEFAULT_TOLERANCES[precision].cosine
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_value_that_is_no_number_fails_even_at_padding(value: float) -> None:
+    reference = hidden(0, 1.0)
+    mask = np.array([[1, 1, 1, 1, 0]] * 3)
+    output = reference.copy()
+    output[1, 4, 2] = value
+    parity = judge(output, reference, "fp32", mask)
+    assert parity.reasons == ("y: 1 of 120 values are NaN or infinite, the first at [1, 4, 2]",)
+    assert parity.as_dict()["max_abs"] is None
+
+
+def test_padding_is_not_compared() -> None:
+    reference = hidden(0, 1.0)
+    mask = np.array([[1, 1, 0, 0, 0], [1, 1, 1, 1, 1], [0, 0, 0, 0, 0]])
+    output = np.where(mask[:, :, None] == 1, reference, 7.0)
+    parity = judge(output, reference, "fp32", mask)
+    assert parity.verdict == "pass"
+    assert parity.outputs[0].level == "token"
+    assert parity.outputs[0].elements == 7 * 8
+
+
+def test_one_wrong_real_token_fails_beside_padding() -> None:
+    reference = hidden(0, 1.0)
+    mask = np.array([[1, 1, 0, 0, 0]] * 3)
+    output = reference.copy()
+    output[2, 1] = output[2, 2]
+    assert judge(output, reference, "bf16", mask).verdict == "fail"
+
+
+def test_a_pooled_output_is_compared_whole_but_for_rows_without_a_token() -> None:
+    reference = np.random.default_rng(0).standard_normal((3, 8))
+    mask = np.array([[1, 0, 0], [1, 1, 1], [0, 0, 0]])
+    output = reference.copy()
+    output[2] = 0
+    parity = judge(output, reference, "fp32", mask)
+    assert parity.verdict == "pass"
+    assert (parity.outputs[0].level, parity.outputs[0].elements) == ("sequence", 16)
+    output[0] = 0
+    assert judge(output, reference, "fp32", mask).verdict == "fail"
+
+
+def test_one_number_a_token_makes_a_row_of_each_sequence() -> None:
+    reference = np.array([[1.0, 5.0, 9.0], [1.0, 5.0, 9.0]])
+    mask = np.array([[1, 1, 0], [1, 1, 1]])
+    output = np.array([[1.0, 5.0, -9.0], [1.0, 9.0, 5.0]])
+    (found,) = compare({"y": output}, {"y": reference}, mask, DEFAULT_TOLERANCES["bf16"]).outputs
+    assert (found.level, found.elements, found.argmax) == ("token", 5, 0.5)
+
+
+def test_names_of_dimensions_tell_a_pooled_output_of_the_sequence_s_width() -> None:
+    inputs = [TensorSpec("attention_mask", "tensor(int64)", ("batch", "sequence"))]
+    outputs = [
+        TensorSpec("hidden", "tensor(float)", ("batch", "sequence", 4)),
+        TensorSpec("pooled", "tensor(float)", ("batch", 4)),
+        TensorSpec("start", "tensor(float)", ("batch", "sequence")),
+    ]
+    level = token_level_outputs(inputs, outputs)
+    assert level == {"hidden", "start"}
+    mask = np.array([[1, 1, 0, 0]])
+    pooled = np.array([[1.0, 2.0, 3.0, 4.0]])
+    wrong = np.array([[1.0, 2.0, 3.0, -4.0]])
+    tolerance = DEFAULT_TOLERANCES["fp32"]
+    assert compare({"pooled": wrong}, {"pooled": pooled}, mask, tolerance, token_level=level).verdict == "fail"
+    assert compare({"pooled": wrong}, {"pooled": pooled}, mask, tolerance).verdict == "pass"
+
+
+@pytest.mark.parametrize("shape", [None, (None, 4), ("batch", None)])
+def test_without_names_the_shapes_decide(shape: tuple[int | str | None, ...] | None) -> None:
+    inputs = [TensorSpec("attention_mask", "tensor(int64)", shape)]
+    assert token_level_outputs(inputs, [TensorSpec("y", "tensor(float)", ("batch", "sequence"))]) is None
+
+
+def test_integers_must_be_equal() -> None:
+    reference = np.arange(6).reshape(2, 3)
+    assert judge(reference, reference, "bf16").verdict == "pass"
+    assert judge(reference + (reference == 4), reference, "bf16").reasons == ("y: 1 of 6 values differ",)
+
+
+@pytest.mark.parametrize(
+    ("output", "reference", "reason"),
+    [
+        ({}, {"y": np.ones(2)}, "y: there is no such output"),
+        ({"y": np.ones(2), "z": np.ones(2)}, {"y": np.ones(2)}, "z: the reference has no such output"),
+        ({"y": np.ones(2)}, {"y": np.ones(3)}, "y: its shape is [2]; the reference's is [3]"),
+        ({"y": np.ones(2)}, {"y": np.ones(2, np.float32)}, "y: its dtype is float64; the reference's is float32"),
+        ({"y": np.ones(2, np.int64)}, {"y": np.ones(2)}, "y: its dtype is int64; the reference's is float64"),
+        ({"y": [np.ones(2)]}, {"y": [np.ones(2)]}, "y: only tensors can be compared; this is a list"),
+        ({"y": np.ones(2)}, {"y": np.full(2, np.nan)}, "y: the reference itself holds a NaN or an infinity"),
+        ({"y": np.ones(0)}, {"y": np.ones(0)}, "nothing was compared: no output has an element at a real token"),
+        ({}, {}, "nothing was compared: no output has an element at a real token"),
+    ],
+)
+def test_what_cannot_be_compared_fails(output: dict[str, object], reference: dict[str, object], reason: str) -> None:
+    parity = compare(output, reference, None, DEFAULT_TOLERANCES["fp32"])
+    assert parity.verdict == "fail"
+    assert reason in parity.reasons
+
+
+def test_where_the_reference_is_zero_errors_are_absolute() -> None:
+    (output,) = judge(np.full((2, 2), 0.5), np.zeros((2, 2)), "fp32").outputs
+    assert (output.max_rel, output.rms, output.cosine) == (0.5, 0.5, None)
+    assert judge(np.zeros((2, 2)), np.zeros((2, 2)), "fp32").verdict == "pass"
+
+
+def test_a_faint_row_is_judged_by_its_size_alone() -> None:
+    reference = np.vstack([np.ones((4, 8)), np.full((1, 8), 1e-7)])
+    output = reference.copy()
+    output[4] = -output[4]
+    assert judge(output, reference, "fp32").verdict == "pass"
+
+
+@pytest.mark.parametrize("limits", [(1.0, 0.1, 0.9), (0.1, 1.0, 0.9), (0.1, 0.1, 0.0), (-0.1, 0.1, 0.9)])
+def test_a_tolerance_that_would_accept_zeros_is_refused(limits: tuple[float, float, float]) -> None:
+    with pytest.raises(ValueError, match="would accept an output of zeros"):
+        Tolerance(*limits)
+
+
+def test_the_optional_limits_count_where_they_are_set() -> None:
+    reference = np.array([[1.0, 1.0 + 1e-9]])
+    output = reference[:, ::-1].copy()
+    strict = Tolerance(max_rel=0.1, rms=0.1, cosine=0.9, max_abs=1e-10, argmax=1.0)
+    assert compare({"y": output}, {"y": reference}, None, strict).reasons == (
+        "y: max_abs is 1e-09, above 1e-10",
+        "y: argmax is 0, below 1",
+    )
+
+
+def test_plain_data_holds_the_worst_of_all_outputs() -> None:
+    reference = {"a": np.array([[3.0, 4.0]]), "b": np.array([[1.0, 0.0]])}
+    output = {"a": np.array([[3.0, 4.5]]), "b": np.array([[0.0, 1.0]])}
+    plain = compare(output, reference, None, DEFAULT_TOLERANCES["fp32"]).as_dict()
+    assert plain["verdict"] == "fail"
+    assert (plain["max_abs"], plain["cosine"], plain["argmax"]) == (1.0, 0.0, 0.0)
+    assert [each["name"] for each in plain["outputs"]] == ["a", "b"]
