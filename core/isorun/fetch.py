@@ -71,11 +71,11 @@ def checkpoint_folder(name: str, cache: Cache, progress: Progress | None = None)
         CacheError: the cache folder cannot be written to.
     """
     local = Path(name).expanduser()
-    if local.exists():
+    if name and local.exists():
         _check_folder(local)
         return local
     if not _HUB_ID.fullmatch(name) or name.startswith("."):
-        raise InvalidModel(f"There is no folder {name}, and it is no hub id such as {_MINILM}")
+        raise InvalidModel(f"There is no folder {name!r}, and it is no hub id such as {_MINILM}")
     identity = KNOWN.get(name, name)
 
     def make(folder: Path) -> dict[str, Any]:

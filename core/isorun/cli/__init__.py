@@ -69,6 +69,8 @@ def _run(arguments: list[str]) -> int:
     try:
         app.command().main(args=arguments, prog_name="isorun")
     except SystemExit as exit_:
+        if isinstance(exit_.__context__, BrokenPipeError):  # click and rich make of it an exit code of 1
+            raise exit_.__context__ from None
         return exit_.code if isinstance(exit_.code, int) else 0
     return 0
 

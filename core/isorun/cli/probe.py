@@ -1,7 +1,7 @@
 """Proof that a backend computes: a small model, run on it and compared with NumPy.
 
-``python -m isorun.cli.probe NAME PRECISION`` does one and prints its result as JSON: a runtime that crashes
-takes that process with it and no other.
+``python -m isorun.cli.probe NAME PRECISION...`` prints each result as JSON: a runtime that crashes takes that
+process with it and no other.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -20,6 +20,7 @@ import numpy as np
 from isorun.errors import IsorunError
 
 SECONDS = 120
+_MARK = "probed: "  # a runtime may print what it likes before
 _TOLERANCE = {"fp32": 1e-5, "fp64": 1e-5, "bf16": 2e-2}  # of values around 1; the model's type is float32
 
 
@@ -71,23 +72,24 @@ def probe(name: str, precision: str) -> ProbeResult:
     return ProbeResult(precision, ok=True, error=off, milliseconds=milliseconds)
 
 
-def probe_in_process(name: str, precisions: Iterable[str], seconds: float = SECONDS) -> list[ProbeResult]:
-    """Probe in every precision, each in a process of its own."""
-    return [_in_process(name, precision, seconds) for precision in precisions]
-
-
-def _in_process(name: str, precision: str, seconds: float) -> ProbeResult:
-    command = [sys.executable, "-m", "isorun.cli.probe", name, precision]
+def probe_in_process(name: str, precisions: Sequence[str], seconds: float = SECONDS) -> list[ProbeResult]:
+    """Probe in every precision, in a process of its own, which may take so many seconds."""
+    command = [sys.executable, "-m", "isorun.cli.probe", name, *precisions]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
-    except subprocess.TimeoutExpired:
-        return ProbeResult(precision, ok=False, message=f"it did not end within {seconds:.0f} s")
-    lines = done.stdout.splitlines()
-    if done.returncode == 0 and lines:
-        return ProbeResult(**json.loads(lines[-1]))
-    how = signal.Signals(-done.returncode).name if done.returncode < 0 else f"exit code {done.returncode}"
-    said = done.stderr.strip().splitlines()
-    return ProbeResult(precision, ok=False, message=f"its process ended with {how}{f': {said[-1]}' if said else ''}")
+        output, ended = done.stdout, _how(done.returncode, done.stderr)
+    except subprocess.TimeoutExpired as expired:
+        before = expired.stdout or b""  # bytes, though text was asked for (CPython issue 87597)
+        output = before.decode() if isinstance(before, bytes) else before
+        ended = f"it did not end within {seconds:.0f} s"
+    results = [ProbeResult(**json.loads(line[len(_MARK) :])) for line in output.splitlines() if line.startswith(_MARK)]
+    return results + [ProbeResult(each, ok=False, message=ended) for each in precisions[len(results) :]]
+
+
+def _how(code: int, said: str) -> str:
+    how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    last = said.strip().splitlines()[-1:]
+    return ": ".join([f"its process ended with {how}", *last])
 
 
 def _model(w: np.ndarray, b: np.ndarray) -> bytes:
@@ -111,4 +113,5 @@ def _model(w: np.ndarray, b: np.ndarray) -> bytes:
 
 
 if __name__ == "__main__":
-    print(json.dumps(asdict(probe(sys.argv[1], sys.argv[2]))))
+    for each in sys.argv[2:]:
+        print(_MARK + json.dumps(asdict(probe(sys.argv[1], each))), flush=True)  # one that crashes leaves the others

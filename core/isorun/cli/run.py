@@ -115,12 +115,13 @@ def _settings(given: Sequence[str]) -> dict[str, Any]:
 
 def _load(path: Path) -> dict[str, np.ndarray]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise InvalidFeeds(f"{path} holds one array without a name: write it with numpy.savez(path, x=array)")
-            return {name: archive[name] for name in archive.files}
+        loaded = np.load(path, allow_pickle=False)
+        if not isinstance(loaded, np.ndarray):
+            with loaded:
+                return {name: loaded[name] for name in loaded.files}
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
         raise InvalidFeeds(f"{path} is no .npz file of plain arrays, such as numpy.savez writes ({error})") from error
+    raise InvalidFeeds(f"{path} holds one array without a name: write it with numpy.savez(path, x=array)")
 
 
 def _encode(path: Path, texts: Sequence[str], session: Session, cache: Cache) -> dict[str, np.ndarray]:

@@ -1,0 +1,128 @@
+"""Compare backends with a reference, on five kinds of mask."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from isorun import Session, registry
+from isorun.cache import Cache
+from isorun.cli import console, models
+from isorun.cli.run import backend_names
+from isorun.errors import IsorunError, ParityError, did_you_mean
+from isorun.testing.feeds import MASK_INPUT, MASKS, random_feeds
+from isorun.testing.parity import DEFAULT_TOLERANCES, Parity, compare, token_level_outputs
+from isorun.types import TensorSpec
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+_BATCH, _SEQUENCE = 4, 32
+_ONLY = "no mask"  # the one case of a model without an attention mask
+
+
+@app.command()
+def parity(
+    model: Annotated[str, typer.Argument(help="An ONNX file, a checkpoint's folder, or a name to fetch.")],
+    backends: Annotated[str, typer.Option(metavar="A,B", help="The backends to compare.")],
+    against: Annotated[str, typer.Option(help="The backend that is taken to be right, in fp64 where it has it.")] = (
+        "reference"
+    ),
+    precision: Annotated[str, typer.Option(help="What the compared backends compute in.")] = "fp32",
+    batch: Annotated[int | None, typer.Option(min=1, help="Default: 4, or what the model fixes.")] = None,
+    sequence: Annotated[int | None, typer.Option(min=1, help="Default: 32, or what the model fixes.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the random feeds.")] = 0,
+    threads: Annotated[int | None, typer.Option(min=1, help="Default: the cores that it may use.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Compare backends with a reference, on five kinds of mask: none, right, left, holes, a fully masked row.
+
+    Every output is compared over real tokens; a NaN fails anywhere. Exits with 1 where one differs by more than
+    the tolerance of its precision.
+    """
+    given = backend_names(backends)
+    names = [given] if isinstance(given, str) else given
+    if precision not in DEFAULT_TOLERANCES:
+        raise IsorunError(f"There is no tolerance for {precision!r}{did_you_mean(precision, DEFAULT_TOLERANCES)}")
+    widest = "fp64" if "fp64" in registry.get(against).capabilities.precisions else "fp32"
+    path = models.model_path(model, Cache())
+
+    with console.working(f"Running {against}"), Session(path, against, precision=widest, threads=threads) as session:
+        inputs, outputs = session.get_inputs(), session.get_outputs()
+        batch, sequence = batch or _fixed(inputs, 0) or _BATCH, sequence or _fixed(inputs, 1) or _SEQUENCE
+        cases = _cases(inputs, batch, sequence, seed)
+        expected = {mask: _named(outputs, session.run(None, feeds)) for mask, feeds in cases.items()}
+    token_level = token_level_outputs(inputs, outputs)
+    found: dict[str, dict[str, Parity]] = {}
+    for name in names:
+        with console.working(f"Running {name}"), Session(path, name, precision=precision, threads=threads) as session:
+            found[name] = {
+                mask: compare(
+                    _named(outputs, session.run(None, feeds)),
+                    expected[mask],
+                    feeds.get(MASK_INPUT),
+                    DEFAULT_TOLERANCES[precision],
+                    token_level=token_level,
+                )
+                for mask, feeds in cases.items()
+            }
+
+    if as_json:
+        listed = {name: {mask: each.as_dict() for mask, each in by_mask.items()} for name, by_mask in found.items()}
+        reference = {"backend": against, "precision": widest}
+        console.json_out({"model": model, "reference": reference, "precision": precision, "backends": listed})
+    else:
+        print(f"Against {against} in {widest}; batch {batch}, sequence {sequence}, seed {seed}\n")
+        _show(found)
+    failed = [(name, mask) for name, by_mask in found.items() for mask, each in by_mask.items() if each.reasons]
+    if failed:
+        total = sum(map(len, found.values()))
+        raise ParityError(f"{len(failed)} of {total} comparisons failed: {', '.join(map(' on '.join, failed))}")
+
+
+def _fixed(inputs: Sequence[TensorSpec], axis: int) -> int | None:
+    """The size of a dimension that the model leaves no choice of."""
+    sizes = [spec.shape[axis] for spec in inputs if spec.shape and len(spec.shape) > axis]
+    return next((size for size in sizes if isinstance(size, int)), None)
+
+
+def _cases(inputs: Sequence[TensorSpec], batch: int, sequence: int, seed: int) -> dict[str, dict[str, np.ndarray]]:
+    """Feeds for each kind of mask; for one case where the model takes no mask."""
+    random = np.random.default_rng(seed)
+    if not any(spec.name == MASK_INPUT for spec in inputs):
+        flat = all(spec.shape is not None and len(spec.shape) < 2 for spec in inputs)
+        return {_ONLY: random_feeds(inputs, random, batch=batch, sequence=None if flat else sequence)}
+    return {
+        name: random_feeds(inputs, random, batch=batch, sequence=sequence, mask=mask(batch, sequence, random))
+        for name, mask in MASKS.items()
+    }
+
+
+def _named(specs: Sequence[TensorSpec], values: Sequence[Any]) -> dict[str, Any]:
+    return {spec.name: value for spec, value in zip(specs, values, strict=True)}
+
+
+def _show(found: Mapping[str, Mapping[str, Parity]]) -> None:
+    from rich.text import Text
+
+    measures = ("max abs", "max rel", "rms", "cosine")
+    rows = []
+    for name, by_mask in found.items():
+        for mask, each in by_mask.items():
+            worst = each.as_dict()
+            verdict = Text(each.verdict, "green" if each.verdict == "pass" else "bold red")
+            figures = [_figure(measure, worst[measure.replace(" ", "_")]) for measure in measures]
+            rows.append((name, mask, verdict, *figures))
+    console.table(("backend", "mask", "verdict", *measures), rows, right=measures)
+    for name, by_mask in found.items():
+        for mask, each in by_mask.items():
+            for reason in each.reasons:
+                print(f"{name}, {mask}: {reason}")
+
+
+def _figure(measure: str, value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.9f}" if measure == "cosine" else f"{value:.1e}"

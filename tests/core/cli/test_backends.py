@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from isorun import registry
+from isorun.cli.probe import probe, probe_in_process
+
+_PLUGIN = """
+import os, signal, time
+import numpy as np
+from isorun.backend import Backend, Executable
+from isorun.types import Availability, Capabilities, RuntimeReport
+
+class _Zeros(Executable):
+    def run(self, output_names, feeds):
+        return [np.zeros((8, 32), np.float32)]
+    def report(self):
+        return RuntimeReport("none", "fp32", {}, {})
+
+class Wrong(Backend):
+    capabilities = Capabilities(dialects=("onnx",), options={"knob": "what it turns"})
+    def compile(self, model, config):
+        return _Zeros()
+
+class Crashes(Wrong):
+    def compile(self, model, config):
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+class Hangs(Wrong):
+    def compile(self, model, config):
+        time.sleep(600)
+
+class Absent(Wrong):
+    capabilities = Capabilities(dialects=("onnx",), package="no_such_runtime", requirement="no-such-runtime>=3")
+
+class Rude(Wrong):
+    def availability(self):
+        raise OSError("the driver is upset")
+"""
+_NAMES = {
+    "wrong": "strange_plugin:Wrong",
+    "crashes": "strange_plugin:Crashes",
+    "hangs": "strange_plugin:Hangs",
+    "absent": "strange_plugin:Absent",
+    "rude": "strange_plugin:Rude",
+    "unimportable": "no_such_plugin:Backend",
+}
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A distribution of backends that go wrong in every way, for this process and those that it starts."""
+    (tmp_path / "strange_plugin.py").write_text(_PLUGIN)
+    information = tmp_path / "strange_plugin-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: strange-plugin\nVersion: 1.0\n")
+    lines = [f"{name} = {value}" for name, value in _NAMES.items()]
+    (information / "entry_points.txt").write_text("\n".join([f"[{registry.GROUP}]", *lines]))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    points = {name: EntryPoint(name, value, registry.GROUP) for name, value in _NAMES.items()}
+    monkeypatch.setattr(registry, "entry_points", lambda: points)
+    monkeypatch.delitem(sys.modules, "strange_plugin", raising=False)
+
+
+def test_the_three_backends_are_there(isorun: Callable[..., Any]) -> None:
+    listed = {each["name"]: each for each in isorun("backends", "--json").json}
+    assert set(listed) >= {"ort-cpu", "openvino", "reference"}
+    for name in ("ort-cpu", "openvino", "reference"):
+        assert listed[name]["status"] == "available"
+        assert listed[name]["version"]
+        assert "fp32" in listed[name]["precisions"]
+    table = isorun("backends").out
+    assert all(name in table for name in listed)
+
+
+def test_listing_imports_no_runtime() -> None:
+    code = (
+        "import sys; from isorun.cli import main; main(['backends']);"
+        "print({'onnxruntime', 'openvino', 'onnx', 'onnx_ir'} & set(sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == "set()\n"
+
+
+def test_every_trouble_is_a_row_with_its_remedy(isorun: Callable[..., Any], plugin: None) -> None:
+    ran = isorun("backends")
+    assert ran.code == 0
+    rows = {line.split()[0]: line.split()[1] for line in ran.out.splitlines() if line and line.split()[0] in _NAMES}
+    assert {"absent": "unavailable", "unimportable": "broken", "rude": "broken"}.items() <= rows.items()
+    assert "the package 'no_such_runtime' is not installed\n  Install it: pip install 'no-such-runtime>=3'" in ran.out
+    assert "its module does not import (ModuleNotFoundError: No module named 'no_such_plugin')" in ran.out
+    assert "its availability() raises OSError: the driver is upset" in ran.out
+    listed = {each["name"]: each for each in isorun("backends", "--json").json}
+    assert listed["absent"]["remedy"] == "Install it: pip install 'no-such-runtime>=3'"
+
+
+def test_options_are_described(isorun: Callable[..., Any], plugin: None) -> None:
+    assert "what it turns" in isorun("backends", "--options").out
+
+
+def test_the_probe_computes_in_every_precision(isorun: Callable[..., Any]) -> None:
+    ran = isorun("backends", "--probe", "--json")
+    for each in ran.json:
+        assert [result["precision"] for result in each["probe"]] == each["precisions"]
+        for result in each["probe"]:
+            # bf16 is a matter of the hardware: there it works, or the reason is given.
+            assert result["ok"] or (result["precision"] == "bf16" and result["message"]), each
+            assert not result["ok"] or result["error"] <= 2e-2
+    assert ran.code == (0 if all(result["ok"] for each in ran.json for result in each["probe"]) else 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("wrong", "it is off by"), ("absent", "is not installed"), ("unimportable", "does not import")],
+)
+def test_a_probe_that_goes_wrong_says_how(plugin: None, name: str, message: str) -> None:
+    result = probe(name, "fp32")
+    assert not result.ok
+    assert message in result.message
+
+
+@pytest.mark.parametrize(
+    ("name", "seconds", "message"), [("crashes", 60, "ended with SIGSEGV"), ("hangs", 5, "did not end within 5 s")]
+)
+def test_a_probe_that_dies_takes_nothing_with_it(plugin: None, name: str, seconds: float, message: str) -> None:
+    (result,) = probe_in_process(name, ["fp32"], seconds)
+    assert not result.ok
+    assert message in result.message
+
+
+def test_a_failed_probe_is_shown_and_is_exit_code_1(
+    isorun: Callable[..., Any], plugin: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points = {"wrong": EntryPoint("wrong", _NAMES["wrong"], registry.GROUP)}
+    monkeypatch.setattr(registry, "entry_points", lambda: points)
+    ran = isorun("backends", "--probe")
+    assert ran.code == 1
+    assert "fp32 FAILED" in ran.out
+    assert "wrong, fp32: it is off by" in ran.out

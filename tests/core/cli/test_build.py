@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def test_a_checkpoint_becomes_a_model(isorun: Callable[..., Any], checkpoint: Path, tmp_path: Path) -> None:
+    output = tmp_path / "m.onnx"
+    ran = isorun("build", checkpoint, "-o", output, "--json")
+    assert ran.code == 0
+    assert ran.json["fused"]["SelfAttention"] == 2
+    assert ran.json["bytes"] == output.stat().st_size
+    assert ran.json["left_out"] == []
+
+
+def test_a_preset_is_the_same_for_the_same_seed(
+    isorun: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from isorun import presets
+
+    small = {**presets._SIZES["bert-3l"], "vocab_size": 50, "hidden_size": 24, "intermediate_size": 32}
+    monkeypatch.setitem(presets._SIZES, "bert-3l", small)
+    prints = [
+        isorun("build", "--preset", "bert-3l", "--seed", seed, "-o", tmp_path / f"{number}.onnx", "--json").json
+        for number, seed in enumerate((0, 0, 1))
+    ]
+    first, second, other = (each["fingerprint"] for each in prints)
+    assert first == second != other
+    assert prints[0]["fused"]["SelfAttention"] == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--preset", "bert-3l", "checkpoint"], "either a CHECKPOINT or --preset"),
+        ([], "either a CHECKPOINT or --preset"),
+        (["--preset", "bert-3"], "did you mean 'bert-3l'?"),
+        (["--preset", "bert-3l", "--seed", "-1"], "--seed"),
+        (["./nowhere"], "There is no folder"),
+    ],
+)
+def test_wrong_usage(isorun: Callable[..., Any], tmp_path: Path, arguments: list[str], message: str) -> None:
+    ran = isorun("build", *arguments, "-o", tmp_path / "m.onnx")
+    assert ran.code == 2
+    assert message in ran.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_output_is_checked_before_the_work(
+    isorun: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(*_: object) -> None:
+        raise AssertionError("it began to build")
+
+    monkeypatch.setattr("isorun.presets.write", work)
+    (tmp_path / "file").write_text("")
+    for output, message in (
+        (tmp_path, "is a folder; name a file"),
+        (tmp_path / "none" / "m.onnx", "there is no folder"),
+        (tmp_path / "file" / "m.onnx", "is a file and no folder"),
+        (Path("/proc/m.onnx"), "its folder does not take files"),
+    ):
+        ran = isorun("build", "--preset", "bert-3l", "-o", output)
+        assert (ran.code, message in ran.err) == (2, True), ran.err
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is read-only to root")
+def test_a_read_only_folder(isorun: Callable[..., Any], checkpoint: Path, tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    ran = isorun("build", checkpoint, "-o", tmp_path / "m.onnx")
+    assert ran.code == 2
+    assert "Permission denied" in ran.err

@@ -1,0 +1,181 @@
+"""What holds for every command: exit codes, messages, help, commands of other packages."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import isorun.cli
+from isorun import errors
+
+
+def _process(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "isorun", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **variables}, check=False)
+
+
+def test_help_and_version_in_a_process() -> None:
+    helped, versioned = _process("--help"), _process("--version")
+    assert (helped.returncode, helped.stderr) == (0, "")
+    for name in ("backends", "fetch", "build", "inspect", "run", "parity", "cache", "matrix"):
+        assert f"\n  {name} " in helped.stdout
+    assert versioned.stdout == f"isorun {metadata.version('isorun')}\n"
+
+
+def test_the_script_is_the_same_command() -> None:
+    script = Path(sys.executable).with_name("isorun")
+    done = subprocess.run([script, "--version"], capture_output=True, text=True, check=False)
+    assert done.stdout == f"isorun {metadata.version('isorun')}\n"
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from isorun.cli import main; main(['--help']);"
+        "heavy = {'onnx', 'onnx_ir', 'onnxruntime', 'openvino', 'tokenizers', 'rich', 'pydantic', 'isorun_matrix',"
+        "'isorun_backends', 'isorun.cli.run'};"
+        "print(heavy & set(sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == "set()\n"
+
+
+@pytest.mark.parametrize("name", ["backends", "fetch", "build", "inspect", "run", "parity", "cache"])
+def test_every_command_has_help(isorun: Callable[..., Any], name: str) -> None:
+    ran = isorun(name, "--help")
+    assert ran.code == 0
+    assert f"Usage: isorun {name}" in ran.out
+    assert max(map(len, ran.out.splitlines())) <= 80
+
+
+def test_wrong_usage_is_2_with_the_nearest_command(isorun: Callable[..., Any]) -> None:
+    ran = isorun("inspct", "m.onnx")
+    assert ran.code == 2
+    assert "Did you mean 'inspect'" in ran.err
+    assert isorun("run").code == 2
+    assert isorun("run", "m.onnx", "--bakend", "x").code == 2
+
+
+_ERRORS = [
+    (errors.ParityError("off"), 1),
+    (errors.InvalidModel("off"), 2),
+    (errors.BackendNotFound("x", ["y"]), 2),
+    (OSError(28, "No space left on device", "file"), 2),
+    (errors.BackendUnavailable("x", "why", "What to do."), 3),
+    (errors.BackendFailed("off"), 3),
+    (errors.UnsupportedModel("off"), 3),
+]
+
+
+@pytest.mark.parametrize(("error", "code"), _ERRORS, ids=lambda each: type(each).__name__)
+def test_errors_are_one_message_and_a_code(
+    isorun: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, error: Exception, code: int
+) -> None:
+    def fail(self: object) -> None:
+        raise error
+
+    monkeypatch.setattr("isorun.cache.Cache.__init__", lambda *_: fail(_))
+    ran = isorun("cache")
+    assert (ran.code, ran.out, ran.err) == (code, "", f"isorun: {error}\n")
+
+
+def test_debug_shows_where_an_error_came_from(tmp_path: Path) -> None:
+    missing = str(tmp_path / "m.onnx")
+    plain, debugged = _process("inspect", missing), _process("--debug", "inspect", missing)
+    assert plain.stderr == f"isorun: There is no model {missing}\n"
+    assert "Traceback" in debugged.stderr
+    assert "InvalidModel" in debugged.stderr
+
+
+def test_ctrl_c_is_one_line(isorun: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("isorun.cache.Cache.__init__", interrupted)
+    ran = isorun("cache")
+    assert (ran.code, ran.out, ran.err) == (130, "", "isorun: interrupted\n")
+
+
+@pytest.mark.parametrize("arguments", ["backends", "backends --json", "--help"])
+def test_a_reader_that_has_gone_is_no_error(arguments: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "isorun", *arguments.split()]
+    try:
+        done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    finally:
+        os.close(writer)
+    assert done.stderr == ""
+    assert done.returncode == 141
+
+
+def test_without_typer_it_says_what_to_install(isorun: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "isorun.cli.app", raising=False)
+    monkeypatch.delattr("isorun.cli.app", raising=False)
+    monkeypatch.setitem(sys.modules, "typer", None)
+    ran = isorun("--help")
+    assert (ran.code, ran.err) == (
+        2,
+        "isorun: The command line needs the package 'typer'. Install it: pip install 'isorun[cli]'\n",
+    )
+
+
+@pytest.fixture
+def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands of three other packages: one sound, one that does not import, one that wants a name that is taken."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "sound_plugin.py").write_text(
+        '"""Greet somebody.\n\nMore of it."""\nimport typer\napp = typer.Typer()\n'
+        "@app.command()\ndef greet(name: str) -> None:\n    print(f'hello {name}')\n"
+    )
+    (tmp_path / "broken_plugin.py").write_text("import nowhere_to_be_found\n")
+    (tmp_path / "odd_plugin.py").write_text("app = 3\n")
+    points = metadata.EntryPoints(
+        metadata.EntryPoint(name, f"{module}:app", "isorun.commands")
+        for name, module in (
+            ("greet", "sound_plugin"),
+            ("broken", "broken_plugin"),
+            ("odd", "odd_plugin"),
+            ("gone", "no_such_package.cli"),
+            ("run", "sound_plugin"),
+        )
+    )
+    monkeypatch.setattr(metadata, "entry_points", lambda **_: points)
+
+
+def test_commands_of_other_packages_are_listed_unseen(isorun: Callable[..., Any], plugins: None) -> None:
+    ran = isorun("--help")
+    assert ran.code == 0
+    assert "\n  greet     Greet somebody.\n" in ran.out
+    assert "\n  broken    A command of isorun.\n" in ran.out
+    assert "sound_plugin" not in sys.modules
+    assert ran.err == "isorun: the command 'run' of isorun is left out: the name is taken\n"
+
+
+def test_a_command_of_another_package_runs(isorun: Callable[..., Any], plugins: None) -> None:
+    assert isorun("greet", "Ada").out == "hello Ada\n"
+    assert "Did you mean 'greet'" in isorun("gret").err
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("broken", "does not import (ModuleNotFoundError: No module named 'nowhere_to_be_found')"),
+        ("gone", "does not import"),
+        ("odd", "is a int and no typer.Typer"),
+    ],
+)
+def test_a_broken_command_says_whose_it_is(isorun: Callable[..., Any], plugins: None, name: str, message: str) -> None:
+    ran = isorun(name)
+    assert ran.code == 2
+    assert message in ran.err
+
+
+def test_python_minus_m_is_the_script() -> None:
+    assert isorun.cli.main(["--version"]) == 0

