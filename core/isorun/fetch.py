@@ -12,6 +12,7 @@ import importlib.util
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -205,10 +206,23 @@ def _pip(environment: Path) -> list[str]:
 
 
 def _run(command: list[str], **variables: str) -> None:
-    """Run a command to its end; it is killed where this process is interrupted."""
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **variables}, check=False)
-    if done.returncode:
-        said = (done.stderr or done.stdout).strip().splitlines() or ["it said nothing"]
+    """Run a command to its end. Where this process is interrupted, the command dies with all that it has started."""
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **variables},
+        start_new_session=True,  # uv runs pip as a child, which a signal to uv alone would leave behind
+    )
+    try:
+        output, errors = process.communicate()
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise
+    if process.returncode:
+        said = (errors or output).strip().splitlines() or ["it said nothing"]
         last = [line for line in said if "error" in line.lower()] or said
         raise FetchFailed(f"`{Path(command[0]).name} {' '.join(command[1:4])} ...` failed: {last[-1].strip()}")
 

@@ -202,3 +202,18 @@ def test_progress_goes_from_nothing_to_all(tmp_path: Path) -> None:
         hub.wait_until(lambda: ("it", 5, 10) in told)
     assert told[0] == ("it", 0, 10)
     assert told[-1] == ("it", 10, 10)
+
+
+def test_an_interrupted_command_takes_its_children_with_it(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    code = f"from isorun import fetch; fetch._run(['sh', '-c', 'sleep 60 & echo $! > {note}; wait'])"
+    process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
+    hub.wait_until(lambda: note.exists() and note.read_text().strip())
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=30) != 0
+
+    def gone() -> bool:
+        state = Path(f"/proc/{note.read_text().strip()}/stat")
+        return not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
+
+    hub.wait_until(gone)

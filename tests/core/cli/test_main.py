@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-import isorun.cli
 from isorun import errors
 
 
@@ -175,7 +174,3 @@ def test_a_broken_command_says_whose_it_is(isorun: Callable[..., Any], plugins: 
     ran = isorun(name)
     assert ran.code == 2
     assert message in ran.err
-
-
-def test_python_minus_m_is_the_script() -> None:
-    assert isorun.cli.main(["--version"]) == 0

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -180,9 +179,3 @@ def test_what_is_not_finite_is_null_in_json(isorun: Callable[..., Any], tmp_path
     ran = isorun("run", tmp_path / "log.onnx", "--backend", "ort-cpu", "--feeds", tmp_path / "feeds.npz", "--json")
     assert ran.json["outputs"]["y"]["first"] == [None, None, 0.0]
     assert "fused" in ran.json["provenance"]
-
-
-def test_rich_is_what_draws(isorun: Callable[..., Any], bert: Path, feeds: Path) -> None:
-    """Running to JSON needs no drawing library."""
-    assert isorun("run", bert, "--backend", "ort-cpu", "--feeds", feeds, "--json").code == 0
-    assert "typer" in sys.modules
