@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -38,14 +41,14 @@ def build(
 
         if preset not in presets.NAMES:
             raise IsorunError(f"There is no preset {preset!r}{did_you_mean(preset, presets.NAMES)}")
-        with console.working(f"Building {preset}"):
-            presets.write(preset, seed, output)
+        with console.working(f"Building {preset}"), _whole(output) as made:
+            presets.write(preset, seed, made)
     elif checkpoint is not None:
         from isorun import checkpoint as checkpoints
 
         folder = models.fetched(checkpoint, cache)
-        with console.working(f"Building {checkpoint}"):
-            left_out = checkpoints.build(folder, output)
+        with console.working(f"Building {checkpoint}"), _whole(output) as made:
+            left_out = checkpoints.build(folder, made)
     described = describe(output, cache) | {"left_out": left_out}
     if as_json:
         console.json_out(described)
@@ -53,3 +56,12 @@ def build(
         show(described)
         if left_out:
             print(f"\nNot in the graph, of the checkpoint's tensors: {', '.join(left_out)}")
+
+
+@contextmanager
+def _whole(output: Path) -> Iterator[Path]:
+    """Where to write instead, so that what is at ``output`` is the old model or the whole new one."""
+    with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as work:
+        yield (made := Path(work) / output.name)
+        for path in sorted(Path(work).iterdir(), key=lambda path: path == made):  # the model after its weights
+            path.replace(output.parent / path.name)

@@ -52,7 +52,7 @@ def _folders(root: Path) -> list[Path]:
 
 def _entries(folder: Path) -> list[Path]:
     """What is surely the cache's own: a folder that the user chose for it may hold other things."""
-    if folder.name == "fingerprints":
+    if folder.name in ("entry-points", "fingerprints"):
         return [path for path in folder.iterdir() if path.is_file()]
     return [path for path in folder.iterdir() if (path / "entry.json").is_file()]
 

@@ -252,4 +252,5 @@ def _short(session: Session) -> str:
     ran = session.provenance
     nodes = ", ".join(f"{sum(counts.values())} nodes on {place}" for place, counts in ran.operators.items())
     first = f"{ran.backend}, {ran.precision}, {ran.threads} threads, {ran.device}"
-    return f"{first}\n{nodes}; graph lowered to {ran.dialect}; --provenance says more"
+    passed = "".join(f"passed over {name}: {reason}\n" for name, reason in ran.passed_over)
+    return f"{passed}{first}\n{nodes}; graph lowered to {ran.dialect}; --provenance says more"

@@ -3,7 +3,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +64,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (information / "entry_points.txt").write_text("\n".join([f"[{registry.GROUP}]", *lines]))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.syspath_prepend(str(tmp_path))
-    points = {name: EntryPoint(name, value, registry.GROUP) for name, value in _NAMES.items()}
-    monkeypatch.setattr(registry, "entry_points", lambda: points)
+    monkeypatch.setattr(registry, "entry_points", lambda: _NAMES)
     monkeypatch.delitem(sys.modules, "strange_plugin", raising=False)
 
 
@@ -139,8 +137,7 @@ def test_a_probe_that_dies_takes_nothing_with_it(plugin: None, name: str, second
 def test_a_failed_probe_is_shown_and_is_exit_code_1(
     isorun: Callable[..., Any], plugin: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    points = {"wrong": EntryPoint("wrong", _NAMES["wrong"], registry.GROUP)}
-    monkeypatch.setattr(registry, "entry_points", lambda: points)
+    monkeypatch.setattr(registry, "entry_points", lambda: {"wrong": _NAMES["wrong"]})
     ran = isorun("backends", "--probe")
     assert ran.code == 1
     assert "fp32 FAILED" in ran.out

@@ -74,3 +74,26 @@ def test_a_read_only_folder(isorun: Callable[..., Any], checkpoint: Path, tmp_pa
     ran = isorun("build", checkpoint, "-o", tmp_path / "m.onnx")
     assert ran.code == 2
     assert "Permission denied" in ran.err
+
+
+def test_an_interrupted_build_leaves_what_was_there(
+    isorun: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(name: str, seed: int, output: Path) -> None:
+        output.write_text("half of a model")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("isorun.presets.write", interrupted)
+    (tmp_path / "m.onnx").write_text("the old model")
+    ran = isorun("build", "--preset", "bert-3l", "-o", tmp_path / "m.onnx")
+    assert (ran.code, ran.err) == (130, "isorun: interrupted\n")
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["the old model"]
+
+
+def test_a_checkpoints_tokenizer_comes_along(isorun: Callable[..., Any], checkpoint: Path, tmp_path: Path) -> None:
+    import shutil
+
+    folder = shutil.copytree(checkpoint, tmp_path / "checkpoint")
+    (folder / "tokenizer.json").write_text("{}")
+    assert isorun("build", folder, "-o", tmp_path / "m.onnx").code == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint", "m.onnx", "m.tokenizer.json"]

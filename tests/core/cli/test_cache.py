@@ -16,6 +16,9 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+_KINDS = {"built", "models", "fingerprints"}
+
+
 def test_an_empty_cache(isorun: Callable[..., Any], own_cache: Path) -> None:
     assert isorun("cache").out == f"{own_cache}\nempty\n"
     assert isorun("cache", "--json").json == {"folder": str(own_cache), "bytes": 0, "kinds": {}, "cleared": False}
@@ -25,7 +28,7 @@ def test_an_empty_cache(isorun: Callable[..., Any], own_cache: Path) -> None:
 def test_what_is_in_it_and_clearing_it(isorun: Callable[..., Any], own_cache: Path, checkpoint: Path) -> None:
     assert isorun("inspect", checkpoint).code == 0
     listed = isorun("cache", "--json").json
-    assert {"built", "models", "fingerprints"} <= set(listed["kinds"])
+    assert _KINDS <= set(listed["kinds"]) <= {*_KINDS, "entry-points"}
     assert listed["kinds"]["built"]["entries"] == 1
     assert listed["bytes"] == sum(kind["bytes"] for kind in listed["kinds"].values()) > 10_000
     assert "built" in isorun("cache").out

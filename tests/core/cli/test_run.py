@@ -86,6 +86,13 @@ def test_provenance_in_full(isorun: Callable[..., Any], bert: Path, feeds: Path)
     assert ", 1 thread" in ran.out
 
 
+def test_what_was_passed_over_is_said(isorun: Callable[..., Any], bert: Path, feeds: Path) -> None:
+    ran = isorun("run", bert, "--backend", "ort-cpu,reference", "--precision", "fp64", "--feeds", feeds)
+    assert ran.code == 0
+    assert "passed over ort-cpu: it does not compute in 'fp64'" in ran.out
+    assert "reference, fp64" in ran.out
+
+
 def test_options_reach_the_backend(isorun: Callable[..., Any], bert: Path, feeds: Path) -> None:
     arguments = ("run", bert, "--backend", "ort-cpu", "--feeds", feeds, "--option")
     assert isorun(*arguments, "graph_optimization_level=basic").code == 0
