@@ -103,10 +103,9 @@ class OpenVINOExecutable(Executable):
         return self._results[self._outputs[name]]
 
     def _input(self, name: str, array: np.ndarray) -> openvino.Tensor:
-        if name in self._strings:
-            return self._tensor(array, shared_memory=False)
-        if not _shareable(array):
-            array = np.array(array, order="C")
+        if name in self._strings or not _shareable(array):
+            # The tensor has memory of its own: one that shares an array's does not keep that array alive.
+            return self._tensor(np.asarray(array, order="C"), shared_memory=False)
         return self._tensor(array, shared_memory=True)
 
     def report(self) -> RuntimeReport:
