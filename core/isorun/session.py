@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from isorun import model as models
 from isorun import registry
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
     import onnx
+
+_T = TypeVar("_T")
 
 
 class ModelMetadata(NamedTuple):
@@ -102,6 +104,7 @@ class Session:
         capabilities = self._backend.capabilities
         self._checker = FeedChecker(self._model.info, indices=not capabilities.checks_indices)
         self._turns = None if capabilities.thread_safe else threading.Lock()
+        self._closing = False  # takes nothing new, and still runs what was submitted
         self._closed = False
         self._pool_lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
@@ -159,6 +162,8 @@ class Session:
             with self._turns:
                 return self._executable.run(output_names, input_feed)
         except BackendFailed:
+            if self._closed:  # by another thread, meanwhile
+                self._refuse(None)
             self._checker.check_indices(input_feed)  # a clearer word, where the runtime met a bad index
             raise
 
@@ -168,7 +173,7 @@ class Session:
         Returns:
             A future of what :meth:`run` returns or raises.
         """
-        return self._threads().submit(self.run, output_names, input_feed)
+        return self._submit(self.run, output_names, input_feed)
 
     def run_async(
         self,
@@ -190,7 +195,7 @@ class Session:
                 outputs, message = [], str(error)
             callback(outputs, user_data, message)
 
-        self._threads().submit(work)
+        self._submit(work)
 
     def io_binding(self) -> IOBinding:
         """A binding of arrays to inputs and outputs, for :meth:`run_with_iobinding`."""
@@ -254,14 +259,18 @@ class Session:
 
     def close(self) -> None:
         """Let go of the model. Waits for runs that were submitted; a second call does nothing."""
-        if self._closed:
-            return
-        self._closed = True
+        with self._pool_lock:
+            if self._closing:
+                return
+            self._closing = True
         if self._pool is not None:
             self._pool.shutdown()
+        self._closed = True
         self._executable.close()
 
     def __enter__(self) -> Self:
+        if self._closed:
+            self._refuse(None)
         return self
 
     def __exit__(
@@ -270,21 +279,21 @@ class Session:
         self.close()
 
     def _refuse(self, run_options: object) -> None:
-        if self._closed:
+        if self._closing:
             raise IsorunError("This session is closed. Open another.")
         raise InvalidFeeds(
             f"run_options is a {type(run_options).__name__}; isorun has no options for a single run: pass None"
         )
 
-    def _threads(self) -> ThreadPoolExecutor:
-        if self._closed:
-            self._refuse(None)
+    def _submit(self, work: Callable[..., _T], *arguments: Any) -> Future[_T]:
         from concurrent.futures import ThreadPoolExecutor
 
         with self._pool_lock:
+            if self._closing:
+                self._refuse(None)
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(usable_cores(), thread_name_prefix="isorun")
-            return self._pool
+            return self._pool.submit(work, *arguments)
 
 
 class _Choice(NamedTuple):
