@@ -33,7 +33,7 @@ _LEVELS = {
 _RECORD_ASSIGNMENT = "session.record_ep_graph_assignment_info"
 _ERRORS_ONLY = 3  # the least severe message that reaches the terminal; warnings would, by default
 _NO_KERNEL = r"Could not find an implementation for (\S+?)\("
-_NO_SCHEMA = r"(?:No Op registered for|is not a registered function/op|No opset import)[^\n]*?(\w[\w.]*)"
+_NO_SCHEMA = r"(\S+?)\(-?\d*\) is not a registered function/op"
 
 
 def options(name: str, config: CompileConfig) -> onnxruntime.SessionOptions:
@@ -106,6 +106,7 @@ def _load_errors(name: str, model: LoweredModel) -> Iterator[None]:
     except BackendFailed as failure:
         cause = failure.__cause__
         missing = re.findall(_NO_KERNEL, str(cause)) or re.findall(_NO_SCHEMA, str(cause))
+        missing = [operator.replace(":", ".").removeprefix("ai.onnx.") for operator in missing]
         if isinstance(cause, errors.NotImplemented) or missing:
             raise UnsupportedModel(f"{name} lacks an operator of {model.path}: {cause}", missing) from cause
         if isinstance(cause, errors.InvalidGraph | errors.InvalidProtobuf):
