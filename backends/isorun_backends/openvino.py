@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isorun.backend import Backend, Binding, Executable, runtime_errors
-from isorun.errors import BackendFailed, BackendUnavailable, UnsupportedModel, did_you_mean
+from isorun.errors import BackendFailed, BackendUnavailable, InvalidFeeds, UnsupportedModel, did_you_mean
 from isorun.types import Capabilities, CompileConfig, Feeds, LoweredModel, RuntimeReport
 
 if TYPE_CHECKING:
@@ -25,7 +25,9 @@ _HINTS = {"fp32": "f32", "bf16": "bf16"}
 _REPORTED = {"f32": "fp32", "bf16": "bf16", "f16": "fp16", "i8": "int8", "u8": "int8"}
 _PRODUCTS = ("FullyConnected", "MatMul", "Convolution")
 _BOOKKEEPING = ("Const", "Input", "Output")
-_UNKNOWN_OPERATORS = r"OpenVINO does not support the following ONNX operations: ([^\n]+)"
+_UNKNOWN_OPERATORS = (
+    r"(?:OpenVINO does not support the following ONNX|No conversion rule found for) operations: ([^\n]+)"
+)
 _OURS = ("INFERENCE_PRECISION_HINT", "INFERENCE_NUM_THREADS", "DEVICE_ID")
 
 
@@ -75,13 +77,19 @@ class OpenVINOExecutable(Executable):
         self._name = name
         self._compiled = compiled
         self._tensor = openvino.Tensor
-        self._inputs = [spec.name for spec in model.info.inputs]
+        ports = [port.get_names() for port in compiled.inputs]
+        specs = model.info.inputs
+        self._inputs = [next(spec.name for spec in specs if spec.name in names) for names in ports]
+        # An input with a value of its own is a constant to OpenVINO.
+        self._constants = [spec.name for spec in specs if spec.name not in self._inputs]
         self._outputs = {spec.name: index for index, spec in enumerate(model.info.outputs)}
         self._results = [_Result(compiled.outputs[index], index) for index in self._outputs.values()]
         self._strings = {name for spec in model.info.inputs if spec.type == "tensor(string)" for name in [spec.name]}
         self._idle: list[openvino.InferRequest] = []
 
     def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
+        if self._constants:
+            self._refuse_constants(feeds)
         # append and pop are atomic: as many requests come to be as runs were ever in flight at once
         try:
             request = self._idle.pop()
@@ -97,6 +105,14 @@ class OpenVINOExecutable(Executable):
             raise BackendFailed(f"{self._name} failed while running: {error}") from error
         self._idle.append(request)
         return results if output_names is None else [results[self._outputs[name]] for name in output_names]
+
+    def _refuse_constants(self, feeds: Feeds) -> None:
+        for name in self._constants:
+            if name in feeds:
+                raise InvalidFeeds(
+                    f"{self._name} keeps the value that the model itself has for {name!r}: leave it out, "
+                    "or take another backend"
+                )
 
     def result(self, name: str) -> _Result:
         """How to take one output."""
@@ -138,6 +154,7 @@ class OpenVINOExecutable(Executable):
         return dict(kinds.most_common()), {kind: dict(counts) for kind, counts in precisions.items()}
 
     def bind(self, feeds: Feeds, outputs: Mapping[str, np.ndarray | None]) -> Binding:
+        self._refuse_constants(feeds)
         given = [array for array in outputs.values() if array is not None]
         if not all(_shareable(array) for array in [*feeds.values(), *given]):
             return super().bind(feeds, outputs)
