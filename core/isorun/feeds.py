@@ -60,8 +60,13 @@ class FeedChecker:
         if self._checked_indices:
             self._check_indices(self._checked_indices, feeds)
 
-    def check_indices(self, feeds: Feeds) -> None:
-        """Refuse indices that are outside their tables, of feeds that have passed :meth:`check`."""
+    def explain(self, feeds: Feeds) -> None:
+        """Look at feeds that have passed :meth:`check` for what the runtime may have stumbled on.
+
+        Raises:
+            InvalidFeeds: a scalar that is no array, or an index outside its table.
+        """
+        self._refuse(feeds)
         self._check_indices(self._bounded, feeds)
 
     def check_outputs(self, names: Iterable[str]) -> None:

@@ -164,7 +164,7 @@ class Session:
         except BackendFailed:
             if self._closed:  # by another thread, meanwhile
                 self._refuse(None)
-            self._checker.check_indices(input_feed)  # a clearer word, where the runtime met a bad index
+            self._checker.explain(input_feed)  # a clearer word, where the runtime met a bad index, say
             raise
 
     def submit(self, output_names: Sequence[str] | None, input_feed: Feeds) -> Future[list[Any]]:
