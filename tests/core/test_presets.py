@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-import tiny
 
+import tiny
 from isorun import presets
 from isorun.cache import Cache
 from isorun.errors import InvalidModel

@@ -14,8 +14,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-import tiny
 
+import tiny
 from isorun import checkpoint
 from isorun.errors import UnsupportedModel
 from isorun.graph import files, functions, lower
