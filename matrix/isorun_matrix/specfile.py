@@ -1,0 +1,162 @@
+"""Reading a spec's file. Whatever is wrong with it is said at once: the line, the key, and the nearest one."""
+
+from __future__ import annotations
+
+import reprlib
+import types
+from collections.abc import Hashable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Union, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from isorun import registry
+from isorun.errors import BackendUnavailable, SpecError, did_you_mean
+from isorun_matrix.spec import Spec
+
+Place = tuple[int | str, ...]
+Problem = tuple[Place, str]
+
+
+def load(path: Path) -> Spec:
+    """The spec in a YAML file, its paths made absolute and its backends' names and options known.
+
+    Raises:
+        SpecError: with every problem of the file, one a line.
+    """
+    try:
+        content = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise SpecError(f"There is no spec at {path}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"The spec {path} cannot be read: {error}") from error
+    root, data = _parse(path, content)
+    if problems := list(_repeated_keys(root, (), set())):
+        raise _error(path, root, problems)
+    try:
+        spec = Spec.model_validate(data, context={"folder": path.absolute().parent})
+    except ValidationError as error:
+        raise _error(path, root, [_problem(each) for each in error.errors()]) from None
+    if problems := list(_backend_problems(spec)):
+        raise _error(path, root, problems)
+    return spec
+
+
+def _parse(path: Path, content: str) -> tuple[yaml.Node, Any]:
+    loader = yaml.SafeLoader(content)
+    try:
+        root = loader.get_single_node()
+        if not isinstance(root, yaml.MappingNode):
+            raise SpecError(f"The spec {path} holds no keys: it needs at least models, backends and shapes")
+        return root, loader.construct_document(root)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = "" if mark is None else f", line {mark.line + 1}"
+        raise SpecError(f"{path}{line}: not YAML: {getattr(error, 'problem', None) or error}") from error
+    finally:
+        loader.dispose()
+
+
+def _repeated_keys(node: yaml.Node, place: Place, seen: set[int]) -> Iterator[Problem]:
+    if id(node) in seen:  # an alias, of what may hold the alias itself
+        return
+    seen.add(id(node))
+    if isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            yield from _repeated_keys(item, (*place, index), seen)
+    elif isinstance(node, yaml.MappingNode):
+        lines: dict[Hashable, int] = {}
+        for key, value in node.value:
+            if key.value in lines:
+                yield (*place, key.value), f"the key is there twice, first on line {lines[key.value]}"
+            lines.setdefault(key.value, key.start_mark.line + 1)
+            yield from _repeated_keys(value, (*place, key.value), seen)
+
+
+def _problem(error: ErrorDetails) -> Problem:
+    """One of pydantic's errors as a place and a sentence."""
+    place = tuple(part for part in error["loc"] if not str(part).startswith("<"))
+    if error["type"] == "extra_forbidden":
+        return place, f"there is no such key{did_you_mean(str(place[-1]), _keys_at(Spec, error['loc'][:-1]))}"
+    if error["type"] == "missing":
+        return place, "this key is required"
+    if error["type"] == "value_error":
+        return place, str(error["ctx"]["error"])
+    if error["type"] == "lengths":
+        return place, error["msg"]
+    if error["type"] == "model_type":
+        return place, f"should be a mapping of keys to values; {reprlib.repr(error['input'])} came"
+    message = error["msg"].replace("Input should", "should").replace("a valid dictionary", "a mapping")
+    return place, f"{message[0].lower()}{message[1:]}; {reprlib.repr(error['input'])} came"
+
+
+def _keys_at(annotation: Any, place: Sequence[int | str]) -> list[str]:
+    """The keys of the model class that a place of :class:`Spec` leads to."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        if not place:
+            return list(annotation.model_fields)
+        return _keys_at(annotation.model_fields[str(place[0])].annotation, place[1:])
+    arguments = get_args(annotation)
+    if get_origin(annotation) in (list, dict) and place:
+        return _keys_at(arguments[-1], place[1:])
+    if get_origin(annotation) in (Union, types.UnionType):
+        tag = place[0] if place and str(place[0]).startswith("<") else None
+        for member in arguments:
+            if tag is None or tag in [getattr(each, "tag", None) for each in getattr(member, "__metadata__", ())]:
+                keys = _keys_at(member, place[1:] if tag else place)
+                if keys:
+                    return keys
+        return []
+    return _keys_at(annotation.__origin__, place) if hasattr(annotation, "__metadata__") else []
+
+
+def _backend_problems(spec: Spec) -> Iterator[Problem]:
+    """Names, precisions and options that no backend has. Whether a backend can be used here is a cell's affair."""
+    for index, entry in enumerate(spec.backends):
+        place: Place = ("backends", index)
+        if entry.name not in registry.names():
+            yield (*place, "name"), f"there is no backend {entry.name!r}{did_you_mean(entry.name, registry.names())}"
+            continue
+        try:
+            offers = registry.get(entry.name).capabilities
+        except BackendUnavailable:  # a broken plugin: its cells will say so
+            continue
+        for key in entry.options:
+            if key not in offers.options:
+                yield (*place, "options", key), f"{entry.name} has no such option{did_you_mean(key, offers.options)}"
+        for precision in entry.precisions:
+            if precision not in offers.precisions:
+                known = did_you_mean(precision, offers.precisions)
+                yield (*place, "precisions"), f"{entry.name} does not compute in {precision!r}{known}"
+    if spec.reference.backend not in registry.names():
+        known = did_you_mean(spec.reference.backend, registry.names())
+        yield ("reference", "backend"), f"there is no backend {spec.reference.backend!r}{known}"
+
+
+def _error(path: Path, root: yaml.Node, problems: Sequence[Problem]) -> SpecError:
+    lines = [f"line {_line(root, place)}: {_dotted(place)}{message}" for place, message in problems]
+    if len(lines) == 1:
+        return SpecError(f"{path}, {lines[0]}")
+    return SpecError("\n  ".join([f"{path} has {len(lines)} errors:", *lines]))
+
+
+def _dotted(place: Place) -> str:
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place if part != "[key]")
+    return f"{text.removeprefix('.')}: " if text else ""
+
+
+def _line(node: yaml.Node, place: Place) -> int:
+    """The line of the key or item at a place, as near as the file has it."""
+    line: int = node.start_mark.line
+    for part in place:
+        found = None
+        if isinstance(node, yaml.MappingNode):
+            found = next(((key, value) for key, value in node.value if key.value == str(part)), None)
+        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+            found = (node.value[part], node.value[part])
+        if found is None:
+            break
+        line, node = found[0].start_mark.line, found[1]
+    return line + 1
