@@ -34,6 +34,7 @@ Name = Annotated[
     str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="letters, digits, dots, dashes, underscores")
 ]
 Count = Annotated[int, Field(ge=1)]
+DEFAULT_SECONDS = 3.0
 _SHORT_SHAPE = r"^(\d+)(?:x(\d+))?$"
 
 
@@ -298,6 +299,11 @@ class Spec(Strict):
         for precision in dict.fromkeys(precision for entry in self.backends for precision in entry.precisions):
             self.tolerance(precision)
         return self
+
+    @property
+    def time_of_a_cell(self) -> float | None:
+        """Seconds of measured runs in a cell; ``None`` where ``repetitions`` counts them."""
+        return None if self.repetitions is not None else self.seconds or DEFAULT_SECONDS
 
     def shapes_of(self, model: str) -> list[Shape]:
         """The shapes that a model runs at."""

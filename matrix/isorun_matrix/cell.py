@@ -1,0 +1,90 @@
+"""One cell: a session opened, run, timed and compared, in a process that does nothing else.
+
+The order matters. Time and memory are measured first; comparing with the reference, which takes memory of its
+own, comes after. The outcome is the parent's to judge (:mod:`isorun_matrix.outcome`).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+
+from isorun import Session
+from isorun.errors import BackendFailed
+from isorun.testing.parity import Tolerance
+from isorun_matrix import child, feeds, parity, stats
+from isorun_matrix.measure import latencies, peak_resident_mib, resident_mib, warm_up
+from isorun_matrix.reference import FEEDS
+
+SAMPLES = "samples.npz"
+_NS_PER_MS = 1e6
+_WIDTHS = {"fp64": 64, "fp32": 32, "fp16": 16, "bf16": 16, "int8": 8}
+
+
+def measure(job: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A :class:`isorun_matrix.plan.Cell`, with ``references``, the folder of its workload, and ``reference``, the
+    outcome there.
+
+    Raises:
+        BackendFailed: the runtime failed, or reports another precision than the one asked for.
+    """
+    references, workload = Path(job["references"]), job["reference"]
+    names = feeds.timed(workload["cases"])
+    given = [feeds.load(references / FEEDS, name) for name in names]
+    load_average, before = os.getloadavg(), resident_mib()
+
+    start = perf_counter_ns()
+    session = Session(
+        workload["path"], job["backend"], precision=job["precision"], threads=job["threads"], options=job["options"]
+    )
+    loaded = perf_counter_ns()
+    session.run(None, given[0])
+    first = perf_counter_ns()
+    warmed = warm_up(session, given, job["warmup"], job["seconds"])
+    samples = latencies(session, given, job["repetitions"], job["seconds"])
+    peak = peak_resident_mib()
+
+    which = np.arange(len(samples)) % len(given)
+    feeds.save(folder / SAMPLES, {"latency": {"ns": samples, "feeds": which}})
+    with session:
+        provenance = session.provenance.as_dict()
+        _check_precision(job, provenance["precision"])
+        found = parity.check(session, references, workload, Tolerance(**job["tolerance"]))
+    tokens = [workload["tokens"][name] for name in names]
+    return {
+        "parity": found,
+        "latency_ms": stats.latency(samples),
+        "spread_ms": stats.spread(samples),
+        "throughput": stats.throughput(
+            samples,
+            rows=job["batch"] * len(samples),
+            tokens=None if None in tokens else int(np.array(tokens)[which].sum()),
+        ),
+        "load_ms": (loaded - start) / _NS_PER_MS,
+        "first_run_ms": (first - loaded) / _NS_PER_MS,
+        "warmup_runs": warmed,
+        "memory_mib": {"before_load": before, "peak": peak},
+        "load_average": list(load_average),
+        "threads": provenance["threads"],
+        "provenance": provenance,
+        "notes": workload["notes"],
+    }
+
+
+def _check_precision(job: dict[str, Any], reported: str) -> None:
+    """Refuse a runtime that says it computes in something narrower than was asked for, or in nothing of the kind.
+
+    It may report several, joined by ``+``: a network in bf16 can keep a layer in fp32.
+    """
+    asked, parts = job["precision"], reported.split("+")
+    narrower = [part for part in parts if _WIDTHS.get(part, 0) < _WIDTHS.get(asked, 0)]
+    if asked not in parts or narrower:
+        raise BackendFailed(f"{job['backend']} was asked for {asked} and reports that it computes in {reported}")
+
+
+if __name__ == "__main__":
+    child.main(measure)

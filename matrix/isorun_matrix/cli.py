@@ -1,0 +1,155 @@
+"""Compare backends from a YAML file: is each one right, how fast is it, and what ran."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from isorun_matrix.spec import Spec
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False, no_args_is_help=True)
+
+_OUT = "isorun-results"
+_CHECK_FAILED, _BACKEND_TROUBLE, _INTERRUPTED = 1, 3, 130
+
+
+class Format(StrEnum):
+    """The forms of a report."""
+
+    terminal = "terminal"
+    md = "md"
+    html = "html"
+    json = "json"
+
+
+SpecFile = Annotated[Path, typer.Argument(metavar="SPEC", help="A YAML file: see docs/matrix.md.", show_default=False)]
+
+
+@app.callback()
+def _matrix() -> None:
+    """Compare backends from a YAML file: is each one right, how fast is it, and what ran."""
+
+
+@app.command()
+def run(
+    spec: SpecFile,
+    out: Annotated[
+        Path | None, typer.Option(help="Where results go; a new folder under isorun-results unless given.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on in --out: keep what is measured there.")] = False,
+) -> None:
+    """Run every cell of a spec, and print a table. Exits with 1 where outputs were wrong or a cell failed."""
+    from isorun_matrix import progress
+    from isorun_matrix import run as runs
+    from isorun_matrix.results import RunFolder
+    from isorun_matrix.specfile import load
+
+    loaded = load(spec)
+    if resume and out is None:
+        raise typer.BadParameter("--resume needs the --out of the run to go on with")
+    folder = RunFolder(out or _new_folder(spec))
+    watcher = progress.for_terminal()
+    watcher.say(f"{_extent(loaded)}; results go to {folder.path}")
+    try:
+        document = runs.run(loaded, spec.absolute(), folder, watcher, resume=resume)
+    except KeyboardInterrupt:
+        watcher.say(
+            f"Stopped. What is measured is kept; go on with:\n  isorun matrix run {spec} --out {folder.path} --resume"
+        )
+        raise typer.Exit(_INTERRUPTED) from None
+    _print(document)
+    watcher.say(f"More: isorun matrix report {folder.path} --format html --output report.html")
+    if code := _exit_code(document):
+        raise typer.Exit(code)
+
+
+@app.command()
+def validate(spec: SpecFile) -> None:
+    """Check a spec without running anything; say how many cells it has."""
+    from isorun_matrix.specfile import load
+
+    typer.echo(f"{spec} is sound: {_extent(load(spec))}")
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run.", show_default=False)],
+    form: Annotated[Format, typer.Option("--format", help="How to show it.")] = Format.terminal,
+    output: Annotated[Path | None, typer.Option(help="A file instead of standard output.")] = None,
+) -> None:
+    """Show the results of a run."""
+    import json
+
+    from isorun_matrix.results import RunFolder
+
+    found = RunFolder(folder)
+    document = found.document()
+    if form is Format.terminal and output is None:
+        _print(document)
+        return
+    if form is Format.json:
+        text = json.dumps(document, indent=1, allow_nan=False) + "\n"
+    elif form is Format.md:
+        from isorun_matrix.report import markdown
+
+        text = markdown.render(document)
+    elif form is Format.html:
+        from isorun_matrix.report import html
+
+        text = html.render(document, found.run())
+    else:
+        raise typer.BadParameter("--output takes md, html or json; the terminal's form is for the terminal")
+    if output is None:
+        typer.echo(text, nl=False)
+    else:
+        output.write_text(text, encoding="utf-8")
+        typer.echo(f"Wrote {output}", err=True)
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of a spec, for editors."""
+    import json
+
+    from isorun_matrix.spec import Spec
+
+    typer.echo(json.dumps(Spec.model_json_schema(), indent=2))
+
+
+def _new_folder(spec: Path) -> Path:
+    from datetime import datetime
+
+    return Path(_OUT) / f"{spec.stem}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+
+
+def _extent(spec: Spec) -> str:
+    from isorun_matrix.plan import plan
+
+    planned = plan(spec)
+    counts = {
+        "model": len(planned.preparations),
+        "workload": len(planned.workloads),
+        "cell": len(planned.cells),
+    }
+    return ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts.items())
+
+
+def _print(document: dict[str, Any]) -> None:
+    from isorun.cli import console
+    from isorun_matrix.report import terminal
+
+    console.stdout().print(terminal.render(document))
+
+
+def _exit_code(document: dict[str, Any]) -> int:
+    """1 where outputs were wrong or a cell failed; 3 where every cell lacked its backend; else 0."""
+    from isorun_matrix.results import LACKING
+
+    statuses = [cell["status"] for cell in document["cells"]]
+    if all(status in LACKING for status in statuses):
+        return _BACKEND_TROUBLE
+    return 0 if all(status in ("ok", *LACKING) for status in statuses) else _CHECK_FAILED

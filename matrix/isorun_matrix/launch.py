@@ -1,0 +1,79 @@
+"""Running a job in a process of its own: a fresh interpreter that is watched, limited, and never outlives this one.
+
+The parent sleeps while the child runs; a parent that polls would take the very cores that are measured. What
+the child prints goes to a file. The child kills itself when its parent dies (:mod:`isorun_matrix.child`).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+LOG = "log.txt"
+_GRACE_SECONDS = 1.0
+_TAIL_LINES = 25
+_TAIL_BYTES = 8192
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How a process ended.
+
+    Attributes:
+        code: its exit code; negative for the signal that ended it.
+        timed_out: whether it was killed for taking too long.
+        seconds: how long it lived.
+        log: the end of what it printed.
+    """
+
+    code: int
+    timed_out: bool
+    seconds: float
+    log: str
+
+    @property
+    def signal(self) -> str | None:
+        """The name of the signal that ended it, such as ``SIGSEGV``."""
+        return signal.Signals(-self.code).name if self.code < 0 else None
+
+
+def launch(module: str, folder: Path, time_limit: float) -> Exit:
+    """Run ``python -m module folder`` to its end, or to the end of its time.
+
+    Args:
+        module: a module that calls :func:`isorun_matrix.child.main`.
+        folder: where its job is and where its log goes.
+        time_limit: in seconds. The child writes its stack to the log when it is reached, and is killed right
+            after, with every process that it has started.
+    """
+    # -P: a folder of the user's that is called onnx must not be taken for the package.
+    command = [sys.executable, "-P", "-X", "faulthandler", "-m", module, str(folder), str(os.getpid())]
+    started = time.monotonic()
+    with (folder / LOG).open("wb") as log:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    # Popen.wait with a timeout wakes up to look; a thread that waits without one does not.
+    waiter = threading.Thread(target=process.wait, daemon=True)
+    waiter.start()
+    try:
+        waiter.join(time_limit + _GRACE_SECONDS)
+        timed_out = waiter.is_alive()
+    finally:
+        if waiter.is_alive():
+            os.killpg(process.pid, signal.SIGKILL)
+            waiter.join()
+    return Exit(process.returncode, timed_out, time.monotonic() - started, _tail(folder / LOG))
+
+
+def _tail(path: Path) -> str:
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+        text = file.read().decode(errors="replace")
+    return "\n".join(text.splitlines()[-_TAIL_LINES:])

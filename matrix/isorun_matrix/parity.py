@@ -1,0 +1,53 @@
+"""The parity of a cell: every set of feeds of its workload, run once more and compared with the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from isorun import Session
+from isorun.testing.feeds import MASK_INPUT
+from isorun.testing.parity import Tolerance, compare
+from isorun_matrix import feeds
+from isorun_matrix.reference import FEEDS, OUTPUTS
+
+_LARGEST = ("max_abs", "max_rel", "rms")
+_SMALLEST = ("cosine", "argmax")
+
+
+def check(session: Session, folder: Path, workload: Mapping[str, Any], tolerance: Tolerance) -> dict[str, Any]:
+    """Compare a session with the reference.
+
+    Args:
+        session: what is judged.
+        folder: the workload's, with feeds and reference outputs.
+        workload: the outcome of :func:`isorun_matrix.reference.reference`.
+        tolerance: the limits.
+
+    Returns:
+        ``verdict``, ``reasons``, the worst of each measure, ``tolerance``, and each of the ``cases``.
+    """
+    names = [spec.name for spec in session.get_outputs()]
+    cases = {}
+    for case in workload["cases"]:
+        given = feeds.load(folder / FEEDS, case)
+        outputs = dict(zip(names, session.run(names, given), strict=True))
+        expected = feeds.load(folder / OUTPUTS, case)
+        level = workload["token_level"]
+        cases[case] = compare(outputs, expected, given.get(MASK_INPUT), tolerance, token_level=level).as_dict()
+    reasons = [f"{case}: {reason}" for case, parity in cases.items() for reason in parity["reasons"]]
+    return {
+        "verdict": "fail" if reasons else "pass",
+        "reasons": reasons,
+        **{measure: _worst((parity[measure] for parity in cases.values()), max) for measure in _LARGEST},
+        **{measure: _worst((parity[measure] for parity in cases.values()), min) for measure in _SMALLEST},
+        "tolerance": vars(tolerance),
+        "cases": cases,
+    }
+
+
+def _worst(values: Iterable[float | None], worst: Any) -> float | None:
+    """``None`` where one case has no such figure, since the others cannot speak for it."""
+    found = list(values)
+    return None if None in found else worst(found, default=None)

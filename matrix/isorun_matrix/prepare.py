@@ -1,0 +1,41 @@
+"""Making a model ready once, before any cell opens it: found or built, and lowered for every backend.
+
+In the child, so that the memory this takes is given back and what crashes here crashes alone. Fetching a
+checkpoint is the parent's, which has the terminal to show progress on.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from isorun import model as models
+from isorun import presets
+from isorun.cache import Cache
+from isorun.errors import UnsupportedModel
+from isorun_matrix import child
+
+
+def prepare(job: dict[str, Any], _: Path) -> dict[str, Any]:
+    """A :class:`isorun_matrix.plan.Preparation`, its checkpoint a folder.
+
+    Returns:
+        ``path`` of the ONNX file, ``origin`` (the file or folder beside which a tokenizer would be), and
+        ``fingerprint``.
+    """
+    cache = Cache()
+    if job["preset"] is not None:
+        origin = presets.build(job["preset"], job["seed"], cache)
+    else:
+        origin = Path(job["path"] or job["checkpoint"])
+    source = models.open_model(origin, cache)
+    for dialects in job["dialects"]:
+        try:
+            models.lower(source, tuple(dialects), cache)
+        except UnsupportedModel as error:  # the cells of that backend say so, each for itself
+            print(error, flush=True)
+    return {"path": str(source.path), "origin": str(origin), "fingerprint": source.fingerprint}
+
+
+if __name__ == "__main__":
+    child.main(prepare)

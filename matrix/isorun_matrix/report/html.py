@@ -1,0 +1,63 @@
+"""One HTML file that holds everything: figures, plots and plotly's own code. It needs no network."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import jinja2
+
+from isorun_matrix.report import view
+from isorun_matrix.results import STATUSES
+
+_WIDE = 8.0
+"""Latencies that differ by more than this are drawn on a logarithmic axis."""
+
+
+def render(document: Mapping[str, Any], run: Mapping[str, Any]) -> str:
+    """The report of a run.
+
+    Args:
+        document: its environment and cells.
+        run: what ``run.json`` holds: the spec and the date.
+    """
+    from plotly.offline import get_plotlyjs
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("isorun_matrix.report"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.globals.update(view=view, statuses=STATUSES)
+    found = view.groups(document)
+    return environment.get_template("report.html.j2").render(
+        document=document,
+        run=run,
+        groups=[(group, _identifier(group), plot(group)) for group in found],
+        plotly=get_plotlyjs(),
+    )
+
+
+def plot(group: view.Group) -> dict[str, Any] | None:
+    """What the page draws for a group: boxes from the 5th to the 95th percentile; ``None`` without a figure.
+
+    Returns:
+        ``rows`` (``name``, the five percentiles, ``p99`` and ``right``), first cell first, and ``log``.
+    """
+    rows = [
+        {"name": f"{cell['label']} {cell['precision']}", "right": cell["status"] == "ok", "p99": view.p(cell, 99)}
+        | cell["spread_ms"]
+        for cell in group.cells
+        if cell["spread_ms"]
+    ]
+    if not rows:
+        return None
+    ends = [row["p5"] for row in rows] + [row["p95"] for row in rows]
+    return {"rows": rows, "log": max(ends) > _WIDE * min(ends)}
+
+
+def _identifier(group: view.Group) -> str:
+    return re.sub(r"[^A-Za-z0-9]+", "-", f"{group.model}-{group.shape}")

@@ -1,0 +1,62 @@
+"""A report for an issue, a pull request or a page of documentation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from isorun_matrix.report import view
+
+_HEADINGS = ("backend", "precision", "p50 ms", "p90", "p99", "tokens/s", "load ms", "peak MiB", "max rel", "cosine")
+
+
+def render(document: Mapping[str, Any]) -> str:
+    """The run as Markdown, tables as GitHub reads them."""
+    lines = ["# Backends compared", "", f"{view.tally(document)}.", ""]
+    for group in view.groups(document):
+        lines += [f"## {group.title}", "", *_table(group), ""]
+        lines += [f"- {cell['label']} {cell['precision']}: {why}" for cell in group.cells if (why := _why(cell))]
+        lines += [f"- {note}" for note in view.notes(group)]
+        lines += [""] if lines[-1] else []
+    lines += [
+        "## Environment",
+        "",
+        *(f"- {name}: {value}" for name, value in view.environment(document["environment"])),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _table(group: view.Group) -> Iterator[str]:
+    yield _line((*_HEADINGS, "status"))
+    yield _line(("---", "---", *("---:" for _ in _HEADINGS[2:]), "---"))
+    for cell in group.cells:
+        name, status = _escaped(cell["label"]), view.status(cell, group)
+        fastest = cell["id"] == group.fastest
+        yield _line(
+            (
+                f"**{name}**" if fastest else name,
+                cell["precision"],
+                *(view.number(view.p(cell, percentile)) for percentile in (50, 90, 99)),
+                view.number(view.measure(cell, "throughput", "tokens_per_s")),
+                view.number(cell["load_ms"]),
+                view.number(view.measure(cell, "memory_mib", "peak")),
+                view.error(view.measure(cell, "parity", "max_rel")),
+                view.cosine(view.measure(cell, "parity", "cosine")),
+                f"**{status}**" if fastest else status,
+            )
+        )
+
+
+def _why(cell: view.Cell) -> str | None:
+    found = view.explanation(cell)
+    return None if found is None else _escaped(found)
+
+
+def _line(cells: tuple[str, ...]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _escaped(text: str) -> str:
+    for special in "\\`*_|<":
+        text = text.replace(special, f"\\{special}")
+    return text
