@@ -12,6 +12,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,21 +57,46 @@ def launch(module: str, folder: Path, time_limit: float) -> Exit:
     # -P: a folder of the user's that is called onnx must not be taken for the package.
     command = [sys.executable, "-P", "-X", "faulthandler", "-m", module, str(folder), str(os.getpid())]
     started = time.monotonic()
-    with (folder / LOG).open("wb") as log:
+    with (folder / LOG).open("wb") as log, _interrupts_held() as let_go:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )
-    # Popen.wait with a timeout wakes up to look; a thread that waits without one does not.
-    waiter = threading.Thread(target=process.wait, daemon=True)
-    waiter.start()
-    try:
-        waiter.join(time_limit + _GRACE_SECONDS)
-        timed_out = waiter.is_alive()
-    finally:
-        if waiter.is_alive():
-            os.killpg(process.pid, signal.SIGKILL)
-            waiter.join()
+        # Popen.wait with a timeout wakes up to look; a thread that waits without one does not.
+        waiter = threading.Thread(target=process.wait, daemon=True)
+        waiter.start()
+        try:
+            let_go()
+            waiter.join(time_limit + _GRACE_SECONDS)
+            timed_out = waiter.is_alive()
+        finally:
+            if waiter.is_alive():
+                os.killpg(process.pid, signal.SIGKILL)
+                waiter.join()
     return Exit(process.returncode, timed_out, time.monotonic() - started, _tail(folder / LOG))
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[Callable[[], None]]:
+    """Ctrl-C waits until what is given here is called: raised while a child starts, it would leave the child alone.
+
+    The handler is Python's to run in the main thread; elsewhere there is nothing to hold.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if not callable(handler) or threading.current_thread() is not threading.main_thread():
+        yield lambda: None
+        return
+    held: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: held.append(number))
+
+    def let_go() -> None:
+        signal.signal(signal.SIGINT, handler)
+        while held:
+            handler(held.pop(), None)
+
+    try:
+        yield let_go
+    finally:
+        let_go()
 
 
 def _tail(path: Path) -> str:

@@ -153,7 +153,8 @@ def _line(node: yaml.Node, place: Place) -> int:
     for part in place:
         found = None
         if isinstance(node, yaml.MappingNode):
-            found = next(((key, value) for key, value in node.value if key.value == str(part)), None)
+            # the last one: of a key that is there twice, the one that is wrong
+            found = next(((key, value) for key, value in reversed(node.value) if key.value == str(part)), None)
         elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
             found = (node.value[part], node.value[part])
         if found is None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Group as Stack
 from rich.console import RenderableType
 from rich.table import Table
@@ -13,37 +12,45 @@ from rich.text import Text
 
 from isorun_matrix.report import view
 
-_STYLES = {"ok": "green", "pending": "dim", "unavailable": "yellow", "unsupported": "yellow", "skipped": "yellow"}
+_HEADINGS = ("backend", "precision", "p50 ms", "p90", "p99", "tokens/s", "max rel", "MiB", "status")
+_NUMBERS = _HEADINGS[2:8]
+_STYLES = {"ok": "green", "bad": "bold red", "lack": "yellow"}
 
 
 def render(document: Mapping[str, Any]) -> RenderableType:
     """The cells as a table, one block for each model and shape; below it, why cells failed."""
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
-    table.add_column("backend", overflow="fold")
-    table.add_column("precision")
-    for heading in ("p50 ms", "p90", "p99", "tokens/s", "max rel", "peak MiB"):
-        table.add_column(heading, justify="right")
-    table.add_column("status", overflow="fold")
-    for group in view.groups(document):
-        table.add_row(Text(group.title, style="bold"))
-        for cell in group.cells:
-            table.add_row(*_row(cell, group))
-        table.add_section()
-    return Stack(table, Text(), *_explanations(document), Text(view.tally(document), style="bold"))
+    groups = view.groups(document)
+    blocks = [[_row(cell, group) for cell in group.cells] for group in groups]
+    rows = [tuple(Text(heading, style="bold") for heading in _HEADINGS), *(row for block in blocks for row in block)]
+    widths = [max(cell.cell_len for cell in column) for column in zip(*rows, strict=True)]
+    drawn: list[RenderableType] = [_table(rows[:1], widths)]
+    for group, block in zip(groups, blocks, strict=True):
+        drawn += [Text(), Text(group.title, style="bold"), _table(block, widths)]
+    return Stack(*drawn, Text(), *_explanations(document), Text(view.tally(document), style="bold"))
 
 
-def _row(cell: view.Cell, group: view.Group) -> Iterator[Text]:
-    fastest = cell["id"] == group.fastest
-    style = "bold green" if fastest else ""
-    yield Text(f"  {cell['label']}", style=style)
-    yield Text(cell["precision"], style=style)
-    yield Text(view.number(view.p(cell, 50)), style=style)
-    yield Text(view.number(view.p(cell, 90)))
-    yield Text(view.number(view.p(cell, 99)))
-    yield Text(view.number(view.measure(cell, "throughput", "tokens_per_s")))
-    yield Text(view.error(view.measure(cell, "parity", "max_rel")))
-    yield Text(view.number(view.measure(cell, "memory_mib", "peak")))
-    yield Text(view.status(cell, group), style=style or _STYLES.get(cell["status"], "bold red"))
+def _table(rows: Sequence[Sequence[Text]], widths: Sequence[int]) -> Table:
+    table = Table(box=None, show_header=False, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for heading, width in zip(_HEADINGS, widths, strict=True):
+        table.add_column(width=width, justify="right" if heading in _NUMBERS else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _row(cell: view.Cell, group: view.Group) -> tuple[Text, ...]:
+    style = "bold green" if cell["id"] == group.fastest else ""
+    return (
+        Text(cell["label"], style=style),
+        Text(cell["precision"], style=style),
+        Text(view.number(view.p(cell, 50)), style=style),
+        Text(view.number(view.p(cell, 90))),
+        Text(view.number(view.p(cell, 99))),
+        Text(view.number(view.measure(cell, "throughput", "tokens_per_s"))),
+        Text(view.error(view.measure(cell, "parity", "max_rel"))),
+        Text(view.number(view.measure(cell, "memory_mib", "peak"))),
+        Text(view.status(cell, group), style=style or _STYLES[view.kind(cell)]),
+    )
 
 
 def _explanations(document: Mapping[str, Any]) -> Iterator[Text]:

@@ -1,0 +1,76 @@
+"""A backend that does what its option says, for the tests of the matrix. It computes in NumPy and imports nothing
+else, so that its processes are quick."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from isorun.backend import Backend, Executable
+from isorun.errors import BackendUnavailable, UnsupportedModel
+from isorun.types import Capabilities, CompileConfig, Feeds, LoweredModel, RuntimeReport
+
+
+class Fake(Backend):
+    capabilities = Capabilities(
+        dialects=("onnx",),
+        precisions=("fp32", "fp64", "bf16"),
+        options={"do": "what to do", "seconds": "how long a run takes"},
+        dynamic_shapes=True,
+        thread_safe=True,
+    )
+
+    def compile(self, model: LoweredModel, config: CompileConfig) -> FakeExecutable:
+        do = config.options.get("do", "right")
+        if do == "unavailable":
+            raise BackendUnavailable(self.name, "it has no such device", "Buy one.")
+        if do == "unsupported":
+            raise UnsupportedModel("fake lacks Gather", ["Gather"])
+        return FakeExecutable(do, config.options.get("seconds", 0), config)
+
+
+class FakeExecutable(Executable):
+    def __init__(self, do: str, seconds: float, config: CompileConfig) -> None:
+        self._do = do
+        self._seconds = seconds
+        self._config = config
+
+    def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
+        if self._do == "crash":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if self._do == "hang":
+            print("waiting for a device that never answers", flush=True)
+            time.sleep(600)
+        if self._do == "exit":
+            os._exit(0)
+        if self._do == "raise":
+            raise RuntimeError("a bug in a plugin")
+        if self._do == "chatty":
+            print("the runtime says hello", flush=True)
+            sys.stderr.write("and complains\n")
+        time.sleep(self._seconds)
+        ids = feeds["input_ids"].astype(np.float64)[:, :, None]
+        hidden = np.sin(ids * np.arange(1.0, 5.0))
+        if self._do == "zeros":
+            hidden = np.zeros_like(hidden)
+        if self._do == "nan":
+            hidden[0, 0, 0] = np.nan
+        mask = feeds["attention_mask"][:, :, None]
+        pooled = np.sum(hidden * mask, axis=1) / np.maximum(mask.sum(axis=1), 1)
+        dtype = np.float64 if self._config.precision == "fp64" else np.float32
+        outputs = {"last_hidden_state": hidden.astype(dtype), "pooled": pooled.astype(dtype)}
+        return [outputs[name] for name in output_names or outputs]
+
+    def report(self) -> RuntimeReport:
+        precision = "bf16" if self._do == "narrow" else self._config.precision
+        return RuntimeReport("fake", precision, {"fake": {"Sin": 1}}, {"fake": "0"})
+
+    def close(self) -> None:
+        if self._do == "crash-at-end":
+            os.kill(os.getpid(), signal.SIGABRT)

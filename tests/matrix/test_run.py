@@ -1,0 +1,266 @@
+"""Whole runs, through the command line: what becomes of cells that go wrong, of a run that is killed, and of one
+that is gone on with."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+Isorun = Callable[..., "subprocess.CompletedProcess[str]"]
+
+EVERYTHING = """
+models: {tiny: {path: tiny.onnx}}
+shapes: [2x8]
+reference: {backend: fake}
+repetitions: 4
+warmup: 1
+time_limit: 3
+masks: [none, right, left, holes, masked-row]
+backends:
+  - {name: fake, label: right, precisions: [fp32, bf16]}
+  - fake-broken
+"""
+MOODS = ("zeros", "nan", "crash", "crash-at-end", "hang", "exit", "raise", "chatty", "narrow")
+LACKS = ("unavailable", "unsupported")
+
+
+def spec_file(folder: Path, text: str = EVERYTHING) -> Path:
+    path = folder / "spec.yaml"
+    path.write_text(text)
+    return path
+
+
+def cells_of(isorun: Isorun, out: Path) -> dict[str, dict[str, Any]]:
+    document = json.loads(isorun("report", out, "--format", "json").stdout)
+    assert list(document) == ["schema", "environment", "cells"]
+    return {cell["id"]: cell for cell in document["cells"]}
+
+
+def processes_of(out: Path) -> list[str]:
+    """The command lines of processes that work in a folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes().replace(b"\0", b" ").decode()
+        except OSError:
+            continue
+        if str(out) in line and "isorun_matrix." in line:
+            found.append(line)
+    return found
+
+
+def test_every_way_in_which_a_cell_can_end(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
+    moods = "\n".join(f"  - {{name: fake, label: {mood}, options: {{do: {mood}}}}}" for mood in MOODS + LACKS)
+    out = tmp_path / "out"
+    done = isorun("run", spec_file(tmp_path, EVERYTHING + moods), "--out", out)
+    assert done.returncode == 1, done.stderr
+    cells = {name.split("/")[2]: cell for name, cell in cells_of(isorun, out).items() if not name.endswith("bf16")}
+    expected = {
+        "right": ("ok", None),
+        "fake-broken": ("unavailable", "its module does not import"),
+        "zeros": ("parity-failed", "feeds-0: last_hidden_state: max_rel is 1, above 0.0002"),
+        "nan": ("parity-failed", "1 of 64 values are NaN or infinite, the first at [0, 0, 0]"),
+        "crash": ("crashed", "the process died of SIGSEGV"),
+        "crash-at-end": ("crashed", "the process died of SIGABRT"),
+        "hang": ("timeout", "stopped at its time limit of 3 s; its log says where it was"),
+        "exit": ("error", "the process ended without a result, as if it were done: something in it called exit(0)"),
+        "raise": ("error", "the process ended with exit code 1: RuntimeError: a bug in a plugin"),
+        "chatty": ("ok", None),
+        "unavailable": ("unavailable", "it has no such device"),
+        "unsupported": ("unsupported", "fake lacks Gather"),
+        "narrow": ("error", "fake was asked for fp32 and reports that it computes in bf16"),
+    }
+    found = {label: (cell["status"], cell["reason"]) for label, cell in cells.items()}
+    assert {label: status for label, (status, _) in found.items()} == {
+        label: status for label, (status, _) in expected.items()
+    }
+    for label, (_, reason) in expected.items():
+        assert reason is None or reason in found[label][1], found[label]
+
+    assert cells["unavailable"]["remedy"] == "Buy one."
+    assert "Segmentation fault" in cells["crash"]["log"]
+    assert "waiting for a device that never answers" in cells["hang"]["log"]
+    assert "isorun_fakes.py" in cells["hang"]["log"]  # the stack at the time limit
+    assert (out / "cells/tiny/2x8/chatty/fp32/log.txt").read_text().count("the runtime says hello") > 4
+    table, explained = done.stdout.split("tiny, 2x8")
+    assert table.split() == [
+        "backend",
+        "precision",
+        "p50",
+        "ms",
+        "p90",
+        "p99",
+        "tokens/s",
+        "max",
+        "rel",
+        "MiB",
+        "status",
+    ]
+    assert explained.count("fastest") == 1
+    assert "tiny/2x8/unavailable/fp32: it has no such device. Buy one." in explained
+    assert processes_of(out) == []
+
+    right = cells["right"]
+    assert right["parity"]["verdict"] == "pass"
+    assert list(right["parity"]["cases"]) == [
+        *(f"feeds-{index}" for index in range(4)),
+        *(f"mask-{kind}" for kind in ("none", "right", "left", "holes", "masked-row")),
+    ]
+    assert right["latency_ms"]["samples"] == 4
+    assert right["latency_ms"]["p50"] > 0
+    assert right["latency_ms"]["p99"] is None
+    assert "p99 needs 100 samples; there are 4" in right["latency_ms"]["notes"]
+    assert right["throughput"]["tokens_per_s"] == pytest.approx(16 * right["throughput"]["requests_per_s"])
+    assert right["memory_mib"]["peak"] >= right["memory_mib"]["before_load"] > 0
+    assert right["provenance"]["operators"] == {"fake": {"Sin": 1}}
+    with np.load(out / "cells/tiny/2x8/right/fp32/samples.npz") as samples:
+        assert samples["latency/ns"].shape == (4,)
+        assert samples["latency/feeds"].tolist() == [0, 1, 2, 3]
+    assert cells["zeros"]["latency_ms"]["samples"] == 4  # it is timed, and never marked as the fastest
+
+    page = isorun("report", out, "--format", "html", "--output", tmp_path / "report.html")
+    assert page.returncode == 0
+    assert "Segmentation fault" in (tmp_path / "report.html").read_text()
+
+
+SLOW = """
+models: {tiny: {path: tiny.onnx}}
+shapes: [1x4]
+reference: {backend: fake}
+repetitions: 4
+warmup: 0
+feeds: 2
+backends:
+"""
+
+
+def slow_spec(folder: Path, cells: int) -> Path:
+    entries = (f"  - {{name: fake, label: c{index}, options: {{seconds: 0.02}}}}\n" for index in range(cells))
+    return spec_file(folder, SLOW + "".join(entries))
+
+
+def check_files(out: Path) -> None:
+    """Every file under a final name is whole."""
+    for path in out.rglob("*"):
+        if path.name.startswith("."):
+            continue
+        if path.suffix == ".json":
+            json.loads(path.read_text())
+        elif path.suffix == ".npz":
+            assert zipfile.ZipFile(path).testzip() is None
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.03)
+
+
+def test_killed_at_any_moment_it_leaves_nothing_damaged_and_can_be_gone_on_with(
+    isorun: Isorun, command: list[str], environment: dict[str, str], tiny: Path, tmp_path: Path
+) -> None:
+    out, spec = tmp_path / "out", slow_spec(tmp_path, 4)
+    arguments = [*command, "run", str(spec), "--out", str(out), "--resume"]
+    moments = np.random.default_rng(os.getpid()).uniform(0, 0.6, size=3)
+    for attempt, moment in enumerate(moments):
+        # each attempt gets as far as the next cell's process before its moment comes
+        before = len(list(out.glob("cells/*/*/*/*/result.json")))
+        with subprocess.Popen(arguments, env=environment, stderr=subprocess.PIPE) as process:
+            wait_for(lambda: bool(processes_of(out)) or process.poll() is not None)
+            time.sleep(moment)
+            process.send_signal(signal.SIGKILL)
+        wait_for(lambda: not processes_of(out))
+        check_files(out)
+        assert len(list(out.glob("cells/*/*/*/*/result.json"))) >= before, attempt
+    kept = {path: path.stat().st_mtime_ns for path in out.glob("cells/*/*/*/*/result.json")}
+    done = isorun("run", spec, "--out", out, "--resume")
+    assert done.returncode == 0, done.stderr
+    assert [cell["status"] for cell in cells_of(isorun, out).values()] == ["ok"] * 4
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+
+
+def test_stopped_with_ctrl_c_it_says_how_to_go_on(
+    isorun: Isorun, command: list[str], environment: dict[str, str], tiny: Path, tmp_path: Path
+) -> None:
+    out, spec = tmp_path / "out", slow_spec(tmp_path, 3)
+    arguments = [*command, "run", str(spec), "--out", str(out)]
+    with subprocess.Popen(arguments, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        first = out / "cells/tiny/1x4/c0/fp32/result.json"
+        wait_for(lambda: first.exists() and any("cell" in line for line in processes_of(out)))
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=10)
+    assert process.returncode == 130
+    assert f"isorun matrix run {spec} --out {out} --resume" in said
+    assert processes_of(out) == []
+    statuses = [cell["status"] for cell in cells_of(isorun, out).values()]
+    assert statuses[0] == "ok"
+    assert "pending" in statuses
+
+    again = isorun("run", spec, "--out", out)
+    assert again.returncode == 2
+    assert f"{out} holds a run; go on with it by --resume, or choose another --out" in again.stderr
+
+
+def test_a_model_or_reference_that_fails_skips_its_cells_alone(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
+    (tmp_path / "broken.onnx").write_bytes(b"no model")
+    text = """
+    models:
+      broken: {path: broken.onnx, shapes: [1x4]}
+      tiny: {path: tiny.onnx, shapes: [1x4, {batch: 1}]}
+    reference: {backend: fake}
+    repetitions: 1
+    feeds: 1
+    backends: [fake]
+    """
+    out = tmp_path / "out"
+    assert isorun("run", spec_file(tmp_path, text), "--out", out).returncode == 1
+    cells = cells_of(isorun, out)
+    assert {name: cell["status"] for name, cell in cells.items()} == {
+        "broken/1x4/fake/fp32": "skipped",
+        "tiny/1x4/fake/fp32": "ok",
+        "tiny/1/fake/fp32": "skipped",
+    }
+    assert "model 'broken' could not be prepared" in cells["broken/1x4/fake/fp32"]["reason"]
+    assert "has a dimension 1 named 'sequence', and nothing says how large" in cells["tiny/1/fake/fp32"]["reason"]
+
+
+def test_the_real_backends_agree(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
+    text = """
+    models: {tiny: {path: tiny.onnx}}
+    shapes: [{batch: 4, sequence: 16, lengths: {distribution: lognormal, median: 6}}]
+    masks: [none, right, left, holes, masked-row]
+    repetitions: 8
+    backends: [ort-cpu, {name: openvino, threads: 1}, reference]
+    """
+    out = tmp_path / "out"
+    done = isorun("run", spec_file(tmp_path, text), "--out", out)
+    assert done.returncode == 0, done.stderr
+    cells = cells_of(isorun, out)
+    assert [cell["status"] for cell in cells.values()] == ["ok"] * 3
+    assert cells["tiny/4x16/openvino/fp32"]["threads"] == 1
+    for cell in cells.values():
+        levels = {each["name"]: each["level"] for each in cell["parity"]["cases"]["feeds-0"]["outputs"]}
+        assert levels == {"last_hidden_state": "token", "pooled": "sequence"}
+
+
+def test_backends_that_are_all_unavailable_exit_with_3(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
+    text = SLOW + "  - {name: fake, options: {do: unavailable}}"
+    assert isorun("run", spec_file(tmp_path, text), "--out", tmp_path / "out").returncode == 3
+
+
+def test_a_folder_that_cannot_be_written_to(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = isorun("run", slow_spec(tmp_path, 1), "--out", tmp_path / "file" / "out")
+    assert done.returncode == 2
+    assert f"{tmp_path / 'file' / 'out'} cannot be written to" in done.stderr
