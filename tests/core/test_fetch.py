@@ -9,10 +9,10 @@ import sys
 import zipfile
 from pathlib import Path
 
-import hub
 import pytest
-import tiny
 
+import hub
+import tiny
 from isorun import fetch
 from isorun.cache import Cache
 from isorun.errors import InvalidModel

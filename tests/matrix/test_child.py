@@ -66,8 +66,8 @@ def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
     (tmp_path / "child.py").write_text(WORK.format(body="print('ready', flush=True); import time; time.sleep(60)"))
     parent = (
         "import os, subprocess, sys\n"
-        f"child = subprocess.Popen([sys.executable, {str(tmp_path / 'child.py')!r}, {str(tmp_path)!r}, str(os.getpid())],"
-        " stdout=subprocess.PIPE)\n"
+        f"command = [sys.executable, {str(tmp_path / 'child.py')!r}, {str(tmp_path)!r}, str(os.getpid())]\n"
+        "child = subprocess.Popen(command, stdout=subprocess.PIPE)\n"
         "child.stdout.readline()\n"
         "print(child.pid, flush=True)\n"
         "child.wait()\n"

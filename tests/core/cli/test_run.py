@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tiny
 
+import tiny
 from isorun import Session
 
 _BACKENDS = ("ort-cpu", "openvino", "reference")
