@@ -7,6 +7,7 @@ installed, since installing it would bring PyTorch.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.util
 import os
@@ -18,6 +19,7 @@ import sys
 import threading
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -207,7 +209,8 @@ def _pip(environment: Path) -> list[str]:
 
 def _run(command: list[str], **variables: str) -> None:
     """Run a command to its end. Where this process is interrupted, the command dies with all that it has started."""
-    process = subprocess.Popen(
+    start = functools.partial(
+        subprocess.Popen[str],
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -215,12 +218,17 @@ def _run(command: list[str], **variables: str) -> None:
         env={**os.environ, **variables},
         start_new_session=True,  # uv runs pip as a child, which a signal to uv alone would leave behind
     )
-    try:
-        output, errors = process.communicate()
-    except BaseException:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        raise
+    with ThreadPoolExecutor(1) as pool:
+        # Started on a thread, which Ctrl-C does not reach: half-way through, there would be a process and no handle.
+        started = pool.submit(start)
+        try:
+            process = started.result()
+            output, errors = process.communicate()
+        except BaseException:
+            process = started.result()
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise
     if process.returncode:
         said = (errors or output).strip().splitlines() or ["it said nothing"]
         last = [line for line in said if "error" in line.lower()] or said
