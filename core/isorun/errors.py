@@ -10,6 +10,7 @@
     ├── UnsupportedModel      a sound model with operators that the backend does not have
     ├── InvalidFeeds          names, types, shapes or values that the model does not take
     ├── ParityError           outputs differ by more than the tolerance
+    ├── FetchFailed           a checkpoint cannot be had, or is not what was due
     ├── SpecError             a matrix spec with a key or value that means nothing
     └── CacheError            the cache folder cannot be used
 
@@ -77,6 +78,10 @@ class InvalidFeeds(IsorunError, ValueError):
 
 class ParityError(IsorunError):
     """Outputs differ from the reference by more than the tolerance."""
+
+
+class FetchFailed(IsorunError):
+    """A checkpoint could not be had, or what came is not what was due. Nothing of it is kept."""
 
 
 class SpecError(IsorunError):

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from isorun.cache import Cache
-from isorun.errors import InvalidModel, IsorunError, did_you_mean
+from isorun.errors import FetchFailed, InvalidModel, did_you_mean
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being fetched, the bytes so far, and the bytes in all (0 where that is not known)."""
@@ -53,10 +53,6 @@ _FILES = {
 }
 _HUB_SECONDS = 10
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
-
-
-class FetchFailed(IsorunError):
-    """A checkpoint could not be had, or what came is not what was due. Nothing of it is kept."""
 
 
 def checkpoint_folder(name: str, cache: Cache, progress: Progress | None = None) -> Path:

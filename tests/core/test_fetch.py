@@ -15,8 +15,8 @@ import hub
 import tiny
 from isorun import fetch
 from isorun.cache import Cache
-from isorun.errors import InvalidModel
-from isorun.fetch import FetchFailed, checkpoint_folder
+from isorun.errors import FetchFailed, InvalidModel
+from isorun.fetch import checkpoint_folder
 
 _MINILM_ID = "sentence-transformers/all-MiniLM-L6-v2"
 
