@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from isorun.errors import BackendFailed, IsorunError
+from isorun.errors import BackendFailed, InvalidFeeds, IsorunError
 from isorun.types import Availability, Capabilities, CompileConfig, Feeds, LoweredModel, RuntimeReport
 
 
@@ -68,9 +68,23 @@ class Binding:
         results = self._executable.run(list(self._outputs), self._feeds)
         for index, given in enumerate(self._outputs.values()):
             if given is not None:
-                np.copyto(given, results[index], casting="no")
+                check_fits(list(self._outputs)[index], given, results[index].shape, results[index].dtype)
+                given[...] = results[index]
                 results[index] = given
         return results
+
+
+def check_fits(name: str, given: np.ndarray, shape: Sequence[int], dtype: np.dtype[Any] | None = None) -> None:
+    """Refuse memory that an output was bound to and that is not of the output's own shape and type.
+
+    Raises:
+        InvalidFeeds: with the output's name, what it is and what was bound.
+    """
+    if given.shape != tuple(shape) or (dtype is not None and given.dtype != dtype):
+        raise InvalidFeeds(
+            f"Output {name!r} is {tuple(shape)}{f' of {dtype}' if dtype else ''}; "
+            f"it was bound to memory of {given.shape} of {given.dtype}"
+        )
 
 
 class Backend(ABC):

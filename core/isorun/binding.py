@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isorun.backend import Binding, Executable
-from isorun.errors import InvalidFeeds
+from isorun.errors import BackendFailed, InvalidFeeds
 from isorun.feeds import FeedChecker
 
 if TYPE_CHECKING:
@@ -115,7 +115,11 @@ class IOBinding:
             if not self._outputs:
                 raise InvalidFeeds("No output is bound: call bind_output with the name of each that is wanted")
             self._bound = self._executable.bind(dict(self._inputs), dict(self._outputs))
-        self._results = self._bound.run()
+        try:
+            self._results = self._bound.run()
+        except BackendFailed:
+            self._checker.explain(self._inputs)
+            raise
 
 
 def _host_only(name: str, device_type: str, device_id: int) -> None:

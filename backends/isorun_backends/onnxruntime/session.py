@@ -166,6 +166,7 @@ class _OrtBinding(Binding):
         self._name = name
         self._session = session
         self._given = list(outputs.values())
+        self._new = [key for key, given in outputs.items() if given is None]
         self._feeds = {key: np.ascontiguousarray(array) for key, array in feeds.items()}
         self._copied = [(feeds[key], held) for key, held in self._feeds.items() if held is not feeds[key]]
         self._binding = session.io_binding()
@@ -182,6 +183,8 @@ class _OrtBinding(Binding):
         for source, held in self._copied:
             np.copyto(held, source)
         with runtime_errors(f"{self._name} failed while running"):
+            for key in self._new:  # otherwise ONNX Runtime writes over what the last run gave
+                self._binding.bind_output(key)
             self._session.run_with_iobinding(self._binding)
             values = self._binding.get_outputs()
         return [value.numpy() if given is None else given for value, given in zip(values, self._given, strict=True)]
