@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from isorun.backend import Backend, Binding, Executable, runtime_errors
+from isorun.backend import Backend, Binding, Executable, check_fits, runtime_errors
 from isorun.errors import BackendFailed, BackendUnavailable, InvalidFeeds, UnsupportedModel, did_you_mean
 from isorun.types import Capabilities, CompileConfig, Feeds, LoweredModel, RuntimeReport
 
@@ -85,6 +85,7 @@ class OpenVINOExecutable(Executable):
         self._outputs = {spec.name: index for index, spec in enumerate(model.info.outputs)}
         self._results = [_Result(compiled.outputs[index], index) for index in self._outputs.values()]
         self._strings = {name for spec in model.info.inputs if spec.type == "tensor(string)" for name in [spec.name]}
+        self._alone = compiled.get_property("INFERENCE_NUM_THREADS") == 1
         self._idle: list[openvino.InferRequest] = []
 
     def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
@@ -99,7 +100,7 @@ class OpenVINOExecutable(Executable):
             for index, name in enumerate(self._inputs):
                 request.set_input_tensor(index, self._input(name, feeds[name]))
             made = [result.give(request) for result in self._results]
-            request.infer()
+            self.infer(request)
             results = [result.take(request, tensor) for result, tensor in zip(self._results, made, strict=True)]
         except Exception as error:
             raise BackendFailed(f"{self._name} failed while running: {error}") from error
@@ -117,6 +118,20 @@ class OpenVINOExecutable(Executable):
     def result(self, name: str) -> _Result:
         """How to take one output."""
         return self._results[self._outputs[name]]
+
+    def infer(self, request: openvino.InferRequest) -> None:
+        """Run a request, without the copies of its outputs that OpenVINO would return."""
+        if self._alone:
+            # With one thread, the synchronous call loses what a kernel raises and leaves the outputs unwritten
+            # (seen in 2026.4).
+            request.start_async()
+            request.wait()
+        else:
+            request.infer(share_outputs=True)
+
+    def index(self, name: str) -> int:
+        """Which of the model's outputs has that name."""
+        return self._outputs[name]
 
     def _input(self, name: str, array: np.ndarray) -> openvino.Tensor:
         if name in self._strings or not _shareable(array):
@@ -183,13 +198,18 @@ class _OpenVINOBinding(Binding):
         outputs: Mapping[str, np.ndarray | None],
     ) -> None:
         super().__init__(executable, feeds, outputs)
+        self._openvino = executable
         self._request = request
+        self._given = [(name, executable.index(name), array) for name, array in outputs.items() if array is not None]
         self._new = {name: executable.result(name) for name, array in outputs.items() if array is None}
 
     def run(self) -> list[Any]:
         with runtime_errors("openvino failed while running"):
             made = {name: result.give(self._request) for name, result in self._new.items()}
-            self._request.infer()
+            self._openvino.infer(self._request)
+            # Where the memory does not fit, OpenVINO takes other memory and says nothing.
+            for name, index, given in self._given:
+                check_fits(name, given, self._request.get_output_tensor(index).shape)
             return [
                 self._new[name].take(self._request, made[name]) if array is None else array
                 for name, array in self._outputs.items()
