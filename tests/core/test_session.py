@@ -629,9 +629,10 @@ def test_the_longest_sequence_runs_and_the_next_does_not(session):
         session.run(None, tiny.feeds(1, tiny.POSITIONS + 1))
 
 
-def test_what_the_runtime_refuses_is_its_failure_with_its_error_as_the_cause(any_backend):
+@pytest.mark.parametrize("threads", [1, 2])
+def test_what_the_runtime_refuses_is_its_failure_with_its_error_as_the_cause(any_backend, threads):
     model = graph("g (float[N] x, float[M] y) => (float[K] z) { z = Add (x, y) }")
-    with isorun.Session(model, backend=any_backend) as session:
+    with isorun.Session(model, backend=any_backend, threads=threads) as session:
         feeds = {"x": np.ones(2, np.float32), "y": np.ones(3, np.float32)}
         with pytest.raises(BackendFailed, match=f"{any_backend} failed while running") as caught:
             session.run(None, feeds)

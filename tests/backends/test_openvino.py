@@ -1,0 +1,63 @@
+"""What sets openvino apart; what it shares with every backend is in tests/core/test_session.py."""
+
+from __future__ import annotations
+
+import numpy as np
+import openvino
+import pytest
+
+import isorun
+import numpy_bert
+import tiny
+
+HAS_BF16 = "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+
+
+def test_fp32_asked_is_fp32_run(bert):
+    with isorun.Session(bert, backend="openvino") as session:
+        provenance = session.provenance
+        assert provenance.precision == "fp32"
+        assert provenance.details["precision_hint"] == "f32"
+        assert "bf16" not in str(provenance.details["layers_by_precision"])
+        expected = numpy_bert.run(tiny.CONFIG, tiny.weights(), tiny.feeds())["last_hidden_state"]
+        assert abs(session.run(None, tiny.feeds())[0] - expected).max() < 2e-5
+
+
+@pytest.mark.skipif(not HAS_BF16, reason="this processor has no bf16 arithmetic")
+def test_bf16_is_bf16_and_is_seen(bert):
+    with isorun.Session(bert, backend="openvino", precision="bf16") as session:
+        assert session.provenance.precision == "bf16"
+        expected = numpy_bert.run(tiny.CONFIG, tiny.weights(), tiny.feeds())["last_hidden_state"]
+        assert 1e-4 < abs(session.run(None, tiny.feeds())[0] - expected).max() < 0.5
+
+
+@pytest.mark.skipif(HAS_BF16, reason="this processor has bf16 arithmetic")
+def test_bf16_is_refused_without_it(bert):
+    with pytest.raises(isorun.BackendUnavailable, match="no bf16 arithmetic"):
+        isorun.Session(bert, backend="openvino", precision="bf16")
+
+
+def test_properties_reach_the_runtime(bert):
+    options = {"properties": {"PERFORMANCE_HINT": "THROUGHPUT"}}
+    with isorun.Session(bert, backend="openvino", options=options, threads=1) as session:
+        assert "THROUGHPUT" in str(session._executable._compiled.get_property("PERFORMANCE_HINT"))
+        assert session._executable._compiled.get_property("INFERENCE_NUM_THREADS") == 1
+
+
+def test_no_feed_is_copied(bert):
+    import tracemalloc
+
+    feeds = tiny.feeds(2048, tiny.POSITIONS)
+    with isorun.Session(bert, backend="openvino", threads=2) as session:
+        session.run(["pooler_output"], tiny.feeds())
+        array = feeds["input_ids"]
+        tensor = session._executable._input("input_ids", array)
+        assert tensor.data.ctypes.data == array.ctypes.data
+        tracemalloc.start()
+        try:
+            result = session.run(["pooler_output"], feeds)[0]
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert np.isfinite(result).all()
+    assert peak < array.nbytes

@@ -1,0 +1,217 @@
+"""Bound arrays are read and written in place: the same memory, seen by its address."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import isorun
+import tiny
+from isorun.errors import InvalidFeeds
+
+BACKENDS = ("ort-cpu", "openvino", "reference")
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
+def session(request, bert):
+    with isorun.Session(bert, backend=request.param, threads=1) as opened:
+        yield opened
+
+
+def bound(session, feeds, *outputs):
+    binding = session.io_binding()
+    for name, array in feeds.items():
+        binding.bind_cpu_input(name, array)
+    for name in outputs:
+        binding.bind_output(name)
+    return binding
+
+
+def bind_output_to(binding, name, array):
+    binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+
+
+def test_as_people_write_it_for_onnxruntime(session):
+    feeds = tiny.feeds()
+    binding = session.io_binding()
+    for name, array in feeds.items():
+        binding.bind_input(name, "cpu", 0, np.int64, array.shape, array.ctypes.data)
+    binding.bind_output("last_hidden_state", "cpu")
+    binding.bind_output("pooler_output")
+    binding.synchronize_inputs()
+    session.run_with_iobinding(binding)
+    binding.synchronize_outputs()
+    expected = session.run(None, feeds)
+    for found, array in zip(binding.copy_outputs_to_cpu(), expected, strict=True):
+        np.testing.assert_array_equal(found, array)
+    values = binding.get_outputs()
+    assert [value.shape() for value in values] == [list(array.shape) for array in expected]
+    assert {value.device_name() for value in values} == {"cpu"}
+    np.testing.assert_array_equal(values[1].numpy(), expected[1])
+
+
+def test_inputs_are_read_in_place_at_every_run(session):
+    feeds = tiny.feeds(seed=1)
+    binding = bound(session, feeds, "last_hidden_state")
+    for seed in (1, 2, 3):
+        for name, array in tiny.feeds(seed=seed).items():
+            feeds[name][...] = array
+        session.run_with_iobinding(binding)
+        np.testing.assert_array_equal(
+            binding.copy_outputs_to_cpu()[0], session.run(["last_hidden_state"], tiny.feeds(seed=seed))[0]
+        )
+
+
+@pytest.mark.parametrize("layout", ["strided", "read-only"])
+def test_inputs_that_a_runtime_cannot_use_as_they_lie(session, layout):
+    wide = {name: np.repeat(array, 2, axis=1) for name, array in tiny.feeds(seed=1).items()}
+    feeds = {name: array[:, ::2] for name, array in wide.items()}
+    if layout == "read-only":
+        feeds = {name: array.copy() for name, array in feeds.items()}
+        views = {name: array.view() for name, array in feeds.items()}
+        for view in views.values():
+            view.flags.writeable = False
+        binding = bound(session, views, "last_hidden_state")
+    else:
+        binding = bound(session, feeds, "last_hidden_state")
+    for seed in (1, 2):
+        for name, array in tiny.feeds(seed=seed).items():
+            feeds[name][...] = array
+        session.run_with_iobinding(binding)
+        np.testing.assert_array_equal(
+            binding.copy_outputs_to_cpu()[0], session.run(["last_hidden_state"], tiny.feeds(seed=seed))[0]
+        )
+
+
+def test_outputs_are_written_in_place(session):
+    feeds = tiny.feeds()
+    hidden = np.full((2, 7, tiny.WIDTH), np.nan, np.float32)
+    binding = bound(session, feeds)
+    bind_output_to(binding, "last_hidden_state", hidden)
+    binding.bind_output("pooler_output")
+    for seed in (1, 2):
+        for name, array in tiny.feeds(seed=seed).items():
+            feeds[name][...] = array
+        session.run_with_iobinding(binding)
+        expected = session.run(None, tiny.feeds(seed=seed))
+        np.testing.assert_array_equal(hidden, expected[0])
+        found = binding.copy_outputs_to_cpu()
+        assert found[0].ctypes.data == hidden.ctypes.data
+        assert binding.get_outputs()[0].numpy().ctypes.data == hidden.ctypes.data
+        np.testing.assert_array_equal(found[1], expected[1])
+
+
+def test_outputs_come_in_the_order_in_which_they_are_bound(session):
+    binding = bound(session, tiny.feeds(), "pooler_output", "last_hidden_state")
+    session.run_with_iobinding(binding)
+    pooled, hidden = binding.copy_outputs_to_cpu()
+    assert (pooled.ndim, hidden.ndim) == (2, 3)
+
+
+def test_a_result_in_new_memory_stays_as_it_is(session):
+    feeds = tiny.feeds(seed=1)
+    binding = bound(session, feeds, "last_hidden_state")
+    session.run_with_iobinding(binding)
+    first = binding.copy_outputs_to_cpu()[0]
+    kept = first.copy()
+    feeds["input_ids"][...] = 0
+    session.run_with_iobinding(binding)
+    np.testing.assert_array_equal(first, kept)
+    assert not np.array_equal(binding.copy_outputs_to_cpu()[0], kept)
+
+
+def test_other_arrays_and_shapes_may_be_bound_later(session):
+    binding = bound(session, tiny.feeds(), "last_hidden_state")
+    session.run_with_iobinding(binding)
+    for shape in ((1, 3), (4, 16)):
+        feeds = tiny.feeds(*shape)
+        for name, array in feeds.items():
+            binding.bind_cpu_input(name, array)
+        session.run_with_iobinding(binding)
+        np.testing.assert_array_equal(binding.copy_outputs_to_cpu()[0], session.run(None, feeds)[0])
+
+
+def test_clearing(session):
+    binding = bound(session, tiny.feeds(), "last_hidden_state")
+    binding.clear_binding_outputs()
+    with pytest.raises(InvalidFeeds, match="No output is bound"):
+        session.run_with_iobinding(binding)
+    binding.bind_output("pooler_output")
+    session.run_with_iobinding(binding)
+    assert len(binding.get_outputs()) == 1
+    binding.clear_binding_inputs()
+    with pytest.raises(InvalidFeeds, match="No feed for"):
+        session.run_with_iobinding(binding)
+
+
+def test_a_token_that_is_put_outside_the_vocabulary_later_is_seen(session):
+    feeds = tiny.feeds()
+    binding = bound(session, feeds, "last_hidden_state")
+    session.run_with_iobinding(binding)
+    for index in (tiny.VOCABULARY, -1, 2**31, 2**62):
+        feeds["input_ids"][1, 2] = index
+        with pytest.raises(InvalidFeeds, match=rf"'input_ids' holds {index} at \[1, 2\]"):
+            session.run_with_iobinding(binding)
+    feeds["input_ids"][1, 2] = 1
+    session.run_with_iobinding(binding)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [
+        ((2, 6, 32), np.float32),
+        ((2, 8, 32), np.float32),
+        ((1, 7, 32), np.float32),
+        ((14, 32), np.float32),
+        ((2, 7, 32), np.float64),
+    ],
+)
+def test_memory_that_an_output_does_not_fit(session, shape, dtype):
+    """It is refused, or the runtime refuses it; nothing is written beyond it and nothing is left half filled."""
+    around = np.full(10_000, 7, np.uint8)
+    array = around[: int(np.prod(shape)) * np.dtype(dtype).itemsize].view(dtype).reshape(shape)
+    before = around.copy()
+    binding = bound(session, tiny.feeds())
+    bind_output_to(binding, "last_hidden_state", array)
+    with pytest.raises(isorun.IsorunError, match=r"last_hidden_state|shape|fail|type"):
+        session.run_with_iobinding(binding)
+    end = array.nbytes
+    np.testing.assert_array_equal(around[end:], before[end:])
+
+
+@pytest.mark.parametrize(
+    ("bind", "message"),
+    [
+        (lambda b: b.bind_output("nothing"), "no output 'nothing'"),
+        (lambda b: b.bind_output("pooler_output", "cuda"), r"'pooler_output' is bound to cuda:0; .* cpu:0"),
+        (lambda b: b.bind_input("input_ids", "cuda", 0, np.int64, (1, 1), 1), "'input_ids' is bound to cuda:0"),
+        (lambda b: b.bind_input("input_ids", "cpu", 1, np.int64, (1, 1), 1), "'input_ids' is bound to cpu:1"),
+        (lambda b: b.bind_output("pooler_output", "cpu", 0, None, None, 64), "without an element type and a shape"),
+        (lambda b: b.bind_output("pooler_output", "cpu", 0, np.float32, None, 64), "without an element type and a"),
+    ],
+)
+def test_what_cannot_be_bound(session, bind, message):
+    with pytest.raises(InvalidFeeds, match=message):
+        bind(session.io_binding())
+
+
+def test_runtimes_that_can_make_no_copy_of_bound_memory(session, monkeypatch):
+    """No array as large as an input or an output comes to be while a binding runs."""
+    if session.provenance.backend == "reference":
+        pytest.skip("the evaluator computes in arrays of its own: its results are copied into what is given")
+    import tracemalloc
+
+    shape = (64, tiny.POSITIONS)
+    feeds = tiny.feeds(*shape)
+    hidden = np.empty((*shape, tiny.WIDTH), np.float32)
+    binding = bound(session, feeds)
+    bind_output_to(binding, "last_hidden_state", hidden)
+    session.run_with_iobinding(binding)
+    tracemalloc.start()
+    try:
+        for _ in range(5):
+            session.run_with_iobinding(binding)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < hidden.nbytes / 4, "NumPy's memory is traced: a copy of the output would be seen"

@@ -1,0 +1,90 @@
+"""The project as a whole: what a wheel holds, what an import costs, who may import whom, what files may say."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+ROOTS = ("core/isorun", "backends/isorun_backends", "matrix/isorun_matrix")
+HEAVY = {
+    *("onnx", "onnx_ir", "onnxruntime", "openvino", "stevedore", "typer", "rich", "pydantic", "google.protobuf"),
+    *("plotly", "jinja2", "tokenizers", "safetensors", "huggingface_hub", "yaml"),
+}
+
+
+def tracked() -> list[str]:
+    ran = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if ran.returncode:
+        pytest.skip("not a git checkout")
+    return [name for name in ran.stdout.splitlines() if (ROOT / name).is_file()]
+
+
+def test_a_wheel_holds_every_file_of_the_three_roots(tmp_path):
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    )
+    (wheel,) = tmp_path.glob("isorun-*.whl")
+    held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    there = {
+        path.relative_to((ROOT / root).parent).as_posix()
+        for root in ROOTS
+        for path in (ROOT / root).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert held == there
+    assert {"isorun/py.typed", "isorun/graph/dialects/onnx.onnxtxt", "isorun_backends/py.typed"} <= held
+
+
+def imported_by(statement: str) -> set[str]:
+    script = f"{statement}\nimport json, sys\nprint(json.dumps(sorted(sys.modules)))"
+    ran = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, ran.stderr
+    return set(json.loads(ran.stdout))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import isorun",
+        "from isorun import registry; registry.names(); [registry.get(n).availability() for n in registry.AUTO_ORDER]",
+    ],
+)
+def test_importing_brings_in_nothing_heavy(statement):
+    allowed = {"stevedore"} if "registry" in statement else set()  # where the list of entry points is not remembered
+    assert imported_by(statement) & (HEAVY - allowed) == set()
+
+
+def test_importing_isorun_brings_in_numpy_and_the_standard_library_alone():
+    others = {name.partition(".")[0] for name in imported_by("import isorun") - imported_by("import numpy")}
+    assert others - set(sys.stdlib_module_names) <= {"isorun", "numpy", "isorun_backends"}
+
+
+def test_imports_point_down():
+    linter = Path(sys.executable).with_name("lint-imports")
+    ran = subprocess.run([linter, "--no-cache"], cwd=ROOT, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert re.search(r"[1-9]\d* kept, 0 broken", ran.stdout)
+
+
+def test_no_file_names_a_machine_or_the_host_of_an_index():
+    # Put together here, so that this file does not hold them itself.
+    places = [r"/(?:home|Users|roo" + r"t)/\w", r"/op" + r"t/\w", r"/wor" + r"k/\w", "index-" + r"url\s*=?\s*http"]
+    wrong = re.compile("|".join(places))
+    found = []
+    for name in tracked():
+        try:
+            text = (ROOT / name).read_text()
+        except UnicodeDecodeError:
+            continue
+        found += [f"{name}: {line.strip()}" for line in text.splitlines() if wrong.search(line)]
+    assert found == []
