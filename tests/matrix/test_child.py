@@ -64,15 +64,15 @@ def test_a_child_whose_parent_is_gone_does_nothing(tmp_path: Path) -> None:
 def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
     (tmp_path / "job.json").write_text(json.dumps({"time_limit": 60}))
     (tmp_path / "child.py").write_text(WORK.format(body="print('ready', flush=True); import time; time.sleep(60)"))
-    parent = (
-        "import os, subprocess, sys\n"
-        f"command = [sys.executable, {str(tmp_path / 'child.py')!r}, {str(tmp_path)!r}, str(os.getpid())]\n"
-        "child = subprocess.Popen(command, stdout=subprocess.PIPE)\n"
-        "child.stdout.readline()\n"
-        "print(child.pid, flush=True)\n"
-        "child.wait()\n"
-    )
-    with subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True) as process:
+    parent = """
+import os, subprocess, sys
+child = subprocess.Popen([sys.executable, *sys.argv[1:], str(os.getpid())], stdout=subprocess.PIPE)
+child.stdout.readline()
+print(child.pid, flush=True)
+child.wait()
+"""
+    arguments = [sys.executable, "-c", parent, str(tmp_path / "child.py"), str(tmp_path)]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         child = Path("/proc") / process.stdout.readline().strip() / "stat"
         assert child.exists()

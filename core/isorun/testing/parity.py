@@ -64,7 +64,7 @@ class Tolerance:
 DEFAULT_TOLERANCES: Mapping[str, Tolerance] = {
     "fp64": Tolerance(max_rel=1e-6, rms=1e-7, cosine=1 - 1e-12),
     "fp32": Tolerance(max_rel=2e-4, rms=2e-5, cosine=1 - 1e-8),
-    "bf16": Tolerance(max_rel=0.3, rms=0.05, cosine=0.99),
+    "bf16": Tolerance(max_rel=0.3, rms=0.05, cosine=0.998),
 }
 """The limits of each precision unless a caller sets its own. docs/matrix.md says where they come from."""
 

@@ -67,8 +67,9 @@ def number(value: float | None) -> str:
         return "0"
     if abs(value) < 1e-3:
         return f"{value:.1e}"
-    digits = max(0, 2 - _magnitude(value))
-    return f"{_significant(value):,.{digits}f}"
+    rounded = f"{value:.2e}"
+    magnitude = int(rounded.partition("e")[2])
+    return f"{float(rounded):,.{max(0, 2 - magnitude)}f}"
 
 
 def error(value: float | None) -> str:
@@ -147,11 +148,3 @@ def environment(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "system", f"{found['os']}, kernel {found['kernel']}"
     yield "python", found["python"]
     yield "packages", ", ".join(f"{name} {version}" for name, version in found["packages"].items())
-
-
-def _magnitude(value: float) -> int:
-    return int(f"{value:e}".partition("e")[2])
-
-
-def _significant(value: float) -> float:
-    return float(f"{value:.3g}")

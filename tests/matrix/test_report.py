@@ -1,0 +1,184 @@
+"""Every form of a report, from one document with a cell of each kind."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from isorun_matrix.report import html, markdown, terminal, view
+
+NOTHING = dict.fromkeys(
+    ["parity", "latency_ms", "spread_ms", "throughput", "load_ms", "first_run_ms", "memory_mib", "provenance"]
+)
+
+
+def cell(label: str, status: str, p50: float | None = None, **more: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "id": f"m/8x128/{label}/fp32",
+        "model": "m",
+        "shape": "8x128",
+        "backend": "b",
+        "label": label,
+        "precision": "fp32",
+        "batch": 8,
+        "sequence": 128,
+        "options": {},
+        "status": status,
+        "reason": None,
+        "remedy": None,
+        "log": None,
+        **NOTHING,
+    }
+    if p50 is not None:
+        verdict = "pass" if status == "ok" else "fail"
+        found |= {
+            "latency_ms": {"samples": 20, "p50": p50, "p90": p50 * 1.1, "p95": p50 * 1.2, "p99": None}
+            | {"mean": p50, "std": 0.1, "notes": ["p99 needs 100 samples; there are 20"]},
+            "spread_ms": {"p5": p50 * 0.9, "p25": p50 * 0.95, "p50": p50, "p75": p50 * 1.05, "p95": p50 * 1.2},
+            "throughput": {"requests_per_s": 1000 / p50, "rows_per_s": 8000 / p50, "tokens_per_s": 1024000 / p50},
+            "load_ms": 250.0,
+            "first_run_ms": p50 * 3,
+            "memory_mib": {"before_load": 35.0, "peak": 234.5},
+            "parity": {"verdict": verdict, "max_abs": 1e-6, "max_rel": 2e-6, "rms": 1e-7, "cosine": 1.0, "argmax": 1.0}
+            | {"tolerance": {"max_rel": 2e-4, "rms": 2e-5, "cosine": 1 - 1e-8}},
+            "provenance": {"device": "a CPU", "threads": 2, "precision": "fp32", "operators": {"CPU": {"MatMul": 7}}}
+            | {"fused": {"SelfAttention": 3}, "dialect": "onnx", "cache": "found", "versions": {"isorun": "1"}}
+            | {"fingerprint": "f00d"},
+            "warmup_runs": 3,
+            "load_average": [0.1, 0.2, 0.3],
+            "notes": ["feeds-0: Cut to 128 tokens"],
+        }
+    return {**found, **more}
+
+
+@pytest.fixture
+def document() -> dict[str, Any]:
+    cells = [
+        cell("slow", "ok", 20.0),
+        cell("quick", "ok", 4.5),
+        cell("wrong", "parity-failed", 1.0, reason="y: rms is 1, above 2e-05"),
+        cell("gone", "unavailable", reason="no device", remedy="Buy one."),
+        cell("dead", "crashed", reason="the process died of SIGSEGV", log="Fatal <b>error</b> & more"),
+        cell("later", "pending"),
+    ]
+    environment = {
+        "cpu": {"model": "a CPU", "architecture": "x86_64", "cores": 4, "usable_cores": 2, "cgroup_quota": 1.5}
+        | {"flags": ["avx2"], "governor": None},
+        "memory_mib": 2048,
+        "load_average": [0.5, 0.4, 0.3],
+        "os": "an OS",
+        "kernel": "6",
+        "python": "CPython 3",
+        "packages": {"isorun": "1"},
+    }
+    return {"schema": 1, "environment": environment, "cells": cells}
+
+
+RUN = {
+    "spec": {"models": {"m": {}}, "reference": {"backend": "reference", "precision": "fp64"}},
+    "created": "2026-11-21T",
+}
+
+
+def test_the_fastest_is_the_fastest_that_is_right(document: dict[str, Any]) -> None:
+    (group,) = view.groups(document)
+    assert group.fastest == "m/8x128/quick/fp32"
+    nothing = copy.deepcopy(document)
+    nothing["cells"] = nothing["cells"][2:]
+    assert view.groups(nothing)[0].fastest is None
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "-"),
+        (0.0, "0"),
+        (0.00012, "1.2e-04"),
+        (0.0123, "0.0123"),
+        (4.567, "4.57"),
+        (99.96, "100"),
+        (78.91, "78.9"),
+        (12345.0, "12,300"),
+        (1, "1.00"),
+    ],
+)
+def test_numbers_have_three_digits(value: float | None, text: str) -> None:
+    assert view.number(value) == text
+
+
+def test_explanations_are_one_line(document: dict[str, Any]) -> None:
+    said = [view.explanation(each) for each in document["cells"]]
+    assert said == [
+        None,
+        None,
+        "y: rms is 1, above 2e-05",
+        "no device. Buy one.",
+        "the process died of SIGSEGV",
+        None,
+    ]
+    assert view.explanation(cell("x", "error", reason="two\n  lines")) == "two lines"
+    assert view.tally(document) == "2 ok, 1 parity-failed, 1 unavailable, 1 crashed, 1 pending"
+
+
+def test_the_terminal_s_table_fits_80_columns(document: dict[str, Any]) -> None:
+    console = Console(width=80, record=True, quiet=False, file=None, color_system=None)
+    with console.capture() as capture:
+        console.print(terminal.render(document))
+    lines = [line.rstrip() for line in capture.get().splitlines()]
+    assert max(map(len, lines)) <= 80
+    assert lines[0].split() == "backend precision p50 ms p90 p99 tokens/s max rel MiB status".split()  # noqa: SIM905
+    assert [line.split()[-1] for line in lines[3:9]] == [
+        "ok",
+        "fastest",
+        "parity-failed",
+        "unavailable",
+        "crashed",
+        "pending",
+    ]
+    assert "m/8x128/gone/fp32: no device. Buy one." in lines
+    assert lines[-1].startswith("2 ok")
+
+
+def test_markdown(document: dict[str, Any]) -> None:
+    text = markdown.render(document)
+    assert "| **quick** | fp32 | 4.50 | 4.95 | - | 228,000 | 250 | 234 | 2.0e-06 | 1.000000 | **ok, fastest** |" in text
+    assert "- gone fp32: no device. Buy one." in text
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert {line.count("|") for line in rows} == {12}
+    awkward = copy.deepcopy(document)
+    awkward["cells"][3]["reason"] = "a | b * c < d"
+    assert r"a \| b \* c \< d" in markdown.render(awkward)
+
+
+def test_html_holds_all_that_it_needs(document: dict[str, Any]) -> None:
+    page = html.render(document, RUN)
+    own = page[: page.index("<script>")] + page[page.index("</head>") :]
+    assert re.findall(r"""(?:src|href)=["']?(?!#)[^"'> ]+""", own) == []
+    assert "@import" not in own
+    assert "plotly.js v" in page
+    assert "Fatal &lt;b&gt;error&lt;/b&gt; &amp; more" in own
+    assert own.count("ok, fastest") == 1
+    assert "no device. Buy one." in own
+    assert "7 MatMul" in own
+    (data,) = re.findall(r"data-plot='([^']*)'", own)
+    rows = json.loads(data.replace("\\u003c", "<"))["rows"]
+    assert [(row["name"], row["right"]) for row in rows] == [
+        ("slow fp32", True),
+        ("quick fp32", True),
+        ("wrong fp32", False),
+    ]
+
+
+def test_a_plot_is_logarithmic_where_latencies_lie_far_apart(document: dict[str, Any]) -> None:
+    (group,) = view.groups(document)
+    plot = html.plot(group)
+    assert plot is not None
+    assert plot["log"]
+    near = view.Group("m", "s", (cell("a", "ok", 5.0), cell("b", "ok", 6.0)), None)
+    assert html.plot(near) == {"rows": html.plot(near)["rows"], "log": False}  # type: ignore[index]
+    assert html.plot(view.Group("m", "s", (cell("a", "pending"),), None)) is None
