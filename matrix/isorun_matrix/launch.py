@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,18 +61,24 @@ def launch(module: str, folder: Path, time_limit: float) -> Exit:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )
-        # Popen.wait with a timeout wakes up to look; a thread that waits without one does not.
-        waiter = threading.Thread(target=process.wait, daemon=True)
-        waiter.start()
+        # Popen.wait with a timeout wakes up to look; a thread that waits without one does not. An event, and not
+        # the thread's own join: Ctrl-C in a join makes Python 3.11 take the thread for finished (bpo-45274).
+        ended = threading.Event()
+        threading.Thread(target=_announce, args=(process, ended), daemon=True).start()
         try:
             let_go()
-            waiter.join(time_limit + _GRACE_SECONDS)
-            timed_out = waiter.is_alive()
+            timed_out = not ended.wait(time_limit + _GRACE_SECONDS)
         finally:
-            if waiter.is_alive():
-                os.killpg(process.pid, signal.SIGKILL)
-                waiter.join()
+            if not ended.is_set():
+                with suppress(ProcessLookupError):  # it has just ended by itself
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
     return Exit(process.returncode, timed_out, time.monotonic() - started, _tail(folder / LOG))
+
+
+def _announce(process: subprocess.Popen[bytes], ended: threading.Event) -> None:
+    process.wait()
+    ended.set()
 
 
 @contextmanager
