@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,15 +26,17 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(work: Callable[[dict[str, Any], Path], dict[str, Any]]) -> None:
-    """Do a job: the command line of a child.
+    """Do a job: the command line of a child, which is the job's folder, the parent's process id, and when the
+    parent began to count (``time.monotonic``).
 
     Args:
         work: takes the job and its folder; returns plain data.
     """
-    folder, parent = Path(sys.argv[1]), int(sys.argv[2])
+    folder, parent, started = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
     _die_with(parent)
     job = json.loads((folder / JOB).read_text())
-    faulthandler.dump_traceback_later(job["time_limit"])
+    # Counted from when the parent began to count, so that the stack is in the log before the end comes.
+    faulthandler.dump_traceback_later(max(0.01, started + job["time_limit"] - time.monotonic()))
     try:
         outcome = {"status": "ok", **work(job, folder)}
     except BackendUnavailable as error:

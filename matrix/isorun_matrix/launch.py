@@ -55,8 +55,8 @@ def launch(module: str, folder: Path, time_limit: float) -> Exit:
             after, with every process that it has started.
     """
     # -P: a folder of the user's that is called onnx must not be taken for the package.
-    command = [sys.executable, "-P", "-X", "faulthandler", "-m", module, str(folder), str(os.getpid())]
     started = time.monotonic()
+    command = [sys.executable, "-P", "-X", "faulthandler", "-m", module, str(folder), str(os.getpid()), str(started)]
     with (folder / LOG).open("wb") as log, _interrupts_held() as let_go:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True

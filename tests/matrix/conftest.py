@@ -12,11 +12,6 @@ FAKES = Path(__file__).parent / "fakes"
 Isorun = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-@pytest.fixture(scope="session")
-def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
 @pytest.fixture
 def environment(cache_dir: Path) -> dict[str, str]:
     """The environment of a command: a cache of the tests' own, and the fake backends beside the real ones."""
@@ -35,7 +30,7 @@ def isorun(command: list[str], environment: dict[str, str]) -> Isorun:
 
     def run(*arguments: object) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
-            [*command, *map(str, arguments)], env=environment, capture_output=True, text=True, timeout=60, check=False
+            [*command, *map(str, arguments)], env=environment, capture_output=True, text=True, timeout=120, check=False
         )
         assert "Traceback" not in done.stderr, done.stderr
         return done

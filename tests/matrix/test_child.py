@@ -24,7 +24,8 @@ child.main(work)
 
 def run(folder: Path, body: str, parent: int | None = None) -> subprocess.CompletedProcess[str]:
     (folder / "job.json").write_text(json.dumps({"time_limit": 20, "say": 5}))
-    arguments = [sys.executable, "-c", WORK.format(body=body), str(folder), str(parent or os.getpid())]
+    arguments = [sys.executable, "-c", WORK.format(body=body), str(folder)]
+    arguments += [str(parent or os.getpid()), str(time.monotonic())]
     return subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=30)
 
 
@@ -65,8 +66,9 @@ def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
     (tmp_path / "job.json").write_text(json.dumps({"time_limit": 60}))
     (tmp_path / "child.py").write_text(WORK.format(body="print('ready', flush=True); import time; time.sleep(60)"))
     parent = """
-import os, subprocess, sys
-child = subprocess.Popen([sys.executable, *sys.argv[1:], str(os.getpid())], stdout=subprocess.PIPE)
+import os, subprocess, sys, time
+command = [sys.executable, *sys.argv[1:], str(os.getpid()), str(time.monotonic())]
+child = subprocess.Popen(command, stdout=subprocess.PIPE)
 child.stdout.readline()
 print(child.pid, flush=True)
 child.wait()
