@@ -42,7 +42,7 @@ def conclude(ended: Exit, folder: Path, time_limit: float) -> dict[str, Any]:
         found["reason"] = "the process ended without a result, as if it were done: something in it called exit(0)"
     elif found["status"] == "ok" and found.get("parity", {}).get("verdict") == "fail":
         found["status"] = "parity-failed"
-        found["reason"] = "; ".join(found["parity"]["reasons"])
+        found["reason"] = found["parity"]["summary"]
     telling = found["status"] in ("crashed", "timeout", "error")
     return {
         "reason": None,

@@ -26,7 +26,8 @@ def check(session: Session, folder: Path, workload: Mapping[str, Any], tolerance
         tolerance: the limits.
 
     Returns:
-        ``verdict``, ``reasons``, the worst of each measure, ``tolerance``, and each of the ``cases``.
+        ``verdict``; ``summary``, why it fails in a line, ``None`` where it passes; the worst of each measure;
+        ``tolerance``; and each of the ``cases`` with all its reasons.
     """
     names = [spec.name for spec in session.get_outputs()]
     cases = {}
@@ -36,15 +37,23 @@ def check(session: Session, folder: Path, workload: Mapping[str, Any], tolerance
         expected = feeds.load(folder / OUTPUTS, case)
         level = workload["token_level"]
         cases[case] = compare(outputs, expected, given.get(MASK_INPUT), tolerance, token_level=level).as_dict()
-    reasons = [f"{case}: {reason}" for case, parity in cases.items() for reason in parity["reasons"]]
+    summary = _summary(cases)
     return {
-        "verdict": "fail" if reasons else "pass",
-        "reasons": reasons,
+        "verdict": "fail" if summary else "pass",
+        "summary": summary,
         **{measure: _worst((parity[measure] for parity in cases.values()), max) for measure in _LARGEST},
         **{measure: _worst((parity[measure] for parity in cases.values()), min) for measure in _SMALLEST},
         "tolerance": vars(tolerance),
         "cases": cases,
     }
+
+
+def _summary(cases: Mapping[str, Mapping[str, Any]]) -> str | None:
+    failing = [case for case, parity in cases.items() if parity["verdict"] == "fail"]
+    if not failing:
+        return None
+    where = "on all feeds" if len(failing) == len(cases) else f"on {', '.join(failing)}, not on the others"
+    return f"{cases[failing[0]]['reasons'][0]} ({where})"
 
 
 def _worst(values: Iterable[float | None], worst: Any) -> float | None:

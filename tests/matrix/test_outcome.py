@@ -27,9 +27,9 @@ def ended(code: int = 0, *, timed_out: bool = False, log: str = "") -> Exit:
         (ended(), {"status": "ok", "parity": {"verdict": "pass"}}, "ok", None),
         (
             ended(),
-            {"status": "ok", "parity": {"verdict": "fail", "reasons": ["a is off", "b too"]}},
+            {"status": "ok", "parity": {"verdict": "fail", "summary": "y is off (on all feeds)"}},
             "parity-failed",
-            "a is off; b too",
+            "y is off (on all feeds)",
         ),
         (ended(), {"status": "unavailable", "reason": "no device", "remedy": "Buy."}, "unavailable", "no device"),
         (ended(-11), None, "crashed", "the process died of SIGSEGV"),

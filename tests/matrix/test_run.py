@@ -30,7 +30,7 @@ backends:
   - {name: fake, label: right, precisions: [fp32, bf16]}
   - fake-broken
 """
-MOODS = ("zeros", "nan", "crash", "crash-at-end", "hang", "exit", "raise", "chatty", "narrow")
+MOODS = ("zeros", "nan", "crash", "crash-at-end", "hang", "exit", "raise", "chatty", "narrow", "left")
 LACKS = ("unavailable", "unsupported")
 
 
@@ -68,8 +68,11 @@ def test_every_way_in_which_a_cell_can_end(isorun: Isorun, tiny: Path, tmp_path:
     expected = {
         "right": ("ok", None),
         "fake-broken": ("unavailable", "its module does not import"),
-        "zeros": ("parity-failed", "feeds-0: last_hidden_state: max_rel is 1, above 0.0002"),
-        "nan": ("parity-failed", "1 of 64 values are NaN or infinite, the first at [0, 0, 0]"),
+        "zeros": ("parity-failed", "last_hidden_state: max_rel is 1, above 0.0002 (on all feeds)"),
+        "nan": (
+            "parity-failed",
+            "last_hidden_state: 1 of 64 values are NaN or infinite, the first at [0, 0, 0] (on all feeds)",
+        ),
         "crash": ("crashed", "the process died of SIGSEGV"),
         "crash-at-end": ("crashed", "the process died of SIGABRT"),
         "hang": ("timeout", "stopped at its time limit of 3 s; its log says where it was"),
@@ -78,6 +81,7 @@ def test_every_way_in_which_a_cell_can_end(isorun: Isorun, tiny: Path, tmp_path:
         "chatty": ("ok", None),
         "unavailable": ("unavailable", "it has no such device"),
         "unsupported": ("unsupported", "fake lacks Gather"),
+        "left": ("parity-failed", "(on mask-left, not on the others)"),
         "narrow": ("error", "fake was asked for fp32 and reports that it computes in bf16"),
     }
     found = {label: (cell["status"], cell["reason"]) for label, cell in cells.items()}

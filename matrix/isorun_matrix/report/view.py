@@ -60,13 +60,15 @@ def measure(cell: Cell, group: str, name: str) -> float | None:
 
 
 def number(value: float | None) -> str:
-    """Three significant digits, thousands apart: 0.123, 4.56, 78.9, 12,300."""
+    """Three significant digits: 0.123, 4.56, 78.9, 12,300, 1.61M."""
     if value is None:
         return NONE
     if value == 0:
         return "0"
     if abs(value) < 1e-3:
         return f"{value:.1e}"
+    if abs(value) >= 999_500:
+        return f"{number(value / 1e6)}M"
     rounded = f"{value:.2e}"
     magnitude = int(rounded.partition("e")[2])
     return f"{float(rounded):,.{max(0, 2 - magnitude)}f}"
