@@ -33,8 +33,11 @@ class FeedChecker:
         self._bounded = [spec for spec in info.inputs if spec.bounds]
         self._checked_indices = self._bounded if indices else []
 
-    def check(self, feeds: Feeds) -> None:
+    def check(self, feeds: Feeds) -> Feeds:
         """Refuse feeds that the model does not take.
+
+        Returns:
+            The feeds, with arrays in the place of lists and Python's numbers, which ONNX Runtime takes too.
 
         Raises:
             InvalidFeeds: with the input by name, what was expected and what came.
@@ -56,9 +59,12 @@ class FeedChecker:
                     if sizes.setdefault(symbol, size) != size or not 0 < size <= most:
                         self._refuse(feeds)
         except (KeyError, AttributeError, TypeError):  # a name is missing, or a feed is no array
+            if isinstance(feeds, Mapping):
+                feeds = self._with_arrays(feeds)
             self._refuse(feeds)
         if self._checked_indices:
             self._check_indices(self._checked_indices, feeds)
+        return feeds
 
     def explain(self, feeds: Feeds) -> None:
         """Look at feeds that have passed :meth:`check` for what the runtime may have stumbled on.
@@ -94,6 +100,20 @@ class FeedChecker:
                     f"Input {spec.name!r} holds {array[tuple(position)]} at [{place}]; "
                     f"the model's table takes {least} to {most}"
                 )
+
+    def _with_arrays(self, feeds: Feeds) -> Feeds:
+        """Arrays for lists and Python's numbers, which have no dtype of their own, where nothing is lost by it."""
+        made = dict(feeds)
+        for name, value in feeds.items():
+            spec = self._specs.get(name)
+            if spec is not None and spec.dtype is not None and isinstance(value, list | tuple | bool | int | float):
+                try:
+                    array = np.asarray(value)
+                except ValueError as error:
+                    raise InvalidFeeds(f"Input {name!r} is a list that makes no array: {error}") from error
+                if np.can_cast(array.dtype, spec.dtype, "same_kind"):
+                    made[name] = array.astype(spec.dtype)
+        return made
 
     def _refuse(self, feeds: Feeds) -> None:
         """Say what is wrong with the feeds; return where nothing is (an optional input was left out)."""

@@ -140,6 +140,7 @@ class Session:
         Args:
             output_names: the outputs wanted, in that order; ``None`` (or none) for all.
             input_feed: input name to ``numpy.ndarray``, of the dtypes and shapes that ``get_inputs()`` gives.
+                Lists and Python's numbers are made arrays of the input's dtype, where nothing is lost by it.
             run_options: there for the calling convention; anything but ``None`` is refused.
 
         Returns:
@@ -151,7 +152,7 @@ class Session:
         """
         if self._closed or run_options is not None:
             self._refuse(run_options)
-        self._checker.check(input_feed)
+        input_feed = self._checker.check(input_feed)
         if output_names:
             self._checker.check_outputs(output_names)
         else:

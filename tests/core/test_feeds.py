@@ -201,11 +201,25 @@ def test_bounds_below_zero_and_other_dtypes(dtype, index, fits):
 
 
 @pytest.mark.parametrize(
-    "value", [[[1, 2]], ((1, 2),), 3, 2.5, "text", None, b"bytes", memoryview(b"ab"), object(), {"a": 1}]
+    "value", ["text", None, b"bytes", memoryview(b"ab"), object(), {"a": 1}, ["text"], [[1j]]]
 )
 @pytest.mark.parametrize("name", ["input_ids", "scale"])
 def test_what_is_no_array(name, value):
     refused({**make(), name: value}, f"Input {name!r} takes a numpy.ndarray", type(value).__name__, "numpy.asarray")
+
+
+def test_lists_and_numbers_become_arrays_where_nothing_is_lost():
+    spec = TensorSpec("x", "tensor(float)", ("n",)), TensorSpec("n", "tensor(int64)", ())
+    checker = FeedChecker(ModelInfo(spec, (), 17), indices=True)
+    given = checker.check({"x": [1, 2.5], "n": 3})
+    assert (given["x"].dtype, given["x"].tolist(), given["n"].dtype) == (np.float32, [1, 2.5], np.int64)
+    for wrong, said in (
+        ({"x": [1.0], "n": 2.5}, "Input 'n' takes a numpy.ndarray of int64; a float came"),
+        ({"x": [[1.0], [2.0, 3.0]], "n": 3}, "Input 'x' is a list that makes no array"),
+        ({"x": [[1.0]], "n": 3}, "Input 'x' takes 1 dimensions"),
+    ):
+        with pytest.raises(InvalidFeeds, match=said):
+            checker.check(wrong)
 
 
 @pytest.mark.parametrize("feeds", [None, 3, "input_ids", [1, 2, 3], (), np.zeros((2, 5)), [("input_ids", 1)]])
