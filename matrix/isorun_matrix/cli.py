@@ -1,4 +1,4 @@
-"""Compare backends from a YAML file: is each one right, how fast is it, and what ran."""
+"""Compare backends from a YAML file: parity, latency, provenance."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SpecFile = Annotated[Path, typer.Argument(metavar="SPEC", help="A YAML file: see
 
 @app.callback()
 def _matrix() -> None:
-    """Compare backends from a YAML file: is each one right, how fast is it, and what ran."""
+    """Compare backends from a YAML file: parity, latency, provenance."""
 
 
 @app.command()
@@ -61,6 +61,7 @@ def run(
             f"Stopped. What is measured is kept; go on with:\n  isorun matrix run {spec} --out {folder.path} --resume"
         )
         raise typer.Exit(_INTERRUPTED) from None
+    watcher.say("")
     _print(document)
     watcher.say(f"More: isorun matrix report {folder.path} --format html --output report.html")
     if code := _exit_code(document):

@@ -114,6 +114,14 @@ def test_numbers_have_three_digits(value: float | None, text: str) -> None:
     assert view.number(value) == text
 
 
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "-"), (1.0, "1.000000"), (1 - 8e-13, "1 - 8e-13"), (0.99974, "0.999740"), (-1, "-1.000000")],
+)
+def test_cosines(value: float | None, text: str) -> None:
+    assert view.cosine(value) == text
+
+
 def test_explanations_are_one_line(document: dict[str, Any]) -> None:
     said = [view.explanation(each) for each in document["cells"]]
     assert said == [

@@ -80,8 +80,10 @@ def error(value: float | None) -> str:
 
 
 def cosine(value: float | None) -> str:
-    """A cosine to six places."""
-    return NONE if value is None else f"{value:.6f}"
+    """A cosine to six places, or how far it is from 1 where that takes more: 0.999742, 1 - 8e-13."""
+    if value is None:
+        return NONE
+    return f"1 - {1 - value:.0e}" if 0 < 1 - value < 5e-7 else f"{value:.6f}"
 
 
 def status(cell: Cell, group: Group) -> str:
