@@ -15,8 +15,8 @@ import numpy as np
 
 from isorun.backend import Backend, Executable, runtime_errors
 from isorun.errors import BackendFailed, UnsupportedModel
+from isorun.hardware import cpu_name
 from isorun.types import Capabilities, CompileConfig, Feeds, LoweredModel, RuntimeReport
-from isorun_backends.hardware import cpu_name
 
 if TYPE_CHECKING:
     import onnx

@@ -11,6 +11,7 @@ from typing import Any
 
 from isorun import registry
 from isorun.errors import BackendUnavailable
+from isorun.hardware import cpu_flags, cpu_name
 from isorun.threads import cgroup_quota, usable_cores
 
 _FLAGS = (
@@ -27,11 +28,10 @@ def collect(backends: Iterable[str]) -> dict[str, Any]:
     Args:
         backends: names of those whose runtimes' versions are wanted.
     """
-    cpu = _cpuinfo()
-    flags = set(cpu.get("flags", cpu.get("Features", "")).split())
+    flags = cpu_flags()
     return {
         "cpu": {
-            "model": cpu.get("model name") or platform.processor() or platform.machine(),
+            "model": cpu_name(),
             "architecture": platform.machine(),
             "cores": os.cpu_count(),
             "usable_cores": usable_cores(),
@@ -64,14 +64,6 @@ def packages(backends: Iterable[str]) -> dict[str, str]:
         if runtime is not None:
             found[name] = runtime
     return found
-
-
-def _cpuinfo() -> dict[str, str]:
-    path = Path("/proc/cpuinfo")
-    if not path.is_file():
-        return {}
-    lines = path.read_text().partition("\n\n")[0].splitlines()
-    return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
 
 
 def _memory_mib() -> int:

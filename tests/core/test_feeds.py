@@ -200,9 +200,7 @@ def test_bounds_below_zero_and_other_dtypes(dtype, index, fits):
             checker.check(feeds)
 
 
-@pytest.mark.parametrize(
-    "value", ["text", None, b"bytes", memoryview(b"ab"), object(), {"a": 1}, ["text"], [[1j]]]
-)
+@pytest.mark.parametrize("value", ["text", None, b"bytes", memoryview(b"ab"), object(), {"a": 1}, ["text"], [[1j]]])
 @pytest.mark.parametrize("name", ["input_ids", "scale"])
 def test_what_is_no_array(name, value):
     refused({**make(), name: value}, f"Input {name!r} takes a numpy.ndarray", type(value).__name__, "numpy.asarray")

@@ -24,4 +24,5 @@ def cpu_name() -> str:
 
 def cpu_flags() -> frozenset[str]:
     """The processor's features by Linux's names, such as ``avx512_bf16``; empty where the system does not tell."""
-    return frozenset(_cpuinfo().get("flags", "").split())
+    known = _cpuinfo()
+    return frozenset(known.get("flags", known.get("Features", "")).split())

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from isorun_backends import hardware
+from isorun import hardware
 
 
 def test_the_processor_has_a_name():
