@@ -6,9 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 import tiny
 from isorun.cache import ENVIRONMENT_VARIABLE
+
+settings.register_profile("gate", deadline=None)  # how long an example takes is the machine's affair
+settings.load_profile("gate")
 
 
 @pytest.fixture(scope="session", autouse=True)
