@@ -1,0 +1,413 @@
+"""No work for padding: a rewrite of the fused form in which dense layers run over real tokens alone.
+
+What belongs to a token has the shape (B, S, ...) in the fused form. Here it has the shape (1, T, ...): the T
+tokens that are kept, those of all rows side by side. Dense layers, normalization and activations treat
+each token alike and stay as they are. For the attention core the tokens go back to their rows, and so they do
+at the outputs.
+
+Kept are the positions with a mask other than 0, and besides:
+
+- every position of a row without any key: such a row attends to all its positions alike;
+- position 0 and every other position that the graph reads by its number, as a pooler does.
+
+So whatever a sequence-level output is made from is there, whatever the mask, and the output is unchanged.
+Outputs with a value for each token are zero where the mask is 0.
+
+A graph that reads hidden states in another way (their plain mean, say) would see that the padding is gone:
+it is refused, by the name of the node that does so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from isorun.errors import UnsupportedModel
+from isorun.graph import functions
+
+# Operators that make each token's output from the same token's inputs.
+_ELEMENTWISE = frozenset(("Cast", "Erf", "Gelu", "Identity", "Relu", "Sigmoid", "Sqrt", "Tanh"))
+_ARITHMETIC = frozenset(("Add", "Div", "Mul", "Pow", "Sub"))
+_FUSED = {"BiasGelu": 1, "BiasGeluTanh": 1, "SkipLayerNormalization": 2}  # and how many inputs are tokens'
+# Operators that keep a mask's zeros where they are.
+_PASS_ON = frozenset(("Cast", "Expand", "Identity", "Unsqueeze"))
+_MOST_POSITIONS = 16  # read by number; one that reads more is no pooler
+
+
+def remove(model: ir.Model) -> str | None:
+    """Rewrite a model in the fused form, in place, so that only the attention core works on padding.
+
+    Args:
+        model: a graph with operators of the domain ``isorun.fused``.
+
+    Returns:
+        The graph's input that the key mask is made from, int64 (B, S) with 0 for padding; ``None`` where the
+        mask is made in another way.
+
+    Raises:
+        UnsupportedModel: the graph does something for which its padding has to be there. The model is half
+            rewritten then, and of no more use.
+    """
+    return _Removal(model).run()
+
+
+class _Removal:
+    """One rewrite.
+
+    ``_packed`` holds the values that have the shape (1, T, ...) by now, each with its rank. ``_kept`` (1, T)
+    is where the kept tokens are among all B S of them; ``_rows`` (B, S) is, for every position, where its
+    token is among the kept ones. For a position that is not kept it is the one kept last before it: of the
+    same row, since position 0 always is.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        self._model = model
+        self._graph = model.graph
+        self._mask = _key_mask(model.graph)
+        self._packed: dict[ir.Value, int] = {}
+        self._kept, self._rows, self._attends = (
+            ir.Value(name=f"padding.{name}") for name in ("kept", "rows", "attends")
+        )
+        self._positions = {0}
+        self._made: dict[tuple[str, ir.Value], ir.Value] = {}
+        self._constants: dict[tuple[int, ...] | int, ir.Value] = {}
+
+    def run(self) -> str | None:
+        outputs = [(value, value.name, value.shape, value.type) for value in self._graph.outputs]
+        for node in list(self._graph):
+            if _is_fused(node, "EmbedLayerNormalization"):
+                self._embed(node)
+            elif _is_fused(node, "SelfAttention"):
+                self._attend(node)
+            elif any(value in self._packed for value in node.inputs):
+                rank = self._rank_by_token(node)
+                if rank is not None:
+                    for value in node.outputs:
+                        self._pack(value, rank)
+                elif not self._read_positions(node):
+                    self._restore_inputs(node)
+        for index, (value, name, shape, kind) in enumerate(outputs):
+            if value in self._packed:
+                value.name = f"{name}.packed"
+                given = self._restored(value)
+                given.name, given.shape, given.type = name, shape, kind
+                self._graph.outputs[index] = given
+        self._index()
+        self._graph.sort()
+        self._carry_bodies()
+        source = _source(self._mask)
+        return source.name if source.is_graph_input() else None
+
+    def _pack(self, value: ir.Value, rank: int) -> None:
+        self._packed[value] = rank
+        value.shape = None
+
+    def _embed(self, node: ir.Node) -> None:
+        for index in range(3):  # token ids, token types, positions: (B, S) or what broadcasts to it
+            ids = node.inputs[index]
+            if ids is not None:
+                node.replace_input_with(index, self._once("ids", ids))
+        self._pack(node.outputs[0], 3)
+
+    def _attend(self, node: ir.Node) -> None:
+        """The product with Q, K and V over tokens, the attention core over rows."""
+        hidden, _, weight, bias, *rest = node.inputs
+        if rest:
+            raise UnsupportedModel(f"Padding cannot be removed: {_name(node)} has a bias on its scores")
+        if hidden not in self._packed:
+            raise UnsupportedModel(
+                f"Padding cannot be removed: {_name(node)} does not read what an EmbedLayerNormalization began"
+            )
+        name = _name(node)
+        product = self._node("MatMul", f"{name}.product", [hidden, weight])
+        biased = self._node("Add", f"{name}.biased", [product, bias])
+        # A token's Q, K and V lie side by side: as rows of one table they are its rows 3 t, 3 t + 1, 3 t + 2.
+        width = self._ints((-1, _columns(weight) // 3))
+        table = self._node("Reshape", f"{name}.table", [biased, width])
+        parts = [
+            self._node("Gather", f"{name}.{part}", [table, self._once(part, self._rows)], axis=0)
+            for part in ("query", "key", "value")
+        ]
+        context = self._node(
+            "AttentionCore",
+            f"{name}.core",
+            [*parts, self._mask],
+            domain=functions.DOMAIN,
+            num_heads=node.attributes["num_heads"].as_int(),
+        )
+        flat = self._node("Reshape", f"{name}.flat", [context, width])
+        packed = self._node("Gather", f"{name}.packed", [flat, self._kept], axis=0)
+        self._pack(packed, 3)
+        self._replace(node, packed)
+
+    def _rank_by_token(self, node: ir.Node) -> int | None:
+        """The rank of a node's outputs where it treats every token alike; ``None`` where it does not."""
+        rank = max(self._packed[value] for value in node.inputs if value in self._packed)
+        if functions.is_fused(node):
+            tokens = node.inputs[: _FUSED.get(node.op_type, 0)]
+            return rank if tokens and all(value in self._packed for value in tokens) else None
+        if node.domain != "":
+            return None
+        if node.op_type in _ELEMENTWISE:
+            return rank
+        if node.op_type in _ARITHMETIC:
+            return rank if all(self._alike(value, rank) for value in node.inputs) else None
+        if node.inputs[0] not in self._packed:
+            return None
+        operands = [_array(value) for value in node.inputs[1:]]
+        if any(operand is None for operand in operands):
+            return None
+        match node.op_type:
+            case "MatMul":
+                alike = rank == 3 and _dimensions(node.inputs[1]) == 2
+            case "LayerNormalization":
+                alike = rank == 3 and _axis(node, rank, -1) == 2
+            case "Softmax" | "LogSoftmax":
+                alike = _axis(node, rank, -1) >= 2
+            case "Split":
+                alike = _axis(node, rank, 0) >= 2
+            case "Gather":
+                alike = _axis(node, rank, 0) >= 2
+                rank += _dimensions(node.inputs[1]) - 1
+            case "Squeeze":
+                axes = _integers(node.inputs[1]) if operands else []
+                alike = bool(axes) and all(axis % rank >= 2 for axis in axes)
+                rank -= len(axes)
+            case _:
+                alike = False
+        return rank if alike else None
+
+    def _alike(self, value: ir.Value | None, rank: int) -> bool:
+        """Whether an operand is packed, or a constant that is the same for every token."""
+        if value in self._packed:
+            return self._packed[value] == rank
+        constant = _array(value)
+        if constant is None:
+            return False
+        shape = list(constant.shape)
+        return len(shape) <= rank and all(size == 1 for size in shape[: max(0, len(shape) - rank + 2)])
+
+    def _read_positions(self, node: ir.Node) -> bool:
+        """Have a node that reads positions by their numbers read those tokens; whether it is such a node."""
+        value = node.inputs[0]
+        if node.domain != "" or value not in self._packed:
+            return False
+        assert value is not None
+        rank = self._packed[value]
+        if node.op_type == "Gather" and _axis(node, rank, 0) == 1:
+            numbers = _integers(node.inputs[1])
+        elif node.op_type == "Slice":
+            numbers = _sliced(node, rank)
+        else:
+            return False
+        if not 0 < len(numbers) <= _MOST_POSITIONS:
+            return False
+        self._positions.update(numbers)
+        inputs = [self._rows, *node.inputs[1:]]
+        name = f"{_name(node)}.rows"
+        rows = (
+            self._node("Gather", name, inputs, axis=1)
+            if node.op_type == "Gather"
+            else self._node("Slice", name, inputs)
+        )
+        read = self._node("Gather", f"{_name(node)}.tokens", [self._once("table", value), rows], axis=0)
+        self._replace(node, read)
+        return True
+
+    def _restore_inputs(self, node: ir.Node) -> None:
+        """Give a node rows again, with zeros for padding, where it cannot see the difference."""
+        shape = node.op_type == "Shape" and node.domain == ""
+        masked = node.op_type == "Mul" and node.domain == "" and any(map(self._is_mask, node.inputs))
+        if not shape and not masked:
+            raise UnsupportedModel(
+                f"Padding cannot be removed: {_name(node)} ({node.op_type}) may read the hidden states of padding"
+            )
+        for index, value in enumerate(node.inputs):
+            if value is not None and value in self._packed:
+                node.replace_input_with(index, self._restored(value))
+
+    def _is_mask(self, value: ir.Value | None) -> bool:
+        """Whether a factor of hidden states is the mask, at most cast and spread over the hidden dimension."""
+        spread = False
+        while value is not None and (node := value.producer()) is not None:
+            if node.domain != "" or node.op_type not in _PASS_ON:
+                break
+            if node.op_type == "Unsqueeze":
+                spread = _integers(node.inputs[1]) in ([-1], [2])
+                if not spread:
+                    return False
+            value = node.inputs[0]
+        return spread and value is _source(self._mask)
+
+    def _restored(self, value: ir.Value) -> ir.Value:
+        """(1, T, ...) -> (B, S, ...) with zeros where the mask is 0."""
+        return self._once("restored", value)
+
+    def _once(self, what: str, value: ir.Value) -> ir.Value:
+        """What is made from a value the first time that it is asked for."""
+        if (what, value) not in self._made:
+            self._made[what, value] = self._make(what, value, f"{value.name}.{what}")
+        return self._made[what, value]
+
+    def _make(self, what: str, value: ir.Value, name: str) -> ir.Value:
+        if what == "ids":  # what broadcasts to (B, S) -> (1, T)
+            whole = self._node("Expand", f"{name}.whole", [value, self._once("shape", self._mask)])
+            flat = self._node("Reshape", f"{name}.flat", [whole, self._ints((-1,))])
+            return self._node("Gather", name, [flat, self._kept], axis=0)
+        if what == "table":  # (1, T, ...) -> (T, ...)
+            return self._node("Squeeze", name, [value, self._ints((0,))])
+        if what == "restored":
+            rows = self._node("Gather", f"{name}.rows", [self._once("table", value), self._rows], axis=0)
+            real, rank = self._attends, self._packed[value]
+            if rank > 2:
+                real = self._node("Unsqueeze", f"{name}.real", [real, self._ints(tuple(range(2, rank)))])
+            zero = self._node("CastLike", f"{name}.zero", [self._ints(0), value])
+            return self._node("Where", name, [real, rows, zero])
+        if what == "shape":
+            return self._node("Shape", name, [value])
+        if what == "thrice":
+            return self._node("Mul", name, [value, self._ints(3)])
+        # the row of a token's query, key or value in the table of all three
+        part = ("query", "key", "value").index(what)
+        thrice = self._once("thrice", value)
+        return thrice if part == 0 else self._node("Add", name, [thrice, self._ints(part)])
+
+    def _index(self) -> None:
+        """What is kept, and where: now that it is known which positions the graph reads."""
+        boolean, integer = int(ir.DataType.BOOL), int(ir.DataType.INT64)
+        mask, shape = self._mask, self._once("shape", self._mask)
+        attends = self._node("Cast", "padding.attends", [mask], output=self._attends, to=boolean)
+        ones = self._node("Cast", "padding.ones", [attends], to=integer)
+        keys = self._node("ReduceSum", "padding.keys", [ones, self._ints((1,))], keepdims=1)
+        keyless = self._node("Equal", "padding.keyless", [keys, self._ints(0)])
+        kept = self._node("Or", "padding.attends_or_keyless", [attends, keyless])
+        length = self._node("Gather", "padding.length", [shape, self._ints(1)], axis=0)
+        numbers = self._node("Range", "padding.numbers", [self._ints(0), length, self._ints(1)])
+        for position in sorted(self._positions):
+            number = self._ints(position)
+            if position < 0:
+                number = self._node("Add", f"padding.number.{position}", [length, number])
+            there = self._node("Equal", f"padding.there.{position}", [numbers, number])
+            kept = self._node("Or", f"padding.kept.{position}", [kept, there])
+        flat = self._node("Reshape", "padding.flat", [kept, self._ints((-1,))])
+        self._node("NonZero", "padding.kept", [flat], output=self._kept)
+        each = self._node("Cast", "padding.each", [flat], to=integer)
+        count = self._node("CumSum", "padding.count", [each, self._ints(0)])
+        last = self._node("Sub", "padding.last", [count, self._ints(1)])
+        self._node("Reshape", "padding.rows", [last, shape], output=self._rows)
+
+    def _carry_bodies(self) -> None:
+        """The functions that the fused form calls by now, for readers that do not know the domain."""
+        called = {node.op_type for node in self._graph if functions.is_fused(node)}
+        for identifier in [each for each in self._model.functions if each[0] == functions.DOMAIN]:
+            del self._model.functions[identifier]
+        for name, body in functions.functions(functions.BODIES).items():
+            if name in called:
+                self._model.functions[body.identifier()] = body
+
+    def _replace(self, node: ir.Node, value: ir.Value) -> None:
+        """Put a value in the place of a node's only output."""
+        old = node.outputs[0]
+        if value not in self._packed:
+            value.shape, value.type = old.shape, old.type
+        name, old.name = old.name, None
+        old.replace_all_uses_with(value, replace_graph_outputs=True)
+        self._graph.remove(node, safe=True)
+        value.name = name
+
+    def _ints(self, values: tuple[int, ...] | int) -> ir.Value:
+        """A constant, int64: a scalar or of one dimension."""
+        if values not in self._constants:
+            name = "padding.constant." + "_".join(map(str, values if isinstance(values, tuple) else ("scalar", values)))
+            tensor = ir.tensor(np.array(values, np.int64), name=name)
+            shape = ir.Shape(np.shape(values))
+            value = ir.Value(name=name, const_value=tensor, shape=shape, type=ir.TensorType(tensor.dtype))
+            self._graph.initializers.add(value)
+            self._constants[values] = value
+        return self._constants[values]
+
+    def _node(
+        self,
+        kind: str,
+        name: str,
+        inputs: Sequence[ir.Value | None],
+        domain: str = "",
+        output: ir.Value | None = None,
+        **attributes: int,
+    ) -> ir.Value:
+        node = ir.node(kind, list(inputs), attributes, domain=domain, name=name, outputs=[output] if output else None)
+        self._graph.append(node)
+        node.outputs[0].name = name
+        return node.outputs[0]
+
+
+def _key_mask(graph: ir.Graph) -> ir.Value:
+    """The mask of all the attention layers."""
+    masks = {node.inputs[1] for node in graph if _is_fused(node, "SelfAttention")}
+    if not masks:
+        raise UnsupportedModel("Padding cannot be removed: the model has no SelfAttention of the fused form")
+    mask = masks.pop()
+    if masks or mask is None:
+        raise UnsupportedModel("Padding cannot be removed: not all layers have the same key mask")
+    return mask
+
+
+def _source(value: ir.Value) -> ir.Value:
+    """What a mask is cast from."""
+    while (node := value.producer()) is not None and node.domain == "" and node.op_type in ("Cast", "Identity"):
+        assert node.inputs[0] is not None
+        value = node.inputs[0]
+    return value
+
+
+def _is_fused(node: ir.Node, kind: str) -> bool:
+    return functions.is_fused(node) and node.op_type == kind
+
+
+def _name(node: ir.Node) -> str:
+    return node.name or node.outputs[0].name or node.op_type
+
+
+def _array(value: ir.Value | None) -> ir.TensorProtocol | None:
+    """A constant; its data is read only where it is asked for."""
+    return None if value is None else ir.convenience.get_const_tensor(value)
+
+
+def _dimensions(value: ir.Value | None) -> int:
+    tensor = _array(value)
+    return 0 if tensor is None else len(tensor.shape)
+
+
+def _columns(weight: ir.Value | None) -> int:
+    """The width of a dense layer's output."""
+    tensor = _array(weight)
+    if tensor is None:
+        raise UnsupportedModel("Padding cannot be removed: the weights of an attention layer are not constants")
+    return int(tensor.shape[1])  # type: ignore[arg-type]  # a tensor's dimensions are numbers
+
+
+def _integers(value: ir.Value | None) -> list[int]:
+    """A small constant's numbers; empty where it is no constant."""
+    tensor = _array(value)
+    if tensor is None or tensor.size > _MOST_POSITIONS:
+        return []
+    return [int(number) for number in tensor.numpy().reshape(-1)]
+
+
+def _axis(node: ir.Node, rank: int, default: int) -> int:
+    axis = node.attributes["axis"].as_int() if "axis" in node.attributes else default
+    return axis % rank
+
+
+def _sliced(node: ir.Node, rank: int) -> list[int]:
+    """The positions that a Slice reads; empty where they are not known or it cuts another dimension."""
+    start, stop, axes, *steps = (_integers(value) for value in node.inputs[1:])
+    known = len(start) == len(stop) == len(axes) == 1 and steps in ([], [[1]])
+    if not known or axes[0] % rank != 1:
+        return []
+    first, last = start[0], stop[0]
+    if first < 0 <= last or last - first > _MOST_POSITIONS:
+        last = 0 if first < 0 and last > 2**31 - 2 and -first <= _MOST_POSITIONS else first  # to the end, or unknown
+    return list(range(first, last))
