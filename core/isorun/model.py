@@ -37,6 +37,19 @@ class ModelSource:
     fingerprint: str
 
 
+@dataclass(frozen=True, slots=True)
+class Padding:
+    """What can be done about a model's padding.
+
+    Attributes:
+        mask: the input that says which tokens are real, 0 for padding; ``None`` where no input says so.
+        refusal: why padding cannot be removed; empty where it can.
+    """
+
+    mask: str | None
+    refusal: str = ""
+
+
 def open_model(model: str | os.PathLike[str] | bytes | onnx.ModelProto, cache: Cache) -> ModelSource:
     """Find a model and name it.
 
@@ -65,22 +78,30 @@ def open_model(model: str | os.PathLike[str] | bytes | onnx.ModelProto, cache: C
     return ModelSource(path, cache.fingerprint(lambda: _files_of(path), path))
 
 
-def lower(source: ModelSource, dialects: tuple[str, ...], cache: Cache) -> LoweredModel:
+def lower(source: ModelSource, dialects: tuple[str, ...], cache: Cache, *, packed: bool = False) -> LoweredModel:
     """The model in the first of a backend's dialects that it can be brought to.
 
     A model without fused operators is handed on as it came, under the dialect ``onnx``.
 
+    Args:
+        source: the model.
+        dialects: the backend's, in order of preference.
+        cache: where lowered models are kept.
+        packed: whether to remove the work that padding costs (:mod:`isorun.graph.padding`).
+
     Raises:
-        UnsupportedModel: none of the dialects can express it.
+        UnsupportedModel: none of the dialects can express it, or its padding cannot be removed.
         InvalidModel: it cannot be read.
     """
     info, described = inspect(source, cache)
+    if packed and (refusal := padding(source, cache).refusal):
+        raise UnsupportedModel(refusal)
     if not info.fused:
         return LoweredModel(source.path, _PLAIN, source.fingerprint, info, described)
     refusals = []
     for dialect in dialects:
         try:
-            return _lower(source, dialect, info, cache)
+            return _lower(source, dialect, info, cache, packed=packed)
         except UnsupportedModel as error:
             refusals.append(error)
     raise UnsupportedModel(
@@ -101,17 +122,36 @@ def inspect(source: ModelSource, cache: Cache) -> tuple[ModelInfo, bool]:
     return _info(entry.meta), entry.found
 
 
-def _lower(source: ModelSource, dialect: str, info: ModelInfo, cache: Cache) -> LoweredModel:
+def padding(source: ModelSource, cache: Cache) -> Padding:
+    """Whether the work that padding costs can be removed from a model."""
+
+    def make(_: Path) -> dict[str, Any]:
+        from isorun.graph import files
+        from isorun.graph import padding as removal
+
+        try:
+            return asdict(Padding(removal.remove(files.read(source.path))))
+        except UnsupportedModel as error:
+            return asdict(Padding(None, str(error)))
+
+    return Padding(**cache.get_or_make("padding", _key(source.fingerprint), make).meta)
+
+
+def _lower(source: ModelSource, dialect: str, info: ModelInfo, cache: Cache, *, packed: bool) -> LoweredModel:
     def make(folder: Path) -> dict[str, Any]:
         from isorun.graph import files
         from isorun.graph import lower as lowering
+        from isorun.graph import padding as removal
 
-        lowered = lowering.lower(files.read(source.path), dialect)
+        graph = files.read(source.path)
+        if packed:
+            removal.remove(graph)
+        lowered = lowering.lower(graph, dialect)
         lowered.metadata_props.clear()  # the session answers from the model as given; a tokenizer is no runtime's
         files.write(lowered, folder / _FILE, beside_above=0)
         return {"opset": lowered.graph.opset_imports[""]}
 
-    entry = cache.get_or_make("lowered", _key(source.fingerprint, dialect), make)
+    entry = cache.get_or_make("lowered", _key(source.fingerprint, dialect, *(("packed",) if packed else ())), make)
     return LoweredModel(entry.folder / _FILE, dialect, source.fingerprint, info, entry.found)
 
 

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from isorun import model as models
+from isorun import padding as paddings
 from isorun import registry
 from isorun.backend import Backend, Executable
 from isorun.binding import IOBinding
@@ -69,6 +70,9 @@ class Session:
             as asked is passed over, and ``provenance.passed_over`` says why; a single name is taken or refused.
         device: one of the backend's devices; ``None`` for its first.
         precision: what to compute in: ``"fp32"``, ``"bf16"``, ``"fp64"``. It is what is asked for or an error.
+        padding: ``"remove"`` runs dense layers over real tokens alone; ``"keep"`` runs the graph as it came;
+            ``"auto"`` removes padding from every batch that has some, where that is known to pay. Wherever
+            it is removed, outputs with a value for each token are zero at the positions that the mask leaves out.
         threads: how many threads a run may use; ``None`` for the cores that this process may use
             (CPU affinity and cgroup quota).
         options: the backend's own settings; ``isorun backends`` lists them.
@@ -90,15 +94,17 @@ class Session:
         *,
         device: str | None = None,
         precision: str = "fp32",
+        padding: str = "auto",
         threads: int | None = None,
         options: Mapping[str, Any] | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         if threads is not None and threads < 1:
             raise ValueError(f"threads is {threads}; a run needs at least 1, and None takes what is there")
+        paddings.check(padding)
         cache = Cache(cache_dir)
         source = models.open_model(model, cache)
-        chosen = _Choice(device, precision, threads or usable_cores(), dict(options or {}))
+        chosen = _Choice(device, precision, threads or usable_cores(), dict(options or {}), padding)
         self._passed_over: list[tuple[str, str]] = []
         self._backend, self._model, self._config, self._executable = self._resolve(source, backend, chosen, cache)
         capabilities = self._backend.capabilities
@@ -122,8 +128,8 @@ class Session:
             try:
                 candidate = registry.get(name)
                 config = chosen.check(candidate)
-                lowered = models.lower(source, candidate.capabilities.dialects, cache)
-                return candidate, lowered, config, candidate.compile(lowered, config)
+                lowered, executable = paddings.compile_model(candidate, source, config, chosen.padding, cache)
+                return candidate, lowered, config, executable
             except (BackendNotFound, BackendUnavailable, UnsupportedModel, BackendFailed) as error:
                 if single:
                     raise
@@ -304,6 +310,7 @@ class _Choice(NamedTuple):
     precision: str
     threads: int
     options: dict[str, Any]
+    padding: str
 
     def check(self, backend: Backend) -> CompileConfig:
         """The same, once this backend is known to be here and to offer it."""

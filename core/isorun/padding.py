@@ -1,0 +1,157 @@
+"""Which graph a session runs: the one that works on padding, the one that does not, or each where it pays.
+
+``isorun.graph.padding`` says what removing padding means. The packed graph is slower by a few per cent where
+there is none, so with ``padding="auto"`` every run looks at its mask: a batch without padding takes the graph
+as it came, any other the packed one. The packed graph is made and compiled when the first batch needs it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from isorun import model as models
+from isorun.backend import Backend, Binding, Executable
+from isorun.cache import Cache
+from isorun.errors import UnsupportedModel, did_you_mean
+from isorun.types import CompileConfig, Feeds, LoweredModel, RuntimeReport
+
+CHOICES = ("auto", "keep", "remove")
+
+
+def check(padding: str) -> None:
+    """Refuse what is none of :data:`CHOICES`."""
+    if padding not in CHOICES:
+        raise ValueError(f"padding is {padding!r}{did_you_mean(str(padding), CHOICES)}")
+
+
+def compile_model(
+    backend: Backend, source: models.ModelSource, config: CompileConfig, padding: str, cache: Cache
+) -> tuple[LoweredModel, Executable]:
+    """Lower a model for a backend and compile it, with its padding kept, removed, or either as a batch needs.
+
+    Raises:
+        UnsupportedModel: padding is to be removed and the graph does not allow it, or the backend has no
+            implementation of some operator.
+        BackendUnavailable, BackendFailed: as :meth:`isorun.backend.Backend.compile` says.
+    """
+    dialects = backend.capabilities.dialects
+
+    def packed() -> tuple[LoweredModel, Executable]:
+        lowered = models.lower(source, dialects, cache, packed=True)
+        return lowered, backend.compile(lowered, config)
+
+    if padding == "remove":
+        lowered, executable = packed()
+        return lowered, Noted(executable, {"asked": padding, "removed": "always"})
+    lowered = models.lower(source, dialects, cache)
+    executable = backend.compile(lowered, config)
+    if padding == "keep" or not lowered.info.fused:
+        return lowered, executable
+    if not backend.capabilities.dynamic_shapes or config.device != "cpu":
+        return lowered, Noted(executable, {"asked": padding, "removed": "never: not known to pay on this backend"})
+    known = models.padding(source, cache)
+    if known.mask is None:
+        reason = known.refusal or "The key mask is not made from one of the model's inputs"
+        return lowered, Noted(executable, {"asked": padding, "removed": f"never: {reason}"})
+    return lowered, Choosing(executable, lambda: packed()[1], known.mask)
+
+
+class Noted(Executable):
+    """An executable whose report says what is done about padding."""
+
+    def __init__(self, executable: Executable, note: Mapping[str, Any]) -> None:
+        self._executable = executable
+        self._note = note
+        self.run = executable.run  # type: ignore[method-assign]  # no call in between: every microsecond counts
+        self.bind = executable.bind  # type: ignore[method-assign]
+
+    def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
+        raise NotImplementedError  # replaced by the executable's own
+
+    def report(self) -> RuntimeReport:
+        report = self._executable.report()
+        return replace(report, details={**report.details, "padding": dict(self._note)})
+
+    def close(self) -> None:
+        self._executable.close()
+
+
+class Choosing(Executable):
+    """Two executables of one model: as it came, and packed. The mask of each run says which.
+
+    Args:
+        padded: the model as it came.
+        make_packed: compiles the packed one. Called once, by the first run that needs it.
+        mask: the name of the input that has 0 for padding.
+    """
+
+    def __init__(self, padded: Executable, make_packed: Callable[[], Executable], mask: str) -> None:
+        self._padded = padded
+        self._make_packed = make_packed
+        self._mask = mask
+        self._packed: Executable | None = None
+        self._refusal = ""
+        self._lock = threading.Lock()
+
+    def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
+        mask = feeds[self._mask]
+        if np.count_nonzero(mask) == mask.size:
+            return self._padded.run(output_names, feeds)
+        return (self._packed or self.packed()).run(output_names, feeds)
+
+    def packed(self) -> Executable:
+        """What runs batches with padding."""
+        with self._lock:
+            if self._packed is None:
+                try:
+                    self._packed = self._make_packed()
+                except UnsupportedModel as error:  # the backend lacks an operator that only the packed graph has
+                    self._packed, self._refusal = self._padded, str(error)
+            return self._packed
+
+    def bind(self, feeds: Feeds, outputs: Mapping[str, np.ndarray | None]) -> Binding:
+        return _ChoosingBinding(self, self._padded, feeds, outputs, self._mask)
+
+    def report(self) -> RuntimeReport:
+        report = self._padded.report()
+        note: dict[str, Any] = {"asked": "auto", "removed": "from every batch that has any"}
+        if self._refusal:
+            note["removed"] = f"never: {self._refusal}"
+        elif self._packed is not None:
+            note["operators"] = self._packed.report().operators
+        return replace(report, details={**report.details, "padding": note})
+
+    def close(self) -> None:
+        self._padded.close()
+        if self._packed is not None and self._packed is not self._padded:
+            self._packed.close()
+
+
+class _ChoosingBinding(Binding):
+    """The mask is read at every run, since its contents may have changed; both bindings write to one place."""
+
+    def __init__(
+        self,
+        choosing: Choosing,
+        padded: Executable,
+        feeds: Feeds,
+        outputs: Mapping[str, np.ndarray | None],
+        mask: str,
+    ) -> None:
+        super().__init__(choosing, feeds, outputs)
+        self._choosing = choosing
+        self._padded = padded
+        self._mask = feeds[mask]
+        self._bound: dict[Executable, Binding] = {}
+
+    def run(self) -> list[Any]:
+        real = np.count_nonzero(self._mask) == self._mask.size
+        executable = self._padded if real else self._choosing.packed()
+        if executable not in self._bound:
+            self._bound[executable] = executable.bind(self._feeds, self._outputs)
+        return self._bound[executable].run()
