@@ -42,11 +42,14 @@ class Padding:
     """What can be done about a model's padding.
 
     Attributes:
-        mask: the input that says which tokens are real, 0 for padding; ``None`` where no input says so.
-        refusal: why padding cannot be removed; empty where it can.
+        mask: the input that says which tokens are real, (B, S) with 0 for padding; ``None`` where none says so.
+        token_outputs: the outputs that have a value for each token, (B, S, ...).
+        refusal: why padding cannot be removed; empty where it can. Where it can, padding to the right of a
+            row with at least one key changes nothing for that row.
     """
 
     mask: str | None
+    token_outputs: tuple[str, ...] = ()
     refusal: str = ""
 
 
@@ -130,11 +133,13 @@ def padding(source: ModelSource, cache: Cache) -> Padding:
         from isorun.graph import padding as removal
 
         try:
-            return asdict(Padding(removal.remove(files.read(source.path))))
+            known = removal.remove(files.read(source.path))
+            return asdict(Padding(known.mask, known.token_outputs))
         except UnsupportedModel as error:
-            return asdict(Padding(None, str(error)))
+            return asdict(Padding(None, refusal=str(error)))
 
-    return Padding(**cache.get_or_make("padding", _key(source.fingerprint), make).meta)
+    meta = cache.get_or_make("padding", _key(source.fingerprint), make).meta
+    return Padding(meta["mask"], tuple(meta["token_outputs"]), meta["refusal"])
 
 
 def _lower(source: ModelSource, dialect: str, info: ModelInfo, cache: Cache, *, packed: bool) -> LoweredModel:

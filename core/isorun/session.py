@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
     import onnx
+
+    from isorun import batching
 
 _T = TypeVar("_T")
 
@@ -114,6 +116,8 @@ class Session:
         self._closed = False
         self._pool_lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
+        self._batchers: dict[tuple[tuple[str, ...], int, float], batching.Batcher] = {}
+        self._source, self._cache = source, cache
 
     def _resolve(
         self, source: models.ModelSource, backend: str | Sequence[str], chosen: _Choice, cache: Cache
@@ -204,6 +208,69 @@ class Session:
 
         self._submit(work)
 
+    async def arun(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Feeds,
+        *,
+        max_tokens: int | None = None,
+        max_wait: float = 0.005,
+    ) -> list[Any]:
+        """Run without blocking the event loop.
+
+        Args:
+            output_names: as in :meth:`run`.
+            input_feed: as in :meth:`run`; with ``max_tokens``, a single request as in :meth:`map`.
+            max_tokens: run in one batch with the requests of other callers that ask for the same outputs with
+                the same ``max_tokens`` and ``max_wait``; ``None`` runs these feeds as they are.
+            max_wait: seconds that a request may wait for others.
+
+        Returns:
+            What :meth:`run` returns or raises; with ``max_tokens``, a request's result as in :meth:`map`.
+        """
+        import asyncio
+
+        if max_tokens is None:
+            return await asyncio.wrap_future(self.submit(output_names, input_feed))
+        return await asyncio.wrap_future(self._batcher(output_names, max_tokens, max_wait).submit(input_feed)[0])
+
+    def map(
+        self,
+        requests: Iterable[Feeds],
+        *,
+        output_names: Sequence[str] | None = None,
+        max_tokens: int = 4096,
+        max_wait: float = 0.05,
+        return_exceptions: bool = False,
+    ) -> batching.Results:
+        """Run single requests in batches of like length.
+
+        Args:
+            requests: each a mapping of input name to an array without the batch's axis, or with one of size 1.
+                Read by a thread of its own, some batches ahead of the results taken; it may be endless.
+            output_names: the outputs wanted, in that order; ``None`` for all.
+            max_tokens: the most that a batch may hold, rows times its longest row. A longer request runs alone.
+            max_wait: seconds that a request may wait for others to share a batch with.
+            return_exceptions: give a request's error in place of its result rather than raise it there.
+
+        Returns:
+            An iterator of each request's outputs, in the requests' order, with the batch's axis where the request
+            had it, and cut to the request's own length. A request that failed raises its error at its place,
+            and the iterator goes on after it. ``close()`` stops the work, and so does leaving its ``with`` block.
+        """
+        if self._closing:
+            self._refuse(None)
+        from isorun import batching
+
+        return batching.results(
+            requests,
+            self.run,
+            self._layout(output_names),
+            max_tokens=max_tokens,
+            max_wait=max_wait,
+            return_exceptions=return_exceptions,
+        )
+
     def io_binding(self) -> IOBinding:
         """A binding of arrays to inputs and outputs, for :meth:`run_with_iobinding`."""
         if self._closed:
@@ -272,6 +339,8 @@ class Session:
             self._closing = True
         if self._pool is not None:
             self._pool.shutdown()
+        for batcher in self._batchers.values():
+            batcher.close(cancel=False)
         self._closed = True
         self._executable.close()
 
@@ -291,6 +360,24 @@ class Session:
         raise InvalidFeeds(
             f"run_options is a {type(run_options).__name__}; isorun has no options for a single run: pass None"
         )
+
+    def _layout(self, output_names: Sequence[str] | None) -> batching.Layout:
+        from isorun import batching
+
+        return batching.Layout(self._model.info, models.padding(self._source, self._cache), output_names)
+
+    def _batcher(self, output_names: Sequence[str] | None, max_tokens: int, max_wait: float) -> batching.Batcher:
+        """The batcher of all callers with the same wishes."""
+        from isorun import batching
+
+        wishes = (tuple(output_names or ()), max_tokens, max_wait)
+        with self._pool_lock:
+            if self._closing:
+                self._refuse(None)
+            if wishes not in self._batchers:
+                layout = self._layout(output_names)
+                self._batchers[wishes] = batching.Batcher(self.run, layout, max_tokens, max_wait, enough=max_tokens)
+            return self._batchers[wishes]
 
     def _submit(self, work: Callable[..., _T], *arguments: Any) -> Future[_T]:
         from concurrent.futures import ThreadPoolExecutor

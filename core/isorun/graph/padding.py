@@ -8,7 +8,7 @@ at the outputs.
 Kept are the positions with a mask other than 0, and besides:
 
 - every position of a row without any key: such a row attends to all its positions alike;
-- position 0 and every other position that the graph reads by its number, as a pooler does.
+- position 0 and every other position that the graph reads by its number, as a pooler reads the first.
 
 So whatever a sequence-level output is made from is there, whatever the mask, and the output is unchanged.
 Outputs with a value for each token are zero where the mask is 0.
@@ -20,6 +20,7 @@ it is refused, by the name of the node that does so.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -36,15 +37,25 @@ _PASS_ON = frozenset(("Cast", "Expand", "Identity", "Unsqueeze"))
 _MOST_POSITIONS = 16  # read by number; one that reads more is no pooler
 
 
-def remove(model: ir.Model) -> str | None:
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """What became known of a graph by removing its padding.
+
+    Attributes:
+        mask: the graph's input that the key mask is made from, (B, S) with 0 for padding; ``None`` where the
+            mask is made in another way.
+        token_outputs: the outputs that have a value for each token, (B, S, ...).
+    """
+
+    mask: str | None
+    token_outputs: tuple[str, ...]
+
+
+def remove(model: ir.Model) -> Removed:
     """Rewrite a model in the fused form, in place, so that only the attention core works on padding.
 
     Args:
         model: a graph with operators of the domain ``isorun.fused``.
-
-    Returns:
-        The graph's input that the key mask is made from, int64 (B, S) with 0 for padding; ``None`` where the
-        mask is made in another way.
 
     Raises:
         UnsupportedModel: the graph does something for which its padding has to be there. The model is half
@@ -74,7 +85,7 @@ class _Removal:
         self._made: dict[tuple[str, ir.Value], ir.Value] = {}
         self._constants: dict[tuple[int, ...] | int, ir.Value] = {}
 
-    def run(self) -> str | None:
+    def run(self) -> Removed:
         outputs = [(value, value.name, value.shape, value.type) for value in self._graph.outputs]
         for node in list(self._graph):
             if _is_fused(node, "EmbedLayerNormalization"):
@@ -98,7 +109,8 @@ class _Removal:
         self._graph.sort()
         self._carry_bodies()
         source = _source(self._mask)
-        return source.name if source.is_graph_input() else None
+        tokens = tuple(name for value, name, *_ in outputs if value in self._packed and name)
+        return Removed(source.name if source.is_graph_input() else None, tokens)
 
     def _pack(self, value: ir.Value, rank: int) -> None:
         self._packed[value] = rank
@@ -202,7 +214,8 @@ class _Removal:
             numbers = _sliced(node, rank)
         else:
             return False
-        if not 0 < len(numbers) <= _MOST_POSITIONS:
+        # Counted from the end, a position would change with the padding that a batch happens to have.
+        if not 0 < len(numbers) <= _MOST_POSITIONS or min(numbers) < 0:
             return False
         self._positions.update(numbers)
         inputs = [self._rows, *node.inputs[1:]]
@@ -286,10 +299,7 @@ class _Removal:
         length = self._node("Gather", "padding.length", [shape, self._ints(1)], axis=0)
         numbers = self._node("Range", "padding.numbers", [self._ints(0), length, self._ints(1)])
         for position in sorted(self._positions):
-            number = self._ints(position)
-            if position < 0:
-                number = self._node("Add", f"padding.number.{position}", [length, number])
-            there = self._node("Equal", f"padding.there.{position}", [numbers, number])
+            there = self._node("Equal", f"padding.there.{position}", [numbers, self._ints(position)])
             kept = self._node("Or", f"padding.kept.{position}", [kept, there])
         flat = self._node("Reshape", "padding.flat", [kept, self._ints((-1,))])
         self._node("NonZero", "padding.kept", [flat], output=self._kept)
@@ -403,11 +413,10 @@ def _axis(node: ir.Node, rank: int, default: int) -> int:
 
 def _sliced(node: ir.Node, rank: int) -> list[int]:
     """The positions that a Slice reads; empty where they are not known or it cuts another dimension."""
-    start, stop, axes, *steps = (_integers(value) for value in node.inputs[1:])
-    known = len(start) == len(stop) == len(axes) == 1 and steps in ([], [[1]])
-    if not known or axes[0] % rank != 1:
+    given = [_integers(value) for value in node.inputs[1:]]
+    if len(given) < 3 or any(len(numbers) != 1 for numbers in given):
         return []
-    first, last = start[0], stop[0]
-    if first < 0 <= last or last - first > _MOST_POSITIONS:
-        last = 0 if first < 0 and last > 2**31 - 2 and -first <= _MOST_POSITIONS else first  # to the end, or unknown
-    return list(range(first, last))
+    (start, stop, axes, *steps) = given
+    if steps not in ([], [[1]]) or axes[0] % rank != 1:
+        return []
+    return list(range(start[0], stop[0])) if start[0] >= 0 and stop[0] - start[0] <= _MOST_POSITIONS else []

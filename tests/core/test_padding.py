@@ -1,0 +1,174 @@
+"""Which graph a session runs, with its padding kept, removed, or as each batch needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import isorun
+from isorun.backend import Executable
+from isorun.errors import UnsupportedModel
+from isorun.graph import encoder, files
+from isorun.padding import Choosing
+from isorun.types import Feeds, RuntimeReport
+
+MASK = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 0, 0, 0, 0], [0, 0, 0, 1, 1, 0], [0, 0, 0, 0, 0, 0]])
+BACKENDS = ["ort-cpu", "openvino", "reference"]
+
+
+class Weights:
+    def read(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
+        random = np.random.default_rng(sum(name.encode()))
+        return (random.standard_normal(shape) * 0.4 + name.endswith("LayerNorm.weight")).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    config = encoder.EncoderConfig(
+        vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24
+    )
+    path = tmp_path_factory.mktemp("padding") / "model.onnx"
+    files.write(encoder.encoder(config, Weights(), "tiny"), path, beside_above=2**30)
+    return path
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+def feeds(mask: np.ndarray = MASK) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(0)
+    return {
+        "input_ids": random.integers(0, 50, mask.shape),
+        "attention_mask": mask,
+        "token_type_ids": random.integers(0, 2, mask.shape),
+    }
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_three_choices_agree(backend: str, model: Path, cache: Path) -> None:
+    outputs = {}
+    for padding in ("keep", "remove", "auto"):
+        with isorun.Session(model, backend, padding=padding, threads=1, cache_dir=cache) as session:
+            outputs[padding] = session.run(None, feeds())
+    hidden, pooled = outputs["keep"]
+    for padding in ("remove", "auto"):
+        np.testing.assert_allclose(outputs[padding][0], hidden * MASK[..., None], atol=1e-5)
+        np.testing.assert_allclose(outputs[padding][1], pooled, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_binding_follows_its_mask(backend: str, model: Path, cache: Path) -> None:
+    with (
+        isorun.Session(model, backend, padding="keep", threads=1, cache_dir=cache) as kept,
+        isorun.Session(model, backend, padding="auto", threads=1, cache_dir=cache) as session,
+    ):
+        fed = feeds(np.ones_like(MASK))
+        binding = session.io_binding()
+        for name, array in fed.items():
+            binding.bind_cpu_input(name, array)
+        here = np.zeros((*MASK.shape, 16), np.float32)
+        binding.bind_output("last_hidden_state", "cpu", 0, np.float32, here.shape, here.ctypes.data)
+        for mask in (np.ones_like(MASK), MASK, np.ones_like(MASK), MASK[::-1]):
+            fed["attention_mask"][:] = mask
+            session.run_with_iobinding(binding)
+            np.testing.assert_allclose(here, kept.run(None, fed)[0] * mask[..., None], atol=1e-5)
+
+
+class Counting(Executable):
+    def __init__(self) -> None:
+        self.runs = 0
+        self.closed = 0
+
+    def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
+        self.runs += 1
+        return []
+
+    def report(self) -> RuntimeReport:
+        return RuntimeReport("here", "fp32", {"cpu": {"Op": self.runs}}, {})
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_auto_packs_batches_with_padding_alone_and_makes_the_packed_graph_once() -> None:
+    padded, packed, made = Counting(), Counting(), []
+
+    def make() -> Executable:
+        made.append(packed)
+        return packed
+
+    choosing = Choosing(padded, make, "mask")
+    choosing.run(None, {"mask": np.ones((2, 3), np.int64)})
+    assert (padded.runs, packed.runs, len(made)) == (1, 0, 0)
+    for _ in range(3):
+        choosing.run(None, {"mask": np.array([[1, 1, 0]])})
+    assert (padded.runs, packed.runs, len(made)) == (1, 3, 1)
+    note: Mapping[str, Any] = choosing.report().details["padding"]
+    assert note == {"asked": "auto", "removed": "from every batch that has any", "operators": {"cpu": {"Op": 3}}}
+    choosing.close()
+    assert (padded.closed, packed.closed) == (1, 1)
+
+
+def test_auto_keeps_padding_where_the_backend_lacks_an_operator_and_says_so() -> None:
+    padded, asked = Counting(), []
+
+    def make() -> Executable:
+        asked.append(1)
+        raise UnsupportedModel("no NonZero here", ["NonZero"])
+
+    choosing = Choosing(padded, make, "mask")
+    for _ in range(2):
+        choosing.run(None, {"mask": np.array([[1, 0]])})
+    assert (padded.runs, len(asked)) == (2, 1)
+    assert choosing.report().details["padding"]["removed"] == "never: no NonZero here"
+    choosing.close()
+    assert padded.closed == 1
+
+
+@pytest.fixture
+def plain() -> bytes:
+    """A model that is no encoder."""
+    proto = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 17]> g (float[N] x) => (float[N] y) { y = Neg (x) }'
+    )
+    return proto.SerializeToString()
+
+
+def test_a_model_that_is_no_encoder(plain: bytes, cache: Path) -> None:
+    with isorun.Session(plain, "ort-cpu", cache_dir=cache) as session:
+        assert session.run(None, {"x": np.ones(2, np.float32)})[0].tolist() == [-1, -1]
+        assert "padding" not in session.provenance.details
+    with pytest.raises(UnsupportedModel, match="Padding cannot be removed: the model has no SelfAttention"):
+        isorun.Session(plain, "ort-cpu", padding="remove", cache_dir=cache)
+
+
+def test_provenance_says_what_was_done(model: Path, cache: Path) -> None:
+    notes = {}
+    for padding in ("keep", "remove", "auto"):
+        with isorun.Session(model, "ort-cpu", padding=padding, cache_dir=cache) as session:
+            notes[padding] = session.provenance.details.get("padding")
+            assert session.get_outputs()[0].shape == ("batch", "sequence", 16)
+    assert notes == {
+        "keep": None,
+        "remove": {"asked": "remove", "removed": "always"},
+        "auto": {"asked": "auto", "removed": "from every batch that has any"},
+    }
+
+
+def test_the_packed_graph_is_made_once(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    isorun.Session(model, "ort-cpu", padding="remove", cache_dir=tmp_path).close()
+    monkeypatch.setattr(files, "read", None)
+    with isorun.Session(model, "ort-cpu", padding="remove", cache_dir=tmp_path) as session:
+        assert session.provenance.cache == "found"
+
+
+def test_another_word_is_refused(model: Path) -> None:
+    with pytest.raises(ValueError, match="padding is 'removed'; did you mean 'remove'"):
+        isorun.Session(model, padding="removed")
