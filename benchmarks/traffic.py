@@ -1,0 +1,232 @@
+"""A stream of requests of mixed lengths: tokens a second of isorun, of the raw runtimes, and of PyTorch.
+
+    python benchmarks/traffic.py [--preset bert-3l] [--batches 6] [--rounds 3] [--torch-python VENV/bin/python]
+
+Lengths are lognormal (median 40 tokens, sigma 0.6, 6 to 128), in batches of 32 in the order of arrival, each
+padded to its longest; then the same number of batches of 32 x 48 without any padding. Only real tokens count.
+Every engine runs in a process of its own, and the engines take turns for a number of rounds; a ratio is that
+of two engines in the same round, and the median of the rounds is printed. ``isorun ... map`` is given the
+same requests one by one, through ``Session.map``, which sorts them into batches itself.
+
+isorun's processes also measure the rate of the matrix products alone, on the same backend with as many rows
+as a batch has real tokens; ``share`` is the rate of a batch's real operations (those of the dense layers,
+and of the attention among a row's own tokens) over that. Wall-clock figures mean little on a machine that
+does other work: ``cpu`` gives the ratio of processor seconds for each token.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROWS, MEDIAN, SIGMA, LEAST, MOST, EVEN = 32, 40, 0.6, 6, 128, 48
+TORCH = "pytorch fp32"
+RAW = {"ort-cpu": "onnxruntime", "openvino": "openvino"}
+ENGINES = (
+    *("onnxruntime fp32", "isorun ort-cpu fp32", "isorun ort-cpu fp32 map"),
+    *("openvino fp32", "isorun openvino fp32", "isorun openvino fp32 map"),
+    *("openvino bf16", "isorun openvino bf16", "isorun openvino bf16 map"),
+)
+Feeds = dict[str, np.ndarray]
+Run = Callable[[Feeds], Any]
+
+
+def stream(batches: int, *, even: bool) -> list[Feeds]:
+    """Batches (32, S) of random tokens, padded on the right."""
+    random = np.random.default_rng(0)
+    made = []
+    for _ in range(batches):
+        drawn = np.clip(np.exp(random.normal(np.log(MEDIAN), SIGMA, ROWS)), LEAST, MOST).astype(int)
+        lengths = np.full(ROWS, EVEN) if even else drawn
+        mask = (np.arange(lengths.max()) < lengths[:, None]).astype(np.int64)
+        ids = random.integers(0, 30522, mask.shape) * mask
+        made.append({"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(mask)})
+    return made
+
+
+def singles(batches: list[Feeds]) -> Iterator[Feeds]:
+    """The rows of batches, without their padding."""
+    for feeds in batches:
+        for index, length in enumerate(feeds["attention_mask"].sum(axis=1)):
+            yield {name: array[index, :length] for name, array in feeds.items()}
+
+
+def tokens(batches: list[Feeds]) -> int:
+    return sum(int(feeds["attention_mask"].sum()) for feeds in batches)
+
+
+def operations(batches: list[Feeds], sizes: dict[str, Any]) -> float:
+    """Additions and multiplications that real tokens need."""
+    width, inner, layers = sizes["hidden_size"], sizes["intermediate_size"], sizes["num_hidden_layers"]
+    lengths = np.concatenate([feeds["attention_mask"].sum(axis=1) for feeds in batches]).astype(float)
+    dense = 2 * (4 * width * width + 2 * width * inner) * lengths.sum()
+    return float(layers * (dense + 4 * width * (lengths**2).sum()) + 2 * width * width * lengths.size)
+
+
+def product_rate(backend: str, precision: str, rows: int, sizes: dict[str, Any]) -> float:
+    """Operations a second of two dense layers' products, (rows, H) by (H, F) by (F, H)."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    import isorun
+
+    width, inner = sizes["hidden_size"], sizes["intermediate_size"]
+    random = np.random.default_rng(0)
+    weights = [random.standard_normal(shape, np.float32) / 30 for shape in ((width, inner), (inner, width))]
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w0"], ["h"]), helper.make_node("MatMul", ["h", "w1"], ["y"])],
+        "products",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", width])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", width])],
+        [numpy_helper.from_array(weight, f"w{index}") for index, weight in enumerate(weights)],
+    )
+    model: onnx.ModelProto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    feeds = {"x": random.standard_normal((rows, width), np.float32)}
+    with isorun.Session(model, backend, precision=precision) as session:
+        taken = []
+        for _ in range(12):
+            start = time.perf_counter()
+            session.run(None, feeds)
+            taken.append(time.perf_counter() - start)
+    return 4 * rows * width * inner / statistics.median(taken[2:])
+
+
+def raw(engine: str, preset: str) -> Run:
+    """A runtime by its own interface, on the graph without any fused operator: it makes of it what it can."""
+    from isorun import model, presets
+    from isorun.cache import Cache
+    from isorun.threads import usable_cores
+
+    cache = Cache()
+    path = model.lower(model.open_model(presets.build(preset, 0, cache), cache), ("primitive",), cache).path
+    runtime, precision = engine.split()
+    if runtime == "onnxruntime":
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = usable_cores()
+        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        return lambda feeds: session.run(None, feeds)
+    import openvino
+
+    properties = {
+        "INFERENCE_PRECISION_HINT": {"fp32": "f32", "bf16": "bf16"}[precision],
+        "INFERENCE_NUM_THREADS": usable_cores(),
+        "PERFORMANCE_HINT": "LATENCY",
+    }
+    request = openvino.Core().compile_model(path, "CPU", properties).create_infer_request()
+    return lambda feeds: request.infer(feeds, share_inputs=True)
+
+
+def timed(work: Callable[[], object]) -> tuple[float, float]:
+    """Seconds by the clock and of the processor."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    work()
+    return time.perf_counter() - wall, time.process_time() - cpu
+
+
+def measure(engine: str, preset: str, batches: list[Feeds]) -> dict[str, float]:
+    """One engine on all batches, after it has seen the first two."""
+    result: dict[str, float] = {}
+    if not engine.startswith("isorun"):
+        run = raw(engine, preset)
+        for feeds in batches[:2]:
+            run(feeds)
+        wall, cpu = timed(lambda: [run(feeds) for feeds in batches])
+    else:
+        import isorun
+        from isorun import presets
+        from isorun.cache import Cache
+
+        _, backend, precision, *by_map = engine.split()
+        with isorun.Session(presets.build(preset, 0, Cache()), backend, precision=precision) as session:
+            if by_map:
+                list(session.map(singles(batches[:2])))
+                requests = list(singles(batches))
+                wall, cpu = timed(lambda: [None for _ in session.map(requests)])
+            else:
+                for feeds in batches[:2]:
+                    session.run(None, feeds)
+                wall, cpu = timed(lambda: [session.run(None, feeds) for feeds in batches])
+        sizes = presets.sizes(preset)
+        rate = product_rate(backend, precision, tokens(batches) // len(batches), sizes)
+        result = {"product_rate": rate, "share": operations(batches, sizes) / wall / rate}
+    count = tokens(batches)
+    return {"tokens_per_second": count / wall, "tokens_per_cpu_second": count / cpu, **result}
+
+
+def in_process(engine: str, arguments: argparse.Namespace, *, even: bool) -> dict[str, float]:
+    if engine == TORCH:
+        script = Path(__file__).with_name("torch_eager.py")
+        command = [str(arguments.torch_python), str(script)]
+    else:
+        command = [sys.executable, __file__, "--engine", engine]
+    command += ["--preset", arguments.preset, "--batches", str(arguments.batches)] + ["--even"] * even
+    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    result: dict[str, float] = json.loads(output.splitlines()[-1])
+    return result
+
+
+def report(results: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, float]]:
+    """Print a line for each engine; give its ratios."""
+    ratios: dict[str, dict[str, float]] = {}
+    for engine, rounds in results.items():
+        line = f"{engine:<28}{statistics.median(each['tokens_per_second'] for each in rounds):9.0f} tokens/s"
+        if engine.startswith("isorun"):
+            _, backend, precision, *_ = engine.split()
+            peer = f"{RAW[backend]} {precision}"
+            share = statistics.median(each["share"] for each in rounds)
+            ratios[engine] = {"share": share}
+            line += f"  share {share:.2f}"
+            if peer in results:
+                for name, key in (("wall", "tokens_per_second"), ("cpu", "tokens_per_cpu_second")):
+                    pairs = zip(rounds, results[peer], strict=True)
+                    ratios[engine][name] = statistics.median(mine[key] / other[key] for mine, other in pairs)
+                line += f"  {ratios[engine]['wall']:.2f} x {peer} (cpu {ratios[engine]['cpu']:.2f} x)"
+        print(line, flush=True)
+    return ratios
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--preset", default="bert-3l")
+    parser.add_argument("--batches", type=int, default=6)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=ENGINES, metavar="ENGINE")
+    parser.add_argument("--torch-python", type=Path, help="a Python that has PyTorch")
+    parser.add_argument("--json", type=Path, default=Path(__file__).parent / "out" / "traffic.json")
+    parser.add_argument("--engine", help=argparse.SUPPRESS)
+    parser.add_argument("--even", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.engine:
+        batches = stream(arguments.batches, even=arguments.even)
+        print(json.dumps(measure(arguments.engine, arguments.preset, batches)))
+        return
+    engines = arguments.engines + ([TORCH] if arguments.torch_python else [])
+    found: dict[str, Any] = {}
+    for label, even in (("traffic", False), ("no padding", True)):
+        results: dict[str, list[dict[str, float]]] = {engine: [] for engine in engines}
+        for _ in range(arguments.rounds):
+            for engine in engines:
+                results[engine].append(in_process(engine, arguments, even=even))
+        batches = stream(arguments.batches, even=even)
+        whole = sum(feeds["attention_mask"].size for feeds in batches)
+        print(
+            f"\n{label}: {tokens(batches)} tokens in {len(batches)} batches, {tokens(batches) / whole:.0%} of them real"
+        )
+        found[label] = {"rounds": results, "ratios": report(results)}
+    arguments.json.parent.mkdir(parents=True, exist_ok=True)
+    arguments.json.write_text(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    main()
