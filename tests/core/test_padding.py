@@ -22,6 +22,9 @@ BACKENDS = ["ort-cpu", "openvino", "reference"]
 
 
 class Weights:
+    def check(self, name: str, shape: tuple[int, ...]) -> None:
+        """There is a tensor for every name and shape."""
+
     def read(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
         random = np.random.default_rng(sum(name.encode()))
         return (random.standard_normal(shape) * 0.4 + name.endswith("LayerNorm.weight")).astype(np.float32)

@@ -64,13 +64,29 @@ def remove(model: ir.Model) -> Removed:
     return _Removal(model).run()
 
 
+@dataclass(frozen=True, slots=True)
+class _Half:
+    """Half of a batch's rows, h of them, as the attention core takes them; L is the longest's number of tokens.
+
+    Attributes:
+        name: of the half.
+        rows: (h, L), where the tokens are among the kept ones; a row's last token fills it up.
+        mask: (h, L) int64, 1 for a key.
+    """
+
+    name: str
+    rows: ir.Value
+    mask: ir.Value
+
+
 class _Removal:
     """One rewrite.
 
     ``_packed`` holds the values that have the shape (1, T, ...) by now, each with its rank. ``_kept`` (1, T)
     is where the kept tokens are among all B S of them; ``_rows`` (B, S) is, for every position, where its
     token is among the kept ones. For a position that is not kept it is the one kept last before it: of the
-    same row, since position 0 always is.
+    same row, since position 0 always is. ``_back`` (1, T) is where the kept tokens are among what the halves'
+    attention gives.
     """
 
     def __init__(self, model: ir.Model) -> None:
@@ -78,9 +94,8 @@ class _Removal:
         self._graph = model.graph
         self._mask = _key_mask(model.graph)
         self._packed: dict[ir.Value, int] = {}
-        self._kept, self._rows, self._attends = (
-            ir.Value(name=f"padding.{name}") for name in ("kept", "rows", "attends")
-        )
+        self._kept, self._rows, self._attends, self._back = (_later(n) for n in ("kept", "rows", "attends", "back"))
+        self._halves = [_Half(name, _later(f"{name}.rows"), _later(f"{name}.mask")) for name in ("longer", "shorter")]
         self._positions = {0}
         self._made: dict[tuple[str, ir.Value], ir.Value] = {}
         self._constants: dict[tuple[int, ...] | int, ir.Value] = {}
@@ -138,19 +153,23 @@ class _Removal:
         # A token's Q, K and V lie side by side: as rows of one table they are its rows 3 t, 3 t + 1, 3 t + 2.
         width = self._ints((-1, _columns(weight) // 3))
         table = self._node("Reshape", f"{name}.table", [biased, width])
-        parts = [
-            self._node("Gather", f"{name}.{part}", [table, self._once(part, self._rows)], axis=0)
-            for part in ("query", "key", "value")
-        ]
-        context = self._node(
-            "AttentionCore",
-            f"{name}.core",
-            [*parts, self._mask],
-            domain=functions.DOMAIN,
-            num_heads=node.attributes["num_heads"].as_int(),
-        )
-        flat = self._node("Reshape", f"{name}.flat", [context, width])
-        packed = self._node("Gather", f"{name}.packed", [flat, self._kept], axis=0)
+        heads = node.attributes["num_heads"].as_int()
+        contexts = []
+        for half in self._halves:
+            parts = [
+                self._node("Gather", f"{name}.{half.name}.{part}", [table, self._once(part, half.rows)], axis=0)
+                for part in ("query", "key", "value")
+            ]
+            core = self._node(
+                "AttentionCore",
+                f"{name}.{half.name}.core",
+                [*parts, half.mask],
+                domain=functions.DOMAIN,
+                num_heads=heads,
+            )
+            contexts.append(self._node("Reshape", f"{name}.{half.name}.flat", [core, width]))
+        context = self._node("Concat", f"{name}.context", contexts, axis=0)
+        packed = self._node("Gather", f"{name}.packed", [context, self._back], axis=0)
         self._pack(packed, 3)
         self._replace(node, packed)
 
@@ -280,6 +299,8 @@ class _Removal:
             return self._node("Where", name, [real, rows, zero])
         if what == "shape":
             return self._node("Shape", name, [value])
+        if what == "flat_rows":
+            return self._node("Reshape", name, [value, self._ints((-1,))])
         if what == "thrice":
             return self._node("Mul", name, [value, self._ints(3)])
         # the row of a token's query, key or value in the table of all three
@@ -301,12 +322,68 @@ class _Removal:
         for position in sorted(self._positions):
             there = self._node("Equal", f"padding.there.{position}", [numbers, self._ints(position)])
             kept = self._node("Or", f"padding.kept.{position}", [kept, there])
+        kept = self._node("Cast", "padding.each", [kept], to=integer)
         flat = self._node("Reshape", "padding.flat", [kept, self._ints((-1,))])
         self._node("NonZero", "padding.kept", [flat], output=self._kept)
-        each = self._node("Cast", "padding.each", [flat], to=integer)
-        count = self._node("CumSum", "padding.count", [each, self._ints(0)])
+        count = self._node("CumSum", "padding.count", [flat, self._ints(0)])
         last = self._node("Sub", "padding.last", [count, self._ints(1)])
         self._node("Reshape", "padding.rows", [last, shape], output=self._rows)
+        self._halve(kept, shape)
+
+    def _halve(self, kept: ir.Value, shape: ir.Value) -> None:
+        """The rows in two halves by their numbers of kept tokens, each row's tokens side by side from its start on.
+
+        With an odd number of rows the one in the middle is in both. A row without any key has kept all of its
+        S positions, and is the longest of its half: what it attends to does not change.
+        """
+        node, ints = self._node, self._ints
+        counts = node("ReduceSum", "padding.counts", [kept, ints((1,))], keepdims=0)  # (B)
+        starts = node("CumSum", "padding.starts", [counts, ints(0)], exclusive=1)
+        rows = node("Gather", "padding.batch", [shape, ints((0,))], axis=0)
+        order = self._sort("padding.order", counts, rows, largest=1)
+        rank = self._sort("padding.rank", order, rows, largest=0)
+        half = node("Div", "padding.half", [node("Add", "padding.rows_and_one", [rows, ints(1)]), ints(2)])
+        rest = node("Sub", "padding.rest", [rows, half])  # where the second half begins
+        flat_mask = node("Reshape", "padding.flat_mask", [self._attends, ints((-1,))])
+        real = node(
+            "Squeeze", "padding.real", [node("Gather", "padding.real_kept", [flat_mask, self._kept]), ints((0,))]
+        )
+        lengths = []
+        for each, first, end in zip(self._halves, (ints((0,)), rest), (half, rows), strict=True):
+            name = f"padding.{each.name}"
+            chosen = node("Slice", f"{name}.chosen", [order, first, end, ints((0,))])
+            size = node("Gather", f"{name}.counts", [counts, chosen], axis=0)
+            length = node("Gather", f"{name}.length", [size, ints(0)], axis=0)  # sorted: the first is the longest
+            numbers = node("Range", f"{name}.numbers", [ints(0), length, ints(1)])
+            sizes = node("Unsqueeze", f"{name}.sizes", [size, ints((1,))])
+            ends = node("Sub", f"{name}.ends", [sizes, ints(1)])
+            begins = node(
+                "Unsqueeze", f"{name}.begins", [node("Gather", f"{name}.starts", [starts, chosen]), ints((1,))]
+            )
+            held = node("Min", f"{name}.held", [numbers, ends])
+            node("Add", f"{name}.rows", [begins, held], output=each.rows)
+            inside = node("Less", f"{name}.inside", [numbers, sizes])
+            keys = node("And", f"{name}.keys", [inside, node("Gather", f"{name}.real", [real, each.rows], axis=0)])
+            node("Cast", f"{name}.mask", [keys], output=each.mask, to=int(ir.DataType.INT64))
+            lengths.append(length)
+        # Where each row's tokens begin in the two halves' results, less where they begin among the kept ones.
+        in_longer = node("Mul", "padding.in_longer", [rank, lengths[0]])
+        beyond = node("Mul", "padding.beyond", [node("Sub", "padding.rank_in_rest", [rank, rest]), lengths[1]])
+        before = node("Mul", "padding.before", [half, lengths[0]])
+        in_shorter = node("Add", "padding.in_shorter", [beyond, before])
+        place = node("Where", "padding.place", [node("Less", "padding.is_longer", [rank, half]), in_longer, in_shorter])
+        shift = node("Sub", "padding.shift", [place, starts])
+        row = node("Div", "padding.row", [self._kept, node("Gather", "padding.width", [shape, ints(1)], axis=0)])
+        number = node("Gather", "padding.number", [self._once("flat_rows", self._rows), self._kept], axis=0)
+        node(
+            "Add", "padding.back", [number, node("Gather", "padding.shift_of", [shift, row], axis=0)], output=self._back
+        )
+
+    def _sort(self, name: str, values: ir.Value, count: ir.Value, *, largest: int) -> ir.Value:
+        """The order (B) of values (B), the largest or smallest first."""
+        outputs = [ir.Value(name=f"{name}.values"), ir.Value(name=name)]
+        self._graph.append(ir.node("TopK", [values, count], {"largest": largest}, name=name, outputs=outputs))
+        return outputs[1]
 
     def _carry_bodies(self) -> None:
         """The functions that the fused form calls by now, for readers that do not know the domain."""
@@ -362,6 +439,11 @@ def _key_mask(graph: ir.Graph) -> ir.Value:
     if masks or mask is None:
         raise UnsupportedModel("Padding cannot be removed: not all layers have the same key mask")
     return mask
+
+
+def _later(name: str) -> ir.Value:
+    """A value that is used before the node that makes it is there."""
+    return ir.Value(name=f"padding.{name}")
 
 
 def _source(value: ir.Value) -> ir.Value:

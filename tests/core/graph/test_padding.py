@@ -45,6 +45,9 @@ MASKS = {
 class Weights:
     """Random, and large enough for every position to matter to every other."""
 
+    def check(self, name: str, shape: tuple[int, ...]) -> None:
+        """There is a tensor for every name and shape."""
+
     def read(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
         random = np.random.default_rng(sum(name.encode()))
         scale = 0.35 if len(shape) == 2 and "embeddings" not in name else 0.3
