@@ -60,8 +60,9 @@ def main() -> None:
     parser.add_argument("--preset", choices=LAYERS, required=True)
     parser.add_argument("--batches", type=int, required=True)
     parser.add_argument("--even", action="store_true")
+    parser.add_argument("--pad-to", type=int, default=0)
     arguments = parser.parse_args()
-    batches = traffic.stream(arguments.batches, even=arguments.even)
+    batches = traffic.stream(arguments.batches, even=arguments.even, pad_to=arguments.pad_to)
     torch.manual_seed(0)
     model = Bert(LAYERS[arguments.preset]).eval()
     with torch.inference_mode():

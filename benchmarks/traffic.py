@@ -3,10 +3,11 @@
     python benchmarks/traffic.py [--preset bert-3l] [--batches 6] [--rounds 3] [--torch-python VENV/bin/python]
 
 Lengths are lognormal (median 40 tokens, sigma 0.6, 6 to 128), in batches of 32 in the order of arrival, each
-padded to its longest; then the same number of batches of 32 x 48 without any padding. Only real tokens count.
-Every engine runs in a process of its own, and the engines take turns for a number of rounds; a ratio is that
-of two engines in the same round, and the median of the rounds is printed. ``isorun ... map`` is given the
-same requests one by one, through ``Session.map``, which sorts them into batches itself.
+padded to its longest (``--pad-to 128``: to that); then the same number of batches of 32 x 48 without any padding.
+Only real tokens count. Every engine runs in a process of its own, and the engines take turns for a number of
+rounds; a ratio is that of two engines in the same round, and the median of the rounds is printed.
+``isorun ... map`` is given the same requests one by one, through ``Session.map``, which makes batches of them
+itself.
 
 isorun's processes also measure the rate of the matrix products alone, on the same backend with as many rows
 as a batch has real tokens; ``share`` is the rate of a batch's real operations (those of the dense layers,
@@ -40,14 +41,14 @@ Feeds = dict[str, np.ndarray]
 Run = Callable[[Feeds], Any]
 
 
-def stream(batches: int, *, even: bool) -> list[Feeds]:
+def stream(batches: int, *, even: bool, pad_to: int = 0) -> list[Feeds]:
     """Batches (32, S) of random tokens, padded on the right."""
     random = np.random.default_rng(0)
     made = []
     for _ in range(batches):
         drawn = np.clip(np.exp(random.normal(np.log(MEDIAN), SIGMA, ROWS)), LEAST, MOST).astype(int)
         lengths = np.full(ROWS, EVEN) if even else drawn
-        mask = (np.arange(lengths.max()) < lengths[:, None]).astype(np.int64)
+        mask = (np.arange(max(pad_to, lengths.max())) < lengths[:, None]).astype(np.int64)
         ids = random.integers(0, 30522, mask.shape) * mask
         made.append({"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(mask)})
     return made
@@ -170,7 +171,8 @@ def in_process(engine: str, arguments: argparse.Namespace, *, even: bool) -> dic
         command = [str(arguments.torch_python), str(script)]
     else:
         command = [sys.executable, __file__, "--engine", engine]
-    command += ["--preset", arguments.preset, "--batches", str(arguments.batches)] + ["--even"] * even
+    command += ["--preset", arguments.preset, "--batches", str(arguments.batches)]
+    command += ["--even"] if even else ["--pad-to", str(arguments.pad_to)]
     output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     result: dict[str, float] = json.loads(output.splitlines()[-1])
     return result
@@ -201,6 +203,7 @@ def main() -> None:
     parser.add_argument("--preset", default="bert-3l")
     parser.add_argument("--batches", type=int, default=6)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--pad-to", type=int, default=0, metavar="LENGTH")
     parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=ENGINES, metavar="ENGINE")
     parser.add_argument("--torch-python", type=Path, help="a Python that has PyTorch")
     parser.add_argument("--json", type=Path, default=Path(__file__).parent / "out" / "traffic.json")
@@ -208,7 +211,7 @@ def main() -> None:
     parser.add_argument("--even", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.engine:
-        batches = stream(arguments.batches, even=arguments.even)
+        batches = stream(arguments.batches, even=arguments.even, pad_to=arguments.pad_to)
         print(json.dumps(measure(arguments.engine, arguments.preset, batches)))
         return
     engines = arguments.engines + ([TORCH] if arguments.torch_python else [])
@@ -218,7 +221,7 @@ def main() -> None:
         for _ in range(arguments.rounds):
             for engine in engines:
                 results[engine].append(in_process(engine, arguments, even=even))
-        batches = stream(arguments.batches, even=even)
+        batches = stream(arguments.batches, even=even, pad_to=0 if even else arguments.pad_to)
         whole = sum(feeds["attention_mask"].size for feeds in batches)
         print(
             f"\n{label}: {tokens(batches)} tokens in {len(batches)} batches, {tokens(batches) / whole:.0%} of them real"

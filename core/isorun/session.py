@@ -73,8 +73,8 @@ class Session:
         device: one of the backend's devices; ``None`` for its first.
         precision: what to compute in: ``"fp32"``, ``"bf16"``, ``"fp64"``. It is what is asked for or an error.
         padding: ``"remove"`` runs dense layers over real tokens alone; ``"keep"`` runs the graph as it came;
-            ``"auto"`` removes padding from every batch that has some, where that is known to pay. Wherever
-            it is removed, outputs with a value for each token are zero at the positions that the mask leaves out.
+            ``"auto"`` chooses for every batch by what was measured to pay. With either of the others than
+            ``"keep"``, outputs with a value for each token are zero at the positions that the mask leaves out.
         threads: how many threads a run may use; ``None`` for the cores that this process may use
             (CPU affinity and cgroup quota).
         options: the backend's own settings; ``isorun backends`` lists them.

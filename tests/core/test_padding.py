@@ -14,10 +14,12 @@ import isorun
 from isorun.backend import Executable
 from isorun.errors import UnsupportedModel
 from isorun.graph import encoder, files
+from isorun.model import Padding
 from isorun.padding import Choosing
 from isorun.types import Feeds, RuntimeReport
 
-MASK = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 0, 0, 0, 0], [0, 0, 0, 1, 1, 0], [0, 0, 0, 0, 0, 0]])
+MASK = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 0, 0, 0, 0], [0, 0, 0, 1, 1, 0], [0, 0, 0, 0, 0, 0]])  # is packed
+LITTLE = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0], [0, 0, 1, 1, 1, 0], [1, 1, 0, 1, 1, 1]])  # is not
 BACKENDS = ["ort-cpu", "openvino", "reference"]
 
 
@@ -54,15 +56,16 @@ def feeds(mask: np.ndarray = MASK) -> dict[str, np.ndarray]:
     }
 
 
+@pytest.mark.parametrize("mask", [MASK, LITTLE], ids=["much", "little"])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_the_three_choices_agree(backend: str, model: Path, cache: Path) -> None:
+def test_the_three_choices_agree(backend: str, mask: np.ndarray, model: Path, cache: Path) -> None:
     outputs = {}
     for padding in ("keep", "remove", "auto"):
         with isorun.Session(model, backend, padding=padding, threads=1, cache_dir=cache) as session:
-            outputs[padding] = session.run(None, feeds())
+            outputs[padding] = session.run(None, feeds(mask))
     hidden, pooled = outputs["keep"]
     for padding in ("remove", "auto"):
-        np.testing.assert_allclose(outputs[padding][0], hidden * MASK[..., None], atol=1e-5)
+        np.testing.assert_allclose(outputs[padding][0], hidden * mask[..., None], atol=1e-5)
         np.testing.assert_allclose(outputs[padding][1], pooled, atol=1e-5)
 
 
@@ -78,10 +81,13 @@ def test_a_binding_follows_its_mask(backend: str, model: Path, cache: Path) -> N
             binding.bind_cpu_input(name, array)
         here = np.zeros((*MASK.shape, 16), np.float32)
         binding.bind_output("last_hidden_state", "cpu", 0, np.float32, here.shape, here.ctypes.data)
-        for mask in (np.ones_like(MASK), MASK, np.ones_like(MASK), MASK[::-1]):
+        for mask in (np.ones_like(MASK), MASK, LITTLE, MASK[::-1]):
             fed["attention_mask"][:] = mask
             session.run_with_iobinding(binding)
             np.testing.assert_allclose(here, kept.run(None, fed)[0] * mask[..., None], atol=1e-5)
+
+
+KNOWN = Padding("mask", ("each",))
 
 
 class Counting(Executable):
@@ -91,7 +97,7 @@ class Counting(Executable):
 
     def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
         self.runs += 1
-        return []
+        return [np.ones((1, 3)), np.ones(feeds["mask"].shape)]
 
     def report(self) -> RuntimeReport:
         return RuntimeReport("here", "fp32", {"cpu": {"Op": self.runs}}, {})
@@ -107,16 +113,27 @@ def test_auto_packs_batches_with_padding_alone_and_makes_the_packed_graph_once()
         made.append(packed)
         return packed
 
-    choosing = Choosing(padded, make, "mask")
-    choosing.run(None, {"mask": np.ones((2, 3), np.int64)})
+    choosing = Choosing(padded, make, KNOWN, ["whole", "each"])
+    _, each = choosing.run(None, {"mask": np.ones((2, 3), np.int64)})
     assert (padded.runs, packed.runs, len(made)) == (1, 0, 0)
+    assert each.all()
     for _ in range(3):
-        choosing.run(None, {"mask": np.array([[1, 1, 0]])})
+        choosing.run(None, {"mask": np.arange(40)[None] < 10})
     assert (padded.runs, packed.runs, len(made)) == (1, 3, 1)
     note: Mapping[str, Any] = choosing.report().details["padding"]
-    assert note == {"asked": "auto", "removed": "from every batch that has any", "operators": {"cpu": {"Op": 3}}}
+    assert note == {"asked": "auto", "removed": "from batches that have enough of it", "operators": {"cpu": {"Op": 3}}}
     choosing.close()
     assert (padded.closed, packed.closed) == (1, 1)
+
+
+def test_a_little_padding_is_worked_on_and_comes_out_as_zeros() -> None:
+    padded = Counting()
+    choosing = Choosing(padded, Counting, KNOWN, ["whole", "each"])
+    mask = np.array([[1, 1, 0], [0, 1, 1]])
+    whole, each = choosing.run(None, {"mask": mask})
+    assert padded.runs == 1
+    assert whole.all()
+    np.testing.assert_array_equal(each, mask)
 
 
 def test_auto_keeps_padding_where_the_backend_lacks_an_operator_and_says_so() -> None:
@@ -126,9 +143,9 @@ def test_auto_keeps_padding_where_the_backend_lacks_an_operator_and_says_so() ->
         asked.append(1)
         raise UnsupportedModel("no NonZero here", ["NonZero"])
 
-    choosing = Choosing(padded, make, "mask")
+    choosing = Choosing(padded, make, KNOWN, ["whole", "each"])
     for _ in range(2):
-        choosing.run(None, {"mask": np.array([[1, 0]])})
+        choosing.run(None, {"mask": np.arange(40)[None] < 10})
     assert (padded.runs, len(asked)) == (2, 1)
     assert choosing.report().details["padding"]["removed"] == "never: no NonZero here"
     choosing.close()
@@ -161,7 +178,7 @@ def test_provenance_says_what_was_done(model: Path, cache: Path) -> None:
     assert notes == {
         "keep": None,
         "remove": {"asked": "remove", "removed": "always"},
-        "auto": {"asked": "auto", "removed": "from every batch that has any"},
+        "auto": {"asked": "auto", "removed": "from batches that have enough of it"},
     }
 
 

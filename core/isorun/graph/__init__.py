@@ -3,6 +3,8 @@
 - ``dialects/``: what each fused operator becomes, a file of ONNX functions for each dialect
 - ``functions.py``: reads them
 - ``encoder.py``: writes the fused form of a BERT from its weights
+- ``padding.py``, ``padding.onnxtxt``: the fused form without work for padding
+- ``tokens.py``: what a node does with tokens
 - ``lower.py``: from the fused form to one dialect
 - ``files.py``: reads and writes ONNX files
 - ``describe.py``: what a graph takes, gives and holds

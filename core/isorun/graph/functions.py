@@ -19,6 +19,7 @@ BODIES = "primitive"
 """The dialect whose functions the fused form itself carries, for readers that do not know the domain."""
 
 _FOLDER = Path(__file__).parent / "dialects"
+_SHARED = Path(__file__).parent / "padding.onnxtxt"  # functions that are the same in every dialect
 
 
 @cache
@@ -29,8 +30,11 @@ def dialects() -> tuple[str, ...]:
 
 def functions(dialect: str) -> dict[str, ir.Function]:
     """The dialect's functions by operator name, made anew for the caller to put in a model."""
-    parsed = onnx.parser.parse_model(_text(dialect))
-    return {proto.name: ir.serde.deserialize_function(proto) for proto in parsed.functions}
+    found = list(onnx.parser.parse_model(_text(dialect)).functions)
+    for shared in onnx.parser.parse_model(_SHARED.read_text()).functions:
+        shared.opset_import[0].version = opset(dialect)
+        found.append(shared)
+    return {proto.name: ir.serde.deserialize_function(proto) for proto in found}
 
 
 @cache

@@ -183,6 +183,7 @@ def test_the_rewritten_model_is_a_sound_one_in_the_fused_form() -> None:
         "AttentionCore",
         "BiasGelu",
         "EmbedLayerNormalization",
+        "PackedPlaces",
         "SkipLayerNormalization",
     }
     fed = feeds(np.array(MASKS["holes"]))
