@@ -203,11 +203,18 @@ class Batcher:
             self._hurry = True
             self._changed.notify_all()
 
-    def close(self, wait: bool = True) -> None:
-        """Cancel what waits; what runs is finished, and waited for where asked."""
+    def close(self, *, cancel: bool, wait: bool = True) -> None:
+        """Take nothing more.
+
+        Args:
+            cancel: whether to cancel what waits rather than run it.
+            wait: whether to wait for what runs.
+        """
         with self._changed:
             self._closed = True
-            waiting, self._waiting, self._tokens = self._waiting, [], 0
+            waiting = self._waiting if cancel else []
+            if cancel:
+                self._waiting, self._tokens = [], 0
             self._changed.notify_all()
         for request in waiting:
             request.future.cancel()
@@ -225,14 +232,14 @@ class Batcher:
         """Wait for a batch; none where the batcher is closed."""
         with self._changed:
             while True:
-                if self._closed:
-                    return []
                 if not self._waiting:
+                    if self._closed:
+                        return []
                     self._changed.wait()
                     continue
                 oldest = min(self._waiting, key=lambda request: request.number)
                 rest = oldest.due - time.monotonic()
-                if self._hurry or self._tokens >= self._enough or rest <= 0:
+                if self._closed or self._hurry or self._tokens >= self._enough or rest <= 0:
                     requests = self._pick(oldest)
                     if requests:
                         return requests
@@ -398,7 +405,7 @@ class _Flow:
             self._stopped = self._over = True
             self._futures.clear()
             self._changed.notify_all()
-        self._batcher.close(wait)
+        self._batcher.close(cancel=True, wait=wait)
 
 
 def results(

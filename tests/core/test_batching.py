@@ -314,9 +314,19 @@ def test_a_caller_that_gives_up_is_not_run() -> None:
     assert gone.cancel()
     assert stays.result(20)[0].tolist() == [9] * 4
     assert model.batches == [(1, 4)]
-    batcher.close()
+    batcher.close(cancel=True)
     with pytest.raises(IsorunError, match="closed"):
         batcher.submit(small(2))
+
+
+@pytest.mark.parametrize("cancel", [False, True])
+def test_closing_runs_or_cancels_what_waits(cancel: bool) -> None:
+    model = Recorder()
+    batcher = batching.Batcher(model.run, batching.Layout(INFO, PADDABLE, None), 100, 60, enough=100)
+    future, _ = batcher.submit(small(3))
+    batcher.close(cancel=cancel)
+    assert future.cancelled() is cancel
+    assert len(model.batches) == (0 if cancel else 1)
 
 
 def test_a_closed_session_takes_nothing(session: isorun.Session, tmp_path: Path) -> None:
