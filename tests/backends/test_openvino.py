@@ -14,7 +14,7 @@ HAS_BF16 = "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILIT
 
 
 def test_fp32_asked_is_fp32_run(bert):
-    with isorun.Session(bert, backend="openvino") as session:
+    with isorun.Session(bert, backend="openvino", padding="keep") as session:
         provenance = session.provenance
         assert provenance.precision == "fp32"
         assert provenance.details["precision_hint"] == "f32"
@@ -25,7 +25,7 @@ def test_fp32_asked_is_fp32_run(bert):
 
 @pytest.mark.skipif(not HAS_BF16, reason="this processor has no bf16 arithmetic")
 def test_bf16_is_bf16_and_is_seen(bert):
-    with isorun.Session(bert, backend="openvino", precision="bf16") as session:
+    with isorun.Session(bert, backend="openvino", precision="bf16", padding="keep") as session:
         assert session.provenance.precision == "bf16"
         expected = numpy_bert.run(tiny.CONFIG, tiny.weights(), tiny.feeds())["last_hidden_state"]
         assert 1e-4 < abs(session.run(None, tiny.feeds())[0] - expected).max() < 0.5
@@ -39,7 +39,7 @@ def test_bf16_is_refused_without_it(bert):
 
 def test_properties_reach_the_runtime(bert):
     options = {"properties": {"PERFORMANCE_HINT": "THROUGHPUT"}}
-    with isorun.Session(bert, backend="openvino", options=options, threads=1) as session:
+    with isorun.Session(bert, backend="openvino", options=options, threads=1, padding="keep") as session:
         assert "THROUGHPUT" in str(session._executable._compiled.get_property("PERFORMANCE_HINT"))
         assert session._executable._compiled.get_property("INFERENCE_NUM_THREADS") == 1
 
@@ -48,7 +48,7 @@ def test_no_feed_is_copied(bert):
     import tracemalloc
 
     feeds = tiny.feeds(2048, tiny.POSITIONS)
-    with isorun.Session(bert, backend="openvino", threads=2) as session:
+    with isorun.Session(bert, backend="openvino", threads=2, padding="keep") as session:
         session.run(["pooler_output"], tiny.feeds())
         array = feeds["input_ids"]
         tensor = session._executable._input("input_ids", array)

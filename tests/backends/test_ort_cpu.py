@@ -13,7 +13,7 @@ import tiny
 
 @pytest.fixture(scope="module")
 def session(bert):
-    with isorun.Session(bert, backend="ort-cpu") as opened:
+    with isorun.Session(bert, backend="ort-cpu", padding="keep") as opened:
         yield opened
 
 
@@ -34,7 +34,7 @@ def test_options_reach_the_runtime(bert, tmp_path):
         "session_config": {"session.disable_prepacking": "1"},
         "profile_prefix": tmp_path / "profile",
     }
-    with isorun.Session(bert, backend="ort-cpu", options=options, threads=1) as session:
+    with isorun.Session(bert, backend="ort-cpu", options=options, threads=1, padding="keep") as session:
         session.run(None, tiny.feeds())
         made = session._executable._session.get_session_options()
         assert (made.intra_op_num_threads, made.inter_op_num_threads) == (1, 2)
