@@ -1,9 +1,14 @@
 """One ``Session.run()`` over any inference backend, every backend taking the same fused BERT graph.
 
-Importing this brings in NumPy and the standard library; runtimes and graph libraries come when they are used.
+Importing this brings in the errors and nothing else. The other names are imported when they are first used, and
+runtimes and graph libraries when a session needs them.
 """
 
-from isorun.binding import IOBinding
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from isorun.errors import (
     BackendFailed,
     BackendNotFound,
@@ -17,8 +22,11 @@ from isorun.errors import (
     SpecError,
     UnsupportedModel,
 )
-from isorun.session import Session
-from isorun.types import Provenance, TensorSpec
+
+if TYPE_CHECKING:
+    from isorun.binding import IOBinding
+    from isorun.session import Session
+    from isorun.types import Provenance, TensorSpec
 
 __all__ = [
     "Session",
@@ -37,3 +45,23 @@ __all__ = [
     "SpecError",
     "UnsupportedModel",
 ]
+
+_HOMES = {
+    "Session": "isorun.session",
+    "IOBinding": "isorun.binding",
+    "Provenance": "isorun.types",
+    "TensorSpec": "isorun.types",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """A public name on its first use (PEP 562)."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'isorun' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
