@@ -66,7 +66,8 @@ class ReferenceExecutable(Executable):
         if self._wide:
             feeds = {name: _widen(value) for name, value in feeds.items()}
         try:
-            results = self._evaluator.run(None if output_names is None else list(output_names), dict(feeds))
+            with np.errstate(all="ignore"):  # an infinity or a NaN is an answer, as it is of every other runtime
+                results = self._evaluator.run(None if output_names is None else list(output_names), dict(feeds))
         except Exception as error:
             raise BackendFailed(f"{self._name} failed while running: {error}") from error
         # An output that is a feed, or another output, is handed on as it is: the caller gets one of its own.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from isorun.types import LoweredModel, ModelInfo, TensorSpec
 
 if TYPE_CHECKING:
     import onnx
+    import onnx_ir as ir
 
 _FILE = "model.onnx"
 _PLAIN = "onnx"  # the dialect of a model that has no fused operators: it goes to a backend as it came
@@ -84,7 +85,8 @@ def open_model(model: str | os.PathLike[str] | bytes | onnx.ModelProto, cache: C
 def lower(source: ModelSource, dialects: tuple[str, ...], cache: Cache, *, packed: bool = False) -> LoweredModel:
     """The model in the first of a backend's dialects that it can be brought to.
 
-    A model without fused operators is handed on as it came, under the dialect ``onnx``.
+    A model that is no encoder is handed on as it came, under the dialect ``onnx``; so is one that was not given
+    in the fused form and that no dialect can express.
 
     Args:
         source: the model.
@@ -93,10 +95,11 @@ def lower(source: ModelSource, dialects: tuple[str, ...], cache: Cache, *, packe
         packed: whether to remove the work that padding costs (:mod:`isorun.graph.padding`).
 
     Raises:
-        UnsupportedModel: none of the dialects can express it, or its padding cannot be removed.
+        UnsupportedModel: it was given in the fused form, and none of the dialects can express it; or its padding
+            cannot be removed.
         InvalidModel: it cannot be read.
     """
-    info, described = inspect(source, cache)
+    info, as_it_is, described = _inspect(source, cache)
     if packed and (refusal := padding(source, cache).refusal):
         raise UnsupportedModel(refusal)
     if not info.fused:
@@ -107,6 +110,8 @@ def lower(source: ModelSource, dialects: tuple[str, ...], cache: Cache, *, packe
             return _lower(source, dialect, info, cache, packed=packed)
         except UnsupportedModel as error:
             refusals.append(error)
+    if as_it_is and not packed:
+        return LoweredModel(source.path, _PLAIN, source.fingerprint, replace(info, fused={}), described)
     raise UnsupportedModel(
         "; ".join(map(str, refusals)) or "The backend reads no dialect of the fused graph",
         [name for refusal in refusals for name in refusal.operators],
@@ -114,26 +119,44 @@ def lower(source: ModelSource, dialects: tuple[str, ...], cache: Cache, *, packe
 
 
 def inspect(source: ModelSource, cache: Cache) -> tuple[ModelInfo, bool]:
-    """What is known of a model, and whether it was known already."""
+    """What is known of a model in its fused form, and whether it was known already."""
+    info, _, found = _inspect(source, cache)
+    return info, found
+
+
+def _inspect(source: ModelSource, cache: Cache) -> tuple[ModelInfo, bool, bool]:
+    """What is known of a model, whether a runtime can read it as it is, and whether all this was known already."""
 
     def make(_: Path) -> dict[str, Any]:
-        from isorun.graph import describe, files
+        from isorun.graph import describe
 
-        return asdict(describe.describe(files.read(source.path)))
+        model, fused_here = _read(source.path)
+        return {"info": asdict(describe.describe(model)), "as_it_is": fused_here}
 
     entry = cache.get_or_make("models", _key(source.fingerprint), make)
-    return _info(entry.meta), entry.found
+    return _info(entry.meta["info"]), entry.meta["as_it_is"], entry.found
+
+
+def _read(path: Path) -> tuple[ir.Model, bool]:
+    """A model in the fused form, where it is an encoder, and whether it was brought to it here."""
+    from isorun.graph import files, functions, fuse
+
+    model = files.read(path)
+    if any(functions.is_fused(node) for node in model.graph):
+        return model, False
+    if fuse.fuse(model).is_encoder:
+        return model, True
+    return files.read(path), False
 
 
 def padding(source: ModelSource, cache: Cache) -> Padding:
     """Whether the work that padding costs can be removed from a model."""
 
     def make(_: Path) -> dict[str, Any]:
-        from isorun.graph import files
         from isorun.graph import padding as removal
 
         try:
-            known = removal.remove(files.read(source.path))
+            known = removal.remove(_read(source.path)[0])
             return asdict(Padding(known.mask, known.token_outputs))
         except UnsupportedModel as error:
             return asdict(Padding(None, refusal=str(error)))
@@ -148,7 +171,7 @@ def _lower(source: ModelSource, dialect: str, info: ModelInfo, cache: Cache, *, 
         from isorun.graph import lower as lowering
         from isorun.graph import padding as removal
 
-        graph = files.read(source.path)
+        graph, _ = _read(source.path)
         if packed:
             removal.remove(graph)
         lowered = lowering.lower(graph, dialect)

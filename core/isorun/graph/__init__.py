@@ -3,6 +3,10 @@
 - ``dialects/``: what each fused operator becomes, a file of ONNX functions for each dialect
 - ``functions.py``: reads them
 - ``encoder.py``: writes the fused form of a BERT from its weights
+- ``normalize.py``: one spelling for what exporters write in several
+- ``fuse.py``: from any exporter's graph to the fused form, by the fusions in ``fusion/``
+- ``evaluate.py``: a part of a graph, computed on samples
+- ``opset.py``: from one version of ONNX's operators to another
 - ``padding.py``, ``padding.onnxtxt``: the fused form without work for padding
 - ``tokens.py``: what a node does with tokens
 - ``lower.py``: from the fused form to one dialect

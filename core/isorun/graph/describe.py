@@ -6,7 +6,7 @@ from collections import Counter
 
 import onnx_ir as ir
 
-from isorun.graph.functions import is_fused
+from isorun.graph.functions import EMBEDDINGS, is_fused
 from isorun.types import ModelInfo, TensorSpec
 
 _ONNX_RUNTIME_NAMES = {
@@ -83,8 +83,8 @@ def _index_bounds(graph: ir.Graph) -> dict[str, tuple[int, int]]:
             bounds[index.name] = (max(low, least), min(high, most))
 
     for node in graph:
-        if is_fused(node) and node.op_type == "EmbedLayerNormalization":
-            for index, table in ((0, 3), (1, 5)):
+        if is_fused(node) and node.op_type in EMBEDDINGS:
+            for index, table in EMBEDDINGS[node.op_type].ids:
                 rows = _rows(node.inputs[table])
                 assert rows is not None, "the fused form keeps its tables as initializers"
                 narrow(node.inputs[index], 0, rows - 1)
@@ -100,7 +100,7 @@ def _limits(graph: ir.Graph) -> dict[str, int | None]:
     """For a graph in the fused form, the names of its dimensions, and the positions that it has a table for."""
     limits: dict[str, int | None] = {}
     for node in graph:
-        if is_fused(node) and node.op_type == "EmbedLayerNormalization":
+        if is_fused(node) and node.op_type in EMBEDDINGS:
             ids = node.inputs[0]
             if ids is None or ids.shape is None or len(ids.shape) != 2:
                 continue
@@ -108,5 +108,5 @@ def _limits(graph: ir.Graph) -> dict[str, int | None]:
             if isinstance(batch, ir.SymbolicDim) and batch.value:
                 limits[batch.value] = None
             if isinstance(length, ir.SymbolicDim) and length.value:
-                limits[length.value] = _rows(node.inputs[4])
+                limits[length.value] = _rows(node.inputs[EMBEDDINGS[node.op_type].positions])
     return limits

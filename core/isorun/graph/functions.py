@@ -7,14 +7,37 @@ file; to add a fused operator is to add a function to each file.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import onnx.parser
 import onnx_ir as ir
 
+
+@dataclass(frozen=True)
+class Tables:
+    """The inputs of an embedding that are tables.
+
+    Attributes:
+        ids: for each input that holds ids, its place and the place of the table that it indexes.
+        positions: the place of the table of positions.
+    """
+
+    ids: tuple[tuple[int, int], ...]
+    positions: int
+
+
 DOMAIN = "isorun.fused"
 DOMAIN_VERSION = 1
+ATTENTIONS = ("SelfAttention", "GuardedSelfAttention", "BiasedSelfAttention")
+"""The attentions: hidden (B, S, H), key mask (B, S), weight and bias of Q, K and V come first in each."""
+EMBEDDINGS = {
+    "EmbedLayerNormalization": Tables(ids=((0, 3), (1, 5)), positions=4),
+    "EmbedLayerNormalizationWithoutTypes": Tables(ids=((0, 2),), positions=3),
+}
+"""The embeddings, and which of their inputs are tables."""
 BODIES = "primitive"
 """The dialect whose functions the fused form itself carries, for readers that do not know the domain."""
 
@@ -42,6 +65,18 @@ def opset(dialect: str) -> int:
     """The version of ONNX's own operators that the dialect is written in."""
     imports = onnx.parser.parse_model(_text(dialect)).opset_import
     return int(next(entry.version for entry in imports if entry.domain == ""))
+
+
+def carry(model: ir.Model, kinds: Iterable[str]) -> None:
+    """Put the bodies of these fused operators in a model, and those of the operators that they stand on."""
+    bodies = functions(BODIES)
+    pending = list(kinds)
+    while pending:
+        body = bodies[pending.pop()]
+        if body.identifier() not in model.functions:
+            model.functions[body.identifier()] = body
+            pending.extend(node.op_type for node in body if is_fused(node))
+    model.graph.opset_imports[DOMAIN] = DOMAIN_VERSION
 
 
 def is_fused(node: ir.Node) -> bool:

@@ -76,9 +76,9 @@ class _Removal:
     def run(self) -> Removed:
         outputs = [(value, value.name, value.shape, value.type) for value in self._graph.outputs]
         for node in list(self._graph):
-            if _is_fused(node, "EmbedLayerNormalization"):
+            if functions.is_fused(node) and node.op_type in functions.EMBEDDINGS:
                 self._embed(node)
-            elif _is_fused(node, "SelfAttention"):
+            elif functions.is_fused(node) and node.op_type in functions.ATTENTIONS:
                 self._attend(node)
             elif any(value in self._packed for value in node.inputs):
                 self._take(node)
@@ -109,7 +109,8 @@ class _Removal:
         value.shape = None
 
     def _embed(self, node: ir.Node) -> None:
-        for index in range(3):  # token ids, token types, positions: (B, S) or what broadcasts to it
+        tables = functions.EMBEDDINGS[node.op_type]
+        for index in range(len(tables.ids) + 1):  # ids, then positions: (B, S) or what broadcasts to it
             ids = node.inputs[index]
             if ids is not None:
                 node.replace_input_with(index, self._once("ids", ids))
@@ -130,21 +131,26 @@ class _Removal:
         # A token's Q, K and V lie side by side: as rows of one table they are its rows 3 t, 3 t + 1, 3 t + 2.
         width = self._ints((-1, _columns(weight, name) // 3))
         table = self._node("Reshape", f"{name}.table", [biased, width])
-        heads = node.attributes["num_heads"].as_int()
-        halves = [self._core(f"{name}.{half}", half, table, heads, width) for half in ("longer", "shorter")]
+        halves = [self._core(f"{name}.{half}", half, table, node, width) for half in ("longer", "shorter")]
         context = self._node("Concat", f"{name}.context", halves, axis=0)
         packed = self._node("Gather", f"{name}.packed", [context, self._places["back"]], axis=0)
+        if node.op_type == "GuardedSelfAttention":  # a row without any key gives zeros
+            factor = self._node("CastLike", f"{name}.guard", [self._once("guard", self._mask), packed])
+            packed = self._node("Mul", f"{name}.guarded", [packed, factor])
         self._pack(packed, 3)
         self._replace(node, packed)
 
-    def _core(self, name: str, half: str, table: ir.Value, heads: int, width: ir.Value) -> ir.Value:
+    def _core(self, name: str, half: str, table: ir.Value, node: ir.Node, width: ir.Value) -> ir.Value:
         """Tokens' Q, K and V (3 T, H) -> the attention of a half's rows, (h L, H)."""
         parts = [
             self._node("Gather", f"{name}.{part}", [table, self._once(part, self._places[half])], axis=0)
             for part in _QKV
         ]
         inputs = [*parts, self._places[f"{half}_mask"]]
-        core = self._node("AttentionCore", f"{name}.core", inputs, domain=functions.DOMAIN, num_heads=heads)
+        core = self._node("AttentionCore", f"{name}.core", inputs, domain=functions.DOMAIN)
+        producer = core.producer()
+        assert producer is not None
+        producer.attributes.update({each.name: each for each in node.attributes.values()})
         return self._node("Reshape", f"{name}.flat", [core, width])
 
     def _take(self, node: ir.Node) -> None:
@@ -197,6 +203,12 @@ class _Removal:
             return self._node("Gather", name, [flat, self._places["kept"]], axis=0)
         if what == "shape":
             return self._node("Shape", name, [value])
+        if what == "guard":  # whether a token's row has any key, (1, T, 1)
+            attends = self._node("Cast", f"{name}.attends", [value], to=int(ir.DataType.BOOL))
+            numbers = self._node("Cast", f"{name}.numbers", [attends], to=int(ir.DataType.INT64))
+            count = self._node("ReduceSum", f"{name}.count", [numbers, self._ints((1,))], keepdims=1)
+            any_key = self._node("Cast", f"{name}.any", [count], to=int(ir.DataType.BOOL))
+            return self._node("Unsqueeze", name, [self._once("ids", any_key), self._ints((-1,))])
         if what == "table":  # (1, T, ...) -> (T, ...)
             return self._node("Squeeze", name, [value, self._ints((0,))])
         if what == "restored":  # (1, T, ...) -> (B, S, ...) with zeros where the mask is 0
@@ -251,7 +263,7 @@ class _Removal:
 
 def _key_mask(graph: ir.Graph) -> ir.Value:
     """The mask of all the attention layers."""
-    masks = {node.inputs[1] for node in graph if _is_fused(node, "SelfAttention")}
+    masks = {node.inputs[1] for node in graph if functions.is_fused(node) and node.op_type in functions.ATTENTIONS}
     if not masks:
         raise UnsupportedModel("Padding cannot be removed: the model has no SelfAttention of the fused form")
     mask = masks.pop()
@@ -266,10 +278,6 @@ def _columns(weight: ir.Value | None, name: str) -> int:
     if tensor is None:
         raise UnsupportedModel(f"Padding cannot be removed: the weights of {name} are not constants")
     return int(tensor.shape[1])  # type: ignore[arg-type]  # a tensor's dimensions are numbers
-
-
-def _is_fused(node: ir.Node, kind: str) -> bool:
-    return functions.is_fused(node) and node.op_type == kind
 
 
 def _name(node: ir.Node) -> str:

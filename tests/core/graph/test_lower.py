@@ -215,7 +215,13 @@ ERRORS = [
     ),
     ("onnx", "typed = Add (words, types)", "typed = Identity (words)", ort, "no types"),
     ("com.microsoft", "(hidden, qkv_weight, qkv_bias, mask)", "(hidden, qkv_weight, qkv_bias)", ort, "no mask"),
-    ("com.microsoft", "mask_filter_value: float = -3.3895313892515355e+38", "scale = 0.3", ort, "a wrong scale"),
+    (
+        "com.microsoft",
+        "mask_filter_value: float = @mask_filter_value> (hidden, qkv_weight, qkv_bias, mask)",
+        "scale: float = 0.3> (hidden, qkv_weight, qkv_bias, mask)",
+        ort,
+        "a wrong scale",
+    ),
     ("com.microsoft", "biased = Add (input, bias)", "biased = Identity (input)", ort, "a dropped bias"),
 ]
 
@@ -250,10 +256,23 @@ def test_other_operators_that_mean_the_same_in_both_opsets_come_along(fused):
 def test_an_operator_that_means_something_else_in_the_dialects_opset(fused):
     model = files.read(fused)
     hidden = model.graph.outputs[0]
-    model.graph.append(ir.node("ReduceMean", [hidden], {"axes": [1]}))
-    with pytest.raises(UnsupportedModel, match=r"opset 17 .*'onnx' in opset 23, in which ReduceMean") as caught:
+    model.graph.append(ir.node("Resize", [hidden]))
+    with pytest.raises(UnsupportedModel, match=r"opset 17; in opset 23 Resize mean something else") as caught:
         lower.lower(model, "onnx")
-    assert caught.value.operators == ("ReduceMean",)
+    assert caught.value.operators == ("Resize",)
+
+
+def test_a_reduction_over_given_axes_is_brought_along(fused):
+    """Its axes were an attribute, and became an input in opset 18."""
+    model = files.read(fused)
+    node = ir.node("ReduceMean", [model.graph.outputs[0]], {"axes": [1]})
+    node.outputs[0].name = "mean"
+    model.graph.append(node)
+    model.graph.outputs.append(node.outputs[0])
+    lowered = lower.lower(model, "onnx")
+    mean = next(each for each in lowered.graph if each.outputs[0].name == "mean")
+    assert "axes" not in mean.attributes
+    assert mean.inputs[1] is not None
 
 
 def test_a_fused_operator_that_a_dialect_does_not_have(fused):

@@ -1,0 +1,49 @@
+"""From any exporter's graph to the fused form."""
+
+from __future__ import annotations
+
+import logging
+
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from isorun.errors import UnsupportedModel
+from isorun.graph import functions, opset
+from isorun.graph.fusion import bias_gelu, embeddings, self_attention, skip_layer_normalization
+from isorun.graph.fusion.report import FusionReport
+from isorun.graph.normalize import normalize
+
+_logger = logging.getLogger(__name__)
+
+OPSETS = range(13, 26)
+"""The versions of ONNX's operators that are read; a graph in another stays as it is."""
+
+
+def fuse(model: ir.Model) -> FusionReport:
+    """Bring an encoder to the fused form, in place.
+
+    Inputs and outputs keep their names, types and shapes. Weights are neither copied nor read, save small ones;
+    those that are made of others (Q, K and V side by side) are made whenever they are read.
+
+    Args:
+        model: any model, with its weights in memory or on disk. One without an attention is returned normalized
+            but otherwise as it came; prefer the original then (``report.is_encoder``).
+
+    Returns:
+        What was found, what was fused, and why the rest was not.
+    """
+    report = FusionReport()
+    if model.graph.opset_imports.get("", 0) not in OPSETS:
+        return report
+    normalize(model)
+    self_attention.fuse(model, report)
+    embeddings.fuse(model, report)
+    bias_gelu.fuse(model, report)
+    skip_layer_normalization.fuse(model, report)
+    common.RemoveUnusedNodesPass()(model)
+    functions.carry(model, {node.op_type for node in model.graph if functions.is_fused(node)})
+    try:
+        opset.move(model, functions.opset(functions.BODIES))
+    except UnsupportedModel as why:  # it runs as it is; a dialect in another opset will say the same
+        _logger.info("%s", why)
+    return report

@@ -1,0 +1,166 @@
+"""Embeddings: the rows of two or three tables, added up and normalized.
+
+Matched, whichever way round the sums are written: ``LayerNormalization`` over the last axis of
+``word[ids] + position[positions]`` and, where the model has them, ``+ type[types]``. Which table is which is
+told by its index: token ids are an input of the graph as it is (a cast aside); positions differ along the
+sequence where every id is the same. Positions may be counted from the ids or the mask (RoBERTa, MPNet): they
+stay whatever the graph computes. Where the model has no token types, or always the same one, there is
+``EmbedLayerNormalizationWithoutTypes``, and the one type's row is added to the position table.
+
+Refused: other terms, tables that are no constants, another axis, a sum that something else uses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from isorun.graph.evaluate import CannotEvaluate, Evaluator, array, data_inputs, is_constant, sizes
+from isorun.graph.fusion import masks, subgraph
+from isorun.graph.fusion.report import FusionReport, Refused
+from isorun.graph.fusion.skip_layer_normalization import norm
+
+KIND = "EmbedLayerNormalization"
+WITHOUT_TYPES = "EmbedLayerNormalizationWithoutTypes"
+
+_PICKS = frozenset(
+    ("Cast", "Expand", "Gather", "GatherElements", "GatherND", "Reshape", "Slice", "Squeeze", "Tile", "Unsqueeze")
+)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """``table[index]``."""
+
+    table: ir.Value
+    index: ir.Value
+
+
+def fuse(model: ir.Model, report: FusionReport) -> None:
+    """Fuse the embeddings of a normalized model, in place."""
+    for node in list(model.graph):
+        if node.op_type != "LayerNormalization" or node.domain != "" or node.inputs[0] is None:
+            continue
+        terms = _terms(node.inputs[0])
+        if len(terms) < 2 or not any(isinstance(term, _Rows) and _is_ids(term.index) for term in terms):
+            continue
+        try:
+            _fuse(model.graph, node, terms)
+        except (Refused, CannotEvaluate) as why:
+            report.refuse(KIND, node.name, str(why))
+        else:
+            report.accept(KIND)
+
+
+def _fuse(graph: ir.Graph, node: ir.Node, terms: list[_Rows | ir.Value]) -> None:
+    gamma, beta, epsilon = norm(node)
+    if beta is None:
+        raise Refused("its normalization has no bias")
+    gathers = [term for term in terms if isinstance(term, _Rows)]
+    others = [term for term in terms if isinstance(term, ir.Value)]
+    if strange := [term for term in others if not is_constant(term) or _row(term) is None]:
+        raise Refused(f"it adds {strange[0].name!r}, which is no row of a table")
+    words = [term for term in gathers if _is_ids(term.index)]
+    word = max(words, key=lambda term: sizes(term.table)[0])
+    rest = [term for term in gathers if term is not word]
+    positions = [term for term in rest if _varies(graph, term.index)]
+    types = [term for term in rest if term not in positions]
+    if len(positions) != 1 or len(types) > 1:
+        raise Refused(f"it adds the rows of {len(gathers)} tables, {len(positions)} of them by position")
+    position = positions[0]
+    added = [array(term).reshape(-1) for term in others]
+    if types and (always := _always(types[0].index)) is not None:
+        added.append(array(types[0].table)[always])
+        types = []
+    table = position.table if not added else _raised(graph, position.table, added)
+    ids = _as_int64(node, word.index)
+    at_positions = _positions(graph, node, position.index, ids)
+    if types:
+        inputs = [ids, _as_int64(node, types[0].index), at_positions, word.table, table, types[0].table]
+    else:
+        inputs = [ids, at_positions, word.table, table]
+    subgraph.put(KIND if types else WITHOUT_TYPES, [*inputs, gamma, beta], {"epsilon": epsilon}, node.outputs[0])
+
+
+def _terms(value: ir.Value) -> list[_Rows | ir.Value]:
+    """What a value is the sum of."""
+    node = value.producer()
+    if node is not None and node.domain == "":
+        if node.op_type == "Add" and not subgraph.dense(value):
+            return [term for each in node.inputs if each is not None for term in _terms(each)]
+        if node.op_type == "Gather":
+            table, index = node.inputs
+            axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 0
+            if table is not None and index is not None and is_constant(table) and axis == 0:
+                return [_Rows(table, index)]
+    return [value]
+
+
+def _is_ids(index: ir.Value) -> bool:
+    """Whether an index is an input of the graph as it is."""
+    node = index.producer()
+    while node is not None and node.op_type in ("Cast", "Identity"):
+        assert node.inputs[0] is not None
+        index = node.inputs[0]
+        node = index.producer()
+    return node is None and not is_constant(index)
+
+
+def _varies(graph: ir.Graph, index: ir.Value) -> bool:
+    """Whether an index differs along the sequence where every id is the same and no key is masked."""
+    length = masks.LENGTHS[0]
+    given = {value: np.full_like(zeros, 3) for value, zeros in masks.feeds(graph, length).items()}
+    seen = Evaluator(graph.opset_imports[""], given)(index)
+    return bool(seen.ndim == 2 and (seen != seen[:, :1]).any())
+
+
+def _always(index: ir.Value) -> int | None:
+    """The one number that an index consists of: a buffer of zeros, whatever is picked from it."""
+    node = index.producer()
+    while node is not None and node.op_type in _PICKS and node.domain == "" and node.inputs[0] is not None:
+        index = node.inputs[0]
+        node = index.producer()
+    if node is not None and node.op_type == "ConstantOfShape":
+        return int(node.attributes["value"].as_tensor().numpy()[0]) if "value" in node.attributes else 0
+    if not is_constant(index):
+        return None
+    numbers = np.unique(array(index))
+    return int(numbers[0]) if numbers.size == 1 else None
+
+
+def _positions(graph: ir.Graph, node: ir.Node, index: ir.Value, ids: ir.Value) -> ir.Value:
+    """The index of positions; where it is 0, 1, 2 and so on, in the one spelling that fused graphs have for that."""
+    if data_inputs(index):
+        return _as_int64(node, index)
+    for length in masks.LENGTHS:
+        seen = Evaluator(graph.opset_imports[""], masks.feeds(graph, length))(index)
+        if not (seen == np.arange(length)).all():
+            return _as_int64(node, index)
+    zero, one, axis = (
+        subgraph.constant(graph, f"isorun.positions.{name}", ir.tensor(np.array(number, np.int64)))
+        for name, number in (("zero", 0), ("one", 1), ("axis", [0]))
+    )
+    length_1d = subgraph.insert(node, "Shape", [ids], start=1, end=2)
+    row = subgraph.insert(node, "Range", [zero, subgraph.insert(node, "Squeeze", [length_1d]), one])
+    return subgraph.insert(node, "Unsqueeze", [row, axis])
+
+
+def _row(value: ir.Value) -> np.ndarray | None:
+    """A constant that is one row."""
+    constant = array(value)
+    return constant.reshape(-1) if constant.size == constant.shape[-1] else None
+
+
+def _raised(graph: ir.Graph, table: ir.Value, rows: list[np.ndarray]) -> ir.Value:
+    """The table with these rows added to each of its own."""
+    total = sum(rows[1:], start=rows[0])
+    made = subgraph.lazy(lambda: array(table) + total, subgraph.dtype(table), sizes(table))
+    return subgraph.constant(graph, f"{table.name}.raised", made)
+
+
+def _as_int64(node: ir.Node, index: ir.Value) -> ir.Value:
+    if index.dtype == ir.DataType.INT32:
+        return subgraph.cast(node, index, ir.DataType.INT64)
+    return index

@@ -1,0 +1,260 @@
+"""Self-attention: three projections of one value, a mask over keys, the heads, and what puts them together again.
+
+Found by its ``Softmax`` or ``Attention`` node. What is fused is everything between the dense layers before it and
+the dense layer after it. That part is run on samples, with every kind of mask, and compared with
+
+    context = softmax(Q K^T / sqrt(d) + mask + bias) V
+
+for every order of the three projections, so neither spelling nor layout matters. Matched:
+
+- Q, K and V as three dense layers (they become one matrix product), with or without biases
+- masks over keys however they are computed (see ``masks.py``), or none; a bias beside it (relative positions)
+- a row without any key giving the mean over all keys, zeros (PyTorch's guard), or what a finite mask value leaves
+- batch and sequence as two dimensions, or as one around it (as TensorFlow's dense layers have them)
+
+Refused: cross-attention; probabilities or projections that something else uses; causal and other masks that are
+no mask over keys; another scale, a soft cap, or anything else that does not compute the formula.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import permutations
+
+import numpy as np
+import onnx_ir as ir
+
+from isorun.graph.evaluate import CannotEvaluate, Evaluator, Samples, array, sizes
+from isorun.graph.fusion import masks, subgraph
+from isorun.graph.fusion.attention_place import Place, find
+from isorun.graph.fusion.masks import Bias, Judge, KeyMask
+from isorun.graph.fusion.report import FusionReport, Refused
+from isorun.graph.fusion.subgraph import Dense
+
+KIND = "SelfAttention"
+LOWEST = -3.3895313892515355e38
+"""The most negative number that bfloat16 and float32 both hold."""
+
+_TOLERANCE = 1e-4
+_FINITE_MASK = -1e30  # a mask value above this leaves the scores of a row without any key apart
+
+
+@dataclass(frozen=True)
+class _Meaning:
+    """What an attention computes: the fused operator, its attributes, and which projection is Q, K and V."""
+
+    kind: str
+    heads: int
+    filter_value: float
+    order: tuple[int, ...]
+
+
+def fuse(model: ir.Model, report: FusionReport) -> None:
+    """Fuse every self-attention of a normalized model, in place."""
+    fusion = _Fusion(model)
+    for node in list(model.graph):
+        if node.domain == "" and node.op_type in ("Softmax", "Attention") and node.graph is not None:
+            try:
+                fusion.fuse(node)
+            except (Refused, CannotEvaluate) as why:
+                report.refuse(KIND, node.name, str(why))
+            else:
+                report.accept(KIND)
+
+
+class _Fusion:
+    def __init__(self, model: ir.Model) -> None:
+        self._graph = model.graph
+        self._judge = Judge(model.graph)
+        self._weights: dict[tuple[ir.Value | None, ...], ir.Value] = {}
+        self._masks: dict[ir.Value | None, ir.Value] = {}
+
+    def fuse(self, root: ir.Node) -> None:
+        place = find(root)
+        mask, bias = self._mask_and_bias(place)
+        meaning = self._meaning(place, mask, bias)
+        self._rewrite(place, meaning, mask, bias)
+
+    def _mask_and_bias(self, place: Place) -> tuple[KeyMask | None, ir.Value | None]:
+        key_masks: dict[ir.Value, KeyMask] = {}
+        biases: dict[ir.Value, Bias] = {}
+        for side in place.sides:
+            for term in self._judge.terms(side, place.around):
+                if isinstance(term, KeyMask):
+                    key_masks[term.origin] = term
+                else:
+                    biases[term.value] = term
+        for what, found in (("masks", key_masks), ("biases", biases)):
+            if len(found) > 1:
+                raise Refused(f"it has {len(found)} {what}: {', '.join(sorted(repr(each.name) for each in found))}")
+        return next(iter(key_masks.values()), None), next(iter(biases), None)
+
+    def _meaning(self, place: Place, mask: KeyMask | None, bias: ir.Value | None) -> _Meaning:
+        """What the sub-graph computes, seen on samples.
+
+        Raises:
+            Refused: not the formula.
+        """
+        finite = mask is not None and mask.masked is not None and mask.masked > _FINITE_MASK
+        filter_value = mask.masked if mask is not None and mask.masked is not None and finite else LOWEST
+        orders = list(permutations(range(3)))
+        fallbacks = {"scores"} if mask is None else {"scores", "zeros"}
+        heads = 0
+        for length in masks.LENGTHS:
+            sample, attend = self._sample(place, mask, length)
+            evaluate = Evaluator(self._graph.opset_imports[""], sample)
+            rows = (masks.KINDS, length, -1)
+            context = evaluate(place.context)
+            heads = _heads(place, evaluate, length)
+            projections = [sample[each.output].reshape(rows) for each in place.projections]
+            width = projections[0].shape[-1]
+            if width % heads or context.size != projections[0].size:
+                raise Refused(f"its {heads} heads give {context.shape} for projections {width} wide")
+            context = context.reshape(rows)
+            offset = np.zeros(()) if bias is None else evaluate(bias)
+            answers = {
+                order: _attention([projections[at] for at in order], heads, attend, offset, filter_value)
+                for order in orders
+            }
+            some = attend.any(axis=1)
+            errors = {order: _error(answer[some], context[some]) for order, answer in answers.items()}
+            orders = [order for order, error in errors.items() if error < _TOLERANCE]
+            if not orders:
+                raise Refused(
+                    "it computes something else than softmax(Q K^T / sqrt(d) + mask) V: off by "
+                    f"{min(errors.values()):.2g} on samples (another scale, a soft cap, a mask that is none over keys)"
+                )
+            if not some.all() and np.isfinite(context[~some]).all():
+                empty = {"scores": answers[orders[0]][~some], "zeros": np.zeros_like(context[~some])}
+                fallbacks = {each for each in fallbacks if _error(empty[each], context[~some]) < _TOLERANCE}
+        if not fallbacks:
+            raise Refused("a row without any key gives something that no fused operator gives")
+        guarded = "scores" not in fallbacks
+        if guarded and bias is not None:
+            raise Refused("it gives zeros for a row without any key and has a bias, which no fused operator does")
+        kind = "GuardedSelfAttention" if guarded else KIND if bias is None else "BiasedSelfAttention"
+        return _Meaning(kind, heads, filter_value, orders[0])
+
+    def _sample(self, place: Place, mask: KeyMask | None, length: int) -> tuple[Samples, np.ndarray]:
+        """Values for what enters a place, and which keys each of its rows attends to."""
+        random = np.random.default_rng(length)
+        sample = {**masks.feeds(self._graph, length), **place.around(masks.KINDS, length)}
+        for each in place.projections:
+            sample[each.output] = random.normal(size=sample[each.output].shape).astype(np.float32)
+        if mask is None:
+            return sample, np.ones((masks.KINDS, length), np.int64)
+        kind = np.dtype(bool) if mask.origin.dtype is None else mask.origin.dtype.numpy()
+        sample[mask.origin] = masks.masks(length).astype(kind)
+        return sample, masks.masks(length)
+
+    def _rewrite(self, place: Place, meaning: _Meaning, mask: KeyMask | None, bias: ir.Value | None) -> None:
+        before = place.context.producer()
+        assert before is not None
+        hidden = place.hidden
+        key_mask = self._key_mask(None if mask is None else mask.origin, place, before)
+        if place.flat:
+            rows = subgraph.insert(before, "Shape", [key_mask])
+            rest = self._number("isorun.rest", [-1])
+            hidden = subgraph.insert(
+                before, "Reshape", [hidden, subgraph.insert(before, "Concat", [rows, rest], axis=0)]
+            )
+        inputs = [hidden, key_mask, *self._qkv([place.projections[at] for at in meaning.order])]
+        attributes = {"num_heads": meaning.heads, "mask_filter_value": meaning.filter_value}
+        subgraph.put(
+            meaning.kind,
+            inputs if bias is None else [*inputs, bias],
+            attributes,
+            place.context,
+            flat=sizes(place.projections[0].weight)[1] if place.flat else None,
+        )
+
+    def _key_mask(self, origin: ir.Value | None, place: Place, before: ir.Node) -> ir.Value:
+        """The mask as (B, S) int64; of ones, where the model has none."""
+        if origin is not None and origin.dtype == ir.DataType.INT64:
+            return origin
+        if origin not in self._masks:
+            if origin is None:
+                shape = self._batch_and_length(place, before)
+                self._masks[origin] = subgraph.insert(before, "Expand", [self._number("isorun.attend", 1), shape])
+            else:
+                made = origin
+                if origin.dtype in (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE):
+                    made = subgraph.cast(before, made, ir.DataType.BOOL)
+                self._masks[origin] = subgraph.cast(before, made, ir.DataType.INT64)
+        return self._masks[origin]
+
+    def _batch_and_length(self, place: Place, before: ir.Node) -> ir.Value:
+        if not place.flat:
+            return subgraph.insert(before, "Shape", [place.hidden], start=0, end=2)
+        for value in self._graph.inputs:
+            if value.shape is not None and len(value.shape) == 2:
+                return subgraph.insert(before, "Shape", [value])
+        raise Refused("it has no mask, and no input of the graph is (batch, sequence)")
+
+    def _number(self, name: str, number: int | list[int]) -> ir.Value:
+        return subgraph.constant(self._graph, name, ir.tensor(np.array(number, np.int64)))
+
+    def _qkv(self, projections: list[Dense]) -> list[ir.Value]:
+        """One weight (H, 3 H) and one bias (3 H); layers that share weights share these."""
+        weights = [each.weight for each in projections]
+        biases = [each.bias for each in projections]
+        (rows, columns), name = sizes(weights[0]), weights[0].name
+        dtype = subgraph.dtype(weights[0])
+
+        def weight() -> np.ndarray:
+            return np.concatenate([array(each) for each in weights], axis=1)
+
+        def bias() -> np.ndarray:
+            none = np.zeros(columns, dtype.numpy())
+            return np.concatenate([none if each is None else array(each) for each in biases])
+
+        return [
+            self._shared((*weights,), f"{name}.qkv.weight", weight, dtype, (rows, 3 * columns)),
+            self._shared((*weights, *biases), f"{name}.qkv.bias", bias, dtype, (3 * columns,)),
+        ]
+
+    def _shared(
+        self,
+        parts: tuple[ir.Value | None, ...],
+        name: str,
+        make: Callable[[], np.ndarray],
+        dtype: ir.DataType,
+        shape: tuple[int, ...],
+    ) -> ir.Value:
+        if parts not in self._weights:
+            self._weights[parts] = subgraph.constant(self._graph, name, subgraph.lazy(make, dtype, shape))
+        return self._weights[parts]
+
+
+def _heads(place: Place, evaluate: Evaluator, length: int) -> int:
+    root = place.root
+    if root.op_type == "Attention":
+        if "q_num_heads" in root.attributes:
+            return root.attributes["q_num_heads"].as_int()
+        assert root.inputs[0] is not None
+        return int(evaluate(root.inputs[0]).shape[1])
+    probabilities = evaluate(root.outputs[0])
+    heads, rest = divmod(probabilities.size, masks.KINDS * length * length)
+    if rest or not heads:
+        raise Refused(f"its probabilities are {probabilities.shape} for {masks.KINDS} rows of {length} tokens")
+    return heads
+
+
+def _attention(
+    projections: list[np.ndarray], heads: int, attend: np.ndarray, bias: np.ndarray, filter_value: float
+) -> np.ndarray:
+    """The formula. Q, K and V (B, S, H), attend (B, S) -> (B, S, H)."""
+    batch, length, width = projections[0].shape
+    query, key, value = (
+        each.reshape(batch, length, heads, -1).transpose(0, 2, 1, 3).astype(np.float32) for each in projections
+    )
+    scores = query @ key.swapaxes(-1, -2) / np.float32(np.sqrt(width // heads)) + bias.astype(np.float32)
+    scores = scores + np.where(attend != 0, 0, filter_value).astype(np.float32)[:, None, None, :]
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    context = weights / weights.sum(-1, keepdims=True) @ value
+    return np.asarray(context.transpose(0, 2, 1, 3).reshape(batch, length, width))
+
+
+def _error(answer: np.ndarray, context: np.ndarray) -> float:
+    return float(np.abs(answer - context).max(initial=0.0))

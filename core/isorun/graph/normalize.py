@@ -1,0 +1,225 @@
+"""One spelling for what exporters write in several, before anything is fused.
+
+Functions of the model's own are inlined; what depends on constants alone becomes a constant (a large one when it
+is written); identities, dropouts, and casts to the type that is there already go; a dense ``Gemm`` is ``MatMul``
+and ``Add``; what is computed twice is computed once; a layer normalization in parts becomes
+``LayerNormalization``, recognised by what it computes.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from isorun.graph import functions
+from isorun.graph.evaluate import CannotEvaluate, Evaluator, array, is_constant, run_node, sizes
+from isorun.graph.fusion import masks, subgraph
+
+_logger = logging.getLogger(__name__)
+
+_NOT_FOLDED = frozenset(
+    (
+        *("Constant", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"),
+        *("DequantizeLinear", "QuantizeLinear"),  # how a model says in what precision it wants to be run
+    )
+)
+_SMALL = 1 << 16  # bytes; a folded constant above this is made when it is written
+_MOVES_ALONE = frozenset(("Transpose", "Reshape", "Unsqueeze", "Squeeze", "Identity"))  # as many bytes after as before
+_MEANS = ("ReduceMean", "GlobalAveragePool")  # the latter is what tf2onnx makes of the mean over the last of three axes
+_NORM_OPERATORS = frozenset((*_MEANS, "Sub", "Pow", "Mul", "Add", "Sqrt", "Div", "Reciprocal", "Neg"))
+_NORM_NODES = 14
+
+
+def normalize(model: ir.Model) -> None:
+    """Bring a model to one spelling, in place. Its inputs and outputs, and what it computes, stay as they are."""
+    if any(domain != functions.DOMAIN for domain, *_ in model.functions):
+        common.InlinePass()(model)
+    common.ShapeInferencePass(check_type=False, strict_mode=False)(model)
+    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    common.DeduplicateInitializersPass()(model)
+    _drop_what_does_nothing(model.graph)
+    _split_gemms(model.graph)
+    _fold(model)
+    common.DeduplicateInitializersPass()(model)
+    common.CommonSubexpressionEliminationPass()(model)
+    for node in list(model.graph):
+        if node.domain == "" and node.op_type in _MEANS:
+            _layer_normalization(model, node)
+        elif node.domain == "" and node.op_type == "MatMul":
+            _unflatten(model, node)
+    common.RemoveUnusedNodesPass()(model)
+
+
+def _drop_what_does_nothing(graph: ir.Graph) -> None:
+    for node in list(graph):
+        if node.domain != "" or not node.inputs or node.inputs[0] is None:
+            continue
+        source = node.inputs[0]
+        if node.op_type == "Cast":
+            idle = source.dtype is not None and source.dtype == node.attributes["to"].as_int()
+        elif node.op_type == "Dropout":
+            training = node.inputs[2] if len(node.inputs) > 2 else None
+            kept = len(node.outputs) > 1 and (node.outputs[1].uses() or node.outputs[1].is_graph_output())
+            idle = not kept and (training is None or subgraph.scalar(training) == 0)
+        else:
+            idle = node.op_type == "Identity"
+        if idle and not node.outputs[0].is_graph_output():
+            ir.convenience.replace_all_uses_with(node.outputs[0], source)
+            graph.remove(node, safe=True)
+
+
+def _split_gemms(graph: ir.Graph) -> None:
+    """A dense layer written as ``Gemm`` becomes ``MatMul`` and ``Add``."""
+    for node in list(graph):
+        if node.op_type != "Gemm" or node.domain != "" or subgraph.integer(node, "transA", 0):
+            continue
+        rows, weight = node.inputs[:2]
+        bias = node.inputs[2] if len(node.inputs) > 2 else None
+        scaled = any(name in node.attributes and node.attributes[name].as_float() != 1 for name in ("alpha", "beta"))
+        if rows is None or weight is None or scaled or not is_constant(weight):
+            continue
+        if bias is not None and not subgraph.is_vector(bias):
+            continue
+        if subgraph.integer(node, "transB", 0):
+            weight = subgraph.insert(node, "Transpose", [weight], perm=[1, 0])
+        result = subgraph.insert(node, "MatMul", [rows, weight])
+        if bias is not None:
+            result = subgraph.insert(node, "Add", [result, bias])
+        result.type, result.shape = node.outputs[0].type, node.outputs[0].shape
+        subgraph.replace(node.outputs[0], result)
+        graph.remove(node, safe=True)
+
+
+def _fold(model: ir.Model) -> None:
+    opset = model.graph.opset_imports.get("", 0)
+    for node in list(model.graph):
+        if (
+            node.domain != ""
+            or node.op_type in _NOT_FOLDED
+            or not node.inputs
+            or len(node.outputs) != 1
+            or node.outputs[0].is_graph_output()
+            or not all(value is None or is_constant(value) for value in node.inputs)
+        ):
+            continue
+        tensor = _folded(node, opset)
+        if tensor is not None:
+            output = node.outputs[0]
+            value = subgraph.constant(model.graph, output.name or f"{node.name}.folded", tensor)
+            ir.convenience.replace_all_uses_with(output, value)
+            model.graph.remove(node, safe=True)
+
+
+def _folded(node: ir.Node, opset: int) -> ir.TensorProtocol | None:
+    inputs = list(node.inputs)
+    source = None if inputs[0] is None else inputs[0].const_value
+    if source is not None and source.nbytes > _SMALL:
+        if node.op_type not in _MOVES_ALONE:
+            return None
+        others = [None if value is None else array(value) for value in inputs[1:]]
+
+        def make() -> np.ndarray:
+            return run_node(node, [source.numpy(), *others], opset)[0]
+
+        shape = _moved_shape(node, source, others, opset)
+        return subgraph.lazy(make, source.dtype, shape)
+    try:
+        result = run_node(node, [None if value is None else array(value) for value in inputs], opset)[0]
+    except CannotEvaluate as why:
+        _logger.debug("not folded: %s", why)
+        return None
+    return ir.tensor(np.asarray(result)) if np.asarray(result).nbytes <= _SMALL else None
+
+
+def _moved_shape(
+    node: ir.Node, source: ir.TensorProtocol, others: list[np.ndarray | None], opset: int
+) -> tuple[int, ...]:
+    """The shape that moving the elements about gives, seen on an array of no bytes."""
+    shape = tuple(int(size) for size in source.shape)  # type: ignore[arg-type]
+    stand_in = np.broadcast_to(np.zeros((), np.int8), shape)
+    return run_node(node, [stand_in, *others], opset)[0].shape
+
+
+def _unflatten(model: ir.Model, product: ir.Node) -> None:
+    """A product of rows that are flattened before it and put back after it (as tf2onnx writes dense layers) takes
+    them as they are."""
+    rows, weight = product.inputs
+    flattened = None if rows is None else rows.producer()
+    uses = list(product.outputs[0].uses())
+    if weight is None or not is_constant(weight) or flattened is None or flattened.op_type != "Reshape":
+        return
+    if len(uses) != 1 or uses[0].node.op_type != "Reshape" or product.outputs[0].is_graph_output():
+        return
+    entry, restored = flattened.inputs[0], uses[0].node.outputs[0]
+    assert entry is not None
+    into, out = sizes(weight)
+    for length in masks.LENGTHS:
+        sample = {**masks.feeds(model.graph, length), entry: np.zeros((masks.KINDS, length, into), np.float32)}
+        try:
+            shape = Evaluator(model.graph.opset_imports[""], sample)(restored).shape
+        except CannotEvaluate as why:
+            _logger.debug("not unflattened: %s", why)
+            return
+        if shape != (masks.KINDS, length, out):
+            return
+    result = subgraph.insert(uses[0].node, "MatMul", [entry, weight])
+    result.type, result.shape = restored.type, restored.shape
+    subgraph.replace(restored, result)
+
+
+def _layer_normalization(model: ir.Model, mean: ir.Node) -> None:
+    """Put a ``LayerNormalization`` over the last axis in the place of the sub-graph that begins with a mean."""
+    entry = mean.inputs[0]
+    if entry is None or is_constant(entry) or not mean.outputs[0].uses():
+        return
+    best = None
+    for value, nodes in subgraph.exits(entry, mean, _NORM_OPERATORS, _NORM_NODES):
+        fitted = _fit_norm(model, entry, value, nodes)
+        if fitted is not None:
+            best = (value, fitted)
+    if best is None:
+        return
+    value, (gamma, beta, epsilon) = best
+    before = value.producer()
+    assert before is not None
+    node = ir.node(
+        "LayerNormalization", [entry, gamma, beta], {"axis": -1, "epsilon": epsilon}, name=f"{mean.name}.normalized"
+    )
+    node.outputs[0].type, node.outputs[0].shape = value.type, value.shape
+    model.graph.insert_before(before, node)
+    subgraph.replace(value, node.outputs[0])
+    model.graph.opset_imports[""] = max(model.graph.opset_imports[""], 17)
+
+
+def _fit_norm(
+    model: ir.Model, entry: ir.Value, value: ir.Value, nodes: set[ir.Node]
+) -> tuple[ir.Value, ir.Value, float] | None:
+    """Weight, bias and epsilon with which ``value`` is the layer normalization of ``entry``, if there are any."""
+    constants = {each for node in nodes for each in node.inputs if each is not None and is_constant(each)}
+    vectors = [each for each in constants if subgraph.is_vector(each) and sizes(each) != (1,)]
+    epsilons = [number for each in constants if (number := subgraph.scalar(each)) is not None and 0 < number < 0.01]
+    if not vectors:
+        return None
+    (width,) = sizes(vectors[0])
+    random = np.random.default_rng(0)
+    sample = random.normal(size=(2, 3, width)).astype(np.float32)
+    sample[1] *= 0.01  # where epsilon shows
+    try:
+        answer = Evaluator(model.graph.opset_imports[""], {entry: sample})(value)
+    except CannotEvaluate as why:
+        _logger.debug("no layer normalization: %s", why)
+        return None
+    if answer.shape != sample.shape:
+        return None
+    centered = sample - sample.mean(-1, keepdims=True)
+    variance = (centered**2).mean(-1, keepdims=True)
+    for epsilon in epsilons or [0.0]:
+        unit = centered / np.sqrt(variance + epsilon)
+        for gamma in vectors:
+            for beta in vectors:
+                if np.allclose(unit * array(gamma) + array(beta), answer, rtol=1e-4, atol=1e-4):
+                    return gamma, beta, epsilon
+    return None

@@ -1,0 +1,141 @@
+"""Moving a graph from one version of ONNX's operators to another, where its nodes mean the same in both."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from isorun.errors import UnsupportedModel
+
+# Operators whose versions from 13 to 25 differ in the types that they take, or in attributes that have a default
+# with the older meaning. (Seen in ONNX's changelog of operators.)
+_UNCHANGED = frozenset(
+    (
+        *("Add", "And", "Cast", "CastLike", "Clip", "Concat", "Constant", "ConstantOfShape", "Cos", "CumSum", "Div"),
+        *("Dropout", "Equal", "Erf", "Expand", "EyeLike", "Flatten", "Gather", "GatherElements", "GatherND", "Gemm"),
+        *("GlobalAveragePool", "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "If", "IsInf", "IsNaN"),
+        *("LeakyRelu", "LessOrEqual", "Loop", "MatMul", "Mul", "Neg", "NonZero", "Not", "Or", "Pow", "Range", "Relu"),
+        *("Reshape", "Round", "Shape", "Sin", "Size", "Slice", "Softmax", "Softplus", "Sqrt", "Squeeze", "Sub"),
+        *("Tanh", "Transpose", "Trilu", "Unsqueeze", "Where"),
+    )
+)
+_REDUCTIONS = frozenset(
+    f"Reduce{what}" for what in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
+)
+_REDUCTIONS_CHANGED = 18  # from then on the axes are an input
+_FIRST_READ = 13
+
+
+def move(model: ir.Model, target: int) -> None:
+    """Bring a graph to an opset, in place.
+
+    Raises:
+        UnsupportedModel: nodes mean something else there. The graph is as it was.
+    """
+    current = model.graph.opset_imports.get("", 1)
+    if current == target:
+        return
+    changes: list[tuple[Callable[[ir.Node, int], None], ir.Node]] = []
+    unknown: set[str] = set()
+    for node in model.graph.all_nodes():
+        if node.domain != "" or node.op_type in _UNCHANGED or not _differs(node.op_type, current, target):
+            continue
+        change = _change(node, current, target)
+        if change is None:
+            unknown.add(node.op_type)
+        else:
+            changes.append((change, node))
+    if min(current, target) < _FIRST_READ or unknown:
+        raise UnsupportedModel(
+            f"The model is written in opset {current}; in opset {target} "
+            f"{', '.join(sorted(unknown)) or 'its operators'} mean something else",
+            sorted(unknown),
+        )
+    for change, node in changes:
+        change(node, target)
+    model.graph.opset_imports[""] = target
+
+
+def _differs(operator: str, one: int, other: int) -> bool:
+    try:
+        since = {onnx.defs.get_schema(operator, max_inclusive_version=opset).since_version for opset in (one, other)}
+    except onnx.defs.SchemaError:  # one of the two has no such operator
+        return True
+    return len(since) > 1
+
+
+def _change(node: ir.Node, current: int, target: int) -> Callable[[ir.Node, int], None] | None:
+    if node.op_type in _REDUCTIONS:
+        crosses = min(current, target) < _REDUCTIONS_CHANGED <= max(current, target)
+        fixed = len(node.inputs) < 2 or node.inputs[1] is None or node.inputs[1].const_value is not None
+        return (_reduction if crosses else _keep) if fixed else None
+    if node.op_type == "Split":
+        return _split
+    if node.op_type == "Gelu" and target < 20:
+        tanh = "approximate" in node.attributes and node.attributes["approximate"].as_string() != "none"
+        return None if tanh else _gelu
+    return None
+
+
+def _keep(_node: ir.Node, _target: int) -> None:
+    """Another version of the same."""
+
+
+def _reduction(node: ir.Node, target: int) -> None:
+    graph = node.graph
+    assert isinstance(graph, ir.Graph)
+    if target >= _REDUCTIONS_CHANGED and "axes" in node.attributes:
+        axes = np.array(node.attributes["axes"].as_ints(), np.int64)
+        del node.attributes["axes"]
+        node.resize_inputs(2)
+        node.replace_input_with(1, _constant(node, axes))
+    elif target < _REDUCTIONS_CHANGED and len(node.inputs) > 1:
+        axes_value = node.inputs[1]
+        node.resize_inputs(1)
+        if axes_value is not None and axes_value.const_value is not None:
+            axes = axes_value.const_value.numpy()
+            node.attributes["axes"] = ir.AttrInt64s("axes", [int(axis) for axis in axes])
+        node.attributes.pop("noop_with_empty_axes", None)
+
+
+def _split(node: ir.Node, target: int) -> None:
+    """In parts of given sizes it means the same in all; in equal parts their number has to be said since 18."""
+    if len(node.inputs) > 1:
+        return
+    if target >= _REDUCTIONS_CHANGED:
+        node.attributes["num_outputs"] = ir.AttrInt64("num_outputs", len(node.outputs))
+    else:
+        node.attributes.pop("num_outputs", None)
+
+
+def _gelu(node: ir.Node, _target: int) -> None:
+    """x (1 + erf(x / sqrt 2)) / 2 in parts."""
+    x = node.inputs[0]
+    graph = node.graph
+    assert isinstance(graph, ir.Graph)
+    assert x is not None
+    root, one, half = (_constant(node, np.array(number, np.float32)) for number in (math.sqrt(2), 1.0, 0.5))
+    nodes = [ir.node("Div", [x, root])]
+    nodes.append(ir.node("Erf", [nodes[-1].outputs[0]]))
+    nodes.append(ir.node("Add", [nodes[-1].outputs[0], one]))
+    nodes.append(ir.node("Mul", [x, nodes[-1].outputs[0]]))
+    nodes.append(ir.node("Mul", [nodes[-1].outputs[0], half]))
+    graph.insert_before(node, nodes)
+    old, new = node.outputs[0], nodes[-1].outputs[0]
+    if old.is_graph_output():
+        new.name, new.type, new.shape = old.name, old.type, old.shape
+        old.name = None
+    ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+    graph.remove(node, safe=True)
+
+
+def _constant(before: ir.Node, array: np.ndarray) -> ir.Value:
+    graph = before.graph
+    assert isinstance(graph, ir.Graph)
+    node = ir.node("Constant", [], {"value": ir.tensor(array)})
+    graph.insert_before(before, node)
+    return node.outputs[0]

@@ -1,0 +1,149 @@
+"""The exports in ``tests/fixtures``, what to feed them, and what they answer untouched."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tarfile
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+
+FOLDER = Path(__file__).parents[1] / "fixtures"
+TOLERANCE = 1e-5
+"""The greatest difference between an export and its fused form, fp32, outputs of about 1."""
+
+Feeds = dict[str, np.ndarray]
+
+
+@cache
+def manifest() -> dict[str, dict[str, Any]]:
+    """What each export is, by its label."""
+    return json.loads((FOLDER / "manifest.json").read_text())
+
+
+@cache
+def _archive(name: str) -> dict[str, bytes]:
+    with tarfile.open(FOLDER / f"{name}.tar.xz") as archive:
+        found = {}
+        for entry in archive.getmembers():
+            content = archive.extractfile(entry)
+            assert content is not None
+            found[entry.name.removesuffix(".onnx")] = content.read()
+        return found
+
+
+def content(label: str) -> bytes:
+    """An export, as its exporter wrote it."""
+    return _archive(manifest()[label]["archive"])[label]
+
+
+def proto(label: str) -> onnx.ModelProto:
+    return onnx.load_from_string(content(label))
+
+
+def model(label: str) -> ir.Model:
+    return ir.serde.deserialize_model(proto(label))
+
+
+def given(label: str, length: int = 12, rows: int = 5) -> Feeds:
+    """What to feed an export."""
+    dtype = np.int32 if manifest()[label]["exporter"] == "tf2onnx" else np.int64
+    made = feeds(manifest()[label]["inputs"], length)
+    return {name: array[:rows].astype(dtype) for name, array in made.items()}
+
+
+def feeds(names: list[str], length: int = 12, seed: int = 0) -> Feeds:
+    """Five rows: no padding, right, left, holes, a fully masked row."""
+    random = np.random.default_rng(seed)
+    ids = random.integers(5, 100, (5, length))
+    mask = np.ones_like(ids)
+    mask[1, length // 2 :] = 0
+    mask[2, : length // 3] = 0
+    mask[3, 1::2] = 0
+    mask[4] = 0
+    types = random.integers(0, 2, ids.shape)
+    return {name: {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}[name] for name in names}
+
+
+def run(model: bytes | ir.Model | onnx.ModelProto, given: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """What plain ONNX Runtime answers."""
+    if isinstance(model, ir.Model):
+        model = ir.serde.serialize_model(model)
+    if isinstance(model, onnx.ModelProto):
+        model = model.SerializeToString()
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    return list(session.run(None, dict(given)))
+
+
+@cache
+def answers(label: str) -> list[np.ndarray]:
+    """What an export answers untouched."""
+    return run(content(label), given(label))
+
+
+def agree(label: str, got: list[np.ndarray]) -> bool:
+    """Whether these are an export's answers to :func:`given`.
+
+    TensorFlow's models lower masked scores by 10,000, which rounds those of a row without any key to thousandths:
+    that row is compared loosely.
+    """
+    expected = answers(label)
+    if manifest()[label]["exporter"] != "tf2onnx":
+        return difference(expected, got) < TOLERANCE
+    without_last = difference([each[:4] for each in expected], [each[:4] for each in got])
+    return without_last < TOLERANCE and difference(expected, got) < 0.01
+
+
+def difference(expected: list[np.ndarray], got: list[np.ndarray]) -> float:
+    """The greatest difference, where the expected is a number. What should be one and is not counts as infinite."""
+    assert [each.shape for each in expected] == [each.shape for each in got]
+    most = 0.0
+    for one, other in zip(expected, got, strict=True):
+        numbers = np.isfinite(one)
+        if not np.isfinite(other[numbers]).all():
+            return np.inf
+        most = max(most, float(np.abs(one - other)[numbers].max(initial=0.0)))
+    return most
+
+
+def digest(model: ir.Model) -> str:
+    """A name for what a graph computes and how, whatever its values and nodes are called and in whatever order."""
+    known: dict[ir.Value, bytes] = {}
+
+    def of(*parts: object) -> bytes:
+        made = hashlib.sha256()
+        for part in parts:
+            made.update(part if isinstance(part, bytes) else repr(part).encode())
+            made.update(b"|")
+        return made.digest()
+
+    for value in model.graph.inputs:
+        known[value] = of("input", value.name)
+    for value in model.graph.initializers.values():
+        if value.const_value is not None:
+            array = value.const_value.numpy()
+            known[value] = of("constant", array.dtype.str, array.shape, array.tobytes())
+    for node in model.graph:
+        if node.op_type == "Identity" and node.inputs[0] is not None:
+            known[node.outputs[0]] = known[node.inputs[0]]
+            continue
+        attributes = sorted(
+            (
+                name,
+                attribute.value.numpy().tobytes()
+                if isinstance(attribute.value, ir.TensorProtocol)
+                else attribute.value,
+            )
+            for name, attribute in node.attributes.items()
+        )
+        inputs = [b"" if each is None else known[each] for each in node.inputs]
+        for index, value in enumerate(node.outputs):
+            known[value] = of(node.domain, node.op_type, attributes, index, *inputs)
+    return of(*((value.name, known[value]) for value in model.graph.outputs)).hex()
