@@ -129,6 +129,7 @@ class _Builder:
             f"{prefix}.attention.self",
             [hidden, mask, *self._qkv(f"{prefix}.attention.self")],
             num_heads=config.num_attention_heads,
+            mask_filter_value=functions.LOWEST,
         )
         attended = self._dense(f"{prefix}.attention.output.dense", context, width, width)
         hidden = self._fused(

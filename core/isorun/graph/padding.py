@@ -147,10 +147,8 @@ class _Removal:
             for part in _QKV
         ]
         inputs = [*parts, self._places[f"{half}_mask"]]
-        core = self._node("AttentionCore", f"{name}.core", inputs, domain=functions.DOMAIN)
-        producer = core.producer()
-        assert producer is not None
-        producer.attributes.update({each.name: each for each in node.attributes.values()})
+        attributes = {"mask_filter_value": functions.LOWEST, **{key: a.value for key, a in node.attributes.items()}}
+        core = self._node("AttentionCore", f"{name}.core", inputs, domain=functions.DOMAIN, **attributes)
         return self._node("Reshape", f"{name}.flat", [core, width])
 
     def _take(self, node: ir.Node) -> None:
@@ -253,7 +251,7 @@ class _Removal:
         return self._constants[values]
 
     def _node(
-        self, kind: str, name: str, inputs: Sequence[ir.Value | None], domain: str = "", **attributes: int
+        self, kind: str, name: str, inputs: Sequence[ir.Value | None], domain: str = "", **attributes: float
     ) -> ir.Value:
         node = ir.node(kind, list(inputs), attributes, domain=domain, name=name)
         self._graph.append(node)

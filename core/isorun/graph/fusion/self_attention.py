@@ -25,6 +25,7 @@ from itertools import permutations
 import numpy as np
 import onnx_ir as ir
 
+from isorun.graph import functions
 from isorun.graph.evaluate import CannotEvaluate, Evaluator, Samples, array, sizes
 from isorun.graph.fusion import masks, subgraph
 from isorun.graph.fusion.attention_place import Place, find
@@ -33,9 +34,6 @@ from isorun.graph.fusion.report import FusionReport, Refused
 from isorun.graph.fusion.subgraph import Dense
 
 KIND = "SelfAttention"
-LOWEST = -3.3895313892515355e38
-"""The most negative number that bfloat16 and float32 both hold."""
-
 _TOLERANCE = 1e-4
 _FINITE_MASK = -1e30  # a mask value above this leaves the scores of a row without any key apart
 
@@ -97,7 +95,7 @@ class _Fusion:
             Refused: not the formula.
         """
         finite = mask is not None and mask.masked is not None and mask.masked > _FINITE_MASK
-        filter_value = mask.masked if mask is not None and mask.masked is not None and finite else LOWEST
+        filter_value = mask.masked if mask is not None and mask.masked is not None and finite else functions.LOWEST
         orders = list(permutations(range(3)))
         fallbacks = {"scores"} if mask is None else {"scores", "zeros"}
         heads = 0
