@@ -16,6 +16,7 @@ import typer
 
 from isorun import Session, registry
 from isorun import model as model_module
+from isorun import padding as paddings
 from isorun.cache import Cache, write_atomically
 from isorun.cli import console, models
 from isorun.errors import InvalidFeeds, IsorunError, did_you_mean
@@ -48,6 +49,9 @@ def run(
     feeds: Annotated[Path | None, typer.Option(metavar="F.npz", help="One array for each input.")] = None,
     text: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="A text; give it again for a batch.")] = None,
     precision: Annotated[str, typer.Option(help="fp32, bf16 or fp64: that, or an error.")] = "fp32",
+    padding: Annotated[
+        str, typer.Option(metavar="auto|keep|remove", help="Whether to leave out the work that padding costs.")
+    ] = "auto",
     threads: Annotated[int | None, typer.Option(min=1, help="Default: the cores that it may use.")] = None,
     option: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of the backend.")] = None,
     pooling: Annotated[
@@ -64,6 +68,8 @@ def run(
         raise typer.BadParameter("give either --feeds or --text")
     if pooling is not None and pooling not in POOLINGS:
         raise IsorunError(f"There is no pooling {pooling!r}{did_you_mean(pooling, POOLINGS)}")
+    if padding not in paddings.CHOICES:
+        raise IsorunError(f"There is no padding {padding!r}{did_you_mean(padding, paddings.CHOICES)}")
     if feeds is not None:
         models.check_input(feeds, "--feeds")
     if output is not None:
@@ -72,7 +78,9 @@ def run(
     wanted = backend_names(backend)
     path = models.model_path(model, cache)
     settings = _settings(option or [])
-    with Session(path, backend=wanted, precision=precision, threads=threads, options=settings) as session:
+    with Session(
+        path, backend=wanted, precision=precision, padding=padding, threads=threads, options=settings
+    ) as session:
         arrays = _load(feeds) if feeds is not None else _encode(path, text or [], session, cache)
         names = [spec.name for spec in session.get_outputs()]
         result = _Result(dict(zip(names, session.run(None, arrays), strict=True)), texts=list(text or []))

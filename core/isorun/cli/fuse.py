@@ -1,0 +1,211 @@
+"""Bring any exporter's encoder to the fused graph, and say what was fused."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from isorun.cli import CHECK_FAILED, console, models
+from isorun.cli.build import _whole
+from isorun.errors import InvalidModel, IsorunError, UnsupportedModel, did_you_mean
+from isorun.text import FILE, _places
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from isorun.graph.fusion.report import Refusal
+
+FUSED = "fused"
+PADDINGS = ("keep", "remove")  # a file is one graph: `auto` is a session's, which may hold both
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What became of a graph.
+
+    Attributes:
+        kinds: for each kind of fused operator, how many places look like it, and how many are one.
+        refusals: the places that look like it and are left.
+        no_encoder: why the graph stays as it came; empty where it does not.
+        already: whether the graph came in the fused form.
+    """
+
+    kinds: dict[str, dict[str, int]]
+    refusals: Sequence[Refusal]
+    no_encoder: str
+    already: bool
+
+    @property
+    def complete(self) -> bool:
+        return not self.no_encoder and not self.refusals
+
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+@app.command()
+def fuse(
+    model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="An ONNX file, by any exporter.")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="OUT.onnx", help="The file to write.")],
+    dialect: Annotated[
+        str,
+        typer.Option(help="fused, for isorun and every backend; or onnx, primitive, com.microsoft, for a runtime."),
+    ] = FUSED,
+    padding: Annotated[
+        str, typer.Option(metavar="keep|remove", help="remove: dense layers run over real tokens alone.")
+    ] = "keep",
+    require_complete: Annotated[
+        bool, typer.Option("--require-complete", help="Write nothing and exit with 1 unless everything was fused.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Bring any exporter's encoder to the fused graph, and say what was fused. A file that is there is replaced.
+
+    Inputs and outputs stay as they are. A model that is no encoder is written as it came.
+    """
+    from isorun.graph import files, functions, lower
+    from isorun.graph import padding as removal
+
+    _check_choice("dialect", dialect, (FUSED, *functions.dialects()))
+    _check_choice("padding", padding, PADDINGS)
+    _check_model(model)
+    models.check_output(output)
+    weights = files.external_files(files.read_proto(model))
+    _check_apart(model, weights, output)
+
+    with console.working(f"Fusing {model}"):
+        graph, found = _fused(model)
+    described = {
+        "model": model,
+        "is_encoder": not found.no_encoder,
+        "complete": found.complete,
+        "already_fused": found.already,
+        "reason": found.no_encoder or None,
+        "kinds": found.kinds,
+        "refusals": [asdict(each) for each in found.refusals],
+        "written": None,
+    }
+    if require_complete and not found.complete:
+        _print(described, as_json)
+        why = found.no_encoder or f"{len(found.refusals)} of what was found could not be fused"
+        console.note(f"isorun: {model} is not fused whole: {why}. Nothing was written")
+        raise typer.Exit(CHECK_FAILED)
+    if found.no_encoder and padding == "remove":
+        raise UnsupportedModel(f"Padding cannot be removed from {model}: {found.no_encoder}. Leave --padding out")
+
+    with console.working(f"Writing {output}"), _whole(output) as made:
+        if found.no_encoder and not weights:
+            shutil.copyfile(model, made)
+        else:
+            if padding == "remove":
+                removal.remove(graph)
+            if dialect != FUSED and not found.no_encoder:
+                graph = lower.lower(graph, dialect)
+            # Weights that came beside the graph are beside it again: into the file, they would have to be in memory.
+            files.write(graph, made, beside_above=0 if weights else files.SINGLE_FILE_LIMIT)
+        beside = files.external_files(files.read_proto(made))  # refuses a graph whose weights are not there
+        tokenizer = next((place for place in _places(model) if place.is_file()), None)
+        if tokenizer is not None:
+            shutil.copyfile(tokenizer, made.with_name(f"{made.stem}.{FILE}"))
+    described["written"] = {
+        "path": output,
+        "dialect": None if found.no_encoder else dialect,
+        "padding": padding,
+        "bytes": sum((output.parent / name).stat().st_size for name in (output.name, *beside)),
+        "external_data": beside,
+        "tokenizer": None if tokenizer is None else output.with_name(f"{output.stem}.{FILE}"),
+    }
+    _print(described, as_json)
+
+
+def _check_choice(what: str, given: str, choices: Sequence[str]) -> None:
+    if given not in choices:
+        raise IsorunError(f"There is no {what} {given!r}{did_you_mean(given, choices)}")
+
+
+def _check_model(model: Path) -> None:
+    if (model / "config.json").is_file():
+        raise InvalidModel(f"{model} is a checkpoint's folder, and no ONNX file: `isorun build` makes its fused graph")
+    models.check_input(model, "MODEL.onnx")
+
+
+def _check_apart(model: Path, weights: Sequence[str], output: Path) -> None:
+    """Refuse to write over what is read."""
+    for written in (output, output.with_name(f"{output.stem}.weights.bin")):
+        for read in (model, *(model.parent / name for name in weights)):
+            if written.exists() and written.samefile(read):
+                what = "the model itself" if read == model else f"the weights of {model}"
+                raise IsorunError(f"{written} would be written, and it is {what}. Name another --output")
+
+
+def _fused(path: Path) -> tuple[ir.Model, _Found]:
+    """A model in the fused form, or as it came where it is no encoder, and what was found in it."""
+    from isorun.graph import files, functions
+    from isorun.graph import fuse as fusion
+    from isorun.graph.fusion.report import KINDS
+
+    model = files.read(path)
+    opset = model.graph.opset_imports.get("", 0)
+    if here := [node.op_type for node in model.graph if functions.is_fused(node)]:
+        # It is taken as it is. What is in it and was refused is found by looking again, in a copy.
+        report = fusion.fuse(files.read(path))
+        kinds = {name: {"found": here.count(name), "fused": here.count(name)} for name in dict.fromkeys(here)}
+        for refusal in report.refusals:
+            kinds.setdefault(refusal.kind, {"found": 0, "fused": 0})["found"] += 1
+        return model, _Found(kinds, report.refusals, "", already=True)
+    report = fusion.fuse(model)
+    kinds = {
+        kind: {"found": report.found[kind], "fused": report.fused[kind] if report.is_encoder else 0}
+        for kind in KINDS
+        if report.found[kind]
+    }
+    if report.is_encoder:
+        return model, _Found(kinds, report.refusals, "", already=False)
+    if opset not in fusion.OPSETS:
+        least, most = fusion.OPSETS[0], fusion.OPSETS[-1]
+        reason = f"it is in ONNX's opset {opset}, and {least} to {most} are read"
+    elif report.found["SelfAttention"]:
+        reason = "none of its attentions could be fused"
+    else:
+        reason = "no self-attention was found in it"
+    return files.read(path), _Found(kinds, report.refusals, reason, already=False)
+
+
+def _print(described: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        console.json_out(described)
+        return
+    if described["kinds"]:
+        rows = [(kind, count["fused"], count["found"]) for kind, count in described["kinds"].items()]
+        console.table(("operator", "fused", "found"), rows, right=("fused", "found"))
+        print()
+    if described["refusals"]:
+        print("Left as it was")
+        rows = [(each["kind"], each["node"] or "without a name", each["reason"]) for each in described["refusals"]]
+        console.table(("looks like", "node", "why not"), rows)
+        print()
+    if described["already_fused"]:
+        print("The model was in the fused form already.\n")
+    if described["reason"]:
+        print(f"The model is taken for no encoder: {described['reason']}.\n")
+    if written := described["written"]:
+        _print_written(written)
+
+
+def _print_written(written: dict[str, Any]) -> None:
+    form = {None: "as it came", FUSED: "the fused form"}.get(written["dialect"], f"lowered to {written['dialect']}")
+    size = console.size(written["bytes"])
+    beside = written["external_data"]
+    console.facts(
+        {
+            "written": written["path"],
+            "form": f"{form}, padding removed" if written["padding"] == "remove" else form,
+            "size": f"{size}, weights in {', '.join(beside)}" if beside else size,
+            "tokenizer": written["tokenizer"] or "none beside the model",
+        }
+    )

@@ -1,0 +1,303 @@
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+import exports
+import tiny
+from isorun.graph import files, functions
+
+LABEL = "bert-torchscript17-eager"
+WHOLE = {"EmbedLayerNormalization": 1, "SelfAttention": 3, "SkipLayerNormalization": 6, "BiasGelu": 3}
+
+Isorun = Callable[..., Any]
+
+
+@pytest.fixture
+def export(tmp_path: Path) -> Path:
+    """A BERT as PyTorch exports it, in a folder of its own."""
+    path = tmp_path / "given" / "bert.onnx"
+    path.parent.mkdir()
+    path.write_bytes(exports.content(LABEL))
+    return path
+
+
+@pytest.fixture
+def partly(tmp_path: Path) -> Path:
+    """The same with one attention that cannot be fused: its probabilities are an output."""
+    model = exports.model(LABEL)
+    probabilities = [node for node in model.graph if node.op_type == "Softmax"][1].outputs[0]
+    probabilities.type = ir.TensorType(ir.DataType.FLOAT)
+    model.graph.outputs.append(probabilities)
+    path = tmp_path / "partly.onnx"
+    ir.save(model, path)
+    return path
+
+
+@pytest.fixture
+def relu(tmp_path: Path) -> Path:
+    """No encoder."""
+    return write_relu(tmp_path / "relu.onnx", 17)
+
+
+def write_relu(path: Path, opset: int) -> Path:
+    x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [300]) for name in "xy")
+    weight = onnx.numpy_helper.from_array(np.arange(300, dtype=np.float32), "w")
+    nodes = [onnx.helper.make_node("Add", ["x", "w"], ["h"]), onnx.helper.make_node("Relu", ["h"], ["y"])]
+    graph = onnx.helper.make_graph(nodes, "relu", [x], [y], [weight])
+    imports = [onnx.helper.make_opsetid("", opset)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=imports, ir_version=8), path)
+    return path
+
+
+def answers(path: Path, given: exports.Feeds) -> list[np.ndarray]:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return [np.asarray(each) for each in session.run(None, given)]
+
+
+@pytest.mark.parametrize("dialect", ["fused", "onnx", "primitive", "com.microsoft"])
+def test_an_export_is_fused_and_answers_alike(isorun: Isorun, export: Path, tmp_path: Path, dialect: str) -> None:
+    output = tmp_path / "out.onnx"
+    ran = isorun("fuse", export, "-o", output, "--dialect", dialect, "--require-complete", "--json")
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.json["is_encoder"]
+    assert ran.json["complete"]
+    assert ran.json["kinds"] == {kind: {"found": count, "fused": count} for kind, count in WHOLE.items()}
+    assert ran.json["refusals"] == []
+    assert ran.json["written"] == {
+        "path": str(output),
+        "dialect": dialect,
+        "padding": "keep",
+        "bytes": output.stat().st_size,
+        "external_data": [],
+        "tokenizer": None,
+    }
+    assert any(map(functions.is_fused, files.read(output).graph)) == (dialect == "fused")
+    assert exports.agree(LABEL, answers(output, exports.given(LABEL)))
+
+
+@pytest.mark.parametrize("dialect", ["fused", "onnx"])
+def test_padding_is_removed(isorun: Isorun, export: Path, tmp_path: Path, dialect: str) -> None:
+    output, given = tmp_path / "out.onnx", exports.given(LABEL)
+    ran = isorun("fuse", export, "-o", output, "--padding", "remove", "--dialect", dialect)
+    assert ran.code == 0
+    assert "padding removed" in ran.out
+    hidden, real = answers(output, given)[0], given["attention_mask"] != 0
+    assert np.abs(hidden - exports.answers(LABEL)[0])[real].max() < exports.TOLERANCE
+    assert not hidden[~real].any()
+
+
+def test_people_read_a_table(isorun: Isorun, export: Path, partly: Path, tmp_path: Path) -> None:
+    whole = isorun("fuse", export, "-o", tmp_path / "whole.onnx")
+    lines = [line.split() for line in whole.out.splitlines()]
+    assert ["SelfAttention", "3", "3"] in lines
+    assert "Left as it was" not in whole.out
+    part = isorun("fuse", partly, "-o", tmp_path / "part.onnx")
+    assert part.code == 0
+    assert ["SelfAttention", "2", "3"] in [line.split() for line in part.out.splitlines()]
+    assert "Left as it was" in part.out
+    assert "probabilities" in part.out
+
+
+def test_a_refusal_is_told_by_node_and_reason(isorun: Isorun, partly: Path, tmp_path: Path) -> None:
+    ran = isorun("fuse", partly, "-o", tmp_path / "out.onnx", "--json")
+    assert ran.code == 0
+    assert (ran.json["is_encoder"], ran.json["complete"]) == (True, False)
+    assert ran.json["kinds"]["SelfAttention"] == {"found": 3, "fused": 2}
+    refused = [each for each in ran.json["refusals"] if each["kind"] == "SelfAttention"]
+    softmaxes = [node.name for node in files.read(partly).graph if node.op_type == "Softmax"]
+    assert [each["node"] for each in refused] == [softmaxes[1]]
+    assert "probabilities" in refused[0]["reason"]
+
+
+def test_what_has_to_be_complete_and_is_not(isorun: Isorun, partly: Path, relu: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out.onnx"
+    output.write_text("the old model")
+    for model, message in ((partly, "could not be fused"), (relu, "no self-attention")):
+        ran = isorun("fuse", model, "-o", output, "--require-complete", "--json")
+        assert ran.code == 1
+        assert message in ran.err
+        assert ran.json["written"] is None
+        assert output.read_text() == "the old model"
+
+
+def test_no_encoder_is_written_as_it_came(isorun: Isorun, relu: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out.onnx"
+    ran = isorun("fuse", relu, "-o", output, "--dialect", "onnx", "--json")
+    assert ran.code == 0
+    assert ran.json["reason"] == "no self-attention was found in it"
+    assert (ran.json["is_encoder"], ran.json["written"]["dialect"]) == (False, None)
+    assert output.read_bytes() == relu.read_bytes()
+    assert "as it came" in isorun("fuse", relu, "-o", output).out
+
+
+def test_an_encoder_of_an_opset_that_is_not_read_is_told_as_that(isorun: Isorun, tmp_path: Path) -> None:
+    old = write_relu(tmp_path / "old.onnx", 11)
+    assert "opset 11, and 13 to" in isorun("fuse", old, "-o", tmp_path / "out.onnx").out
+
+
+def test_parts_of_what_is_no_encoder_do_not_count_as_fused(isorun: Isorun, export: Path, tmp_path: Path) -> None:
+    """Its GELUs could be fused, and what is written has them as they came."""
+    model = ir.load(export)
+    for softmax in [node for node in model.graph if node.op_type == "Softmax"]:
+        probabilities = softmax.outputs[0]
+        probabilities.type = ir.TensorType(ir.DataType.FLOAT)
+        model.graph.outputs.append(probabilities)
+    ir.save(model, tmp_path / "none.onnx")
+    ran = isorun("fuse", tmp_path / "none.onnx", "-o", tmp_path / "out.onnx", "--json")
+    assert ran.json["reason"] == "none of its attentions could be fused"
+    assert ran.json["kinds"]["BiasGelu"] == {"found": 3, "fused": 0}
+    assert (tmp_path / "out.onnx").read_bytes() == (tmp_path / "none.onnx").read_bytes()
+
+
+def test_the_fused_form_is_taken_as_it_is(isorun: Isorun, bert: Path, partly: Path, tmp_path: Path) -> None:
+    ran = isorun("fuse", bert, "-o", tmp_path / "again.onnx", "--require-complete", "--json")
+    assert ran.code == 0
+    assert ran.json["already_fused"]
+    assert ran.json["kinds"]["SelfAttention"] == {"found": 2, "fused": 2}
+    given = tiny.feeds()
+    for one, other in zip(answers(tmp_path / "again.onnx", given), answers(bert, given), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert isorun("fuse", partly, "-o", tmp_path / "once.onnx").code == 0
+    twice = isorun("fuse", tmp_path / "once.onnx", "-o", tmp_path / "twice.onnx", "--require-complete", "--json")
+    assert twice.code == 1, "what was refused the first time is refused the second"
+    assert twice.json["refusals"][0]["kind"] == "SelfAttention"
+
+
+def test_padding_that_cannot_be_removed(isorun: Isorun, relu: Path, partly: Path, tmp_path: Path) -> None:
+    for model in (relu, partly):
+        ran = isorun("fuse", model, "-o", tmp_path / "out.onnx", "--padding", "remove")
+        assert ran.code == 3
+        assert "Padding cannot be removed" in ran.err
+        assert not (tmp_path / "out.onnx").exists()
+
+
+@pytest.mark.parametrize("label", [LABEL, None])
+def test_weights_beside_come_along(isorun: Isorun, tmp_path: Path, relu: Path, label: str | None) -> None:
+    proto = exports.proto(label) if label else onnx.load(relu)
+    given = exports.given(label) if label else {"x": np.linspace(-400, 400, 300, dtype=np.float32)}
+    expected = exports.run(proto, given)
+    (tmp_path / "in").mkdir()
+    onnx.save(proto, tmp_path / "in" / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
+    (tmp_path / "out").mkdir()
+    ran = isorun("fuse", tmp_path / "in" / "m.onnx", "-o", tmp_path / "out" / "m.onnx", "--json")
+    assert ran.code == 0
+    assert ran.json["written"]["external_data"] == ["m.weights.bin"]
+    assert ran.json["written"]["bytes"] == sum(path.stat().st_size for path in (tmp_path / "out").iterdir())
+    shutil.rmtree(tmp_path / "in")
+    assert exports.difference(expected, answers(tmp_path / "out" / "m.onnx", given)) < exports.TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["bert.tokenizer.json", "tokenizer.json", "../tokenizer.json"])
+def test_the_tokenizer_comes_along(isorun: Isorun, export: Path, tmp_path: Path, name: str) -> None:
+    (export.parent / name).write_text("{}")
+    output = tmp_path / "out" / "m.onnx"
+    output.parent.mkdir()
+    ran = isorun("fuse", export, "-o", output, "--json")
+    assert ran.json["written"]["tokenizer"] == str(output.with_name("m.tokenizer.json"))
+    assert {path.name for path in output.parent.iterdir()} == {"m.onnx", "m.tokenizer.json"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--dialect", "onx"], "There is no dialect 'onx'; did you mean 'onnx'?"),
+        (["--padding", "auto"], "There is no padding 'auto'"),
+    ],
+)
+def test_wrong_usage(isorun: Isorun, export: Path, tmp_path: Path, arguments: list[str], message: str) -> None:
+    ran = isorun("fuse", export, "-o", tmp_path / "out.onnx", *arguments)
+    assert ran.code == 2
+    assert message in ran.err
+    assert not (tmp_path / "out.onnx").exists()
+
+
+def test_files_are_checked_before_the_work(
+    isorun: Isorun, export: Path, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(*_: object) -> None:
+        raise AssertionError("it began to fuse")
+
+    monkeypatch.setattr("isorun.graph.fuse.fuse", work)
+    link = tmp_path / "link.onnx"
+    link.symlink_to(export)
+    beside = tmp_path / "beside.onnx"
+    weights = {"save_as_external_data": True, "location": "out.weights.bin", "size_threshold": 0}
+    onnx.save(exports.proto(LABEL), beside, **weights)
+    (tmp_path / "text.onnx").write_text("hello")
+    free = tmp_path / "free.onnx"
+    for model, output, message in (
+        (export.with_name("brt.onnx"), free, f"did you mean {export}?"),
+        (tmp_path, free, "is a folder; MODEL.onnx is a file"),
+        (checkpoint, free, "`isorun build` makes its fused graph"),
+        (tmp_path / "text.onnx", free, "is not an ONNX model"),
+        (export, tmp_path, "is a folder; name a file"),
+        (export, tmp_path / "none" / "m.onnx", "there is no folder"),
+        (export, export, "it is the model itself"),
+        (export, link, "it is the model itself"),
+        (beside, tmp_path / "out.weights.bin", "it is the weights of"),
+        (beside, tmp_path / "out.onnx", "it is the weights of"),
+    ):
+        ran = isorun("fuse", model, "-o", output)
+        assert (ran.code, message in ran.err) == (2, True), ran.err
+
+
+def test_an_interrupted_write_leaves_what_was_there(
+    isorun: Isorun, export: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(model: ir.Model, path: Path, *, beside_above: int) -> None:
+        path.write_text("half of a model")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("isorun.graph.files.write", interrupted)
+    (tmp_path / "out.onnx").write_text("the old model")
+    before = sorted(tmp_path.iterdir())
+    assert isorun("fuse", export, "-o", tmp_path / "out.onnx").code == 130
+    assert (tmp_path / "out.onnx").read_text() == "the old model"
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is read-only to root")
+def test_a_read_only_folder(isorun: Isorun, export: Path) -> None:
+    export.parent.chmod(0o500)
+    ran = isorun("fuse", export, "-o", export.with_name("out.onnx"))
+    assert (ran.code, "does not take files" in ran.err) == (2, True)
+
+
+def test_help_names_every_dialect(isorun: Isorun) -> None:
+    ran = isorun("fuse", "--help")
+    assert ran.code == 0
+    assert max(map(len, ran.out.splitlines())) <= 80
+    assert all(name in ran.out for name in functions.dialects())
+    assert "\n  fuse " in isorun("--help").out
+
+
+@pytest.mark.parametrize("padding", ["auto", "keep", "remove"])
+def test_run_passes_the_padding_on(isorun: Isorun, bert: Path, tmp_path: Path, padding: str) -> None:
+    given = tiny.feeds()
+    given["attention_mask"][:, 2:] = 0
+    np.savez(tmp_path / "feeds.npz", **given)
+    arguments = ("run", bert, "--backend", "ort-cpu", "--feeds", tmp_path / "feeds.npz", "--padding", padding)
+    ran = isorun(*arguments, "--output", tmp_path / "outputs.npz", "--json")
+    assert ran.code == 0
+    said = ran.json["provenance"]["details"].get("padding")
+    assert (None if said is None else said["asked"]) == (None if padding == "keep" else padding)
+    with np.load(tmp_path / "outputs.npz") as outputs:
+        left_out = outputs["last_hidden_state"][given["attention_mask"] == 0]
+    assert left_out.size
+    assert bool(left_out.any()) == (padding == "keep")
+
+
+def test_run_knows_no_other_padding(isorun: Isorun, bert: Path, tmp_path: Path) -> None:
+    ran = isorun("run", bert, "--text", "hello", "--padding", "kep")
+    assert (ran.code, "did you mean 'keep'" in ran.err) == (2, True), ran.err
