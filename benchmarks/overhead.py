@@ -1,6 +1,6 @@
 """What a session adds to the runtime's own call: both on the same file, in one process, by turns.
 
-    python benchmarks/overhead.py [--rounds 20000] [--json FILE]
+    python benchmarks/overhead.py [--rounds 20000] [--threads N] [--json FILE]
 
 The models have three inputs: an addition, where the call is all there is, and a BERT of two narrow layers,
 whose token ids are checked as well. The raw call is the fastest that each runtime's documentation offers for
@@ -23,6 +23,7 @@ import numpy as np
 import isorun
 from isorun import presets
 from isorun.graph import encoder, files
+from isorun.threads import usable_cores
 
 RNG = np.random.default_rng(0)
 
@@ -59,19 +60,22 @@ def narrow_bert(folder: Path) -> tuple[Path, dict[str, np.ndarray]]:
     return path, feeds
 
 
-def raw_onnxruntime(model: Path) -> Callable[[dict[str, np.ndarray]], Any]:
+def raw_onnxruntime(model: Path, threads: int) -> Callable[[dict[str, np.ndarray]], Any]:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    options.intra_op_num_threads = threads
+    options.add_session_config_entry("session.force_spinning_stop", "1")  # as isorun has it: two pools by turns
+    session = onnxruntime.InferenceSession(
+        str(model), options, providers=["CPUExecutionProvider"], disabled_optimizers=["SkipLayerNormFusion"]
+    )
     return lambda feeds: session.run(None, feeds)
 
 
-def raw_openvino(model: Path) -> Callable[[dict[str, np.ndarray]], Any]:
+def raw_openvino(model: Path, threads: int) -> Callable[[dict[str, np.ndarray]], Any]:
     import openvino
 
-    properties = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1, "PERFORMANCE_HINT": "LATENCY"}
+    properties = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
     request = openvino.Core().compile_model(model, "CPU", properties).create_infer_request()
     return lambda feeds: request.infer(feeds, share_inputs=True)
 
@@ -79,10 +83,12 @@ def raw_openvino(model: Path) -> Callable[[dict[str, np.ndarray]], Any]:
 RAW = {"ort-cpu": raw_onnxruntime, "openvino": raw_openvino}
 
 
-def measure(model: Path, feeds: dict[str, np.ndarray], backend: str, rounds: int, cache: Path) -> dict[str, Any]:
+def measure(
+    model: Path, feeds: dict[str, np.ndarray], backend: str, rounds: int, threads: int, cache: Path
+) -> dict[str, Any]:
     """Medians in microseconds, by turns, the first tenth thrown away."""
-    with isorun.Session(model, backend, threads=1, cache_dir=cache) as session:
-        raw = RAW[backend](session._model.path)
+    with isorun.Session(model, backend, threads=threads, cache_dir=cache) as session:
+        raw = RAW[backend](session._model.path, threads)
         taken: dict[str, list[int]] = {"raw": [], "isorun": []}
         for _ in range(rounds):
             start = time.perf_counter_ns()
@@ -99,6 +105,7 @@ def measure(model: Path, feeds: dict[str, np.ndarray], backend: str, rounds: int
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=20000)
+    parser.add_argument("--threads", type=int, default=usable_cores())
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     rows = []
@@ -107,7 +114,7 @@ def main() -> None:
         folder = Path(name)
         for path, feeds in (addition(folder), narrow_bert(folder)):
             for backend in RAW:
-                row = measure(path, feeds, backend, arguments.rounds, folder / "cache")
+                row = measure(path, feeds, backend, arguments.rounds, arguments.threads, folder / "cache")
                 rows.append(row)
                 print(
                     f"{row['model']:<12}{row['backend']:<12}{row['raw']:>10.2f}"

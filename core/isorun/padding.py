@@ -118,9 +118,11 @@ class Choosing(Executable):
     def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
         mask = feeds[self._mask]
         padding = mask.size - np.count_nonzero(mask)
+        if not padding:
+            return self._padded.run(output_names, feeds)
         executable = (self._packed or self.packed()) if _pays(padding, mask.size) else self._padded
         results = executable.run(output_names, feeds)
-        if padding and executable is self._padded:
+        if executable is self._padded:
             return self.without_padding(output_names, results, mask)
         return results
 

@@ -61,7 +61,7 @@ class Tokenizer:
         Raises:
             InvalidModel: there is none; the message says where it was looked for.
         """
-        places = list(_places(Path(model)))
+        places = list(places_of(Path(model)))
         for place in places:
             if place.is_file():
                 return cls(place, limit)
@@ -166,7 +166,7 @@ def cosine_matrix(vectors: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]
     return product
 
 
-def _places(model: Path) -> Iterator[Path]:
+def places_of(model: Path) -> Iterator[Path]:
     folder = model
     if not model.is_dir():
         folder = model.parent

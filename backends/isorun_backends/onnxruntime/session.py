@@ -31,6 +31,7 @@ _LEVELS = {
     "disable": "ORT_DISABLE_ALL",
 }
 _RECORD_ASSIGNMENT = "session.record_ep_graph_assignment_info"
+_STOP_SPINNING = "session.force_spinning_stop"
 _ERRORS_ONLY = 3  # the least severe message that reaches the terminal; warnings would, by default
 _NO_KERNEL = r"Could not find an implementation for (\S+?)\("
 _NO_SCHEMA = r"(\S+?)\(-?\d*\) is not a registered function/op"
@@ -55,8 +56,9 @@ def options(name: str, config: CompileConfig) -> onnxruntime.SessionOptions:
             name, f"it has no graph_optimization_level {level!r}", f"Choose one of {', '.join(_LEVELS)}."
         )
     made.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, _LEVELS[level])
-    made.add_session_config_entry(_RECORD_ASSIGNMENT, "1")
-    for key, value in given.get("session_config", {}).items():
+    # Its threads would spin on after a run, in the way of whatever runs next: another session, above all.
+    entries = {_RECORD_ASSIGNMENT: "1", _STOP_SPINNING: "1", **given.get("session_config", {})}
+    for key, value in entries.items():
         made.add_session_config_entry(key, str(value))
     if "profile_prefix" in given:
         made.enable_profiling = True

@@ -41,13 +41,13 @@ def build(
 
         if preset not in presets.NAMES:
             raise IsorunError(f"There is no preset {preset!r}{did_you_mean(preset, presets.NAMES)}")
-        with console.working(f"Building {preset}"), _whole(output) as made:
+        with console.working(f"Building {preset}"), whole(output) as made:
             presets.write(preset, seed, made)
     elif checkpoint is not None:
         from isorun import checkpoint as checkpoints
 
         folder = models.fetched(checkpoint, cache)
-        with console.working(f"Building {checkpoint}"), _whole(output) as made:
+        with console.working(f"Building {checkpoint}"), whole(output) as made:
             left_out = checkpoints.build(folder, made)
     described = describe(output, cache) | {"left_out": left_out}
     if as_json:
@@ -59,7 +59,7 @@ def build(
 
 
 @contextmanager
-def _whole(output: Path) -> Iterator[Path]:
+def whole(output: Path) -> Iterator[Path]:
     """Where to write instead, so that what is at ``output`` is the old model or the whole new one."""
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as work:
         yield (made := Path(work) / output.name)

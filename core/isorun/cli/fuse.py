@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from isorun.cli import CHECK_FAILED, console, models
-from isorun.cli.build import _whole
+from isorun.cli.build import whole
 from isorun.errors import InvalidModel, IsorunError, UnsupportedModel, did_you_mean
-from isorun.text import FILE, _places
+from isorun.text import FILE, places_of
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -98,7 +98,7 @@ def fuse(
     if found.no_encoder and padding == "remove":
         raise UnsupportedModel(f"Padding cannot be removed from {model}: {found.no_encoder}. Leave --padding out")
 
-    with console.working(f"Writing {output}"), _whole(output) as made:
+    with console.working(f"Writing {output}"), whole(output) as made:
         if found.no_encoder and not weights:
             shutil.copyfile(model, made)
         else:
@@ -109,7 +109,7 @@ def fuse(
             # Weights that came beside the graph are beside it again: into the file, they would have to be in memory.
             files.write(graph, made, beside_above=0 if weights else files.SINGLE_FILE_LIMIT)
         beside = files.external_files(files.read_proto(made))  # refuses a graph whose weights are not there
-        tokenizer = next((place for place in _places(model) if place.is_file()), None)
+        tokenizer = next((place for place in places_of(model) if place.is_file()), None)
         if tokenizer is not None:
             shutil.copyfile(tokenizer, made.with_name(f"{made.stem}.{FILE}"))
     described["written"] = {
