@@ -1,4 +1,4 @@
-"""Hugging Face checkpoints of BERT, read without PyTorch: ``config.json`` and ``model.safetensors``."""
+"""Hugging Face checkpoints of encoders, read without PyTorch: ``config.json`` and ``model.safetensors``."""
 
 from __future__ import annotations
 
@@ -16,20 +16,11 @@ from isorun.errors import InvalidModel, did_you_mean
 from isorun.graph import code_digest
 
 if TYPE_CHECKING:
+    from isorun.graph.architectures import Architecture
     from isorun.graph.encoder import EncoderConfig
 
 _ENTRY_MODEL = "model.onnx"
 _TOKENIZER = "tokenizer.json"
-_MODEL_TYPES = ("bert",)
-_SIZES = (
-    "vocab_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "max_position_embeddings",
-    "type_vocab_size",
-)
 _HEADS = {
     "ForSequenceClassification": "sequence-classification",
     "ForTokenClassification": "token-classification",
@@ -52,13 +43,14 @@ def build(folder: Path, output: Path) -> list[str]:
         The names of the checkpoint's tensors that the graph has no place for, such as a head for pretraining.
 
     Raises:
-        InvalidModel: no checkpoint of a BERT, or one whose tensors do not fit its config.
+        InvalidModel: no checkpoint of an encoder that is read, or one whose tensors do not fit its config.
     """
     from isorun.graph import encoder, files
 
     settings = _settings(folder)
-    weights = _SafeTensors(folder)
-    config = _config(folder, settings, weights)
+    architecture = _architecture(folder, settings)
+    weights = _SafeTensors(folder, architecture.prefix)
+    config = _config(folder, settings, architecture, weights)
     model = encoder.encoder(config, weights, folder.name)
     if pooling := _pooling(folder):
         model.metadata_props["isorun.pooling"] = pooling
@@ -91,11 +83,12 @@ def build_cached(folder: Path, cache: Cache) -> Path:
 class _SafeTensors:
     """The tensors of a checkpoint, with or without the prefix that its heads put before the encoder's names."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, prefix: str) -> None:
         from safetensors import SafetensorError, safe_open
 
         self._files: dict[str, Any] = {}
         self._folder = folder
+        self._prefix = prefix
         for path in _weight_files(folder):
             try:
                 opened: Any = safe_open(path, framework="numpy")
@@ -136,7 +129,7 @@ class _SafeTensors:
         return sorted(name for name in self._files if name not in self._read and not _NO_WEIGHTS.search(name))
 
     def _find(self, name: str) -> str | None:
-        for candidate in (name, f"bert.{name}"):
+        for candidate in (name, f"{self._prefix}.{name}"):
             if candidate in self._files:
                 return candidate
             for new, old in _OLD_NAMES.items():
@@ -163,26 +156,37 @@ def _weight_files(folder: Path) -> list[Path]:
     return [single]
 
 
-def _config(folder: Path, settings: Mapping[str, Any], weights: _SafeTensors) -> EncoderConfig:
+def _architecture(folder: Path, settings: Mapping[str, Any]) -> Architecture:
+    from isorun.graph.architectures import ARCHITECTURES
+
+    kind = settings.get("model_type")
+    if not isinstance(kind, str) or kind not in ARCHITECTURES:
+        raise InvalidModel(
+            f"{folder / 'config.json'}: model_type is {kind!r}; checkpoints of {', '.join(ARCHITECTURES)} are read"
+        )
+    return ARCHITECTURES[kind]
+
+
+def _config(
+    folder: Path, settings: Mapping[str, Any], architecture: Architecture, weights: _SafeTensors
+) -> EncoderConfig:
     from isorun.graph.encoder import ACTIVATIONS, EncoderConfig
 
     def refuse(why: str) -> InvalidModel:
         return InvalidModel(f"{folder / 'config.json'}: {why}")
 
-    kind = settings.get("model_type")
-    if kind not in _MODEL_TYPES:
-        raise refuse(f"model_type is {kind!r}; checkpoints of {', '.join(_MODEL_TYPES)} are read")
-    for size in _SIZES:
-        if not _is_count(settings.get(size)):
-            raise refuse(f"{size} is {settings.get(size)!r}; it has to be a whole number above 0")
-    if settings["hidden_size"] % settings["num_attention_heads"]:
-        raise refuse(
-            f"hidden_size {settings['hidden_size']} is no multiple of num_attention_heads "
-            f"{settings['num_attention_heads']}"
-        )
-    activation = settings.get("hidden_act", "gelu")
+    sizes = {}
+    for size, key in architecture.sizes.items():
+        sizes[size] = settings.get(key, architecture.defaults.get(size))
+        if not _is_count(sizes[size]):
+            raise refuse(f"{key} is {sizes[size]!r}; it has to be a whole number above 0")
+    if sizes["hidden_size"] % sizes["num_attention_heads"]:
+        width, heads = architecture.sizes["hidden_size"], architecture.sizes["num_attention_heads"]
+        raise refuse(f"{width} {sizes['hidden_size']} is no multiple of {heads} {sizes['num_attention_heads']}")
+    key, usual = architecture.activation
+    activation = settings.get(key, usual)
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
-        raise refuse(f"hidden_act is {activation!r}{did_you_mean(str(activation), ACTIVATIONS)}")
+        raise refuse(f"{key} is {activation!r}{did_you_mean(str(activation), ACTIVATIONS)}")
     if settings.get("position_embedding_type", "absolute") != "absolute":
         raise refuse(f"position_embedding_type is {settings['position_embedding_type']!r}; 'absolute' is read")
     if settings.get("is_decoder") or settings.get("add_cross_attention"):
@@ -194,16 +198,31 @@ def _config(folder: Path, settings: Mapping[str, Any], weights: _SafeTensors) ->
     if not isinstance(architectures, list) or not all(isinstance(name, str) for name in architectures):
         raise refuse(f"architectures is {architectures!r}; it has to be a list of names")
     head = _head(architectures)
-    if head == "sequence-classification" and "pooler.dense.weight" not in weights:
+    pooler = architecture.pooler is not None and f"{architecture.pooler}.weight" in weights
+    if head == "sequence-classification" and architecture.classifies_pooled and not pooler:
         raise refuse("it is a sequence classifier, and the checkpoint has no pooler for it to stand on")
     return EncoderConfig(
-        **{size: settings[size] for size in _SIZES},
+        **sizes,
         layer_norm_eps=float(epsilon),
         hidden_act=activation,
-        pooler="pooler.dense.weight" in weights,
+        pooler=pooler,
         head=head,
         labels=_labels(settings, refuse),
+        architecture=architecture,
+        pad_token_id=_padding_id(settings, architecture, sizes["vocab_size"], refuse),
     )
+
+
+def _padding_id(
+    settings: Mapping[str, Any], architecture: Architecture, words: int, refuse: Callable[[str], InvalidModel]
+) -> int:
+    """The id that positions are counted without, where the architecture counts so."""
+    if architecture.padding_id is None or architecture.fixed_padding_id:
+        return architecture.padding_id or 0
+    padding = settings.get("pad_token_id", architecture.padding_id)
+    if type(padding) is not int or not 0 <= padding < words:
+        raise refuse(f"pad_token_id is {padding!r}; it has to be an id, from 0 to {words - 1}")
+    return padding
 
 
 def _labels(settings: Mapping[str, Any], refuse: Callable[[str], InvalidModel]) -> int:

@@ -1,12 +1,12 @@
-"""The fused form of a BERT, written from its weights.
+"""The fused form of an encoder, written from its weights.
 
-Weights are asked for by the names that Hugging Face's BERT gives them, and read one at a time as the file is
+Weights are asked for by the names that Hugging Face gives them, and read one at a time as the file is
 written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from isorun.graph import functions
+from isorun.graph.architectures import BERT, Architecture
 
 IR_VERSION = 10
 
@@ -30,9 +31,11 @@ HEADS = ("sequence-classification", "token-classification", "question-answering"
 
 @dataclass(frozen=True)
 class EncoderConfig:
-    """The sizes of a BERT, by the names in its ``config.json``.
+    """The sizes of an encoder, by the names in BERT's ``config.json``.
 
     ``pooler`` and ``head`` say what stands on the encoder; ``labels`` is the width of a classifier.
+    ``embedding_size`` is the width of the embeddings, where it is not the layers'. ``num_hidden_groups`` groups of
+    ``inner_group_num`` layers share their weights, where the architecture shares any.
     """
 
     vocab_size: int
@@ -47,6 +50,12 @@ class EncoderConfig:
     pooler: bool = True
     head: str | None = None
     labels: int = 2
+    architecture: Architecture = BERT
+    embedding_size: int | None = None
+    pad_token_id: int = 0
+    num_hidden_groups: int = 1
+    inner_group_num: int = 1
+    relative_attention_num_buckets: int = 32
 
 
 class Weights(Protocol):
@@ -60,7 +69,8 @@ class Weights(Protocol):
 
 
 def encoder(config: EncoderConfig, weights: Weights, name: str) -> ir.Model:
-    """The fused graph: int64 (batch, sequence) inputs ``input_ids``, ``attention_mask``, ``token_type_ids``.
+    """The fused graph: int64 (batch, sequence) inputs ``input_ids``, ``attention_mask`` and, where the architecture
+    takes them, ``token_type_ids``.
 
     Outputs, float32: ``last_hidden_state`` (batch, sequence, hidden); ``pooler_output`` (batch, hidden) where
     there is a pooler; ``logits`` (batch, labels) or (batch, sequence, labels) where there is a classifier;
@@ -72,23 +82,25 @@ def encoder(config: EncoderConfig, weights: Weights, name: str) -> ir.Model:
 class _Builder:
     def __init__(self, config: EncoderConfig, weights: Weights) -> None:
         self._config = config
+        self._architecture = config.architecture
         self._weights = weights
         self._nodes: list[ir.Node] = []
-        self._initializers: list[ir.Value] = []
+        self._initializers: dict[str, ir.Value] = {}
 
     def model(self, name: str) -> ir.Model:
-        config = self._config
-        inputs = [_input(each) for each in ("input_ids", "attention_mask", "token_type_ids")]
-        hidden = self._embed(inputs[0], inputs[2])
-        for layer in range(config.num_hidden_layers):
-            hidden = self._layer(f"encoder.layer.{layer}", hidden, inputs[1])
+        inputs = {each: _input(each) for each in self._architecture.inputs}
+        ids, mask = inputs["input_ids"], inputs["attention_mask"]
+        hidden = self._project(self._embed(ids, inputs.get("token_type_ids")))
+        bias = self._relative_bias(ids) if self._architecture.relative_bias else None
+        for index, weights in enumerate(self._layers()):
+            hidden = self._layer(f"layer.{index}", weights, hidden, mask, bias)
         outputs = self._outputs(hidden)
         opset = functions.opset(functions.BODIES)
         graph = ir.Graph(
-            inputs,
+            list(inputs.values()),
             outputs,
             nodes=self._nodes,
-            initializers=self._initializers,
+            initializers=list(self._initializers.values()),
             opset_imports={"": opset, functions.DOMAIN: functions.DOMAIN_VERSION},
             name=name,
         )
@@ -96,84 +108,180 @@ class _Builder:
         bodies = [body for kind, body in functions.functions(functions.BODIES).items() if kind in used]
         return ir.Model(graph, ir_version=IR_VERSION, producer_name="isorun", functions=bodies)
 
-    def _embed(self, ids: ir.Value, types: ir.Value) -> ir.Value:
+    def _layers(self) -> Iterator[str]:
+        """The name of each layer's weights, in the order that the layers run: a name comes again where they share."""
+        config = self._config
+        for layer in range(config.num_hidden_layers):
+            group = layer * config.num_hidden_groups // config.num_hidden_layers
+            for inner in range(config.inner_group_num):
+                yield self._architecture.layers.format(layer=layer, group=group, inner=inner)
+
+    def _embed(self, ids: ir.Value, types: ir.Value | None) -> ir.Value:
         config, prefix = self._config, "embeddings"
-        width = config.hidden_size
-        positions = self._positions(ids)
-        tables = [
-            self._weight(f"{prefix}.word_embeddings.weight", config.vocab_size, width),
-            self._weight(f"{prefix}.position_embeddings.weight", config.max_position_embeddings, width),
-            self._weight(f"{prefix}.token_type_embeddings.weight", config.type_vocab_size, width),
-        ]
+        width = config.embedding_size or config.hidden_size
+        positions = self._places(ids) if self._architecture.padding_id is None else self._positions_by_ids(ids)
+        words = self._weight(f"{prefix}.word_embeddings.weight", config.vocab_size, width)
+        norm = self._norm(f"{prefix}.LayerNorm", width)
+        if types is None:
+            return self._fused(
+                "EmbedLayerNormalizationWithoutTypes",
+                prefix,
+                [ids, positions, words, self._position_table(width), *norm],
+                epsilon=config.layer_norm_eps,
+            )
+        typed = self._weight(f"{prefix}.token_type_embeddings.weight", config.type_vocab_size, width)
         return self._fused(
             "EmbedLayerNormalization",
             prefix,
-            [ids, types, positions, *tables, *self._norm(f"{prefix}.LayerNorm")],
+            [ids, types, positions, words, self._position_table(width), typed, *norm],
             epsilon=config.layer_norm_eps,
         )
 
-    def _positions(self, ids: ir.Value) -> ir.Value:
+    def _position_table(self, width: int) -> ir.Value:
+        """The table of positions, raised by the one type of token where the architecture has no more."""
+        name, shape = "embeddings.position_embeddings.weight", (self._config.max_position_embeddings, width)
+        if self._architecture.types != "zero":
+            return self._weight(name, *shape)
+        types, types_shape = "embeddings.token_type_embeddings.weight", (self._config.type_vocab_size, width)
+        self._weights.check(name, shape)
+        self._weights.check(types, types_shape)
+
+        def raised() -> np.ndarray:
+            return np.add(self._weights.read(name, shape), self._weights.read(types, types_shape)[0], dtype=np.float32)
+
+        return self._lazy(f"{name}.raised", raised, shape)
+
+    def _places(self, ids: ir.Value) -> ir.Value:
         """0 to the sequence length, (1, S) int64."""
         prefix = "embeddings.positions"
+        return self._node(
+            "Unsqueeze", prefix, [self._row(prefix, ids), self._constant(f"{prefix}.axis", np.array([0]))]
+        )
+
+    def _row(self, prefix: str, ids: ir.Value) -> ir.Value:
+        """0 to the sequence length, (S) int64."""
         length = self._node("Shape", f"{prefix}.length", [ids], start=1, end=2)
         scalar = self._node("Squeeze", f"{prefix}.scalar", [length])
         zero, one = (self._constant(f"{prefix}.{label}", np.array(n)) for label, n in (("zero", 0), ("one", 1)))
-        row = self._node("Range", f"{prefix}.row", [zero, scalar, one])
-        return self._node("Unsqueeze", prefix, [row, self._constant(f"{prefix}.axis", np.array([0]))])
+        return self._node("Range", f"{prefix}.row", [zero, scalar, one])
 
-    def _layer(self, prefix: str, hidden: ir.Value, mask: ir.Value) -> ir.Value:
-        config = self._config
-        width, inner, epsilon = config.hidden_size, config.intermediate_size, config.layer_norm_eps
+    def _positions_by_ids(self, ids: ir.Value) -> ir.Value:
+        """The n-th id that is not padding has position n + pad, counted from 1; padding has pad. (B, S) int64."""
+        prefix = "embeddings.positions"
+        pad = self._constant(f"{prefix}.padding", np.array(self._config.pad_token_id))
+        padding = self._node("Equal", f"{prefix}.is_padding", [ids, pad])
+        token = self._node("Not", f"{prefix}.is_token", [padding])
+        one = self._node("Cast", f"{prefix}.ones", [token], to=ir.DataType.INT32.value)
+        axis = self._constant(f"{prefix}.axis", np.array(1))
+        count = self._node("CumSum", f"{prefix}.count", [one, axis])
+        counted = self._node("Mul", f"{prefix}.counted", [count, one])
+        wide = self._node("Cast", f"{prefix}.wide", [counted], to=ir.DataType.INT64.value)
+        return self._node("Add", prefix, [wide, pad])
+
+    def _project(self, embedded: ir.Value) -> ir.Value:
+        config, architecture = self._config, self._architecture
+        width = config.embedding_size or config.hidden_size
+        if architecture.projection is None or (width == config.hidden_size and not architecture.always_projects):
+            return embedded
+        return self._linear(architecture.projection, embedded, width, config.hidden_size)
+
+    def _relative_bias(self, ids: ir.Value) -> ir.Value:
+        """What scores get by the distance of query and key (Raffel et al., 2020), (1, N, S, S) float32.
+
+        Half of the buckets are for keys behind the query. In each half, the first half has a bucket a distance, the
+        rest widen logarithmically up to a distance of 128.
+        """
+        prefix = "relative_bias"
+        half = self._config.relative_attention_num_buckets // 2
+        exact = half // 2
+
+        def number(label: str, value: float, dtype: type = np.int64) -> ir.Value:
+            return self._constant(f"{prefix}.{label}", np.array(value, dtype))
+
+        row = self._row(prefix, ids)
+        first, second = (self._constant(f"{prefix}.axis_{axis}", np.array([axis])) for axis in (0, 1))
+        query = self._node("Unsqueeze", f"{prefix}.query", [row, second])
+        key = self._node("Unsqueeze", f"{prefix}.key", [row, first])
+        behind = self._node("Sub", f"{prefix}.behind", [query, key])
+        after = self._node("Less", f"{prefix}.after", [behind, number("here", 0)])
+        after = self._node("Cast", f"{prefix}.after_as_number", [after], to=ir.DataType.INT64.value)
+        offset = self._node("Mul", f"{prefix}.offset", [after, number("half", half)])
+        distance = self._node("Abs", f"{prefix}.distance", [behind])
+        near = self._node("Less", f"{prefix}.near", [distance, number("exact", exact)])
+        # No logarithm of 0: the distances that are raised to the limit have a bucket of their own.
+        far = self._node("Max", f"{prefix}.far", [distance, number("limit", exact)])
+        ratio = self._node("Cast", f"{prefix}.far_as_float", [far], to=ir.DataType.FLOAT.value)
+        ratio = self._node("Div", f"{prefix}.ratio", [ratio, number("unit", exact, np.float32)])
+        grown = self._node("Log", f"{prefix}.log", [ratio])
+        grown = self._node("Div", f"{prefix}.share", [grown, number("range", np.log(128 / exact), np.float32)])
+        grown = self._node("Mul", f"{prefix}.grown", [grown, number("wide", half - exact, np.float32)])
+        bucket = self._node("Cast", f"{prefix}.whole", [grown], to=ir.DataType.INT64.value)
+        bucket = self._node("Add", f"{prefix}.beyond", [bucket, number("first_wide", exact)])
+        bucket = self._node("Min", f"{prefix}.bounded", [bucket, number("last", half - 1)])
+        bucket = self._node("Where", f"{prefix}.in_half", [near, distance, bucket])
+        bucket = self._node("Add", f"{prefix}.bucket", [offset, bucket])
+        buckets, heads = self._config.relative_attention_num_buckets, self._config.num_attention_heads
+        assert self._architecture.relative_bias is not None
+        table = self._weight(f"{self._architecture.relative_bias}.weight", buckets, heads)
+        found = self._node("Gather", f"{prefix}.by_place", [table, bucket])
+        by_head = self._node("Transpose", f"{prefix}.by_head", [found], perm=[2, 0, 1])
+        return self._node("Unsqueeze", prefix, [by_head, first])
+
+    def _layer(self, name: str, prefix: str, hidden: ir.Value, mask: ir.Value, bias: ir.Value | None) -> ir.Value:
+        """A layer whose nodes have that name, and whose weights that prefix."""
+        config, names = self._config, self._architecture.layer
+        width, inner = config.hidden_size, config.intermediate_size
         context = self._fused(
-            "SelfAttention",
-            f"{prefix}.attention.self",
-            [hidden, mask, *self._qkv(f"{prefix}.attention.self")],
+            "SelfAttention" if bias is None else "BiasedSelfAttention",
+            f"{name}.attention",
+            [hidden, mask, *self._qkv(prefix), *([] if bias is None else [bias])],
             num_heads=config.num_attention_heads,
             mask_filter_value=functions.LOWEST,
         )
-        attended = self._dense(f"{prefix}.attention.output.dense", context, width, width)
-        hidden = self._fused(
-            "SkipLayerNormalization",
-            f"{prefix}.attention.output",
-            [
-                attended,
-                hidden,
-                *self._norm(f"{prefix}.attention.output.LayerNorm"),
-                self._weight(f"{prefix}.attention.output.dense.bias", width),
-            ],
-            epsilon=epsilon,
+        hidden = self._skip(
+            f"{name}.attended",
+            self._dense(f"{prefix}.{names.attention_output}", context, width, width, f"{name}.attention_output"),
+            hidden,
+            f"{prefix}.{names.attention_output}.bias",
+            f"{prefix}.{names.attention_norm}",
         )
-        widened = self._dense(f"{prefix}.intermediate.dense", hidden, width, inner)
+        widened = self._dense(f"{prefix}.{names.intermediate}", hidden, width, inner, f"{name}.intermediate")
         activated = self._fused(
             ACTIVATIONS[config.hidden_act],
-            f"{prefix}.intermediate",
-            [widened, self._weight(f"{prefix}.intermediate.dense.bias", inner)],
+            f"{name}.activation",
+            [widened, self._weight(f"{prefix}.{names.intermediate}.bias", inner)],
         )
-        narrowed = self._dense(f"{prefix}.output.dense", activated, inner, width)
+        return self._skip(
+            name,
+            self._dense(f"{prefix}.{names.output}", activated, inner, width, f"{name}.output"),
+            hidden,
+            f"{prefix}.{names.output}.bias",
+            f"{prefix}.{names.output_norm}",
+        )
+
+    def _skip(self, name: str, product: ir.Value, skip: ir.Value, bias: str, norm: str) -> ir.Value:
+        width = self._config.hidden_size
         return self._fused(
             "SkipLayerNormalization",
-            f"{prefix}.output",
-            [
-                narrowed,
-                hidden,
-                *self._norm(f"{prefix}.output.LayerNorm"),
-                self._weight(f"{prefix}.output.dense.bias", width),
-            ],
-            epsilon=epsilon,
+            name,
+            [product, skip, *self._norm(norm, width), self._weight(bias, width)],
+            epsilon=self._config.layer_norm_eps,
         )
 
     def _outputs(self, hidden: ir.Value) -> list[ir.Value]:
-        config = self._config
+        config, architecture = self._config, self._architecture
         width = config.hidden_size
         outputs = [self._output("last_hidden_state", hidden, "sequence", width)]
         pooled = None
-        if config.pooler:
-            first = self._node("Gather", "pooler.first", [hidden, self._constant("pooler.zero", np.array(0))], axis=1)
-            pooled = self._node("Tanh", "pooler", [self._linear("pooler.dense", first, width, width)])
+        if config.pooler and architecture.pooler is not None:
+            pooled = self._first_token(architecture.pooler, "Tanh", hidden)
             outputs.append(self._output("pooler_output", pooled, width))
         if config.head == "sequence-classification":
-            assert pooled is not None, "a sequence classifier stands on the pooler"
-            logits = self._linear("classifier", pooled, width, config.labels)
+            head = architecture.classifier
+            if not architecture.classifies_pooled:
+                pooled = self._first_token(head.dense, head.activation, hidden)
+            assert pooled is not None, "this classifier stands on the pooler"
+            logits = self._linear(head.output, pooled, width, config.labels)
             outputs.append(self._output("logits", logits, config.labels))
         elif config.head == "token-classification":
             logits = self._linear("classifier", hidden, width, config.labels)
@@ -187,6 +295,16 @@ class _Builder:
                 )
         return outputs
 
+    def _first_token(self, dense: str, activation: str, hidden: ir.Value) -> ir.Value:
+        """Dense layer and activation over the first position, (B, H)."""
+        width = self._config.hidden_size
+        zero = self._constant("first.position", np.array(0))
+        first = self._node("Gather", f"{dense}.first", [hidden, zero], axis=1)
+        if activation in ACTIVATIONS.values():
+            product = self._dense(dense, first, width, width)
+            return self._fused(activation, f"{dense}.activated", [product, self._weight(f"{dense}.bias", width)])
+        return self._node(activation, f"{dense}.activated", [self._linear(dense, first, width, width)])
+
     def _output(self, name: str, value: ir.Value, *shape: int | str) -> ir.Value:
         """A graph output of that name: the value itself may be read by other nodes under its own."""
         output = self._node("Identity", f"output.{name}", [value])
@@ -197,8 +315,8 @@ class _Builder:
 
     def _qkv(self, prefix: str) -> list[ir.Value]:
         """One weight (H, 3 H) and one bias (3 H) out of the three projections'."""
-        width = self._config.hidden_size
-        parts = [f"{prefix}.{part}" for part in ("query", "key", "value")]
+        width, names = self._config.hidden_size, self._architecture.layer
+        parts = [f"{prefix}.{part}" for part in (names.query, names.key, names.value)]
         for part in parts:
             self._weights.check(f"{part}.weight", (width, width))
             self._weights.check(f"{part}.bias", (width,))
@@ -209,24 +327,25 @@ class _Builder:
         def bias() -> np.ndarray:
             return np.concatenate([self._weights.read(f"{part}.bias", (width,)) for part in parts])
 
+        name = f"{parts[0].rpartition('.')[0]}.qkv"
         return [
-            self._lazy(f"{prefix}.qkv.weight", weight, (width, 3 * width)),
-            self._lazy(f"{prefix}.qkv.bias", bias, (3 * width,)),
+            self._lazy(f"{name}.weight", weight, (width, 3 * width)),
+            self._lazy(f"{name}.bias", bias, (3 * width,)),
         ]
 
-    def _norm(self, prefix: str) -> list[ir.Value]:
-        width = self._config.hidden_size
+    def _norm(self, prefix: str, width: int) -> list[ir.Value]:
         return [self._weight(f"{prefix}.weight", width), self._weight(f"{prefix}.bias", width)]
 
-    def _dense(self, prefix: str, value: ir.Value, rows: int, columns: int) -> ir.Value:
-        """value W, without the bias: the fused operator that follows adds it."""
+    def _dense(self, prefix: str, value: ir.Value, rows: int, columns: int, name: str | None = None) -> ir.Value:
+        """value W, without the bias: the fused operator that follows adds it. The node's name is the weight's or its
+        own."""
         self._weights.check(f"{prefix}.weight", (columns, rows))
 
         def transposed() -> np.ndarray:
             return np.ascontiguousarray(self._weights.read(f"{prefix}.weight", (columns, rows)).T)
 
         weight = self._lazy(f"{prefix}.weight", transposed, (rows, columns))
-        return self._node("MatMul", prefix, [value, weight])
+        return self._node("MatMul", name or prefix, [value, weight])
 
     def _linear(self, prefix: str, value: ir.Value, rows: int, columns: int) -> ir.Value:
         product = self._dense(prefix, value, rows, columns)
@@ -241,18 +360,20 @@ class _Builder:
         return self._initializer(name, tensor, shape)
 
     def _constant(self, name: str, array: np.ndarray) -> ir.Value:
-        return self._initializer(name, ir.tensor(array.astype(np.int64), name=name), array.shape)
+        return self._initializer(name, ir.tensor(array, name=name), array.shape)
 
     def _initializer(self, name: str, tensor: ir.TensorProtocol, shape: tuple[int, ...]) -> ir.Value:
-        value = ir.Value(name=name, const_value=tensor, shape=ir.Shape(shape), type=ir.TensorType(tensor.dtype))
-        self._initializers.append(value)
-        return value
+        """The constant of that name: one, however many nodes use it."""
+        if name not in self._initializers:
+            kind = ir.TensorType(tensor.dtype)
+            self._initializers[name] = ir.Value(name=name, const_value=tensor, shape=ir.Shape(shape), type=kind)
+        return self._initializers[name]
 
-    def _fused(self, kind: str, name: str, inputs: Sequence[ir.Value], **attributes: float) -> ir.Value:
+    def _fused(self, kind: str, name: str, inputs: Sequence[ir.Value], **attributes: float | list[int]) -> ir.Value:
         return self._node(kind, name, inputs, domain=functions.DOMAIN, **attributes)
 
     def _node(
-        self, kind: str, name: str, inputs: Sequence[ir.Value], domain: str = "", **attributes: float
+        self, kind: str, name: str, inputs: Sequence[ir.Value], domain: str = "", **attributes: float | list[int]
     ) -> ir.Value:
         node = ir.node(kind, list(inputs), attributes, domain=domain, name=name)
         self._nodes.append(node)
