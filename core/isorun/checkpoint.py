@@ -183,6 +183,8 @@ def _config(
     if sizes["hidden_size"] % sizes["num_attention_heads"]:
         width, heads = architecture.sizes["hidden_size"], architecture.sizes["num_attention_heads"]
         raise refuse(f"{width} {sizes['hidden_size']} is no multiple of {heads} {sizes['num_attention_heads']}")
+    if not 4 <= (buckets := sizes.get("relative_attention_num_buckets", 32)) < 512:
+        raise refuse(f"relative_attention_num_buckets is {buckets}; 4 to 511 are read")
     key, usual = architecture.activation
     activation = settings.get(key, usual)
     if not isinstance(activation, str) or activation not in ACTIVATIONS:

@@ -147,6 +147,52 @@ ELECTRA = Architecture(
     pooler=None,
 )
 
+ALBERT = Architecture(
+    "albert",
+    FirstToken("pooler", "Tanh", "classifier"),
+    sizes=MappingProxyType(
+        {name: name for name in (*_BERT_SIZES, "embedding_size", "num_hidden_groups", "inner_group_num")}
+    ),
+    defaults=MappingProxyType({"num_hidden_groups": 1, "inner_group_num": 1}),
+    activation=("hidden_act", "gelu_new"),
+    layers="encoder.albert_layer_groups.{group}.albert_layers.{inner}",
+    layer=Layer(
+        query="attention.query",
+        key="attention.key",
+        value="attention.value",
+        attention_output="attention.dense",
+        attention_norm="attention.LayerNorm",
+        intermediate="ffn",
+        output="ffn_output",
+        output_norm="full_layer_layer_norm",
+    ),
+    projection="encoder.embedding_hidden_mapping_in",
+    always_projects=True,
+    pooler="pooler",
+)
+MPNET = Architecture(
+    "mpnet",
+    _CLASSIFIER_OF_ROBERTA,
+    sizes=MappingProxyType(
+        {name: name for name in (*_BERT_SIZES, "relative_attention_num_buckets") if name != "type_vocab_size"}
+    ),
+    defaults=MappingProxyType({"relative_attention_num_buckets": 32}),
+    layer=Layer(
+        query="attention.attn.q",
+        key="attention.attn.k",
+        value="attention.attn.v",
+        attention_output="attention.attn.o",
+        attention_norm="attention.LayerNorm",
+        intermediate="intermediate.dense",
+        output="output.dense",
+        output_norm="output.LayerNorm",
+    ),
+    types="none",
+    padding_id=1,
+    fixed_padding_id=True,
+    relative_bias="encoder.relative_attention_bias",
+)
+
 ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
     {
         "bert": BERT,
@@ -155,6 +201,8 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
         "camembert": ROBERTA,
         "distilbert": DISTILBERT,
         "electra": ELECTRA,
+        "albert": ALBERT,
+        "mpnet": MPNET,
     }
 )
 """By the ``model_type`` in ``config.json``."""
