@@ -147,7 +147,10 @@ class _Builder:
         self._weights.check(types, types_shape)
 
         def raised() -> np.ndarray:
-            return np.add(self._weights.read(name, shape), self._weights.read(types, types_shape)[0], dtype=np.float32)
+            total: np.ndarray = np.add(
+                self._weights.read(name, shape), self._weights.read(types, types_shape)[0], dtype=np.float32
+            )
+            return total
 
         return self._lazy(f"{name}.raised", raised, shape)
 
