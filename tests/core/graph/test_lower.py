@@ -192,11 +192,17 @@ def planted(monkeypatch, tmp_path, dialects, fused):
 
 ERRORS = [
     ("primitive", "root = Sqrt (head_size_float)", "root = Identity (head_size_float)", ort, "a wrong scale"),
-    ("primitive", "qkv = Add (product, qkv_bias)", "qkv = Identity (product)", ort, "a dropped bias"),
     (
         "primitive",
-        "query_part, key_part, value_part = Split",
-        "key_part, query_part, value_part = Split",
+        "value_part = Add (value_product, value_bias)",
+        "value_part = Identity (value_product)",
+        ort,
+        "a dropped bias",
+    ),
+    (
+        "primitive",
+        "query_weight, key_weight, value_weight = Split",
+        "key_weight, query_weight, value_weight = Split",
         reference,
         "Q and K swapped",
     ),
