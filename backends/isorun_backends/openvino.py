@@ -40,6 +40,7 @@ class OpenVINO(Backend):
         dialects=("primitive", "onnx"),
         precisions=("fp32", "bf16"),
         options={"properties": "a mapping of OpenVINO's own properties for the device, such as PERFORMANCE_HINT"},
+        sets_threads=True,
         dynamic_shapes=True,
         thread_safe=True,
         package="openvino",

@@ -1,7 +1,7 @@
 """The session: one model, one backend, one calling convention, whatever the hardware.
 
-It resolves the backend, brings the model to a dialect that the backend reads, checks what is asked for and
-what is fed, and wraps what goes wrong.
+It checks what is fed and dispatches: to the backend that :mod:`isorun.resolve` found, on this thread or another,
+one by one or in batches.
 """
 
 from __future__ import annotations
@@ -11,26 +11,17 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from isorun import model as models
 from isorun import padding as paddings
-from isorun import registry
-from isorun.backend import Backend, Executable
 from isorun.binding import IOBinding
 from isorun.cache import Cache
-from isorun.errors import (
-    BackendFailed,
-    BackendNotFound,
-    BackendUnavailable,
-    InvalidFeeds,
-    IsorunError,
-    UnsupportedModel,
-    did_you_mean,
-)
+from isorun.errors import BackendFailed, InvalidFeeds, IsorunError
 from isorun.feeds import FeedChecker
+from isorun.resolve import Wishes, resolve
 from isorun.threads import usable_cores
-from isorun.types import CompileConfig, Feeds, LoweredModel, Provenance, TensorSpec
+from isorun.types import Feeds, ModelMetadata, Provenance, TensorSpec
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
@@ -40,17 +31,6 @@ if TYPE_CHECKING:
     from isorun import batching
 
 _T = TypeVar("_T")
-
-
-class ModelMetadata(NamedTuple):
-    """What a model says of itself, in the shape of ``onnxruntime.ModelMetadata``."""
-
-    producer_name: str
-    graph_name: str
-    domain: str
-    description: str
-    version: int
-    custom_metadata_map: dict[str, str]
 
 
 class Session:
@@ -76,7 +56,7 @@ class Session:
             ``"auto"`` chooses for every batch by what was measured to pay. With either of the others than
             ``"keep"``, outputs with a value for each token are zero at the positions that the mask leaves out.
         threads: how many threads a run may use; ``None`` for the cores that this process may use
-            (CPU affinity and cgroup quota).
+            (CPU affinity and cgroup quota). A backend whose threads cannot be set refuses a number.
         options: the backend's own settings; ``isorun backends`` lists them.
         cache_dir: where lowered models are kept; ``None`` for ``$ISORUN_CACHE_DIR`` or the user's cache folder.
 
@@ -106,9 +86,9 @@ class Session:
         paddings.check(padding)
         cache = Cache(cache_dir)
         source = models.open_model(model, cache)
-        chosen = _Choice(device, precision, threads or usable_cores(), dict(options or {}), padding)
-        self._passed_over: list[tuple[str, str]] = []
-        self._backend, self._model, self._config, self._executable = self._resolve(source, backend, chosen, cache)
+        wishes = Wishes(device, precision, padding, threads, dict(options or {}))
+        self._resolved = resolve(source, backend, wishes, cache)
+        self._backend, self._model, _, self._executable, _ = self._resolved
         capabilities = self._backend.capabilities
         self._checker = FeedChecker(self._model.info, indices=not capabilities.checks_indices)
         self._turns = None if capabilities.thread_safe else threading.Lock()
@@ -118,31 +98,6 @@ class Session:
         self._pool: ThreadPoolExecutor | None = None
         self._batchers: dict[tuple[tuple[str, ...], int, float], batching.Batcher] = {}
         self._source, self._cache = source, cache
-
-    def _resolve(
-        self, source: models.ModelSource, backend: str | Sequence[str], chosen: _Choice, cache: Cache
-    ) -> tuple[Backend, LoweredModel, CompileConfig, Executable]:
-        single = isinstance(backend, str) and backend != "auto"
-        wanted = (
-            registry.AUTO_ORDER if backend == "auto" else (backend,) if isinstance(backend, str) else tuple(backend)
-        )
-        if not wanted:
-            raise ValueError("backend is an empty list; name at least one, or 'auto'")
-        for name in wanted:
-            try:
-                candidate = registry.get(name)
-                config = chosen.check(candidate)
-                lowered, executable = paddings.compile_model(candidate, source, config, chosen.padding, cache)
-                return candidate, lowered, config, executable
-            except (BackendNotFound, BackendUnavailable, UnsupportedModel, BackendFailed) as error:
-                if single:
-                    raise
-                reason = f"{error.reason}. {error.remedy}" if isinstance(error, BackendUnavailable) else str(error)
-                self._passed_over.append((name, reason))
-        tried = "\n".join(f"  {name}: {reason}" for name, reason in self._passed_over)
-        raise BackendUnavailable(
-            " or ".join(wanted), f"none of them can run this model as asked:\n{tried}\n", "Mend one of these."
-        )
 
     def run(self, output_names: Sequence[str] | None, input_feed: Feeds, run_options: None = None) -> list[Any]:
         """Run once.
@@ -313,23 +268,7 @@ class Session:
         """What runs, where, and how it came about: asked of the runtime when first read."""
         if self._closed:
             self._refuse(None)
-        from importlib.metadata import version
-
-        report = self._executable.report()
-        return Provenance(
-            backend=self._backend.name,
-            device=report.device,
-            precision=report.precision,
-            threads=self._config.threads,
-            operators=report.operators,
-            fused=self._model.info.fused,
-            dialect=self._model.dialect,
-            fingerprint=self._model.fingerprint,
-            cache="found" if self._model.cached else "made",
-            passed_over=tuple(self._passed_over),
-            versions={"isorun": version("isorun"), **report.versions},
-            details=report.details,
-        )
+        return self._resolved.provenance()
 
     def close(self) -> None:
         """Let go of the model. Waits for runs that were submitted; a second call does nothing."""
@@ -388,39 +327,3 @@ class Session:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(usable_cores(), thread_name_prefix="isorun")
             return self._pool.submit(work, *arguments)
-
-
-class _Choice(NamedTuple):
-    """What the caller asked for, before a backend is known."""
-
-    device: str | None
-    precision: str
-    threads: int
-    options: dict[str, Any]
-    padding: str
-
-    def check(self, backend: Backend) -> CompileConfig:
-        """The same, once this backend is known to be here and to offer it."""
-        here = backend.availability()
-        if not here.ok:
-            raise BackendUnavailable(backend.name, here.reason, here.remedy)
-        offers = backend.capabilities
-        if self.precision not in offers.precisions:
-            raise BackendUnavailable(
-                backend.name,
-                f"it does not compute in {self.precision!r}",
-                f"It computes in {' and '.join(offers.precisions)}: ask for that, or for another backend.",
-            )
-        device = self.device or offers.devices[0]
-        if device not in offers.devices:
-            raise BackendUnavailable(
-                backend.name, f"it has no device {device!r}", f"It runs on {' and '.join(offers.devices)}."
-            )
-        for key in self.options:
-            if key not in offers.options:
-                raise BackendUnavailable(
-                    backend.name,
-                    f"it has no option {key!r}{did_you_mean(key, offers.options)}",
-                    "`isorun backends --options` describes them.",
-                )
-        return CompileConfig(self.precision, device, self.threads, self.options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -69,6 +69,8 @@ class Capabilities:
         precisions: what it can compute in, on hardware that has it: ``fp32``, ``fp64``, ``bf16``.
         devices: the devices that it runs on.
         options: the keys that ``Session(options=...)`` may hold, each with what it means.
+        sets_threads: whether the number of threads of a run can be set; where it cannot, ``Session(threads=...)``
+            is refused.
         dynamic_shapes: whether symbolic dimensions may change from run to run.
         thread_safe: whether one executable may be run from several threads at once; where it may not,
             the session takes turns.
@@ -84,6 +86,7 @@ class Capabilities:
     precisions: tuple[str, ...] = ("fp32",)
     devices: tuple[str, ...] = ("cpu",)
     options: Mapping[str, str] = field(default_factory=dict)
+    sets_threads: bool = False
     dynamic_shapes: bool = False
     thread_safe: bool = False
     checks_indices: bool = False
@@ -126,6 +129,17 @@ class ModelInfo:
     graph_name: str = ""
 
 
+class ModelMetadata(NamedTuple):
+    """What a model says of itself, in the shape of ``onnxruntime.ModelMetadata``."""
+
+    producer_name: str
+    graph_name: str
+    domain: str
+    description: str
+    version: int
+    custom_metadata_map: dict[str, str]
+
+
 @dataclass(frozen=True)
 class LoweredModel:
     """A model that a backend can read: a file in one dialect, and what is known about it.
@@ -152,13 +166,13 @@ class CompileConfig:
     Attributes:
         precision: what to compute in, one of ``Capabilities.precisions``.
         device: one of ``Capabilities.devices``.
-        threads: how many threads one run may use.
+        threads: how many threads one run may use; ``None`` unless ``Capabilities.sets_threads``.
         options: keys of ``Capabilities.options``.
     """
 
     precision: str = "fp32"
     device: str = "cpu"
-    threads: int = 1
+    threads: int | None = 1
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -186,7 +200,8 @@ class Provenance:
     """What ran, where, and how it came about.
 
     Attributes:
-        backend, device, precision, threads: what runs, as the runtime reports it.
+        backend, device, precision: what runs, as the runtime reports it.
+        threads: how many threads a run may use; ``None`` where the backend has no say in it.
         operators: provider or device to operators and how many nodes of each it took.
         fused: the fused operators of the graph before lowering.
         dialect: what the graph was lowered to.
@@ -200,7 +215,7 @@ class Provenance:
     backend: str
     device: str
     precision: str
-    threads: int
+    threads: int | None
     operators: Mapping[str, Mapping[str, int]]
     fused: Mapping[str, int]
     dialect: str
@@ -217,7 +232,7 @@ class Provenance:
     def __str__(self) -> str:
         nodes = {place: sum(counts.values()) for place, counts in self.operators.items()}
         lines = [
-            ("backend", f"{self.backend} on {self.device}, {self.threads} threads"),
+            ("backend", f"{self.backend} on {self.device}, {threads_in_words(self.threads)}"),
             ("precision", self.precision),
             ("nodes", ", ".join(f"{count} on {place}" for place, count in nodes.items())),
             ("fused", ", ".join(f"{count} {name}" for name, count in self.fused.items()) or "none"),
@@ -227,3 +242,10 @@ class Provenance:
         ]
         lines += [("passed over", f"{name}: {reason}") for name, reason in self.passed_over]
         return "\n".join(f"{label:<12}{value}" for label, value in lines)
+
+
+def threads_in_words(threads: int | None) -> str:
+    """``Provenance.threads`` for people."""
+    if threads is None:
+        return "threads not set"
+    return f"{threads} thread{'' if threads == 1 else 's'}"

@@ -216,7 +216,9 @@ class Entry(Strict):
     name: Name
     label: Name = Field(default="", description="what cells call it, where a backend is listed more than once")
     precisions: list[str] = Field(default=["fp32"], min_length=1)
-    threads: Count | None = Field(default=None, description="all the cores that may be used, unless it is given")
+    threads: Count | None = Field(
+        default=None, description="all the cores that may be used, unless it is given; of backends that can set it"
+    )
     options: dict[str, Any] = Field(default_factory=dict, description="the backend's own settings")
 
     @model_validator(mode="before")

@@ -113,7 +113,7 @@ def _keys_at(annotation: Any, place: Sequence[int | str]) -> list[str]:
 
 
 def _backend_problems(spec: Spec) -> Iterator[Problem]:
-    """Names, precisions and options that no backend has. Whether a backend can be used here is a cell's affair."""
+    """Names, threads, precisions and options that no backend has. Whether one can be used here is a cell's affair."""
     for index, entry in enumerate(spec.backends):
         place: Place = ("backends", index)
         if entry.name not in registry.names():
@@ -123,6 +123,8 @@ def _backend_problems(spec: Spec) -> Iterator[Problem]:
             offers = registry.get(entry.name).capabilities
         except BackendUnavailable:  # a broken plugin: its cells will say so
             continue
+        if entry.threads is not None and not offers.sets_threads:
+            yield (*place, "threads"), f"the number of {entry.name}'s threads cannot be set; leave threads out"
         for key in entry.options:
             if key not in offers.options:
                 yield (*place, "options", key), f"{entry.name} has no such option{did_you_mean(key, offers.options)}"

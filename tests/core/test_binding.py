@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import backends
 import isorun
 import tiny
 from isorun.errors import InvalidFeeds
@@ -14,7 +15,7 @@ BACKENDS = ("ort-cpu", "openvino", "reference")
 
 @pytest.fixture(scope="module", params=BACKENDS)
 def session(request, bert):
-    with isorun.Session(bert, backend=request.param, threads=1) as opened:
+    with isorun.Session(bert, backend=request.param, threads=backends.threads(request.param, 1)) as opened:
         yield opened
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
+import backends
 import isorun
 from isorun.backend import Executable
 from isorun.errors import UnsupportedModel
@@ -59,9 +60,9 @@ def feeds(mask: np.ndarray = MASK) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("mask", [MASK, LITTLE], ids=["much", "little"])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_three_choices_agree(backend: str, mask: np.ndarray, model: Path, cache: Path) -> None:
-    outputs = {}
+    outputs, threads = {}, backends.threads(backend, 1)
     for padding in ("keep", "remove", "auto"):
-        with isorun.Session(model, backend, padding=padding, threads=1, cache_dir=cache) as session:
+        with isorun.Session(model, backend, padding=padding, threads=threads, cache_dir=cache) as session:
             outputs[padding] = session.run(None, feeds(mask))
     hidden, pooled = outputs["keep"]
     for padding in ("remove", "auto"):
@@ -71,9 +72,10 @@ def test_the_three_choices_agree(backend: str, mask: np.ndarray, model: Path, ca
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_binding_follows_its_mask(backend: str, model: Path, cache: Path) -> None:
+    threads = backends.threads(backend, 1)
     with (
-        isorun.Session(model, backend, padding="keep", threads=1, cache_dir=cache) as kept,
-        isorun.Session(model, backend, padding="auto", threads=1, cache_dir=cache) as session,
+        isorun.Session(model, backend, padding="keep", threads=threads, cache_dir=cache) as kept,
+        isorun.Session(model, backend, padding="auto", threads=threads, cache_dir=cache) as session,
     ):
         fed = feeds(np.ones_like(MASK))
         binding = session.io_binding()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -16,6 +15,7 @@ import onnx
 import onnx.parser
 import pytest
 
+import backends
 import isorun
 import numpy_bert
 import tiny
@@ -30,6 +30,7 @@ from isorun.errors import (
     IsorunError,
     UnsupportedModel,
 )
+from isorun.threads import usable_cores
 
 BACKENDS = ("ort-cpu", "openvino", "reference")
 SHAPES = [(1, 1), (1, 7), (2, 5), (3, 9), (1, tiny.POSITIONS), (4, 16)]
@@ -37,7 +38,7 @@ SHAPES = [(1, 1), (1, 7), (2, 5), (3, 9), (1, tiny.POSITIONS), (4, 16)]
 
 @pytest.fixture(scope="module", params=BACKENDS)
 def session(request, bert):
-    with isorun.Session(bert, backend=request.param, threads=1) as opened:
+    with isorun.Session(bert, backend=request.param, threads=backends.threads(request.param, 1)) as opened:
         yield opened
 
 
@@ -323,9 +324,12 @@ def test_many_threads_get_what_one_gets(session):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("threads", [1, None])
-def test_many_threads_get_what_one_gets_for_long(bert, any_backend, threads):
-    with isorun.Session(bert, backend=any_backend, threads=threads) as opened:
+@pytest.mark.parametrize(
+    ("backend", "threads"),
+    [("ort-cpu", 1), ("ort-cpu", None), ("openvino", 1), ("openvino", None), ("reference", None)],
+)
+def test_many_threads_get_what_one_gets_for_long(bert, backend, threads):
+    with isorun.Session(bert, backend=backend, threads=threads) as opened:
         hammer(opened, threads=8, runs=500)
 
 
@@ -470,11 +474,31 @@ def test_what_cannot_be_had_is_refused(bert, arguments, kind, message):
         isorun.Session(bert, **arguments)
 
 
-def test_threads_are_what_is_asked(bert, any_backend):
-    with isorun.Session(bert, backend=any_backend, threads=1) as session:
+@pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
+def test_threads_are_what_is_asked(bert, backend):
+    with isorun.Session(bert, backend=backend, threads=1) as session:
         assert session.provenance.threads == 1
-    with isorun.Session(bert, backend=any_backend) as session:
-        assert session.provenance.threads == len(os.sched_getaffinity(0))
+        assert ", 1 thread\n" in str(session.provenance)
+    with isorun.Session(bert, backend=backend) as session:
+        assert session.provenance.threads == usable_cores()
+
+
+def test_threads_that_cannot_be_set_are_refused(bert):
+    with pytest.raises(BackendUnavailable, match="threads cannot be set, and threads is 2") as caught:
+        isorun.Session(bert, backend="reference", threads=2)
+    assert "Leave threads out" in caught.value.remedy
+    with isorun.Session(bert, backend=["reference", "ort-cpu"], threads=2) as session:
+        assert (session.provenance.backend, session.provenance.threads) == ("ort-cpu", 2)
+        ((passed, reason),) = session.provenance.passed_over
+        assert passed == "reference"
+        assert "threads cannot be set" in reason
+
+
+def test_threads_that_are_not_set_are_not_claimed(bert):
+    with isorun.Session(bert, backend="reference") as session:
+        assert session.provenance.threads is None
+        assert ", threads not set\n" in str(session.provenance)
+        assert json.loads(json.dumps(session.provenance.as_dict()))["threads"] is None
 
 
 def test_a_backend_that_is_not_thread_safe_is_run_in_turns(bert):
@@ -632,6 +656,7 @@ def test_the_longest_sequence_runs_and_the_next_does_not(session):
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_what_the_runtime_refuses_is_its_failure_with_its_error_as_the_cause(any_backend, threads):
+    threads = backends.threads(any_backend, threads)
     model = graph("g (float[N] x, float[M] y) => (float[K] z) { z = Add (x, y) }")
     with isorun.Session(model, backend=any_backend, threads=threads) as session:
         feeds = {"x": np.ones(2, np.float32), "y": np.ones(3, np.float32)}

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from isorun.types import Capabilities, CompileConfig, Provenance, TensorSpec
+from isorun.types import Capabilities, CompileConfig, Provenance, TensorSpec, threads_in_words
 
 PROVENANCE = Provenance(
     backend="ort-cpu",
@@ -58,7 +58,16 @@ def test_values_cannot_be_changed():
 
 def test_capabilities_promise_the_least_by_default():
     least = Capabilities(dialects=("onnx",))
-    assert not any((least.dynamic_shapes, least.thread_safe, least.checks_indices, least.reports, least.options))
+    assert not any(
+        (
+            least.sets_threads,
+            least.dynamic_shapes,
+            least.thread_safe,
+            least.checks_indices,
+            least.reports,
+            least.options,
+        )
+    )
     assert (least.precisions, least.devices) == (("fp32",), ("cpu",))
 
 
@@ -77,3 +86,7 @@ def test_provenance_is_ready_for_json_and_for_people():
     ):
         assert part in text
     assert "none" in str(dataclasses.replace(PROVENANCE, fused={}))
+
+
+def test_threads_in_words():
+    assert [threads_in_words(number) for number in (None, 1, 2)] == ["threads not set", "1 thread", "2 threads"]

@@ -162,6 +162,10 @@ def test_one_wrong_key(tmp_path: Path, change: str, problem: str) -> None:
             "{name: openvino, precisions: [bf61]}",
             "backends[0].precisions: openvino does not compute in 'bf61'; did you mean 'bf16'? (known: bf16, fp32)",
         ),
+        (
+            "{name: reference, threads: 2}",
+            "backends[0].threads: the number of reference's threads cannot be set; leave threads out",
+        ),
         ("{name: ort-cpu, precisions: [fp32, fp32]}", "backends[0]: a precision is listed twice"),
         ("ort-cpu, ort-cpu", "two backends are called 'ort-cpu'; give one of them a label"),
         ("{label: x}", "backends[0].name: this key is required"),

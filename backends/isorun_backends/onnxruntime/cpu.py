@@ -24,6 +24,7 @@ class OrtCpu(Backend):
         dialects=("com.microsoft", "onnx", "primitive"),
         precisions=("fp32",),
         options=OPTIONS,
+        sets_threads=True,
         dynamic_shapes=True,
         thread_safe=True,
         checks_indices=True,

@@ -34,7 +34,9 @@ def parity(
     batch: Annotated[int | None, typer.Option(min=1, help="Default: 4, or what the model fixes.")] = None,
     sequence: Annotated[int | None, typer.Option(min=1, help="Default: 32, or what the model fixes.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the random feeds.")] = 0,
-    threads: Annotated[int | None, typer.Option(min=1, help="Default: the cores that it may use.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Also of the reference, where it can be set. Default: all usable cores.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Compare backends with a reference, on five kinds of mask: none, right, left, holes, a fully masked row.
@@ -46,10 +48,14 @@ def parity(
     names = [given] if isinstance(given, str) else given
     if precision not in DEFAULT_TOLERANCES:
         raise IsorunError(f"There is no tolerance for {precision!r}{did_you_mean(precision, DEFAULT_TOLERANCES)}")
-    widest = "fp64" if "fp64" in registry.get(against).capabilities.precisions else "fp32"
+    offers = registry.get(against).capabilities
+    widest = "fp64" if "fp64" in offers.precisions else "fp32"
     path = models.model_path(model, Cache())
 
-    with console.working(f"Running {against}"), Session(path, against, precision=widest, threads=threads) as session:
+    with (
+        console.working(f"Running {against}"),
+        Session(path, against, precision=widest, threads=threads if offers.sets_threads else None) as session,
+    ):
         inputs, outputs = session.get_inputs(), session.get_outputs()
         batch, sequence = batch or _fixed(inputs, 0) or _BATCH, sequence or _fixed(inputs, 1) or _SEQUENCE
         cases = _cases(inputs, batch, sequence, seed)

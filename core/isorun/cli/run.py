@@ -21,6 +21,7 @@ from isorun.cache import Cache, write_atomically
 from isorun.cli import console, models
 from isorun.errors import InvalidFeeds, IsorunError, did_you_mean
 from isorun.text import Tokenizer, TruncationWarning, cosine_matrix, mean_pool
+from isorun.types import threads_in_words
 
 POOLINGS = ("mean", "cls")
 _MOST_TEXTS = 8  # the columns of a matrix that fit into a terminal
@@ -259,6 +260,6 @@ def _first(array: np.ndarray) -> str:
 def _short(session: Session) -> str:
     ran = session.provenance
     nodes = ", ".join(f"{sum(counts.values())} nodes on {place}" for place, counts in ran.operators.items())
-    first = f"{ran.backend}, {ran.precision}, {ran.threads} threads, {ran.device}"
+    first = f"{ran.backend}, {ran.precision}, {threads_in_words(ran.threads)}, {ran.device}"
     passed = "".join(f"passed over {name}: {reason}\n" for name, reason in ran.passed_over)
     return f"{passed}{first}\n{nodes}; graph lowered to {ran.dialect}; --provenance says more"

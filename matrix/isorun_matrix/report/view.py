@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from isorun.types import threads_in_words
 from isorun_matrix.results import LACKING
 
 Cell = Mapping[str, Any]
@@ -123,7 +124,7 @@ def facts(cell: Cell) -> Iterator[tuple[str, str]]:
     if cell["options"]:
         yield "options", ", ".join(f"{name} {value}" for name, value in cell["options"].items())
     if ran := cell["provenance"]:
-        yield "device", f"{ran['device']}, {ran['threads']} thread{'' if ran['threads'] == 1 else 's'}"
+        yield "device", f"{ran['device']}, {threads_in_words(ran['threads'])}"
         yield "precision", ran["precision"]
         for place, operators in ran["operators"].items():
             yield f"on {place}", ", ".join(f"{count} {name}" for name, count in operators.items())

@@ -28,6 +28,12 @@ def test_people_read_a_table(isorun: Callable[..., Any], bert: Path) -> None:
     assert max(map(len, ran.out.splitlines())) <= 80
 
 
+def test_threads_are_those_of_the_backends_that_can_set_them(isorun: Callable[..., Any], bert: Path) -> None:
+    assert isorun("parity", bert, "--backends", "ort-cpu", "--sequence", 9, "--threads", 1).code == 0
+    ran = isorun("parity", bert, "--backends", "reference", "--against", "ort-cpu", "--threads", 1)
+    assert (ran.code, "threads cannot be set" in ran.err) == (3, True)
+
+
 def test_a_backend_that_is_wrong_is_exit_code_1(
     isorun: Callable[..., Any], bert: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,133 @@
+"""Which backend runs a model: the one that is named, or the first of several that can do what is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from isorun import model as models
+from isorun import padding as paddings
+from isorun import registry
+from isorun.backend import Backend, Executable
+from isorun.cache import Cache
+from isorun.errors import BackendFailed, BackendNotFound, BackendUnavailable, UnsupportedModel, did_you_mean
+from isorun.threads import usable_cores
+from isorun.types import CompileConfig, LoweredModel, Provenance
+
+
+class Wishes(NamedTuple):
+    """What the caller asks for, before a backend is known: see :class:`isorun.session.Session`."""
+
+    device: str | None
+    precision: str
+    padding: str
+    threads: int | None
+    options: Mapping[str, Any]
+
+
+class Resolved(NamedTuple):
+    """The backend that took the model, and what came of it there."""
+
+    backend: Backend
+    model: LoweredModel
+    config: CompileConfig
+    executable: Executable
+    passed_over: tuple[tuple[str, str], ...]
+
+    def provenance(self) -> Provenance:
+        """What runs, where, and how it came about: asked of the runtime."""
+        from importlib.metadata import version
+
+        report = self.executable.report()
+        return Provenance(
+            backend=self.backend.name,
+            device=report.device,
+            precision=report.precision,
+            threads=self.config.threads,
+            operators=report.operators,
+            fused=self.model.info.fused,
+            dialect=self.model.dialect,
+            fingerprint=self.model.fingerprint,
+            cache="found" if self.model.cached else "made",
+            passed_over=self.passed_over,
+            versions={"isorun": version("isorun"), **report.versions},
+            details=report.details,
+        )
+
+
+def resolve(source: models.ModelSource, backend: str | Sequence[str], wishes: Wishes, cache: Cache) -> Resolved:
+    """Compile a model on the backend of a name, or on the first of several that can do what is asked.
+
+    Args:
+        source: the model.
+        backend: a name, names in order of preference, or ``"auto"``.
+        wishes: what is asked of it.
+        cache: where lowered models are kept.
+
+    Raises:
+        BackendNotFound, BackendUnavailable, UnsupportedModel, BackendFailed: of a single name, its own; of several,
+            BackendUnavailable, with the reason of each.
+    """
+    if backend == "auto":
+        wanted: tuple[str, ...] = registry.AUTO_ORDER
+    elif isinstance(backend, str):
+        return Resolved(*_compile(source, backend, wishes, cache), ())
+    else:
+        wanted = tuple(backend)
+    if not wanted:
+        raise ValueError("backend is an empty list; name at least one, or 'auto'")
+    passed_over: list[tuple[str, str]] = []
+    for name in wanted:
+        try:
+            return Resolved(*_compile(source, name, wishes, cache), tuple(passed_over))
+        except BackendUnavailable as error:
+            passed_over.append((name, f"{error.reason}. {error.remedy}"))
+        except (BackendNotFound, UnsupportedModel, BackendFailed) as error:
+            passed_over.append((name, str(error)))
+    tried = "\n".join(f"  {name}: {reason}" for name, reason in passed_over)
+    raise BackendUnavailable(
+        " or ".join(wanted), f"none of them can run this model as asked:\n{tried}\n", "Mend one of these."
+    )
+
+
+def _compile(
+    source: models.ModelSource, name: str, wishes: Wishes, cache: Cache
+) -> tuple[Backend, LoweredModel, CompileConfig, Executable]:
+    backend = registry.get(name)
+    config = _config(backend, wishes)
+    model, executable = paddings.compile_model(backend, source, config, wishes.padding, cache)
+    return backend, model, config, executable
+
+
+def _config(backend: Backend, wishes: Wishes) -> CompileConfig:
+    """What the caller asks for, once this backend is known to be here and to offer it."""
+    here = backend.availability()
+    if not here.ok:
+        raise BackendUnavailable(backend.name, here.reason, here.remedy)
+    offers = backend.capabilities
+    if wishes.precision not in offers.precisions:
+        raise BackendUnavailable(
+            backend.name,
+            f"it does not compute in {wishes.precision!r}",
+            f"It computes in {' and '.join(offers.precisions)}: ask for that, or for another backend.",
+        )
+    device = wishes.device or offers.devices[0]
+    if device not in offers.devices:
+        raise BackendUnavailable(
+            backend.name, f"it has no device {device!r}", f"It runs on {' and '.join(offers.devices)}."
+        )
+    if wishes.threads is not None and not offers.sets_threads:
+        raise BackendUnavailable(
+            backend.name,
+            f"the number of its threads cannot be set, and threads is {wishes.threads}",
+            "Leave threads out, or ask for another backend.",
+        )
+    for key in wishes.options:
+        if key not in offers.options:
+            raise BackendUnavailable(
+                backend.name,
+                f"it has no option {key!r}{did_you_mean(key, offers.options)}",
+                "`isorun backends --options` describes them.",
+            )
+    threads = wishes.threads or usable_cores() if offers.sets_threads else None
+    return CompileConfig(wishes.precision, device, threads, wishes.options)

@@ -1,0 +1,68 @@
+"""``Session.arun`` and ``Session.map``: what the session adds to :mod:`isorun.batching`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import isorun
+import small_bert
+from isorun.errors import InvalidFeeds, IsorunError
+from isorun.types import Feeds
+from singles import alone, assert_same, request
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_bert.write(tmp_path_factory.mktemp("model") / "model.onnx")
+
+
+@pytest.fixture(scope="module")
+def session(model: Path) -> Iterator[isorun.Session]:
+    with isorun.Session(model, "ort-cpu", threads=1) as opened:
+        yield opened
+
+
+def test_arun(session: isorun.Session) -> None:
+    feeds = {name: array[None] for name, array in request(4).items()}
+
+    async def work() -> list[Any]:
+        return await session.arun(["pooler_output"], feeds)
+
+    np.testing.assert_array_equal(asyncio.run(work())[0], session.run(["pooler_output"], feeds)[0])
+
+
+def test_concurrent_callers_share_batches(session: isorun.Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes = []
+
+    def run(names: Sequence[str], feeds: Feeds) -> list[Any]:
+        shapes.append(feeds["input_ids"].shape)
+        return isorun.Session.run(session, names, feeds)
+
+    monkeypatch.setattr(session, "run", run)
+    requests = [request(length) for length in (3, 9, 4, 8, 5)]
+    bad = {**request(4), "input_ids": np.ones(4, np.float32)}
+
+    async def work() -> list[Any]:
+        calls = [session.arun(None, feeds, max_tokens=60, max_wait=1.5) for feeds in [*requests, bad, request(6)]]
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    *got, failed, _ = asyncio.run(work())
+    assert isinstance(failed, InvalidFeeds)
+    assert shapes == [(6, 9)]
+    for feeds, result in zip(requests, got, strict=True):
+        assert_same(result, alone(session, feeds))
+
+
+def test_a_closed_session_takes_nothing(model: Path) -> None:
+    opened = isorun.Session(model, "ort-cpu", threads=1)
+    opened.close()
+    with pytest.raises(IsorunError, match="closed"):
+        opened.map([])
+    with pytest.raises(IsorunError, match="closed"):
+        asyncio.run(opened.arun(None, {}, max_tokens=8))

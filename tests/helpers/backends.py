@@ -1,0 +1,10 @@
+"""What tests over all backends have to tell them apart by."""
+
+from __future__ import annotations
+
+from isorun import registry
+
+
+def threads(backend: str, count: int) -> int | None:
+    """``Session(threads=...)`` for so many threads, or ``None`` for a backend that cannot be told."""
+    return count if registry.get(backend).capabilities.sets_threads else None
