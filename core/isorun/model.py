@@ -19,7 +19,6 @@ from isorun.types import LoweredModel, ModelInfo, TensorSpec
 
 if TYPE_CHECKING:
     import onnx
-    import onnx_ir as ir
 
 _FILE = "model.onnx"
 _PLAIN = "onnx"  # the dialect of a model that has no fused operators: it goes to a backend as it came
@@ -128,35 +127,24 @@ def _inspect(source: ModelSource, cache: Cache) -> tuple[ModelInfo, bool, bool]:
     """What is known of a model, whether a runtime can read it as it is, and whether all this was known already."""
 
     def make(_: Path) -> dict[str, Any]:
-        from isorun.graph import describe
+        from isorun.graph import describe, fuse
 
-        model, fused_here = _read(source.path)
+        model, fused_here = fuse.read(source.path)
         return {"info": asdict(describe.describe(model)), "as_it_is": fused_here}
 
     entry = cache.get_or_make("models", _key(source.fingerprint), make)
     return _info(entry.meta["info"]), entry.meta["as_it_is"], entry.found
 
 
-def _read(path: Path) -> tuple[ir.Model, bool]:
-    """A model in the fused form, where it is an encoder, and whether it was brought to it here."""
-    from isorun.graph import files, functions, fuse
-
-    model = files.read(path)
-    if any(functions.is_fused(node) for node in model.graph):
-        return model, False
-    if fuse.fuse(model).is_encoder:
-        return model, True
-    return files.read(path), False
-
-
 def padding(source: ModelSource, cache: Cache) -> Padding:
     """Whether the work that padding costs can be removed from a model."""
 
     def make(_: Path) -> dict[str, Any]:
+        from isorun.graph import fuse
         from isorun.graph import padding as removal
 
         try:
-            known = removal.remove(_read(source.path)[0])
+            known = removal.remove(fuse.read(source.path)[0])
             return asdict(Padding(known.mask, known.token_outputs))
         except UnsupportedModel as error:
             return asdict(Padding(None, refusal=str(error)))
@@ -167,11 +155,11 @@ def padding(source: ModelSource, cache: Cache) -> Padding:
 
 def _lower(source: ModelSource, dialect: str, info: ModelInfo, cache: Cache, *, packed: bool) -> LoweredModel:
     def make(folder: Path) -> dict[str, Any]:
-        from isorun.graph import files
+        from isorun.graph import files, fuse
         from isorun.graph import lower as lowering
         from isorun.graph import padding as removal
 
-        graph, _ = _read(source.path)
+        graph, _ = fuse.read(source.path)
         if packed:
             removal.remove(graph)
         lowered = lowering.lower(graph, dialect)

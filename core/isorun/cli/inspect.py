@@ -1,4 +1,4 @@
-"""Show a model's inputs, outputs, operators, size and fingerprint."""
+"""Show what a model is made of: inputs, outputs, layers, precision, sparsity, operations, dialects."""
 
 from __future__ import annotations
 
@@ -20,60 +20,72 @@ def inspect(
     model: Annotated[str, typer.Argument(help="An ONNX file, a checkpoint's folder, or a name to fetch.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show a model's inputs, outputs, operators, size and fingerprint."""
+    """Show what a model is made of: inputs, outputs, layers, precision, sparsity, operations, dialects.
+
+    An encoder is shown in its fused form, which is what sessions run.
+    """
     cache = Cache()
     described = describe(models.model_path(model, cache), cache)
     if as_json:
         console.json_out(described)
     else:
         show(described)
+        _show_layers(described["layers"])
 
 
 def describe(path: Path, cache: Cache) -> dict[str, Any]:
     """Everything that ``isorun inspect --json`` prints."""
-    from collections import Counter
-
     from isorun.graph import files
+    from isorun.graph.inspect import inspect as look_into
 
     source = model_module.open_model(path, cache)
-    info, _ = model_module.inspect(source, cache)
-    graph = files.read(source.path).graph
-    operators = Counter(f"{node.domain}.{node.op_type}" if node.domain else node.op_type for node in graph)
-    weights = [value.const_value for value in graph.initializers.values() if value.const_value is not None]
+    found = look_into(source.path)
     beside = files.external_files(files.read_proto(source.path))
+    info = found.info
     return {
         "path": str(source.path),
         "fingerprint": source.fingerprint,
         "bytes": sum(file.stat().st_size for file in (source.path, *(source.path.parent / name for name in beside))),
         "external_data": beside,
-        "parameters": sum(weight.size for weight in weights),
+        "parameters": sum(found.parameters.values()),
+        "parameters_by_precision": dict(found.parameters),
         "opset": info.opset,
         "producer": info.producer,
         "graph": info.graph_name,
         "inputs": [asdict(spec) for spec in info.inputs],
         "outputs": [asdict(spec) for spec in info.outputs],
         "limits": dict(info.limits),
+        "is_encoder": found.is_encoder,
         "fused": dict(info.fused),
-        "operators": dict(operators.most_common()),
+        "operators": dict(found.operators),
+        "layers": [asdict(layer) for layer in found.layers],
+        "operations_per_token": found.operations_per_token,
+        "operations_per_token_and_key": found.operations_per_token_and_key,
+        "dialects": {
+            name: {"possible": not reason, "reason": reason or None} for name, reason in found.dialects.items()
+        },
         "metadata": dict(info.metadata),
     }
 
 
 def show(described: dict[str, Any]) -> None:
-    """The same for people."""
+    """What a model is and takes, for people."""
     size = console.size(described["bytes"])
     beside = described["external_data"]
     listed = ", ".join(f"{count} {name}" for name, count in described["operators"].items() if "isorun" not in name)
+    counts = ", ".join(f"{count:,} {name}" for name, count in described["parameters_by_precision"].items())
     console.facts(
         {
             "file": described["path"],
             "size": f"{size}, weights in {', '.join(beside)}" if beside else size,
-            "parameters": f"{described['parameters']:,}",
+            "parameters": counts or "none",
             "fingerprint": described["fingerprint"],
             "opset": described["opset"],
             "producer": described["producer"] or "not said",
             "fused": ", ".join(f"{count} {name}" for name, count in described["fused"].items()) or "none",
             "other nodes": listed or "none",
+            **_operations(described),
+            "dialects": _dialects(described["dialects"]),
             **{name: value for name, value in described["metadata"].items() if len(value) <= 60},
         }
     )
@@ -87,3 +99,43 @@ def show(described: dict[str, Any]) -> None:
     for name, most in described["limits"].items():
         if most is not None:
             print(f"{name} is at most {most}")
+
+
+def _operations(described: dict[str, Any]) -> dict[str, str]:
+    """Multiplications and additions, for people; nothing of a model that is no encoder."""
+    if described["operations_per_token"] is None:
+        return {}
+    dense, attention = described["operations_per_token"], described["operations_per_token_and_key"]
+    attended = "" if attention is None else f", and {attention:,} for each key that it attends to"
+    return {"operations": f"{dense:,} for one token in dense layers{attended}"}
+
+
+def _dialects(dialects: dict[str, Any]) -> str:
+    reasons = {each["reason"] for each in dialects.values()}
+    if len(reasons) == 1 and None not in reasons:
+        return f"none: {reasons.pop()}"
+    listed = (name if each["possible"] else f"not {name} ({each['reason']})" for name, each in dialects.items())
+    return ", ".join(listed)
+
+
+def _show_layers(layers: list[dict[str, Any]]) -> None:
+    if not layers:
+        return
+    print()
+    rows = []
+    for layer in layers:
+        blocks, stored, activations = layer["zero_blocks"], layer["precision"], layer["activations"]
+        rows.append(
+            (
+                layer["name"],
+                layer["operator"].removeprefix("isorun.fused."),
+                "x".join(map(str, layer["shape"])),
+                stored if activations in (None, stored) else f"{stored} (by {activations})",
+                f"{layer['sparsity']:.1%}",
+                "-" if blocks is None else f"{blocks:.1%}",
+                layer["pattern"],
+                f"{layer['operations']:,}" if layer["operations"] else "-",
+            )
+        )
+    right = ("zeros", "zero blocks", "operations")
+    console.table(("layer", "operator", "weights", "precision", *right[:2], "pattern", right[2]), rows, right)

@@ -12,6 +12,7 @@
 - ``lower.py``: from the fused form to one dialect
 - ``files.py``: reads and writes ONNX files
 - ``describe.py``: what a graph takes, gives and holds
+- ``layers.py``, ``inspect.py``: its layers, and all of it, looked into
 
 Nothing here is imported before a model has to be read; a session on a model that is in the cache reads none.
 """

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import onnx_ir as ir
 from onnx_ir.passes import common
 
 from isorun.errors import UnsupportedModel
-from isorun.graph import functions, opset
+from isorun.graph import files, functions, opset
 from isorun.graph.fusion import bias_gelu, embeddings, self_attention, skip_layer_normalization
 from isorun.graph.fusion.report import FusionReport
 from isorun.graph.normalize import normalize
@@ -47,3 +48,13 @@ def fuse(model: ir.Model) -> FusionReport:
     except UnsupportedModel as why:  # it runs as it is; a dialect in another opset will say the same
         _logger.info("%s", why)
     return report
+
+
+def read(path: Path) -> tuple[ir.Model, bool]:
+    """A model in the fused form, where it is an encoder, else as it came; and whether it was brought to it here."""
+    model = files.read(path)
+    if any(functions.is_fused(node) for node in model.graph):
+        return model, False
+    if fuse(model).is_encoder:
+        return model, True
+    return files.read(path), False

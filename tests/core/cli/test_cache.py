@@ -16,7 +16,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-_KINDS = {"built", "models", "fingerprints"}
+_KINDS = {"built", "fingerprints"}
 
 
 def test_an_empty_cache(isorun: Callable[..., Any], own_cache: Path) -> None:

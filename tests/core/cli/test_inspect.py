@@ -21,6 +21,45 @@ def test_a_model_is_described(isorun: Callable[..., Any], bert: Path) -> None:
     # The graph may add constants of its own, which are few.
     assert 0 <= described["parameters"] - sum(array.size for array in weights.values()) < 20
     assert len(described["fingerprint"]) == 64
+    assert described["parameters_by_precision"]["fp32"] == sum(array.size for array in weights.values())
+    assert described["dialects"]["onnx"] == {"possible": True, "reason": None}
+    assert described["operations_per_token"] == sum(
+        each["operations"] for each in described["layers"] if each["per"] == "token"
+    )
+
+
+def test_layers_are_listed_with_their_zeros(
+    isorun: Callable[..., Any], bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import numpy as np
+    import onnx
+    from onnx import numpy_helper
+
+    model = onnx.load(bert)
+    (weights,) = (each for each in model.graph.initializer if each.name == "encoder.layer.0.output.dense.weight")
+    zeroed = numpy_helper.to_array(weights).copy()
+    zeroed[:16] = 0
+    weights.CopyFrom(numpy_helper.from_array(zeroed, weights.name))
+    onnx.save(model, tmp_path / "pruned.onnx")
+    layers = {each["name"]: each for each in isorun("inspect", tmp_path / "pruned.onnx", "--json").json["layers"]}
+    pruned, other = layers["layer.0.output"], layers["layer.1.output"]
+    assert (pruned["sparsity"], pruned["zero_blocks"], pruned["pattern"]) == (0.25, 0.25, "block4")
+    assert (other["sparsity"], other["pattern"]) == (0, "dense")
+    assert np.prod(pruned["shape"]) * 4 == pruned["bytes"]
+    (line,) = (
+        each for each in isorun("inspect", tmp_path / "pruned.onnx").out.splitlines() if "layer.0.output" in each
+    )
+    assert line.split() == ["layer.0.output", "MatMul", "64x32", "fp32", "25.0%", "25.0%", "block4", "4,096"]
+
+
+def test_a_model_that_is_no_encoder(isorun: Callable[..., Any], tmp_path: Path) -> None:
+    import onnx.parser
+
+    text = '<ir_version: 10, opset_import: ["" : 17]> g (float[N] x) => (float[N] y) { y = Tanh (x) }'
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    described = isorun("inspect", tmp_path / "m.onnx", "--json").json
+    assert (described["is_encoder"], described["operations_per_token"], described["layers"]) == (False, None, [])
+    assert "dialects     none: it is no encoder" in isorun("inspect", tmp_path / "m.onnx").out
 
 
 def test_people_read_the_same(isorun: Callable[..., Any], bert: Path) -> None:

@@ -1,0 +1,114 @@
+"""What a model is made of: layers, parameters, operations, and the dialects that it can be lowered to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from isorun.errors import UnsupportedModel
+from isorun.graph import functions, fuse, lower
+from isorun.graph.describe import describe
+from isorun.graph.layers import Layer, layers, precision
+from isorun.types import ModelInfo
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """A model, looked into. An encoder is described in its fused form, which is what sessions run.
+
+    Attributes:
+        info: its inputs, outputs, fused operators and so on.
+        is_encoder: whether it is in the fused form, or could be brought to it.
+        operators: the nodes of that form by operator.
+        layers: the layers that hold matrices.
+        parameters: numbers in all its constants, by precision.
+        operations_per_token: multiplications and additions of an encoder's dense layers for one token; those of
+            layers that run once a sequence, such as a pooler's, are not among them. ``None`` for any other model.
+        operations_per_token_and_key: the same of the attention's two products, for one token and each key that it
+            attends to. ``None`` as before.
+        dialects: the dialects, each with the reason why the model cannot be lowered to it, empty where it can.
+    """
+
+    info: ModelInfo
+    is_encoder: bool
+    operators: Mapping[str, int]
+    layers: tuple[Layer, ...]
+    parameters: Mapping[str, int]
+    operations_per_token: int | None
+    operations_per_token_and_key: int | None
+    dialects: Mapping[str, str]
+
+
+def inspect(model: Path | ir.Model) -> Inspection:
+    """Look into a model.
+
+    Args:
+        model: an ONNX file, or a graph, which stays as it is.
+
+    Raises:
+        InvalidModel: the file cannot be read.
+    """
+    model = fuse.read(model)[0] if isinstance(model, Path) else model.clone()
+    info, operators = describe(model), _operators(model)
+    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    common.ShapeInferencePass(check_type=False, strict_mode=False)(model)
+    found = layers(model)
+    per_token = [layer for layer in found if layer.kind == "dense" and layer.per == "token"]
+    known = bool(info.fused) and all(layer.per for layer in found if layer.kind == "dense")
+    return Inspection(
+        info=info,
+        is_encoder=bool(info.fused),
+        operators=operators,
+        layers=found,
+        parameters=_parameters(model),
+        operations_per_token=sum(layer.operations for layer in per_token) if known else None,
+        operations_per_token_and_key=_attention(model) if known else None,
+        dialects=_dialects(model, is_encoder=bool(info.fused)),
+    )
+
+
+def _operators(model: ir.Model) -> dict[str, int]:
+    names = (f"{node.domain}.{node.op_type}" if node.domain else node.op_type for node in model.graph)
+    return dict(Counter(names).most_common())
+
+
+def _parameters(model: ir.Model) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for value in model.graph.initializers.values():
+        if value.const_value is not None:
+            counts[precision(value.const_value.dtype)] += value.const_value.size
+    return dict(counts.most_common())
+
+
+def _attention(model: ir.Model) -> int | None:
+    """Each element of a query is multiplied by one of a key and added, and each of a value by a probability."""
+    total = 0
+    for node in model.graph:
+        if not functions.is_fused(node) or node.op_type not in (*functions.ATTENTIONS, "AttentionCore"):
+            continue
+        shape = None if node.inputs[0] is None else node.inputs[0].shape
+        width = None if shape is None else shape[-1]
+        if not isinstance(width, int):
+            return None
+        total += 2 * width if node.op_type == "AttentionCore" else 4 * width  # a token is in one of a layer's two cores
+    return total
+
+
+def _dialects(model: ir.Model, *, is_encoder: bool) -> dict[str, str]:
+    if not is_encoder:
+        return dict.fromkeys(
+            functions.dialects(), "it is no encoder that isorun fuses: every backend gets it as it came"
+        )
+    found = {}
+    for dialect in functions.dialects():
+        try:
+            lower.lower(model.clone(), dialect)
+            found[dialect] = ""
+        except UnsupportedModel as error:
+            found[dialect] = str(error)
+    return found

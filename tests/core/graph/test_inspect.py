@@ -1,0 +1,78 @@
+"""What is found in a model, beside what was put in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx.parser
+import onnx_ir as ir
+import pytest
+
+import exports
+import tiny
+from isorun.graph import files, functions, padding
+from isorun.graph.inspect import inspect
+
+WIDTH, INNER, LAYERS = tiny.WIDTH, tiny.CONFIG["intermediate_size"], tiny.CONFIG["num_hidden_layers"]
+PER_TOKEN = LAYERS * 2 * (4 * WIDTH * WIDTH + 2 * WIDTH * INNER)
+
+
+def test_an_encoder(bert: Path):
+    found = inspect(bert)
+    assert found.is_encoder
+    assert found.info.fused["SelfAttention"] == LAYERS
+    assert found.operators["isorun.fused.SelfAttention"] == LAYERS
+    assert found.parameters["fp32"] == sum(array.size for array in tiny.weights().values())
+    assert found.operations_per_token == PER_TOKEN  # the pooler runs once a sequence
+    assert found.operations_per_token_and_key == LAYERS * 4 * WIDTH
+    assert found.dialects == dict.fromkeys(functions.dialects(), "")
+    assert {each.per for each in found.layers if each.name == "pooler.dense"} == {"sequence"}
+
+
+def test_a_graph_is_left_as_it_is(bert: Path):
+    model = files.read(bert)
+    before = ir.serde.serialize_model(model).SerializeToString(deterministic=True)
+    inspect(model)
+    assert ir.serde.serialize_model(model).SerializeToString(deterministic=True) == before
+
+
+def test_padding_changes_no_figure_for_a_token(bert: Path):
+    model = files.read(bert)
+    padding.remove(model)
+    found = inspect(model)
+    assert (found.operations_per_token, found.operations_per_token_and_key) == (PER_TOKEN, LAYERS * 4 * WIDTH)
+
+
+@pytest.mark.parametrize("label", [label for label in exports.manifest() if label.startswith("bert")][:4])
+def test_an_export_is_described_in_its_fused_form(label: str, tmp_path: Path):
+    path = tmp_path / "export.onnx"
+    path.write_bytes(exports.content(label))
+    found = inspect(path)
+    assert found.is_encoder
+    assert found.operations_per_token is not None
+    assert {each.per for each in found.layers if each.operator.endswith("SelfAttention")} == {"token"}
+
+
+def test_no_encoder_has_no_tokens():
+    text = '<ir_version: 10, opset_import: ["" : 17]> g (float[N,2] x) => (float[N,2] y) <float[2,2] w = {1,2,3,0}> '
+    found = inspect(ir.serde.deserialize_model(onnx.parser.parse_model(text + "{ y = MatMul (x, w) }")))
+    assert (found.is_encoder, found.operations_per_token, found.operations_per_token_and_key) == (False, None, None)
+    assert [(each.operations, each.per) for each in found.layers] == [(8, None)]
+    assert all("as it came" in reason for reason in found.dialects.values())
+
+
+def test_weights_in_constant_nodes_are_layers_too():
+    text = '<ir_version: 10, opset_import: ["" : 17]> g (float[N,2] x) => (float[N,2] y) '
+    body = "{ w = Constant <value = float[2,2] {1, 2, 3, 0}> () y = MatMul (x, w) }"
+    found = inspect(ir.serde.deserialize_model(onnx.parser.parse_model(text + body)))
+    assert found.operators == {"Constant": 1, "MatMul": 1}
+    assert (found.parameters, len(found.layers)) == ({"fp32": 4}, 1)
+
+
+def test_a_dialect_that_cannot_be_had_has_its_reason(bert: Path):
+    model = files.read(bert)
+    first = next(node for node in model.graph if node.op_type == "Tanh")
+    model.graph.append(ir.node("GroupNormalization", [first.outputs[0]] * 3, {"num_groups": 1}))
+    found = inspect(model)
+    assert "GroupNormalization" in found.dialects["onnx"]
+    assert found.dialects["primitive"] == ""
