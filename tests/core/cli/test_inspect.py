@@ -46,9 +46,9 @@ def test_layers_are_listed_with_their_zeros(
     assert (pruned["sparsity"], pruned["zero_blocks"], pruned["pattern"]) == (0.25, 0.25, "block4")
     assert (other["sparsity"], other["pattern"]) == (0, "dense")
     assert np.prod(pruned["shape"]) * 4 == pruned["bytes"]
-    (line,) = (
-        each for each in isorun("inspect", tmp_path / "pruned.onnx").out.splitlines() if "layer.0.output" in each
-    )
+    monkeypatch.setenv("COLUMNS", "160")
+    shown = isorun("inspect", tmp_path / "pruned.onnx").out.splitlines()
+    (line,) = (each for each in shown if "layer.0.output" in each)
     assert line.split() == ["layer.0.output", "MatMul", "64x32", "fp32", "25.0%", "25.0%", "block4", "4,096"]
 
 
