@@ -12,8 +12,7 @@ import typer
 
 from isorun.cli import CHECK_FAILED, console, models
 from isorun.cli.build import whole
-from isorun.errors import InvalidModel, IsorunError, UnsupportedModel, did_you_mean
-from isorun.text import FILE, places_of
+from isorun.errors import InvalidModel, UnsupportedModel
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -71,12 +70,12 @@ def fuse(
     from isorun.graph import files, functions, lower
     from isorun.graph import padding as removal
 
-    _check_choice("dialect", dialect, (FUSED, *functions.dialects()))
-    _check_choice("padding", padding, PADDINGS)
+    models.check_choice("dialect", dialect, (FUSED, *functions.dialects()))
+    models.check_choice("padding", padding, PADDINGS)
     _check_model(model)
     models.check_output(output)
     weights = files.external_files(files.read_proto(model))
-    _check_apart(model, weights, output)
+    models.check_apart(model, weights, output)
 
     with console.working(f"Fusing {model}"):
         graph, found = _fused(model)
@@ -109,38 +108,22 @@ def fuse(
             # Weights that came beside the graph are beside it again: into the file, they would have to be in memory.
             files.write(graph, made, beside_above=0 if weights else files.SINGLE_FILE_LIMIT)
         beside = files.external_files(files.read_proto(made))  # refuses a graph whose weights are not there
-        tokenizer = next((place for place in places_of(model) if place.is_file()), None)
-        if tokenizer is not None:
-            shutil.copyfile(tokenizer, made.with_name(f"{made.stem}.{FILE}"))
+        tokenizer = models.copy_tokenizer(model, made)
     described["written"] = {
         "path": output,
         "dialect": None if found.no_encoder else dialect,
         "padding": padding,
         "bytes": sum((output.parent / name).stat().st_size for name in (output.name, *beside)),
         "external_data": beside,
-        "tokenizer": None if tokenizer is None else output.with_name(f"{output.stem}.{FILE}"),
+        "tokenizer": output.with_name(tokenizer.name) if tokenizer else None,
     }
     _print(described, as_json)
-
-
-def _check_choice(what: str, given: str, choices: Sequence[str]) -> None:
-    if given not in choices:
-        raise IsorunError(f"There is no {what} {given!r}{did_you_mean(given, choices)}")
 
 
 def _check_model(model: Path) -> None:
     if (model / "config.json").is_file():
         raise InvalidModel(f"{model} is a checkpoint's folder, and no ONNX file: `isorun build` makes its fused graph")
     models.check_input(model, "MODEL.onnx")
-
-
-def _check_apart(model: Path, weights: Sequence[str], output: Path) -> None:
-    """Refuse to write over what is read."""
-    for written in (output, output.with_name(f"{output.stem}.weights.bin")):
-        for read in (model, *(model.parent / name for name in weights)):
-            if written.exists() and written.samefile(read):
-                what = "the model itself" if read == model else f"the weights of {model}"
-                raise IsorunError(f"{written} would be written, and it is {what}. Name another --output")
 
 
 def _fused(path: Path) -> tuple[ir.Model, _Found]:

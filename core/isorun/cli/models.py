@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
 from isorun.cache import Cache
 from isorun.cli import console
-from isorun.errors import InvalidModel, IsorunError
+from isorun.errors import InvalidModel, IsorunError, did_you_mean
 from isorun.fetch import KNOWN, checkpoint_folder
+from isorun.text import FILE, places_of
 
 
 def model_path(name: str, cache: Cache) -> Path:
@@ -53,6 +56,27 @@ def check_output(path: Path) -> None:
         tempfile.TemporaryFile(dir=path.parent).close()
     except OSError as error:
         raise IsorunError(f"{path} cannot be written: its folder does not take files ({error.strerror})") from error
+
+
+def check_choice(what: str, given: str, choices: Sequence[str]) -> None:
+    """Refuse what is none of the choices."""
+    if given not in choices:
+        raise IsorunError(f"There is no {what} {given!r}{did_you_mean(given, choices)}")
+
+
+def check_apart(model: Path, weights: Sequence[str], output: Path) -> None:
+    """Refuse to write over what is read: the model, or the files beside it that have its weights."""
+    for written in (output, output.with_name(f"{output.stem}.weights.bin")):
+        for read in (model, *(model.parent / name for name in weights)):
+            if written.exists() and written.samefile(read):
+                what = "the model itself" if read == model else f"the weights of {model}"
+                raise IsorunError(f"{written} would be written, and it is {what}. Name another --output")
+
+
+def copy_tokenizer(model: Path, made: Path) -> Path | None:
+    """The tokenizer that belongs to a model, beside what was made of it; ``None`` where it has none."""
+    tokenizer = next((place for place in places_of(model) if place.is_file()), None)
+    return None if tokenizer is None else Path(shutil.copyfile(tokenizer, made.with_name(f"{made.stem}.{FILE}")))
 
 
 def _near(path: Path, others: dict[str, str] | None = None) -> str:

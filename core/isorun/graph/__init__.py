@@ -7,6 +7,7 @@
 - ``fuse.py``: from any exporter's graph to the fused form, by the fusions in ``fusion/``
 - ``evaluate.py``: a part of a graph, computed on samples
 - ``opset.py``: from one version of ONNX's operators to another
+- ``prune.py``: weights set to zero
 - ``padding.py``, ``padding.onnxtxt``: the fused form without work for padding
 - ``tokens.py``: what a node does with tokens
 - ``lower.py``: from the fused form to one dialect

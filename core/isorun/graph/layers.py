@@ -104,7 +104,7 @@ def layers(model: ir.Model) -> tuple[Layer, ...]:
         for index, matrix in matrices(node):
             tensor = matrix.value.const_value
             assert tensor is not None
-            kind, turned = _kind(node, index), matrix.transposed != _turns(node)
+            kind, turned = _kind(node, index), matrix.transposed != turns(node)
             if (matrix.value, turned) not in measured:
                 measured[matrix.value, turned] = _zeros(tensor, matrix.zero, turned, blocks=kind == "dense")
             sparsity, blocks = measured[matrix.value, turned]
@@ -190,7 +190,8 @@ def _kind(node: ir.Node, index: int) -> str:
     return "embedding" if embeds else "other"
 
 
-def _turns(node: ir.Node) -> bool:
+def turns(node: ir.Node) -> bool:
+    """Whether a dense layer turns its weights round itself."""
     return "transB" in node.attributes and bool(node.attributes["transB"].as_int())
 
 

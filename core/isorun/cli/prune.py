@@ -1,0 +1,92 @@
+"""Set the smallest weights of an encoder's dense layers to zero, for engines that gain from zeros."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from isorun import model as model_module
+from isorun.cache import Cache
+from isorun.cli import console, models
+from isorun.cli.build import whole
+from isorun.cli.inspect import describe
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+@app.command()
+def prune(
+    model: Annotated[str, typer.Argument(help="An ONNX file, a checkpoint's folder, or a name to fetch.")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="OUT.onnx", help="The file to write.")],
+    sparsity: Annotated[float, typer.Option(help="The share of each matrix that becomes zero, such as 0.8.")],
+    pattern: Annotated[
+        str,
+        typer.Option(
+            metavar="unstructured|block4", help="block4: 4 weights side by side along the input, as VNNI adds."
+        ),
+    ] = "unstructured",
+    layers: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Layers to prune, with * and ?; repeatable. Default: the encoder's."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Set the smallest weights of an encoder's dense layers to zero, for engines that gain from zeros.
+
+    By magnitude, in one go, without training. Embeddings, poolers and classifiers stay as they are. A file that is
+    there is replaced; the model itself never is.
+    """
+    from isorun.graph import files, fuse
+    from isorun.graph import prune as pruning
+
+    models.check_choice("pattern", pattern, pruning.PATTERNS)
+    models.check_output(output)
+    cache = Cache()
+    path = model_module.open_model(models.model_path(model, cache), cache).path
+    weights = files.external_files(files.read_proto(path))
+    models.check_apart(path, weights, output)
+
+    with console.working(f"Pruning {model}"):
+        graph, _ = fuse.read(path)
+        pruned = pruning.prune(graph, sparsity, pattern, layers=layers)
+    with console.working(f"Writing {output}"), whole(output) as made:
+        files.write(graph, made, beside_above=0 if weights else files.SINGLE_FILE_LIMIT)
+        tokenizer = models.copy_tokenizer(path, made)
+    described = describe(output, cache)
+    measured = {layer["weight"]: layer for layer in described["layers"]}
+    found = [
+        {**asdict(each), **{key: measured[each.weight][key] for key in ("sparsity", "zero_blocks", "pattern")}}
+        for each in pruned
+    ]
+    total = sum(layer["bytes"] for layer in described["layers"])
+    result = {
+        "model": model,
+        "written": {
+            "path": output,
+            "bytes": described["bytes"],
+            "external_data": described["external_data"],
+            "tokenizer": output.with_name(tokenizer.name) if tokenizer else None,
+        },
+        "asked": {"sparsity": sparsity, "pattern": pattern},
+        "pruned": found,
+        "share_of_weights": sum(measured[each.weight]["bytes"] for each in pruned) / total,
+    }
+    if as_json:
+        console.json_out(result)
+        return
+    rows = [
+        (
+            each["layer"],
+            f"{each['elements']:,}",
+            f"{each['sparsity']:.2%}",
+            "-" if each["zero_blocks"] is None else f"{each['zero_blocks']:.2%}",
+            each["pattern"],
+        )
+        for each in found
+    ]
+    right = ("weights", "zeros", "zero blocks")
+    console.table(("layer", *right, "pattern"), rows, right)
+    print(f"\n{len(found)} matrices, {result['share_of_weights']:.0%} of the model's weights, written to {output}")

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+import tiny
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_a_model_is_pruned_and_stays_as_it_is(isorun: Callable[..., Any], bert: Path, tmp_path: Path) -> None:
+    before, output = digest(bert), tmp_path / "pruned.onnx"
+    ran = isorun("prune", bert, "-o", output, "--sparsity", 0.8, "--pattern", "block4", "--json")
+    result = ran.json
+    assert result["written"]["path"] == str(output)
+    assert len(result["pruned"]) == 4 * tiny.CONFIG["num_hidden_layers"]
+    for each in result["pruned"]:
+        assert each["pattern"] == "block4"
+        assert each["sparsity"] == pytest.approx(0.8, abs=4 / each["elements"])
+    assert digest(bert) == before
+    onnx.checker.check_model(onnx.load(output))
+
+
+def test_people_read_the_same(isorun: Callable[..., Any], bert: Path, tmp_path: Path) -> None:
+    output = tmp_path / "pruned.onnx"
+    ran = isorun("prune", bert, "-o", output, "--sparsity", 0.8, "--layers", "layer.0.*")
+    assert ran.code == 0
+    assert "unstructured" in ran.out
+    assert "4 matrices" in ran.out
+    assert "layer.1" not in ran.out
+
+
+def test_a_checkpoint_keeps_its_tokenizer(isorun: Callable[..., Any], tmp_path: Path) -> None:
+    folder = tiny.write_checkpoint(tmp_path / "checkpoint")
+    (folder / "tokenizer.json").write_text("{}")
+    output = tmp_path / "pruned.onnx"
+    assert isorun("prune", folder, "-o", output, "--sparsity", 0.5).code == 0
+    assert (tmp_path / "pruned.tokenizer.json").read_text() == "{}"
+
+
+def test_weights_beside_are_beside_again(isorun: Callable[..., Any], bert: Path, tmp_path: Path) -> None:
+    model = tmp_path / "m.onnx"
+    onnx.save(onnx.load(bert), model, save_as_external_data=True, location="m.data", size_threshold=0)
+    written = isorun("prune", model, "-o", tmp_path / "p.onnx", "--sparsity", 0.5, "--json").json["written"]
+    assert written["external_data"] == ["p.weights.bin"]
+
+
+@pytest.mark.parametrize("output", ["m.onnx", "link.onnx"])
+def test_it_never_writes_over_its_input(isorun: Callable[..., Any], bert: Path, tmp_path: Path, output: str) -> None:
+    model = tmp_path / "m.onnx"
+    model.write_bytes(bert.read_bytes())
+    (tmp_path / "link.onnx").hardlink_to(model)
+    before = digest(model)
+    ran = isorun("prune", model, "-o", tmp_path / output, "--sparsity", 0.5)
+    assert (ran.code, digest(model)) == (2, before)
+    assert "it is the model itself" in ran.err
+
+
+def test_what_cannot_be_done_writes_nothing(isorun: Callable[..., Any], bert: Path, tmp_path: Path) -> None:
+    output = tmp_path / "p.onnx"
+    ran = isorun("prune", bert, "-o", output, "--sparsity", 80)
+    assert (ran.code, ran.err) == (2, "isorun: The sparsity is 80; it is a share above 0 and below 1, such as 0.8\n")
+    ran = isorun("prune", bert, "-o", output, "--sparsity", 0.5, "--pattern", "blok4")
+    assert ran.code == 2
+    assert "did you mean 'block4'" in ran.err
+    assert list(tmp_path.iterdir()) == []
