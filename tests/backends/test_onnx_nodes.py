@@ -6,7 +6,7 @@ All of them are marked long; every 25th runs in the gate.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -20,6 +20,14 @@ import isorun
 _PLAIN = {
     np.dtype(kind) for kind in ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?", "c8", "c16", "O")
 }
+
+_NOT_IN_NUMPY = (
+    "bfloat16",
+    "float8e4m3fnuz",
+    "float8e5m2",
+    "int4",
+    "int2",
+)  # ONNX Runtime cannot hand such an output out as an array
 
 
 @cache
@@ -37,6 +45,8 @@ def feeds_of(model: onnx.ModelProto, data: list[Any]) -> dict[str, Any]:
 
 
 def _fed(given: Any) -> Any:
+    if isinstance(given, np.generic):  # the tests have scalars so; ONNX Runtime takes arrays alone
+        return np.asarray(given)
     if not isinstance(given, TensorProto):
         return given
     array = numpy_helper.to_array(given)
@@ -48,34 +58,50 @@ def _fed(given: Any) -> Any:
     return OrtValue.ortvalue_from_numpy_with_onnx_type(raw, given.data_type)
 
 
-def raw_runs(model: onnx.ModelProto) -> Iterator[Any]:
-    """Raw ONNX Runtime's session; none where it does not take the model."""
+def runtime_errors() -> tuple[type[Exception], ...]:
+    """What raw ONNX Runtime raises where it does not take a model or a feed."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    return (state.Fail, state.InvalidArgument, state.InvalidGraph, state.NotImplemented, state.RuntimeException)
+
+
+@dataclass
+class Tally:
+    """What became of the runs: how many the raw runtime passes, those in which the session does otherwise, and why
+    the raw runtime did not pass the others."""
+
+    passed: int = 0
+    wrong: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+
+
+def compare(numbers: range) -> Tally:
     import onnxruntime
 
-    options = onnxruntime.SessionOptions()
+    options, tally = onnxruntime.SessionOptions(), Tally()
     options.log_severity_level = 4
-    try:
-        yield onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    except Exception:  # noqa: BLE001 (whatever it is, the raw runtime does not pass, and so nothing is asked of the session)
-        return
-
-
-def agree(names: range) -> tuple[int, list[str]]:
-    """How many runs the raw runtime passes, and those in which the session does otherwise."""
-    passed, wrong = 0, []
-    for number in names:
+    for number in numbers:
         case = cases()[number]
-        for raw in raw_runs(case.model):
-            for inputs, _ in case.data_sets:
-                try:
-                    feeds = feeds_of(case.model, inputs)
-                    expected = raw.run(None, feeds)
-                except Exception:  # noqa: BLE001 (as above)
-                    continue
-                passed += 1
-                if said := difference(case.model, feeds, expected, raw):
-                    wrong.append(f"{case.name}: {said}")
-    return passed, wrong
+        content = case.model.SerializeToString()
+        try:
+            raw = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        except runtime_errors() as error:
+            tally.refused.append(f"{case.name}: {error}")
+            continue
+        if lacking := [each.type for each in raw.get_outputs() if any(kind in each.type for kind in _NOT_IN_NUMPY)]:
+            tally.refused.append(f"{case.name}: NumPy has no {' or '.join(lacking)}")
+            continue
+        for inputs, _ in case.data_sets:
+            feeds = feeds_of(case.model, inputs)
+            try:
+                expected = raw.run(None, feeds)
+            except runtime_errors() as error:
+                tally.refused.append(f"{case.name}: {error}")
+                continue
+            tally.passed += 1
+            if said := difference(case.model, feeds, expected, raw):
+                tally.wrong.append(f"{case.name}: {said}")
+    return tally
 
 
 def difference(model: onnx.ModelProto, feeds: dict[str, Any], expected: list[Any], raw: Any) -> str:
@@ -93,14 +119,18 @@ def difference(model: onnx.ModelProto, feeds: dict[str, Any], expected: list[Any
     return ""
 
 
+def assert_alike(numbers: range) -> None:
+    """The session does as the raw runtime in every run that this passes, which are most."""
+    tally = compare(numbers)
+    assert tally.wrong == []
+    # ONNX Runtime trails ONNX: the rest are operators and types that it does not have yet.
+    assert tally.passed > 0.7 * len(numbers), "\n".join(tally.refused)
+
+
 def test_every_25th():
-    passed, wrong = agree(range(0, len(cases()), 25))
-    assert wrong == []
-    assert passed > 40, "enough of them run to mean something"
+    assert_alike(range(0, len(cases()), 25))
 
 
 @pytest.mark.long
 def test_all():
-    passed, wrong = agree(range(len(cases())))
-    assert wrong == []
-    assert passed > 1300
+    assert_alike(range(len(cases())))

@@ -10,10 +10,8 @@ import isorun
 import tiny
 from isorun.errors import InvalidFeeds
 
-BACKENDS = ("ort-cpu", "openvino", "reference")
 
-
-@pytest.fixture(scope="module", params=BACKENDS)
+@pytest.fixture(scope="module", params=backends.BACKENDS)
 def session(request, bert):
     with isorun.Session(bert, backend=request.param, threads=backends.threads(request.param, 1)) as opened:
         yield opened

@@ -181,7 +181,7 @@ def test_files_that_appear_later_count(tmp_path):
 # Bad checkpoints
 
 
-def refused(folder, *parts: str) -> None:
+def assert_refused(folder, *parts: str) -> None:
     with pytest.raises(InvalidModel) as caught:
         checkpoint.build(folder, folder.parent / "refused.onnx")
     for part in parts:
@@ -205,13 +205,13 @@ SIZES = [
 @pytest.mark.parametrize("value", [None, 0, -1, 2.5, "32", [], True])
 def test_a_size_that_is_none(tmp_path, size, value):
     folder = tiny.write_checkpoint(tmp_path / "tiny", **{size: value})
-    refused(folder, "config.json", size, repr(value), "whole number above 0")
+    assert_refused(folder, "config.json", size, repr(value), "whole number above 0")
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("value", [7 * 32, 10**9, 10**18, 10**30])
 def test_a_size_that_the_tensors_do_not_have(tmp_path, size, value):
-    refused(tiny.write_checkpoint(tmp_path / "tiny", **{size: value}), str(tmp_path))
+    assert_refused(tiny.write_checkpoint(tmp_path / "tiny", **{size: value}), str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,9 @@ def test_a_size_that_the_tensors_do_not_have(tmp_path, size, value):
     ],
 )
 def test_settings_that_mean_nothing(tmp_path, settings, parts):
-    refused(tiny.write_checkpoint(tmp_path / "tiny", tiny.weights(head="sequence"), **settings), "config.json", *parts)
+    assert_refused(
+        tiny.write_checkpoint(tmp_path / "tiny", tiny.weights(head="sequence"), **settings), "config.json", *parts
+    )
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[]", b"null", b"3", b"[" * 100_000])
@@ -247,7 +249,7 @@ def test_settings_that_mean_nothing(tmp_path, settings, parts):
 def test_damaged_json(tmp_path, name, content):
     folder = tiny.write_checkpoint(tmp_path / "tiny")
     (folder / name).write_bytes(content)
-    refused(folder, name)
+    assert_refused(folder, name)
 
 
 @pytest.mark.parametrize(
@@ -264,7 +266,7 @@ def test_damaged_json(tmp_path, name, content):
 def test_an_index_that_names_no_files(tmp_path, index):
     folder = tiny.write_checkpoint(tmp_path / "tiny")
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    refused(folder, "model.safetensors.index.json")
+    assert_refused(folder, "model.safetensors.index.json")
 
 
 @pytest.mark.parametrize("name", ["../outside.safetensors", "/outside.safetensors", "a/b.safetensors", ".."])
@@ -272,19 +274,19 @@ def test_an_index_that_points_elsewhere(tmp_path, name):
     folder = tiny.write_checkpoint(tmp_path / "home" / "tiny")
     tiny.write_safetensors(tmp_path / "outside.safetensors", tiny.weights())
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
-    refused(folder, "index.json", name, "outside its folder")
+    assert_refused(folder, "index.json", name, "outside its folder")
 
 
 def test_a_shard_that_is_missing(tmp_path):
     folder = tiny.write_checkpoint(tmp_path / "tiny", shards=3)
     (folder / "model-00002-of-00003.safetensors").unlink()
-    refused(folder, "model-00002-of-00003.safetensors")
+    assert_refused(folder, "model-00002-of-00003.safetensors")
 
 
 def test_no_config(tmp_path):
     folder = tiny.write_checkpoint(tmp_path / "tiny")
     (folder / "config.json").unlink()
-    refused(folder, str(folder), "no config.json")
+    assert_refused(folder, str(folder), "no config.json")
     with pytest.raises(InvalidModel, match=r"a folder without a config\.json"):
         checkpoint.build_cached(folder, Cache(tmp_path / "cache"))
 
@@ -292,7 +294,7 @@ def test_no_config(tmp_path):
 def test_no_weights(tmp_path):
     folder = tiny.write_checkpoint(tmp_path / "tiny")
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    refused(folder, "no model.safetensors")
+    assert_refused(folder, "no model.safetensors")
     with pytest.raises(InvalidModel, match=r"no model\.safetensors"):
         checkpoint.build_cached(folder, Cache(tmp_path / "cache"))
 
@@ -302,17 +304,17 @@ def test_a_tensor_that_is_missing_or_misshapen(tmp_path, name):
     tensors = tiny.weights()
     if name != "pooler.dense.weight":  # without it, there is no pooler
         one_less = {other: tensor for other, tensor in tensors.items() if other != name}
-        refused(tiny.write_checkpoint(tmp_path / "tiny", one_less), f"no tensor {name!r}")
+        assert_refused(tiny.write_checkpoint(tmp_path / "tiny", one_less), f"no tensor {name!r}")
     shape = tensors[name].shape
     tensors[name] = tensors[name][:-1]
     folder = tiny.write_checkpoint(tmp_path / "tiny", tensors)
-    refused(folder, f"{name!r} is {tensors[name].shape}", f"should be {shape}")
+    assert_refused(folder, f"{name!r} is {tensors[name].shape}", f"should be {shape}")
 
 
 def test_tensors_of_no_kind_that_weights_have(tmp_path):
     name = "pooler.dense.bias"
     tensors = {**tiny.weights(), name: np.zeros(tiny.WIDTH, np.int64)}
-    refused(tiny.write_checkpoint(tmp_path / "tiny", tensors), name, "I64", "F32")
+    assert_refused(tiny.write_checkpoint(tmp_path / "tiny", tensors), name, "I64", "F32")
 
 
 @pytest.mark.parametrize("what", ["nan", "infinity"])
@@ -338,4 +340,4 @@ def test_a_damaged_safetensors(tmp_path_factory, number, damage):
         case _:
             content[8 + number % (header - 8)] = 0
     path.write_bytes(content)
-    refused(folder, str(folder))
+    assert_refused(folder, str(folder))

@@ -65,7 +65,7 @@ def make(batch: int = 2, length: int = 5, extra: int = 4, seed: int = 0) -> dict
 right = st.builds(make, st.integers(1, 5), st.integers(1, LENGTH), st.integers(0, 5), st.integers(0, 9))
 
 
-def refused(feeds: object, *parts: str) -> None:
+def assert_refused(feeds: object, *parts: str) -> None:
     with pytest.raises(InvalidFeeds) as caught:
         CHECKER.check(feeds)
     for part in parts:
@@ -101,20 +101,20 @@ def test_how_an_array_lies_in_memory_does_not_matter(feeds, name, way):
 @given(right, st.text())
 def test_a_wrong_name(feeds, name):
     assume(name not in DTYPES)
-    refused({**feeds, name: feeds["input_ids"]}, f"no input {name!r}")
+    assert_refused({**feeds, name: feeds["input_ids"]}, f"no input {name!r}")
 
 
 def test_a_name_that_is_near():
     feeds = make()
     feeds["input_id"] = feeds.pop("input_ids")
-    refused(feeds, "no input 'input_id'; did you mean 'input_ids'?")
-    refused({**make(), 3: make()["input_ids"]}, "no input 3")
+    assert_refused(feeds, "no input 'input_id'; did you mean 'input_ids'?")
+    assert_refused({**make(), 3: make()["input_ids"]}, "no input 3")
 
 
 @given(right, st.sampled_from(NAMES))
 def test_a_missing_name(feeds, name):
     del feeds[name]
-    refused(feeds, f"No feed for {name!r}", "input_ids tensor(int64) [batch, length]", "scale")
+    assert_refused(feeds, f"No feed for {name!r}", "input_ids tensor(int64) [batch, length]", "scale")
 
 
 @given(right, st.sampled_from([*NAMES, "scale"]), OTHER_DTYPES)
@@ -122,7 +122,7 @@ def test_a_wrong_dtype(feeds, name, dtype):
     feeds = {**feeds, "scale": np.array(0.5, np.float32)}
     assume(np.dtype(dtype) != np.dtype(DTYPES[name]))
     feeds[name] = np.zeros(feeds[name].shape, dtype)
-    refused(feeds, f"Input {name!r} takes {np.dtype(DTYPES[name])}", f"{np.dtype(dtype)} came", "astype")
+    assert_refused(feeds, f"Input {name!r} takes {np.dtype(DTYPES[name])}", f"{np.dtype(dtype)} came", "astype")
 
 
 @given(right, st.sampled_from([*NAMES, "scale"]), arrays.array_shapes(min_dims=0, max_dims=5, max_side=3))
@@ -131,14 +131,14 @@ def test_a_wrong_rank(feeds, name, shape):
     rank = feeds[name].ndim
     assume(len(shape) != rank)
     feeds[name] = np.zeros(shape, DTYPES[name])
-    refused(feeds, f"Input {name!r} takes {rank} dimensions", f"{len(shape)} came")
+    assert_refused(feeds, f"Input {name!r} takes {rank} dimensions", f"{len(shape)} came")
 
 
 @given(right, st.integers(0, 6))
 def test_a_wrong_fixed_dimension(feeds, size):
     assume(size != 3)
     feeds["extra"] = np.zeros((len(feeds["extra"]), size, 2), np.float32)
-    refused(feeds, "Input 'extra' takes 3 at dimension 1 of [batch, 3, ?]", f"; {size} came")
+    assert_refused(feeds, "Input 'extra' takes 3 at dimension 1 of [batch, 3, ?]", f"; {size} came")
 
 
 @given(right, st.sampled_from(NAMES), st.integers(1, 9))
@@ -146,24 +146,24 @@ def test_batches_that_disagree(feeds, name, batch):
     before = len(feeds[name])
     assume(batch != before)
     feeds[name] = np.zeros((batch, *feeds[name].shape[1:]), DTYPES[name])
-    refused(feeds, "disagree on batch", repr(name), str(before), str(batch))
+    assert_refused(feeds, "disagree on batch", repr(name), str(before), str(batch))
 
 
 @given(right, st.integers(1, LENGTH))
 def test_lengths_that_disagree(feeds, length):
     assume(length != feeds["input_ids"].shape[1])
     feeds["token_type_ids"] = np.zeros((len(feeds["input_ids"]), length), np.int64)
-    refused(feeds, "'input_ids' and 'token_type_ids' disagree on length")
+    assert_refused(feeds, "'input_ids' and 'token_type_ids' disagree on length")
 
 
 @pytest.mark.parametrize(("batch", "length", "symbol"), [(0, 5, "batch"), (2, 0, "length"), (0, 0, "batch")])
 def test_nothing_to_run_on(batch, length, symbol):
-    refused(make(batch, length), "Input 'input_ids' is empty", f"its {symbol} dimension is 0")
+    assert_refused(make(batch, length), "Input 'input_ids' is empty", f"its {symbol} dimension is 0")
 
 
 def test_more_positions_than_the_model_has():
     CHECKER.check(make(length=LENGTH))
-    refused(make(length=LENGTH + 1), f"length of {LENGTH + 1}", f"up to {LENGTH}", "positions")
+    assert_refused(make(length=LENGTH + 1), f"length of {LENGTH + 1}", f"up to {LENGTH}", "positions")
 
 
 @given(
@@ -177,9 +177,9 @@ def test_an_index_outside_its_table(feeds, name, index, data):
     place = tuple(data.draw(st.integers(0, size - 1)) for size in array.shape)
     array[place] = index
     most = 98 if name == "input_ids" else 1
-    refused(feeds, f"Input {name!r} holds {index} at [{place[0]}, {place[1]}]", f"0 to {most}")
+    assert_refused(feeds, f"Input {name!r} holds {index} at [{place[0]}, {place[1]}]", f"0 to {most}")
     feeds[name] = np.asfortranarray(array)
-    refused(feeds, f"{index} at [{place[0]}, {place[1]}]")
+    assert_refused(feeds, f"{index} at [{place[0]}, {place[1]}]")
     unchecked = FeedChecker(INFO, indices=False)
     unchecked.check(feeds)
     with pytest.raises(InvalidFeeds, match=re.escape(f"{index} at [{place[0]}, {place[1]}]")):
@@ -203,7 +203,9 @@ def test_bounds_below_zero_and_other_dtypes(dtype, index, fits):
 @pytest.mark.parametrize("value", ["text", None, b"bytes", memoryview(b"ab"), object(), {"a": 1}, ["text"], [[1j]]])
 @pytest.mark.parametrize("name", ["input_ids", "scale"])
 def test_what_is_no_array(name, value):
-    refused({**make(), name: value}, f"Input {name!r} takes a numpy.ndarray", type(value).__name__, "numpy.asarray")
+    assert_refused(
+        {**make(), name: value}, f"Input {name!r} takes a numpy.ndarray", type(value).__name__, "numpy.asarray"
+    )
 
 
 def test_lists_and_numbers_become_arrays_where_nothing_is_lost():
@@ -222,11 +224,11 @@ def test_lists_and_numbers_become_arrays_where_nothing_is_lost():
 
 @pytest.mark.parametrize("feeds", [None, 3, "input_ids", [1, 2, 3], (), np.zeros((2, 5)), [("input_ids", 1)]])
 def test_feeds_that_are_no_mapping(feeds):
-    refused(feeds, "Feeds are a mapping of input names to arrays", type(feeds).__name__)
+    assert_refused(feeds, "Feeds are a mapping of input names to arrays", type(feeds).__name__)
 
 
 def test_no_feeds_at_all():
-    refused({}, "No feed for 'extra', 'input_ids', 'token_type_ids'")
+    assert_refused({}, "No feed for 'extra', 'input_ids', 'token_type_ids'")
 
 
 def test_a_value_that_is_no_tensor_or_has_no_rank_is_the_runtimes_to_judge():

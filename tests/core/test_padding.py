@@ -21,7 +21,6 @@ from isorun.types import Feeds, RuntimeReport
 
 MASK = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 0, 0, 0, 0], [0, 0, 0, 1, 1, 0], [0, 0, 0, 0, 0, 0]])  # is packed
 LITTLE = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0], [0, 0, 1, 1, 1, 0], [1, 1, 0, 1, 1, 1]])  # is not
-BACKENDS = ["ort-cpu", "openvino", "reference"]
 
 
 class Weights:
@@ -58,7 +57,7 @@ def feeds(mask: np.ndarray = MASK) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("mask", [MASK, LITTLE], ids=["much", "little"])
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", backends.BACKENDS)
 def test_the_three_choices_agree(backend: str, mask: np.ndarray, model: Path, cache: Path) -> None:
     outputs, threads = {}, backends.threads(backend, 1)
     for padding in ("keep", "remove", "auto"):
@@ -70,7 +69,7 @@ def test_the_three_choices_agree(backend: str, mask: np.ndarray, model: Path, ca
         np.testing.assert_allclose(outputs[padding][1], pooled, atol=1e-5)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", backends.BACKENDS)
 def test_a_binding_follows_its_mask(backend: str, model: Path, cache: Path) -> None:
     threads = backends.threads(backend, 1)
     with (

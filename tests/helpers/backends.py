@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from isorun import registry
 
+BACKENDS = ("ort-cpu", "openvino", "reference")
+
 
 def threads(backend: str, count: int) -> int | None:
     """``Session(threads=...)`` for so many threads, or ``None`` for a backend that cannot be told."""

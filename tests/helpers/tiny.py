@@ -130,6 +130,9 @@ def write_safetensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
     path.write_bytes(len(text).to_bytes(8, "little") + text + content)
 
 
+SHAPES = ((1, 1), (1, 7), (2, 5), (3, 9), (1, POSITIONS), (4, 16))
+"""Batches and lengths."""
+
 MASKS = ("none", "right", "left", "holes", "empty-row")
 
 

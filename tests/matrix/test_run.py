@@ -153,7 +153,7 @@ def slow_spec(folder: Path, cells: int) -> Path:
     return spec_file(folder, SLOW + "".join(entries))
 
 
-def check_files(out: Path) -> None:
+def assert_whole(out: Path) -> None:
     """Every file under a final name is whole."""
     for path in out.rglob("*"):
         if path.name.startswith("."):
@@ -185,7 +185,7 @@ def test_killed_at_any_moment_it_leaves_nothing_damaged_and_can_be_gone_on_with(
             time.sleep(moment)
             process.send_signal(signal.SIGKILL)
         wait_for(lambda: not processes_of(out))
-        check_files(out)
+        assert_whole(out)
         assert len(list(out.glob("cells/*/*/*/*/result.json"))) >= before, attempt
     kept = {path: path.stat().st_mtime_ns for path in out.glob("cells/*/*/*/*/result.json")}
     done = isorun("run", spec, "--out", out, "--resume")

@@ -1,0 +1,65 @@
+"""What a closed session says, and what it waits for."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import isorun
+import tiny
+from isorun.errors import IsorunError
+
+
+def test_after_close(bert, any_backend):
+    session = isorun.Session(bert, backend=any_backend)
+    binding = session.io_binding()
+    session.close()
+    session.close()
+    for call in (
+        lambda: session.run(None, tiny.feeds()),
+        lambda: session.submit(None, tiny.feeds()),
+        lambda: session.run_async(None, tiny.feeds(), print, None),
+        session.io_binding,
+        lambda: session.run_with_iobinding(binding),
+        lambda: session.provenance,
+        session.get_providers,
+        session.__enter__,
+    ):
+        with pytest.raises(IsorunError, match="This session is closed"):
+            call()
+    assert session.get_inputs()[0].name == "input_ids"
+
+
+def test_closing_waits_for_what_was_submitted(bert, any_backend):
+    with isorun.Session(bert, backend=any_backend) as session:
+        expected = session.run(None, tiny.feeds())[0]
+        futures = [session.submit(None, tiny.feeds()) for _ in range(20)]
+    for future in futures:
+        np.testing.assert_array_equal(future.result(0)[0], expected)
+
+
+def test_closing_amid_runs_of_other_threads(bert, any_backend):
+    """Each run ends well or says that the session is closed: nothing else, and no crash."""
+    for _ in range(3):
+        session = isorun.Session(bert, backend=any_backend)
+        expected = session.run(None, tiny.feeds())[0]
+        started = threading.Barrier(5)
+
+        def work(session=session, expected=expected, started=started) -> list[str]:
+            started.wait()
+            for _ in range(200):
+                try:
+                    assert np.array_equal(session.run(None, tiny.feeds())[0], expected)
+                except IsorunError as error:
+                    return [str(error)]
+            return []
+
+        with ThreadPoolExecutor(4) as pool:
+            futures = [pool.submit(work) for _ in range(4)]
+            started.wait()
+            session.close()
+            said = {message for future in futures for message in future.result(60)}
+        assert said <= {"This session is closed. Open another."}

@@ -1,0 +1,115 @@
+"""What a session says that it did, and what it keeps for the next one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import isorun
+import tiny
+from backends import BACKENDS
+from isorun.cache import Cache
+
+
+def test_provenance_says_what_the_runtime_says(session):
+    provenance = session.provenance
+    assert provenance.backend in BACKENDS
+    assert provenance.precision == "fp32"
+    assert provenance.device
+    assert sum(count for counts in provenance.operators.values() for count in counts.values()) > 10
+    assert provenance.fused == {
+        "EmbedLayerNormalization": 1,
+        "SelfAttention": 2,
+        "SkipLayerNormalization": 4,
+        "BiasGelu": 2,
+    }
+    assert provenance.versions["isorun"]
+    assert len(provenance.versions) > 1
+    assert json.loads(json.dumps(provenance.as_dict()))["backend"] == provenance.backend
+
+
+def test_provenance_names_the_lowered_model(bert, any_backend, tmp_path):
+    dialect = {"ort-cpu": "com.microsoft", "openvino": "primitive", "reference": "primitive"}[any_backend]
+    for cache in ("made", "found"):
+        with isorun.Session(bert, backend=any_backend, cache_dir=tmp_path) as session:
+            assert (session.provenance.dialect, session.provenance.cache) == (dialect, cache)
+            assert session.provenance.fingerprint == hashlib.sha256(bert.read_bytes()).hexdigest()
+
+
+SECOND = """
+import json, sys
+import numpy as np
+import isorun
+path, backend, cache, feeds = sys.argv[1:]
+with isorun.Session(path, backend=backend, cache_dir=cache) as session:
+    session.run(None, dict(np.load(feeds)))
+    heavy = sorted({"onnx", "onnx_ir", "google.protobuf", "safetensors", "stevedore"} & set(sys.modules))
+    print(json.dumps([heavy, session.provenance.cache]))
+"""
+
+
+@pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
+@pytest.mark.parametrize("given", ["a file", "a checkpoint"])
+def test_the_second_session_on_a_model_lowers_and_reads_nothing(bert, checkpoint, tmp_path, backend, given):
+    np.savez(tmp_path / "feeds.npz", **tiny.feeds())
+    model = bert if given == "a file" else checkpoint
+    arguments = [str(model), backend, str(tmp_path / "cache"), str(tmp_path / "feeds.npz")]
+    answers = []
+    for _ in range(2):
+        ran = subprocess.run(
+            [sys.executable, "-W", "error", "-c", SECOND, *arguments], capture_output=True, text=True, timeout=60
+        )
+        assert ran.returncode == 0, ran.stderr
+        answers.append(json.loads(ran.stdout))
+    assert answers[0][1] == "made"
+    assert "onnx" in answers[0][0]
+    assert answers[1][1] == "found"
+    assert answers[1][0] == []
+
+
+def test_many_sessions_at_once_on_one_new_model(bert, tmp_path):
+    with ThreadPoolExecutor(4) as pool:
+        sessions = list(pool.map(lambda _: isorun.Session(bert, backend="ort-cpu", cache_dir=tmp_path), range(4)))
+    answers = [session.run(None, tiny.feeds())[0] for session in sessions]
+    for answer in answers:
+        np.testing.assert_array_equal(answer, answers[0])
+    assert len(list((tmp_path / "lowered").iterdir())) == 1
+    for session in sessions:
+        session.close()
+
+
+def test_a_damaged_lowered_model_is_made_anew(bert, tmp_path):
+    with isorun.Session(bert, backend="ort-cpu", cache_dir=tmp_path) as session:
+        expected = session.run(None, tiny.feeds())[0]
+    for name in ("model.onnx", "model.weights.bin"):
+        (path,) = (tmp_path / "lowered").glob(f"*/{name}")
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 0xFF
+        path.write_bytes(content)
+        with isorun.Session(bert, backend="ort-cpu", cache_dir=tmp_path) as session:
+            assert session.provenance.cache == "made"
+            np.testing.assert_array_equal(session.run(None, tiny.feeds())[0], expected)
+
+
+def test_a_cache_that_cannot_be_written_to(bert, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(isorun.CacheError, match=r"cannot be written to.*cache_dir="):
+        isorun.Session(bert, cache_dir=tmp_path / "file")
+
+
+def test_models_of_every_kind_give_one_answer(bert, checkpoint, tmp_path):
+    expected = None
+    for model in (bert, str(bert), bert.read_bytes(), onnx.load(bert), checkpoint, Path(checkpoint)):
+        with isorun.Session(model, backend="ort-cpu", cache_dir=tmp_path) as session:
+            found = session.run(None, tiny.feeds())[0]
+        expected = found if expected is None else expected
+        np.testing.assert_array_equal(found, expected)
+    assert Cache(tmp_path).root.is_dir()

@@ -1,0 +1,80 @@
+"""One session, many threads."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import isorun
+import tiny
+from isorun.errors import InvalidFeeds
+
+
+def assert_equal_to_one_thread(session, threads: int, runs: int) -> None:
+    feeds = [tiny.feeds(*shape, seed=seed) for shape in tiny.SHAPES for seed in range(2)]
+    expected = [session.run(None, each) for each in feeds]
+    start = threading.Barrier(threads)
+
+    def work(thread: int) -> int:
+        order = np.random.default_rng(thread).integers(0, len(feeds), runs)
+        start.wait()
+        outputs = [(index, session.run(None, feeds[index])) for index in order]
+        return sum(
+            not all(np.array_equal(a, b) for a, b in zip(found, expected[index], strict=True))
+            for index, found in outputs
+        )
+
+    with ThreadPoolExecutor(threads) as pool:
+        assert sum(pool.map(work, range(threads))) == 0
+
+
+def test_many_threads_get_what_one_gets(session):
+    assert_equal_to_one_thread(session, threads=8, runs=60)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("backend", "threads"),
+    [("ort-cpu", 1), ("ort-cpu", None), ("openvino", 1), ("openvino", None), ("reference", None)],
+)
+def test_many_threads_get_what_one_gets_for_long(bert, backend, threads):
+    with isorun.Session(bert, backend=backend, threads=threads) as opened:
+        assert_equal_to_one_thread(opened, threads=8, runs=500)
+
+
+def test_a_failing_run_among_many_harms_no_other(session):
+    expected = session.run(None, tiny.feeds())[0]
+    bad = {**tiny.feeds(), "input_ids": np.full((2, 7), 10_000)}
+
+    def work(number: int) -> bool:
+        if number % 3 == 0:
+            with pytest.raises(InvalidFeeds):
+                session.run(None, bad)
+            return True
+        return np.array_equal(session.run(None, tiny.feeds())[0], expected)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(work, range(60)))
+
+
+def test_a_backend_that_is_not_thread_safe_is_run_in_turns(bert):
+    with isorun.Session(bert, backend="reference") as session:
+        inside, most = 0, 0
+        run = session._executable.run
+
+        def watched(names, feeds):
+            nonlocal inside, most
+            inside += 1
+            most = max(most, inside)
+            try:
+                return run(names, feeds)
+            finally:
+                inside -= 1
+
+        session._executable.run = watched
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda _: session.run(None, tiny.feeds()), range(12)))
+        assert most == 1
