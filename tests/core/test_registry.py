@@ -8,11 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import onnx
 import pytest
 
 from isorun import registry
 from isorun.backend import Backend
 from isorun.errors import BackendNotFound
+from onnx_text import graph
 
 
 def distribution(folder: Path, name: str, entry_points: dict[str, str], modules: dict[str, str] | None = None) -> Path:
@@ -45,6 +47,14 @@ try:
     print(json.dumps(type(registry.get(sys.argv[1]) if len(sys.argv) > 1 else registry.get({name!r})).__name__))
 except IsorunError as error:
     print(json.dumps([type(error).__name__, str(error)]))
+"""
+
+RUN = """
+import json
+import numpy
+import isorun
+with isorun.Session({model!r}, backend="mine") as session:
+    print(json.dumps(session.run(None, {{"x": numpy.ones(2, numpy.float32)}})[0].tolist()))
 """
 
 
@@ -110,16 +120,24 @@ def test_a_plugin_that_is_no_backend(tmp_path, source):
 
 def test_a_plugin_of_another_distribution_works(tmp_path):
     source = """
-from isorun.backend import Backend
-from isorun.types import Capabilities
+from isorun.backend import Backend, Executable
+from isorun.types import Capabilities, RuntimeReport
 
 class Mine(Backend):
     capabilities = Capabilities(dialects=("onnx",))
     def compile(self, model, config):
-        raise NotImplementedError
+        return Doubles()
+
+class Doubles(Executable):
+    def run(self, output_names, feeds):
+        return [feeds["x"] * 2]
+    def report(self):
+        return RuntimeReport("here", "fp32", {"here": {"Add": 1}}, {})
 """
     mine = distribution(tmp_path / "site", "mine-dist", {"mine": "mine:Mine"}, {"mine": source})
     assert answers(MESSAGE.format(name="mine"), mine, cache=tmp_path) == "Mine"
+    onnx.save(graph("g (float[N] x) => (float[N] y) { y = Add (x, x) }"), tmp_path / "model.onnx")
+    assert answers(RUN.format(model=str(tmp_path / "model.onnx")), mine, cache=tmp_path) == [2.0, 2.0]
 
 
 def test_two_distributions_with_one_name_are_both_named(tmp_path):
