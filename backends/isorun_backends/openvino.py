@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -60,7 +60,7 @@ class OpenVINO(Backend):
         }
         if config.precision == "bf16" and "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
             raise BackendUnavailable(self.name, "this processor has no bf16 arithmetic", "Ask for precision='fp32'.")
-        with _load_errors(self.name, model):
+        with runtime_errors(f"{self.name} cannot load {model.path}", partial(_recognise, self.name, model)):
             compiled = core.compile_model(core.read_model(model.path), "CPU", properties)
             hint = compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
         if hint != _HINTS[config.precision]:
@@ -273,15 +273,10 @@ def _properties(name: str, core: openvino.Core, options: Mapping[str, Any]) -> d
     return given
 
 
-@contextmanager
-def _load_errors(name: str, model: LoweredModel) -> Iterator[None]:
-    try:
-        with runtime_errors(f"{name} cannot load {model.path}"):
-            yield
-    except BackendFailed as failure:
-        if found := re.search(_UNKNOWN_OPERATORS, str(failure.__cause__)):
-            missing = [each.strip() for each in found[1].split(",")]
-            raise UnsupportedModel(f"{name} lacks operators of {model.path}: {', '.join(missing)}", missing) from (
-                failure.__cause__
-            )
-        raise
+def _recognise(name: str, model: LoweredModel, error: Exception) -> UnsupportedModel | None:
+    """What an error in loading a model means, where OpenVINO says it plainly."""
+    found = re.search(_UNKNOWN_OPERATORS, str(error))
+    if found is None:
+        return None
+    missing = [each.strip() for each in found[1].split(",")]
+    return UnsupportedModel(f"{name} lacks operators of {model.path}: {', '.join(missing)}", missing)

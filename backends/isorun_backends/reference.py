@@ -39,14 +39,16 @@ class Reference(Backend):
         import onnx
         from onnx.reference import ReferenceEvaluator
 
-        with runtime_errors(f"{self.name} cannot load {model.path}"):
+        def recognise(error: Exception) -> UnsupportedModel | None:
+            if isinstance(error, NotImplementedError):
+                return UnsupportedModel(f"{self.name} lacks an operator of {model.path}: {error}")
+            return None
+
+        with runtime_errors(f"{self.name} cannot load {model.path}", recognise):
             proto = onnx.load(model.path)
             if config.precision == "fp64":
                 proto = _widened(proto, model.path)
-            try:
-                evaluator = ReferenceEvaluator(proto)
-            except NotImplementedError as error:
-                raise UnsupportedModel(f"{self.name} lacks an operator of {model.path}: {error}") from error
+            evaluator = ReferenceEvaluator(proto)
         return ReferenceExecutable(self.name, evaluator, proto, config.precision)
 
 

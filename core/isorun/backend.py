@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -138,14 +138,21 @@ class Backend(ABC):
 
 
 @contextmanager
-def runtime_errors(doing: str) -> Iterator[None]:
-    """The seam at which a runtime's exceptions become isorun's: ``BackendFailed: <doing>: <what it said>``."""
+def runtime_errors(doing: str, recognise: Callable[[Exception], IsorunError | None] | None = None) -> Iterator[None]:
+    """The seam at which a runtime's exceptions become isorun's, with the runtime's own as the cause.
+
+    Args:
+        doing: what is being done: ``<name> cannot load <path>``.
+        recognise: says what an exception of this runtime is known to mean, such as ``UnsupportedModel``; ``None``
+            where it may mean anything. That becomes ``BackendFailed: <doing>: <what the runtime said>``.
+    """
     try:
         yield
     except IsorunError:
         raise
     except Exception as error:
-        raise BackendFailed(f"{doing}: {error}") from error
+        known = None if recognise is None else recognise(error)
+        raise known or BackendFailed(f"{doing}: {error}") from error
 
 
 def package_owners(package: str) -> list[str]:

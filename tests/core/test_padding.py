@@ -12,9 +12,10 @@ import pytest
 
 import backends
 import isorun
+import small_bert
 from isorun.backend import Executable
 from isorun.errors import UnsupportedModel
-from isorun.graph import encoder, files
+from isorun.graph import files
 from isorun.model import Padding
 from isorun.padding import Choosing
 from isorun.types import Feeds, RuntimeReport
@@ -23,37 +24,14 @@ MASK = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 0, 0, 0, 0], [0, 0, 0, 1, 1, 0], [0,
 LITTLE = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0], [0, 0, 1, 1, 1, 0], [1, 1, 0, 1, 1, 1]])  # is not
 
 
-class Weights:
-    def check(self, name: str, shape: tuple[int, ...]) -> None:
-        """There is a tensor for every name and shape."""
-
-    def read(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
-        random = np.random.default_rng(sum(name.encode()))
-        return (random.standard_normal(shape) * 0.4 + name.endswith("LayerNorm.weight")).astype(np.float32)
-
-
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    config = encoder.EncoderConfig(
-        vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24
-    )
-    path = tmp_path_factory.mktemp("padding") / "model.onnx"
-    files.write(encoder.encoder(config, Weights(), "tiny"), path, beside_above=2**30)
-    return path
+    return small_bert.write(tmp_path_factory.mktemp("padding") / "model.onnx", num_hidden_layers=1)
 
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
-
-
-def feeds(mask: np.ndarray = MASK) -> dict[str, np.ndarray]:
-    random = np.random.default_rng(0)
-    return {
-        "input_ids": random.integers(0, 50, mask.shape),
-        "attention_mask": mask,
-        "token_type_ids": random.integers(0, 2, mask.shape),
-    }
 
 
 @pytest.mark.parametrize("mask", [MASK, LITTLE], ids=["much", "little"])
@@ -62,7 +40,7 @@ def test_the_three_choices_agree(backend: str, mask: np.ndarray, model: Path, ca
     outputs, threads = {}, backends.threads(backend, 1)
     for padding in ("keep", "remove", "auto"):
         with isorun.Session(model, backend, padding=padding, threads=threads, cache_dir=cache) as session:
-            outputs[padding] = session.run(None, feeds(mask))
+            outputs[padding] = session.run(None, small_bert.feeds(mask))
     hidden, pooled = outputs["keep"]
     for padding in ("remove", "auto"):
         np.testing.assert_allclose(outputs[padding][0], hidden * mask[..., None], atol=1e-5)
@@ -76,7 +54,7 @@ def test_a_binding_follows_its_mask(backend: str, model: Path, cache: Path) -> N
         isorun.Session(model, backend, padding="keep", threads=threads, cache_dir=cache) as kept,
         isorun.Session(model, backend, padding="auto", threads=threads, cache_dir=cache) as session,
     ):
-        fed = feeds(np.ones_like(MASK))
+        fed = small_bert.feeds(np.ones_like(MASK))
         binding = session.io_binding()
         for name, array in fed.items():
             binding.bind_cpu_input(name, array)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from isorun.backend import Binding, Executable, runtime_errors
-from isorun.errors import BackendFailed, BackendUnavailable, InvalidModel, UnsupportedModel
+from isorun.errors import BackendFailed, BackendUnavailable, InvalidModel, IsorunError, UnsupportedModel
 from isorun.types import CompileConfig, Feeds, LoweredModel
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def open_session(
     """
     import onnxruntime
 
-    with _load_errors(name, model):
+    with runtime_errors(f"{name} cannot load {model.path}", partial(_recognise, name, model)):
         session = onnxruntime.InferenceSession(
             str(model.path), made, providers=list(providers), disabled_optimizers=list(without)
         )
@@ -98,22 +98,17 @@ def open_session(
     return session
 
 
-@contextmanager
-def _load_errors(name: str, model: LoweredModel) -> Iterator[None]:
+def _recognise(name: str, model: LoweredModel, error: Exception) -> IsorunError | None:
+    """What an error in loading a model means, where ONNX Runtime says it plainly."""
     from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
-    try:
-        with runtime_errors(f"{name} cannot load {model.path}"):
-            yield
-    except BackendFailed as failure:
-        cause = failure.__cause__
-        missing = re.findall(_NO_KERNEL, str(cause)) or re.findall(_NO_SCHEMA, str(cause))
-        missing = [operator.replace(":", ".").removeprefix("ai.onnx.") for operator in missing]
-        if isinstance(cause, errors.NotImplemented) or missing:
-            raise UnsupportedModel(f"{name} lacks an operator of {model.path}: {cause}", missing) from cause
-        if isinstance(cause, errors.InvalidGraph | errors.InvalidProtobuf):
-            raise InvalidModel(f"ONNX Runtime finds {model.path} wrong: {cause}") from cause
-        raise
+    missing = re.findall(_NO_KERNEL, str(error)) or re.findall(_NO_SCHEMA, str(error))
+    missing = [operator.replace(":", ".").removeprefix("ai.onnx.") for operator in missing]
+    if isinstance(error, errors.NotImplemented) or missing:
+        return UnsupportedModel(f"{name} lacks an operator of {model.path}: {error}", missing)
+    if isinstance(error, errors.InvalidGraph | errors.InvalidProtobuf):
+        return InvalidModel(f"ONNX Runtime finds {model.path} wrong: {error}")
+    return None
 
 
 class OrtExecutable(Executable):

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 
 @dataclass(frozen=True)
 class Layer:
-    """The names of a layer's tensors, after the layer's own, without ``.weight`` and ``.bias``."""
+    """The names of a layer's tensors, after the layer's own, without ``.weight`` and ``.bias``. The defaults are
+    BERT's."""
 
-    query: str
-    key: str
-    value: str
-    attention_output: str
-    attention_norm: str
-    intermediate: str
-    output: str
-    output_norm: str
+    query: str = "attention.self.query"
+    key: str = "attention.self.key"
+    value: str = "attention.self.value"
+    attention_output: str = "attention.output.dense"
+    attention_norm: str = "attention.output.LayerNorm"
+    intermediate: str = "intermediate.dense"
+    output: str = "output.dense"
+    output_norm: str = "output.LayerNorm"
 
 
 @dataclass(frozen=True)
@@ -33,30 +33,14 @@ class FirstToken:
     output: str
 
 
-_BERT_LAYER = Layer(
-    query="attention.self.query",
-    key="attention.self.key",
-    value="attention.self.value",
-    attention_output="attention.output.dense",
-    attention_norm="attention.output.LayerNorm",
-    intermediate="intermediate.dense",
-    output="output.dense",
-    output_norm="output.LayerNorm",
-)
-_BERT_SIZES = MappingProxyType(
-    {
-        name: name
-        for name in (
-            "vocab_size",
-            "hidden_size",
-            "num_hidden_layers",
-            "num_attention_heads",
-            "intermediate_size",
-            "max_position_embeddings",
-            "type_vocab_size",
-        )
-    }
-)
+def _sizes(*more: str, without: str = "", **renamed: str) -> Mapping[str, str]:
+    """BERT's sizes and more, ours to ``config.json``'s name for each: the same, unless it is renamed."""
+    names = (
+        *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"),
+        *("max_position_embeddings", "type_vocab_size"),
+        *more,
+    )
+    return {name: renamed.get(name, name) for name in names if name != without}
 
 
 @dataclass(frozen=True)
@@ -81,11 +65,11 @@ class Architecture:
 
     prefix: str
     classifier: FirstToken
-    sizes: Mapping[str, str] = field(default_factory=lambda: _BERT_SIZES)
+    sizes: Mapping[str, str] = field(default_factory=_sizes)
     defaults: Mapping[str, int] = field(default_factory=dict)
     activation: tuple[str, str] = ("hidden_act", "gelu")
     layers: str = "encoder.layer.{layer}"
-    layer: Layer = _BERT_LAYER
+    layer: Layer = Layer()
     types: str = "input"
     padding_id: int | None = None
     fixed_padding_id: bool = False
@@ -110,19 +94,15 @@ _CLASSIFIER_OF_ROBERTA = FirstToken("classifier.dense", "Tanh", "classifier.out_
 
 BERT = Architecture("bert", FirstToken("pooler.dense", "Tanh", "classifier"))
 ROBERTA = Architecture("roberta", _CLASSIFIER_OF_ROBERTA, types="zero", padding_id=1)
-
 DISTILBERT = Architecture(
     "distilbert",
     FirstToken("pre_classifier", "Relu", "classifier"),
-    sizes=MappingProxyType(
-        {
-            "vocab_size": "vocab_size",
-            "hidden_size": "dim",
-            "num_hidden_layers": "n_layers",
-            "num_attention_heads": "n_heads",
-            "intermediate_size": "hidden_dim",
-            "max_position_embeddings": "max_position_embeddings",
-        }
+    sizes=_sizes(
+        without="type_vocab_size",
+        hidden_size="dim",
+        num_hidden_layers="n_layers",
+        num_attention_heads="n_heads",
+        intermediate_size="hidden_dim",
     ),
     activation=("activation", "gelu"),
     layers="transformer.layer.{layer}",
@@ -142,18 +122,15 @@ DISTILBERT = Architecture(
 ELECTRA = Architecture(
     "electra",
     FirstToken("classifier.dense", "BiasGelu", "classifier.out_proj"),
-    sizes=MappingProxyType({**_BERT_SIZES, "embedding_size": "embedding_size"}),
+    sizes=_sizes("embedding_size"),
     projection="embeddings_project",
     pooler=None,
 )
-
 ALBERT = Architecture(
     "albert",
     FirstToken("pooler", "Tanh", "classifier"),
-    sizes=MappingProxyType(
-        {name: name for name in (*_BERT_SIZES, "embedding_size", "num_hidden_groups", "inner_group_num")}
-    ),
-    defaults=MappingProxyType({"num_hidden_groups": 1, "inner_group_num": 1}),
+    sizes=_sizes("embedding_size", "num_hidden_groups", "inner_group_num"),
+    defaults={"num_hidden_groups": 1, "inner_group_num": 1},
     activation=("hidden_act", "gelu_new"),
     layers="encoder.albert_layer_groups.{group}.albert_layers.{inner}",
     layer=Layer(
@@ -173,19 +150,14 @@ ALBERT = Architecture(
 MPNET = Architecture(
     "mpnet",
     _CLASSIFIER_OF_ROBERTA,
-    sizes=MappingProxyType(
-        {name: name for name in (*_BERT_SIZES, "relative_attention_num_buckets") if name != "type_vocab_size"}
-    ),
-    defaults=MappingProxyType({"relative_attention_num_buckets": 32}),
+    sizes=_sizes("relative_attention_num_buckets", without="type_vocab_size"),
+    defaults={"relative_attention_num_buckets": 32},
     layer=Layer(
         query="attention.attn.q",
         key="attention.attn.k",
         value="attention.attn.v",
         attention_output="attention.attn.o",
         attention_norm="attention.LayerNorm",
-        intermediate="intermediate.dense",
-        output="output.dense",
-        output_norm="output.LayerNorm",
     ),
     types="none",
     padding_id=1,
@@ -193,16 +165,14 @@ MPNET = Architecture(
     relative_bias="encoder.relative_attention_bias",
 )
 
-ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
-    {
-        "bert": BERT,
-        "roberta": ROBERTA,
-        "xlm-roberta": ROBERTA,
-        "camembert": ROBERTA,
-        "distilbert": DISTILBERT,
-        "electra": ELECTRA,
-        "albert": ALBERT,
-        "mpnet": MPNET,
-    }
-)
+ARCHITECTURES: Mapping[str, Architecture] = {
+    "bert": BERT,
+    "roberta": ROBERTA,
+    "xlm-roberta": ROBERTA,
+    "camembert": ROBERTA,
+    "distilbert": DISTILBERT,
+    "electra": ELECTRA,
+    "albert": ALBERT,
+    "mpnet": MPNET,
+}
 """By the ``model_type`` in ``config.json``."""

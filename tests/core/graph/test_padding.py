@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
+import small_bert
 from isorun.backend import Executable
 from isorun.errors import UnsupportedModel
 from isorun.graph import describe, encoder, files, functions, lower, padding
@@ -21,7 +22,7 @@ from isorun_backends.onnxruntime.cpu import OrtCpu
 from isorun_backends.openvino import OpenVINO
 from isorun_backends.reference import Reference
 
-VOCABULARY, POSITIONS, TOLERANCE = 60, 40, 1e-5
+TOLERANCE = 1e-5
 BACKENDS = {"ort-cpu": OrtCpu, "openvino": OpenVINO, "reference": Reference}
 PAIRS = [
     ("ort-cpu", "com.microsoft"),
@@ -42,39 +43,8 @@ MASKS = {
 }
 
 
-class Weights:
-    """Random, and large enough for every position to matter to every other."""
-
-    def check(self, name: str, shape: tuple[int, ...]) -> None:
-        """There is a tensor for every name and shape."""
-
-    def read(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
-        random = np.random.default_rng(sum(name.encode()))
-        scale = 0.35 if len(shape) == 2 and "embeddings" not in name else 0.3
-        return (random.standard_normal(shape) * scale + name.endswith("LayerNorm.weight")).astype(np.float32)
-
-
 def model(head: str | None = None) -> ir.Model:
-    config = encoder.EncoderConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=24,
-        max_position_embeddings=POSITIONS,
-        head=head,
-        labels=3,
-    )
-    return encoder.encoder(config, Weights(), "tiny")
-
-
-def feeds(mask: np.ndarray, seed: int = 0) -> dict[str, np.ndarray]:
-    random = np.random.default_rng(seed)
-    return {
-        "input_ids": random.integers(0, VOCABULARY, mask.shape),
-        "attention_mask": mask,
-        "token_type_ids": random.integers(0, 2, mask.shape),
-    }
+    return small_bert.build(head=head, labels=3)
 
 
 def open_on(backend: str, dialect: str, made: ir.Model, path: Path) -> Executable:
@@ -128,7 +98,7 @@ def assert_same(
 def test_every_mask_on_every_backend(
     backend: str, dialect: str, kind: str, packed: Callable[[str, str], Executable]
 ) -> None:
-    fed = feeds(np.array(MASKS[kind]))
+    fed = small_bert.feeds(np.array(MASKS[kind]))
     assert_same(packed(backend, dialect).run(None, fed), UNTOUCHED.run(None, fed), fed["attention_mask"])
 
 
@@ -138,9 +108,9 @@ def test_every_mask_on_every_backend(
 def test_any_mask_of_any_shape(
     backend: str, dialect: str, packed: Callable[[str, str], Executable], data: st.DataObject
 ) -> None:
-    rows, length = data.draw(st.integers(1, 5)), data.draw(st.integers(1, POSITIONS))
+    rows, length = data.draw(st.integers(1, 5)), data.draw(st.integers(1, small_bert.POSITIONS))
     bits = data.draw(st.lists(st.sampled_from((0, 0, 1, 1, 7)), min_size=rows * length, max_size=rows * length))
-    fed = feeds(np.array(bits).reshape(rows, length), data.draw(st.integers(0, 99)))
+    fed = small_bert.feeds(np.array(bits).reshape(rows, length), data.draw(st.integers(0, 99)))
     assert_same(packed(backend, dialect).run(None, fed), UNTOUCHED.run(None, fed), fed["attention_mask"])
 
 
@@ -158,7 +128,7 @@ def test_heads(backend: str, dialect: str, head: str, tmp_path: Path) -> None:
     assert known == padding.Removed("attention_mask", tokens[head])
     by_token = tuple(value.name in tokens[head] for value in made.graph.outputs)
     for mask in MASKS.values():
-        fed = feeds(np.array(mask))
+        fed = small_bert.feeds(np.array(mask))
         assert_same(executable.run(None, fed), untouched(model(head), fed), fed["attention_mask"], by_token)
 
 
@@ -170,7 +140,7 @@ def test_dense_layers_see_kept_tokens_only() -> None:
     made.graph.outputs.append(inner)
     inner.type = ir.TensorType(ir.DataType.FLOAT)
     mask = np.array([[1, 1, 0, 0, 0], [0, 0, 1, 0, 1], [0, 0, 0, 0, 0]])  # 2, then 2 and position 0, then all 5
-    seen = untouched(made, feeds(mask))[-1]
+    seen = untouched(made, small_bert.feeds(mask))[-1]
     assert seen.shape == (1, 2 + 3 + 5, 24)
 
 
@@ -186,7 +156,7 @@ def test_the_rewritten_model_is_a_sound_one_in_the_fused_form() -> None:
         "PackedPlaces",
         "SkipLayerNormalization",
     }
-    fed = feeds(np.array(MASKS["holes"]))
+    fed = small_bert.feeds(np.array(MASKS["holes"]))
     assert_same(ReferenceEvaluator(proto).run(None, fed), UNTOUCHED.run(None, fed), fed["attention_mask"])  # type: ignore[arg-type]
 
 
@@ -200,7 +170,7 @@ def test_a_broken_row_breaks_no_other(backend: str, dialect: str, tmp_path: Path
     padding.remove(made)
     executable = open_on(backend, dialect, made, tmp_path / "model.onnx")
     mask = np.array([[1, 1, 1], [0, 0, 1], [1, 0, 0]])
-    fed = feeds(mask)
+    fed = small_bert.feeds(mask)
     fed["input_ids"] = np.where(fed["input_ids"] == 7, 8, fed["input_ids"])
     want = executable.run(["pooler_output"], fed)[0]
     fed["input_ids"][0, 2] = 7  # the token just before row 1, whose own first position is padding
@@ -265,7 +235,7 @@ READERS = {
 def test_what_reads_hidden_states_soundly(reader: str, kind: str) -> None:
     made = with_head(READERS[reader])
     padding.remove(made)
-    fed = feeds(np.array(MASKS[kind]))
+    fed = small_bert.feeds(np.array(MASKS[kind]))
     with np.errstate(invalid="ignore"):  # the mean of no token
         wanted = untouched(with_head(READERS[reader]), fed)[-1]
         got = untouched(made, fed)[-1]
