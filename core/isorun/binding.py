@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,12 +39,21 @@ class IOBinding:
     """Arrays tied to inputs and outputs once, then run many times with ``Session.run_with_iobinding``.
 
     An array that is bound as an input is read in place at every run: change its contents, not the array.
-    Made by ``Session.io_binding()``.
+    Made by ``Session.io_binding()``, which says how to tell whether the session is open and, where runs take turns,
+    whose turn it is.
     """
 
-    def __init__(self, executable: Executable, checker: FeedChecker) -> None:
+    def __init__(
+        self,
+        executable: Executable,
+        checker: FeedChecker,
+        check_open: Callable[[], None],
+        turns: AbstractContextManager[Any] | None,
+    ) -> None:
         self._executable = executable
         self._checker = checker
+        self._check_open = check_open
+        self._turns = nullcontext() if turns is None else turns
         self._inputs: dict[str, Any] = {}
         self._outputs: dict[str, np.ndarray | None] = {}
         self._bound: Binding | None = None
@@ -109,15 +119,24 @@ class IOBinding:
         return self._results
 
     def run(self) -> None:
-        """Run once. ``Session.run_with_iobinding`` calls this."""
+        """Run once. ``Session.run_with_iobinding`` calls this.
+
+        Raises:
+            InvalidFeeds: what is bound is not what the model takes, or no output is bound.
+            BackendFailed: the runtime failed; its own error is the cause.
+            IsorunError: the session is closed.
+        """
+        self._check_open()
         self._checker.check(self._inputs)  # at every run: their contents may have changed
-        if self._bound is None:
-            if not self._outputs:
-                raise InvalidFeeds("No output is bound: call bind_output with the name of each that is wanted")
-            self._bound = self._executable.bind(dict(self._inputs), dict(self._outputs))
+        if not self._outputs:
+            raise InvalidFeeds("No output is bound: call bind_output with the name of each that is wanted")
         try:
-            self._results = self._bound.run()
+            with self._turns:
+                if self._bound is None:
+                    self._bound = self._executable.bind(dict(self._inputs), dict(self._outputs))
+                self._results = self._bound.run()
         except BackendFailed:
+            self._check_open()  # another thread may have closed it meanwhile
             self._checker.explain(self._inputs)
             raise
 

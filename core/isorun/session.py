@@ -128,8 +128,7 @@ class Session:
             with self._turns:
                 return self._executable.run(output_names, input_feed)
         except BackendFailed:
-            if self._closed:  # by another thread, meanwhile
-                self._refuse(None)
+            self._check_open()  # another thread may have closed it meanwhile
             self._checker.explain(input_feed)  # a clearer word, where the runtime met a bad index, say
             raise
 
@@ -228,19 +227,14 @@ class Session:
 
     def io_binding(self) -> IOBinding:
         """A binding of arrays to inputs and outputs, for :meth:`run_with_iobinding`."""
-        if self._closed:
-            self._refuse(None)
-        return IOBinding(self._executable, self._checker)
+        self._check_open()
+        return IOBinding(self._executable, self._checker, self._check_open, self._turns)
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: None = None) -> None:
         """Run once on bound arrays; the results are the binding's."""
         if self._closed or run_options is not None:
             self._refuse(run_options)
-        if self._turns is None:
-            iobinding.run()
-        else:
-            with self._turns:
-                iobinding.run()
+        iobinding.run()
 
     def get_inputs(self) -> list[TensorSpec]:
         """The inputs that must be fed, with ``.name``, ``.type`` and ``.shape``."""
@@ -266,8 +260,7 @@ class Session:
     @cached_property
     def provenance(self) -> Provenance:
         """What runs, where, and how it came about: asked of the runtime when first read."""
-        if self._closed:
-            self._refuse(None)
+        self._check_open()
         return self._resolved.provenance()
 
     def close(self) -> None:
@@ -284,14 +277,17 @@ class Session:
         self._executable.close()
 
     def __enter__(self) -> Self:
-        if self._closed:
-            self._refuse(None)
+        self._check_open()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            self._refuse(None)
 
     def _refuse(self, run_options: object) -> None:
         if self._closing:

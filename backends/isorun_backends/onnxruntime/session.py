@@ -132,7 +132,8 @@ class OrtExecutable(Executable):
         return results
 
     def bind(self, feeds: Feeds, outputs: Mapping[str, np.ndarray | None]) -> Binding:
-        return _OrtBinding(self._name, self._session, feeds, outputs)
+        with runtime_errors(f"{self._name} cannot bind"):
+            return _OrtBinding(self._name, self._session, feeds, outputs)
 
     def operators(self) -> dict[str, dict[str, int]]:
         """Provider to operators and how many nodes of each it took, as ONNX Runtime assigned them."""
@@ -167,14 +168,13 @@ class _OrtBinding(Binding):
         self._feeds = {key: np.ascontiguousarray(array) for key, array in feeds.items()}
         self._copied = [(feeds[key], held) for key, held in self._feeds.items() if held is not feeds[key]]
         self._binding = session.io_binding()
-        with runtime_errors(f"{name} cannot bind"):
-            for key, array in self._feeds.items():
-                self._binding.bind_ortvalue_input(key, onnxruntime.OrtValue.ortvalue_from_numpy(array))
-            for key, given in outputs.items():
-                if given is None:
-                    self._binding.bind_output(key)
-                else:
-                    self._binding.bind_output(key, "cpu", 0, given.dtype, given.shape, given.ctypes.data)
+        for key, array in self._feeds.items():
+            self._binding.bind_ortvalue_input(key, onnxruntime.OrtValue.ortvalue_from_numpy(array))
+        for key, given in outputs.items():
+            if given is None:
+                self._binding.bind_output(key)
+            else:
+                self._binding.bind_output(key, "cpu", 0, given.dtype, given.shape, given.ctypes.data)
 
     def run(self) -> list[Any]:
         for source, held in self._copied:

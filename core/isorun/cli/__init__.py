@@ -6,7 +6,7 @@ Commands return nothing and raise; this is the one place where an error becomes 
 code  meaning
 ====  ==========================================================================
 0     done
-1     a check failed: outputs differ, or a backend computed something wrong
+1     a check failed: outputs differ, a backend computed something wrong, or not everything was fused that had to be
 2     wrong usage, or input that cannot be used
 3     a backend is not available, cannot take the model, or failed
 130   interrupted with Ctrl-C

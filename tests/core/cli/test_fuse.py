@@ -280,24 +280,3 @@ def test_help_names_every_dialect(isorun: Isorun) -> None:
     assert max(map(len, ran.out.splitlines())) <= 80
     assert all(name in ran.out for name in functions.dialects())
     assert "\n  fuse " in isorun("--help").out
-
-
-@pytest.mark.parametrize("padding", ["auto", "keep", "remove"])
-def test_run_passes_the_padding_on(isorun: Isorun, bert: Path, tmp_path: Path, padding: str) -> None:
-    given = tiny.feeds()
-    given["attention_mask"][:, 2:] = 0
-    np.savez(tmp_path / "feeds.npz", **given)
-    arguments = ("run", bert, "--backend", "ort-cpu", "--feeds", tmp_path / "feeds.npz", "--padding", padding)
-    ran = isorun(*arguments, "--output", tmp_path / "outputs.npz", "--json")
-    assert ran.code == 0
-    said = ran.json["provenance"]["details"].get("padding")
-    assert (None if said is None else said["asked"]) == (None if padding == "keep" else padding)
-    with np.load(tmp_path / "outputs.npz") as outputs:
-        left_out = outputs["last_hidden_state"][given["attention_mask"] == 0]
-    assert left_out.size
-    assert bool(left_out.any()) == (padding == "keep")
-
-
-def test_run_knows_no_other_padding(isorun: Isorun, bert: Path, tmp_path: Path) -> None:
-    ran = isorun("run", bert, "--text", "hello", "--padding", "kep")
-    assert (ran.code, "did you mean 'keep'" in ran.err) == (2, True), ran.err

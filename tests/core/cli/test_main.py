@@ -12,7 +12,10 @@ from typing import Any
 
 import pytest
 
-from isorun import errors
+from isorun import cli, errors
+from isorun.cli import app
+
+COMMANDS = app._OWN
 
 
 def _process(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -23,9 +26,17 @@ def _process(*arguments: str, **variables: str) -> subprocess.CompletedProcess[s
 def test_help_and_version_in_a_process() -> None:
     helped, versioned = _process("--help"), _process("--version")
     assert (helped.returncode, helped.stderr) == (0, "")
-    for name in ("backends", "fetch", "build", "inspect", "run", "parity", "cache", "matrix"):
+    for name in (*COMMANDS, "matrix"):
         assert f"\n  {name} " in helped.stdout
     assert versioned.stdout == f"isorun {metadata.version('isorun')}\n"
+
+
+def test_every_command_is_listed_and_documented() -> None:
+    folder = Path(cli.__file__).parent
+    files = {path.stem for path in folder.glob("*.py") if "\napp = typer.Typer(" in path.read_text()}
+    assert files - {"app"} == set(COMMANDS)
+    documented = (folder.parents[2] / "docs" / "cli.md").read_text()
+    assert [name for name in COMMANDS if f"`isorun {name}" not in documented] == []
 
 
 def test_the_script_is_the_same_command() -> None:
@@ -45,7 +56,7 @@ def test_help_imports_nothing_heavy() -> None:
     assert done.stderr == "set()\n"
 
 
-@pytest.mark.parametrize("name", ["backends", "fetch", "build", "inspect", "run", "parity", "cache"])
+@pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help(isorun: Callable[..., Any], name: str) -> None:
     ran = isorun(name, "--help")
     assert ran.code == 0

@@ -16,6 +16,10 @@ from isorun.errors import IsorunError
 def test_after_close(bert, any_backend):
     session = isorun.Session(bert, backend=any_backend)
     binding = session.io_binding()
+    for name, array in tiny.feeds().items():
+        binding.bind_cpu_input(name, array)
+    binding.bind_output("pooler_output")
+    binding.run()
     session.close()
     session.close()
     for call in (
@@ -24,6 +28,7 @@ def test_after_close(bert, any_backend):
         lambda: session.run_async(None, tiny.feeds(), print, None),
         session.io_binding,
         lambda: session.run_with_iobinding(binding),
+        binding.run,
         lambda: session.provenance,
         session.get_providers,
         session.__enter__,
@@ -41,7 +46,21 @@ def test_closing_waits_for_what_was_submitted(bert, any_backend):
         np.testing.assert_array_equal(future.result(0)[0], expected)
 
 
-def test_closing_amid_runs_of_other_threads(bert, any_backend):
+def run_plainly(session):
+    return session.run(None, tiny.feeds())[0]
+
+
+def run_a_new_binding(session):
+    binding = session.io_binding()
+    for name, array in tiny.feeds().items():
+        binding.bind_cpu_input(name, array)
+    binding.bind_output("last_hidden_state")
+    binding.run()
+    return binding.copy_outputs_to_cpu()[0]
+
+
+@pytest.mark.parametrize("run", [run_plainly, run_a_new_binding])
+def test_closing_amid_runs_of_other_threads(bert, any_backend, run):
     """Each run ends well or says that the session is closed: nothing else, and no crash."""
     for _ in range(3):
         session = isorun.Session(bert, backend=any_backend)
@@ -52,7 +71,7 @@ def test_closing_amid_runs_of_other_threads(bert, any_backend):
             started.wait()
             for _ in range(200):
                 try:
-                    assert np.array_equal(session.run(None, tiny.feeds())[0], expected)
+                    assert np.array_equal(run(session), expected)
                 except IsorunError as error:
                     return [str(error)]
             return []
