@@ -4,6 +4,7 @@
 - ``functions.py``: reads them
 - ``encoder.py``: writes the fused form of a BERT from its weights
 - ``normalize.py``: one spelling for what exporters write in several
+- ``contrib.py``, ``contrib.onnxtxt``: ONNX Runtime's fused operators taken apart
 - ``fuse.py``: from any exporter's graph to the fused form, by the fusions in ``fusion/``
 - ``evaluate.py``: a part of a graph, computed on samples
 - ``opset.py``: from one version of ONNX's operators to another
@@ -31,8 +32,7 @@ def code_digest() -> str:
 
     digest = hashlib.sha256()
     here = Path(__file__).parent
-    for folder in (here, here / "dialects"):
-        for path in sorted(folder.iterdir()):
-            if path.suffix in (".py", ".onnxtxt"):
-                digest.update(path.read_bytes())
+    for path in sorted(here.rglob("*")):
+        if path.suffix in (".py", ".onnxtxt"):
+            digest.update(path.read_bytes())
     return digest.hexdigest()

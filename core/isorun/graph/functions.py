@@ -15,6 +15,8 @@ from pathlib import Path
 import onnx.parser
 import onnx_ir as ir
 
+from isorun.graph import opset as _opset
+
 
 @dataclass(frozen=True)
 class Tables:
@@ -71,12 +73,16 @@ def opset(dialect: str) -> int:
 
 
 def carry(model: ir.Model, kinds: Iterable[str]) -> None:
-    """Put the bodies of these fused operators in a model, and those of the operators that they stand on."""
+    """Put the bodies of these fused operators in a model, and those of the operators that they stand on.
+
+    They are in the model's opset: runtimes take a function's operators for the model's.
+    """
     bodies = functions(BODIES)
     pending = list(kinds)
     while pending:
         body = bodies[pending.pop()]
         if body.identifier() not in model.functions:
+            _opset.move(body, model.graph.opset_imports[""])
             model.functions[body.identifier()] = body
             pending.extend(node.op_type for node in body if is_fused(node))
     model.graph.opset_imports[DOMAIN] = DOMAIN_VERSION

@@ -36,17 +36,17 @@ def fuse(model: ir.Model) -> FusionReport:
     report = FusionReport()
     if model.graph.opset_imports.get("", 0) not in OPSETS:
         return report
-    normalize(model)
+    normalize(model, report)
     self_attention.fuse(model, report)
     embeddings.fuse(model, report)
     bias_gelu.fuse(model, report)
     skip_layer_normalization.fuse(model, report)
     common.RemoveUnusedNodesPass()(model)
-    functions.carry(model, {node.op_type for node in model.graph if functions.is_fused(node)})
     try:
-        opset.move(model, functions.opset(functions.BODIES))
+        opset.move(model.graph, functions.opset(functions.BODIES))
     except UnsupportedModel as why:  # it runs as it is; a dialect in another opset will say the same
         _logger.info("%s", why)
+    functions.carry(model, {node.op_type for node in model.graph if functions.is_fused(node)})
     return report
 
 

@@ -23,7 +23,7 @@ def lower(model: ir.Model, dialect: str) -> ir.Model:
     Raises:
         UnsupportedModel: the graph has other operators that mean something else in the dialect's opset.
     """
-    opset.move(model, functions.opset(dialect))
+    opset.move(model.graph, functions.opset(dialect))
     wanted = {node.op_type for node in model.graph if functions.is_fused(node)}
     bodies = functions.functions(dialect)
     if missing := wanted - bodies.keys():

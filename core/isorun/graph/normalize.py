@@ -9,14 +9,16 @@ and ``Add``; what is computed twice is computed once; a layer normalization in p
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from isorun.graph import functions
+from isorun.graph import contrib, functions
 from isorun.graph.evaluate import CannotEvaluate, Evaluator, array, is_constant, run_node, sizes
 from isorun.graph.fusion import masks, subgraph
+from isorun.graph.fusion.report import FusionReport
 
 _logger = logging.getLogger(__name__)
 
@@ -27,16 +29,17 @@ _NOT_FOLDED = frozenset(
     )
 )
 _SMALL = 1 << 16  # bytes; a folded constant above this is made when it is written
-_MOVES_ALONE = frozenset(("Transpose", "Reshape", "Unsqueeze", "Squeeze", "Identity"))  # as many bytes after as before
+_MOVES_ALONE = frozenset(("Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"))
 _MEANS = ("ReduceMean", "GlobalAveragePool")  # the latter is what tf2onnx makes of the mean over the last of three axes
 _NORM_OPERATORS = frozenset((*_MEANS, "Sub", "Pow", "Mul", "Add", "Sqrt", "Div", "Reciprocal", "Neg"))
 _NORM_NODES = 14
 
 
-def normalize(model: ir.Model) -> None:
+def normalize(model: ir.Model, report: FusionReport) -> None:
     """Bring a model to one spelling, in place. Its inputs and outputs, and what it computes, stay as they are."""
     if any(domain != functions.DOMAIN for domain, *_ in model.functions):
         common.InlinePass()(model)
+    contrib.expand(model, report)
     common.ShapeInferencePass(check_type=False, strict_mode=False)(model)
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     common.DeduplicateInitializersPass()(model)
@@ -58,6 +61,8 @@ def _drop_what_does_nothing(graph: ir.Graph) -> None:
         if node.domain != "" or not node.inputs or node.inputs[0] is None:
             continue
         source = node.inputs[0]
+        if node.op_type == "CastLike" and node.inputs[1] is not None and node.inputs[1].dtype is not None:
+            node = _as_cast(graph, node, node.inputs[1].dtype)
         if node.op_type == "Cast":
             idle = source.dtype is not None and source.dtype == node.attributes["to"].as_int()
         elif node.op_type == "Dropout":
@@ -69,6 +74,13 @@ def _drop_what_does_nothing(graph: ir.Graph) -> None:
         if idle and not node.outputs[0].is_graph_output():
             ir.convenience.replace_all_uses_with(node.outputs[0], source)
             graph.remove(node, safe=True)
+
+
+def _as_cast(graph: ir.Graph, node: ir.Node, dtype: ir.DataType) -> ir.Node:
+    """A cast to a known type in the place of one to another value's type: it depends on that value no more."""
+    made = ir.node("Cast", node.inputs[:1], {"to": int(dtype)}, name=node.name)
+    ir.convenience.replace_nodes_and_values(graph, node, [node], [made], node.outputs, made.outputs)
+    return made
 
 
 def _split_gemms(graph: ir.Graph) -> None:
@@ -100,47 +112,45 @@ def _fold(model: ir.Model) -> None:
             node.domain != ""
             or node.op_type in _NOT_FOLDED
             or not node.inputs
-            or len(node.outputs) != 1
-            or node.outputs[0].is_graph_output()
+            or any(value.is_graph_output() for value in node.outputs)
             or not all(value is None or is_constant(value) for value in node.inputs)
         ):
             continue
-        tensor = _folded(node, opset)
-        if tensor is not None:
-            output = node.outputs[0]
+        tensors = _folded(node, opset)
+        for output, tensor in zip(node.outputs, tensors, strict=False):
             value = subgraph.constant(model.graph, output.name or f"{node.name}.folded", tensor)
             ir.convenience.replace_all_uses_with(output, value)
+        if tensors:
             model.graph.remove(node, safe=True)
 
 
-def _folded(node: ir.Node, opset: int) -> ir.TensorProtocol | None:
-    inputs = list(node.inputs)
-    source = None if inputs[0] is None else inputs[0].const_value
+def _folded(node: ir.Node, opset: int) -> list[ir.TensorProtocol]:
+    """What a node of constants gives; nothing, where that is large, or cannot be told."""
+    source, *others = (None if value is None else value.const_value for value in node.inputs)
+    rest = [None if tensor is None else tensor.numpy() for tensor in others]
     if source is not None and source.nbytes > _SMALL:
-        if node.op_type not in _MOVES_ALONE:
-            return None
-        others = [None if value is None else array(value) for value in inputs[1:]]
-
-        def make() -> np.ndarray:
-            return run_node(node, [source.numpy(), *others], opset)[0]
-
-        shape = _moved_shape(node, source, others, opset)
-        return subgraph.lazy(make, source.dtype, shape)
+        return _moved(node, source, rest, opset) if node.op_type in _MOVES_ALONE else []
     try:
-        result = run_node(node, [None if value is None else array(value) for value in inputs], opset)[0]
+        results = run_node(node, [None if source is None else source.numpy(), *rest], opset)
     except CannotEvaluate as why:
         _logger.debug("not folded: %s", why)
-        return None
-    return ir.tensor(np.asarray(result)) if np.asarray(result).nbytes <= _SMALL else None
+        return []
+    arrays = [np.asarray(result) for result in results]
+    return [ir.tensor(each) for each in arrays] if all(each.nbytes <= _SMALL for each in arrays) else []
 
 
-def _moved_shape(
+def _moved(
     node: ir.Node, source: ir.TensorProtocol, others: list[np.ndarray | None], opset: int
-) -> tuple[int, ...]:
-    """The shape that moving the elements about gives, seen on an array of no bytes."""
-    shape = tuple(int(size) for size in source.shape)  # type: ignore[arg-type]
-    stand_in = np.broadcast_to(np.zeros((), np.int8), shape)
-    return run_node(node, [stand_in, *others], opset)[0].shape
+) -> list[ir.TensorProtocol]:
+    """A large constant with its elements moved about, made whenever it is read."""
+
+    def make(index: int) -> np.ndarray:
+        return run_node(node, [source.numpy(), *others], opset)[index]
+
+    # The shapes that moving gives, seen on an array of no bytes.
+    stand_in = np.broadcast_to(np.zeros((), np.int8), tuple(int(size) for size in source.shape))  # type: ignore[arg-type]
+    shapes = [result.shape for result in run_node(node, [stand_in, *others], opset)]
+    return [subgraph.lazy(partial(make, index), source.dtype, shape) for index, shape in enumerate(shapes)]
 
 
 def _unflatten(model: ir.Model, product: ir.Node) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import onnx
@@ -27,24 +27,27 @@ _REDUCTIONS = frozenset(
     f"Reduce{what}" for what in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
 )
 _REDUCTIONS_CHANGED = 18  # from then on the axes are an input
+_NORMALIZES = 17  # from then on there is LayerNormalization
 _FIRST_READ = 13
 
 
-def move(model: ir.Model, target: int) -> None:
-    """Bring a graph to an opset, in place.
+def move(graph: ir.Graph | ir.Function, target: int) -> None:
+    """Bring a graph, or a function, to an opset, in place.
 
     Raises:
         UnsupportedModel: nodes mean something else there. The graph is as it was.
     """
-    current = model.graph.opset_imports.get("", 1)
+    current = graph.opset_imports.get("", 1)
     if current == target:
         return
     changes: list[tuple[Callable[[ir.Node, int], None], ir.Node]] = []
     unknown: set[str] = set()
-    for node in model.graph.all_nodes():
-        if node.domain != "" or node.op_type in _UNCHANGED or not _differs(node.op_type, current, target):
+    for node in graph.all_nodes():
+        if node.domain != "" or not _differs(node.op_type, current, target):
             continue
-        change = _change(node, current, target)
+        change = _drop_usual if node.op_type in _UNCHANGED else _change(node, current, target)
+        if change is _drop_usual and not _usual(node, current, target):
+            change = None
         if change is None:
             unknown.add(node.op_type)
         else:
@@ -57,7 +60,7 @@ def move(model: ir.Model, target: int) -> None:
         )
     for change, node in changes:
         change(node, target)
-    model.graph.opset_imports[""] = target
+    graph.opset_imports[""] = target
 
 
 def _differs(operator: str, one: int, other: int) -> bool:
@@ -75,10 +78,35 @@ def _change(node: ir.Node, current: int, target: int) -> Callable[[ir.Node, int]
         return (_reduction if crosses else _keep) if fixed else None
     if node.op_type == "Split":
         return _split
+    if node.op_type == "LayerNormalization" and target >= _NORMALIZES:
+        return _keep  # ONNX Runtime writes it in graphs of earlier opsets too
     if node.op_type == "Gelu" and target < 20:
         tanh = "approximate" in node.attributes and node.attributes["approximate"].as_string() != "none"
         return None if tanh else _gelu
     return None
+
+
+def _usual(node: ir.Node, current: int, target: int) -> bool:
+    """Whether the attributes that the target does not know have the values that they have where they are not given."""
+    here, there = _attributes(node.op_type, current), _attributes(node.op_type, target)
+    return all(
+        name in there or (name in here and attribute.value == onnx.helper.get_attribute_value(here[name].default_value))
+        for name, attribute in node.attributes.items()
+    )
+
+
+def _drop_usual(node: ir.Node, target: int) -> None:
+    there = _attributes(node.op_type, target)
+    for name in [name for name in node.attributes if name not in there]:
+        del node.attributes[name]
+
+
+def _attributes(operator: str, opset: int) -> Mapping[str, onnx.defs.OpSchema.Attribute]:
+    """The attributes of an operator; none, where the opset has no such operator."""
+    try:
+        return onnx.defs.get_schema(operator, max_inclusive_version=opset).attributes
+    except onnx.defs.SchemaError:
+        return {}
 
 
 def _keep(_node: ir.Node, _target: int) -> None:

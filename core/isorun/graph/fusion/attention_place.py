@@ -26,27 +26,33 @@ class Place:
     Attributes:
         root: the node that it was found by.
         context: what it gives, before the output projection.
-        projections: the three dense layers before it, in no particular order, all of one input.
+        layers: the dense layers before it, in no particular order, all of one input: three, or fewer that give
+            several of queries, keys and values side by side.
         sides: what else enters it and is no constant: masks, biases, numbers and shapes.
         flat: whether batch and sequence are one dimension around it.
     """
 
     root: ir.Node
     context: ir.Value
-    projections: tuple[Dense, ...]
+    layers: tuple[Dense, ...]
     sides: tuple[ir.Value, ...]
     flat: bool
 
     @property
     def hidden(self) -> ir.Value:
         """What the projections are of."""
-        return self.projections[0].input
+        return self.layers[0].input
+
+    @property
+    def width(self) -> int:
+        """How wide queries, keys and values are, each."""
+        return sum(sizes(layer.weight)[1] for layer in self.layers) // 3
 
     def around(self, batch: int, length: int) -> Samples:
         """Zeros for what the dense layers before it take and give."""
         rows = (batch * length,) if self.flat else (batch, length)
         found = {}
-        for layer in self.projections:
+        for layer in self.layers:
             into, out = sizes(layer.weight)
             found[layer.input] = np.zeros((*rows, into), np.float32)
             found[layer.output] = np.zeros((*rows, out), np.float32)
@@ -123,14 +129,15 @@ def _place(root: ir.Node) -> Place:
         stack.extend(each for each in node.inputs if each is not None)
     inside = _depend_on(set(projections), nodes)
     sources = {each.input for each in projections.values()}
-    if len(projections) != 3:
-        raise Refused(f"it has {len(projections)} dense layers before it; queries, keys and values are 3")
+    if not 1 <= len(projections) <= 3:
+        raise Refused(f"it has {len(projections)} dense layers before it; queries, keys and values are at most 3")
     if len(sources) != 1:
         names = ", ".join(sorted(repr(each.name) for each in sources))
         raise Refused(f"its projections are of different values ({names}): it is no self-attention")
-    shapes = {sizes(each.weight) for each in projections.values()}
-    if len(shapes) != 1:
-        raise Refused(f"its projections have different sizes: {sorted(map(str, shapes))}")
+    columns = [sizes(each.weight)[1] for each in projections.values()]
+    if any(3 * each % sum(columns) for each in columns):
+        widths = ", ".join(map(str, sorted(columns)))
+        raise Refused(f"its dense layers are {widths} wide: queries, keys and values are not all as wide")
     for layer in projections.values():
         if subgraph.is_used_outside(layer.output, inside):
             raise Refused(f"something else uses its projection {layer.output.name!r}")

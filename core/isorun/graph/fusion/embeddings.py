@@ -29,6 +29,8 @@ _PICKS = frozenset(
     ("Cast", "Expand", "Gather", "GatherElements", "GatherND", "Reshape", "Slice", "Squeeze", "Tile", "Unsqueeze")
 )
 
+_INTEGERS = (ir.DataType.INT32, ir.DataType.INT64)
+
 
 @dataclass(frozen=True)
 class _Rows:
@@ -44,7 +46,7 @@ def fuse(model: ir.Model, report: FusionReport) -> None:
         if node.op_type != "LayerNormalization" or node.domain != "" or node.inputs[0] is None:
             continue
         terms = _terms(node.inputs[0])
-        if len(terms) < 2 or not any(isinstance(term, _Rows) and _is_ids(term.index) for term in terms):
+        if len(terms) < 2 or not any(isinstance(term, _Rows) and _is_ids(term) for term in terms):
             continue
         try:
             _fuse(model.graph, node, terms)
@@ -62,7 +64,7 @@ def _fuse(graph: ir.Graph, node: ir.Node, terms: list[_Rows | ir.Value]) -> None
     others = [term for term in terms if isinstance(term, ir.Value)]
     if strange := [term for term in others if not is_constant(term) or _row(term) is None]:
         raise Refused(f"it adds {strange[0].name!r}, which is no row of a table")
-    words = [term for term in gathers if _is_ids(term.index)]
+    words = [term for term in gathers if _is_ids(term)]
     word = max(words, key=lambda term: sizes(term.table)[0])
     rest = [term for term in gathers if term is not word]
     positions = [term for term in rest if _varies(graph, term.index)]
@@ -75,10 +77,10 @@ def _fuse(graph: ir.Graph, node: ir.Node, terms: list[_Rows | ir.Value]) -> None
         added.append(array(types[0].table)[always])
         types = []
     table = position.table if not added else _raised(graph, position.table, added)
-    ids = _as_int64(node, word.index)
-    at_positions = _positions(graph, node, position.index, ids)
+    ids = _as_int64(node, _index(word))
+    at_positions = _positions(graph, node, _index(position), ids)
     if types:
-        inputs = [ids, _as_int64(node, types[0].index), at_positions, word.table, table, types[0].table]
+        inputs = [ids, _as_int64(node, _index(types[0])), at_positions, word.table, table, types[0].table]
     else:
         inputs = [ids, at_positions, word.table, table]
     subgraph.put(KIND if types else WITHOUT_TYPES, [*inputs, gamma, beta], {"epsilon": epsilon}, node.outputs[0])
@@ -98,14 +100,24 @@ def _terms(value: ir.Value) -> list[_Rows | ir.Value]:
     return [value]
 
 
-def _is_ids(index: ir.Value) -> bool:
+def _is_ids(rows: _Rows) -> bool:
     """Whether an index is an input of the graph as it is."""
-    node = index.producer()
-    while node is not None and node.op_type in ("Cast", "Identity"):
-        assert node.inputs[0] is not None
+    index = _index(rows)
+    return index.producer() is None and not is_constant(index)
+
+
+def _index(rows: _Rows) -> ir.Value:
+    """What an index is before casts, and before a clip that leaves what is outside the table outside."""
+    index = rows.index
+    while (node := index.producer()) is not None and node.domain == "" and node.inputs[0] is not None:
+        if node.op_type == "Clip":
+            least, most = (subgraph.scalar(node.inputs[at]) if at < len(node.inputs) else None for at in (1, 2))
+            if (least is not None and least >= 0) or (most is not None and most < sizes(rows.table)[0]):
+                break
+        elif node.op_type not in ("Cast", "Identity") or node.inputs[0].dtype not in _INTEGERS:
+            break
         index = node.inputs[0]
-        node = index.producer()
-    return node is None and not is_constant(index)
+    return index
 
 
 def _varies(graph: ir.Graph, index: ir.Value) -> bool:

@@ -6,6 +6,7 @@ shapes, is run on one batch of every kind of mask (none, right, left, holes, all
 - **a mask over keys** has one value wherever the key is attended to and another wherever it is not, for every
   query and head alike. It is then named by the (batch, sequence) value that it comes from: an input of the graph,
   or the first comparison after one that is not a mask itself (``input_ids != pad``);
+- a **guard** tells rows without any key from all others, and belongs to the mask;
 - **no mask** is the same everywhere;
 - **a bias** depends on lengths alone and is small and finite everywhere, as relative positions are;
 - a sum of these is taken apart.
@@ -44,7 +45,7 @@ class KeyMask:
 
     Attributes:
         origin: the (B, S) value that it comes from; not 0 where a key is attended to.
-        masked: what a masked key's score is lowered by, where the value is added to scores; else ``None``.
+        masked: what a masked key's score is lowered by, where the value may be added to scores; else ``None``.
     """
 
     origin: ir.Value
@@ -139,13 +140,13 @@ class Judge:
         return [Bias(value)]
 
     def _origins(self, value: ir.Value, inputs: set[ir.Value], around: Around) -> list[ir.Value]:
-        """Where a mask may come from: an input that indexes nothing, else the first (B, S) booleans after one."""
+        """Where a mask may come from: an input that indexes nothing, or (B, S) booleans that come after one."""
+        found = []
         if len(inputs) == 1:
             (only,) = inputs
-            if not _is_index(only):
-                return [only] if only.shape is None or len(only.shape) == 2 else []
+            if not _is_index(only) and (only.shape is None or len(only.shape) == 2):
+                found.append(only)
         given = {**feeds(self._graph, LENGTHS[0]), **around(KINDS, LENGTHS[0])}
-        found = []
         for each in reversed(ancestors(value)):
             node = each.producer()
             if node is None or is_constant(each) or node.op_type not in _FALSE_OR_TRUE or not data_inputs(each):
@@ -166,6 +167,8 @@ class Judge:
             seen = Evaluator(
                 self._opset, {**feeds(self._graph, length), **around(KINDS, length), origin: given.astype(kind)}
             )(value)
+            if seen.shape[:1] == (KINDS,) and seen.size == KINDS:
+                return self._guard(value, origin, seen.reshape(KINDS), given)
             if seen.ndim not in (2, 4) or seen.shape[0] != KINDS or seen.shape[-1] != length:
                 raise Refused(f"{value.name!r} is no mask over keys: it is {seen.shape} for a mask of {given.shape}")
             spread = given if seen.ndim == 2 else given[:, None, None, :]
@@ -177,6 +180,13 @@ class Judge:
             if len(attended) != 1 or len(masked) != 1 or attended == masked or backwards:
                 raise Refused(f"{value.name!r} is no mask over keys: {_against(seen, given)}")
         return KeyMask(origin, masked.pop() if floating else None)
+
+    def _guard(self, value: ir.Value, origin: ir.Value, seen: np.ndarray, given: np.ndarray) -> KeyMask:
+        """What tells rows without any key from all others. What is made of it is seen on the attention as a whole."""
+        some = given.any(axis=1)
+        if len(np.unique(seen[some])) != 1 or seen[some][0] in seen[~some]:
+            raise Refused(f"{value.name!r} is no mask over keys: it gives {seen.tolist()} for rows with other masks")
+        return KeyMask(origin, None)
 
     def _beyond(self, value: ir.Value) -> int:
         """A length above every whole number that a value's computation holds."""

@@ -7,7 +7,8 @@ the dense layer after it. That part is run on samples, with every kind of mask, 
 
 for every order of the three projections, so neither spelling nor layout matters. Matched:
 
-- Q, K and V as three dense layers (they become one matrix product), with or without biases
+- Q, K and V as three dense layers (they become one matrix product), with or without biases; or as fewer layers
+  that give several of them, one behind the other, head by head, or taking turns
 - masks over keys however they are computed (see ``masks.py``), or none; a bias beside it (relative positions)
 - a row without any key giving the mean over all keys, zeros (PyTorch's guard), or what a finite mask value leaves
 - batch and sequence as two dimensions, or as one around it (as TensorFlow's dense layers have them)
@@ -40,12 +41,39 @@ _FINITE_MASK = -1e30  # a mask value above this leaves the scores of a row witho
 
 @dataclass(frozen=True)
 class _Meaning:
-    """What an attention computes: the fused operator, its attributes, and which projection is Q, K and V."""
+    """What an attention computes: the fused operator, its attributes, and where Q, K and V come from."""
 
     kind: str
     heads: int
     filter_value: float
-    order: tuple[int, ...]
+    projections: tuple[_Projection, ...]
+
+
+@dataclass(frozen=True)
+class _Projection:
+    """A part of a dense layer's columns, or all of them: what gives queries, keys or values.
+
+    A layer with ``count`` projections has them one behind the other (``blocks``), head by head (``heads``), or one
+    column of each in turn (``turns``).
+    """
+
+    layer: Dense
+    index: int
+    count: int
+    layout: str
+
+    def of(self, array: np.ndarray, heads: int) -> np.ndarray:
+        """The projection's share of an array whose last dimension is the layer's columns."""
+        if self.count == 1:
+            return array
+        *before, columns = array.shape
+        if self.layout == "blocks":
+            part = array.reshape(*before, self.count, -1)[..., self.index, :]
+        elif self.layout == "heads":
+            part = array.reshape(*before, heads, self.count, -1)[..., self.index, :]
+        else:
+            part = array.reshape(*before, -1, self.count)[..., self.index]
+        return part.reshape(*before, columns // self.count)
 
 
 def fuse(model: ir.Model, report: FusionReport) -> None:
@@ -65,7 +93,7 @@ class _Fusion:
     def __init__(self, model: ir.Model) -> None:
         self._graph = model.graph
         self._judge = Judge(model.graph)
-        self._weights: dict[tuple[ir.Value | None, ...], ir.Value] = {}
+        self._weights: dict[tuple[object, ...], ir.Value] = {}
         self._masks: dict[ir.Value | None, ir.Value] = {}
 
     def fuse(self, root: ir.Node) -> None:
@@ -80,7 +108,8 @@ class _Fusion:
         for side in place.sides:
             for term in self._judge.terms(side, place.around):
                 if isinstance(term, KeyMask):
-                    key_masks[term.origin] = term
+                    if term.masked is not None or term.origin not in key_masks:
+                        key_masks[term.origin] = term
                 else:
                     biases[term.value] = term
         for what, found in (("masks", key_masks), ("biases", biases)):
@@ -96,7 +125,7 @@ class _Fusion:
         """
         finite = mask is not None and mask.masked is not None and mask.masked > _FINITE_MASK
         filter_value = mask.masked if mask is not None and mask.masked is not None and finite else functions.LOWEST
-        orders = list(permutations(range(3)))
+        candidates = _candidates(place)
         fallbacks = {"scores"} if mask is None else {"scores", "zeros"}
         heads = 0
         for length in masks.LENGTHS:
@@ -105,26 +134,30 @@ class _Fusion:
             rows = (masks.KINDS, length, -1)
             context = evaluate(place.context)
             heads = _heads(place, evaluate, length)
-            projections = [sample[each.output].reshape(rows) for each in place.projections]
-            width = projections[0].shape[-1]
-            if width % heads or context.size != projections[0].size:
-                raise Refused(f"its {heads} heads give {context.shape} for projections {width} wide")
+            if place.width % heads or context.size != masks.KINDS * length * place.width:
+                raise Refused(f"its {heads} heads give {context.shape} for projections {place.width} wide")
             context = context.reshape(rows)
             offset = np.zeros(()) if bias is None else evaluate(bias)
             answers = {
-                order: _attention([projections[at] for at in order], heads, attend, offset, filter_value)
-                for order in orders
+                each: _attention(
+                    [part.of(sample[part.layer.output], heads).reshape(rows) for part in each],
+                    heads,
+                    attend,
+                    offset,
+                    filter_value,
+                )
+                for each in candidates
             }
             some = attend.any(axis=1)
-            errors = {order: _error(answer[some], context[some]) for order, answer in answers.items()}
-            orders = [order for order, error in errors.items() if error < _TOLERANCE]
-            if not orders:
+            errors = {each: _error(answer[some], context[some]) for each, answer in answers.items()}
+            candidates = [each for each, error in errors.items() if error < _TOLERANCE]
+            if not candidates:
                 raise Refused(
                     "it computes something else than softmax(Q K^T / sqrt(d) + mask) V: off by "
                     f"{min(errors.values()):.2g} on samples (another scale, a soft cap, a mask that is none over keys)"
                 )
             if not some.all() and np.isfinite(context[~some]).all():
-                empty = {"scores": answers[orders[0]][~some], "zeros": np.zeros_like(context[~some])}
+                empty = {"scores": answers[candidates[0]][~some], "zeros": np.zeros_like(context[~some])}
                 fallbacks = {each for each in fallbacks if _error(empty[each], context[~some]) < _TOLERANCE}
         if not fallbacks:
             raise Refused("a row without any key gives something that no fused operator gives")
@@ -132,13 +165,13 @@ class _Fusion:
         if guarded and bias is not None:
             raise Refused("it gives zeros for a row without any key and has a bias, which no fused operator does")
         kind = "GuardedSelfAttention" if guarded else KIND if bias is None else "BiasedSelfAttention"
-        return _Meaning(kind, heads, filter_value, orders[0])
+        return _Meaning(kind, heads, filter_value, candidates[0])
 
     def _sample(self, place: Place, mask: KeyMask | None, length: int) -> tuple[Samples, np.ndarray]:
         """Values for what enters a place, and which keys each of its rows attends to."""
         random = np.random.default_rng(length)
         sample = {**masks.feeds(self._graph, length), **place.around(masks.KINDS, length)}
-        for each in place.projections:
+        for each in place.layers:
             sample[each.output] = random.normal(size=sample[each.output].shape).astype(np.float32)
         if mask is None:
             return sample, np.ones((masks.KINDS, length), np.int64)
@@ -157,14 +190,14 @@ class _Fusion:
             hidden = subgraph.insert(
                 before, "Reshape", [hidden, subgraph.insert(before, "Concat", [rows, rest], axis=0)]
             )
-        inputs = [hidden, key_mask, *self._qkv([place.projections[at] for at in meaning.order])]
+        inputs = [hidden, key_mask, *self._qkv(meaning.projections, meaning.heads)]
         attributes = {"num_heads": meaning.heads, "mask_filter_value": meaning.filter_value}
         subgraph.put(
             meaning.kind,
             inputs if bias is None else [*inputs, bias],
             attributes,
             place.context,
-            flat=sizes(place.projections[0].weight)[1] if place.flat else None,
+            flat=place.width if place.flat else None,
         )
 
     def _key_mask(self, origin: ir.Value | None, place: Place, before: ir.Node) -> ir.Value:
@@ -193,28 +226,36 @@ class _Fusion:
     def _number(self, name: str, number: int | list[int]) -> ir.Value:
         return subgraph.constant(self._graph, name, ir.tensor(np.array(number, np.int64)))
 
-    def _qkv(self, projections: list[Dense]) -> list[ir.Value]:
+    def _qkv(self, projections: tuple[_Projection, ...], heads: int) -> list[ir.Value]:
         """One weight (H, 3 H) and one bias (3 H); layers that share weights share these."""
-        weights = [each.weight for each in projections]
-        biases = [each.bias for each in projections]
+        weights = [each.layer.weight for each in projections]
+        biases = [each.layer.bias for each in projections]
         (rows, columns), name = sizes(weights[0]), weights[0].name
+        width = columns // projections[0].count
         dtype = subgraph.dtype(weights[0])
 
         def weight() -> np.ndarray:
-            return np.concatenate([array(each) for each in weights], axis=1)
+            return np.concatenate([each.of(array(each.layer.weight), heads) for each in projections], axis=1)
 
         def bias() -> np.ndarray:
-            none = np.zeros(columns, dtype.numpy())
-            return np.concatenate([none if each is None else array(each) for each in biases])
+            none = np.zeros(width, dtype.numpy())
+            parts = [
+                none if each.layer.bias is None else each.of(array(each.layer.bias), heads) for each in projections
+            ]
+            return np.concatenate(parts)
 
-        return [
-            self._shared((*weights,), f"{name}.qkv.weight", weight, dtype, (rows, 3 * columns)),
-            self._shared((*weights, *biases), f"{name}.qkv.bias", bias, dtype, (3 * columns,)),
-        ]
+        how = tuple((each.index, each.layout) for each in projections)
+        one = len(set(weights)) == 1 and how == tuple((index, "blocks") for index in range(3))
+        together = (
+            weights[0] if one else self._shared((*weights, how), f"{name}.qkv.weight", weight, dtype, (rows, 3 * width))
+        )
+        if one and biases[0] is not None:
+            return [together, biases[0]]
+        return [together, self._shared((*weights, *biases, how), f"{name}.qkv.bias", bias, dtype, (3 * width,))]
 
     def _shared(
         self,
-        parts: tuple[ir.Value | None, ...],
+        parts: tuple[object, ...],
         name: str,
         make: Callable[[], np.ndarray],
         dtype: ir.DataType,
@@ -223,6 +264,20 @@ class _Fusion:
         if parts not in self._weights:
             self._weights[parts] = subgraph.constant(self._graph, name, subgraph.lazy(make, dtype, shape))
         return self._weights[parts]
+
+
+def _candidates(place: Place) -> list[tuple[_Projection, ...]]:
+    """What may be Q, K and V, by every layout of layers with several and in every order."""
+    counts = [sizes(layer.weight)[1] // place.width for layer in place.layers]
+    return [
+        order
+        for layout in (("blocks",) if max(counts) == 1 else ("blocks", "heads", "turns"))
+        for order in permutations(
+            _Projection(layer, index, count, layout)
+            for layer, count in zip(place.layers, counts, strict=True)
+            for index in range(count)
+        )
+    ]
 
 
 def _heads(place: Place, evaluate: Evaluator, length: int) -> int:
