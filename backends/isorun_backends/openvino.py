@@ -39,6 +39,7 @@ class OpenVINO(Backend):
         # costs 2 to 4 % (2026.4.1, bert-3l).
         dialects=("primitive", "onnx"),
         precisions=("fp32", "bf16"),
+        refused={"fp16": "asked for it, OpenVINO sets itself to bf16 on a processor without fp16 arithmetic"},
         options={"properties": "a mapping of OpenVINO's own properties for the device, such as PERFORMANCE_HINT"},
         sets_threads=True,
         dynamic_shapes=True,

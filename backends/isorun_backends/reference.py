@@ -1,7 +1,9 @@
 """ONNX's reference evaluator: slow, in NumPy, written to be read. The oracle that other backends are held to.
 
-``precision="fp64"`` computes in double precision throughout and returns it: the model's weights and every
-constant are widened first, so that what is left of a difference is the other side's rounding.
+It computes in the types that a graph has: fp32, or fp16 in a graph that is written in it (NumPy adds up a product of
+fp16 matrices in fp32 and rounds the sum). ``precision="fp64"`` computes in double precision throughout and returns it:
+the model's weights and every constant are widened first, so that what is left of a difference is the other side's
+rounding.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isorun.backend import Backend, Executable, runtime_errors
-from isorun.errors import BackendFailed, UnsupportedModel
+from isorun.errors import BackendFailed, BackendUnavailable, UnsupportedModel
 from isorun.hardware import cpu_name
 from isorun.types import Capabilities, CompileConfig, Feeds, LoweredModel, RuntimeReport
 
@@ -24,11 +26,12 @@ if TYPE_CHECKING:
 
 
 class Reference(Backend):
-    """ONNX's reference evaluator, in the model's own precision or in fp64."""
+    """ONNX's reference evaluator, in the graph's own types or in fp64."""
 
     capabilities = Capabilities(
         dialects=("primitive",),
-        precisions=("fp32", "fp64"),
+        precisions=("fp32", "fp64", "fp16"),
+        typed=("fp16",),
         dynamic_shapes=True,
         package="onnx",
         requirement="onnx",
@@ -40,7 +43,7 @@ class Reference(Backend):
         from onnx.reference import ReferenceEvaluator
 
         def recognise(error: Exception) -> UnsupportedModel | None:
-            if isinstance(error, NotImplementedError):
+            if isinstance(error, NotImplementedError) or "No implementation for operator" in str(error):
                 return UnsupportedModel(f"{self.name} lacks an operator of {model.path}: {error}")
             return None
 
@@ -48,8 +51,15 @@ class Reference(Backend):
             proto = onnx.load(model.path)
             if config.precision == "fp64":
                 proto = _widened(proto, model.path)
+            computes = _precision(proto) or config.precision
+            if config.precision not in computes.split("+"):
+                raise BackendUnavailable(
+                    self.name,
+                    f"it computes in a model's own types, and this one's matrices are {computes}",
+                    f"Ask for precision='{computes.partition('+')[0]}', or 'fp64'.",
+                )
             evaluator = ReferenceEvaluator(proto)
-        return ReferenceExecutable(self.name, evaluator, proto, config.precision)
+        return ReferenceExecutable(self.name, evaluator, proto, computes)
 
 
 class ReferenceExecutable(Executable):
@@ -86,20 +96,41 @@ class ReferenceExecutable(Executable):
         )
 
 
+def _precision(proto: onnx.ModelProto) -> str:
+    """The types of a graph's matrices as they are when a product takes them; empty where it has none."""
+    from onnx import TensorProto
+
+    names = {
+        TensorProto.FLOAT16: "fp16",
+        TensorProto.BFLOAT16: "bf16",
+        TensorProto.FLOAT: "fp32",
+        TensorProto.DOUBLE: "fp64",
+    }
+    stored = {tensor.name: tensor.data_type for tensor in proto.graph.initializer if len(tensor.dims) > 1}
+    found = set()
+    for node in proto.graph.node:
+        to = next((attribute.i for attribute in node.attribute if attribute.name == "to"), None)
+        found |= {(stored[name] if to is None else to) for name in node.input if name in stored}
+    return "+".join(names[kind] for kind in names if kind in found)
+
+
 def _widen(value: Any) -> Any:
-    return value.astype(np.float64) if isinstance(value, np.ndarray) and value.dtype == np.float32 else value
+    narrow = isinstance(value, np.ndarray) and value.dtype.name in ("float16", "bfloat16", "float32")
+    return value.astype(np.float64) if narrow else value
 
 
 def _widened(proto: onnx.ModelProto, path: Path) -> onnx.ModelProto:
-    """The same model with every float32 made float64: weights, constants, casts, inputs and outputs."""
+    """The same model with every narrower float made float64: weights, constants, casts, inputs and outputs."""
     from onnx import TensorProto, numpy_helper
 
+    narrow = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+
     def tensor(given: onnx.TensorProto) -> None:
-        if given.data_type == TensorProto.FLOAT:
+        if given.data_type in narrow:
             given.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(given).astype(np.float64), given.name))
 
     def value(given: onnx.ValueInfoProto) -> None:
-        if given.type.tensor_type.elem_type == TensorProto.FLOAT:
+        if given.type.tensor_type.elem_type in narrow:
             given.type.tensor_type.elem_type = TensorProto.DOUBLE
 
     def graph(given: onnx.GraphProto) -> None:
@@ -113,7 +144,7 @@ def _widened(proto: onnx.ModelProto, path: Path) -> onnx.ModelProto:
                     tensor(attribute.t)
                 if attribute.HasField("g"):
                     graph(attribute.g)
-                if node.op_type == "Cast" and attribute.name == "to" and attribute.i == TensorProto.FLOAT:
+                if node.op_type == "Cast" and attribute.name == "to" and attribute.i in narrow:
                     attribute.i = TensorProto.DOUBLE
                 if node.op_type == "Constant" and attribute.name in ("value_float", "value_floats"):
                     floats = attribute.f if attribute.name == "value_float" else list(attribute.floats)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import onnx
 
 _FILE = "model.onnx"
+_AS_IT_IS = "fp32"  # the precision for which a graph keeps its types
 _PLAIN = "onnx"  # the dialect of a model that has no fused operators: it goes to a backend as it came
 
 
@@ -81,38 +82,43 @@ def open_model(model: str | os.PathLike[str] | bytes | onnx.ModelProto, cache: C
     return ModelSource(path, cache.fingerprint(lambda: _files_of(path), path))
 
 
-def lower(source: ModelSource, dialects: tuple[str, ...], cache: Cache, *, packed: bool = False) -> LoweredModel:
+def lower(
+    source: ModelSource, dialects: tuple[str, ...], cache: Cache, *, packed: bool = False, precision: str = "fp32"
+) -> LoweredModel:
     """The model in the first of a backend's dialects that it can be brought to.
 
-    A model that is no encoder is handed on as it came, under the dialect ``onnx``; so is one that was not given
-    in the fused form and that no dialect can express.
+    A model that is no encoder is handed on as it came, under the dialect ``onnx``, or written in the precision; so
+    is one that was not given in the fused form and that no dialect can express.
 
     Args:
         source: the model.
         dialects: the backend's, in order of preference.
         cache: where lowered models are kept.
         packed: whether to remove the work that padding costs (:mod:`isorun.graph.padding`).
+        precision: what to write the graph in (:mod:`isorun.graph.precision`); with ``fp32`` types stay as they are.
 
     Raises:
         UnsupportedModel: it was given in the fused form, and none of the dialects can express it; or its padding
-            cannot be removed.
+            cannot be removed; or it cannot be written in the precision.
         InvalidModel: it cannot be read.
     """
     info, as_it_is, described = _inspect(source, cache)
     if packed and (refusal := padding(source, cache).refusal):
         raise UnsupportedModel(refusal)
     if not info.fused:
+        if precision != _AS_IT_IS:
+            return _lower(source, None, info, cache, packed=False, precision=precision)
         return LoweredModel(source.path, _PLAIN, source.fingerprint, info, described)
     refusals = []
     for dialect in dialects:
         try:
-            return _lower(source, dialect, info, cache, packed=packed)
+            return _lower(source, dialect, info, cache, packed=packed, precision=precision)
         except UnsupportedModel as error:
             refusals.append(error)
-    if as_it_is and not packed:
+    if as_it_is and not packed and precision == _AS_IT_IS:
         return LoweredModel(source.path, _PLAIN, source.fingerprint, replace(info, fused={}), described)
     raise UnsupportedModel(
-        "; ".join(map(str, refusals)) or "The backend reads no dialect of the fused graph",
+        "; ".join(dict.fromkeys(map(str, refusals))) or "The backend reads no dialect of the fused graph",
         [name for refusal in refusals for name in refusal.operators],
     )
 
@@ -153,22 +159,30 @@ def padding(source: ModelSource, cache: Cache) -> Padding:
     return Padding(meta["mask"], tuple(meta["token_outputs"]), meta["refusal"])
 
 
-def _lower(source: ModelSource, dialect: str, info: ModelInfo, cache: Cache, *, packed: bool) -> LoweredModel:
+def _lower(
+    source: ModelSource, dialect: str | None, info: ModelInfo, cache: Cache, *, packed: bool, precision: str
+) -> LoweredModel:
+    """Padding removed, written in a precision, lowered to a dialect: as asked, in this order."""
+
     def make(folder: Path) -> dict[str, Any]:
         from isorun.graph import files, fuse
         from isorun.graph import lower as lowering
         from isorun.graph import padding as removal
+        from isorun.graph import precision as precisions
 
         graph, _ = fuse.read(source.path)
         if packed:
             removal.remove(graph)
-        lowered = lowering.lower(graph, dialect)
+        notes = precisions.write(graph, precision) if precision != _AS_IT_IS else {}
+        lowered = graph if dialect is None else lowering.lower(graph, dialect)
         lowered.metadata_props.clear()  # the session answers from the model as given; a tokenizer is no runtime's
         files.write(lowered, folder / _FILE, beside_above=0)
-        return {"opset": lowered.graph.opset_imports[""]}
+        return {"opset": lowered.graph.opset_imports[""], "notes": notes}
 
-    entry = cache.get_or_make("lowered", _key(source.fingerprint, dialect, *(("packed",) if packed else ())), make)
-    return LoweredModel(entry.folder / _FILE, dialect, source.fingerprint, info, entry.found)
+    parts = [dialect or _PLAIN, *(["packed"] if packed else []), *([precision] if precision != _AS_IT_IS else [])]
+    entry = cache.get_or_make("lowered", _key(source.fingerprint, *parts), make)
+    notes = entry.meta["notes"]
+    return LoweredModel(entry.folder / _FILE, dialect or _PLAIN, source.fingerprint, info, entry.found, notes)
 
 
 def _key(*parts: str) -> str:

@@ -46,15 +46,16 @@ def compile_model(
         BackendUnavailable, BackendFailed: as :meth:`isorun.backend.Backend.compile` says.
     """
     dialects = backend.capabilities.dialects
+    typed = config.precision if config.precision in backend.capabilities.typed else "fp32"
 
     def packed() -> tuple[LoweredModel, Executable]:
-        lowered = models.lower(source, dialects, cache, packed=True)
+        lowered = models.lower(source, dialects, cache, packed=True, precision=typed)
         return lowered, backend.compile(lowered, config)
 
     if padding == "remove":
         lowered, executable = packed()
         return lowered, Noted(executable, {"asked": padding, "removed": "always"})
-    lowered = models.lower(source, dialects, cache)
+    lowered = models.lower(source, dialects, cache, precision=typed)
     executable = backend.compile(lowered, config)
     if padding == "keep" or not lowered.info.fused:
         return lowered, executable

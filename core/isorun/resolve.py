@@ -51,7 +51,7 @@ class Resolved(NamedTuple):
             cache="found" if self.model.cached else "made",
             passed_over=self.passed_over,
             versions={"isorun": version("isorun"), **report.versions},
-            details=report.details,
+            details={**report.details, **({"graph": dict(self.model.notes)} if self.model.notes else {})},
         )
 
 
@@ -108,7 +108,7 @@ def _config(backend: Backend, wishes: Wishes) -> CompileConfig:
     if wishes.precision not in offers.precisions:
         raise BackendUnavailable(
             backend.name,
-            f"it does not compute in {wishes.precision!r}",
+            f"it does not compute in {wishes.precision!r}{_instead(offers.refused.get(wishes.precision))}",
             f"It computes in {' and '.join(offers.precisions)}: ask for that, or for another backend.",
         )
     device = wishes.device or offers.devices[0]
@@ -131,3 +131,7 @@ def _config(backend: Backend, wishes: Wishes) -> CompileConfig:
             )
     threads = wishes.threads or usable_cores() if offers.sets_threads else None
     return CompileConfig(wishes.precision, device, threads, wishes.options)
+
+
+def _instead(what: str | None) -> str:
+    return f": {what}" if what else ""

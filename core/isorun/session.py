@@ -51,7 +51,8 @@ class Session:
             ``isorun.registry.AUTO_ORDER``. With a list or ``"auto"``, a backend that cannot take the model
             as asked is passed over, and ``provenance.passed_over`` says why; a single name is taken or refused.
         device: one of the backend's devices; ``None`` for its first.
-        precision: what to compute in: ``"fp32"``, ``"bf16"``, ``"fp64"``. It is what is asked for or an error.
+        precision: what to compute in: ``"fp32"``, ``"bf16"``, ``"fp16"``, ``"fp64"``. It is what is asked for or an
+            error.
         padding: ``"remove"`` runs dense layers over real tokens alone; ``"keep"`` runs the graph as it came;
             ``"auto"`` chooses for every batch by what was measured to pay. With either of the others than
             ``"keep"``, outputs with a value for each token are zero at the positions that the mask leaves out.

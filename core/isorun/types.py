@@ -66,7 +66,10 @@ class Capabilities:
     Attributes:
         dialects: the dialects of the fused graph that it reads, richest first
             (``com.microsoft``, ``onnx``, ``primitive``).
-        precisions: what it can compute in, on hardware that has it: ``fp32``, ``fp64``, ``bf16``.
+        precisions: what it can compute in, on hardware that has it: ``fp32``, ``fp64``, ``bf16``, ``fp16``.
+        typed: those of them that the graph itself has to be written in, since the runtime computes in the types
+            that it is given; any other is a setting of the runtime's.
+        refused: precisions that one might ask of it in vain, each with what the runtime would do instead.
         devices: the devices that it runs on.
         options: the keys that ``Session(options=...)`` may hold, each with what it means.
         sets_threads: whether the number of threads of a run can be set; where it cannot, ``Session(threads=...)``
@@ -84,6 +87,8 @@ class Capabilities:
 
     dialects: tuple[str, ...]
     precisions: tuple[str, ...] = ("fp32",)
+    typed: tuple[str, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
     devices: tuple[str, ...] = ("cpu",)
     options: Mapping[str, str] = field(default_factory=dict)
     sets_threads: bool = False
@@ -150,6 +155,7 @@ class LoweredModel:
         fingerprint: SHA-256 over the model as it was given, weights included (hexadecimal).
         info: the lowered model's inputs, outputs and so on.
         cached: whether it was found rather than made.
+        notes: what was done to the graph besides lowering it, as plain data for provenance.
     """
 
     path: Path
@@ -157,6 +163,7 @@ class LoweredModel:
     fingerprint: str
     info: ModelInfo
     cached: bool
+    notes: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -130,8 +130,9 @@ def _backend_problems(spec: Spec) -> Iterator[Problem]:
                 yield (*place, "options", key), f"{entry.name} has no such option{did_you_mean(key, offers.options)}"
         for precision in entry.precisions:
             if precision not in offers.precisions:
-                known = did_you_mean(precision, offers.precisions)
-                yield (*place, "precisions"), f"{entry.name} does not compute in {precision!r}{known}"
+                instead = offers.refused.get(precision)
+                why = f": {instead}" if instead else did_you_mean(precision, offers.precisions)
+                yield (*place, "precisions"), f"{entry.name} does not compute in {precision!r}{why}"
     if spec.reference.backend not in registry.names():
         known = did_you_mean(spec.reference.backend, registry.names())
         yield ("reference", "backend"), f"there is no backend {spec.reference.backend!r}{known}"

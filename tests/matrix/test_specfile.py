@@ -166,6 +166,11 @@ def test_one_wrong_key(tmp_path: Path, change: str, problem: str) -> None:
             "{name: reference, threads: 2}",
             "backends[0].threads: the number of reference's threads cannot be set; leave threads out",
         ),
+        (
+            "{name: ort-cpu, precisions: [fp16]}",
+            "backends[0].precisions: ort-cpu does not compute in 'fp16': the CPU provider has no matrix products in "
+            "it, and computes such a graph's in fp32, between casts",
+        ),
         ("{name: ort-cpu, precisions: [fp32, fp32]}", "backends[0]: a precision is listed twice"),
         ("ort-cpu, ort-cpu", "two backends are called 'ort-cpu'; give one of them a label"),
         ("{label: x}", "backends[0].name: this key is required"),
@@ -240,8 +245,8 @@ shapes: 8x128
 
 def test_a_precision_without_default_limits_needs_its_own(tmp_path: Path) -> None:
     spec = load(tmp_path, SMALL)
-    with pytest.raises(ValueError, match=r"tolerances has no default for 'int8'.*give tolerances.int8 a max_rel"):
-        spec.tolerance("int8")
+    with pytest.raises(ValueError, match=r"tolerances has no default for 'fp8'.*give tolerances.fp8 a max_rel"):
+        spec.tolerance("fp8")
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,10 @@ class OrtCpu(Backend):
     capabilities = Capabilities(
         dialects=("com.microsoft", "onnx", "primitive"),
         precisions=("fp32",),
+        refused={
+            "fp16": "the CPU provider has no matrix products in it, and computes such a graph's in fp32, between casts",
+            "bf16": "the CPU provider has no matrix products in it, and refuses such a graph",
+        },
         options=OPTIONS,
         sets_threads=True,
         dynamic_shapes=True,

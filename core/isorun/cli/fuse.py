@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from isorun.graph.fusion.report import Refusal
 
 FUSED = "fused"
+AS_IT_IS = "fp32"  # types stay as they are
 PADDINGS = ("keep", "remove")  # a file is one graph: `auto` is a session's, which may hold both
 
 
@@ -58,6 +59,9 @@ def fuse(
     padding: Annotated[
         str, typer.Option(metavar="keep|remove", help="remove: dense layers run over real tokens alone.")
     ] = "keep",
+    precision: Annotated[
+        str, typer.Option(metavar="fp32|fp16", help="fp16: weights and activations; inputs and outputs stay.")
+    ] = "fp32",
     require_complete: Annotated[
         bool, typer.Option("--require-complete", help="Write nothing and exit with 1 unless everything was fused.")
     ] = False,
@@ -69,9 +73,11 @@ def fuse(
     """
     from isorun.graph import files, functions, lower
     from isorun.graph import padding as removal
+    from isorun.graph import precision as precisions
 
     models.check_choice("dialect", dialect, (FUSED, *functions.dialects()))
     models.check_choice("padding", padding, PADDINGS)
+    models.check_choice("precision", precision, (AS_IT_IS, *precisions.PRECISIONS))
     _check_model(model)
     models.check_output(output)
     weights = files.external_files(files.read_proto(model))
@@ -98,11 +104,14 @@ def fuse(
         raise UnsupportedModel(f"Padding cannot be removed from {model}: {found.no_encoder}. Leave --padding out")
 
     with console.working(f"Writing {output}"), whole(output) as made:
-        if found.no_encoder and not weights:
+        notes: dict[str, Any] = {}
+        if found.no_encoder and not weights and precision == AS_IT_IS:
             shutil.copyfile(model, made)
         else:
             if padding == "remove":
                 removal.remove(graph)
+            if precision != AS_IT_IS:
+                notes = precisions.write(graph, precision)
             if dialect != FUSED and not found.no_encoder:
                 graph = lower.lower(graph, dialect)
             # Weights that came beside the graph are beside it again: into the file, they would have to be in memory.
@@ -113,6 +122,8 @@ def fuse(
         "path": output,
         "dialect": None if found.no_encoder else dialect,
         "padding": padding,
+        "precision": precision,
+        "notes": notes,
         "bytes": sum((output.parent / name).stat().st_size for name in (output.name, *beside)),
         "external_data": beside,
         "tokenizer": output.with_name(tokenizer.name) if tokenizer else None,
@@ -177,6 +188,12 @@ def _print(described: dict[str, Any], as_json: bool) -> None:
     if described["reason"]:
         print(f"The model is taken for no encoder: {described['reason']}.\n")
     if written := described["written"]:
+        kept = [each for notes in written["notes"].values() for each in notes["kept"]]
+        if kept:
+            print(f"Not in {written['precision']}")
+            rows = [(each["operator"], each["node"] or "without a name", each["reason"]) for each in kept]
+            console.table(("operator", "node", "why not"), rows)
+            print()
         _print_written(written)
 
 
@@ -187,7 +204,13 @@ def _print_written(written: dict[str, Any]) -> None:
     console.facts(
         {
             "written": written["path"],
-            "form": f"{form}, padding removed" if written["padding"] == "remove" else form,
+            "form": ", ".join(
+                [
+                    form,
+                    *(["padding removed"] if written["padding"] == "remove" else []),
+                    *([written["precision"]] if written["precision"] != AS_IT_IS else []),
+                ]
+            ),
             "size": f"{size}, weights in {', '.join(beside)}" if beside else size,
             "tokenizer": written["tokenizer"] or "none beside the model",
         }

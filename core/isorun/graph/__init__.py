@@ -8,6 +8,7 @@
 - ``fuse.py``: from any exporter's graph to the fused form, by the fusions in ``fusion/``
 - ``evaluate.py``: a part of a graph, computed on samples
 - ``opset.py``: from one version of ONNX's operators to another
+- ``precision/``: graphs that say their own precision
 - ``prune.py``: weights set to zero
 - ``padding.py``, ``padding.onnxtxt``: the fused form without work for padding
 - ``tokens.py``: what a node does with tokens
@@ -31,8 +32,7 @@ def code_digest() -> str:
     import hashlib
 
     digest = hashlib.sha256()
-    here = Path(__file__).parent
-    for path in sorted(here.rglob("*")):
+    for path in sorted(Path(__file__).parent.rglob("*")):
         if path.suffix in (".py", ".onnxtxt"):
             digest.update(path.read_bytes())
     return digest.hexdigest()

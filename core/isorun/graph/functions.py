@@ -2,12 +2,12 @@
 
 A dialect is one file in ``dialects/``, in ONNX's own text form. It holds a function for each fused operator,
 all with the same names, inputs, outputs and attributes; only the bodies differ. To add a dialect is to add a
-file; to add a fused operator is to add a function to each file.
+file; to add a fused operator is to add a function to each file. ``dialects/half/`` holds, by dialect, the functions
+that differ in a model whose weights are fp16.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -56,9 +56,16 @@ def dialects() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in _FOLDER.glob("*.onnxtxt")))
 
 
-def functions(dialect: str) -> dict[str, ir.Function]:
-    """The dialect's functions by operator name, made anew for the caller to put in a model."""
+def functions(dialect: str, *, half: bool = False) -> dict[str, ir.Function]:
+    """The dialect's functions by operator name, made anew for the caller to put in a model.
+
+    Args:
+        dialect: one of :func:`dialects`.
+        half: whether the model has fp16 weights.
+    """
     found = list(onnx.parser.parse_model(_text(dialect)).functions)
+    if half and dialect in _in_half():
+        found += onnx.parser.parse_model(_text(f"half/{dialect}")).functions
     for shared in onnx.parser.parse_model(_SHARED.read_text()).functions:
         shared.opset_import[0].version = opset(dialect)
         found.append(shared)
@@ -72,13 +79,15 @@ def opset(dialect: str) -> int:
     return int(next(entry.version for entry in imports if entry.domain == ""))
 
 
-def carry(model: ir.Model, kinds: Iterable[str]) -> None:
-    """Put the bodies of these fused operators in a model, and those of the operators that they stand on.
+def carry(model: ir.Model) -> None:
+    """Put the bodies of the fused operators that a model calls in it, in the place of any that it has.
 
     They are in the model's opset: runtimes take a function's operators for the model's.
     """
-    bodies = functions(BODIES)
-    pending = list(kinds)
+    for identifier in [each for each in model.functions if each[0] == DOMAIN]:
+        del model.functions[identifier]
+    bodies = functions(BODIES, half=is_half(model))
+    pending = [node.op_type for node in model.graph if is_fused(node)]
     while pending:
         body = bodies[pending.pop()]
         if body.identifier() not in model.functions:
@@ -88,9 +97,21 @@ def carry(model: ir.Model, kinds: Iterable[str]) -> None:
     model.graph.opset_imports[DOMAIN] = DOMAIN_VERSION
 
 
+def is_half(model: ir.Model) -> bool:
+    """Whether any fused operator of a model has fp16 weights."""
+    weights = (value for node in model.graph if is_fused(node) for value in node.inputs)
+    return any(value is not None and value.dtype == ir.DataType.FLOAT16 for value in weights)
+
+
 def is_fused(node: ir.Node) -> bool:
     """Whether a node calls one of the fused operators."""
     return node.domain == DOMAIN
+
+
+@cache
+def _in_half() -> frozenset[str]:
+    """The dialects of which some functions differ in a model with fp16 weights."""
+    return frozenset(path.stem for path in (_FOLDER / "half").glob("*.onnxtxt"))
 
 
 @cache

@@ -46,7 +46,7 @@ def fuse(model: ir.Model) -> FusionReport:
         opset.move(model.graph, functions.opset(functions.BODIES))
     except UnsupportedModel as why:  # it runs as it is; a dialect in another opset will say the same
         _logger.info("%s", why)
-    functions.carry(model, {node.op_type for node in model.graph if functions.is_fused(node)})
+    functions.carry(model)
     return report
 
 

@@ -25,7 +25,7 @@ def lower(model: ir.Model, dialect: str) -> ir.Model:
     """
     opset.move(model.graph, functions.opset(dialect))
     wanted = {node.op_type for node in model.graph if functions.is_fused(node)}
-    bodies = functions.functions(dialect)
+    bodies = functions.functions(dialect, half=functions.is_half(model))
     if missing := wanted - bodies.keys():
         names = ", ".join(f"{functions.DOMAIN}.{name}" for name in sorted(missing))
         raise UnsupportedModel(f"The dialect {dialect!r} has no {names}", sorted(missing))

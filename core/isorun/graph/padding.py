@@ -99,7 +99,7 @@ class _Removal:
             )
         )
         self._graph.sort()
-        self._carry_bodies()
+        functions.carry(self._model)
         source = tokens.source(self._mask)
         by_token = tuple(name for value, name, *_ in outputs if value in self._packed and name)
         return Removed(source.name if source.is_graph_input() else None, by_token)
@@ -219,15 +219,6 @@ class _Removal:
         if what == "query":  # a token's row in the table of all three
             return self._node("Mul", name, [value, self._ints(3)])
         return self._node("Add", name, [self._once("query", value), self._ints(_QKV.index(what))])
-
-    def _carry_bodies(self) -> None:
-        """The functions that the fused form calls by now, for readers that do not know the domain."""
-        called = {node.op_type for node in self._graph if functions.is_fused(node)}
-        for identifier in [each for each in self._model.functions if each[0] == functions.DOMAIN]:
-            del self._model.functions[identifier]
-        for name, body in functions.functions(functions.BODIES).items():
-            if name in called:
-                self._model.functions[body.identifier()] = body
 
     def _replace(self, node: ir.Node, value: ir.Value) -> None:
         """Put a value in the place of a node's only output."""

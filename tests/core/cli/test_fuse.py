@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnx_ir as ir
 import pytest
 
@@ -78,6 +79,8 @@ def test_an_export_is_fused_and_answers_alike(isorun: Isorun, export: Path, tmp_
         "path": str(output),
         "dialect": dialect,
         "padding": "keep",
+        "precision": "fp32",
+        "notes": {},
         "bytes": output.stat().st_size,
         "external_data": [],
         "tokenizer": None,
@@ -280,3 +283,31 @@ def test_help_names_every_dialect(isorun: Isorun) -> None:
     assert max(map(len, ran.out.splitlines())) <= 80
     assert all(name in ran.out for name in functions.dialects())
     assert "\n  fuse " in isorun("--help").out
+
+
+def test_fp16_is_written(isorun: Isorun, bert: Path, tmp_path: Path) -> None:
+    output = tmp_path / "half.onnx"
+    ran = isorun("fuse", bert, "-o", output, "--precision", "fp16", "--padding", "remove")
+    assert ran.code == 0
+    assert "the fused form, padding removed, fp16" in ran.out
+    described = isorun("inspect", output, "--json").json
+    assert set(described["parameters_by_precision"]) == {"fp16", "int64"}
+    assert [spec["type"] for spec in described["outputs"]] == ["tensor(float)"] * 2
+
+
+def test_what_stays_in_fp32_is_listed_with_the_reason(isorun: Isorun, tmp_path: Path) -> None:
+    text = """<ir_version: 10, opset_import: ["" : 17]> g (float[N,2] x) => (float[N,2] y)
+        <float[2,2] w = {1, 2, 3, 100000}, float[2,2] v = {1, 2, 3, 4}> { h = MatMul (x, v) y = MatMul (h, w) }"""
+    model = tmp_path / "m.onnx"
+    onnx.save(onnx.parser.parse_model(text), model)
+    ran = isorun("fuse", model, "-o", tmp_path / "half.onnx", "--precision", "fp16", "--json")
+    (kept,) = ran.json["written"]["notes"]["fp16"]["kept"]
+    assert kept["operator"] == "MatMul"
+    assert kept["reason"] == "its constant 'w' has values up to 1e+05, and fp16 ends at 65504"
+    assert "Not in fp16" in isorun("fuse", model, "-o", tmp_path / "half.onnx", "--precision", "fp16").out
+
+
+def test_there_is_no_such_precision(isorun: Isorun, bert: Path, tmp_path: Path) -> None:
+    ran = isorun("fuse", bert, "-o", tmp_path / "half.onnx", "--precision", "fp61")
+    assert ran.code == 2
+    assert "did you mean 'fp16'" in ran.err

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from isorun.testing.parity import DEFAULT_TOLERANCES, Parity, Tolerance, compare, token_level_outputs
@@ -52,6 +54,7 @@ def test_zeros_fail_at_any_scale(seed: int, scale: float, precision: str) -> Non
 def test_a_scaled_output_fails_though_its_cosine_is_perfect(
     seed: int, scale: float, precision: str, factor: float
 ) -> None:
+    assume(abs(factor - 1) > DEFAULT_TOLERANCES[precision].rms)
     reference = hidden(seed, scale)
     parity = judge(factor * reference, reference, precision)
     assert parity.verdict == "fail"
@@ -68,6 +71,81 @@ def test_two_swapped_rows_fail(seed: int, scale: float, precision: str) -> None:
     cosine = parity.outputs[0].cosine
     assert cosine is not None
     assert cosine < DEFAULT_TOLERANCES[precision].cosine
+
+
+NARROWING = sorted(DEFAULT_TOLERANCES, key=lambda each: DEFAULT_TOLERANCES[each].rms)
+
+
+def test_each_precision_allows_more_than_the_one_before() -> None:
+    assert NARROWING == ["fp64", "fp32", "fp16", "bf16", "int8"]
+    for one, other in pairwise(NARROWING):
+        narrow, wide = DEFAULT_TOLERANCES[one], DEFAULT_TOLERANCES[other]
+        assert narrow.max_rel < wide.max_rel
+        assert narrow.cosine > wide.cosine
+        assert (narrow.argmax or 0) > (wide.argmax or 0)
+
+
+class TestAPlantedErrorFailsOneLimitAlone:
+    """For each precision and each of its limits, an error that only that limit sees."""
+
+    @staticmethod
+    def reference() -> np.ndarray:
+        """Rows of size 1 whose greatest two elements are nearly equal."""
+        made = np.random.default_rng(0).standard_normal((64, 512))
+        made /= np.sqrt(np.mean(np.square(made)))
+        order = np.argsort(made, axis=1)
+        rows = np.arange(64)
+        made[rows, order[:, -1]] = made[rows, order[:, -2]] * (1 + 1e-9)
+        return made
+
+    @pytest.mark.parametrize("precision", NARROWING)
+    def test_one_element(self, precision: str) -> None:
+        reference, limit = self.reference(), DEFAULT_TOLERANCES[precision]
+        output = reference.copy()
+        place = np.unravel_index(np.argmin(np.abs(reference)), reference.shape)
+        output[place] += limit.max_rel * 1.05
+        (reason,) = judge(output, reference, precision).reasons
+        assert reason.startswith("y: max_rel is")
+
+    @pytest.mark.parametrize("precision", NARROWING)
+    def test_all_elements_a_little(self, precision: str) -> None:
+        reference, limit = self.reference(), DEFAULT_TOLERANCES[precision]
+        (reason,) = judge(reference * (1 + limit.rms * 1.05), reference, precision).reasons
+        assert reason.startswith("y: rms is")
+
+    @pytest.mark.parametrize("precision", NARROWING)
+    def test_the_direction_of_one_row(self, precision: str) -> None:
+        reference, limit = self.reference(), DEFAULT_TOLERANCES[precision]
+        output, across = reference.copy(), np.random.default_rng(1).choice([-1.0, 1.0], 512)
+        across -= (across @ reference[3]) / (reference[3] @ reference[3]) * reference[3]
+        angle = np.arccos(limit.cosine) * 1.05
+        output[3] += np.tan(angle) * across * np.linalg.norm(reference[3]) / np.linalg.norm(across)
+        output[3] *= np.linalg.norm(reference[3]) / np.linalg.norm(output[3])
+        reasons = judge(output, reference, precision).reasons
+        assert any(reason.startswith("y: cosine is") for reason in reasons)
+        assert len(reasons) == 1 or precision == "fp64"  # so small an angle is an error that the others see too
+
+    @pytest.mark.parametrize("precision", NARROWING)
+    def test_the_greatest_of_many_rows(self, precision: str) -> None:
+        reference = self.reference()
+        output = reference.copy()
+        order = np.argsort(reference, axis=1)
+        rows = np.arange(64)
+        output[rows, order[:, -1]], output[rows, order[:, -2]] = (
+            reference[rows, order[:, -2]],
+            reference[rows, order[:, -1]],
+        )
+        (reason,) = judge(output, reference, precision).reasons
+        assert reason.startswith("y: argmax is 0, below")
+
+
+def test_one_row_may_have_another_greatest_element_and_two_may_not() -> None:
+    reference = np.tile([1.0, 1.0 + 1e-9], (10, 1))
+    limits = Tolerance(max_rel=0.1, rms=0.1, cosine=0.9, argmax=0.99)
+    for wrong, verdict in ((0, "pass"), (1, "pass"), (2, "fail")):
+        output = reference.copy()
+        output[:wrong] = output[:wrong, ::-1]
+        assert compare({"y": output}, {"y": reference}, None, limits).verdict == verdict
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
