@@ -15,7 +15,7 @@ import numpy as np
 
 from isorun import Session
 from isorun.errors import BackendFailed
-from isorun.testing.parity import Tolerance
+from isorun.parity import Tolerance
 from isorun_matrix import child, feeds, parity, stats
 from isorun_matrix.measure import latencies, peak_resident_mib, resident_mib, warm_up
 from isorun_matrix.reference import FEEDS

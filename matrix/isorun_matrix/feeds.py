@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from isorun.cache import write_atomically
 from isorun.errors import InvalidFeeds, InvalidModel
-from isorun.testing.feeds import MASK_INPUT, MASKS, lognormal_lengths, random_feeds, right_padded
+from isorun.samples import MASK_INPUT, MASKS, lognormal_lengths, random_feeds, right_padded
 from isorun.types import TensorSpec
 
 Arrays = dict[str, np.ndarray]

@@ -14,7 +14,7 @@ from typing import Any
 
 from isorun import registry
 from isorun.errors import BackendUnavailable
-from isorun.testing.parity import Tolerance
+from isorun.parity import Tolerance
 from isorun_matrix.spec import Model, Shape, Spec
 
 _PREPARE_SECONDS = 3600.0

@@ -7,7 +7,7 @@ from typing import Any
 
 from isorun import Session
 from isorun.errors import UnsupportedModel
-from isorun.testing.parity import token_level_outputs
+from isorun.parity import token_level_outputs
 from isorun_matrix import child, feeds
 
 FEEDS = "feeds.npz"

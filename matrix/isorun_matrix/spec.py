@@ -27,8 +27,8 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from isorun.testing.feeds import MASKS
-from isorun.testing.parity import DEFAULT_TOLERANCES, Tolerance
+from isorun.parity import DEFAULT_TOLERANCES, Tolerance
+from isorun.samples import MASKS
 
 Name = Annotated[
     str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="letters, digits, dots, dashes, underscores")
@@ -244,7 +244,7 @@ def _or_string(schema: JsonSchemaValue, pattern: str | None) -> JsonSchemaValue:
 
 
 class Limits(Strict):
-    """Limits of parity; what is left out keeps the default of its precision. See ``isorun.testing.parity``."""
+    """Limits of parity; what is left out keeps the default of its precision. See ``isorun.parity``."""
 
     max_rel: float | None = Field(default=None, ge=0, lt=1)
     rms: float | None = Field(default=None, ge=0, lt=1)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from isorun.errors import SpecError
-from isorun.testing.parity import DEFAULT_TOLERANCES
+from isorun.parity import DEFAULT_TOLERANCES
 from isorun_matrix import specfile
 from isorun_matrix.spec import Lognormal, Spec
 

@@ -13,8 +13,8 @@ from isorun.cache import Cache
 from isorun.cli import console, models
 from isorun.cli.run import backend_names
 from isorun.errors import IsorunError, ParityError, did_you_mean
-from isorun.testing.feeds import MASK_INPUT, MASKS, random_feeds
-from isorun.testing.parity import DEFAULT_TOLERANCES, Parity, compare, token_level_outputs
+from isorun.parity import DEFAULT_TOLERANCES, Parity, compare, token_level_outputs
+from isorun.samples import MASK_INPUT, MASKS, random_feeds
 from isorun.types import TensorSpec
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)

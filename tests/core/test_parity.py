@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from isorun.testing.parity import DEFAULT_TOLERANCES, Parity, Tolerance, compare, token_level_outputs
+from isorun.parity import DEFAULT_TOLERANCES, Parity, Tolerance, compare, token_level_outputs
 from isorun.types import TensorSpec
 
 scales = st.floats(1e-30, 1e30)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isorun.errors import InvalidFeeds
-from isorun.testing.feeds import MASKS, lognormal_lengths, random_feeds, resolve_shape, right_padded
+from isorun.samples import MASKS, lognormal_lengths, random_feeds, resolve_shape, right_padded
 from isorun.types import TensorSpec
 
 BERT = [
