@@ -21,7 +21,6 @@ from isorun.types import Capabilities, CompileConfig, Feeds, LoweredModel, Runti
 if TYPE_CHECKING:
     import openvino
 
-_HINTS = {"fp32": "f32", "bf16": "bf16"}
 _REPORTED = {"f32": "fp32", "bf16": "bf16", "f16": "fp16", "i8": "int8", "u8": "int8"}
 _PRODUCTS = ("FullyConnected", "MatMul", "Convolution")
 _BOOKKEEPING = ("Const", "Input", "Output")
@@ -32,13 +31,15 @@ _OURS = ("INFERENCE_PRECISION_HINT", "INFERENCE_NUM_THREADS", "DEVICE_ID")
 
 
 class OpenVINO(Backend):
-    """OpenVINO on the CPU, in fp32 or, where the processor has it, bf16."""
+    """OpenVINO on the CPU, in fp32, int8 or, where the processor has it, bf16. What int8 leaves in floating point is
+    bf16 where the processor has that, too."""
 
     capabilities = Capabilities(
         # OpenVINO fuses the plain operators itself. Around opset 23's Attention it keeps a guard against NaN, which
         # costs 2 to 4 % (2026.4.1, bert-3l).
         dialects=("primitive", "onnx"),
-        precisions=("fp32", "bf16"),
+        precisions=("fp32", "bf16", "int8"),
+        typed=("int8",),
         refused={"fp16": "asked for it, OpenVINO sets itself to bf16 on a processor without fp16 arithmetic"},
         options={"properties": "a mapping of OpenVINO's own properties for the device, such as PERFORMANCE_HINT"},
         sets_threads=True,
@@ -53,19 +54,21 @@ class OpenVINO(Backend):
         import openvino
 
         core = openvino.Core()
+        has_bf16 = "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+        if config.precision == "bf16" and not has_bf16:
+            raise BackendUnavailable(self.name, "this processor has no bf16 arithmetic", "Ask for precision='fp32'.")
+        hint = "bf16" if config.precision != "fp32" and has_bf16 else "f32"
         properties = {
             "PERFORMANCE_HINT": "LATENCY",
             **_properties(self.name, core, config.options),
-            "INFERENCE_PRECISION_HINT": _HINTS[config.precision],
+            "INFERENCE_PRECISION_HINT": hint,
             "INFERENCE_NUM_THREADS": config.threads,
         }
-        if config.precision == "bf16" and "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
-            raise BackendUnavailable(self.name, "this processor has no bf16 arithmetic", "Ask for precision='fp32'.")
         with runtime_errors(f"{self.name} cannot load {model.path}", partial(_recognise, self.name, model)):
             compiled = core.compile_model(core.read_model(model.path), "CPU", properties)
-            hint = compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
-        if hint != _HINTS[config.precision]:
-            raise BackendFailed(f"{self.name} was asked for {config.precision} and set itself to {hint}")
+            took = compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
+        if took != hint:
+            raise BackendFailed(f"{self.name} was asked for {hint} and set itself to {took}")
         return OpenVINOExecutable(self.name, compiled, model)
 
 

@@ -54,6 +54,21 @@ class Padding:
     refusal: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Quantized:
+    """The table of a model's dense layers in 8 bits, as :mod:`isorun.calibration` makes it.
+
+    Attributes:
+        key: what names it.
+        folder: where :func:`isorun.graph.precision.int8.load` finds it.
+        note: what it came from, as plain data for provenance.
+    """
+
+    key: str
+    folder: Path
+    note: Mapping[str, Any]
+
+
 def open_model(model: str | os.PathLike[str] | bytes | onnx.ModelProto, cache: Cache) -> ModelSource:
     """Find a model and name it.
 
@@ -83,7 +98,13 @@ def open_model(model: str | os.PathLike[str] | bytes | onnx.ModelProto, cache: C
 
 
 def lower(
-    source: ModelSource, dialects: tuple[str, ...], cache: Cache, *, packed: bool = False, precision: str = "fp32"
+    source: ModelSource,
+    dialects: tuple[str, ...],
+    cache: Cache,
+    *,
+    packed: bool = False,
+    precision: str = "fp32",
+    quantized: Quantized | None = None,
 ) -> LoweredModel:
     """The model in the first of a backend's dialects that it can be brought to.
 
@@ -96,26 +117,28 @@ def lower(
         cache: where lowered models are kept.
         packed: whether to remove the work that padding costs (:mod:`isorun.graph.padding`).
         precision: what to write the graph in (:mod:`isorun.graph.precision`); with ``fp32`` types stay as they are.
+        quantized: the table that ``int8`` takes.
 
     Raises:
         UnsupportedModel: it was given in the fused form, and none of the dialects can express it; or its padding
             cannot be removed; or it cannot be written in the precision.
         InvalidModel: it cannot be read.
     """
-    info, as_it_is, described = _inspect(source, cache)
-    if packed and (refusal := padding(source, cache).refusal):
-        raise UnsupportedModel(refusal)
+    known, described = _inspect(source, cache)
+    info = known.info
+    if packed and known.padding.refusal:
+        raise UnsupportedModel(known.padding.refusal)
     if not info.fused:
         if precision != _AS_IT_IS:
-            return _lower(source, None, info, cache, packed=False, precision=precision)
+            return _lower(source, None, info, cache, packed=False, precision=precision, quantized=quantized)
         return LoweredModel(source.path, _PLAIN, source.fingerprint, info, described)
     refusals = []
     for dialect in dialects:
         try:
-            return _lower(source, dialect, info, cache, packed=packed, precision=precision)
+            return _lower(source, dialect, info, cache, packed=packed, precision=precision, quantized=quantized)
         except UnsupportedModel as error:
             refusals.append(error)
-    if as_it_is and not packed and precision == _AS_IT_IS:
+    if known.as_it_is and not packed and precision == _AS_IT_IS:
         return LoweredModel(source.path, _PLAIN, source.fingerprint, replace(info, fused={}), described)
     raise UnsupportedModel(
         "; ".join(dict.fromkeys(map(str, refusals))) or "The backend reads no dialect of the fused graph",
@@ -125,42 +148,61 @@ def lower(
 
 def inspect(source: ModelSource, cache: Cache) -> tuple[ModelInfo, bool]:
     """What is known of a model in its fused form, and whether it was known already."""
-    info, _, found = _inspect(source, cache)
-    return info, found
-
-
-def _inspect(source: ModelSource, cache: Cache) -> tuple[ModelInfo, bool, bool]:
-    """What is known of a model, whether a runtime can read it as it is, and whether all this was known already."""
-
-    def make(_: Path) -> dict[str, Any]:
-        from isorun.graph import describe, fuse
-
-        model, fused_here = fuse.read(source.path)
-        return {"info": asdict(describe.describe(model)), "as_it_is": fused_here}
-
-    entry = cache.get_or_make("models", _key(source.fingerprint), make)
-    return _info(entry.meta["info"]), entry.meta["as_it_is"], entry.found
+    known, found = _inspect(source, cache)
+    return known.info, found
 
 
 def padding(source: ModelSource, cache: Cache) -> Padding:
     """Whether the work that padding costs can be removed from a model."""
+    return _inspect(source, cache)[0].padding
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What one reading of a model tells.
+
+    Attributes:
+        info: of its fused form, where it is an encoder.
+        as_it_is: whether a runtime can read the file as it was given.
+        padding: what can be done about its padding.
+    """
+
+    info: ModelInfo
+    as_it_is: bool
+    padding: Padding
+
+
+def _inspect(source: ModelSource, cache: Cache) -> tuple[_Known, bool]:
+    """What is known of a model, and whether it was known already."""
 
     def make(_: Path) -> dict[str, Any]:
-        from isorun.graph import fuse
+        from isorun.graph import describe, fuse
         from isorun.graph import padding as removal
 
+        model, fused_here = fuse.read(source.path)
+        info = asdict(describe.describe(model))
         try:
-            known = removal.remove(fuse.read(source.path)[0])
-            return asdict(Padding(known.mask, known.token_outputs))
+            removed = removal.remove(model)
+            found = Padding(removed.mask, removed.token_outputs)
         except UnsupportedModel as error:
-            return asdict(Padding(None, refusal=str(error)))
+            found = Padding(None, refusal=str(error))
+        return {"info": info, "as_it_is": fused_here, "padding": asdict(found)}
 
-    meta = cache.get_or_make("padding", _key(source.fingerprint), make).meta
-    return Padding(meta["mask"], tuple(meta["token_outputs"]), meta["refusal"])
+    entry = cache.get_or_make("models", _key(source.fingerprint), make)
+    about = entry.meta["padding"]
+    found = Padding(about["mask"], tuple(about["token_outputs"]), about["refusal"])
+    return _Known(_info(entry.meta["info"]), entry.meta["as_it_is"], found), entry.found
 
 
 def _lower(
-    source: ModelSource, dialect: str | None, info: ModelInfo, cache: Cache, *, packed: bool, precision: str
+    source: ModelSource,
+    dialect: str | None,
+    info: ModelInfo,
+    cache: Cache,
+    *,
+    packed: bool,
+    precision: str,
+    quantized: Quantized | None,
 ) -> LoweredModel:
     """Padding removed, written in a precision, lowered to a dialect: as asked, in this order."""
 
@@ -169,17 +211,24 @@ def _lower(
         from isorun.graph import lower as lowering
         from isorun.graph import padding as removal
         from isorun.graph import precision as precisions
+        from isorun.graph.precision import int8
 
         graph, _ = fuse.read(source.path)
         if packed:
             removal.remove(graph)
-        notes = precisions.write(graph, precision) if precision != _AS_IT_IS else {}
+        if quantized:
+            int8.quantize(graph, int8.load(quantized.folder))
+            notes = {"int8": dict(quantized.note)}
+        else:
+            notes = precisions.write(graph, precision) if precision != _AS_IT_IS else {}
         lowered = graph if dialect is None else lowering.lower(graph, dialect)
         lowered.metadata_props.clear()  # the session answers from the model as given; a tokenizer is no runtime's
         files.write(lowered, folder / _FILE, beside_above=0)
         return {"opset": lowered.graph.opset_imports[""], "notes": notes}
 
     parts = [dialect or _PLAIN, *(["packed"] if packed else []), *([precision] if precision != _AS_IT_IS else [])]
+    if quantized:
+        parts.append(quantized.key)
     entry = cache.get_or_make("lowered", _key(source.fingerprint, *parts), make)
     notes = entry.meta["notes"]
     return LoweredModel(entry.folder / _FILE, dialect or _PLAIN, source.fingerprint, info, entry.found, notes)

@@ -36,9 +36,18 @@ def check(padding: str) -> None:
 
 
 def compile_model(
-    backend: Backend, source: models.ModelSource, config: CompileConfig, padding: str, cache: Cache
+    backend: Backend,
+    source: models.ModelSource,
+    config: CompileConfig,
+    padding: str,
+    cache: Cache,
+    quantized: models.Quantized | None = None,
 ) -> tuple[LoweredModel, Executable]:
     """Lower a model for a backend and compile it, with its padding kept, removed, or either as a batch needs.
+
+    Args:
+        backend, source, config, padding, cache: as for a session.
+        quantized: the table that the precision ``int8`` takes.
 
     Raises:
         UnsupportedModel: padding is to be removed and the graph does not allow it, or the backend has no
@@ -49,13 +58,13 @@ def compile_model(
     typed = config.precision if config.precision in backend.capabilities.typed else "fp32"
 
     def packed() -> tuple[LoweredModel, Executable]:
-        lowered = models.lower(source, dialects, cache, packed=True, precision=typed)
+        lowered = models.lower(source, dialects, cache, packed=True, precision=typed, quantized=quantized)
         return lowered, backend.compile(lowered, config)
 
     if padding == "remove":
         lowered, executable = packed()
         return lowered, Noted(executable, {"asked": padding, "removed": "always"})
-    lowered = models.lower(source, dialects, cache, precision=typed)
+    lowered = models.lower(source, dialects, cache, precision=typed, quantized=quantized)
     executable = backend.compile(lowered, config)
     if padding == "keep" or not lowered.info.fused:
         return lowered, executable

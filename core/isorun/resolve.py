@@ -23,6 +23,7 @@ class Wishes(NamedTuple):
     padding: str
     threads: int | None
     options: Mapping[str, Any]
+    calibration: Sequence[Any] | None = None
 
 
 class Resolved(NamedTuple):
@@ -95,7 +96,12 @@ def _compile(
 ) -> tuple[Backend, LoweredModel, CompileConfig, Executable]:
     backend = registry.get(name)
     config = _config(backend, wishes)
-    model, executable = paddings.compile_model(backend, source, config, wishes.padding, cache)
+    quantized = None
+    if config.precision == "int8":
+        from isorun import calibration
+
+        quantized = calibration.calibrate(backend, source, config, wishes.calibration, cache)
+    model, executable = paddings.compile_model(backend, source, config, wishes.padding, cache, quantized)
     return backend, model, config, executable
 
 

@@ -59,6 +59,9 @@ class Session:
         threads: how many threads a run may use; ``None`` for the cores that this process may use
             (CPU affinity and cgroup quota). A backend whose threads cannot be set refuses a number.
         options: the backend's own settings; ``isorun backends`` lists them.
+        calibration: what ``precision="int8"`` is made to suit: feeds as :meth:`run` takes them, or texts for the
+            tokenizer beside the model. ``None`` for the sentences that come with isorun or, where there is no
+            tokenizer, random tokens (with a :class:`isorun.calibration.CalibrationWarning`).
         cache_dir: where lowered models are kept; ``None`` for ``$ISORUN_CACHE_DIR`` or the user's cache folder.
 
     Raises:
@@ -80,6 +83,7 @@ class Session:
         padding: str = "auto",
         threads: int | None = None,
         options: Mapping[str, Any] | None = None,
+        calibration: Iterable[Feeds] | Iterable[str] | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         if threads is not None and threads < 1:
@@ -87,7 +91,8 @@ class Session:
         paddings.check(padding)
         cache = Cache(cache_dir)
         source = models.open_model(model, cache)
-        wishes = Wishes(device, precision, padding, threads, dict(options or {}))
+        samples = None if calibration is None else list(calibration)
+        wishes = Wishes(device, precision, padding, threads, dict(options or {}), samples)
         self._resolved = resolve(source, backend, wishes, cache)
         self._backend, self._model, _, self._executable, _ = self._resolved
         capabilities = self._backend.capabilities

@@ -1,4 +1,4 @@
-"""The real all-MiniLM-L6-v2, fetched once for all processes of a test run."""
+"""What tests of the core share: the real all-MiniLM-L6-v2, fetched once for all processes of a run; a tokenizer."""
 
 from __future__ import annotations
 
@@ -36,3 +36,22 @@ def minilm(minilm_cache: Cache) -> Path:
 def minilm_model(minilm: Path, minilm_cache: Cache) -> Path:
     """Its fused graph, with the tokenizer beside it. Read it only."""
     return checkpoint.build_cached(minilm, minilm_cache)
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tokenizer of whole words, saved with settings that a reader has to ignore: padding and truncation."""
+    from tokenizers import Tokenizer as Library
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+    from tokenizers.processors import BertProcessing
+
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "man", "eats", "bread"]
+    made = Library(WordLevel({word: number for number, word in enumerate(words)}, unk_token="[UNK]"))
+    made.pre_tokenizer = Whitespace()
+    made.post_processor = BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    made.enable_padding(length=16)
+    made.enable_truncation(4)
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    made.save(str(path))
+    return path

@@ -14,30 +14,11 @@ from hypothesis.extra import numpy as arrays
 from isorun.errors import InvalidFeeds, InvalidModel, IsorunError
 from isorun.text import Tokenizer, TruncationWarning, cosine_matrix, mean_pool
 
-_WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "man", "eats", "bread"]
-_PAD, _UNKNOWN, _CLS, _SEP, _A, _MAN, _EATS, _BREAD = range(len(_WORDS))
+_PAD, _UNKNOWN, _CLS, _SEP, _A, _MAN, _EATS, _BREAD = range(8)
 
 
-@pytest.fixture(scope="session")
-def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tokenizer of whole words, saved with settings that a reader has to ignore: padding and truncation."""
-    from tokenizers import Tokenizer as Library
-    from tokenizers.models import WordLevel
-    from tokenizers.pre_tokenizers import Whitespace
-    from tokenizers.processors import BertProcessing
-
-    made = Library(WordLevel({word: number for number, word in enumerate(_WORDS)}, unk_token="[UNK]"))
-    made.pre_tokenizer = Whitespace()
-    made.post_processor = BertProcessing(("[SEP]", _SEP), ("[CLS]", _CLS))
-    made.enable_padding(length=16)
-    made.enable_truncation(4)
-    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
-    made.save(str(path))
-    return path
-
-
-def test_a_batch_is_padded_on_the_right_to_its_longest_text(file: Path) -> None:
-    encoded = Tokenizer(file).encode(["a man eats bread", "man"])
+def test_a_batch_is_padded_on_the_right_to_its_longest_text(tokenizer: Path) -> None:
+    encoded = Tokenizer(tokenizer).encode(["a man eats bread", "man"])
     np.testing.assert_array_equal(
         encoded["input_ids"], [[_CLS, _A, _MAN, _EATS, _BREAD, _SEP], [_CLS, _MAN, _SEP, _PAD, _PAD, _PAD]]
     )
@@ -46,21 +27,21 @@ def test_a_batch_is_padded_on_the_right_to_its_longest_text(file: Path) -> None:
     assert {array.dtype for array in encoded.values()} == {np.dtype(np.int64)}
 
 
-def test_a_pair_has_two_kinds_of_token(file: Path) -> None:
-    encoded = Tokenizer(file).encode([("a man", "eats"), "bread"])
+def test_a_pair_has_two_kinds_of_token(tokenizer: Path) -> None:
+    encoded = Tokenizer(tokenizer).encode([("a man", "eats"), "bread"])
     np.testing.assert_array_equal(encoded["input_ids"][0], [_CLS, _A, _MAN, _SEP, _EATS, _SEP])
     np.testing.assert_array_equal(encoded["token_type_ids"], [[0, 0, 0, 0, 1, 1], [0] * 6])
 
 
-def test_a_length_pads_and_cuts(file: Path) -> None:
-    assert Tokenizer(file).encode(["man"], length=9)["input_ids"].shape == (1, 9)
+def test_a_length_pads_and_cuts(tokenizer: Path) -> None:
+    assert Tokenizer(tokenizer).encode(["man"], length=9)["input_ids"].shape == (1, 9)
     with pytest.warns(TruncationWarning, match=r"Cut to 3 tokens.*: text 1 \(6\)"):
-        encoded = Tokenizer(file).encode(["man", "a man eats bread"], length=3)
+        encoded = Tokenizer(tokenizer).encode(["man", "a man eats bread"], length=3)
     np.testing.assert_array_equal(encoded["input_ids"], [[_CLS, _MAN, _SEP], [_CLS, _A, _SEP]])
 
 
-def test_the_models_limit_cuts_and_says_so(file: Path) -> None:
-    tokenizer = Tokenizer(file, limit=5)
+def test_the_models_limit_cuts_and_says_so(tokenizer: Path) -> None:
+    tokenizer = Tokenizer(tokenizer, limit=5)
     with pytest.warns(TruncationWarning, match=r"text 0 \(8\), text 2 \(6\)"):
         encoded = tokenizer.encode(["a man eats a man eats", "man", "a man eats bread"])
     assert encoded["input_ids"].shape == (3, 5)
@@ -79,22 +60,22 @@ def test_the_models_limit_cuts_and_says_so(file: Path) -> None:
         (["a"], 2, "leaves no room"),
     ],
 )
-def test_what_cannot_be_encoded_is_refused(file: Path, texts: list[str], length: int | None, message: str) -> None:
+def test_what_cannot_be_encoded_is_refused(tokenizer: Path, texts: list[str], length: int | None, message: str) -> None:
     with pytest.raises(InvalidFeeds, match=message):
-        Tokenizer(file, limit=5).encode(texts, length)
+        Tokenizer(tokenizer, limit=5).encode(texts, length)
 
 
 @pytest.mark.parametrize("place", ["m.tokenizer.json", "tokenizer.json", "../tokenizer.json"])
-def test_the_tokenizer_is_found_beside_a_model(file: Path, tmp_path: Path, place: str) -> None:
+def test_the_tokenizer_is_found_beside_a_model(tokenizer: Path, tmp_path: Path, place: str) -> None:
     folder = tmp_path / "onnx"
     folder.mkdir()
-    (folder / place).write_bytes(file.read_bytes())
+    (folder / place).write_bytes(tokenizer.read_bytes())
     assert Tokenizer.beside(folder / "m.onnx").path.samefile(folder / place)
 
 
-def test_the_models_own_tokenizer_comes_before_the_folders(file: Path, tmp_path: Path) -> None:
+def test_the_models_own_tokenizer_comes_before_the_folders(tokenizer: Path, tmp_path: Path) -> None:
     for name in ("m.tokenizer.json", "tokenizer.json"):
-        (tmp_path / name).write_bytes(file.read_bytes())
+        (tmp_path / name).write_bytes(tokenizer.read_bytes())
     assert Tokenizer.beside(tmp_path / "m.onnx").path.name == "m.tokenizer.json"
     assert Tokenizer.beside(tmp_path).path.name == "tokenizer.json"
 
@@ -113,10 +94,10 @@ def test_a_damaged_tokenizer_is_named(tmp_path: Path) -> None:
         Tokenizer(tmp_path / "other.json")
 
 
-def test_without_the_package_the_message_says_what_to_install(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_the_message_says_what_to_install(tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(IsorunError, match=r"pip install 'isorun\[graph\]'"):
-        Tokenizer(file)
+        Tokenizer(tokenizer)
 
 
 def test_tokenizers_is_imported_only_when_used() -> None:

@@ -22,7 +22,8 @@ class OrtCpu(Backend):
 
     capabilities = Capabilities(
         dialects=("com.microsoft", "onnx", "primitive"),
-        precisions=("fp32",),
+        precisions=("fp32", "int8"),
+        typed=("int8",),
         refused={
             "fp16": "the CPU provider has no matrix products in it, and computes such a graph's in fp32, between casts",
             "bf16": "the CPU provider has no matrix products in it, and refuses such a graph",

@@ -87,13 +87,19 @@ def carry(model: ir.Model) -> None:
     for identifier in [each for each in model.functions if each[0] == DOMAIN]:
         del model.functions[identifier]
     bodies = functions(BODIES, half=is_half(model))
-    pending = [node.op_type for node in model.graph if is_fused(node)]
-    while pending:
-        body = bodies[pending.pop()]
+
+    def put(kind: str) -> None:
+        body = bodies[kind]
         if body.identifier() not in model.functions:
+            for node in body:
+                if is_fused(node):
+                    put(node.op_type)  # first: ONNX's evaluator reads functions in their order
             _opset.move(body, model.graph.opset_imports[""])
             model.functions[body.identifier()] = body
-            pending.extend(node.op_type for node in body if is_fused(node))
+
+    for node in model.graph:
+        if is_fused(node):
+            put(node.op_type)
     model.graph.opset_imports[DOMAIN] = DOMAIN_VERSION
 
 

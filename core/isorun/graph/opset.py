@@ -16,6 +16,7 @@ from isorun.errors import UnsupportedModel
 _UNCHANGED = frozenset(
     (
         *("Add", "And", "Cast", "CastLike", "Clip", "Concat", "Constant", "ConstantOfShape", "Cos", "CumSum", "Div"),
+        *("DequantizeLinear", "QuantizeLinear"),
         *("Dropout", "Equal", "Erf", "Expand", "EyeLike", "Flatten", "Gather", "GatherElements", "GatherND", "Gemm"),
         *("GlobalAveragePool", "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "If", "IsInf", "IsNaN"),
         *("LeakyRelu", "LessOrEqual", "Loop", "MatMul", "Mul", "Neg", "NonZero", "Not", "Or", "Pow", "Range", "Relu"),

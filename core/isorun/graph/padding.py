@@ -28,8 +28,12 @@ import onnx_ir as ir
 from isorun.errors import UnsupportedModel
 from isorun.graph import functions, tokens
 
-_PLACES = ("attends", "kept", "rows", "longer", "longer_mask", "shorter", "shorter_mask", "back")
-_QKV = ("query", "key", "value")
+_GROUPS = ("first", "second", "third")
+_OF_GROUP = ("", "_mask", "_positions", "_rows")
+_PLACES = (
+    *("attends", "kept", "rows", "begin", "number", "length"),
+    *(f"{group}{what}" for group in _GROUPS for what in _OF_GROUP),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,39 +121,27 @@ class _Removal:
         self._pack(node.outputs[0], 3)
 
     def _attend(self, node: ir.Node) -> None:
-        """The product with Q, K and V over tokens, the attention core over the rows of each half."""
-        hidden, _, weight, bias, *rest = node.inputs
+        """The product with Q, K and V over tokens, the attention core over each group of rows."""
+        hidden, _, weight, bias, *on_scores = node.inputs
         name = _name(node)
-        if rest:
-            raise UnsupportedModel(f"Padding cannot be removed: {name} has a bias on its scores")
         if hidden not in self._packed:
             raise UnsupportedModel(
                 f"Padding cannot be removed: {name} does not read what an EmbedLayerNormalization began"
             )
         product = self._node("MatMul", f"{name}.product", [hidden, weight])
-        biased = self._node("Add", f"{name}.biased", [product, bias])
-        # A token's Q, K and V lie side by side: as rows of one table they are its rows 3 t, 3 t + 1, 3 t + 2.
-        width = self._ints((-1, _columns(weight, name) // 3))
-        table = self._node("Reshape", f"{name}.table", [biased, width])
-        halves = [self._core(f"{name}.{half}", half, table, node, width) for half in ("longer", "shorter")]
-        context = self._node("Concat", f"{name}.context", halves, axis=0)
-        packed = self._node("Gather", f"{name}.packed", [context, self._places["back"]], axis=0)
+        qkv = self._node("Add", f"{name}.biased", [product, bias])
+        places = [self._places[f"{group}{what}"] for group in _GROUPS for what in ("", "_mask")]
+        back = [self._places[what] for what in ("begin", "number", "length")]
+        biases = [self._once(group, value) for value in on_scores if value is not None for group in _GROUPS]
+        attributes = {"mask_filter_value": functions.LOWEST, **{key: a.value for key, a in node.attributes.items()}}
+        kind = "BiasedPackedAttention" if biases else "PackedAttention"
+        inputs = [qkv, *places, *back, *biases]
+        packed = self._node(kind, f"{name}.packed", inputs, domain=functions.DOMAIN, **attributes)
         if node.op_type == "GuardedSelfAttention":  # a row without any key gives zeros
             factor = self._node("CastLike", f"{name}.guard", [self._once("guard", self._mask), packed])
             packed = self._node("Mul", f"{name}.guarded", [packed, factor])
         self._pack(packed, 3)
         self._replace(node, packed)
-
-    def _core(self, name: str, half: str, table: ir.Value, node: ir.Node, width: ir.Value) -> ir.Value:
-        """Tokens' Q, K and V (3 T, H) -> the attention of a half's rows, (h L, H)."""
-        parts = [
-            self._node("Gather", f"{name}.{part}", [table, self._once(part, self._places[half])], axis=0)
-            for part in _QKV
-        ]
-        inputs = [*parts, self._places[f"{half}_mask"]]
-        attributes = {"mask_filter_value": functions.LOWEST, **{key: a.value for key, a in node.attributes.items()}}
-        core = self._node("AttentionCore", f"{name}.core", inputs, domain=functions.DOMAIN, **attributes)
-        return self._node("Reshape", f"{name}.flat", [core, width])
 
     def _take(self, node: ir.Node) -> None:
         """A node that reads packed values: leave it, have it read single tokens, or give it rows again."""
@@ -216,9 +208,9 @@ class _Removal:
                 real = self._node("Unsqueeze", f"{name}.real", [real, self._ints(tuple(range(2, rank)))])
             zero = self._node("CastLike", f"{name}.zero", [self._ints(0), value])
             return self._node("Where", name, [real, rows, zero])
-        if what == "query":  # a token's row in the table of all three
-            return self._node("Mul", name, [value, self._ints(3)])
-        return self._node("Add", name, [self._once("query", value), self._ints(_QKV.index(what))])
+        # the bias on the scores of a group
+        places = [self._places[f"{what}_rows"], self._places[f"{what}_positions"]]
+        return self._node("PackedBias", name, [value, *places], domain=functions.DOMAIN)
 
     def _replace(self, node: ir.Node, value: ir.Value) -> None:
         """Put a value in the place of a node's only output."""
@@ -259,14 +251,6 @@ def _key_mask(graph: ir.Graph) -> ir.Value:
     if masks or mask is None:
         raise UnsupportedModel("Padding cannot be removed: not all layers have the same key mask")
     return mask
-
-
-def _columns(weight: ir.Value | None, name: str) -> int:
-    """The width of a dense layer's output."""
-    tensor = tokens.constant(weight)
-    if tensor is None:
-        raise UnsupportedModel(f"Padding cannot be removed: the weights of {name} are not constants")
-    return int(tensor.shape[1])  # type: ignore[arg-type]  # a tensor's dimensions are numbers
 
 
 def _name(node: ir.Node) -> str:

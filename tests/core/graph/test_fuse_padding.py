@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import exports
-from isorun.errors import UnsupportedModel
 from isorun.graph import files, lower, padding
 from isorun.graph.fuse import fuse
 
 LABELS = [
     *("bert-torchscript17-eager", "bert-torchscript17-sdpa", "roberta-dynamo18-sdpa", "distilbert-dynamo23-sdpa"),
     *("electra-torchscript14-sdpa", "albert-dynamo18-eager", "camembert-sequence-torchscript17-sdpa", "bert-tf2onnx13"),
+    *("mpnet-dynamo18-eager", "mpnet-torchscript17-eager"),
 ]
 
 
@@ -33,10 +33,3 @@ def test_an_export_without_padding_answers_alike(label: str, dialect: str, tmp_p
     assert removed.mask == "attention_mask"
     assert exports.difference([each[:4] for each in expected], [each[:4] for each in got]) < exports.TOLERANCE
     assert exports.difference(expected, got) < (0.01 if "tf2onnx" in label else exports.TOLERANCE)
-
-
-def test_relative_positions_keep_their_padding() -> None:
-    model = exports.model("mpnet-dynamo18-eager")
-    fuse(model)
-    with pytest.raises(UnsupportedModel, match="bias on its scores"):
-        padding.remove(model)

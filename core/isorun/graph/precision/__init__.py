@@ -1,6 +1,7 @@
 """Graphs that say their own precision: what a runtime is given that computes in the types that it is given.
 
 - ``fp16.py``: weights and activations in fp16
+- ``int8.py``: dense layers in 8 bits, by a table that ``ranges.py`` makes of activations that were seen
 """
 
 from __future__ import annotations
