@@ -43,7 +43,11 @@ def test_int8_on_given_feeds(backend: str, model: Path, tmp_path: Path) -> None:
             model, backend, precision="int8", padding=padding, calibration=samples, cache_dir=tmp_path
         ) as session:
             assert "int8" in session.provenance.precision
-            assert session.provenance.details["graph"]["int8"] == {"calibrated_on": "12 feeds", "batches": 12, "layers": 8}
+            assert session.provenance.details["graph"]["int8"] == {
+                "calibrated_on": "12 feeds",
+                "batches": 12,
+                "layers": 8,
+            }
             answers[padding] = session.run(None, given)
     for got in answers.values():
         assert (
