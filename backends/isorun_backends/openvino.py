@@ -98,12 +98,8 @@ class OpenVINOExecutable(Executable):
     def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
         if self._constants:
             self._refuse_constants(feeds)
-        # append and pop are atomic: as many requests come to be as runs were ever in flight at once
         try:
-            request = self._idle.pop()
-        except IndexError:
-            request = self._compiled.create_infer_request()
-        try:
+            request = self._request()
             for index, name in enumerate(self._inputs):
                 request.set_input_tensor(index, self._input(name, feeds[name]))
             made = [result.give(request) for result in self._results]
@@ -113,6 +109,13 @@ class OpenVINOExecutable(Executable):
             raise BackendFailed(f"{self._name} failed while running: {error}") from error
         self._idle.append(request)
         return results if output_names is None else [results[self._outputs[name]] for name in output_names]
+
+    def _request(self) -> openvino.InferRequest:
+        # append and pop are atomic: as many requests come to be as runs were ever in flight at once
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self._compiled.create_infer_request()
 
     def _refuse_constants(self, feeds: Feeds) -> None:
         for name in self._constants:

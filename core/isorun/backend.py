@@ -51,7 +51,11 @@ class Executable(ABC):
         """What the runtime says it did with the model. May take a while; it is asked once."""
 
     def close(self) -> None:
-        """Let go of everything. Called once, with no run in flight."""
+        """Let go of everything. Called once.
+
+        Of a backend that is ``thread_safe``, another thread may have a run in flight, or enter one that it was about
+        to: such a run gives the right answer or raises ``BackendFailed``. No other backend is closed amid a run.
+        """
 
 
 class Binding:

@@ -132,6 +132,7 @@ class IOBinding:
             raise InvalidFeeds("No output is bound: call bind_output with the name of each that is wanted")
         try:
             with self._turns:
+                self._check_open()  # it may have been closed while this waited
                 if self._bound is None:
                     self._bound = self._executable.bind(dict(self._inputs), dict(self._outputs))
                 self._results = self._bound.run()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -132,6 +133,7 @@ class Session:
             if self._turns is None:
                 return self._executable.run(output_names, input_feed)
             with self._turns:
+                self._check_open()  # it may have been closed while this waited
                 return self._executable.run(output_names, input_feed)
         except BackendFailed:
             self._check_open()  # another thread may have closed it meanwhile
@@ -280,7 +282,8 @@ class Session:
         for batcher in self._batchers.values():
             batcher.close(cancel=False)
         self._closed = True
-        self._executable.close()
+        with self._turns or nullcontext():
+            self._executable.close()
 
     def __enter__(self) -> Self:
         self._check_open()
