@@ -1,7 +1,7 @@
 """Finding backends: entry points of the group ``isorun.backends``, read by stevedore.
 
 Listing names imports no backend; asking for one imports that one alone. A name that two distributions
-claim is an error that names both, not a race.
+claim belongs to neither: to ask for it is an error that names both, and the others are none the worse.
 
 Reading entry points takes a third of the time that a small model takes to load, most of it imports, so the
 list is remembered beside the models until a folder on ``sys.path`` changes, as it does whenever a
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from isorun.backend import Backend
 from isorun.cache import Cache, sha256, write_atomically
-from isorun.errors import BackendNotFound, BackendUnavailable, IsorunError
+from isorun.errors import BackendNotFound, BackendUnavailable
 
 GROUP = "isorun.backends"
 
@@ -28,11 +28,10 @@ AUTO_ORDER = ("ort-cpu", "openvino")
 
 
 @cache
-def entry_points() -> dict[str, str]:
+def entry_points() -> dict[str, str | list[str]]:
     """Every backend's name and where its class is (``module:Class``), sorted by name. No backend is imported.
 
-    Raises:
-        IsorunError: two distributions claim one name.
+    A name that several distributions claim has a list of them in its place, each with its class.
     """
     folders = [[path, Path(path).stat().st_mtime_ns] for path in sys.path if Path(path).is_dir()]
     note = Cache().root / "entry-points" / f"{sha256(json.dumps(folders).encode())[:32]}.json"
@@ -47,19 +46,22 @@ def entry_points() -> dict[str, str]:
     return found
 
 
-def _read() -> dict[str, str]:
+def _read() -> dict[str, str | list[str]]:
     from stevedore.named import NamedExtensionManager
 
-    found: dict[str, str] = {}
+    found: dict[str, list[str]] = {}
     # Named, with no names: it reads the entry points and loads none.
     for point in NamedExtensionManager(GROUP, names=[]).list_entry_points():
-        other = found.setdefault(point.name, point.value)
-        if other != point.value:
-            raise IsorunError(
-                f"Two distributions register the backend {point.name!r}: {_owner(point.name, other)} ({other}) "
-                f"and {_owner(point.name, point.value)} ({point.value}). Uninstall one of them."
-            )
-    return dict(sorted(found.items()))
+        found.setdefault(point.name, []).append(point.value)
+    return {name: values[0] if len(values) == 1 else _owners(name) for name, values in sorted(found.items())}
+
+
+def refresh() -> None:
+    """Look for backends anew: this process remembers what it found."""
+    from stevedore import ExtensionManager
+
+    ExtensionManager.ENTRY_POINT_CACHE.pop(GROUP, None)
+    entry_points.cache_clear()
 
 
 def names() -> list[str]:
@@ -72,12 +74,18 @@ def get(name: str) -> Backend:
 
     Raises:
         BackendNotFound: there is none; the message has the nearest name.
-        BackendUnavailable: there is one, and its module does not import.
+        BackendUnavailable: there is one, and its module does not import; or there are two of that name.
     """
     try:
         value = entry_points()[name]
     except KeyError:
         raise BackendNotFound(name, names()) from None
+    if not isinstance(value, str):
+        raise BackendUnavailable(
+            name,
+            f"{len(value)} distributions register a backend of that name: {' and '.join(value)}",
+            f"Uninstall all but one of them: pip uninstall {value[-1].partition(' ')[0]}",
+        )
     try:
         module, _, attribute = value.partition(":")
         cls = getattr(importlib.import_module(module), attribute)
@@ -98,9 +106,20 @@ def get(name: str) -> Backend:
 
 def _owner(name: str, value: str) -> str:
     """The distribution that registers an entry point."""
+    suffix = f" ({value})"
+    owners = [owner.removesuffix(suffix) for owner in _owners(name) if owner.endswith(suffix)]
+    return owners[0] if owners else "an unknown distribution"
+
+
+def _owners(name: str) -> list[str]:
+    """The distributions that register a backend of that name, each with its class."""
     from importlib.metadata import distributions
 
-    for each in distributions():
-        if any((point.group, point.name, point.value) == (GROUP, name, value) for point in each.entry_points):
-            return each.name
-    return "an unknown distribution"
+    return sorted(
+        {
+            f"{each.name} ({point.value})"
+            for each in distributions()
+            for point in each.entry_points
+            if (point.group, point.name) == (GROUP, name)
+        }
+    )
