@@ -78,7 +78,7 @@ def run(
     cache = Cache()
     wanted = backend_names(backend)
     path = models.model_path(model, cache)
-    settings = _settings(option or [])
+    settings = option_settings(option or [])
     with Session(
         path, backend=wanted, precision=precision, padding=padding, threads=threads, options=settings
     ) as session:
@@ -109,7 +109,8 @@ def backend_names(given: str) -> str | list[str]:
     return names[0] if len(names) == 1 else names
 
 
-def _settings(given: Sequence[str]) -> dict[str, Any]:
+def option_settings(given: Sequence[str]) -> dict[str, Any]:
+    """``--option KEY=VALUE``, given any number of times, as ``Session(options=...)`` takes them."""
     settings: dict[str, Any] = {}
     for each in given:
         key, equals, value = each.partition("=")

@@ -1,0 +1,170 @@
+"""The models that the checks run, from one node to bert-base, with seeded weights."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from isorun import presets
+from isorun.testing.feeds import MASKS, random_feeds
+from isorun.types import TensorSpec
+
+if TYPE_CHECKING:
+    import onnx
+
+WIDTH = 256
+"""Of the vectors that the dense samples take."""
+_OPSET, _IR_VERSION = 17, 8  # what every runtime has had for years
+
+_TINY = {"vocab_size": 99, "max_position_embeddings": 40}
+_BERTS: dict[str, dict[str, Any]] = {
+    "bert-1x32": {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64},
+    "bert-2x32": {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64},
+    "bert-2x128": {"num_hidden_layers": 2, "hidden_size": 128, "num_attention_heads": 2, "intermediate_size": 512},
+    "bert-4x256": {"num_hidden_layers": 4, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024},
+}
+
+SIZES = ("one-node", "few-nodes", "bert-2x32", "bert-2x128", "bert-4x256")
+"""The quick ones, from the least to the greatest."""
+BIG_SIZES = ("bert-3l", "bert-6l", "bert-base")
+"""Those that take minutes."""
+
+
+@dataclass(frozen=True)
+class Sample(ABC):
+    """A model, and feeds for it.
+
+    Attributes:
+        name: what reports call it.
+        dynamic: whether the sizes of feeds are symbolic in the model; where not, it takes ``batch`` and
+            ``sequence`` alone.
+        batch, sequence: the sizes of feeds unless told otherwise; a model without a sequence has 0.
+    """
+
+    name: str
+    dynamic: bool
+    batch: int
+    sequence: int = 0
+
+    def path(self, folder: Path) -> Path:
+        """The model's file in a folder, written where it is not there yet."""
+        path = folder / "models" / f"{self.name}-{'dynamic' if self.dynamic else 'fixed'}.onnx"
+        if not path.is_file():
+            path.parent.mkdir(exist_ok=True)
+            self.write(path)
+        return path
+
+    @abstractmethod
+    def write(self, path: Path) -> None:
+        """Write the model."""
+
+    @abstractmethod
+    def feeds(self, seed: int = 0) -> dict[str, np.ndarray]:
+        """Random feeds."""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Dense(Sample):
+    """Products with dense weights: ``x`` (rows, 256) float32 to ``y`` (rows, 256).
+
+    ``one-node`` is ``x @ w``; ``few-nodes`` is ``tanh(x @ w + b)``; ``heavy`` is eight products and takes a core
+    some milliseconds.
+    """
+
+    def write(self, path: Path) -> None:
+        import onnx
+
+        onnx.save(self._model(), path)
+
+    def _model(self) -> onnx.ModelProto:
+        from onnx import TensorProto, helper, numpy_helper
+
+        random = np.random.default_rng(0)
+        products = 8 if self.name == "heavy" else 1
+        weights = [random.standard_normal((WIDTH, WIDTH), np.float32) / np.float32(16) for _ in range(products)]
+        steps: list[tuple[str, str | None]] = [("MatMul", f"w{index}") for index in range(products)]
+        initializers = [numpy_helper.from_array(weight, f"w{index}") for index, weight in enumerate(weights)]
+        if self.name == "few-nodes":
+            steps += [("Add", "b"), ("Tanh", None)]
+            initializers.append(numpy_helper.from_array(random.standard_normal(WIDTH, np.float32), "b"))
+        values = ["x", *(f"v{index}" for index in range(1, len(steps))), "y"]
+        nodes = [
+            helper.make_node(kind, [values[index], *([weight] if weight else [])], [values[index + 1]])
+            for index, (kind, weight) in enumerate(steps)
+        ]
+        shape = ["rows" if self.dynamic else self.batch, WIDTH]
+        x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in "xy")
+        graph = helper.make_graph(nodes, self.name, [x], [y], initializers)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR_VERSION)
+
+    def feeds(self, seed: int = 0) -> dict[str, np.ndarray]:
+        """``x``, standard normal."""
+        return {"x": np.random.default_rng(seed).standard_normal((self.batch, WIDTH), np.float32)}
+
+
+class Bert(Sample):
+    """A BERT in the fused form: ``bert-LAYERSxWIDTH``, or one of isorun's presets."""
+
+    @property
+    def vocabulary(self) -> int:
+        """How many token ids there are."""
+        return int(self._sizes["vocab_size"])
+
+    @property
+    def _sizes(self) -> dict[str, Any]:
+        return {**_TINY, **_BERTS[self.name]} if self.name in _BERTS else presets.sizes(self.name)
+
+    def write(self, path: Path) -> None:
+        from isorun.graph import encoder, files
+
+        config = encoder.EncoderConfig(**self._sizes)
+        model = encoder.encoder(config, presets.SeededWeights(0), self.name)
+        if not self.dynamic:
+            _fix(model.graph.inputs, self.batch, self.sequence)
+            _fix(model.graph.outputs, self.batch, self.sequence)
+        files.write(model, path, beside_above=files.SINGLE_FILE_LIMIT)
+
+    def feeds(
+        self, seed: int = 0, *, batch: int | None = None, sequence: int | None = None, mask: str = "right"
+    ) -> dict[str, np.ndarray]:
+        """Token ids and types at random, under one of the five kinds of mask."""
+        rows, length = batch or self.batch, sequence or self.sequence
+        random = np.random.default_rng([seed, rows, length])
+        names = {"input_ids": self.vocabulary, "attention_mask": 2, "token_type_ids": 2}
+        specs = [
+            TensorSpec(name, "tensor(int64)", ("batch", "sequence"), bounds=(0, size - 1))
+            for name, size in names.items()
+        ]
+        made = MASKS[mask](rows, length, random)
+        return random_feeds(specs, random, batch=rows, sequence=length, mask=made)
+
+
+def _fix(values: Sequence[Any], batch: int, sequence: int) -> None:
+    """Put sizes in the place of the symbols."""
+    import onnx_ir as ir
+
+    sizes = {"batch": batch, "sequence": sequence}
+    for value in values:
+        value.shape = ir.Shape([size if isinstance(size, int) else sizes[size.value] for size in value.shape])
+
+
+def dense(name: str = "few-nodes") -> Dense:
+    """A dense sample, of fixed shapes."""
+    return Dense(name, False, {"one-node": 16, "few-nodes": 4, "heavy": 128}[name])
+
+
+def bert(name: str = "bert-2x32", *, dynamic: bool) -> Bert:
+    """A BERT, with sizes of feeds that suit it."""
+    return Bert(name, dynamic, 3, 12) if name in _BERTS else Bert(name, dynamic, 1, 64)
+
+
+def of_size(name: str, *, dynamic: bool) -> Sample:
+    """The sample of that name among :data:`SIZES` and :data:`BIG_SIZES`."""
+    return bert(name, dynamic=dynamic) if name.startswith("bert") else dense(name)

@@ -1,0 +1,17 @@
+"""The backends of isorun keep the contract that they are written against."""
+
+from __future__ import annotations
+
+from isorun.testing.suite import Conformance
+
+
+class TestOrtCpu(Conformance, backend="ort-cpu"):
+    pass
+
+
+class TestOpenVINO(Conformance, backend="openvino"):
+    pass
+
+
+class TestReference(Conformance, backend="reference"):
+    pass

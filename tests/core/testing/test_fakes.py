@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from importlib.metadata import version
+
+import numpy as np
+import pytest
+
+import isorun
+from isorun import registry
+from isorun.testing import fakes
+from isorun.testing.suite.samples import dense
+
+
+@pytest.fixture
+def model(tmp_path) -> Iterator[str]:
+    with fakes.installed():
+        yield str(dense().path(tmp_path))
+
+
+X = dense().feeds()
+
+
+def right(model) -> np.ndarray:
+    with isorun.Session(model, "reference") as session:
+        return session.run(None, X)[0]
+
+
+def test_they_are_found_while_they_are_installed_and_not_after():
+    before = os.environ.get("PYTHONPATH"), list(sys.path)
+    with fakes.installed():
+        assert set(fakes.NAMES) <= set(registry.names())
+        script = "import json; from isorun import registry; print(json.dumps(registry.names()))"
+        found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+        assert set(fakes.NAMES) <= set(json.loads(found.stdout))
+        for name in fakes.NAMES:
+            assert registry.get(name).availability().ok
+    assert not set(fakes.NAMES) & set(registry.names())
+    assert (os.environ.get("PYTHONPATH"), list(sys.path)) == before
+
+
+def test_modules_may_be_put_beside_them():
+    with fakes.installed({"mine": "my_fake_backend:Mine"}) as folder:
+        (folder / "my_fake_backend.py").write_text("from isorun.testing.fakes import Right as Mine\n")
+        assert registry.names().count("mine") == 1
+        assert registry.get("mine").availability().ok
+
+
+def test_echo_gives_back_what_it_is_fed(model):
+    with isorun.Session(model, "fake-echo") as session:
+        (y,) = session.run(None, X)
+        np.testing.assert_array_equal(y, X["x"])
+        assert not np.shares_memory(y, X["x"])
+
+
+def test_slow_is_right_and_late(model):
+    with isorun.Session(model, "fake-slow", options={"seconds": 0.2}) as session:
+        start = time.monotonic()
+        (y,) = session.run(None, X)
+        assert time.monotonic() - start >= 0.2
+        np.testing.assert_array_equal(y, right(model))
+
+
+def use(model: str, name: str, **options: object) -> tuple[str, Exception | None]:
+    """Open, run and close; how far that came, and what ended it."""
+    came = "compile"
+    try:
+        with isorun.Session(model, name, options=options) as session:
+            came = "run"
+            session.run(None, X)
+            came = "close"
+    except (isorun.IsorunError, RuntimeError) as error:
+        return came, error
+    return "the end", None
+
+
+@pytest.mark.parametrize("when", ["compile", "run", "close"])
+def test_failing_fails_when_it_is_told_to(model, when):
+    for wrapped in (True, False):
+        came, error = use(model, "fake-failing", when=when, wrapped=wrapped)
+        assert came == when
+        assert f"told to fail at {when}" in str(error)
+        assert type(error) is (isorun.BackendFailed if wrapped else RuntimeError)
+        assert type(error.__cause__) is (RuntimeError if wrapped else type(None))
+
+
+@pytest.mark.parametrize(
+    ("about", "field", "said"),
+    [
+        ("device", "device", "NVIDIA H200"),
+        ("placement", "operators", {"CUDAExecutionProvider": {"MatMul": 100}}),
+        ("versions", "versions", {"isorun": version("isorun"), "onnx": "0.0.0"}),
+    ],
+)
+def test_lying_is_right_and_says_otherwise(model, about, field, said):
+    with isorun.Session(model, "fake-lying", options={"about": about}) as session:
+        assert getattr(session.provenance, field) == said
+        np.testing.assert_array_equal(session.run(None, X)[0], right(model))
+    with pytest.raises(isorun.BackendUnavailable, match="no bf16"):
+        isorun.Session(model, "fake-lying", precision="bf16", options={"about": about})
+
+
+def test_lying_about_precision_computes_in_fp32(model):
+    with isorun.Session(model, "fake-lying", precision="bf16") as session:
+        assert session.provenance.precision == "bf16"
+        np.testing.assert_array_equal(session.run(None, X)[0], right(model))
+
+
+@pytest.mark.parametrize(
+    ("when", "how", "code"), [("compile", "SIGKILL", -9), ("run", "SIGSEGV", -11), ("close", 3, 3)]
+)
+def test_crashing_ends_its_process(model, when, how, code):
+    script = """
+import json, sys
+import isorun
+from isorun.testing.suite.samples import dense
+model, options = sys.argv[1:]
+with isorun.Session(model, "fake-crashing", options=json.loads(options)) as session:
+    print("compiled", flush=True)
+    session.run(None, dense().feeds())
+    print("ran", flush=True)
+"""
+    options = json.dumps({"when": when, "how": how})
+    ran = subprocess.run([sys.executable, "-c", script, model, options], capture_output=True, text=True)
+    assert ran.returncode == code
+    assert ran.stdout.split() == {"compile": [], "run": ["compiled"], "close": ["compiled", "ran"]}[when]
+
+
+@pytest.mark.parametrize(("name", "options"), [("fake-failing", {"when": "ran"}), ("fake-lying", {"about": "age"})])
+def test_an_option_that_means_nothing(model, name, options):
+    with pytest.raises(isorun.BackendUnavailable, match=r"it has no (when|about) '(ran|age)'.*Choose one of"):
+        isorun.Session(model, name, options=options)
