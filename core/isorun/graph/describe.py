@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 
+import numpy as np
 import onnx_ir as ir
 
+from isorun.graph.evaluate import CannotEvaluate, Evaluator
 from isorun.graph.functions import EMBEDDINGS, is_fused
 from isorun.types import ModelInfo, TensorSpec
 
@@ -18,6 +21,10 @@ _ONNX_RUNTIME_NAMES = {
     ir.DataType.FLOAT8E5M2FNUZ: "float8e5m2fnuz",
 }
 _PASS_ON = {"Cast", "Identity"}
+_SAMPLE = 4
+_ANY = np.array([[1], [2], [3]], np.int64)
+
+_logger = logging.getLogger(__name__)
 
 
 def describe(model: ir.Model) -> ModelInfo:
@@ -84,7 +91,8 @@ def _index_bounds(graph: ir.Graph) -> dict[str, tuple[int, int]]:
 
     for node in graph:
         if is_fused(node) and node.op_type in EMBEDDINGS:
-            for index, table in EMBEDDINGS[node.op_type].ids:
+            tables = EMBEDDINGS[node.op_type]
+            for index, table in (*tables.ids, (tables.at, tables.positions)):
                 rows = _rows(node.inputs[table])
                 assert rows is not None, "the fused form keeps its tables as initializers"
                 narrow(node.inputs[index], 0, rows - 1)
@@ -108,5 +116,21 @@ def _limits(graph: ir.Graph) -> dict[str, int | None]:
             if isinstance(batch, ir.SymbolicDim) and batch.value:
                 limits[batch.value] = None
             if isinstance(length, ir.SymbolicDim) and length.value:
-                limits[length.value] = _rows(node.inputs[EMBEDDINGS[node.op_type].positions])
+                limits[length.value] = _longest(graph, node)
     return limits
+
+
+def _longest(graph: ir.Graph, embedding: ir.Node) -> int | None:
+    """The most tokens that an embedding has positions for; ``None`` where the caller gives the positions."""
+    tables = EMBEDDINGS[embedding.op_type]
+    rows, positions = _rows(embedding.inputs[tables.positions]), embedding.inputs[tables.at]
+    if rows is None or positions is None or positions.is_graph_input():
+        return None
+    # Models that count the ids that are no padding begin behind the id of padding. Of these rows at most one is it.
+    given = {value: np.repeat(_ANY, _SAMPLE, 1).astype(value.dtype.numpy()) for value in graph.inputs if value.dtype}
+    try:
+        first = int(Evaluator(graph.opset_imports[""], given)(positions).max()) - (_SAMPLE - 1)
+    except CannotEvaluate as why:
+        _logger.info("where positions begin is not known: %s", why)
+        return rows
+    return rows - max(first, 0)

@@ -24,10 +24,12 @@ class Tables:
 
     Attributes:
         ids: for each input that holds ids, its place and the place of the table that it indexes.
+        at: the place of the positions.
         positions: the place of the table of positions.
     """
 
     ids: tuple[tuple[int, int], ...]
+    at: int
     positions: int
 
 
@@ -39,8 +41,8 @@ LOWEST = -3.3895313892515355e38
 """What a masked key's score is lowered by: the most negative number that bfloat16 and float32 both hold. Functions
 have it as ``mask_filter_value``'s default; graphs say it all the same, since not every reader knows defaults."""
 EMBEDDINGS = {
-    "EmbedLayerNormalization": Tables(ids=((0, 3), (1, 5)), positions=4),
-    "EmbedLayerNormalizationWithoutTypes": Tables(ids=((0, 2),), positions=3),
+    "EmbedLayerNormalization": Tables(ids=((0, 3), (1, 5)), at=2, positions=4),
+    "EmbedLayerNormalizationWithoutTypes": Tables(ids=((0, 2),), at=1, positions=3),
 }
 """The embeddings, and which of their inputs are tables."""
 BODIES = "primitive"

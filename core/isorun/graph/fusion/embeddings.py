@@ -77,6 +77,7 @@ def _fuse(graph: ir.Graph, node: ir.Node, terms: list[_Rows | ir.Value]) -> None
         added.append(array(types[0].table)[always])
         types = []
     table = position.table if not added else _raised(graph, position.table, added)
+    _name_length(graph, _index(word))
     ids = _as_int64(node, _index(word))
     at_positions = _positions(graph, node, _index(position), ids)
     if types:
@@ -157,6 +158,14 @@ def _positions(graph: ir.Graph, node: ir.Node, index: ir.Value, ids: ir.Value) -
     length_1d = subgraph.insert(node, "Shape", [ids], start=1, end=2)
     row = subgraph.insert(node, "Range", [zero, subgraph.insert(node, "Squeeze", [length_1d]), one])
     return subgraph.insert(node, "Unsqueeze", [row, axis])
+
+
+def _name_length(graph: ir.Graph, ids: ir.Value) -> None:
+    """Give the length of the ids a name where it has none: by that it is held to the table of positions."""
+    if ids.shape is None or len(ids.shape) != 2 or isinstance(ids.shape[1], int) or ids.shape[1].value is not None:
+        return
+    taken = {str(size) for value in graph.inputs if value.shape is not None for size in value.shape}
+    ids.shape = ir.Shape([ids.shape[0], "sequence" if "sequence" not in taken else f"{ids.name}.length"])
 
 
 def _row(value: ir.Value) -> np.ndarray | None:
