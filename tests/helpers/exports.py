@@ -52,6 +52,14 @@ def model(label: str) -> ir.Model:
     return ir.serde.deserialize_model(proto(label))
 
 
+def checkpoint(name: str, folder: Path) -> Path:
+    """Put a checkpoint below a folder: ``<architecture>`` or ``<architecture>-<head>``, the weights of its exports."""
+    with tarfile.open(FOLDER / "checkpoints.tar.xz") as archive:
+        members = [entry for entry in archive.getmembers() if entry.name.startswith(f"{name}/")]
+        archive.extractall(folder, members, filter="data")
+    return folder / name
+
+
 def given(label: str, length: int = 12, rows: int = 5) -> Feeds:
     """What to feed an export."""
     dtype = np.int32 if manifest()[label]["exporter"] == "tf2onnx" else np.int64

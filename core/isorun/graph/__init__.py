@@ -7,6 +7,7 @@
 - ``contrib.py``, ``contrib.onnxtxt``: ONNX Runtime's fused operators taken apart
 - ``fuse.py``: from any exporter's graph to the fused form, by the fusions in ``fusion/``
 - ``evaluate.py``: a part of a graph, computed on samples
+- ``places.py``: positions and biases by distance
 - ``opset.py``: from one version of ONNX's operators to another
 - ``precision/``: graphs that say their own precision
 - ``prune.py``: weights set to zero

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph import functions
+from isorun.graph import functions, places
 from isorun.graph.architectures import BERT, Architecture
 
 IR_VERSION = 10
@@ -119,7 +119,9 @@ class _Builder:
     def _embed(self, ids: ir.Value, types: ir.Value | None) -> ir.Value:
         config, prefix = self._config, "embeddings"
         width = config.embedding_size or config.hidden_size
-        positions = self._places(ids) if self._architecture.padding_id is None else self._positions_by_ids(ids)
+        nodes = _Named(self, f"{prefix}.positions")
+        counts = self._architecture.padding_id is not None
+        positions = places.counted(nodes, ids, config.pad_token_id) if counts else places.in_order(nodes, ids)
         words = self._weight(f"{prefix}.word_embeddings.weight", config.vocab_size, width)
         norm = self._norm(f"{prefix}.LayerNorm", width)
         if types is None:
@@ -154,33 +156,6 @@ class _Builder:
 
         return self._lazy(f"{name}.raised", raised, shape)
 
-    def _places(self, ids: ir.Value) -> ir.Value:
-        """0 to the sequence length, (1, S) int64."""
-        prefix = "embeddings.positions"
-        return self._node(
-            "Unsqueeze", prefix, [self._row(prefix, ids), self._constant(f"{prefix}.axis", np.array([0]))]
-        )
-
-    def _row(self, prefix: str, ids: ir.Value) -> ir.Value:
-        """0 to the sequence length, (S) int64."""
-        length = self._node("Shape", f"{prefix}.length", [ids], start=1, end=2)
-        scalar = self._node("Squeeze", f"{prefix}.scalar", [length])
-        zero, one = (self._constant(f"{prefix}.{label}", np.array(n)) for label, n in (("zero", 0), ("one", 1)))
-        return self._node("Range", f"{prefix}.row", [zero, scalar, one])
-
-    def _positions_by_ids(self, ids: ir.Value) -> ir.Value:
-        """The n-th id that is not padding has position n + pad, counted from 1; padding has pad. (B, S) int64."""
-        prefix = "embeddings.positions"
-        pad = self._constant(f"{prefix}.padding", np.array(self._config.pad_token_id))
-        padding = self._node("Equal", f"{prefix}.is_padding", [ids, pad])
-        token = self._node("Not", f"{prefix}.is_token", [padding])
-        one = self._node("Cast", f"{prefix}.ones", [token], to=ir.DataType.INT32.value)
-        axis = self._constant(f"{prefix}.axis", np.array(1))
-        count = self._node("CumSum", f"{prefix}.count", [one, axis])
-        counted = self._node("Mul", f"{prefix}.counted", [count, one])
-        wide = self._node("Cast", f"{prefix}.wide", [counted], to=ir.DataType.INT64.value)
-        return self._node("Add", prefix, [wide, pad])
-
     def _project(self, embedded: ir.Value) -> ir.Value:
         config, architecture = self._config, self._architecture
         width = config.embedding_size or config.hidden_size
@@ -189,46 +164,9 @@ class _Builder:
         return self._linear(architecture.projection, embedded, width, config.hidden_size)
 
     def _relative_bias(self, ids: ir.Value) -> ir.Value:
-        """What scores get by the distance of query and key (Raffel et al., 2020), (1, N, S, S) float32.
-
-        Half of the buckets are for keys behind the query. In each half, the first half has a bucket a distance, the
-        rest widen logarithmically up to a distance of 128.
-        """
-        prefix = "relative_bias"
-        half = self._config.relative_attention_num_buckets // 2
-        exact = half // 2
-
-        def number(label: str, value: float, dtype: type = np.int64) -> ir.Value:
-            return self._constant(f"{prefix}.{label}", np.array(value, dtype))
-
-        row = self._row(prefix, ids)
-        first, second = (self._constant(f"{prefix}.axis_{axis}", np.array([axis])) for axis in (0, 1))
-        query = self._node("Unsqueeze", f"{prefix}.query", [row, second])
-        key = self._node("Unsqueeze", f"{prefix}.key", [row, first])
-        behind = self._node("Sub", f"{prefix}.behind", [query, key])
-        after = self._node("Less", f"{prefix}.after", [behind, number("here", 0)])
-        after = self._node("Cast", f"{prefix}.after_as_number", [after], to=ir.DataType.INT64.value)
-        offset = self._node("Mul", f"{prefix}.offset", [after, number("half", half)])
-        distance = self._node("Abs", f"{prefix}.distance", [behind])
-        near = self._node("Less", f"{prefix}.near", [distance, number("exact", exact)])
-        # No logarithm of 0: the distances that are raised to the limit have a bucket of their own.
-        far = self._node("Max", f"{prefix}.far", [distance, number("limit", exact)])
-        ratio = self._node("Cast", f"{prefix}.far_as_float", [far], to=ir.DataType.FLOAT.value)
-        ratio = self._node("Div", f"{prefix}.ratio", [ratio, number("unit", exact, np.float32)])
-        grown = self._node("Log", f"{prefix}.log", [ratio])
-        grown = self._node("Div", f"{prefix}.share", [grown, number("range", np.log(128 / exact), np.float32)])
-        grown = self._node("Mul", f"{prefix}.grown", [grown, number("wide", half - exact, np.float32)])
-        bucket = self._node("Cast", f"{prefix}.whole", [grown], to=ir.DataType.INT64.value)
-        bucket = self._node("Add", f"{prefix}.beyond", [bucket, number("first_wide", exact)])
-        bucket = self._node("Min", f"{prefix}.bounded", [bucket, number("last", half - 1)])
-        bucket = self._node("Where", f"{prefix}.in_half", [near, distance, bucket])
-        bucket = self._node("Add", f"{prefix}.bucket", [offset, bucket])
         buckets, heads = self._config.relative_attention_num_buckets, self._config.num_attention_heads
-        assert self._architecture.relative_bias is not None
         table = self._weight(f"{self._architecture.relative_bias}.weight", buckets, heads)
-        found = self._node("Gather", f"{prefix}.by_place", [table, bucket])
-        by_head = self._node("Transpose", f"{prefix}.by_head", [found], perm=[2, 0, 1])
-        return self._node("Unsqueeze", prefix, [by_head, first])
+        return places.relative_bias(_Named(self, "relative_bias"), ids, table, buckets)
 
     def _layer(self, name: str, prefix: str, hidden: ir.Value, mask: ir.Value, bias: ir.Value | None) -> ir.Value:
         """A layer whose nodes have that name, and whose weights that prefix."""
@@ -291,11 +229,12 @@ class _Builder:
             outputs.append(self._output("logits", logits, "sequence", config.labels))
         elif config.head == "question-answering":
             both = self._linear("qa_outputs", hidden, width, 2)
-            for label, index in (("start_logits", 0), ("end_logits", 1)):
-                position = self._constant(f"qa_outputs.{index}", np.array(index))
-                outputs.append(
-                    self._output(label, self._node("Gather", f"qa.{label}", [both, position], axis=2), "sequence")
-                )
+            split = ir.node("Split", [both], {"axis": -1}, num_outputs=2, name="qa_outputs.split")
+            self._nodes.append(split)
+            last = self._constant("qa_outputs.last", np.array([-1]))
+            for label, part in zip(("start_logits", "end_logits"), split.outputs, strict=True):
+                part.name = f"qa_outputs.{label}"
+                outputs.append(self._output(label, self._node("Squeeze", f"qa.{label}", [part, last]), "sequence"))
         return outputs
 
     def _first_token(self, dense: str, activation: str, hidden: ir.Value) -> ir.Value:
@@ -382,6 +321,19 @@ class _Builder:
         self._nodes.append(node)
         node.outputs[0].name = f"{name}:0"
         return node.outputs[0]
+
+
+class _Named:
+    """A builder's nodes under one prefix."""
+
+    def __init__(self, builder: _Builder, prefix: str) -> None:
+        self._builder, self._prefix = builder, prefix
+
+    def node(self, label: str, kind: str, inputs: Sequence[ir.Value], **attributes: int | list[int]) -> ir.Value:
+        return self._builder._node(kind, f"{self._prefix}.{label}", inputs, "", **attributes)
+
+    def constant(self, label: str, array: np.ndarray) -> ir.Value:
+        return self._builder._constant(f"{self._prefix}.{label}", array)
 
 
 def _input(name: str) -> ir.Value:

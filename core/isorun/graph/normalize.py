@@ -44,6 +44,7 @@ def normalize(model: ir.Model, report: FusionReport) -> None:
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     common.DeduplicateInitializersPass()(model)
     _drop_what_does_nothing(model.graph)
+    _spell_alike(model.graph)
     _split_gemms(model.graph)
     _fold(model)
     common.DeduplicateInitializersPass()(model)
@@ -74,6 +75,36 @@ def _drop_what_does_nothing(graph: ir.Graph) -> None:
         if idle and not node.outputs[0].is_graph_output():
             ir.convenience.replace_all_uses_with(node.outputs[0], source)
             graph.remove(node, safe=True)
+
+
+def _spell_alike(graph: ir.Graph) -> None:
+    """What means the same in two ways is written in one: a constant stands last in a sum or a product, the last axis is
+    -1, and equal parts are not counted out."""
+    for node in graph:
+        if node.domain != "":
+            continue
+        if node.op_type in ("Add", "Mul") and is_constant(node.inputs[0]) and not is_constant(node.inputs[1]):
+            one, other = node.inputs
+            node.replace_input_with(0, other)
+            node.replace_input_with(1, one)
+        elif node.op_type == "Split":
+            _spell_split(node, graph.opset_imports[""])
+        elif node.op_type == "Squeeze" and len(node.inputs) == 2 and node.inputs[0] is not None:
+            last, axes = (subgraph.rank(node.inputs[0]) or 0) - 1, node.inputs[1]
+            if last > 0 and axes is not None and is_constant(axes) and array(axes).tolist() == [last]:
+                node.replace_input_with(1, subgraph.constant(graph, "isorun.last", ir.tensor(np.array([-1], np.int64))))
+
+
+def _spell_split(node: ir.Node, opset: int) -> None:
+    value = node.inputs[0]
+    assert value is not None
+    if subgraph.integer(node, "axis", 0) == (subgraph.rank(value) or 0) - 1:
+        node.attributes["axis"] = ir.AttrInt64("axis", -1)
+    parts = node.inputs[1] if len(node.inputs) > 1 else None
+    if parts is not None and is_constant(parts) and len(set(array(parts).tolist())) == 1:
+        node.resize_inputs(1)
+        if opset >= 18:
+            node.attributes["num_outputs"] = ir.AttrInt64("num_outputs", len(node.outputs))
 
 
 def _as_cast(graph: ir.Graph, node: ir.Node, dtype: ir.DataType) -> ir.Node:

@@ -12,7 +12,7 @@ import onnx_ir as ir
 import pytest
 
 import exports
-from isorun import checkpoint, registry
+from isorun import registry
 from isorun.graph import describe, files, functions, lower
 from isorun.graph.fuse import fuse
 from isorun.types import CompileConfig, LoweredModel
@@ -108,23 +108,6 @@ def test_exports_of_one_model_fuse_to_one_graph(architecture: str) -> None:
         if entries[label]["architecture"] == architecture and entries[label]["exporter"] == "torchscript":
             groups.setdefault(entries[label]["attention"], set()).add(name)
     assert [len(names) for names in groups.values()] == [1] * len(groups)
-
-
-def test_a_checkpoint_and_its_export_are_one_graph(tmp_path: Path) -> None:
-    """Built from its weights, or exported by PyTorch and fused: the same operators on the same numbers."""
-    path = tmp_path / "built.onnx"
-    assert checkpoint.build(exports.FOLDER / "bert-checkpoint", path) == []
-    built = files.read(path)
-    label = "bert-torchscript17-eager"
-    export = fused(label)
-    assert exports.agree(label, exports.run(built, exports.given(label)))
-    for model in (built, export):
-        for node in model.graph:
-            if "epsilon" in node.attributes:  # exporters round it to float32 and back
-                node.attributes["epsilon"] = ir.AttrFloat32(
-                    "epsilon", float(np.float32(node.attributes["epsilon"].as_float()))
-                )
-    assert exports.digest(built) == exports.digest(export)
 
 
 def test_a_dense_layer_of_queries_keys_and_values_is_one_graph_in_every_layout() -> None:

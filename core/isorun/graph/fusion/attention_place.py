@@ -13,9 +13,6 @@ from isorun.graph.fusion.report import Refused
 from isorun.graph.fusion.subgraph import Dense
 
 _NODES = 80  # more than any spelling of one attention has
-_KEEP_RANK = frozenset(
-    ("Add", "Cast", "Div", "Erf", "Gelu", "LayerNormalization", "MatMul", "Mul", "Pow", "Sub", "Tanh")
-)
 _SHAPE_ALONE = ("Shape", "Size")
 
 
@@ -66,42 +63,13 @@ def find(root: ir.Node) -> Place:
         Refused: there are other layers around it, or something else takes what is computed inside.
     """
     place = _place(root)
-    rank = _rank(place.hidden)
+    rank = subgraph.rank(place.hidden)
     if rank not in (2, 3):
         raise Refused(f"{place.hidden.name!r}, which it projects, has {rank or 'unknown'} dimensions; 2 or 3 are due")
     place = replace(place, flat=rank == 2)
     if place.context.shape is None:
         place.context.shape = ir.Shape([None] * rank)
     return place
-
-
-def _rank(value: ir.Value) -> int | None:
-    """The number of a value's dimensions, by the operators that keep it; what is found is noted on the values."""
-    pending = [value]
-    while pending:
-        each = pending[-1]
-        node = each.producer()
-        if each.shape is not None or node is None or node.op_type not in _KEEP_RANK:
-            pending.pop()
-            continue
-        before = [source for source in node.inputs if source is not None and not is_constant(source)]
-        if node.op_type == "LayerNormalization":
-            before = before[:1]
-        unknown = [source for source in before if source.shape is None and _goes_on(source)]
-        if unknown:
-            pending.extend(unknown)
-            continue
-        pending.pop()
-        ranks = [len(source.shape) for source in before if source.shape is not None]
-        if not ranks:
-            return None
-        each.shape = ir.Shape([None] * max(ranks))
-    return None if value.shape is None else len(value.shape)
-
-
-def _goes_on(value: ir.Value) -> bool:
-    node = value.producer()
-    return node is not None and node.op_type in _KEEP_RANK
 
 
 def _place(root: ir.Node) -> Place:

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph.evaluate import CannotEvaluate, Evaluator, array, data_inputs, is_constant, sizes
+from isorun.graph import places
+from isorun.graph.evaluate import CannotEvaluate, Evaluator, ancestors, array, data_inputs, is_constant, sizes
 from isorun.graph.fusion import masks, subgraph
 from isorun.graph.fusion.report import FusionReport, Refused
 from isorun.graph.fusion.skip_layer_normalization import norm
@@ -144,20 +145,33 @@ def _always(index: ir.Value) -> int | None:
 
 
 def _positions(graph: ir.Graph, node: ir.Node, index: ir.Value, ids: ir.Value) -> ir.Value:
-    """The index of positions; where it is 0, 1, 2 and so on, in the one spelling that fused graphs have for that."""
-    if data_inputs(index):
-        return _as_int64(node, index)
-    for length in masks.LENGTHS:
-        seen = Evaluator(graph.opset_imports[""], masks.feeds(graph, length))(index)
-        if not (seen == np.arange(length)).all():
-            return _as_int64(node, index)
-    zero, one, axis = (
-        subgraph.constant(graph, f"isorun.positions.{name}", ir.tensor(np.array(number, np.int64)))
-        for name, number in (("zero", 0), ("one", 1), ("axis", [0]))
-    )
-    length_1d = subgraph.insert(node, "Shape", [ids], start=1, end=2)
-    row = subgraph.insert(node, "Range", [zero, subgraph.insert(node, "Squeeze", [length_1d]), one])
-    return subgraph.insert(node, "Unsqueeze", [row, axis])
+    """The index of positions; in the one spelling that fused graphs have, where there is one for what it gives."""
+    opset = graph.opset_imports[""]
+    inputs = data_inputs(index)
+    if not inputs:
+        seen = [Evaluator(opset, masks.feeds(graph, length))(index) for length in masks.LENGTHS]
+        if all((each == np.arange(each.shape[-1])).all() for each in seen):
+            return places.in_order(subgraph.Before(node), ids)
+    elif inputs == {source := _source(ids)} and source.dtype is not None:
+        sample = np.random.default_rng(0).integers(0, 4, (8, masks.LENGTHS[-1])).astype(source.dtype.numpy())
+        for padding in _numbers(index):
+            sample[:, ::3] = padding
+            if np.array_equal(Evaluator(opset, {source: sample})(index), places.counted_array(sample, padding)):
+                return places.counted(subgraph.Before(node), ids, padding)
+    return _as_int64(node, index)
+
+
+def _source(ids: ir.Value) -> ir.Value:
+    """The graph's input that ids are cast from."""
+    while (node := ids.producer()) is not None and node.op_type == "Cast" and node.inputs[0] is not None:
+        ids = node.inputs[0]
+    return ids
+
+
+def _numbers(value: ir.Value) -> list[int]:
+    """The whole numbers that a value is computed with."""
+    found = {scalar for each in ancestors(value) if (scalar := subgraph.scalar(each)) is not None}
+    return sorted(int(number) for number in found if number >= 0 and number == int(number))
 
 
 def _name_length(graph: ir.Graph, ids: ir.Value) -> None:

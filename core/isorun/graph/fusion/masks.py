@@ -25,6 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from isorun.graph import functions
 from isorun.graph.evaluate import CannotEvaluate, Evaluator, Samples, ancestors, array, data_inputs, is_constant, sizes
 from isorun.graph.fusion.report import Refused
 
@@ -144,7 +145,7 @@ class Judge:
         found = []
         if len(inputs) == 1:
             (only,) = inputs
-            if not _is_index(only) and (only.shape is None or len(only.shape) == 2):
+            if not _rows(only) and (only.shape is None or len(only.shape) == 2):
                 found.append(only)
         given = {**feeds(self._graph, LENGTHS[0]), **around(KINDS, LENGTHS[0])}
         for each in reversed(ancestors(value)):
@@ -205,16 +206,29 @@ class Judge:
         return min([length, *(size for size in longest if size > max(LENGTHS))])
 
 
-def _is_index(value: ir.Value) -> bool:
-    """Whether a value picks rows of a table, as token ids do."""
-    for use in value.consumers():
-        if use.op_type == "Gather" and use.inputs[1] is value and is_constant(use.inputs[0]):
-            return True
-        if use.op_type in ("Cast", "Identity") and _is_index(use.outputs[0]):
-            return True
-        if use.op_type == "EmbedLayerNormalization":
-            return True
-    return False
+def ids(graph: ir.Graph) -> ir.Value | None:
+    """The input of the graph that holds token ids: of those that pick rows of a table, the one of the longest."""
+    found = [
+        (rows, value)
+        for value in graph.inputs
+        if (rows := _rows(value)) and value.shape is not None and len(value.shape) == 2
+    ]
+    return max(found, key=lambda each: each[0])[1] if found else None
+
+
+def _rows(value: ir.Value) -> int:
+    """The rows of the longest table that a value picks from, as token ids do; 0 where it picks from none."""
+    most = 0
+    for use in value.uses():
+        node = use.node
+        if node.op_type == "Gather" and use.idx == 1 and is_constant(node.inputs[0]):
+            most = max(most, sizes(node.inputs[0])[0])  # type: ignore[arg-type]  # a constant is a value
+        elif node.op_type in ("Cast", "Clip", "Identity") and use.idx == 0:
+            most = max(most, _rows(node.outputs[0]))
+        elif functions.is_fused(node) and node.op_type in functions.EMBEDDINGS:
+            tables = [table for at, table in functions.EMBEDDINGS[node.op_type].ids if at == use.idx]
+            most = max([most, *(sizes(table)[0] for at in tables if (table := node.inputs[at]) is not None)])
+    return most
 
 
 def _past(value: ir.Value, cut: ir.Value) -> dict[ir.Value, None]:

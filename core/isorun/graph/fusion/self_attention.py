@@ -26,8 +26,8 @@ from itertools import permutations
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph import functions
-from isorun.graph.evaluate import CannotEvaluate, Evaluator, Samples, array, sizes
+from isorun.graph import functions, places
+from isorun.graph.evaluate import CannotEvaluate, Evaluator, Samples, ancestors, array, is_constant, sizes
 from isorun.graph.fusion import masks, subgraph
 from isorun.graph.fusion.attention_place import Place, find
 from isorun.graph.fusion.masks import Bias, Judge, KeyMask
@@ -36,6 +36,8 @@ from isorun.graph.fusion.subgraph import Dense
 
 KIND = "SelfAttention"
 _TOLERANCE = 1e-4
+_BUCKETS = 4  # the fewest that a bias by distance has
+_FAR = 300  # a length at which every bucket of distances shows
 _FINITE_MASK = -1e30  # a mask value above this leaves the scores of a row without any key apart
 
 
@@ -95,11 +97,13 @@ class _Fusion:
         self._judge = Judge(model.graph)
         self._weights: dict[tuple[object, ...], ir.Value] = {}
         self._masks: dict[ir.Value | None, ir.Value] = {}
+        self._biases: dict[ir.Value, ir.Value] = {}
 
     def fuse(self, root: ir.Node) -> None:
         place = find(root)
         mask, bias = self._mask_and_bias(place)
         meaning = self._meaning(place, mask, bias)
+        bias = self._relative(place, bias) if bias is not None else None
         self._rewrite(place, meaning, mask, bias)
 
     def _mask_and_bias(self, place: Place) -> tuple[KeyMask | None, ir.Value | None]:
@@ -199,6 +203,23 @@ class _Fusion:
             place.context,
             flat=place.width if place.flat else None,
         )
+
+    def _relative(self, place: Place, bias: ir.Value) -> ir.Value:
+        """A bias; in the one spelling that fused graphs have, where it goes by the distance of query and key."""
+        if bias not in self._biases:
+            self._biases[bias] = bias
+            tables = [each for each in ancestors(bias) if is_constant(each) and len(sizes(each)) == 2]
+            ids, before = masks.ids(self._graph), place.context.producer()
+            assert before is not None
+            for table in tables:
+                seen = {**masks.feeds(self._graph, _FAR), **place.around(masks.KINDS, _FAR)}
+                expected = places.relative_bias_array(_FAR, array(table)) if sizes(table)[0] >= _BUCKETS else None
+                if ids is not None and expected is not None:
+                    found = Evaluator(self._graph.opset_imports[""], seen)(bias)
+                    if (found.shape[1:] == expected.shape[1:]) and (found == expected).all():
+                        rows = subgraph.Before(before)
+                        self._biases[bias] = places.relative_bias(rows, ids, table, sizes(table)[0])
+        return self._biases[bias]
 
     def _key_mask(self, origin: ir.Value | None, place: Place, before: ir.Node) -> ir.Value:
         """The mask as (B, S) int64; of ones, where the model has none."""

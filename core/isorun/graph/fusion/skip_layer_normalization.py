@@ -73,16 +73,18 @@ def norm(node: ir.Node) -> tuple[ir.Value, ir.Value | None, float]:
 
 
 def _sides(total: ir.Node) -> tuple[ir.Value, ir.Value | None, ir.Value] | None:
-    """Product, bias and skip of a sum; ``None`` where neither side is a dense layer."""
+    """Product, bias and skip of a sum; ``None`` where neither side is a dense layer.
+
+    Where both are, the skip is the side that something else takes too: what the layers before the sum begin with.
+    """
+    found = []
     for one, other in (total.inputs, total.inputs[::-1]):
         layer = subgraph.dense(one)
-        if layer is None or other is None or one is None:
+        if layer is None or one is None or other is None:
             continue
-        if layer.bias is None:
-            return one, None, other
         node = one.producer()
         assert node is not None
-        product = next(each for each in node.inputs if each is not layer.bias)
+        product = one if layer.bias is None else next(each for each in node.inputs if each is not layer.bias)
         assert product is not None
-        return product, layer.bias, other
-    return None
+        found.append((subgraph.is_used_outside(one, {total}), product, layer.bias, other))
+    return min(found, key=lambda each: each[0])[1:] if found else None

@@ -13,6 +13,9 @@ from isorun.graph import functions
 from isorun.graph.evaluate import array, is_constant, sizes
 
 _LARGE = 1 << 16  # bytes; a constant above this is made when it is written
+_KEEP_RANK = frozenset(
+    ("Add", "Cast", "Div", "Erf", "Gelu", "LayerNormalization", "MatMul", "Mul", "Pow", "Split", "Sub", "Tanh")
+)
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,35 @@ def scalar(value: ir.Value | None) -> float | None:
     if value is None or not is_constant(value) or math.prod(sizes(value)) != 1:
         return None
     return float(array(value).reshape(()))
+
+
+def rank(value: ir.Value) -> int | None:
+    """The number of a value's dimensions, by the operators that keep it; what is found is noted on the values."""
+    pending = [value]
+    while pending:
+        each = pending[-1]
+        node = each.producer()
+        if each.shape is not None or node is None or node.op_type not in _KEEP_RANK:
+            pending.pop()
+            continue
+        before = [source for source in node.inputs if source is not None and not is_constant(source)]
+        if node.op_type in ("LayerNormalization", "Split"):
+            before = before[:1]
+        unknown = [source for source in before if source.shape is None and _goes_on(source)]
+        if unknown:
+            pending.extend(unknown)
+            continue
+        pending.pop()
+        ranks = [len(source.shape) for source in before if source.shape is not None]
+        if not ranks:
+            return None
+        each.shape = ir.Shape([None] * max(ranks))
+    return None if value.shape is None else len(value.shape)
+
+
+def _goes_on(value: ir.Value) -> bool:
+    node = value.producer()
+    return node is not None and node.op_type in _KEEP_RANK
 
 
 def dtype(value: ir.Value) -> ir.DataType:
@@ -151,6 +183,22 @@ def insert(before: ir.Node, operator: str, inputs: Sequence[ir.Value], **attribu
     node = ir.node(operator, list(inputs), attributes)
     graph.insert_before(before, node)
     return node.outputs[0]
+
+
+class Before:
+    """Where nodes are put: before another one."""
+
+    def __init__(self, node: ir.Node) -> None:
+        self._node = node
+
+    def node(self, label: str, kind: str, inputs: Sequence[ir.Value], **attributes: int | list[int]) -> ir.Value:
+        del label  # nodes of a graph that is rewritten have no names
+        return insert(self._node, kind, inputs, **attributes)
+
+    def constant(self, label: str, array: np.ndarray) -> ir.Value:
+        graph = self._node.graph
+        assert isinstance(graph, ir.Graph)
+        return constant(graph, f"isorun.{label}", ir.tensor(array))
 
 
 def cast(before: ir.Node, value: ir.Value, dtype: ir.DataType) -> ir.Value:
