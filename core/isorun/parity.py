@@ -40,7 +40,7 @@ class Tolerance:
     """The limits that outputs must keep; the measures are those of this module.
 
     Attributes:
-        max_rel: the most that one element may be off, in units of the reference's size.
+        max_rel: the most that one element may be off, in units of the reference's size; ``None`` for no such limit.
         rms: the most that the whole may be off, in the same units.
         cosine: the least cosine of any row.
         max_abs: the most that one element may be off, absolutely; ``None`` for no such limit.
@@ -48,14 +48,15 @@ class Tolerance:
             one row may differ beyond that share: two elements that are nearly equal decide nothing.
     """
 
-    max_rel: float
+    max_rel: float | None
     rms: float
     cosine: float
     max_abs: float | None = None
     argmax: float | None = None
 
     def __post_init__(self) -> None:
-        if not (0 <= self.max_rel < 1 and 0 <= self.rms < 1 and 0 < self.cosine <= 1):
+        max_rel = self.max_rel or 0.0
+        if not (0 <= max_rel < 1 and 0 <= self.rms < 1 and 0 < self.cosine <= 1):
             raise ValueError(
                 f"{self}: max_rel and rms must be at least 0 and below 1, cosine above 0 and at most 1; "
                 "anything wider would accept an output of zeros"

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from isorun import model as models
-from isorun import padding as paddings
-from isorun import registry
+from isorun import registry, tuning
 from isorun.backend import Backend, Executable
 from isorun.cache import Cache
 from isorun.errors import BackendFailed, BackendNotFound, BackendUnavailable, UnsupportedModel, did_you_mean
@@ -24,6 +23,7 @@ class Wishes(NamedTuple):
     threads: int | None
     options: Mapping[str, Any]
     calibration: Sequence[Any] | None = None
+    tolerance: float = tuning.TOLERANCE
 
 
 class Resolved(NamedTuple):
@@ -33,6 +33,7 @@ class Resolved(NamedTuple):
     model: LoweredModel
     config: CompileConfig
     executable: Executable
+    tuned: Mapping[str, Any]
     passed_over: tuple[tuple[str, str], ...]
 
     def provenance(self) -> Provenance:
@@ -40,6 +41,8 @@ class Resolved(NamedTuple):
         from importlib.metadata import version
 
         report = self.executable.report()
+        notes = {"graph": dict(self.model.notes), "precision": dict(self.tuned)}
+        notes = {name: note for name, note in notes.items() if note}
         return Provenance(
             backend=self.backend.name,
             device=report.device,
@@ -52,7 +55,7 @@ class Resolved(NamedTuple):
             cache="found" if self.model.cached else "made",
             passed_over=self.passed_over,
             versions={"isorun": version("isorun"), **report.versions},
-            details={**report.details, **({"graph": dict(self.model.notes)} if self.model.notes else {})},
+            details={**report.details, **notes},
         )
 
 
@@ -93,16 +96,16 @@ def resolve(source: models.ModelSource, backend: str | Sequence[str], wishes: Wi
 
 def _compile(
     source: models.ModelSource, name: str, wishes: Wishes, cache: Cache
-) -> tuple[Backend, LoweredModel, CompileConfig, Executable]:
+) -> tuple[Backend, LoweredModel, CompileConfig, Executable, Mapping[str, Any]]:
     backend = registry.get(name)
     config = _config(backend, wishes)
-    quantized = None
-    if config.precision == "int8":
-        from isorun import calibration
-
-        quantized = calibration.calibrate(backend, source, config, wishes.calibration, cache)
-    model, executable = paddings.compile_model(backend, source, config, wishes.padding, cache, quantized)
-    return backend, model, config, executable
+    if wishes.precision == tuning.AUTO:
+        model, executable, config, tuned = tuning.compile_fastest(
+            backend, source, config, wishes.padding, cache, wishes.tolerance, wishes.calibration
+        )
+        return backend, model, config, executable, tuned
+    model, executable = tuning.compile_as_asked(backend, source, config, wishes.padding, cache, wishes.calibration)
+    return backend, model, config, executable, {}
 
 
 def _config(backend: Backend, wishes: Wishes) -> CompileConfig:
@@ -111,7 +114,7 @@ def _config(backend: Backend, wishes: Wishes) -> CompileConfig:
     if not here.ok:
         raise BackendUnavailable(backend.name, here.reason, here.remedy)
     offers = backend.capabilities
-    if wishes.precision not in offers.precisions:
+    if wishes.precision not in (*offers.precisions, tuning.AUTO):
         raise BackendUnavailable(
             backend.name,
             f"it does not compute in {wishes.precision!r}{_instead(offers.refused.get(wishes.precision))}",

@@ -62,6 +62,10 @@ token (the last; a batch of 1 has no other). Each takes (batch, sequence, genera
 (batch, sequence), int64, 1 at real tokens."""
 
 
+WITHOUT_MASK = "no mask"
+"""The one case of :func:`masked_cases` of a model that takes no mask."""
+
+
 def lognormal_lengths(
     count: int, median: float, sigma: float, least: int, most: int, rng: np.random.Generator
 ) -> np.ndarray:
@@ -111,6 +115,32 @@ def resolve_shape(
             raise InvalidFeeds(f"Input {spec.name!r} has a dimension {axis} {called}, and nothing says how large it is")
         sizes.append(chosen)
     return tuple(sizes)
+
+
+def fixed_size(inputs: Sequence[TensorSpec], axis: int) -> int | None:
+    """The size of a dimension that a model leaves no choice of."""
+    sizes = [spec.shape[axis] for spec in inputs if spec.shape and len(spec.shape) > axis]
+    return next((size for size in sizes if isinstance(size, int)), None)
+
+
+def masked_cases(
+    inputs: Sequence[TensorSpec], batch: int, sequence: int | None, seed: int
+) -> dict[str, dict[str, np.ndarray]]:
+    """Seeded feeds for each kind of mask, by its name; for one case, without a mask, where the model takes none.
+
+    Raises:
+        InvalidFeeds: as :func:`random_feeds` says.
+    """
+    random = np.random.default_rng(seed)
+    if not any(spec.name == MASK_INPUT for spec in inputs):
+        flat = all(spec.shape is not None and len(spec.shape) < 2 for spec in inputs)
+        return {WITHOUT_MASK: random_feeds(inputs, random, batch=batch, sequence=None if flat else sequence)}
+    if sequence is None:
+        raise InvalidFeeds(f"The model takes {MASK_INPUT!r}: its feeds need a sequence")
+    return {
+        name: random_feeds(inputs, random, batch=batch, sequence=sequence, mask=mask(batch, sequence, random))
+        for name, mask in MASKS.items()
+    }
 
 
 def random_feeds(

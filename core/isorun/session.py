@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from isorun import model as models
 from isorun import padding as paddings
+from isorun import tuning
 from isorun.binding import IOBinding
 from isorun.cache import Cache
 from isorun.errors import BackendFailed, InvalidFeeds, IsorunError
@@ -52,13 +53,15 @@ class Session:
             ``isorun.registry.AUTO_ORDER``. With a list or ``"auto"``, a backend that cannot take the model
             as asked is passed over, and ``provenance.passed_over`` says why; a single name is taken or refused.
         device: one of the backend's devices; ``None`` for its first.
-        precision: what to compute in: ``"fp32"``, ``"bf16"``, ``"fp16"``, ``"fp64"``. It is what is asked for or an
-            error.
+        precision: what to compute in: ``"fp32"``, ``"bf16"``, ``"fp16"``, ``"int8"``, ``"fp64"``. It is what is asked
+            for or an error. ``"auto"`` measures, the first time, and takes the fastest that the backend has within
+            the tolerance.
         padding: ``"remove"`` runs dense layers over real tokens alone; ``"keep"`` runs the graph as it came;
             ``"auto"`` chooses for every batch by what was measured to pay. With either of the others than
             ``"keep"``, outputs with a value for each token are zero at the positions that the mask leaves out.
         threads: how many threads a run may use; ``None`` for the cores that this process may use
             (CPU affinity and cgroup quota). A backend whose threads cannot be set refuses a number.
+        tolerance: for ``precision="auto"``, the least cosine of any row of any output to fp32's; ``None`` for 0.99.
         options: the backend's own settings; ``isorun backends`` lists them.
         calibration: what ``precision="int8"`` is made to suit: feeds as :meth:`run` takes them, or texts for the
             tokenizer beside the model. ``None`` for the sentences that come with isorun or, where there is no
@@ -83,6 +86,7 @@ class Session:
         precision: str = "fp32",
         padding: str = "auto",
         threads: int | None = None,
+        tolerance: float | None = None,
         options: Mapping[str, Any] | None = None,
         calibration: Iterable[Feeds] | Iterable[str] | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
@@ -90,12 +94,15 @@ class Session:
         if threads is not None and threads < 1:
             raise ValueError(f"threads is {threads}; a run needs at least 1, and None takes what is there")
         paddings.check(padding)
+        tuning.check(precision, tolerance)
         cache = Cache(cache_dir)
         source = models.open_model(model, cache)
         samples = None if calibration is None else list(calibration)
-        wishes = Wishes(device, precision, padding, threads, dict(options or {}), samples)
+        near = tuning.TOLERANCE if tolerance is None else tolerance
+        wishes = Wishes(device, precision, padding, threads, dict(options or {}), samples, near)
         self._resolved = resolve(source, backend, wishes, cache)
-        self._backend, self._model, _, self._executable, _ = self._resolved
+        self._backend, self._model = self._resolved.backend, self._resolved.model
+        self._executable = self._resolved.executable
         capabilities = self._backend.capabilities
         self._checker = FeedChecker(self._model.info, indices=not capabilities.checks_indices)
         self._turns = None if capabilities.thread_safe else threading.Lock()

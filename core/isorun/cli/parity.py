@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 
 from isorun import Session, registry
@@ -14,13 +13,12 @@ from isorun.cli import console, models
 from isorun.cli.run import backend_names
 from isorun.errors import IsorunError, ParityError, did_you_mean
 from isorun.parity import DEFAULT_TOLERANCES, Parity, compare, token_level_outputs
-from isorun.samples import MASK_INPUT, MASKS, random_feeds
+from isorun.samples import MASK_INPUT, fixed_size, masked_cases
 from isorun.types import TensorSpec
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 _BATCH, _SEQUENCE = 4, 32
-_ONLY = "no mask"  # the one case of a model without an attention mask
 
 
 @app.command()
@@ -57,8 +55,8 @@ def parity(
         Session(path, against, precision=widest, threads=threads if offers.sets_threads else None) as session,
     ):
         inputs, outputs = session.get_inputs(), session.get_outputs()
-        batch, sequence = batch or _fixed(inputs, 0) or _BATCH, sequence or _fixed(inputs, 1) or _SEQUENCE
-        cases = _cases(inputs, batch, sequence, seed)
+        batch, sequence = batch or fixed_size(inputs, 0) or _BATCH, sequence or fixed_size(inputs, 1) or _SEQUENCE
+        cases = masked_cases(inputs, batch, sequence, seed)
         expected = {mask: _named(outputs, session.run(None, feeds)) for mask, feeds in cases.items()}
     token_level = token_level_outputs(inputs, outputs)
     found: dict[str, dict[str, Parity]] = {}
@@ -86,24 +84,6 @@ def parity(
     if failed:
         total = sum(map(len, found.values()))
         raise ParityError(f"{len(failed)} of {total} comparisons failed: {', '.join(map(' on '.join, failed))}")
-
-
-def _fixed(inputs: Sequence[TensorSpec], axis: int) -> int | None:
-    """The size of a dimension that the model leaves no choice of."""
-    sizes = [spec.shape[axis] for spec in inputs if spec.shape and len(spec.shape) > axis]
-    return next((size for size in sizes if isinstance(size, int)), None)
-
-
-def _cases(inputs: Sequence[TensorSpec], batch: int, sequence: int, seed: int) -> dict[str, dict[str, np.ndarray]]:
-    """Feeds for each kind of mask; for one case where the model takes no mask."""
-    random = np.random.default_rng(seed)
-    if not any(spec.name == MASK_INPUT for spec in inputs):
-        flat = all(spec.shape is not None and len(spec.shape) < 2 for spec in inputs)
-        return {_ONLY: random_feeds(inputs, random, batch=batch, sequence=None if flat else sequence)}
-    return {
-        name: random_feeds(inputs, random, batch=batch, sequence=sequence, mask=mask(batch, sequence, random))
-        for name, mask in MASKS.items()
-    }
 
 
 def _named(specs: Sequence[TensorSpec], values: Sequence[Any]) -> dict[str, Any]:

@@ -49,7 +49,9 @@ def run(
     backend: Annotated[str, typer.Option(help="A name, names in order of preference (A,B), or auto.")] = "auto",
     feeds: Annotated[Path | None, typer.Option(metavar="F.npz", help="One array for each input.")] = None,
     text: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="A text; give it again for a batch.")] = None,
-    precision: Annotated[str, typer.Option(help="fp32, bf16 or fp64: that, or an error.")] = "fp32",
+    precision: Annotated[
+        str, typer.Option(help="fp32, bf16, fp16 or fp64: that, or an error. auto: what is fastest.")
+    ] = "fp32",
     padding: Annotated[
         str, typer.Option(metavar="auto|keep|remove", help="Whether to leave out the work that padding costs.")
     ] = "auto",

@@ -1,0 +1,267 @@
+"""The precision that runs a model fastest here and stays close to fp32: measured once, then remembered.
+
+Each precision that a backend offers is compiled, compared with fp32 on seeded feeds under five kinds of mask, and, if
+it is within the tolerance, timed by turns with the others. What was found is kept in the cache for this model, backend
+and version, number of threads, options and processor.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from isorun import model as models
+from isorun import padding as paddings
+from isorun.backend import Backend, Executable
+from isorun.cache import Cache, sha256
+from isorun.errors import BackendFailed, BackendUnavailable, InvalidFeeds, UnsupportedModel
+from isorun.hardware import cpu_name
+from isorun.types import CompileConfig, Feeds, LoweredModel, ModelInfo
+
+AUTO = "auto"
+TOLERANCE = 0.99
+"""The least cosine of any row of any output to fp32's, unless a caller says otherwise."""
+
+_BASE = "fp32"
+_WIDER = ("fp64",)  # than the base: no candidates
+_GAIN = 1.05  # times as fast as fp32 has something to be that replaces it: less is noise
+_ROUNDS, _SECONDS, _MOST_SECONDS = 40, 1.5, 20.0  # of timing; seconds for each precision, and for all of them at most
+_CHECKED, _TIMED = (4, 32), (1, 128)  # batch and sequence, where a model leaves the choice
+
+Compiled = tuple[LoweredModel, Executable]
+Samples = Sequence[Any] | None  # of isorun.calibration
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A precision that was tried.
+
+    Attributes:
+        precision: its name.
+        milliseconds: the median time of a run; ``None`` where it was not timed.
+        cosine: the least of any row of any output to fp32's; ``None`` where there is none.
+        reason: why it could not be chosen; empty where it could.
+    """
+
+    precision: str
+    milliseconds: float | None
+    cosine: float | None
+    reason: str
+
+
+def check(precision: str, tolerance: float | None) -> None:
+    """Refuse a tolerance that means nothing, or that nothing would heed."""
+    if tolerance is None:
+        return
+    if precision != AUTO:
+        raise ValueError(f"tolerance is for precision='auto'; with precision={precision!r} nothing is chosen by it")
+    if not 0 < tolerance < 1:
+        raise ValueError(f"tolerance is {tolerance:g}; it is the least cosine to fp32, above 0 and below 1")
+
+
+def compile_as_asked(
+    backend: Backend,
+    source: models.ModelSource,
+    config: CompileConfig,
+    padding: str,
+    cache: Cache,
+    samples: Samples = None,
+) -> Compiled:
+    """Compile a model in the precision that the config names; int8 is calibrated first.
+
+    Args:
+        backend, source, config, padding, cache: as in :func:`isorun.padding.compile_model`.
+        samples: what int8 is calibrated on, as in :func:`isorun.calibration.calibrate`.
+    """
+    quantized = None
+    if config.precision == "int8":
+        from isorun import calibration
+
+        quantized = calibration.calibrate(backend, source, config, samples, cache)
+    return paddings.compile_model(backend, source, config, padding, cache, quantized)
+
+
+def compile_fastest(
+    backend: Backend,
+    source: models.ModelSource,
+    config: CompileConfig,
+    padding: str,
+    cache: Cache,
+    tolerance: float,
+    samples: Samples = None,
+) -> tuple[LoweredModel, Executable, CompileConfig, dict[str, Any]]:
+    """Compile a model in the fastest precision that is within a tolerance of fp32.
+
+    Args:
+        backend: one that computes in fp32 among others.
+        source: the model.
+        config: what is asked for besides; its precision is not looked at.
+        padding: as in :func:`isorun.padding.compile_model`.
+        cache: where the choice is remembered.
+        tolerance: the least cosine of any row of any output to fp32's, above 0 and below 1.
+        samples: what int8 is calibrated on, as in :func:`compile_as_asked`.
+
+    Returns:
+        The model, ready to run; the config with the precision chosen; and what was tried, as plain data.
+
+    Raises:
+        BackendUnavailable: the backend does not compute in fp32, which the others are compared with.
+        UnsupportedModel: feeds for the model cannot be made up; or as :func:`isorun.padding.compile_model` says.
+    """
+    offered = backend.capabilities.precisions
+    if _BASE not in offered:
+        raise BackendUnavailable(
+            backend.name,
+            "precision='auto' compares with fp32, which it does not compute in",
+            f"It computes in {' and '.join(offered)}: ask for one of them.",
+        )
+    candidates = [_BASE, *(each for each in offered if each != _BASE and each not in _WIDER)]
+    compiled: dict[str, Compiled] = {}
+    asked = {"asked": AUTO, "tolerance": tolerance}
+
+    def compile_in(precision: str) -> Compiled:
+        return compile_as_asked(backend, source, replace(config, precision=precision), padding, cache, samples)
+
+    if len(candidates) == 1:
+        note = {**asked, "chosen": _BASE, "tried": [], "measured": "not: it computes in nothing else"}
+        return *compile_in(_BASE), replace(config, precision=_BASE), note
+
+    def measure(_: object) -> dict[str, Any]:
+        tried = []
+        compiled[_BASE] = compile_in(_BASE)
+        info = compiled[_BASE][0].info
+        try:
+            checked, timed, shape = _feeds(info)
+        except InvalidFeeds as error:
+            raise UnsupportedModel(
+                f"precision='auto' runs the model to measure it. {error}. Name a precision instead"
+            ) from error
+        for precision in candidates[1:]:
+            try:
+                compiled[precision] = compile_in(precision)
+            except (BackendUnavailable, UnsupportedModel, BackendFailed, InvalidFeeds) as error:
+                tried.append(Tried(precision, None, None, str(error)))
+        near, beyond = _compare(compiled, info, checked, tolerance)
+        tried += beyond
+        times = _time({name: compiled[name][1] for name in near}, timed) if len(near) > 1 else {}
+        tried += [Tried(name, times.get(name), cosine, "") for name, cosine in near.items()]
+        return {"chosen": _fastest(tried), "tried": [asdict(each) for each in tried], "feeds": shape}
+
+    asked_for = (padding, tolerance, sorted((key, repr(value)) for key, value in config.options.items()))
+    machine = (cpu_name(), config.device, config.threads)
+    key = _key(source, backend.name, backend.version(), *machine, *asked_for, *candidates, _digest(samples))
+    try:
+        entry = cache.get_or_make("tuning", key, measure)
+        chosen = entry.meta["chosen"]
+        lowered, executable = compiled.pop(chosen) if chosen in compiled else compile_in(chosen)
+    finally:
+        for _, each in compiled.values():
+            each.close()
+    note = {**asked, **entry.meta, "measured": "earlier" if entry.found else "now"}
+    return lowered, executable, replace(config, precision=chosen), note
+
+
+def _key(source: models.ModelSource, *parts: object) -> str:
+    """A name for all that a choice depends on."""
+    from isorun.graph import code_digest
+
+    return sha256(repr((code_digest(), source.fingerprint, *parts)).encode())[:40]
+
+
+def _digest(samples: Samples) -> str:
+    """A name for what int8 is calibrated on."""
+    if samples is None:
+        return "isorun's own"
+    contents = []
+    for each in samples:
+        arrays = sorted(each.items()) if isinstance(each, Mapping) else [("text", each)]
+        contents += [
+            f"{name} {np.asarray(value).dtype}".encode() + np.asarray(value).tobytes() for name, value in arrays
+        ]
+    return sha256(b"|".join(contents))
+
+
+def _feeds(info: ModelInfo) -> tuple[list[Feeds], Feeds, str]:
+    """Feeds to compare on, feeds to time with, and the shape of the latter."""
+    from isorun.samples import fixed_size, masked_cases, random_feeds
+
+    inputs = [spec for spec in info.inputs if not spec.overridable]
+    most = min((size for size in info.limits.values() if size is not None), default=_TIMED[1])
+    flat = all(spec.shape is not None and len(spec.shape) < 2 for spec in inputs)
+
+    def sizes(batch: int, sequence: int) -> tuple[int, int | None]:
+        chosen = fixed_size(inputs, 1) or min(sequence, most)
+        return fixed_size(inputs, 0) or batch, None if flat else chosen
+
+    checked = masked_cases(inputs, *sizes(*_CHECKED), seed=0)
+    batch, sequence = sizes(*_TIMED)
+    timed = random_feeds(inputs, np.random.default_rng(0), batch=batch, sequence=sequence)
+    return list(checked.values()), timed, f"{batch} x {sequence}" if sequence else str(batch)
+
+
+def _compare(
+    compiled: Mapping[str, Compiled], info: ModelInfo, feeds: Sequence[Feeds], tolerance: float
+) -> tuple[dict[str, float | None], list[Tried]]:
+    """The precisions within the tolerance, each with its least cosine; and those beyond it."""
+    from isorun.parity import Tolerance, compare, token_level_outputs
+    from isorun.samples import MASK_INPUT
+
+    # A cosine says nothing of size. Vectors of one length at that angle are this far apart; a half more may be.
+    apart = min(0.99, 1.5 * float(np.sqrt(2 * (1 - tolerance))) + 1e-6)
+    limits = Tolerance(max_rel=None, rms=apart, cosine=tolerance)
+    level = token_level_outputs(info.inputs, info.outputs)
+    names = [spec.name for spec in info.outputs]
+
+    def run(precision: str, given: Feeds) -> dict[str, Any]:
+        return dict(zip(names, compiled[precision][1].run(None, given), strict=True))
+
+    expected = [run(_BASE, given) for given in feeds]
+    near: dict[str, float | None] = {_BASE: 1.0}
+    beyond = []
+    for precision in compiled:
+        if precision == _BASE:
+            continue
+        try:
+            found = [
+                compare(run(precision, given), right, given.get(MASK_INPUT), limits, token_level=level)
+                for given, right in zip(feeds, expected, strict=True)
+            ]
+        except BackendFailed as error:
+            beyond.append(Tried(precision, None, None, str(error)))
+            continue
+        cosines = [cosine for each in found if (cosine := each.as_dict()["cosine"]) is not None]
+        least = min(cosines, default=None)
+        if reasons := [reason for each in found for reason in each.reasons]:
+            stated = next((each for each in reasons if ": cosine is" in each), reasons[0])
+            beyond.append(Tried(precision, None, least, stated))
+        else:
+            near[precision] = least
+    return near, beyond
+
+
+def _time(executables: Mapping[str, Executable], feeds: Feeds) -> dict[str, float]:
+    """The median time of a run in milliseconds, all of them by turns."""
+    samples: dict[str, list[float]] = {name: [] for name in executables}
+    for executable in executables.values():
+        executable.run(None, feeds)
+    begin, rounds = time.perf_counter(), 0
+    enough = min(_SECONDS * len(samples), _MOST_SECONDS)
+    while rounds == 0 or (rounds < _ROUNDS and time.perf_counter() - begin < enough):
+        for name in list(samples) if rounds % 2 == 0 else list(samples)[::-1]:
+            start = time.perf_counter()
+            executables[name].run(None, feeds)
+            samples[name].append(time.perf_counter() - start)
+        rounds += 1
+    return {name: round(float(np.median(each)) * 1e3, 4) for name, each in samples.items()}
+
+
+def _fastest(tried: Sequence[Tried]) -> str:
+    times = {each.precision: each.milliseconds for each in tried if each.milliseconds is not None}
+    if not times:
+        return _BASE
+    fastest = min(times, key=lambda name: times[name])
+    return fastest if times[fastest] * _GAIN <= times[_BASE] else _BASE
