@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from hypothesis import settings
 
 import tiny
 from isorun.cache import ENVIRONMENT_VARIABLE
+from isorun.environments import FOLDER_VARIABLE
 
 settings.register_profile("gate", deadline=None)  # how long an example takes is the machine's affair
 settings.load_profile("gate")
@@ -22,6 +24,17 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(ENVIRONMENT_VARIABLE, str(folder))
         yield folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def environments_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Environments of the run's own, which all processes of a parallel run share: making one takes seconds."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(FOLDER_VARIABLE, str(folder / "environments"))
+        yield folder / "environments"
 
 
 @pytest.fixture(scope="session")

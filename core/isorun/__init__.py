@@ -14,6 +14,8 @@ from isorun.errors import (
     BackendNotFound,
     BackendUnavailable,
     CacheError,
+    EnvironmentBroken,
+    EnvironmentNotFound,
     FetchFailed,
     InvalidFeeds,
     InvalidModel,
@@ -21,6 +23,7 @@ from isorun.errors import (
     ParityError,
     SpecError,
     UnsupportedModel,
+    WorkerDied,
 )
 
 if TYPE_CHECKING:
@@ -38,12 +41,15 @@ __all__ = [
     "BackendNotFound",
     "BackendUnavailable",
     "CacheError",
+    "EnvironmentBroken",
+    "EnvironmentNotFound",
     "FetchFailed",
     "InvalidFeeds",
     "InvalidModel",
     "ParityError",
     "SpecError",
     "UnsupportedModel",
+    "WorkerDied",
 ]
 
 _HOMES = {

@@ -6,6 +6,9 @@
     ├── BackendNotFound       no backend of that name is installed
     ├── BackendUnavailable    installed, but what was asked for cannot be had here: a reason and a remedy
     ├── BackendFailed         the runtime itself failed; its own error is the cause
+    │   └── WorkerDied        the process that an isolated backend runs in is gone: how, and the end of its log
+    ├── EnvironmentNotFound   no isolated environment of that name was made
+    ├── EnvironmentBroken     an isolated environment cannot be made or used
     ├── InvalidModel          not a model, a damaged one, or one that refers to files that it may not
     ├── UnsupportedModel      a sound model with operators that the backend does not have
     ├── InvalidFeeds          names, types, shapes or values that the model does not take
@@ -15,7 +18,8 @@
     └── CacheError            the cache folder cannot be used
 
 A message says what happened, why, and what to do. A vendor's exception becomes the most specific of these
-where the backend is entered (:func:`isorun.backend.runtime_errors`), and stays reachable as ``__cause__``.
+where the backend is entered (:func:`isorun.backend.runtime_errors`), and stays reachable as ``__cause__``; where
+the backend runs in another process, as the text of a :class:`isorun.worker.failures.RemoteError`.
 """
 
 from __future__ import annotations
@@ -30,10 +34,10 @@ class IsorunError(Exception):
 class BackendNotFound(IsorunError):
     """No backend of that name is installed."""
 
-    def __init__(self, name: str, installed: Sequence[str]) -> None:
+    def __init__(self, name: str, installed: Sequence[str], where: str = "") -> None:
         self.name = name
         self.installed = tuple(installed)
-        super().__init__(f"There is no backend {name!r}{did_you_mean(name, installed)}")
+        super().__init__(f"There is no backend {name!r}{where}{did_you_mean(name, installed)}")
 
 
 class BackendUnavailable(IsorunError):
@@ -54,6 +58,35 @@ class BackendUnavailable(IsorunError):
 
 class BackendFailed(IsorunError):
     """The runtime behind a backend failed; ``__cause__`` is its own error."""
+
+
+class WorkerDied(BackendFailed):
+    """The process that an isolated backend runs in is gone. The next call starts another.
+
+    Attributes:
+        signal: the name of the signal that killed it, such as ``SIGSEGV``; else ``None``.
+        exit_code: what it exited with, where it did.
+        log: the end of what it printed.
+    """
+
+    def __init__(self, message: str, *, signal: str | None = None, exit_code: int | None = None, log: str = "") -> None:
+        self.signal = signal
+        self.exit_code = exit_code
+        self.log = log
+        super().__init__(f"{message}. Its log ends:\n{log}" if log else f"{message}. Its log is empty")
+
+
+class EnvironmentNotFound(IsorunError):
+    """No isolated environment of that name was made."""
+
+    def __init__(self, name: str, made: Sequence[str]) -> None:
+        self.name = name
+        known = did_you_mean(name, made)
+        super().__init__(f"There is no environment {name!r}{known}. Make it: isorun env create {name} --install ...")
+
+
+class EnvironmentBroken(IsorunError):
+    """An isolated environment cannot be made or used."""
 
 
 class InvalidModel(IsorunError):

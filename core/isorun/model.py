@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from isorun.cache import Cache, sha256
 from isorun.errors import InvalidModel, UnsupportedModel
 from isorun.graph import code_digest
-from isorun.types import LoweredModel, ModelInfo, TensorSpec
+from isorun.types import LoweredModel, ModelInfo
 
 if TYPE_CHECKING:
     import onnx
@@ -191,7 +191,7 @@ def _inspect(source: ModelSource, cache: Cache) -> tuple[_Known, bool]:
     entry = cache.get_or_make("models", _key(source.fingerprint), make)
     about = entry.meta["padding"]
     found = Padding(about["mask"], tuple(about["token_outputs"]), about["refusal"])
-    return _Known(_info(entry.meta["info"]), entry.meta["as_it_is"], found), entry.found
+    return _Known(ModelInfo.from_dict(entry.meta["info"]), entry.meta["as_it_is"], found), entry.found
 
 
 def _lower(
@@ -269,19 +269,3 @@ def _files_of(path: Path) -> list[Path]:
     from isorun.graph import files
 
     return [path, *(path.parent / location for location in files.external_files(files.read_proto(path)))]
-
-
-def _info(meta: Mapping[str, Any]) -> ModelInfo:
-    def specs(items: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:
-        return tuple(
-            TensorSpec(
-                **{
-                    **item,
-                    "shape": None if item["shape"] is None else tuple(item["shape"]),
-                    "bounds": None if item["bounds"] is None else tuple(item["bounds"]),
-                }
-            )
-            for item in items
-        )
-
-    return ModelInfo(**{**meta, "inputs": specs(meta["inputs"]), "outputs": specs(meta["outputs"])})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from isorun import model as models
 from isorun import registry, tuning
@@ -12,6 +12,9 @@ from isorun.cache import Cache
 from isorun.errors import BackendFailed, BackendNotFound, BackendUnavailable, UnsupportedModel, did_you_mean
 from isorun.threads import usable_cores
 from isorun.types import CompileConfig, LoweredModel, Provenance
+
+if TYPE_CHECKING:
+    from isorun.worker.backend import Worker
 
 
 class Wishes(NamedTuple):
@@ -22,6 +25,7 @@ class Wishes(NamedTuple):
     padding: str
     threads: int | None
     options: Mapping[str, Any]
+    environment: str | None = None
     calibration: Sequence[Any] | None = None
     tolerance: float = tuning.TOLERANCE
 
@@ -35,6 +39,14 @@ class Resolved(NamedTuple):
     executable: Executable
     tuned: Mapping[str, Any]
     passed_over: tuple[tuple[str, str], ...]
+    worker: Worker | None
+    """Where it runs; ``None`` for this process."""
+
+    def close(self) -> None:
+        """Let go of the model, and of the worker."""
+        self.executable.close()
+        if self.worker is not None:
+            self.worker.close()
 
     def provenance(self) -> Provenance:
         """What runs, where, and how it came about: asked of the runtime."""
@@ -55,6 +67,7 @@ class Resolved(NamedTuple):
             cache="found" if self.model.cached else "made",
             passed_over=self.passed_over,
             versions={"isorun": version("isorun"), **report.versions},
+            environment={} if self.worker is None else self.worker.about(),
             details={**report.details, **notes},
         )
 
@@ -71,11 +84,29 @@ def resolve(source: models.ModelSource, backend: str | Sequence[str], wishes: Wi
     Raises:
         BackendNotFound, BackendUnavailable, UnsupportedModel, BackendFailed: of a single name, its own; of several,
             BackendUnavailable, with the reason of each.
+        EnvironmentNotFound, EnvironmentBroken: there is no such environment, or its interpreter is gone.
     """
+    if wishes.environment is None:
+        return _resolve(source, backend, wishes, cache, None)
+    from isorun import environments
+    from isorun.worker.backend import Worker
+
+    worker = Worker(environments.get(wishes.environment), cache.root)
+    try:
+        return _resolve(source, backend, wishes, cache, worker)
+    except BaseException:
+        worker.close()
+        raise
+
+
+def _resolve(
+    source: models.ModelSource, backend: str | Sequence[str], wishes: Wishes, cache: Cache, worker: Worker | None
+) -> Resolved:
+    find = registry.get if worker is None else worker.get
     if backend == "auto":
         wanted: tuple[str, ...] = registry.AUTO_ORDER
     elif isinstance(backend, str):
-        return Resolved(*_compile(source, backend, wishes, cache), ())
+        return Resolved(*_compile(source, find(backend), wishes, cache), (), worker)
     else:
         wanted = tuple(backend)
     if not wanted:
@@ -83,7 +114,7 @@ def resolve(source: models.ModelSource, backend: str | Sequence[str], wishes: Wi
     passed_over: list[tuple[str, str]] = []
     for name in wanted:
         try:
-            return Resolved(*_compile(source, name, wishes, cache), tuple(passed_over))
+            return Resolved(*_compile(source, find(name), wishes, cache), tuple(passed_over), worker)
         except BackendUnavailable as error:
             passed_over.append((name, f"{error.reason}. {error.remedy}"))
         except (BackendNotFound, UnsupportedModel, BackendFailed) as error:
@@ -95,9 +126,8 @@ def resolve(source: models.ModelSource, backend: str | Sequence[str], wishes: Wi
 
 
 def _compile(
-    source: models.ModelSource, name: str, wishes: Wishes, cache: Cache
+    source: models.ModelSource, backend: Backend, wishes: Wishes, cache: Cache
 ) -> tuple[Backend, LoweredModel, CompileConfig, Executable, Mapping[str, Any]]:
-    backend = registry.get(name)
     config = _config(backend, wishes)
     if wishes.precision == tuning.AUTO:
         model, executable, config, tuned = tuning.compile_fastest(

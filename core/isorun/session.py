@@ -62,6 +62,8 @@ class Session:
         threads: how many threads a run may use; ``None`` for the cores that this process may use
             (CPU affinity and cgroup quota). A backend whose threads cannot be set refuses a number.
         tolerance: for ``precision="auto"``, the least cosine of any row of any output to fp32's; ``None`` for 0.99.
+        environment: run in a worker process in the environment of that name (:mod:`isorun.environments`), for a
+            backend that cannot share this one; ``None`` runs in this process.
         options: the backend's own settings; ``isorun backends`` lists them.
         calibration: what ``precision="int8"`` is made to suit: feeds as :meth:`run` takes them, or texts for the
             tokenizer beside the model. ``None`` for the sentences that come with isorun or, where there is no
@@ -74,6 +76,7 @@ class Session:
         InvalidModel: the model is missing, damaged, or refers to files outside its folder.
         UnsupportedModel: the backend lacks some of the model's operators.
         BackendFailed: the runtime refused the model.
+        EnvironmentNotFound, EnvironmentBroken: there is no such environment, or its interpreter is gone.
         CacheError: the cache folder cannot be written to.
     """
 
@@ -87,6 +90,7 @@ class Session:
         padding: str = "auto",
         threads: int | None = None,
         tolerance: float | None = None,
+        environment: str | None = None,
         options: Mapping[str, Any] | None = None,
         calibration: Iterable[Feeds] | Iterable[str] | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
@@ -99,7 +103,7 @@ class Session:
         source = models.open_model(model, cache)
         samples = None if calibration is None else list(calibration)
         near = tuning.TOLERANCE if tolerance is None else tolerance
-        wishes = Wishes(device, precision, padding, threads, dict(options or {}), samples, near)
+        wishes = Wishes(device, precision, padding, threads, dict(options or {}), environment, samples, near)
         self._resolved = resolve(source, backend, wishes, cache)
         self._backend, self._model = self._resolved.backend, self._resolved.model
         self._executable = self._resolved.executable
@@ -290,7 +294,7 @@ class Session:
             batcher.close(cancel=False)
         self._closed = True
         with self._turns or nullcontext():
-            self._executable.close()
+            self._resolved.close()
 
     def __enter__(self) -> Self:
         self._check_open()

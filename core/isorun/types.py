@@ -133,6 +133,24 @@ class ModelInfo:
     producer: str = ""
     graph_name: str = ""
 
+    @classmethod
+    def from_dict(cls, described: Mapping[str, Any]) -> ModelInfo:
+        """What ``dataclasses.asdict`` made of one, and JSON of that."""
+
+        def specs(items: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:
+            return tuple(
+                TensorSpec(
+                    **{
+                        **item,
+                        "shape": None if item["shape"] is None else tuple(item["shape"]),
+                        "bounds": None if item["bounds"] is None else tuple(item["bounds"]),
+                    }
+                )
+                for item in items
+            )
+
+        return cls(**{**described, "inputs": specs(described["inputs"]), "outputs": specs(described["outputs"])})
+
 
 class ModelMetadata(NamedTuple):
     """What a model says of itself, in the shape of ``onnxruntime.ModelMetadata``."""
@@ -216,6 +234,8 @@ class Provenance:
         cache: ``"found"`` or ``"made"``: the lowered model.
         passed_over: backends that were preferred to this one, each with the reason against it.
         versions: packages and their versions, isorun's own included.
+        environment: the isolated environment that it runs in: its name, and the versions of Python and NumPy there;
+            empty for this process.
         details: what else the runtime reports.
     """
 
@@ -230,6 +250,7 @@ class Provenance:
     cache: str
     passed_over: tuple[tuple[str, str], ...]
     versions: Mapping[str, str]
+    environment: Mapping[str, str] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
@@ -247,8 +268,11 @@ class Provenance:
             ("model", self.fingerprint),
             ("versions", ", ".join(f"{name} {version}" for name, version in self.versions.items())),
         ]
+        if self.environment:
+            python, numpy = self.environment["python"], self.environment["numpy"]
+            lines.append(("environment", f"{self.environment['name']}: Python {python}, NumPy {numpy}"))
         lines += [("passed over", f"{name}: {reason}") for name, reason in self.passed_over]
-        return "\n".join(f"{label:<12}{value}" for label, value in lines)
+        return "\n".join(f"{label:<13}{value}" for label, value in lines)
 
 
 def threads_in_words(threads: int | None) -> str:

@@ -8,7 +8,7 @@ code  meaning
 0     done
 1     a check failed: outputs differ, a backend computed something wrong, or not everything was fused that had to be
 2     wrong usage, or input that cannot be used
-3     a backend is not available, cannot take the model, or failed
+3     a backend or an environment is not available, or failed, or cannot take the model
 130   interrupted with Ctrl-C
 ====  ==========================================================================
 """
@@ -19,7 +19,14 @@ import os
 import sys
 from collections.abc import Sequence
 
-from isorun.errors import BackendFailed, BackendUnavailable, IsorunError, ParityError, UnsupportedModel
+from isorun.errors import (
+    BackendFailed,
+    BackendUnavailable,
+    EnvironmentBroken,
+    IsorunError,
+    ParityError,
+    UnsupportedModel,
+)
 
 CHECK_FAILED = 1
 BAD_INPUT = 2
@@ -78,7 +85,7 @@ def _run(arguments: list[str]) -> int:
 def _code(error: IsorunError | OSError) -> int:
     if isinstance(error, ParityError):
         return CHECK_FAILED
-    if isinstance(error, BackendUnavailable | BackendFailed | UnsupportedModel):
+    if isinstance(error, BackendUnavailable | BackendFailed | UnsupportedModel | EnvironmentBroken):
         return BACKEND_TROUBLE
     return BAD_INPUT
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 GROUP = "isorun.commands"
-_OWN = ("backends", "fetch", "build", "fuse", "prune", "inspect", "run", "parity", "conformance", "cache")
+_OWN = ("backends", "fetch", "build", "fuse", "prune", "inspect", "run", "parity", "conformance", "cache", "env")
 
 app = typer.Typer(
     name="isorun",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +13,9 @@ from isorun import registry
 from isorun.backend import Backend
 from isorun.cli import console
 from isorun.errors import BackendUnavailable
+
+if TYPE_CHECKING:
+    from isorun.worker.backend import Worker
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -21,6 +26,9 @@ def backends(
         bool, typer.Option("--probe", help="Compute something small on each, in every precision, and check it.")
     ] = False,
     options: Annotated[bool, typer.Option("--options", help="Describe the options that each takes.")] = False,
+    environment: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Those of an isolated environment: see `isorun env`.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the backends, and whether each can be used here.
@@ -28,14 +36,19 @@ def backends(
     No runtime is imported, save with --probe: there each backend computes in a process of its own, so that
     one that crashes or hangs is a line of the table.
     """
-    described = [_describe(name) for name in registry.names()]
+    if environment is None:
+        described = [_describe(name, registry.get) for name in registry.names()]
+    else:
+        with _worker(environment) as worker:
+            described = [_describe(name, worker.get) for name in worker.names()]
     if probe:
         from isorun.cli.probe import probe_in_process
 
         for each in described:
             if each["status"] == "available":
                 with console.working(f"Probing {each['name']}"):
-                    each["probe"] = [asdict(result) for result in probe_in_process(each["name"], each["precisions"])]
+                    results = probe_in_process(each["name"], each["precisions"], environment)
+                each["probe"] = [asdict(result) for result in results]
     if as_json:
         console.json_out(described)
     elif options:
@@ -46,11 +59,20 @@ def backends(
         raise typer.Exit(1)
 
 
-def _describe(name: str) -> dict[str, Any]:
+@contextmanager
+def _worker(environment: str) -> Iterator[Worker]:
+    from isorun import environments
+    from isorun.worker.backend import Worker
+
+    with closing(Worker(environments.get(environment))) as worker:
+        yield worker
+
+
+def _describe(name: str, find: Callable[[str], Backend]) -> dict[str, Any]:
     described: dict[str, Any] = {"name": name, "status": "broken", "version": None}
     described |= {"devices": [], "precisions": [], "options": {}}
     try:
-        backend = registry.get(name)
+        backend = find(name)
     except BackendUnavailable as error:
         return {**described, "reason": error.reason, "remedy": error.remedy}
     offers = backend.capabilities

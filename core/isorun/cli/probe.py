@@ -1,7 +1,7 @@
 """Proof that a backend computes: a small model, run on it and compared with NumPy.
 
-``python -m isorun.cli.probe NAME PRECISION...`` prints each result as JSON: a runtime that crashes takes that
-process with it and no other.
+``python -m isorun.cli.probe NAME ENVIRONMENT PRECISION...`` prints each result as JSON: a runtime that crashes takes
+that process with it and no other. ENVIRONMENT is empty for the process itself.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class ProbeResult:
     message: str = ""
 
 
-def probe(name: str, precision: str) -> ProbeResult:
-    """Compute ``tanh(x @ w + b)`` of 8 x 64 by 64 x 32 on a backend, in this process."""
+def probe(name: str, precision: str, environment: str | None = None) -> ProbeResult:
+    """Compute ``tanh(x @ w + b)`` of 8 x 64 by 64 x 32 on a backend, in this process or in an environment."""
     import isorun
 
     random = np.random.default_rng(0)
@@ -55,7 +55,9 @@ def probe(name: str, precision: str) -> ProbeResult:
     try:
         with (
             tempfile.TemporaryDirectory() as cache,
-            isorun.Session(_model(w, b), backend=name, precision=precision, cache_dir=cache) as session,
+            isorun.Session(
+                _model(w, b), backend=name, precision=precision, environment=environment, cache_dir=cache
+            ) as session,
         ):
             session.run(None, {"x": x})
             start = time.perf_counter()
@@ -72,9 +74,11 @@ def probe(name: str, precision: str) -> ProbeResult:
     return ProbeResult(precision, ok=True, error=off, milliseconds=milliseconds)
 
 
-def probe_in_process(name: str, precisions: Sequence[str], seconds: float = SECONDS) -> list[ProbeResult]:
+def probe_in_process(
+    name: str, precisions: Sequence[str], environment: str | None = None, seconds: float = SECONDS
+) -> list[ProbeResult]:
     """Probe in every precision, in a process of its own, which may take so many seconds."""
-    command = [sys.executable, "-m", "isorun.cli.probe", name, *precisions]
+    command = [sys.executable, "-m", "isorun.cli.probe", name, environment or "", *precisions]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
         output, ended = done.stdout, _how(done.returncode, done.stderr)
@@ -113,5 +117,8 @@ def _model(w: np.ndarray, b: np.ndarray) -> bytes:
 
 
 if __name__ == "__main__":
-    for each in sys.argv[2:]:
-        print(_MARK + json.dumps(asdict(probe(sys.argv[1], each))), flush=True)  # one that crashes leaves the others
+    backend, where, *asked = sys.argv[1:]
+    for each in asked:
+        print(
+            _MARK + json.dumps(asdict(probe(backend, each, where or None))), flush=True
+        )  # one that crashes leaves the others

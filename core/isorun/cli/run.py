@@ -56,6 +56,7 @@ def run(
         str, typer.Option(metavar="auto|keep|remove", help="Whether to leave out the work that padding costs.")
     ] = "auto",
     threads: Annotated[int | None, typer.Option(min=1, help="Default: the cores that it may use.")] = None,
+    environment: Annotated[str | None, typer.Option(metavar="NAME", help="Run there: see `isorun env`.")] = None,
     option: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of the backend.")] = None,
     pooling: Annotated[
         str | None,
@@ -78,11 +79,17 @@ def run(
     if output is not None:
         models.check_output(output)
     cache = Cache()
-    wanted = backend_names(backend)
+    wanted = backend_names(backend, here=environment is None)
     path = models.model_path(model, cache)
     settings = option_settings(option or [])
     with Session(
-        path, backend=wanted, precision=precision, padding=padding, threads=threads, options=settings
+        path,
+        backend=wanted,
+        precision=precision,
+        padding=padding,
+        threads=threads,
+        environment=environment,
+        options=settings,
     ) as session:
         arrays = _load(feeds) if feeds is not None else _encode(path, text or [], session, cache)
         names = [spec.name for spec in session.get_outputs()]
@@ -102,11 +109,12 @@ def run(
             print(f"\n{session.provenance if provenance else _short(session)}")
 
 
-def backend_names(given: str) -> str | list[str]:
-    """``--backend`` or ``--backends``: one name, or several in order. Unknown ones are refused at once."""
+def backend_names(given: str, *, here: bool = True) -> str | list[str]:
+    """``--backend`` or ``--backends``: one name, or several in order. Those that are not known ``here`` are refused at
+    once."""
     names = [name.strip() for name in given.split(",")]
     for name in names:
-        if name != "auto" or len(names) > 1:
+        if here and (name != "auto" or len(names) > 1):
             registry.get(name)
     return names[0] if len(names) == 1 else names
 
@@ -263,6 +271,7 @@ def _first(array: np.ndarray) -> str:
 def _short(session: Session) -> str:
     ran = session.provenance
     nodes = ", ".join(f"{sum(counts.values())} nodes on {place}" for place, counts in ran.operators.items())
-    first = f"{ran.backend}, {ran.precision}, {threads_in_words(ran.threads)}, {ran.device}"
+    where = f", in the environment {ran.environment['name']}" if ran.environment else ""
+    first = f"{ran.backend}, {ran.precision}, {threads_in_words(ran.threads)}, {ran.device}{where}"
     passed = "".join(f"passed over {name}: {reason}\n" for name, reason in ran.passed_over)
     return f"{passed}{first}\n{nodes}; graph lowered to {ran.dialect}; --provenance says more"

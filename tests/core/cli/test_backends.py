@@ -129,7 +129,7 @@ def test_a_probe_that_goes_wrong_says_how(plugin: None, name: str, message: str)
     ("name", "seconds", "message"), [("crashes", 60, "ended with SIGSEGV"), ("hangs", 2, "did not end within 2 s")]
 )
 def test_a_probe_that_dies_takes_nothing_with_it(plugin: None, name: str, seconds: float, message: str) -> None:
-    (result,) = probe_in_process(name, ["fp32"], seconds)
+    (result,) = probe_in_process(name, ["fp32"], seconds=seconds)
     assert not result.ok
     assert message in result.message
 

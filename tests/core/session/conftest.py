@@ -5,12 +5,20 @@ from __future__ import annotations
 import pytest
 
 import backends
+import isolation
 import isorun
+from isorun import environments
+
+ISOLATED = "ort-cpu in an environment"
 
 
-@pytest.fixture(scope="module", params=backends.BACKENDS)
+@pytest.fixture(scope="module", params=[*backends.BACKENDS, ISOLATED])
 def session(request, bert):
-    with isorun.Session(bert, backend=request.param, threads=backends.threads(request.param, 1)) as opened:
+    backend, environment = request.param, None
+    if backend == ISOLATED:
+        backend, environment = "ort-cpu", isolation.own_environment(environments.root(), "sessions")
+    threads = backends.threads(backend, 1)
+    with isorun.Session(bert, backend=backend, threads=threads, environment=environment) as opened:
         yield opened
 
 

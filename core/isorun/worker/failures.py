@@ -1,0 +1,73 @@
+"""Exceptions on their way to another process: what they are and say, with the runtime's own words as their cause."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+from isorun import errors
+from isorun.errors import BackendFailed, IsorunError
+
+_PLAIN = str | int | float | bool | None
+_PYTHONS = (ValueError, TypeError, RuntimeError, MemoryError, OSError)  # those that one message makes whole
+
+
+class RemoteError(Exception):
+    """What a runtime raised in another process, as text: the cause of the error that is raised here.
+
+    Attributes:
+        type: the name of its class.
+        message: what it said.
+        traceback: where it was raised.
+    """
+
+    def __init__(self, type: str, message: str, traceback: str) -> None:
+        self.type = type
+        self.message = message
+        self.traceback = traceback
+        super().__init__(f"{type}: {message}\n\n{traceback.rstrip()}")
+
+
+def describe(error: BaseException) -> dict[str, Any]:
+    """An exception as plain data."""
+    attributes = {name: value for name, value in vars(error).items() if _is_plain(value)}
+    cause = error.__cause__ or (None if isinstance(error, IsorunError) else error)
+    return {
+        "classes": [each.__name__ for each in type(error).__mro__],
+        "message": str(error),
+        "attributes": attributes,
+        "cause": None if cause is None else {
+            "type": type(cause).__name__,
+            "message": str(cause),
+            "traceback": "".join(traceback.format_exception(cause)),
+        },
+    }  # fmt: skip
+
+
+def rebuild(described: dict[str, Any]) -> Exception:
+    """The exception of a description: of the nearest class that is known here.
+
+    What is no error of isorun's and no usual one of Python's becomes :class:`isorun.errors.BackendFailed`.
+    """
+    cls = next(filter(None, map(_known, described["classes"])), BackendFailed)
+    message = described["message"]
+    if cls is BackendFailed and "BackendFailed" not in described["classes"]:
+        message = f"{described['classes'][0]}: {message}"
+    error = cls.__new__(cls)  # its own __init__ would put the message together anew
+    error.args = (message,)
+    for name, value in described["attributes"].items():
+        setattr(error, name, tuple(value) if isinstance(value, list) else value)
+    if (cause := described["cause"]) is not None:
+        error.__cause__ = RemoteError(cause["type"], cause["message"], cause["traceback"])
+    return error
+
+
+def _known(name: str) -> type[Exception] | None:
+    own = getattr(errors, name, None)
+    if isinstance(own, type) and issubclass(own, IsorunError):
+        return own
+    return next((each for each in _PYTHONS if each.__name__ == name), None)
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, _PLAIN) or (isinstance(value, list | tuple) and all(map(_is_plain, value)))

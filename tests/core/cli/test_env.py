@@ -1,0 +1,114 @@
+"""``isorun env``, and commands that take an environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import isolation
+from isorun import environments
+from isorun.cli.probe import probe_in_process
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The only environment there is: its interpreter is the one that runs the tests."""
+    monkeypatch.setenv(environments.FOLDER_VARIABLE, str(tmp_path / "environments"))
+    return isolation.own_environment(tmp_path / "environments", "own")
+
+
+def test_none_yet(isorun: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(environments.FOLDER_VARIABLE, str(tmp_path))
+    assert isorun("env", "list").out == f"There is no environment in {tmp_path}\n"
+    assert isorun("env", "list", "--json").json == []
+
+
+def test_created_listed_removed(isorun: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(environments.FOLDER_VARIABLE, str(tmp_path))
+    made = isorun("env", "create", "light", "--install", "tabulate==0.9.0")
+    assert (made.code, made.err) == (0, "")
+    rows = dict(line.split(None, 1) for line in made.out.splitlines())
+    assert rows["environment"] == "light"
+    assert rows["folder"] == str(tmp_path / "light")
+    assert rows["backends"] == "none answers"
+    (listed,) = isorun("env", "list", "--json").json
+    assert listed["name"] == "light"
+    assert listed["packages"]["tabulate"] == "0.9.0"
+    assert (listed["install"], listed["backends"]) == (["tabulate==0.9.0"], [])
+    assert listed["size"] > 1_000_000
+    assert isorun("env", "create", "light", "--install", "tabulate==0.9.0", "--json").json == listed
+    table = isorun("env", "list").out
+    assert "light" in table
+    assert "tabulate 0.9.0" in " ".join(table.split())
+    assert isorun("env", "remove", "light").out == "Removed light\n"
+    assert not (tmp_path / "light").exists()
+
+
+def test_the_backends_that_answer_there(isorun: Callable[..., Any], own: str) -> None:
+    (listed,) = isorun("env", "list", "--json").json
+    assert {"ort-cpu", "openvino", "reference"} <= set(listed["backends"])
+
+
+def test_a_broken_one_is_a_line_of_the_list(isorun: Callable[..., Any], own: str, tmp_path: Path) -> None:
+    broken = tmp_path / "environments" / "broken"
+    (broken / "bin").mkdir(parents=True)
+    (broken / "bin" / "python").write_text("#!/bin/sh\nexit 5\n")
+    (broken / "bin" / "python").chmod(0o755)
+    (broken / "environment.json").write_text('{"python": "3.11.7", "install": []}')
+    (tmp_path / "environments" / "gone").mkdir()
+    (tmp_path / "environments" / "gone" / "environment.json").write_text('{"python": "3.11.7", "install": []}')
+    ran = isorun("env", "list")
+    assert ran.code == 0
+    assert own in ran.out
+    assert "broken is broken: The worker of the environment 'broken' ended with exit code 5" in ran.out
+    assert "gone is broken: The interpreter of the environment 'gone' is gone" in ran.out
+    troubles = {each["name"]: each.get("trouble") for each in isorun("env", "list", "--json").json}
+    assert troubles[own] is None
+    assert "exit code 5" in troubles["broken"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("create", "e", "--python", "3.9"), 3, "isorun does not run on Python 3.9"),
+        (("create", "e", "--python", "3.42"), 3, "There is no Python 3.42 here"),
+        (("create", "a/b"), 2, "cannot be an environment's name"),
+        (("remove", "e"), 2, "There is no environment 'e'"),
+    ],
+)
+def test_refusals(isorun: Callable[..., Any], own: str, arguments: tuple[str, ...], code: int, message: str) -> None:
+    ran = isorun("env", *arguments)
+    assert ran.code == code
+    assert message in ran.err
+    assert environments.names() == [own]
+
+
+def test_backends_of_an_environment(isorun: Callable[..., Any], own: str) -> None:
+    listed = {each["name"]: each for each in isorun("backends", "--environment", own, "--json").json}
+    assert {"ort-cpu", "openvino"} <= set(listed)
+    assert listed["ort-cpu"]["status"] == "available"
+    (result,) = probe_in_process("ort-cpu", ["fp32"], own)
+    assert result.ok
+    assert isorun("backends", "--environment", "nowhere").code == 2
+
+
+def test_running_in_an_environment(isorun: Callable[..., Any], own: str, bert: Path, tmp_path: Path) -> None:
+    import numpy as np
+
+    import tiny
+
+    np.savez(tmp_path / "feeds.npz", **tiny.feeds())
+    arguments = ("run", bert, "--backend", "ort-cpu", "--feeds", tmp_path / "feeds.npz")
+    there = isorun(*arguments, "--environment", own, "--json").json
+    assert there["provenance"]["environment"]["name"] == own
+    here = isorun(*arguments, "--json").json
+    assert (there["outputs"], here["provenance"]["environment"]) == (here["outputs"], {})
+    assert f"in the environment {own}" in isorun(*arguments, "--environment", own).out
+    wrong = isorun(*arguments[:2], "--backend", "ort-cup", *arguments[4:], "--environment", own)
+    assert wrong.code == 2
+    assert f"no backend 'ort-cup' in the environment '{own}'; did you mean 'ort-cpu'?" in wrong.err
+    assert os.environ["ISORUN_CACHE_DIR"]
