@@ -96,7 +96,7 @@ def test_its_weights_are_found_pruned_and_in_8_bits(quantized: tuple[str, Path])
 
 def test_onnx_runtime_says_that_it_computes_in_8_bits(quantized: tuple[str, Path]):
     with Session(quantized[1], "ort-cpu") as session:
-        assert session.provenance.precision == "fp32+int8"
+        assert "int8" in session.provenance.precision.split("+")
 
 
 def test_padding_cannot_be_removed_from_it(quantized: tuple[str, Path]):

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
 from isorun.backend import Backend
 from isorun.hardware import cpu_name
 from isorun.types import Capabilities, CompileConfig, LoweredModel, RuntimeReport
-from isorun_backends.onnxruntime.session import OPTIONS, OrtExecutable, open_session, options, versions
+from isorun_backends.onnxruntime.session import OPTIONS, OrtExecutable, executed, open_session, options, versions
+
+if TYPE_CHECKING:
+    import onnxruntime
 
 _PROVIDER = "CPUExecutionProvider"
 
@@ -13,8 +19,25 @@ _PROVIDER = "CPUExecutionProvider"
 # times as long: 2.6 against 0.8 ms for six of them at 1 x 128 x 768 on one core (ONNX Runtime 1.31.1, AVX-512).
 _SLOWER = ("SkipLayerNormFusion",)
 
-# A model that was quantized before it came says so by these. What is fp16 in a model, this provider casts to fp32.
-_QUANTIZED = {"DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "QAttention", "QGemm", "QLinearMatMul"}
+# A model that may have 8-bit products has some of these; which it has is known once ONNX Runtime has rewritten it.
+_QUANTIZED = frozenset(
+    ("DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "QAttention", "QGemm", "QLinearMatMul")
+)
+# Matrix products by what they compute in. What is fp16 in a model, this provider casts to fp32.
+_PRODUCTS = {
+    "int8": frozenset(
+        (
+            *("MatMulInteger", "MatMulIntegerToFloat", "QLinearMatMul", "DynamicQuantizeMatMul", "QAttention", "QGemm"),
+            *("ConvInteger", "QLinearConv"),
+        )
+    ),
+    "fp32": frozenset(
+        (
+            *("MatMul", "FusedMatMul", "Gemm", "FusedGemm", "Attention", "MultiHeadAttention", "PackedAttention"),
+            *("Conv", "FusedConv", "Einsum"),
+        )
+    ),
+}
 
 
 class OrtCpu(Backend):
@@ -40,18 +63,32 @@ class OrtCpu(Backend):
 
     def compile(self, model: LoweredModel, config: CompileConfig) -> OrtCpuExecutable:
         session = open_session(self.name, model, options(self.name, config), [_PROVIDER], _SLOWER)
-        return OrtCpuExecutable(self.name, session)
+        return OrtCpuExecutable(self.name, session, model, config)
 
 
 class OrtCpuExecutable(OrtExecutable):
     """A model loaded on the CPU provider."""
 
+    def __init__(
+        self, name: str, session: onnxruntime.InferenceSession, model: LoweredModel, config: CompileConfig
+    ) -> None:
+        super().__init__(name, session)
+        self._model = model
+        self._config = config
+
     def report(self) -> RuntimeReport:
         operators = self.operators()
-        kinds = {name.rpartition(".")[2] for placed in operators.values() for name in placed}
+        if _kinds(operators) & _QUANTIZED:
+            operators = executed(self._name, self._model, options(self._name, self._config), [_PROVIDER], _SLOWER)
+        kinds = _kinds(operators)
         return RuntimeReport(
             device=cpu_name(),
-            precision="fp32+int8" if kinds & _QUANTIZED else "fp32",
+            precision="+".join(sorted(name for name, products in _PRODUCTS.items() if kinds & products)) or "fp32",
             operators=operators,
             versions=versions(),
         )
+
+
+def _kinds(operators: Mapping[str, Mapping[str, int]]) -> set[str]:
+    """Operators, without their domains."""
+    return {name.rpartition(".")[2] for placed in operators.values() for name in placed}

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -98,6 +101,43 @@ def open_session(
     return session
 
 
+def executed(
+    name: str,
+    model: LoweredModel,
+    made: onnxruntime.SessionOptions,
+    providers: Sequence[Any],
+    without: Sequence[str] = (),
+) -> dict[str, dict[str, int]]:
+    """Provider to operators and how many nodes of each it runs, after all of ONNX Runtime's rewritings.
+
+    What it says of a session that is open (:meth:`OrtExecutable.operators`) is from before the last of them, which turn
+    quantized operators into integer ones. So the model is loaded once more and written as it was rewritten; what the
+    file holds is the answer.
+
+    Args:
+        name, model, providers, without: as for :func:`open_session`.
+        made: options of its own; they are changed.
+    """
+    with tempfile.TemporaryDirectory(prefix="isorun-") as folder:
+        path = Path(folder) / "rewritten.onnx"
+        made.enable_profiling = False
+        made.optimized_model_filepath = str(path)
+        made.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights.bin")
+        open_session(name, model, made, providers, without)
+        as_it_is = options(name, CompileConfig(threads=1, options={"graph_optimization_level": "disable"}))
+        rewritten = open_session(name, replace(model, path=path), as_it_is, providers)
+        return _assigned(name, rewritten)
+
+
+def _assigned(name: str, session: onnxruntime.InferenceSession) -> dict[str, dict[str, int]]:
+    placed: dict[str, Counter[str]] = {}
+    with runtime_errors(f"{name} does not say where its nodes run"):
+        for part in session.get_provider_graph_assignment_info():
+            counts = placed.setdefault(part.ep_name, Counter())
+            counts.update(_operator(node.domain, node.op_type) for node in part.get_nodes())
+    return {provider: dict(counts.most_common()) for provider, counts in placed.items()}
+
+
 def _recognise(name: str, model: LoweredModel, error: Exception) -> IsorunError | None:
     """What an error in loading a model means, where ONNX Runtime says it plainly."""
     from onnxruntime.capi import onnxruntime_pybind11_state as errors
@@ -137,12 +177,7 @@ class OrtExecutable(Executable):
 
     def operators(self) -> dict[str, dict[str, int]]:
         """Provider to operators and how many nodes of each it took, as ONNX Runtime assigned them."""
-        placed: dict[str, Counter[str]] = {}
-        with runtime_errors(f"{self._name} does not say where its nodes run"):
-            for part in self._session.get_provider_graph_assignment_info():
-                counts = placed.setdefault(part.ep_name, Counter())
-                counts.update(_operator(node.domain, node.op_type) for node in part.get_nodes())
-        return {provider: dict(counts.most_common()) for provider, counts in placed.items()}
+        return _assigned(self._name, self._session)
 
     def close(self) -> None:
         # A run in flight on another thread holds the session; the last one to let go of it frees it.
