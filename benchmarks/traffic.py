@@ -36,6 +36,7 @@ ENGINES = (
     *("onnxruntime fp32", "isorun ort-cpu fp32", "isorun ort-cpu fp32 map"),
     *("openvino fp32", "isorun openvino fp32", "isorun openvino fp32 map"),
     *("openvino bf16", "isorun openvino bf16", "isorun openvino bf16 map"),
+    *("isorun ort-cpu int8", "isorun openvino int8", "isorun openvino int8 map"),
 )
 Feeds = dict[str, np.ndarray]
 Run = Callable[[Feeds], Any]
@@ -159,7 +160,8 @@ def measure(engine: str, preset: str, batches: list[Feeds], first: list[Feeds]) 
         from isorun.cache import Cache
 
         _, backend, precision, *by_map = engine.split()
-        with isorun.Session(presets.build(preset, 0, Cache()), backend, precision=precision) as session:
+        model, samples = presets.build(preset, 0, Cache()), first if precision == "int8" else None
+        with isorun.Session(model, backend, precision=precision, calibration=samples) as session:
             if by_map:
                 list(session.map(singles(first)))
                 requests = list(singles(batches))
@@ -168,9 +170,10 @@ def measure(engine: str, preset: str, batches: list[Feeds], first: list[Feeds]) 
                 for feeds in first:
                     session.run(None, feeds)
                 wall, cpu = timed(lambda: [session.run(None, feeds) for feeds in batches])
-        sizes = presets.sizes(preset)
-        rate = product_rate(backend, precision, tokens(batches) // len(batches), sizes)
-        result = {"product_rate": rate, "share": operations(batches, sizes) / wall / rate}
+        if precision != "int8":
+            sizes = presets.sizes(preset)
+            rate = product_rate(backend, precision, tokens(batches) // len(batches), sizes)
+            result = {"product_rate": rate, "share": operations(batches, sizes) / wall / rate}
     count = tokens(batches)
     return {"tokens_per_second": count / wall, "tokens_per_cpu_second": count / cpu, **result}
 
@@ -188,6 +191,11 @@ def in_process(engine: str, arguments: argparse.Namespace, *, even: bool) -> dic
     return result
 
 
+def ratio(mine: list[dict[str, float]], others: list[dict[str, float]], key: str) -> float:
+    """The median over the rounds of two engines' ratio."""
+    return statistics.median(one[key] / other[key] for one, other in zip(mine, others, strict=True))
+
+
 def report(results: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, float]]:
     """Print a line for each engine; give its ratios."""
     ratios: dict[str, dict[str, float]] = {}
@@ -196,14 +204,17 @@ def report(results: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, fl
         if engine.startswith("isorun"):
             _, backend, precision, *_ = engine.split()
             peer = f"{RAW[backend]} {precision}"
-            share = statistics.median(each["share"] for each in rounds)
-            ratios[engine] = {"share": share}
-            line += f"  share {share:.2f}"
+            ratios[engine] = {}
+            if "share" in rounds[0]:
+                ratios[engine]["share"] = statistics.median(each["share"] for each in rounds)
+                line += f"  share {ratios[engine]['share']:.2f}"
             if peer in results:
                 for name, key in (("wall", "tokens_per_second"), ("cpu", "tokens_per_cpu_second")):
-                    pairs = zip(rounds, results[peer], strict=True)
-                    ratios[engine][name] = statistics.median(mine[key] / other[key] for mine, other in pairs)
+                    ratios[engine][name] = ratio(rounds, results[peer], key)
                 line += f"  {ratios[engine]['wall']:.2f} x {peer} (cpu {ratios[engine]['cpu']:.2f} x)"
+            if TORCH in results:
+                ratios[engine][TORCH] = ratio(rounds, results[TORCH], "tokens_per_second")
+                line += f"  {ratios[engine][TORCH]:.1f} x {TORCH}"
         print(line, flush=True)
     return ratios
 
