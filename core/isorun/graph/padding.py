@@ -28,10 +28,10 @@ import onnx_ir as ir
 from isorun.errors import UnsupportedModel
 from isorun.graph import functions, tokens
 
-_GROUPS = ("first", "second", "third")
+_GROUPS = ("first", "second", "third", "fourth")
 _OF_GROUP = ("", "_mask", "_positions", "_rows")
 _PLACES = (
-    *("attends", "kept", "rows", "begin", "number", "length"),
+    *("kept", "rows", "places", "begin", "number", "length"),
     *(f"{group}{what}" for group in _GROUPS for what in _OF_GROUP),
 )
 
@@ -202,12 +202,13 @@ class _Removal:
         if what == "table":  # (1, T, ...) -> (T, ...)
             return self._node("Squeeze", name, [value, self._ints((0,))])
         if what == "restored":  # (1, T, ...) -> (B, S, ...) with zeros where the mask is 0
-            rows = self._node("Gather", f"{name}.rows", [self._once("table", value), self._places["rows"]], axis=0)
-            real, rank = self._places["attends"], self._packed[value]
-            if rank > 2:
-                real = self._node("Unsqueeze", f"{name}.real", [real, self._ints(tuple(range(2, rank)))])
-            zero = self._node("CastLike", f"{name}.zero", [self._ints(0), value])
-            return self._node("Where", name, [real, rows, zero])
+            table = self._once("table", value)
+            own_shape = self._node("Shape", f"{name}.shape", [table], start=1)
+            row_shape = self._node("Concat", f"{name}.row_shape", [self._ints((1,)), own_shape], axis=0)
+            zero = self._node("CastLike", f"{name}.zero", [self._ints(0), table])
+            zeros = self._node("Expand", f"{name}.zeros", [zero, row_shape])
+            with_zeros = self._node("Concat", f"{name}.with_zeros", [table, zeros], axis=0)
+            return self._node("Gather", name, [with_zeros, self._places["places"]], axis=0)
         # the bias on the scores of a group
         places = [self._places[f"{what}_rows"], self._places[f"{what}_positions"]]
         return self._node("PackedBias", name, [value, *places], domain=functions.DOMAIN)
