@@ -70,7 +70,7 @@ def main() -> None:
         def run(feeds: traffic.Feeds) -> None:
             model(**{name: torch.from_numpy(array) for name, array in feeds.items()})
 
-        for feeds in traffic.warm_up(batches, even=arguments.even):
+        for feeds in traffic.warm_up(arguments.batches, even=arguments.even, pad_to=arguments.pad_to):
             run(feeds)
         wall, cpu = time.perf_counter(), time.process_time()
         for feeds in batches:

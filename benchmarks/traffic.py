@@ -5,7 +5,8 @@
 Lengths are lognormal (median 40 tokens, sigma 0.6, 6 to 128), in batches of 32 in the order of arrival, each
 padded to its longest (``--pad-to 128``: to that); then the same number of batches of 32 x 48 without any padding.
 Only real tokens count. Every engine runs in a process of its own, and the engines take turns for a number of
-rounds; a ratio is that of two engines in the same round, and the median of the rounds is printed.
+rounds, each after it has served as many other batches; a ratio is that of two engines in the same round, and
+the median of the rounds is printed.
 ``isorun ... map`` is given the same requests one by one, through ``Session.map``, which makes batches of them
 itself.
 
@@ -42,27 +43,30 @@ Feeds = dict[str, np.ndarray]
 Run = Callable[[Feeds], Any]
 
 
-def stream(batches: int, *, even: bool, pad_to: int = 0) -> list[Feeds]:
+def stream(batches: int, *, even: bool, pad_to: int = 0, seed: int = 0) -> list[Feeds]:
     """Batches (32, S) of random tokens, padded on the right."""
-    random = np.random.default_rng(0)
+    random = np.random.default_rng(seed)
     made = []
     for _ in range(batches):
         drawn = np.clip(np.exp(random.normal(np.log(MEDIAN), SIGMA, ROWS)), LEAST, MOST).astype(int)
         lengths = np.full(ROWS, EVEN) if even else drawn
-        mask = (np.arange(max(pad_to, lengths.max())) < lengths[:, None]).astype(np.int64)
-        ids = random.integers(0, 30522, mask.shape) * mask
-        made.append({"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(mask)})
+        made.append(batch(lengths, max(pad_to, lengths.max()), random))
     return made
 
 
-def warm_up(batches: list[Feeds], *, even: bool) -> list[Feeds]:
-    """What every engine runs before it is timed: a batch larger than any that will come, with some padding, so that
-    memory has grown as far as it will; and two others."""
+def batch(lengths: np.ndarray, width: int, random: np.random.Generator) -> Feeds:
+    mask = (np.arange(width) < lengths[:, None]).astype(np.int64)
+    ids = random.integers(0, 30522, mask.shape) * mask
+    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(mask)}
+
+
+def warm_up(batches: int, *, even: bool, pad_to: int = 0) -> list[Feeds]:
+    """What every engine serves before it is timed: a batch larger than any that will come, so that memory has grown as
+    far as it will, and as many others as are timed, of the same kind."""
+    others = stream(batches, even=even, pad_to=pad_to, seed=1)
     if even:
-        return batches[:2]
-    mask = (np.arange(MOST) < np.resize([MOST, MOST * 4 // 5], (ROWS, 1))).astype(np.int64)
-    ids = np.random.default_rng(1).integers(0, 30522, mask.shape) * mask
-    return [{"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(mask)}, *batches[:2]]
+        return others
+    return [batch(np.resize([MOST, MOST * 4 // 5], ROWS), MOST, np.random.default_rng(2)), *others]
 
 
 def singles(batches: list[Feeds]) -> Iterator[Feeds]:
@@ -160,7 +164,7 @@ def measure(engine: str, preset: str, batches: list[Feeds], first: list[Feeds]) 
         from isorun.cache import Cache
 
         _, backend, precision, *by_map = engine.split()
-        model, samples = presets.build(preset, 0, Cache()), first if precision == "int8" else None
+        model, samples = presets.build(preset, 0, Cache()), first[:3] if precision == "int8" else None
         with isorun.Session(model, backend, precision=precision, calibration=samples) as session:
             if by_map:
                 list(session.map(singles(first)))
@@ -222,7 +226,7 @@ def report(results: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, fl
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", default="bert-3l")
-    parser.add_argument("--batches", type=int, default=6)
+    parser.add_argument("--batches", type=int, default=12)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--pad-to", type=int, default=0, metavar="LENGTH")
     parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=ENGINES, metavar="ENGINE")
@@ -233,7 +237,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.engine:
         batches = stream(arguments.batches, even=arguments.even, pad_to=arguments.pad_to)
-        first = warm_up(batches, even=arguments.even)
+        first = warm_up(arguments.batches, even=arguments.even, pad_to=arguments.pad_to)
         print(json.dumps(measure(arguments.engine, arguments.preset, batches, first)))
         return
     engines = arguments.engines + ([TORCH] if arguments.torch_python else [])
