@@ -12,7 +12,7 @@ import typer
 
 from isorun.cli import CHECK_FAILED, console, models
 from isorun.cli.build import whole
-from isorun.errors import InvalidModel, UnsupportedModel
+from isorun.errors import BackendUnavailable, InvalidModel, UnsupportedModel
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 FUSED = "fused"
 AS_IT_IS = "fp32"  # types stay as they are
+INT8 = "int8"
 PADDINGS = ("keep", "remove")  # a file is one graph: `auto` is a session's, which may hold both
 
 
@@ -60,8 +61,13 @@ def fuse(
         str, typer.Option(metavar="keep|remove", help="remove: dense layers run over real tokens alone.")
     ] = "keep",
     precision: Annotated[
-        str, typer.Option(metavar="fp32|fp16", help="fp16: weights and activations; inputs and outputs stay.")
+        str,
+        typer.Option(metavar="fp32|fp16|int8", help="fp16: weights and activations; int8: dense layers, calibrated."),
     ] = "fp32",
+    calibrate: Annotated[
+        Path | None,
+        typer.Option(metavar="TEXTS", help="What int8 is calibrated on: a file with one text on each line."),
+    ] = None,
     require_complete: Annotated[
         bool, typer.Option("--require-complete", help="Write nothing and exit with 1 unless everything was fused.")
     ] = False,
@@ -77,7 +83,11 @@ def fuse(
 
     models.check_choice("dialect", dialect, (FUSED, *functions.dialects()))
     models.check_choice("padding", padding, PADDINGS)
-    models.check_choice("precision", precision, (AS_IT_IS, *precisions.PRECISIONS))
+    models.check_choice("precision", precision, (AS_IT_IS, *precisions.PRECISIONS, INT8))
+    if calibrate is not None:
+        models.check_input(calibrate, "--calibrate")
+        if precision != INT8:
+            raise typer.BadParameter(f"nothing is calibrated in {precision}: ask for --precision int8, or leave it out")
     _check_model(model)
     models.check_output(output)
     weights = files.external_files(files.read_proto(model))
@@ -110,7 +120,9 @@ def fuse(
         else:
             if padding == "remove":
                 removal.remove(graph)
-            if precision != AS_IT_IS:
+            if precision == INT8:
+                notes = {INT8: _quantize(graph, model, calibrate)}
+            elif precision != AS_IT_IS:
                 notes = precisions.write(graph, precision)
             if dialect != FUSED and not found.no_encoder:
                 graph = lower.lower(graph, dialect)
@@ -135,6 +147,31 @@ def _check_model(model: Path) -> None:
     if (model / "config.json").is_file():
         raise InvalidModel(f"{model} is a checkpoint's folder, and no ONNX file: `isorun build` makes its fused graph")
     models.check_input(model, "MODEL.onnx")
+
+
+def _quantize(graph: ir.Model, path: Path, texts: Path | None) -> dict[str, Any]:
+    """Quantize a graph, in place, by a run of the model on the first backend that is here. Says what it suits."""
+    from isorun import calibration, registry
+    from isorun.cache import Cache
+    from isorun.graph.precision import int8
+    from isorun.model import open_model
+    from isorun.threads import usable_cores
+    from isorun.types import CompileConfig
+
+    here = [backend for backend in map(registry.get, registry.AUTO_ORDER) if backend.availability().ok]
+    if not here:
+        raise BackendUnavailable(
+            " or ".join(registry.AUTO_ORDER),
+            "none of them is here to calibrate on",
+            "Install one: pip install 'isorun[cpu]'",
+        )
+    capabilities, cache = here[0].capabilities, Cache()
+    threads = usable_cores() if capabilities.sets_threads else None
+    samples = None if texts is None else [line for line in texts.read_text().splitlines() if line.strip()]
+    config = CompileConfig(INT8, capabilities.devices[0], threads)
+    table = calibration.calibrate(here[0], open_model(path, cache), config, samples, cache)
+    int8.quantize(graph, int8.load(table.folder))
+    return dict(table.note)
 
 
 def _fused(path: Path) -> tuple[ir.Model, _Found]:
@@ -188,7 +225,7 @@ def _print(described: dict[str, Any], as_json: bool) -> None:
     if described["reason"]:
         print(f"The model is taken for no encoder: {described['reason']}.\n")
     if written := described["written"]:
-        kept = [each for notes in written["notes"].values() for each in notes["kept"]]
+        kept = [each for notes in written["notes"].values() for each in notes.get("kept", ())]
         if kept:
             print(f"Not in {written['precision']}")
             rows = [(each["operator"], each["node"] or "without a name", each["reason"]) for each in kept]

@@ -14,6 +14,8 @@ import pytest
 
 import exports
 import tiny
+from isorun import Session
+from isorun.calibration import CalibrationWarning
 from isorun.graph import files, functions
 
 LABEL = "bert-torchscript17-eager"
@@ -311,3 +313,28 @@ def test_there_is_no_such_precision(isorun: Isorun, bert: Path, tmp_path: Path) 
     ran = isorun("fuse", bert, "-o", tmp_path / "half.onnx", "--precision", "fp61")
     assert ran.code == 2
     assert "did you mean 'fp16'" in ran.err
+
+
+def test_int8_is_written(isorun: Isorun, bert: Path, tmp_path: Path) -> None:
+    output = tmp_path / "quantized.onnx"
+    with pytest.warns(CalibrationWarning):
+        ran = isorun(
+            *("fuse", bert, "-o", output, "--precision", "int8"),
+            *("--padding", "remove", "--dialect", "onnx", "--json"),
+        )
+    note = ran.json["written"]["notes"]["int8"]
+    assert note["calibrated_on"] == "random tokens"
+    kinds = [node.op_type for node in onnx.load(output).graph.node]
+    assert kinds.count("QuantizeLinear") == note["layers"] > 4
+    given = tiny.feeds()
+    for backend in ("ort-cpu", "openvino"):
+        with Session(bert, backend, padding="remove") as plain, Session(output, backend) as quantized:
+            wanted, got = plain.run(None, given)[0], quantized.run(None, given)[0]
+        assert np.sum(got * wanted) / np.linalg.norm(got) / np.linalg.norm(wanted) > 0.95
+
+
+def test_only_int8_is_calibrated(isorun: Isorun, bert: Path, tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text("a text\n")
+    ran = isorun("fuse", bert, "-o", tmp_path / "m.onnx", "--calibrate", tmp_path / "texts.txt")
+    assert ran.code == 2
+    assert "--precision int8" in ran.err
