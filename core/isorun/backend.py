@@ -130,6 +130,12 @@ class Backend(ABC):
         package = self.capabilities.package
         return None if package is None else package_version(package)
 
+    @classmethod
+    def members(cls) -> tuple[str, ...] | None:
+        """For a class that stands for several backends, their names here: each is asked for as ``NAME:MEMBER``, and
+        that is its :attr:`name`. ``None`` for a class that stands for itself."""
+        return None
+
     @abstractmethod
     def compile(self, model: LoweredModel, config: CompileConfig) -> Executable:
         """Make a model ready to run, exactly as the config asks.

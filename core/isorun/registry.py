@@ -69,15 +69,29 @@ def names() -> list[str]:
     return list(entry_points())
 
 
+def members() -> list[str]:
+    """The names of the backends that are installed, with those that stand for several (``ort-ep``) replaced by what
+    they stand for here. Every backend's module is imported, and no runtime."""
+    found = []
+    for name in names():
+        try:
+            several = type(get(name)).members()
+        except BackendUnavailable:  # one that is broken stands for itself
+            several = None
+        found += [f"{name}:{member}" for member in several] if several else [name]
+    return found
+
+
 def get(name: str) -> Backend:
-    """The backend of that name.
+    """The backend of that name, such as ``ort-cpu`` or ``ort-ep:openvino``.
 
     Raises:
         BackendNotFound: there is none; the message has the nearest name.
         BackendUnavailable: there is one, and its module does not import; or there are two of that name.
     """
+    family, colon, member = name.partition(":")
     try:
-        value = entry_points()[name]
+        value = entry_points()[family]
     except KeyError:
         raise BackendNotFound(name, names()) from None
     if not isinstance(value, str):
@@ -86,6 +100,15 @@ def get(name: str) -> Backend:
             f"{len(value)} distributions register a backend of that name: {' and '.join(value)}",
             f"Uninstall all but one of them: pip uninstall {value[-1].partition(' ')[0]}",
         )
+    cls = _load(family, value)
+    if colon:
+        known = cls.members()
+        if known is None or member not in known:
+            raise BackendNotFound(name, [f"{family}:{each}" for each in known] if known else names())
+    return cls(name)
+
+
+def _load(name: str, value: str) -> type[Backend]:
     try:
         module, _, attribute = value.partition(":")
         cls = getattr(importlib.import_module(module), attribute)
@@ -101,7 +124,7 @@ def get(name: str) -> Backend:
             f"its entry point {value!r} is no subclass of isorun.backend.Backend",
             f"Report it to the authors of {_owner(name, value)}.",
         )
-    return cls(name)
+    return cls
 
 
 def _owner(name: str, value: str) -> str:

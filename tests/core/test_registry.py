@@ -164,3 +164,42 @@ def test_two_distributions_that_point_at_one_class_are_no_conflict_of_classes(tm
     one = distribution(tmp_path / "one", "first-dist", {"twin": "same:Twin"}, modules)
     two = distribution(tmp_path / "two", "second-dist", {"twin": "same:Twin"})
     assert answers(MESSAGE.format(name="twin"), one, two, cache=tmp_path) == "Reference"
+
+
+FAMILY = """
+from isorun.backend import Backend
+from isorun.types import Capabilities
+
+class Several(Backend):
+    capabilities = Capabilities(dialects=("onnx",))
+    @classmethod
+    def members(cls):
+        return ("one", "two") if cls is Several else None
+    def compile(self, model, config):
+        raise NotImplementedError
+
+class Single(Several):
+    pass
+"""
+MEMBERS = """
+import json
+from isorun import registry, IsorunError
+def get(name):
+    try:
+        return registry.get(name).name
+    except IsorunError as error:
+        return str(error)
+print(json.dumps([registry.members(), *map(get, ["several:two", "several", "several:tow", "single:one", "other:one"])]))
+"""
+
+
+def test_a_class_may_stand_for_several_backends(tmp_path):
+    entry_points = {"several": "family:Several", "single": "family:Single"}
+    site = distribution(tmp_path / "site", "family-dist", entry_points, {"family": FAMILY})
+    members, two, several, wrong, single, other = answers(MEMBERS, site, cache=tmp_path)
+    assert {"several:one", "several:two", "single", "ort-cpu"} <= set(members)
+    assert "several" not in members
+    assert (two, several) == ("several:two", "several")
+    assert wrong.endswith("did you mean 'several:two'? (known: several:one, several:two)")
+    assert single.startswith("There is no backend 'single:one'; did you mean 'single'?")
+    assert other.startswith("There is no backend 'other:one'")

@@ -15,6 +15,7 @@ import numpy as np
 
 from isorun.backend import Binding, Executable, runtime_errors
 from isorun.errors import BackendFailed, BackendUnavailable, InvalidModel, IsorunError, UnsupportedModel
+from isorun.threads import usable_cores
 from isorun.types import CompileConfig, Feeds, LoweredModel
 
 if TYPE_CHECKING:
@@ -33,9 +34,9 @@ _LEVELS = {
     "basic": "ORT_ENABLE_BASIC",
     "disable": "ORT_DISABLE_ALL",
 }
-_RECORD_ASSIGNMENT = "session.record_ep_graph_assignment_info"
+RECORD_ASSIGNMENT = "session.record_ep_graph_assignment_info"
 _STOP_SPINNING = "session.force_spinning_stop"
-_ERRORS_ONLY = 3  # the least severe message that reaches the terminal; warnings would, by default
+ERRORS_ONLY = 3  # the least severe message that reaches the terminal; warnings would, by default
 _NO_KERNEL = r"Could not find an implementation for (\S+?)\("
 _NO_SCHEMA = r"(\S+?)\(-?\d*\) is not a registered function/op"
 
@@ -50,9 +51,9 @@ def options(name: str, config: CompileConfig) -> onnxruntime.SessionOptions:
 
     given = config.options
     made = onnxruntime.SessionOptions()
-    made.intra_op_num_threads = config.threads
+    made.intra_op_num_threads = config.threads or usable_cores()
     made.inter_op_num_threads = _number(name, given.get("inter_op_threads", 1))
-    made.log_severity_level = _ERRORS_ONLY
+    made.log_severity_level = ERRORS_ONLY
     level = given.get("graph_optimization_level", "all")
     if level not in _LEVELS:
         raise BackendUnavailable(
@@ -60,13 +61,25 @@ def options(name: str, config: CompileConfig) -> onnxruntime.SessionOptions:
         )
     made.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, _LEVELS[level])
     # Its threads would spin on after a run, in the way of whatever runs next: another session, above all.
-    entries = {_RECORD_ASSIGNMENT: "1", _STOP_SPINNING: "1", **given.get("session_config", {})}
+    entries = {RECORD_ASSIGNMENT: "1", _STOP_SPINNING: "1", **given.get("session_config", {})}
     for key, value in entries.items():
         made.add_session_config_entry(key, str(value))
     if "profile_prefix" in given:
         made.enable_profiling = True
         made.profile_file_prefix = str(given["profile_prefix"])
     return made
+
+
+def mapping(name: str, config: CompileConfig, key: str) -> dict[str, str]:
+    """An option that is a mapping, as strings to strings; empty where it is left out.
+
+    Raises:
+        BackendUnavailable: it is none.
+    """
+    given = config.options.get(key, {})
+    if not isinstance(given, Mapping):
+        raise BackendUnavailable(name, f"its option {key!r} is a {type(given).__name__}", "Give a mapping.")
+    return {str(each): str(value) for each, value in given.items()}
 
 
 def open_session(

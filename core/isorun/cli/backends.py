@@ -37,7 +37,7 @@ def backends(
     one that crashes or hangs is a line of the table.
     """
     if environment is None:
-        described = [_describe(name, registry.get) for name in registry.names()]
+        described = [_describe(name, registry.get) for name in registry.members()]
     else:
         with _worker(environment) as worker:
             described = [_describe(name, worker.get) for name in worker.names()]

@@ -80,7 +80,7 @@ class Server:
 
     def names(self) -> list[str]:
         """The backends of this environment."""
-        return registry.names()
+        return registry.members()
 
     def backend(self, name: str) -> dict[str, Any]:
         """What a backend is and whether it can be used here."""

@@ -1,0 +1,77 @@
+"""What a provider computes matrix products in, measured: most do not say, and some choose for themselves.
+
+``precision.onnx`` holds ``y = x @ w`` with a constant ``w`` (``tests/fixtures/make_precision.py``). Its answer is off
+by what rounding to a precision's mantissa leaves: 24 bits in fp32, 11 in fp16 and TF32, 8 in bf16. A second run on
+numbers beyond 65504, the largest of fp16, tells fp16 from TF32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from isorun.backend import runtime_errors
+from isorun.errors import BackendFailed
+from isorun_backends.onnxruntime.session import ERRORS_ONLY, RECORD_ASSIGNMENT
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+_MODEL = Path(__file__).with_name("precision.onnx")
+# Root mean square errors relative to the answer's, between those of 24, 11 and 8 bits: 1e-7, 3e-4 and 2e-3.
+_FP32, _TF32 = 1e-5, 1e-3
+_BEYOND_FP16 = 2.0**17
+
+
+def numbers(rows: int, columns: int, step: int) -> np.ndarray:
+    """Float32 between -1 and 1 that need every bit of the mantissa, and are the same on every machine."""
+    places = np.arange(rows * columns, dtype=np.int64) * step % 1021 - 510
+    return (places.astype(np.float32) / np.float32(511)).reshape(rows, columns)
+
+
+def measure(provider: str, set_up: Callable[[onnxruntime.SessionOptions], Sequence[Any]]) -> str:
+    """The precision in which a provider computes a product: ``fp32``, ``tf32``, ``fp16`` or ``bf16``.
+
+    Args:
+        provider: its name.
+        set_up: puts it into ONNX Runtime's options, or returns the providers to name beside them.
+
+    Raises:
+        BackendFailed: the provider leaves the product to another, or its answer is not finite.
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry(RECORD_ASSIGNMENT, "1")
+    options.log_severity_level = ERRORS_ONLY
+    with runtime_errors(f"The {provider} cannot be set up"):
+        session = onnxruntime.InferenceSession(_MODEL.read_bytes(), options, providers=set_up(options))
+        placed = {part.ep_name for part in session.get_provider_graph_assignment_info()}
+    if placed != {provider}:
+        raise BackendFailed(
+            f"The {provider} leaves a product of two matrices to {' and '.join(sorted(placed))}: it could not be set "
+            "up; ONNX Runtime's messages on standard error say more"
+        )
+    return of_session(session)
+
+
+def of_session(session: onnxruntime.InferenceSession) -> str:
+    """The precision in which a session of the model computes."""
+
+    def error(scale: float) -> float:
+        x = numbers(32, 64, 101) * np.float32(scale)
+        expected = x.astype(np.float64) @ numbers(64, 16, 37)
+        (found,) = session.run(None, {"x": x})
+        return float(np.sqrt(np.mean(np.square(found - expected)) / np.mean(np.square(expected))))
+
+    usual = error(1.0)
+    if not np.isfinite(usual):
+        raise BackendFailed("The provider's product of two matrices is not finite")
+    if usual < _FP32:
+        return "fp32"
+    if usual >= _TF32:
+        return "bf16"
+    return "tf32" if error(_BEYOND_FP16) < _TF32 else "fp16"  # not so where it is NaN
