@@ -108,14 +108,14 @@ def test_the_probe_computes_in_every_precision(isorun: Callable[..., Any]) -> No
     ran = isorun("backends", "--probe", "--json")
     for each in ran.json:
         if each["status"] != "available":  # where the runtime is not the one that it needs
-            each["probe"] = []
+            assert "probe" not in each
             continue
         assert [result["precision"] for result in each["probe"]] == each["precisions"]
         for result in each["probe"]:
             # bf16 is a matter of the hardware: there it works, or the reason is given.
             assert result["ok"] or (result["precision"] == "bf16" and result["message"]), each
             assert not result["ok"] or result["error"] <= (0.2 if result["precision"] == "int8" else 2e-2)
-    assert ran.code == (0 if all(result["ok"] for each in ran.json for result in each["probe"]) else 1)
+    assert ran.code == (0 if all(result["ok"] for each in ran.json for result in each.get("probe", [])) else 1)
 
 
 @pytest.mark.parametrize(
