@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from isorun import registry
+from isorun import environments, registry
 from isorun.cli import console
 from isorun.cli.run import option_settings
 from isorun.errors import BackendUnavailable
+from isorun.worker.backend import Worker
 
 if TYPE_CHECKING:
     from isorun.testing.suite.runner import Report
@@ -26,6 +27,9 @@ _DOES_NOT_APPLY = "does not apply"  # to a backend that declares otherwise: of n
 @app.command()
 def conformance(
     backend: Annotated[str, typer.Argument(help="The backend's name.")],
+    environment: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The isolated environment that it runs in: see `isorun env`.")
+    ] = None,
     option: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of the backend, in every check.")
     ] = None,
@@ -46,17 +50,34 @@ def conformance(
     from isorun.testing.suite import runner
 
     settings = option_settings(option or [])
-    here = registry.get(backend).availability()
-    if not here.ok:
-        raise BackendUnavailable(backend, here.reason, here.remedy)
+    _require(backend, environment)
     with _progress() as progress:
-        report = runner.run(backend, options=settings, big=big, only=only or [], seconds=seconds, progress=progress)
+        report = runner.run(
+            backend,
+            environment=environment,
+            options=settings,
+            big=big,
+            only=only or [],
+            seconds=seconds,
+            progress=progress,
+        )
     if as_json:
         console.json_out(report.as_dict())
     else:
         _show(report)
     if not report.passed:
         raise typer.Exit(1)
+
+
+def _require(name: str, environment: str | None) -> None:
+    """Refuse a backend that cannot be used where it is to run: every check would say the same."""
+    if environment is None:
+        here = registry.get(name).availability()
+    else:
+        with closing(Worker(environments.get(environment))) as worker:
+            here = worker.get(name).availability()
+    if not here.ok:
+        raise BackendUnavailable(name, here.reason, here.remedy)
 
 
 @contextmanager

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import isolation
+from isorun import environments
 from isorun.errors import IsorunError
 from isorun.testing import fakes
 from isorun.testing.suite import runner
@@ -157,3 +159,31 @@ def test_progress_is_told():
     runner.run("ort-cpu", only=["metadata"], progress=lambda *given: told.append(given))
     assert [done for _, done, _ in told] == list(range(len(told)))
     assert {total for *_, total in told} == {len(told)}
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An isolated environment of this interpreter."""
+    monkeypatch.setenv(environments.FOLDER_VARIABLE, str(tmp_path))
+    return isolation.own_environment(tmp_path, "own")
+
+
+def test_a_backend_in_an_environment_is_green(own: str):
+    report = runner.run("ort-cpu", environment=own)
+    assert report.passed, [check for check in report.checks if check.outcome != "passed"]
+    assert report.as_dict()["environment"] == own
+    assert by_status(report)["skipped"] == {"model bert-3l", "model bert-6l", "model bert-base"}
+
+
+def test_a_crash_in_an_environment_is_no_crash_of_the_suite(tmp_path: Path, own: str):
+    with fakes.installed() as folder:
+        name = isolation.own_environment(tmp_path, "crashes", folder)
+        report = runner.run("fake-crashing", environment=name, only=["metadata", "provenance", "true versions"])
+    assert by_status(report) == {"proved": {"metadata", "provenance", "true versions"}}
+    with fakes.installed() as folder:
+        name = isolation.own_environment(tmp_path, "crashing", folder)
+        report = runner.run("fake-crashing", environment=name, only=["model one-node"])
+    (check,) = report.checks
+    assert check.outcome == "failed"
+    assert "SIGSEGV" in check.message
+    assert check.message.startswith("WorkerDied")

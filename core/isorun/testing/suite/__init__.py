@@ -48,6 +48,7 @@ class Conformance(Lifetime, Failures, Calls, Numerics, Claims, Discovery):  # py
 
     Keyword arguments of the class:
         backend: the backend's name.
+        environment: the isolated environment that it runs in (``isorun env create``); ``None`` for this process.
         options: for ``Session(options=...)``, in every check.
         big: whether to run bert-3l to bert-base too, which takes minutes; ``None`` for what
             ``$ISORUN_CONFORMANCE_BIG`` says (``1`` runs them).

@@ -7,6 +7,10 @@ from isorun.testing.suite.child import SETTINGS
 
 
 class TestConformance(
-    Conformance, backend=SETTINGS.get("backend"), options=SETTINGS.get("options"), big=SETTINGS.get("big")
+    Conformance,
+    backend=SETTINGS.get("backend"),
+    environment=SETTINGS.get("environment"),
+    options=SETTINGS.get("options"),
+    big=SETTINGS.get("big"),
 ):
     """All checks."""

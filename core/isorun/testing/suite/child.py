@@ -18,7 +18,8 @@ import pytest
 from isorun.testing.suite.proofs import capability_of
 
 SETTINGS: dict[str, Any] = {}
-"""Of this run, for ``by_name.py``: backend, options, big, done (checks to leave out), only (capabilities)."""
+"""Of this run: backend, environment, options and big are for ``by_name.py``; done lists checks to leave out, only the
+capabilities that are wanted."""
 _MESSAGE_LINES = 12
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from typing import Any
 
 import pytest
 
-from isorun import Session, registry
 from isorun.backend import Backend
 from isorun.errors import BackendUnavailable
 from isorun.testing.parity import DEFAULT_TOLERANCES
@@ -38,7 +36,7 @@ class Discovery(Checks):
 
     @proves("discovery")
     def test_it_is_found_by_its_name(self) -> None:
-        assert self.subject.name in registry.names()
+        assert self.subject.name in self.subject.names()
         backend = self.subject.backend
         assert isinstance(backend, Backend)
         assert backend.name == self.subject.name, "its __init__ has to hand the name on to Backend.__init__"
@@ -98,7 +96,7 @@ class Discovery(Checks):
         if here.ok:
             pytest.skip("does not apply: it is here")
         with pytest.raises(BackendUnavailable) as refusal:
-            Session(dense().path(self.subject.folder), self.subject.name)
+            self.subject.session(dense())
         assert here.reason in str(refusal.value)
 
     @proves("availability")
@@ -112,8 +110,10 @@ class Discovery(Checks):
 
     def _ask(self, *, hide: bool = False) -> dict[str, Any]:
         package = self.subject.capabilities.package or ""
+        python, variables = self.subject.interpreter()
         ran = subprocess.run(
-            [sys.executable, "-c", _ASK, self.subject.name, package, "hide" if hide else ""],
+            [python, "-c", _ASK, self.subject.name, package, "hide" if hide else ""],
+            env=variables,
             capture_output=True,
             text=True,
             timeout=60,

@@ -124,8 +124,7 @@ class Lifetime(Checks):
         for number in range(SESSIONS):
             if number == WARM_UP:
                 held = _Held.now()
-            with self.subject.open(model) as session:
-                session.run(None, feeds)
+            self.subject.open_run_close(model, feeds)
         after = _Held.now()
         grown = after.mebibytes - held.mebibytes
         assert grown <= MEMORY_MIB, (

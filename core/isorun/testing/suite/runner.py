@@ -77,6 +77,7 @@ class Report:
     """What became of a run of the suite."""
 
     backend: str
+    environment: str | None
     options: Mapping[str, Any]
     checks: list[Check] = field(default_factory=list)
 
@@ -98,6 +99,7 @@ class Report:
         """Plain data for JSON."""
         return {
             "backend": self.backend,
+            "environment": self.environment,
             "options": dict(self.options),
             "passed": self.passed,
             "capabilities": [asdict(each) for each in self.capabilities],
@@ -124,6 +126,7 @@ def _capability(name: str, checks: list[Check]) -> Capability:
 def run(
     backend: str,
     *,
+    environment: str | None = None,
     options: Mapping[str, Any] | None = None,
     big: bool = False,
     only: Sequence[str] = (),
@@ -134,6 +137,7 @@ def run(
 
     Args:
         backend: its name.
+        environment: the isolated environment that it runs in; ``None`` for where the suite runs.
         options: for ``Session(options=...)``, in every check.
         big: whether to run bert-3l to bert-base too.
         only: the capabilities whose checks are wanted; none for all.
@@ -143,8 +147,9 @@ def run(
     Raises:
         IsorunError: there is no such capability, or the suite itself does not run.
     """
-    report = Report(backend, dict(options or {}))
-    settings = {"backend": backend, "options": report.options, "big": big, "only": list(only)}
+    report = Report(backend, environment, dict(options or {}))
+    settings: dict[str, Any] = {"backend": backend, "environment": environment, "options": report.options}
+    settings |= {"big": big, "only": list(only)}
     with tempfile.TemporaryDirectory(prefix="isorun-conformance-") as folder:
         following = _Following(Path(folder), settings, seconds or (BIG_SECONDS if big else SECONDS), progress)
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from isorun import Session, registry
+from isorun import Session, environments, registry
 from isorun import model as models
 from isorun.backend import Backend, Executable
 from isorun.cache import Cache
@@ -21,6 +22,7 @@ from isorun.errors import BackendUnavailable, IsorunError
 from isorun.testing.parity import DEFAULT_TOLERANCES, Parity, Tolerance, compare, token_level_outputs
 from isorun.testing.suite.samples import Bert, Sample, bert
 from isorun.types import Capabilities, CompileConfig, Feeds, LoweredModel
+from isorun.worker.backend import Worker
 
 BIG_VARIABLE = "ISORUN_CONFORMANCE_BIG"
 _ORACLE = "reference"
@@ -31,19 +33,38 @@ class Subject:
 
     Args:
         name: the backend's.
+        environment: the isolated environment that it runs in; ``None`` for this process.
         options: for ``Session(options=...)``, in every check.
         big: whether to run the models that take minutes.
     """
 
-    def __init__(self, name: str, options: Mapping[str, Any], big: bool) -> None:
+    def __init__(self, name: str, environment: str | None, options: Mapping[str, Any], big: bool) -> None:
         self.name = name
+        self.environment = environment
         self.options = dict(options)
         self.big = big
 
     @cached_property
     def backend(self) -> Backend:
         """The backend. Looking for it anew at every check would say the same again."""
-        return registry.get(self.name)
+        return registry.get(self.name) if self._worker is None else self._worker.get(self.name)
+
+    @cached_property
+    def _worker(self) -> Worker | None:
+        if self.environment is None:
+            return None
+        return Worker(environments.get(self.environment), self.folder / "cache")
+
+    def names(self) -> list[str]:
+        """The backends that are found where this one is."""
+        return registry.names() if self._worker is None else self._worker.names()
+
+    def interpreter(self) -> tuple[str, dict[str, str]]:
+        """The interpreter that the backend is imported by, and the environment variables that it has."""
+        if self._worker is None:
+            return sys.executable, dict(os.environ)
+        environment = self._worker.environment
+        return str(environment.python), environment.variables(self.folder / "cache")
 
     @property
     def capabilities(self) -> Capabilities:
@@ -68,6 +89,8 @@ class Subject:
         for session in self._oracles.values():
             session.close()
         self._oracles.clear()
+        if "_worker" in self.__dict__ and self._worker is not None:
+            self._worker.close()
         self._folder.cleanup()
 
     def bert(self, name: str = "bert-2x32") -> Bert:
@@ -92,15 +115,16 @@ class Subject:
         first, since that is what it is.
         """
         self.require_available()
-        arguments = {
-            "threads": self.config.threads,
-            "cache_dir": self.folder / "cache",
-            "options": self.options,
-            **arguments,
-        }
-        path = model.path(self.folder) if isinstance(model, Sample) else model
         with self._honest_refusals(arguments.get("precision"), arguments.get("device")):
-            return Session(path, self.name, **arguments)
+            return self.session(model, **arguments)
+
+    def session(self, model: Sample | Path | bytes, **arguments: Any) -> Session:
+        """The same, with no check skipped."""
+        usual = {"environment": self.environment, "cache_dir": self.folder / "cache"}
+        arguments = {**usual, "threads": self.config.threads, "options": self.options, **arguments}
+        if arguments.get("precision") == "int8" and isinstance(model, Sample):
+            arguments["calibration"] = [model.feeds(seed) for seed in range(4)]
+        return Session(model.path(self.folder) if isinstance(model, Sample) else model, self.name, **arguments)
 
     def lowered(self, sample: Sample, dialect: str) -> LoweredModel:
         """A model in one dialect."""
@@ -108,6 +132,11 @@ class Subject:
         lowered = models.lower(models.open_model(sample.path(self.folder), cache), (dialect,), cache)
         assert lowered.dialect == dialect, f"{sample} cannot be brought to the dialect {dialect!r}"
         return lowered
+
+    def as_it_is(self, sample: Sample) -> LoweredModel:
+        """A model that is no encoder, which every backend gets as it came."""
+        cache = Cache(self.folder / "cache")
+        return models.lower(models.open_model(sample.path(self.folder), cache), self.capabilities.dialects, cache)
 
     @contextmanager
     def compiled(self, model: LoweredModel) -> Iterator[Executable]:
@@ -118,6 +147,15 @@ class Subject:
             yield executable
         finally:
             executable.close()
+
+    def open_run_close(self, sample: Sample, feeds: Feeds) -> None:
+        """Use a model once. In an environment by the one worker: what a session's own held would end with it."""
+        if self._worker is None:
+            with self.open(sample) as session:
+                session.run(None, feeds)
+        else:
+            with self.compiled(self.as_it_is(sample)) as executable:
+                executable.run(None, feeds)
 
     @property
     def config(self) -> CompileConfig:
@@ -190,12 +228,17 @@ class Checks:
     subject: ClassVar[Subject]
 
     def __init_subclass__(
-        cls, backend: str | None = None, options: Mapping[str, Any] | None = None, big: bool | None = None, **rest: Any
+        cls,
+        backend: str | None = None,
+        environment: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        big: bool | None = None,
+        **rest: Any,
     ) -> None:
         super().__init_subclass__(**rest)
         if backend is not None:
             asked = os.environ.get(BIG_VARIABLE) == "1" if big is None else big
-            cls.subject = Subject(backend, options or {}, asked)
+            cls.subject = Subject(backend, environment, options or {}, asked)
 
     @classmethod
     def teardown_class(cls) -> None:
