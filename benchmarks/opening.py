@@ -23,7 +23,7 @@ from isorun import Session, model, presets
 from isorun.cache import Cache
 from isorun.threads import usable_cores
 
-BACKENDS = {"ort-cpu": ("onnxruntime", "com.microsoft"), "openvino": ("openvino", "onnx")}
+BACKENDS = {"ort-cpu": ("onnxruntime", "com.microsoft"), "openvino": ("openvino", "primitive")}
 
 
 def open_raw(backend: str, lowered: Path) -> object:

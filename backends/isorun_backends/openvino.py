@@ -54,10 +54,7 @@ class OpenVINO(Backend):
         import openvino
 
         core = openvino.Core()
-        has_bf16 = "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-        if config.precision == "bf16" and not has_bf16:
-            raise BackendUnavailable(self.name, "this processor has no bf16 arithmetic", "Ask for precision='fp32'.")
-        hint = "bf16" if config.precision != "fp32" and has_bf16 else "f32"
+        hint = self._hint(core, config.precision)
         properties = {
             "PERFORMANCE_HINT": "LATENCY",
             **_properties(self.name, core, config.options),
@@ -70,6 +67,16 @@ class OpenVINO(Backend):
         if took != hint:
             raise BackendFailed(f"{self.name} was asked for {hint} and set itself to {took}")
         return OpenVINOExecutable(self.name, compiled, model)
+
+    def _hint(self, core: openvino.Core, precision: str) -> str:
+        """What to compute in what the graph does not have in integers."""
+        if precision == "fp32":
+            return "f32"
+        if "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+            return "bf16"
+        if precision == "bf16":
+            raise BackendUnavailable(self.name, "this processor has no bf16 arithmetic", "Ask for precision='fp32'.")
+        return "f32"
 
 
 class OpenVINOExecutable(Executable):
