@@ -55,7 +55,7 @@ def calibrate(
     info, _ = models.inspect(source, cache)
     if not info.fused:
         raise UnsupportedModel("The model is no encoder that isorun knows, so there is nothing to quantize")
-    feeds, origin = _feeds(source, info, samples, cache)
+    feeds, origin = sample_feeds(source, info, samples, cache)
     if not feeds:
         raise InvalidFeeds("The samples for calibration are empty: give at least one, or None")
     checker = FeedChecker(info, indices=True)
@@ -116,12 +116,25 @@ def _quantize(
     return len(table)
 
 
-def _feeds(
+def has_text(source: models.ModelSource) -> bool:
+    """Whether a tokenizer lies beside a model."""
+    return any(place.is_file() for place in places_of(source.path))
+
+
+def sample_feeds(
     source: models.ModelSource, info: ModelInfo, samples: Samples | None, cache: Cache
 ) -> tuple[list[Feeds], str]:
-    """What to calibrate on, and a word for it."""
+    """What to calibrate on, and a word for it.
+
+    Args:
+        source, info: the model.
+        samples, cache: as in :func:`calibrate`.
+
+    Raises:
+        InvalidFeeds: the samples are no feeds and no texts, or random feeds cannot be made up.
+    """
     if samples is None:
-        if any(place.is_file() for place in places_of(source.path)):
+        if has_text(source):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", TruncationWarning)  # they are ours, and cut they do as well
                 return _encoded(source, info, _SENTENCES.read_text().splitlines()), "isorun's sentences"

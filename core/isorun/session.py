@@ -61,13 +61,14 @@ class Session:
             ``"keep"``, outputs with a value for each token are zero at the positions that the mask leaves out.
         threads: how many threads a run may use; ``None`` for the cores that this process may use
             (CPU affinity and cgroup quota). A backend whose threads cannot be set refuses a number.
-        tolerance: for ``precision="auto"``, the least cosine of any row of any output to fp32's; ``None`` for 0.99.
+        tolerance: for ``precision="auto"``, the least cosine of any request's outputs to fp32's; ``None`` for 0.99.
         environment: run in a worker process in the environment of that name (:mod:`isorun.environments`), for a
             backend that cannot share this one; ``None`` runs in this process.
         options: the backend's own settings; ``isorun backends`` lists them.
-        calibration: what ``precision="int8"`` is made to suit: feeds as :meth:`run` takes them, or texts for the
-            tokenizer beside the model. ``None`` for the sentences that come with isorun or, where there is no
-            tokenizer, random tokens (with a :class:`isorun.calibration.CalibrationWarning`).
+        calibration: what ``precision="int8"`` is made to suit, and what ``"auto"`` compares on: feeds as :meth:`run`
+            takes them, or texts for the tokenizer beside the model. ``None`` for the sentences that come with isorun
+            or, where there is no tokenizer, random tokens (int8 with a
+            :class:`isorun.calibration.CalibrationWarning`).
         cache_dir: where lowered models are kept; ``None`` for ``$ISORUN_CACHE_DIR`` or the user's cache folder.
 
     Raises:

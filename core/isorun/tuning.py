@@ -1,8 +1,8 @@
 """The precision that runs a model fastest here and stays close to fp32: measured once, then remembered.
 
-Each precision that a backend offers is compiled, compared with fp32 on seeded feeds under five kinds of mask, and, if
-it is within the tolerance, timed by turns with the others. What was found is kept in the cache for this model, backend
-and version, number of threads, options and processor.
+Each precision that a backend offers is compiled, compared with fp32, and, if it is within the tolerance, timed by turns
+with the others. What was found is kept in the cache for this model, backend and version, number of threads, options and
+processor. :mod:`isorun.closeness` says what is compared.
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ from isorun.types import CompileConfig, Feeds, LoweredModel, ModelInfo
 
 AUTO = "auto"
 TOLERANCE = 0.99
-"""The least cosine of any row of any output to fp32's, unless a caller says otherwise."""
+"""The least cosine of any request's outputs to fp32's, unless a caller says otherwise."""
 
 _BASE = "fp32"
 _WIDER = ("fp64",)  # than the base: no candidates
 _GAIN = 1.05  # times as fast as fp32 has something to be that replaces it: less is noise
 _ROUNDS, _SECONDS, _MOST_SECONDS = 40, 1.5, 20.0  # of timing; seconds for each precision, and for all of them at most
-_CHECKED, _TIMED = (4, 32), (1, 128)  # batch and sequence, where a model leaves the choice
 
 Compiled = tuple[LoweredModel, Executable]
 Samples = Sequence[Any] | None  # of isorun.calibration
@@ -43,7 +42,7 @@ class Tried:
     Attributes:
         precision: its name.
         milliseconds: the median time of a run; ``None`` where it was not timed.
-        cosine: the least of any row of any output to fp32's; ``None`` where there is none.
+        cosine: the least of any request's outputs to fp32's; ``None`` where there is none.
         reason: why it could not be chosen; empty where it could.
     """
 
@@ -102,7 +101,7 @@ def compile_fastest(
         config: what is asked for besides; its precision is not looked at.
         padding: as in :func:`isorun.padding.compile_model`.
         cache: where the choice is remembered.
-        tolerance: the least cosine of any row of any output to fp32's, above 0 and below 1.
+        tolerance: the least cosine of any request's outputs to fp32's, above 0 and below 1.
         samples: what int8 is calibrated on, as in :func:`compile_as_asked`.
 
     Returns:
@@ -130,12 +129,15 @@ def compile_fastest(
         note = {**asked, "chosen": _BASE, "tried": [], "measured": "not: it computes in nothing else"}
         return *compile_in(_BASE), replace(config, precision=_BASE), note
 
+    from isorun import closeness
+
     def measure(_: object) -> dict[str, Any]:
         tried = []
         compiled[_BASE] = compile_in(_BASE)
         info = compiled[_BASE][0].info
         try:
-            checked, timed, shape = _feeds(info)
+            checked, origin = closeness.requests(source, info, samples, cache)
+            timed, shape = closeness.timed(info)
         except InvalidFeeds as error:
             raise UnsupportedModel(
                 f"precision='auto' runs the model to measure it. {error}. Name a precision instead"
@@ -149,11 +151,14 @@ def compile_fastest(
         tried += beyond
         times = _time({name: compiled[name][1] for name in near}, timed) if len(near) > 1 else {}
         tried += [Tried(name, times.get(name), cosine, "") for name, cosine in near.items()]
-        return {"chosen": _fastest(tried), "tried": [asdict(each) for each in tried], "feeds": shape}
+        times_of = {"compared_on": origin, "timed_at": shape}
+        return {"chosen": _fastest(tried), "tried": [asdict(each) for each in tried], **times_of}
 
     asked_for = (padding, tolerance, sorted((key, repr(value)) for key, value in config.options.items()))
     machine = (cpu_name(), config.device, config.threads)
-    key = _key(source, backend.name, backend.version(), *machine, *asked_for, *candidates, _digest(samples))
+    key = _key(
+        source, backend.name, backend.version(), *machine, *asked_for, *candidates, closeness.digest(source, samples)
+    )
     try:
         entry = cache.get_or_make("tuning", key, measure)
         chosen = entry.meta["chosen"]
@@ -172,54 +177,14 @@ def _key(source: models.ModelSource, *parts: object) -> str:
     return sha256(repr((code_digest(), source.fingerprint, *parts)).encode())[:40]
 
 
-def _digest(samples: Samples) -> str:
-    """A name for what int8 is calibrated on."""
-    if samples is None:
-        return "isorun's own"
-    contents = []
-    for each in samples:
-        arrays = sorted(each.items()) if isinstance(each, Mapping) else [("text", each)]
-        contents += [
-            f"{name} {np.asarray(value).dtype}".encode() + np.asarray(value).tobytes() for name, value in arrays
-        ]
-    return sha256(b"|".join(contents))
-
-
-def _feeds(info: ModelInfo) -> tuple[list[Feeds], Feeds, str]:
-    """Feeds to compare on, feeds to time with, and the shape of the latter."""
-    from isorun.samples import fixed_size, masked_cases, random_feeds
-
-    inputs = [spec for spec in info.inputs if not spec.overridable]
-    most = min((size for size in info.limits.values() if size is not None), default=_TIMED[1])
-    flat = all(spec.shape is not None and len(spec.shape) < 2 for spec in inputs)
-
-    def sizes(batch: int, sequence: int) -> tuple[int, int | None]:
-        chosen = fixed_size(inputs, 1) or min(sequence, most)
-        return fixed_size(inputs, 0) or batch, None if flat else chosen
-
-    checked = masked_cases(inputs, *sizes(*_CHECKED), seed=0)
-    batch, sequence = sizes(*_TIMED)
-    timed = random_feeds(inputs, np.random.default_rng(0), batch=batch, sequence=sequence)
-    return list(checked.values()), timed, f"{batch} x {sequence}" if sequence else str(batch)
-
-
 def _compare(
     compiled: Mapping[str, Compiled], info: ModelInfo, feeds: Sequence[Feeds], tolerance: float
 ) -> tuple[dict[str, float | None], list[Tried]]:
     """The precisions within the tolerance, each with its least cosine; and those beyond it."""
-    from isorun.parity import Tolerance, compare, token_level_outputs
-    from isorun.samples import MASK_INPUT
+    from isorun import closeness
 
-    # A cosine says nothing of size. Vectors of one length at that angle are this far apart; a half more may be.
-    apart = min(0.99, 1.5 * float(np.sqrt(2 * (1 - tolerance))) + 1e-6)
-    limits = Tolerance(max_rel=None, rms=apart, cosine=tolerance)
-    level = token_level_outputs(info.inputs, info.outputs)
-    names = [spec.name for spec in info.outputs]
-
-    def run(precision: str, given: Feeds) -> dict[str, Any]:
-        return dict(zip(names, compiled[precision][1].run(None, given), strict=True))
-
-    expected = [run(_BASE, given) for given in feeds]
+    within = closeness.limits(tolerance)
+    expected = [compiled[_BASE][1].run(None, given) for given in feeds]
     near: dict[str, float | None] = {_BASE: 1.0}
     beyond = []
     for precision in compiled:
@@ -227,7 +192,7 @@ def _compare(
             continue
         try:
             found = [
-                compare(run(precision, given), right, given.get(MASK_INPUT), limits, token_level=level)
+                closeness.differ(info, compiled[precision][1].run(None, given), right, given, within)
                 for given, right in zip(feeds, expected, strict=True)
             ]
         except BackendFailed as error:

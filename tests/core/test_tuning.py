@@ -104,7 +104,8 @@ SLOW, FAST, FASTEST = Planted(0.006), Planted(0.003), Planted(0.0)
 
 def test_the_fastest_of_those_within_the_tolerance(choose: Choose):
     note = choose(Fake({"fp32": SLOW, "bf16": FAST, "fp8": Planted(0.0, error=0.01)}))
-    assert (note["asked"], note["chosen"], note["measured"], note["feeds"]) == ("auto", "fp8", "now", "1 x 40")
+    assert (note["asked"], note["chosen"], note["measured"]) == ("auto", "fp8", "now")
+    assert (note["compared_on"], note["timed_at"]) == ("random tokens", "1 x 40")
     tried = {each["precision"]: each for each in note["tried"]}
     assert tried["fp32"]["milliseconds"] > tried["bf16"]["milliseconds"] > tried["fp8"]["milliseconds"]
     assert tried["fp32"]["milliseconds"] >= 6
@@ -135,6 +136,16 @@ def test_an_output_of_another_size_is_out_though_its_cosine_is_perfect(choose: C
 
     monkeypatch.setattr(FakeExecutable, "run", doubled)
     assert choose(Fake({"fp32": SLOW, "fp8": FASTEST}))["chosen"] == "fp32"
+
+
+def test_minilm_in_int8_is_near_enough_on_text(minilm_model: Path, minilm_cache: Cache):
+    with isorun.Session(minilm_model, "ort-cpu", precision="auto", cache_dir=minilm_cache.root) as session:
+        note = session.provenance.details["precision"]
+    assert note["compared_on"] == "isorun's sentences"
+    (tried,) = (each for each in note["tried"] if each["precision"] == "int8")
+    assert tried["cosine"] >= 0.99
+    assert tried["reason"] == ""
+    assert tried["milliseconds"] > 0
 
 
 def test_what_is_hardly_faster_does_not_replace_fp32():
