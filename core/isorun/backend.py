@@ -15,7 +15,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from isorun.errors import BackendFailed, InvalidFeeds, IsorunError
+from isorun.device_arrays import DeviceArray
+from isorun.errors import BackendFailed, BackendUnavailable, InvalidFeeds, IsorunError
 from isorun.types import Availability, Capabilities, CompileConfig, Feeds, LoweredModel, RuntimeReport
 
 
@@ -37,12 +38,24 @@ class Executable(ABC):
             BackendFailed: the runtime failed, with its error as the cause.
         """
 
+    def run_on_device(
+        self,
+        output_names: Sequence[str] | None,  # noqa: ARG002
+        feeds: Feeds,  # noqa: ARG002
+    ) -> list[DeviceArray]:
+        """Run once and leave the outputs in the device's memory.
+
+        Only for backends whose capabilities have ``device_arrays``; the others' sessions refuse it beforehand.
+        """
+        raise BackendFailed(f"{type(self).__name__} has no outputs in a device's memory")
+
     def bind(self, feeds: Feeds, outputs: Mapping[str, np.ndarray | None]) -> Binding:
         """Tie arrays to the inputs and outputs, to run many times without naming them again.
 
         Args:
             feeds: read anew at every run, in place.
-            outputs: for each output wanted, the array to write it to, or ``None`` for a new one.
+            outputs: for each output wanted, the array to write it to, or ``None`` for a new one. Backends with
+                ``device_arrays`` also get a ``DeviceArray`` to write to, or ``ON_DEVICE`` for a new one there.
         """
         return Binding(self, feeds, outputs)
 
@@ -124,6 +137,19 @@ class Backend(ABC):
                 remedy=f"Install it anew: pip uninstall -y {owners} && pip install '{requirement or package}'",
             )
         return Availability(ok=True)
+
+    def refuse_device_arrays(self, wish: str) -> None:
+        """Refuse arrays on a device where the backend has none.
+
+        Raises:
+            BackendUnavailable: its capabilities do not have ``device_arrays``; the reason names the wish.
+        """
+        if not self.capabilities.device_arrays:
+            raise BackendUnavailable(
+                self.name,
+                f"its feeds and outputs are in host memory, and {wish} asks for a GPU's",
+                "Leave that out, or take a backend for GPUs: ort-cuda, tensorrt, ort-tensorrt.",
+            )
 
     def version(self) -> str | None:
         """The version of the runtime's package; ``None`` where it is not installed or the backend has none."""

@@ -1,4 +1,5 @@
-"""``IOBinding`` in the convention of ``onnxruntime.IOBinding``, for arrays in host memory, on any backend."""
+"""``IOBinding`` in the convention of ``onnxruntime.IOBinding``: arrays in host memory on any backend, and in a GPU's
+memory on those that take them."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isorun.backend import Binding, Executable
+from isorun.device_arrays import ON_DEVICE, DeviceArray, adopt
 from isorun.errors import BackendFailed, InvalidFeeds
 from isorun.feeds import FeedChecker
 
@@ -23,7 +25,17 @@ class BoundOutput:
         self._value = value
 
     def numpy(self) -> Any:
-        """The result itself, not a copy."""
+        """The result itself, not a copy.
+
+        Raises:
+            InvalidFeeds: it lies on a GPU.
+        """
+        if isinstance(self._value, DeviceArray):
+            raise InvalidFeeds("This output was left on the GPU: value() gives it, or bind it to cpu")
+        return self._value
+
+    def value(self) -> Any:
+        """The result, wherever it lies: ``numpy.ndarray`` or ``DeviceArray``."""
         return self._value
 
     def shape(self) -> list[int]:
@@ -31,8 +43,8 @@ class BoundOutput:
         return list(self._value.shape)
 
     def device_name(self) -> str:
-        """Where it is: always ``cpu`` so far."""
-        return "cpu"
+        """Where it is: ``cpu`` or ``cuda``."""
+        return "cuda" if isinstance(self._value, DeviceArray) else "cpu"
 
 
 class IOBinding:
@@ -47,15 +59,17 @@ class IOBinding:
         self,
         executable: Executable,
         checker: FeedChecker,
+        refuse_device: Callable[[str], None],
         check_open: Callable[[], None],
         turns: AbstractContextManager[Any] | None,
     ) -> None:
         self._executable = executable
         self._checker = checker
+        self._refuse_device = refuse_device
         self._check_open = check_open
         self._turns = nullcontext() if turns is None else turns
         self._inputs: dict[str, Any] = {}
-        self._outputs: dict[str, np.ndarray | None] = {}
+        self._outputs: dict[str, Any] = {}
         self._bound: Binding | None = None
         self._results: list[Any] = []
 
@@ -73,8 +87,17 @@ class IOBinding:
         shape: Sequence[int],
         buffer_ptr: int,
     ) -> None:
-        """Bind memory at an address to an input: C-contiguous, alive until the last run."""
-        self.bind_cpu_input(name, _array_at(name, device_type, device_id, element_type, shape, buffer_ptr))
+        """Bind memory at an address to an input: C-contiguous, alive until the last run.
+
+        Raises:
+            BackendUnavailable: the address is on a GPU, and the backend reads host memory.
+        """
+        self.bind_cpu_input(name, self._array_at(name, device_type, device_id, element_type, shape, buffer_ptr))
+
+    def bind_device_input(self, name: str, array: Any) -> None:
+        """Bind an array in a GPU's memory to an input: anything with ``__cuda_array_interface__`` or ``__dlpack__``."""
+        self._refuse_device(f"the input {name!r}")
+        self.bind_cpu_input(name, adopt({name: array})[name])
 
     def bind_output(
         self,
@@ -85,15 +108,18 @@ class IOBinding:
         shape: Sequence[int] | None = None,
         buffer_ptr: int | None = None,
     ) -> None:
-        """Ask for an output, in new memory or in memory at an address: C-contiguous, of the right size."""
+        """Ask for an output, in new memory or in memory at an address: C-contiguous, of the right size.
+
+        Raises:
+            BackendUnavailable: it is to lie on a GPU, and the backend writes host memory.
+        """
         self._checker.check_outputs([name])
         if buffer_ptr is None:
-            _host_only(name, device_type, device_id)
-            self._outputs[name] = None
+            self._outputs[name] = ON_DEVICE if self._on_device(name, device_type, device_id) else None
         else:
             if element_type is None or shape is None:
                 raise InvalidFeeds(f"Output {name!r} is bound to an address without an element type and a shape")
-            self._outputs[name] = _array_at(name, device_type, device_id, element_type, shape, buffer_ptr)
+            self._outputs[name] = self._array_at(name, device_type, device_id, element_type, shape, buffer_ptr)
         self._bound = None
 
     def clear_binding_inputs(self) -> None:
@@ -115,8 +141,12 @@ class IOBinding:
         return [BoundOutput(value) for value in self._results]
 
     def copy_outputs_to_cpu(self) -> list[Any]:
-        """The results of the last run as arrays. They are in host memory already: nothing is copied."""
-        return self._results
+        """The results of the last run as arrays. Those in host memory are given as they are.
+
+        Raises:
+            InvalidFeeds: one was left on a GPU. Bind it to cpu to have it copied.
+        """
+        return [BoundOutput(value).numpy() for value in self._results]
 
     def run(self) -> None:
         """Run once. ``Session.run_with_iobinding`` calls this.
@@ -141,24 +171,28 @@ class IOBinding:
             self._checker.explain(self._inputs)
             raise
 
+    def _on_device(self, name: str, device_type: str, device_id: int) -> bool:
+        if (device_type, device_id) == ("cpu", 0):
+            return False
+        if device_type != "cuda":
+            raise InvalidFeeds(f"{name!r} is bound to {device_type}:{device_id}; there are cpu:0 and cuda")
+        self._refuse_device(f"{name!r} on {device_type}:{device_id}")
+        return True
 
-def _host_only(name: str, device_type: str, device_id: int) -> None:
-    if (device_type, device_id) != ("cpu", 0):
-        raise InvalidFeeds(f"{name!r} is bound to {device_type}:{device_id}; the backends so far take cpu:0")
+    def _array_at(
+        self,
+        name: str,
+        device_type: str,
+        device_id: int,
+        element_type: npt.DTypeLike,
+        shape: Sequence[int],
+        address: int,
+    ) -> Any:
+        dtype = np.dtype(element_type)
+        if self._on_device(name, device_type, device_id):
+            return DeviceArray(address, tuple(shape), dtype, device_id)
+        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        import ctypes
 
-
-def _array_at(
-    name: str,
-    device_type: str,
-    device_id: int,
-    element_type: npt.DTypeLike,
-    shape: Sequence[int],
-    address: int,
-) -> np.ndarray:
-    _host_only(name, device_type, device_id)
-    dtype = np.dtype(element_type)
-    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    import ctypes
-
-    memory = memoryview((ctypes.c_char * size).from_address(address))
-    return np.ndarray(tuple(shape), dtype=dtype, buffer=memory)
+        memory = memoryview((ctypes.c_char * size).from_address(address))
+        return np.ndarray(tuple(shape), dtype=dtype, buffer=memory)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from isorun import device_arrays as device
 from isorun.errors import InvalidFeeds, did_you_mean
 from isorun.types import Feeds, ModelInfo, TensorSpec
 
@@ -21,10 +22,14 @@ class FeedChecker:
     Args:
         info: the model.
         indices: whether to look at every index, for a runtime that does not do so itself.
+        device_arrays: whether feeds may lie on a GPU. Indices that do are not looked at.
     """
 
-    def __init__(self, info: ModelInfo, *, indices: bool) -> None:
+    def __init__(self, info: ModelInfo, *, indices: bool, device_arrays: bool = False) -> None:
         self._specs = {spec.name: spec for spec in info.inputs}
+        self._device = device_arrays
+        # A scalar of NumPy's is left to the runtime: some take it.
+        self._arrays = (np.ndarray, np.generic, *((device.DeviceArray,) if device_arrays else ()))
         self._required = frozenset(spec.name for spec in info.inputs if not spec.overridable)
         self._all_required = len(self._required) == len(self._specs)
         self._limits = info.limits
@@ -42,13 +47,16 @@ class FeedChecker:
         Raises:
             InvalidFeeds: with the input by name, what was expected and what came.
         """
+        if self._device and isinstance(feeds, Mapping):
+            feeds = device.adopt(feeds)
+        arrays = self._arrays
         try:
             if len(feeds) != len(self._specs) and (self._all_required or not self._names_fit(feeds)):
                 self._refuse(feeds)
             sizes: dict[str, int] = {}
             for name, dtype, rank, fixed, named in self._plan:
                 array = feeds[name]
-                if array.dtype != dtype or array.ndim != rank:
+                if array.dtype != dtype or array.ndim != rank or not isinstance(array, arrays):
                     self._refuse(feeds)
                 shape = array.shape
                 for axis, size in fixed:
@@ -89,7 +97,7 @@ class FeedChecker:
             array = feeds.get(spec.name)
             assert spec.bounds is not None
             least, most = spec.bounds
-            if array is None or array.size == 0:
+            if array is None or array.size == 0 or not isinstance(array, np.ndarray):
                 continue
             # argmax and item take a sixth of the time of max on a short array
             inside = least <= array.item(array.argmin()) and array.item(array.argmax()) <= most
@@ -132,7 +140,7 @@ class FeedChecker:
             spec = self._specs[name]
             if spec.dtype is None or spec.shape is None:
                 continue
-            _refuse_array(spec, array)
+            _refuse_array(spec, array, on_device=self._device)
             for axis, symbol in enumerate(spec.shape):
                 if isinstance(symbol, str) and symbol in self._limits:
                     _refuse_size(spec, array.shape, axis, symbol, self._limits[symbol], sizes)
@@ -156,9 +164,14 @@ def _plan(spec: TensorSpec, limits: Mapping[str, int | None]) -> _Plan:
     return spec.name, spec.dtype, len(spec.shape), fixed, named
 
 
-def _refuse_array(spec: TensorSpec, array: object) -> None:
+def _refuse_array(spec: TensorSpec, array: Any, *, on_device: bool) -> None:
     assert spec.shape is not None
-    if not isinstance(array, np.ndarray):
+    if not isinstance(array, np.ndarray) and not (on_device and isinstance(array, device.DeviceArray)):
+        if device.is_on_device(array):
+            raise InvalidFeeds(
+                f"Input {spec.name!r} lies on a GPU, and this backend reads host memory: copy it first (CuPy's "
+                "array.get(), PyTorch's tensor.cpu().numpy()), or take a backend for GPUs"
+            )
         raise InvalidFeeds(
             f"Input {spec.name!r} takes a numpy.ndarray of {spec.dtype}; "
             f"a {type(array).__name__} came. numpy.asarray(..., dtype=numpy.{spec.dtype}) makes one"

@@ -18,6 +18,7 @@ import numpy as np
 from isorun import model as models
 from isorun.backend import Backend, Binding, Executable
 from isorun.cache import Cache
+from isorun.device_arrays import DeviceArray
 from isorun.errors import UnsupportedModel, did_you_mean
 from isorun.types import CompileConfig, Feeds, LoweredModel, RuntimeReport
 
@@ -87,6 +88,9 @@ class Noted(Executable):
 
     def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
         return self._executable.run(output_names, feeds)
+
+    def run_on_device(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[DeviceArray]:
+        return self._executable.run_on_device(output_names, feeds)
 
     def bind(self, feeds: Feeds, outputs: Mapping[str, np.ndarray | None]) -> Binding:
         return self._executable.bind(feeds, outputs)

@@ -128,7 +128,7 @@ def _resolve(
 def _compile(
     source: models.ModelSource, backend: Backend, wishes: Wishes, cache: Cache
 ) -> tuple[Backend, LoweredModel, CompileConfig, Executable, Mapping[str, Any]]:
-    config = _config(backend, wishes)
+    config = _config(backend, wishes, cache)
     if wishes.precision == tuning.AUTO:
         model, executable, config, tuned = tuning.compile_fastest(
             backend, source, config, wishes.padding, cache, wishes.tolerance, wishes.calibration
@@ -138,7 +138,7 @@ def _compile(
     return backend, model, config, executable, {}
 
 
-def _config(backend: Backend, wishes: Wishes) -> CompileConfig:
+def _config(backend: Backend, wishes: Wishes, cache: Cache) -> CompileConfig:
     """What the caller asks for, once this backend is known to be here and to offer it."""
     here = backend.availability()
     if not here.ok:
@@ -169,7 +169,7 @@ def _config(backend: Backend, wishes: Wishes) -> CompileConfig:
                 "`isorun backends --options` describes them.",
             )
     threads = wishes.threads or usable_cores() if offers.sets_threads else None
-    return CompileConfig(wishes.precision, device, threads, wishes.options)
+    return CompileConfig(wishes.precision, device, threads, wishes.options, cache.root)
 
 
 def _instead(what: str | None) -> str:

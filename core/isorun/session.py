@@ -109,7 +109,9 @@ class Session:
         self._backend, self._model = self._resolved.backend, self._resolved.model
         self._executable = self._resolved.executable
         capabilities = self._backend.capabilities
-        self._checker = FeedChecker(self._model.info, indices=not capabilities.checks_indices)
+        self._checker = FeedChecker(
+            self._model.info, indices=not capabilities.checks_indices, device_arrays=capabilities.device_arrays
+        )
         self._turns = None if capabilities.thread_safe else threading.Lock()
         self._closing = False  # takes nothing new, and still runs what was submitted
         self._closed = False
@@ -118,7 +120,14 @@ class Session:
         self._batchers: dict[tuple[tuple[str, ...], int, float], batching.Batcher] = {}
         self._source, self._cache = source, cache
 
-    def run(self, output_names: Sequence[str] | None, input_feed: Feeds, run_options: None = None) -> list[Any]:
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Feeds,
+        run_options: None = None,
+        *,
+        device_outputs: bool = False,
+    ) -> list[Any]:
         """Run once.
 
         Args:
@@ -126,16 +135,21 @@ class Session:
             input_feed: input name to ``numpy.ndarray``, of the dtypes and shapes that ``get_inputs()`` gives.
                 Lists and Python's numbers are made arrays of the input's dtype, where nothing is lost by it.
             run_options: there for the calling convention; anything but ``None`` is refused.
+            device_outputs: leave outputs in the device's memory. A backend for GPUs also takes feeds that are there
+                already: anything with ``__cuda_array_interface__`` or ``__dlpack__``.
 
         Returns:
-            One array for each output. They are the caller's: no later run changes them.
+            One array for each output: ``numpy.ndarray``, or :class:`isorun.device_arrays.DeviceArray` with
+            ``device_outputs``. They are the caller's: no later run changes them.
 
         Raises:
             InvalidFeeds: a name, dtype, rank, fixed dimension or index that the model does not take.
             BackendFailed: the runtime failed; its own error is the cause.
+            BackendUnavailable: outputs are to stay on a device, and the backend has none.
         """
         if self._closed or run_options is not None:
             self._refuse(run_options)
+        execute = self._on_device() if device_outputs else self._executable.run
         input_feed = self._checker.check(input_feed)
         if output_names:
             self._checker.check_outputs(output_names)
@@ -143,10 +157,10 @@ class Session:
             output_names = None
         try:
             if self._turns is None:
-                return self._executable.run(output_names, input_feed)
+                return execute(output_names, input_feed)
             with self._turns:
                 self._check_open()  # it may have been closed while this waited
-                return self._executable.run(output_names, input_feed)
+                return execute(output_names, input_feed)
         except BackendFailed:
             self._check_open()  # another thread may have closed it meanwhile
             self._checker.explain(input_feed)  # a clearer word, where the runtime met a bad index, say
@@ -248,7 +262,8 @@ class Session:
     def io_binding(self) -> IOBinding:
         """A binding of arrays to inputs and outputs, for :meth:`run_with_iobinding`."""
         self._check_open()
-        return IOBinding(self._executable, self._checker, self._check_open, self._turns)
+        refuse = self._backend.refuse_device_arrays
+        return IOBinding(self._executable, self._checker, refuse, self._check_open, self._turns)
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: None = None) -> None:
         """Run once on bound arrays; the results are the binding's."""
@@ -305,6 +320,10 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def _on_device(self) -> Callable[..., list[Any]]:
+        self._backend.refuse_device_arrays("device_outputs=True")
+        return self._executable.run_on_device
 
     def _check_open(self) -> None:
         if self._closed:

@@ -83,6 +83,8 @@ class Capabilities:
         requirement: what to install for it, as given to pip.
         reports: what :meth:`Executable.report` can prove: ``"placement"`` (operators by device or
             provider), ``"precision"`` (the precision that kernels were built for).
+        device_arrays: whether feeds and outputs may stay in a GPU's memory (:mod:`isorun.device_arrays`): it
+            then implements :meth:`Executable.run_on_device`.
     """
 
     dialects: tuple[str, ...]
@@ -98,6 +100,7 @@ class Capabilities:
     package: str | None = None
     requirement: str | None = None
     reports: tuple[str, ...] = ()
+    device_arrays: bool = False
 
 
 @dataclass(frozen=True)
@@ -193,12 +196,14 @@ class CompileConfig:
         device: one of ``Capabilities.devices``.
         threads: how many threads one run may use; ``None`` unless ``Capabilities.sets_threads``.
         options: keys of ``Capabilities.options``.
+        cache_dir: the session's cache folder, for what a backend makes and wants to find again.
     """
 
     precision: str = "fp32"
     device: str = "cpu"
     threads: int | None = 1
     options: Mapping[str, Any] = field(default_factory=dict)
+    cache_dir: Path | None = None
 
 
 @dataclass(frozen=True)

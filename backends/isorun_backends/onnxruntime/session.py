@@ -88,6 +88,7 @@ def open_session(
     made: onnxruntime.SessionOptions,
     providers: Sequence[Any],
     without: Sequence[str] = (),
+    content: bytes | None = None,
 ) -> onnxruntime.InferenceSession:
     """Load a model, and let nothing but the providers named take it.
 
@@ -97,6 +98,7 @@ def open_session(
         made: ONNX Runtime's options.
         providers: its execution providers.
         without: rewritings of its own that it leaves out, by ONNX Runtime's names.
+        content: what to load in the place of the model's file, serialized.
 
     Raises:
         InvalidModel: ONNX Runtime finds the graph wrong.
@@ -106,12 +108,15 @@ def open_session(
     import onnxruntime
 
     with runtime_errors(f"{name} cannot load {model.path}", partial(_recognise, name, model)):
-        session = onnxruntime.InferenceSession(
-            str(model.path), made, providers=list(providers), disabled_optimizers=list(without)
+        # Without enable_fallback=0 a provider that fails, here or at run time, is replaced by another, with a line on
+        # standard output.
+        return onnxruntime.InferenceSession(
+            content or str(model.path),
+            made,
+            providers=list(providers),
+            disabled_optimizers=list(without),
+            enable_fallback=0,
         )
-    # Otherwise a provider that fails at run time is replaced by another, with a line on standard output.
-    session.disable_fallback()
-    return session
 
 
 def executed(
@@ -139,10 +144,11 @@ def executed(
         open_session(name, model, made, providers, without)
         as_it_is = options(name, CompileConfig(threads=1, options={"graph_optimization_level": "disable"}))
         rewritten = open_session(name, replace(model, path=path), as_it_is, providers)
-        return _assigned(name, rewritten)
+        return operators(name, rewritten)
 
 
-def _assigned(name: str, session: onnxruntime.InferenceSession) -> dict[str, dict[str, int]]:
+def operators(name: str, session: onnxruntime.InferenceSession) -> dict[str, dict[str, int]]:
+    """Provider to operators and how many nodes of each it took, as ONNX Runtime assigned them."""
     placed: dict[str, Counter[str]] = {}
     with runtime_errors(f"{name} does not say where its nodes run"):
         for part in session.get_provider_graph_assignment_info():
@@ -190,7 +196,7 @@ class OrtExecutable(Executable):
 
     def operators(self) -> dict[str, dict[str, int]]:
         """Provider to operators and how many nodes of each it took, as ONNX Runtime assigned them."""
-        return _assigned(self._name, self._session)
+        return operators(self._name, self._session)
 
     def close(self) -> None:
         # A run in flight on another thread holds the session; the last one to let go of it frees it.

@@ -1,0 +1,169 @@
+"""ONNX Runtime's CUDA provider.
+
+Where its library does not load, ONNX Runtime logs a line and runs on the CPU: here that is an error which names
+the library that is missing. What has been seen: that error, and everything that does not need a GPU. The provider
+itself has not been run on hardware yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from isorun.backend import Backend, runtime_errors
+from isorun.errors import BackendUnavailable, did_you_mean
+from isorun.types import Availability, Capabilities, CompileConfig, LoweredModel, RuntimeReport
+from isorun_backends.cuda_driver import driver
+from isorun_backends.onnxruntime import cuda_attention, cuda_libraries, cuda_placement
+from isorun_backends.onnxruntime.cuda_session import CudaExecutable, Device, Masks
+from isorun_backends.onnxruntime.session import OPTIONS, open_session, operators, options, versions
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+_PROVIDER = "CUDAExecutionProvider"
+_WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
+GPU_OPTIONS = {
+    "device_id": "which GPU; default 0",
+    "allow_cpu_nodes": "true lets ONNX Runtime run on the CPU what its provider does not take; default false",
+    "provider_options": "a mapping of the provider's own options, such as gpu_mem_limit or user_compute_stream",
+}
+
+
+class OrtCuda(Backend):
+    """ONNX Runtime on an NVIDIA GPU, in fp32 (without TF32) or, where the graph is written in it, fp16."""
+
+    capabilities = Capabilities(
+        dialects=("com.microsoft", "primitive"),
+        precisions=("fp32", "fp16"),
+        typed=("fp16",),
+        devices=("cuda",),
+        options={
+            **OPTIONS,
+            **GPU_OPTIONS,
+            "attention": "the form in which masks reach the kernels: auto (default: what each mask allows), lengths, "
+            "bias or plain",
+            "cuda_graphs": "how many shapes to keep as CUDA graphs; default 0, none",
+        },
+        sets_threads=True,
+        dynamic_shapes=True,
+        thread_safe=True,
+        package="onnxruntime",
+        requirement="onnxruntime-gpu",
+        reports=("placement",),
+        device_arrays=True,
+    )
+
+    def availability(self) -> Availability:
+        return cuda_libraries.availability("cuda", super().availability())
+
+    def compile(self, model: LoweredModel, config: CompileConfig) -> CudaExecutable:
+        given = config.options
+        wanted = given.get("attention", "auto")
+        choices = ("auto", *cuda_attention.FORMS)
+        if wanted not in choices:
+            raise BackendUnavailable(
+                self.name, f"it has no attention {wanted!r}{did_you_mean(str(wanted), choices)}", "Leave it out."
+            )
+        graphs = whole_number(self.name, given, "cuda_graphs")
+        device = gpu(self.name, given)
+        forms = cuda_attention.forms(model.path)
+        if wanted not in ("auto", "plain") and forms.mask is None:
+            raise BackendUnavailable(
+                self.name, f"this model has no attention {wanted!r}: {forms.why}", "Leave the option out."
+            )
+        provider = {
+            "device_id": str(device.number),
+            "use_tf32": "0",  # by default fp32 products would have 10 bits
+            **({"enable_cuda_graph": "1"} if graphs else {}),
+            **text_options(self.name, given),
+        }
+        said = cuda_libraries.preload()
+        shapes = cuda_placement.shape_nodes(_graph(forms.models["plain"]))
+
+        def open_form(form: str) -> onnxruntime.InferenceSession:
+            made = options(self.name, config)
+            made.add_session_config_entry(_WEIGHTS_FOLDER, str(model.path.parent))
+            session = open_session(self.name, model, made, [(_PROVIDER, provider)], content=forms.models[form])
+            if _PROVIDER not in session.get_providers():
+                raise cuda_libraries.not_loaded(self.name, "cuda", said)
+            if not given.get("allow_cpu_nodes", False):
+                with runtime_errors(f"{self.name} does not say where its nodes run"):
+                    found = cuda_placement.on_cpu(cuda_placement.assigned(session), shapes)
+                cuda_placement.refuse_others(self.name, _PROVIDER, found.others)
+            return session
+
+        masks = Masks(forms.mask, wanted if forms.mask else "plain")
+        describe = partial(_describe, self.name, config.precision, device.number, forms, shapes)
+        return CudaExecutable(self.name, open_form, model.info, device, masks, describe, graphs)
+
+
+def _describe(
+    name: str,
+    precision: str,
+    number: int,
+    forms: cuda_attention.Forms,
+    shapes: frozenset[str],
+    sessions: Mapping[str, onnxruntime.InferenceSession],
+    graphs: Mapping[str, Any],
+) -> RuntimeReport:
+    found = {
+        form: cuda_placement.on_cpu(cuda_placement.assigned(session), shapes) for form, session in sessions.items()
+    }
+    return RuntimeReport(
+        device=driver().gpus[number].name,
+        precision=precision,
+        operators=operators(name, next(iter(sessions.values()))),
+        versions={**versions(), "cuda driver": driver().cuda},
+        details={
+            "attention": {"forms": list(sessions), "mask": forms.mask, "why_plain": forms.why},
+            "cpu_nodes": {form: {"shapes": each.shapes, "others": each.others} for form, each in found.items()},
+            "compute_capability": driver().gpus[number].compute,
+            **graphs,
+        },
+    )
+
+
+def _graph(content: bytes) -> Any:
+    import onnx
+
+    return onnx.load_model_from_string(content).graph
+
+
+def gpu(name: str, given: Mapping[str, Any]) -> Device:
+    """The GPU that the option ``device_id`` names.
+
+    Raises:
+        BackendUnavailable: there is none of that number.
+    """
+    number, there = whole_number(name, given, "device_id"), driver().gpus
+    if number >= len(there):
+        raise BackendUnavailable(
+            name, f"there is no GPU {number}: the driver sees {len(there)}", "device_id counts from 0."
+        )
+    return Device("cuda", number)
+
+
+def whole_number(name: str, given: Mapping[str, Any], key: str) -> int:
+    """An option that is 0 or more.
+
+    Raises:
+        BackendUnavailable: it is something else.
+    """
+    value = given.get(key, 0)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise BackendUnavailable(name, f"{key} is {value!r}", "Give a whole number, 0 or more.")
+    return value
+
+
+def text_options(name: str, given: Mapping[str, Any]) -> dict[str, str]:
+    """``provider_options`` as ONNX Runtime takes them.
+
+    Raises:
+        BackendUnavailable: it is no mapping.
+    """
+    options = given.get("provider_options", {})
+    if not isinstance(options, Mapping):
+        raise BackendUnavailable(name, f"provider_options is {options!r}", "Give a mapping of names to values.")
+    return {str(key): str(int(value) if isinstance(value, bool) else value) for key, value in options.items()}

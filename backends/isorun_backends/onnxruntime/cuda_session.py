@@ -1,0 +1,207 @@
+"""A model on a GPU by ONNX Runtime: its feeds and outputs on either side, the form of its mask, CUDA graphs.
+
+Written and tested with the device "cpu" in the place of "cuda": the calls are the same. Not run on hardware yet.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from isorun.backend import Binding, Executable, check_fits, runtime_errors
+from isorun.device_arrays import ON_DEVICE, DeviceArray
+from isorun.errors import InvalidFeeds
+from isorun.types import Feeds, ModelInfo, RuntimeReport, TensorSpec
+from isorun_backends import cuda_driver
+from isorun_backends.onnxruntime import cuda_attention
+from isorun_backends.onnxruntime.cuda_graphs import Graphs
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+
+class Device(NamedTuple):
+    """Where ONNX Runtime runs a model: ``cuda`` and the number of the GPU."""
+
+    kind: str
+    number: int
+
+
+class Masks(NamedTuple):
+    """What decides the form of a mask.
+
+    Attributes:
+        name: the input that is the mask; ``None`` where the model has one form alone.
+        wanted: ``auto``, or the form that the caller asked for.
+    """
+
+    name: str | None
+    wanted: str
+
+
+class CudaExecutable(Executable):
+    """A model in one or more forms, each a session of ONNX Runtime's that is opened when it is first needed.
+
+    Args:
+        name: the backend's.
+        open_form: opens the session of a form.
+        info: the model's inputs and outputs.
+        device: where it runs.
+        masks: how a form is chosen.
+        describe: makes the report, from the sessions that are open.
+        graphs: how many shapes may be kept as CUDA graphs; 0 for none.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        open_form: Callable[[str], onnxruntime.InferenceSession],
+        info: ModelInfo,
+        device: Device,
+        masks: Masks,
+        describe: Callable[[Mapping[str, onnxruntime.InferenceSession], Mapping[str, Any]], RuntimeReport],
+        graphs: int = 0,
+    ) -> None:
+        self.name, self.device, self.info = name, device, info
+        self._open_form, self._masks, self._describe = open_form, masks, describe
+        self._lock = threading.Lock()
+        self._sessions: dict[str, onnxruntime.InferenceSession] = {}
+        self._graphs = Graphs(device.kind, device.number, info, graphs) if graphs else None
+        self._outputs = {spec.name: spec for spec in info.outputs}
+        # One is opened at once, so that a model that cannot run here says so when it is opened.
+        self.session("lengths" if masks.name and masks.wanted == "auto" else self.form({}))
+
+    def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
+        names = list(output_names or self._outputs)
+        if self._graphs is not None and all(isinstance(array, np.ndarray) for array in feeds.values()):
+            form = self.form(feeds)
+            session = self.session(form)
+            with runtime_errors(f"{self.name} failed while running"):
+                return self._graphs.run(form, session, names, feeds)
+        return self.bind(feeds, dict.fromkeys(names)).run()
+
+    def run_on_device(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[DeviceArray]:
+        wanted: dict[str, Any] = dict.fromkeys(output_names or self._outputs, ON_DEVICE)
+        return self.bind(feeds, wanted).run()
+
+    def bind(self, feeds: Feeds, outputs: Mapping[str, Any]) -> Binding:
+        return CudaBinding(self, feeds, outputs)
+
+    def form(self, feeds: Feeds) -> str:
+        """The form that these feeds run in.
+
+        Raises:
+            InvalidFeeds: the caller asked for one that is not right for the mask.
+        """
+        name, wanted = self._masks
+        mask = None if name is None else feeds.get(name)
+        if wanted != "auto":
+            if isinstance(mask, np.ndarray) and not cuda_attention.allows(wanted, mask):
+                raise InvalidFeeds(
+                    f"options={{'attention': {wanted!r}}} is not right for the mask in {name!r}: it needs "
+                    + ("every row padded on the right" if wanted == "lengths" else "a key in every row")
+                    + ". 'auto' takes what each mask allows"
+                )
+            return wanted
+        # A mask on the device is not copied to be looked at: the form that is right for every mask.
+        return cuda_attention.choose(mask) if isinstance(mask, np.ndarray) else "plain"
+
+    def session(self, form: str) -> onnxruntime.InferenceSession:
+        """The session of a form, opened if it is not yet."""
+        session = self._sessions.get(form)
+        if session is None:
+            with self._lock:
+                session = self._sessions.get(form)
+                if session is None:
+                    session = self._sessions[form] = self._open_form(form)
+        return session
+
+    def spec(self, name: str) -> TensorSpec:
+        """What is known of an output."""
+        return self._outputs[name]
+
+    def report(self) -> RuntimeReport:
+        with runtime_errors(f"{self.name} does not say where its nodes run"):
+            graphs = {} if self._graphs is None else {"cuda_graphs": self._graphs.described()}
+            return self._describe(dict(self._sessions), graphs)
+
+    def close(self) -> None:
+        self._graphs = None
+        self._sessions = {}
+
+
+class CudaBinding(Binding):
+    """ONNX Runtime's own bindings, one for each form that a mask has called for.
+
+    An input in host memory is read anew at every run; one on the device is read where it lies, after the work of the
+    stream that it came with. ONNX Runtime waits for its own stream before a run returns, so what is left on the device
+    is complete.
+    """
+
+    def __init__(self, executable: CudaExecutable, feeds: Feeds, outputs: Mapping[str, Any]) -> None:
+        super().__init__(executable, feeds, outputs)
+        self._cuda = executable
+        self._wanted = outputs
+        self._bound: dict[str, tuple[onnxruntime.InferenceSession, onnxruntime.IOBinding]] = {}
+        self._streams = sorted(
+            {array.stream for array in feeds.values() if isinstance(array, DeviceArray) and array.stream is not None}
+        )
+
+    def run(self) -> list[Any]:
+        form = self._cuda.form(self._feeds)
+        with runtime_errors(f"{self._cuda.name} failed while running"):
+            if form not in self._bound:
+                session = self._cuda.session(form)
+                self._bound[form] = (session, session.io_binding())
+                self._bind_outputs(self._bound[form][1], every=True)
+            session, binding = self._bound[form]
+            self._bind_inputs(binding)
+            self._bind_outputs(binding, every=False)
+            for stream in self._streams:
+                cuda_driver.synchronize(stream)
+            session.run_with_iobinding(binding)
+            values = binding.get_outputs()
+        return [
+            self._taken(name, wanted, value) for (name, wanted), value in zip(self._wanted.items(), values, strict=True)
+        ]
+
+    def _bind_inputs(self, binding: onnxruntime.IOBinding) -> None:
+        kind, number = self._cuda.device
+        for name, array in self._feeds.items():
+            if isinstance(array, DeviceArray):
+                if array.device_id != number:
+                    raise InvalidFeeds(f"Input {name!r} is on GPU {array.device_id}; this session is on GPU {number}")
+                binding.bind_input(name, kind, number, array.dtype, array.shape, array.address)
+            else:
+                binding.bind_cpu_input(name, np.ascontiguousarray(array))
+
+    def _bind_outputs(self, binding: onnxruntime.IOBinding, *, every: bool) -> None:
+        """Those with memory of the caller's once; those without anew, or a run would write over what the last gave."""
+        kind, number = self._cuda.device
+        for name, wanted in self._wanted.items():
+            if wanted is None:
+                binding.bind_output(name)
+            elif wanted is ON_DEVICE:
+                binding.bind_output(name, kind, number)
+            elif every and isinstance(wanted, DeviceArray):
+                binding.bind_output(name, kind, wanted.device_id, wanted.dtype, wanted.shape, wanted.address)
+            elif every:
+                binding.bind_output(name, "cpu", 0, wanted.dtype, wanted.shape, wanted.ctypes.data)
+
+    def _taken(self, name: str, wanted: Any, value: onnxruntime.OrtValue) -> Any:
+        if wanted is None:
+            return value.numpy()
+        if isinstance(wanted, np.ndarray):
+            check_fits(name, wanted, value.shape())
+            return wanted
+        if isinstance(wanted, DeviceArray):
+            return wanted
+        dtype = self._cuda.spec(name).dtype
+        if dtype is None:
+            raise InvalidFeeds(f"Output {name!r} is {self._cuda.spec(name).type}, which cannot be left on the device")
+        return DeviceArray(
+            value.data_ptr(), tuple(value.shape()), dtype, self._cuda.device.number, stream=None, owner=value
+        )

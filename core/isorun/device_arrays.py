@@ -1,0 +1,188 @@
+"""Arrays in a GPU's memory, taken and given without a copy.
+
+Two protocols say where such an array lies: ``__cuda_array_interface__`` (CuPy, PyTorch, Numba, pycuda's GPUArray) and
+``__dlpack__`` (nearly everything else). Both are read here with the standard library alone, so that no array
+library has to be installed. What is in host memory is NumPy's affair and passes through.
+
+Sources of the layouts: Numba's "CUDA Array Interface (Version 3)" and ``dlpack.h`` of DLPack 1.0.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+from typing import Any, Final
+
+import numpy as np
+
+from isorun.errors import InvalidFeeds
+from isorun.types import Feeds
+
+_CUDA, _CUDA_MANAGED = 2, 13  # DLDeviceType
+_KINDS = {0: "i", 1: "u", 2: "f", 5: "c", 6: "b"}  # DLDataTypeCode; 4 is bfloat16, which NumPy lacks
+DEFAULT_STREAM: Final = 1
+"""CUDA's legacy default stream, as both protocols number it."""
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceArray:
+    """A C-contiguous array in a GPU's memory. It offers ``__cuda_array_interface__``, which CuPy, PyTorch
+    (``torch.as_tensor``) and Numba read without a copy.
+
+    Attributes:
+        address: of its first element, on the device.
+        shape, dtype: in NumPy's terms.
+        device_id: the number of the GPU.
+        stream: the CUDA stream after whose work its contents are there; ``None`` if they are there already.
+        owner: what keeps the memory alive.
+    """
+
+    address: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    device_id: int = 0
+    stream: int | None = None
+    owner: Any = field(default=None, repr=False)
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Its size in bytes."""
+        return self.size * self.dtype.itemsize
+
+    @cached_property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (self.address, False),
+            "strides": None,
+            "stream": self.stream,
+            "version": 3,
+        }
+
+
+class OnDevice:
+    """Asks a binding to leave an output in new memory of the device: :data:`ON_DEVICE`."""
+
+    def __repr__(self) -> str:
+        return "ON_DEVICE"
+
+
+ON_DEVICE: Final = OnDevice()
+
+
+def adopt(feeds: Feeds) -> Feeds:
+    """Feeds with a :class:`DeviceArray` in the place of everything that lies on a GPU; no byte is moved.
+
+    Raises:
+        InvalidFeeds: an array on a GPU is not C-contiguous, is masked, or is of a type that NumPy lacks.
+    """
+    return {name: value if isinstance(value, np.ndarray) else _adopted(name, value) for name, value in feeds.items()}
+
+
+def is_on_device(value: object) -> bool:
+    """Whether something lies on a GPU, by its own account."""
+    if isinstance(value, np.ndarray):
+        return False
+    return hasattr(value, "__cuda_array_interface__") or _dlpack_device(value)[0] in (_CUDA, _CUDA_MANAGED)
+
+
+def _adopted(name: str, value: Any) -> Any:
+    if isinstance(value, DeviceArray):
+        return value
+    interface = getattr(value, "__cuda_array_interface__", None)
+    if interface is not None:
+        return _from_interface(name, value, interface)
+    if _dlpack_device(value)[0] in (_CUDA, _CUDA_MANAGED):
+        return _from_dlpack(name, value)
+    return value
+
+
+def _dlpack_device(value: object) -> tuple[int, int]:
+    ask = getattr(value, "__dlpack_device__", None)
+    if ask is None:
+        return (0, 0)
+    kind, number = ask()
+    return int(kind), int(number)
+
+
+def _from_interface(name: str, value: Any, interface: Mapping[str, Any]) -> DeviceArray:
+    if interface.get("mask") is not None:
+        raise InvalidFeeds(f"Input {name!r} is a masked array on the device; give one without a mask")
+    shape = tuple(int(size) for size in interface["shape"])
+    dtype = np.dtype(interface["typestr"])
+    strides = interface.get("strides")
+    if strides is not None:
+        _refuse_strides(name, shape, tuple(stride // dtype.itemsize for stride in strides))
+    address = int(interface["data"][0] or 0)
+    kind, number = _dlpack_device(value)
+    device = number if kind in (_CUDA, _CUDA_MANAGED) else 0
+    return DeviceArray(address, shape, dtype, device, interface.get("stream"), value)
+
+
+class _DLDevice(ctypes.Structure):
+    _fields_ = (("type", ctypes.c_int32), ("id", ctypes.c_int32))
+
+
+class _DLDataType(ctypes.Structure):
+    _fields_ = (("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16))
+
+
+class _DLTensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device", _DLDevice),
+        ("ndim", ctypes.c_int32),
+        ("dtype", _DLDataType),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+def _from_dlpack(name: str, value: Any) -> DeviceArray:
+    # Asking for the default stream has the producer wait until its own work is visible there.
+    capsule = value.__dlpack__(stream=DEFAULT_STREAM)
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    # The capsule stays whole and is kept by the array: when it goes, its own destructor lets go of the memory.
+    tensor = _DLTensor.from_address(pointer(capsule, b"dltensor"))
+    kind, lanes = _KINDS.get(tensor.dtype.code), tensor.dtype.lanes
+    if kind is None or lanes != 1 or tensor.dtype.bits % 8:
+        raise InvalidFeeds(
+            f"Input {name!r} on the device is of a type that NumPy lacks (DLPack code {tensor.dtype.code}, "
+            f"{tensor.dtype.bits} bits, {lanes} lanes); convert it to the input's own type"
+        )
+    shape = tuple(tensor.shape[axis] for axis in range(tensor.ndim))
+    if tensor.strides:
+        _refuse_strides(name, shape, tuple(tensor.strides[axis] for axis in range(tensor.ndim)))
+    dtype = np.dtype(f"{kind}{tensor.dtype.bits // 8}")
+    address = (tensor.data or 0) + tensor.byte_offset
+    return DeviceArray(address, shape, dtype, tensor.device.id, DEFAULT_STREAM, (value, capsule))
+
+
+def _refuse_strides(name: str, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+    """Refuse elements that do not lie one after another; ``strides`` are in elements."""
+    if 0 in shape:
+        return
+    expected = 1
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if size != 1 and stride != expected:
+            raise InvalidFeeds(
+                f"Input {name!r} on the device is not C-contiguous (strides of {strides} elements for {shape}); "
+                "make a contiguous copy of it"
+            )
+        expected *= size
