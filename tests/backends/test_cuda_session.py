@@ -13,9 +13,9 @@ import tiny
 from isorun import model as models
 from isorun.cache import Cache
 from isorun.device_arrays import ON_DEVICE, DeviceArray, adopt
-from isorun.errors import InvalidFeeds, UnsupportedModel
-from isorun.types import ModelInfo, RuntimeReport, TensorSpec
-from isorun_backends.onnxruntime import cuda_attention, cuda_graphs
+from isorun.errors import InvalidFeeds
+from isorun.types import RuntimeReport
+from isorun_backends.onnxruntime import cuda_attention
 from isorun_backends.onnxruntime.cuda_session import CudaExecutable, Device, Masks
 
 CPU = ["CPUExecutionProvider"]
@@ -180,18 +180,6 @@ def test_graphs_give_results_that_no_later_run_changes(lowered):
     kept = first.copy()
     executable.run(["pooler_output"], tiny.feeds(seed=2))
     np.testing.assert_array_equal(first, kept)
-
-
-def test_graphs_need_outputs_whose_shape_is_known_beforehand():
-    info = ModelInfo(
-        inputs=(TensorSpec("x", "tensor(float)", ("batch", 4)),),
-        outputs=(TensorSpec("found", "tensor(float)", ("count", 2)),),
-        opset=17,
-    )
-    with pytest.raises(UnsupportedModel, match=r"output 'found' \(\('count', 2\)\) does not follow"):
-        cuda_graphs.output_shapes(info, {"x": np.zeros((3, 4))})
-    known = ModelInfo(info.inputs, (TensorSpec("y", "tensor(float)", ("batch", 2)),), 17)
-    assert cuda_graphs.output_shapes(known, {"x": np.zeros((3, 4))}) == [("y", (3, 2))]
 
 
 def test_many_threads_at_once(lowered):

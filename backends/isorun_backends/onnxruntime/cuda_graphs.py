@@ -8,13 +8,13 @@ Not run on hardware yet.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from isorun.errors import UnsupportedModel
 from isorun.types import Feeds, ModelInfo
+from isorun_backends.output_shapes import output_shapes, sizes_of
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -79,8 +79,8 @@ class _Recorded:
         make = onnxruntime.OrtValue.ortvalue_from_shape_and_type
         self._inputs = {name: make(list(array.shape), array.dtype, kind, number) for name, array in feeds.items()}
         self._outputs = {}
-        for spec, shape in output_shapes(info, feeds):
-            self._outputs[spec] = make(list(shape), _dtype(info, spec), kind, number)
+        for name, (shape, dtype) in output_shapes(info, sizes_of(info, feeds)).items():
+            self._outputs[name] = make(list(shape), dtype, kind, number)
         for name, value in self._inputs.items():
             self._binding.bind_ortvalue_input(name, value)
         for name, value in self._outputs.items():
@@ -91,39 +91,6 @@ class _Recorded:
             value.update_inplace(np.ascontiguousarray(feeds[name]))
         self._session.run_with_iobinding(self._binding, self._options)
         return [np.array(self._outputs[name].numpy()) for name in names]
-
-
-def output_shapes(info: ModelInfo, feeds: Mapping[str, Any]) -> list[tuple[str, tuple[int, ...]]]:
-    """The outputs' shapes for feeds, by the names that dimensions share with inputs.
-
-    Raises:
-        UnsupportedModel: a dimension of an output is not one of the inputs'.
-    """
-    sizes: dict[str, int] = {}
-    for spec in info.inputs:
-        if spec.name in feeds and spec.shape is not None:
-            pairs = zip(spec.shape, feeds[spec.name].shape, strict=True)
-            sizes.update({name: size for name, size in pairs if isinstance(name, str)})
-    found = []
-    for spec in info.outputs:
-        shape = []
-        for size in spec.shape if spec.shape is not None else (None,):
-            known = size if isinstance(size, int) else sizes.get(size or "")
-            if known is None:
-                raise UnsupportedModel(
-                    f"The shape of the output {spec.name!r} ({spec.shape}) does not follow from those of the inputs, "
-                    "so it cannot have a place of its own on the device beforehand"
-                )
-            shape.append(known)
-        found.append((spec.name, tuple(shape)))
-    return found
-
-
-def _dtype(info: ModelInfo, name: str) -> np.dtype[Any]:
-    spec = next(spec for spec in info.outputs if spec.name == name)
-    if spec.dtype is None:
-        raise UnsupportedModel(f"The output {name!r} is {spec.type}, which has no place of a fixed size")
-    return spec.dtype
 
 
 def _run_options(identity: str) -> onnxruntime.RunOptions:

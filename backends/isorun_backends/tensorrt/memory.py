@@ -1,0 +1,223 @@
+"""Device memory, streams and graphs: the one seam between isorun and what reaches CUDA from Python.
+
+pycuda fills it, on the primary context that ONNX Runtime and PyTorch use too; where pycuda cannot be built,
+cuda-bindings does. Graphs are cuda-bindings' in either case: pycuda cannot record a stream. Not run on hardware yet.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
+
+import numpy as np
+
+from isorun.errors import BackendFailed, BackendUnavailable
+
+
+class Allocation(Protocol):
+    """Memory on the device, given back when nothing refers to it."""
+
+    @property
+    def address(self) -> int: ...
+
+
+class Memory(Protocol):
+    """What an engine needs of CUDA. Every call is made inside :meth:`current`."""
+
+    name: str
+
+    def current(self) -> AbstractContextManager[Any]:
+        """Make the device's primary context this thread's for a while."""
+
+    def stream(self) -> int:
+        """A new stream, which lives as long as this does."""
+
+    def allocate(self, nbytes: int) -> Allocation:
+        """Memory on the device."""
+
+    def pinned(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+        """An array of the host that the device can copy from and to by itself."""
+
+    def to_device(self, address: int, array: np.ndarray, stream: int) -> None:
+        """Put a copy on a stream."""
+
+    def to_host(self, array: np.ndarray, address: int, stream: int) -> None:
+        """Put a copy on a stream."""
+
+    def synchronize(self, stream: int) -> None:
+        """Wait for all that was put on a stream."""
+
+
+def available() -> str | None:
+    """The package that is here to fill the seam; nothing is imported."""
+    for package in ("pycuda", "cuda.bindings"):
+        try:
+            if importlib.util.find_spec(package) is not None:
+                return package
+        except ModuleNotFoundError:  # the package above it is missing
+            continue
+    return None
+
+
+def open_memory(name: str, device: int) -> Memory:
+    """The device's memory by whichever package is here.
+
+    Raises:
+        BackendUnavailable: neither is, or the one that is does not load.
+    """
+    package = available()
+    if package is None:
+        raise BackendUnavailable(name, "neither pycuda nor cuda-bindings is installed", "pip install pycuda")
+    try:
+        return PycudaMemory(device) if package == "pycuda" else CudaBindingsMemory(device)
+    except ImportError as error:
+        raise BackendUnavailable(
+            name, f"{package} does not load: {error}", "It needs the NVIDIA driver (libcuda.so.1)."
+        ) from error
+
+
+class PycudaMemory:
+    """By pycuda, on the primary context."""
+
+    name = "pycuda"
+
+    def __init__(self, device: int) -> None:
+        import pycuda.driver as driver
+
+        driver.init()
+        self._driver = driver
+        self._context = driver.Device(device).retain_primary_context()
+        self._streams: dict[int, Any] = {}
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        self._context.push()
+        try:
+            yield
+        finally:
+            self._context.pop()
+
+    def stream(self) -> int:
+        made = self._driver.Stream()
+        self._streams[int(made.handle)] = made
+        return int(made.handle)
+
+    def allocate(self, nbytes: int) -> Allocation:
+        return _PycudaAllocation(self._driver.mem_alloc(max(1, nbytes)))
+
+    def pinned(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+        made: np.ndarray = self._driver.pagelocked_empty(shape, dtype)
+        return made
+
+    def to_device(self, address: int, array: np.ndarray, stream: int) -> None:
+        self._driver.memcpy_htod_async(address, array, self._streams[stream])
+
+    def to_host(self, array: np.ndarray, address: int, stream: int) -> None:
+        self._driver.memcpy_dtoh_async(array, address, self._streams[stream])
+
+    def synchronize(self, stream: int) -> None:
+        self._streams[stream].synchronize()
+
+
+class _PycudaAllocation:
+    def __init__(self, held: Any) -> None:
+        self._held = held
+        self.address = int(held)
+
+
+class CudaBindingsMemory:
+    """By cuda-bindings: the runtime API, which is on the primary context by itself."""
+
+    name = "cuda-bindings"
+
+    def __init__(self, device: int) -> None:
+        from cuda.bindings import runtime
+
+        self._runtime, self._device = runtime, device
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        self._call(self._runtime.cudaSetDevice(self._device))
+        yield
+
+    def stream(self) -> int:
+        return int(self._call(self._runtime.cudaStreamCreate()))
+
+    def allocate(self, nbytes: int) -> Allocation:
+        return _BindingsAllocation(self._runtime, int(self._call(self._runtime.cudaMalloc(max(1, nbytes)))))
+
+    def pinned(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+        import ctypes
+
+        nbytes = max(1, int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
+        address = int(self._call(self._runtime.cudaHostAlloc(nbytes, 0)))
+        memory = (ctypes.c_char * nbytes).from_address(address)
+        weakref.finalize(memory, self._runtime.cudaFreeHost, address)
+        return np.ndarray(shape, dtype, memoryview(memory))
+
+    def to_device(self, address: int, array: np.ndarray, stream: int) -> None:
+        kind = self._runtime.cudaMemcpyKind.cudaMemcpyHostToDevice
+        self._call(self._runtime.cudaMemcpyAsync(address, array.ctypes.data, array.nbytes, kind, stream))
+
+    def to_host(self, array: np.ndarray, address: int, stream: int) -> None:
+        kind = self._runtime.cudaMemcpyKind.cudaMemcpyDeviceToHost
+        self._call(self._runtime.cudaMemcpyAsync(array.ctypes.data, address, array.nbytes, kind, stream))
+
+    def synchronize(self, stream: int) -> None:
+        self._call(self._runtime.cudaStreamSynchronize(stream))
+
+    def _call(self, answer: tuple[Any, ...]) -> Any:
+        return checked(answer)
+
+
+class _BindingsAllocation:
+    def __init__(self, runtime: Any, address: int) -> None:
+        self.address = address
+        weakref.finalize(self, runtime.cudaFree, address)
+
+
+def checked(answer: tuple[Any, ...]) -> Any:
+    """The result of a call of cuda-bindings, which answers with an error code first.
+
+    Raises:
+        BackendFailed: the code is not 0.
+    """
+    code, *values = answer
+    if int(code) != 0:
+        raise BackendFailed(f"CUDA answers {code!r}")
+    return values[0] if values else None
+
+
+def capture(name: str, stream: int, work: Callable[[], None]) -> Callable[[], None]:
+    """Record what is put on a stream as a graph.
+
+    Args:
+        name: the backend's.
+        stream: where the work is put.
+        work: puts it there; nothing of it is run.
+
+    Returns:
+        Starts the graph on the stream.
+
+    Raises:
+        BackendUnavailable: cuda-bindings is not installed.
+        BackendFailed: CUDA cannot record it.
+    """
+    try:
+        from cuda.bindings import runtime
+    except ImportError as error:
+        raise BackendUnavailable(
+            name,
+            f"CUDA graphs are recorded by cuda-bindings, which does not load ({error})",
+            "pip install cuda-bindings",
+        ) from error
+    checked(runtime.cudaStreamBeginCapture(stream, runtime.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal))
+    try:
+        work()
+    finally:
+        graph = checked(runtime.cudaStreamEndCapture(stream))
+    started = checked(runtime.cudaGraphInstantiate(graph, 0))
+    return lambda: checked(runtime.cudaGraphLaunch(started, stream))

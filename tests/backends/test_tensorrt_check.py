@@ -1,0 +1,84 @@
+"""The comparison with TensorRT's official bindings: that it sees what differs, and, on demand, the bindings."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from types import SimpleNamespace
+
+import pytest
+
+from isorun_backends.tensorrt import api, check
+
+
+def method(line):
+    return SimpleNamespace(__doc__=f"{line}\n\n    More.")
+
+
+def bindings():
+    """What the check reads of bindings that have everything that is used."""
+    made = SimpleNamespace(__version__="0", ILogger=SimpleNamespace(Severity=SimpleNamespace()))
+    for member in ("INTERNAL_ERROR", "ERROR", "WARNING"):
+        setattr(made.ILogger.Severity, member, 1)
+    for name, members in api.ENUMERATIONS.items():
+        setattr(made, name, SimpleNamespace(__members__=dict.fromkeys(members)))
+    for name, protocol in api.CLASSES.items():
+        setattr(made, name, SimpleNamespace(**{member: method("") for member in check._members(protocol)}))
+    for name, arguments in check._BY_HAND.items():
+        typed = ", ".join(f"{argument}: object" for argument in ("self", *arguments))
+        vars(getattr(made, name))["__init__"] = method(f"__init__({typed}) -> None")
+    return made
+
+
+def test_bindings_that_have_everything_do_not_differ():
+    assert check.differences(bindings()) == []
+
+
+def test_a_name_that_is_gone_is_seen():
+    made = bindings()
+    del made.IExecutionContext.execute_async_v3
+    del made.BuilderFlag.__members__["TF32"]
+    assert check.differences(made) == [
+        "BuilderFlag.TF32 is not there",
+        "IExecutionContext.execute_async_v3 is not there",
+    ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "set_tensor_address(self: trt.IExecutionContext, name: str, address: typing.SupportsInt) -> bool",
+        "set_tensor_address(self: trt.IExecutionContext, memory: typing.SupportsInt, name: str) -> bool",
+    ],
+)
+def test_other_arguments_are_seen(line):
+    made = bindings()
+    made.IExecutionContext.set_tensor_address = method(line)
+    (found,) = check.differences(made)
+    assert "set_tensor_address takes" in found
+    assert "not ['name', 'memory']" in found
+
+
+def test_the_first_of_several_forms_is_read():
+    made = bindings()
+    made.IExecutionContext.set_input_shape = SimpleNamespace(
+        __doc__="set_input_shape(*args, **kwargs)\nOverloaded function.\n\n"
+        "1. set_input_shape(self: trt.IExecutionContext, name: str, sizes: tuple) -> bool\n"
+    )
+    (found,) = check.differences(made)
+    assert found == "IExecutionContext.set_input_shape takes ['name', 'sizes'], not ['name', 'shape']"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("wanted", ["tensorrt-cu13-bindings>=10.14,<11", "tensorrt-cu13-bindings>=11,<12"])
+def test_the_official_bindings_have_every_name_and_argument(tmp_path, wanted):
+    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(tmp_path / "wheels"), wanted]
+    downloaded = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert downloaded.returncode == 0, downloaded.stderr
+    (wheel,) = (tmp_path / "wheels").glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(tmp_path / "bindings")
+    command = [sys.executable, "-m", "isorun_backends.tensorrt.check", str(tmp_path / "bindings")]
+    checked = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert "0 differences" in checked.stdout
