@@ -169,7 +169,7 @@ def _config(backend: Backend, wishes: Wishes, cache: Cache) -> CompileConfig:
                 "`isorun backends --options` describes them.",
             )
     threads = wishes.threads or usable_cores() if offers.sets_threads else None
-    return CompileConfig(wishes.precision, device, threads, wishes.options, cache.root)
+    return CompileConfig(wishes.precision, device, threads, wishes.options, str(cache.root))
 
 
 def _instead(what: str | None) -> str:

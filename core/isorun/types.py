@@ -203,7 +203,7 @@ class CompileConfig:
     device: str = "cpu"
     threads: int | None = 1
     options: Mapping[str, Any] = field(default_factory=dict)
-    cache_dir: Path | None = None
+    cache_dir: str | None = None
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import numpy as np
 from isorun import Session
 from isorun.errors import BackendFailed
 from isorun.parity import Tolerance
-from isorun_matrix import child, feeds, parity, stats
+from isorun_matrix import child, feeds, gpu, parity, stats
 from isorun_matrix.measure import latencies, peak_resident_mib, resident_mib, warm_up
 from isorun_matrix.reference import FEEDS
 
@@ -47,6 +47,7 @@ def measure(job: dict[str, Any], folder: Path) -> dict[str, Any]:
     warmed = warm_up(session, given, job["warmup"], job["seconds"])
     samples = latencies(session, given, job["repetitions"], job["seconds"])
     peak = peak_resident_mib()
+    on_gpu = gpu.process_mib()
 
     which = np.arange(len(samples)) % len(given)
     feeds.save(folder / SAMPLES, {"latency": {"ns": samples, "feeds": which}})
@@ -67,7 +68,7 @@ def measure(job: dict[str, Any], folder: Path) -> dict[str, Any]:
         "load_ms": (loaded - start) / _NS_PER_MS,
         "first_run_ms": (first - loaded) / _NS_PER_MS,
         "warmup_runs": warmed,
-        "memory_mib": {"before_load": before, "peak": peak},
+        "memory_mib": {"before_load": before, "peak": peak, **({} if on_gpu is None else {"gpu": on_gpu})},
         "load_average": list(load_average),
         "threads": provenance["threads"],
         "provenance": provenance,

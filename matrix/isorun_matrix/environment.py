@@ -13,6 +13,7 @@ from isorun import registry
 from isorun.errors import BackendUnavailable
 from isorun.hardware import cpu_flags, cpu_name
 from isorun.threads import cgroup_quota, usable_cores
+from isorun_matrix import gpu
 
 _FLAGS = (
     "avx2", "fma", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "avx512_fp16",
@@ -40,6 +41,7 @@ def collect(backends: Iterable[str]) -> dict[str, Any]:
             "governor": _GOVERNOR.read_text().strip() if _GOVERNOR.is_file() else None,
         },
         "memory_mib": _memory_mib(),
+        "gpus": gpu.describe(),
         "load_average": list(os.getloadavg()),
         "os": _system(),
         "kernel": platform.release(),

@@ -239,7 +239,7 @@ def test_an_operator_that_the_parser_lacks_is_named(bert, tmp_path):
     lowered = models.lower(models.open_model(bert, cache), ("com.microsoft",), cache)
     backend = registry.get("tensorrt")
     with pytest.raises(UnsupportedModel, match="Attention attention: no importer") as caught:
-        backend.compile(lowered, CompileConfig(threads=None, cache_dir=tmp_path))
+        backend.compile(lowered, CompileConfig(threads=None, cache_dir=str(tmp_path)))
     assert caught.value.operators == ("Attention",)
 
 

@@ -113,6 +113,7 @@ class IsolatedBackend(Backend):
         offers: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in described["capabilities"].items()
         }
+        offers["device_arrays"] = False  # a device's memory is one process's
         self.capabilities = Capabilities(**offers)  # type: ignore[misc]  # a class's own elsewhere
         self._availability = Availability(**described["availability"])
         self._version: str | None = described["version"]

@@ -149,6 +149,10 @@ def environment(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "features", ", ".join(cpu["flags"]) or "unknown"
     yield "governor", cpu["governor"] or "unknown"
     yield "memory", f"{found['memory_mib'] / 1024:.1f} GiB"
+    for each in found.get("gpus", ()):  # a run from before they were noted has none
+        throttled = f", throttled: {', '.join(each['throttled_by'])}" if each["throttled_by"] else ""
+        clocks = f"{each['clock_mhz']} of {each['most_clock_mhz']} MHz{throttled}"
+        yield "GPU", f"{each['name']}, {each['memory_mib'] / 1024:.0f} GiB, driver {each['driver']}, {clocks}"
     yield "load average", ", ".join(f"{load:.2f}" for load in found["load_average"]) + " when the run started"
     yield "system", f"{found['os']}, kernel {found['kernel']}"
     yield "python", found["python"]
