@@ -117,7 +117,7 @@ def lower(
         cache: where lowered models are kept.
         packed: whether to remove the work that padding costs (:mod:`isorun.graph.padding`).
         precision: what to write the graph in (:mod:`isorun.graph.precision`); with ``fp32`` types stay as they are.
-        quantized: the table that ``int8`` takes.
+        quantized: the table that ``int8`` takes; a model that came quantized needs none, and stays as it is.
 
     Raises:
         UnsupportedModel: it was given in the fused form, and none of the dialects can express it; or its padding
@@ -126,6 +126,8 @@ def lower(
     """
     known, described = _inspect(source, cache)
     info = known.info
+    if precision == "int8" and info.quantized:
+        precision = _AS_IT_IS  # it is that already
     if packed and known.padding.refusal:
         raise UnsupportedModel(known.padding.refusal)
     if not info.fused:

@@ -70,14 +70,14 @@ def compile_as_asked(
     cache: Cache,
     samples: Samples = None,
 ) -> Compiled:
-    """Compile a model in the precision that the config names; int8 is calibrated first.
+    """Compile a model in the precision that the config names; for int8 it is calibrated first, unless it came so.
 
     Args:
         backend, source, config, padding, cache: as in :func:`isorun.padding.compile_model`.
         samples: what int8 is calibrated on, as in :func:`isorun.calibration.calibrate`.
     """
     quantized = None
-    if config.precision == "int8":
+    if config.precision == "int8" and not models.inspect(source, cache)[0].quantized:
         from isorun import calibration
 
         quantized = calibration.calibrate(backend, source, config, samples, cache)

@@ -125,6 +125,7 @@ class ModelInfo:
             most that it may be (the rows of a position table) or ``None``.
         metadata: the model's own metadata properties.
         producer, graph_name: the tool that wrote it, and what that called the graph.
+        quantized: whether it came with activations in 8 bits.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -135,6 +136,7 @@ class ModelInfo:
     metadata: Mapping[str, str] = field(default_factory=dict)
     producer: str = ""
     graph_name: str = ""
+    quantized: bool = False
 
     @classmethod
     def from_dict(cls, described: Mapping[str, Any]) -> ModelInfo:

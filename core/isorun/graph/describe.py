@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from isorun.graph.evaluate import CannotEvaluate, Evaluator
 from isorun.graph.functions import EMBEDDINGS, is_fused
+from isorun.graph.layers import QUANTIZING
 from isorun.types import ModelInfo, TensorSpec
 
 _ONNX_RUNTIME_NAMES = {
@@ -44,6 +45,7 @@ def describe(model: ir.Model) -> ModelInfo:
         metadata=dict(model.metadata_props),
         producer=" ".join(part for part in (model.producer_name, model.producer_version) if part),
         graph_name=graph.name or "",
+        quantized=any(node.op_type in QUANTIZING for node in graph.all_nodes()),
     )
 
 

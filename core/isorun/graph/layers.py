@@ -21,6 +21,14 @@ PRECISIONS = {
 }
 _STORED = frozenset(("INT8", "UINT8", "INT4", "UINT4", "FLOAT8E4M3FN", "FLOAT8E5M2", "FLOAT4E2M1"))
 
+QUANTIZING = frozenset(
+    (
+        *("QuantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "QLinearMatMul", "ConvInteger", "QLinearConv"),
+        *("QAttention", "QGemm", "DynamicQuantizeMatMul", "MatMulIntegerToFloat"),
+    )
+)
+"""Operators of models whose activations are in 8 bits. A model with ``DequantizeLinear`` alone has weights in it."""
+
 _MICROSOFT = "com.microsoft"
 # Where a dense layer's weights (input, output) are among a node's inputs, and where their zero point is.
 _DENSE: dict[tuple[str, str], tuple[int, int | None]] = {

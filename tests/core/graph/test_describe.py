@@ -68,3 +68,17 @@ def test_bounds_of_indices(nodes, bounds):
 def test_an_input_with_a_value_of_its_own():
     info = described(f"{HEAD} g (float[1] x, float[1] w) => (float[1] y) <float[1] w = {{3}}> {{ y = Add (x, w) }}")
     assert [(v.name, v.overridable) for v in info.inputs] == [("x", False), ("w", True)]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "quantized"),
+    [
+        ("y = QuantizeLinear (x, s)", True),
+        ("y, a, b = DynamicQuantizeLinear (x)", True),
+        ("y = DequantizeLinear (w, s)", False),
+        ("y = Identity (x)", False),
+    ],
+)
+def test_activations_in_8_bits_are_noticed(nodes, quantized):
+    text = f"{HEAD} g (float[N] x) => (float[N] y) <float s = {{2}}, int8[2] w = {{1, 2}}> {{ {nodes} }}"
+    assert described(text).quantized is quantized

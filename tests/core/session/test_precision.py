@@ -13,6 +13,7 @@ from onnx import numpy_helper
 import exports
 import tiny
 from isorun import BackendUnavailable, Session
+from isorun.hardware import cpu_flags
 from isorun.text import Tokenizer, cosine_matrix, mean_pool
 
 SENTENCES = (
@@ -58,6 +59,23 @@ def test_minilm_in_fp16_says_the_same_of_real_sentences(minilm_model: Path) -> N
     assert (whole * half).sum(axis=1).min() >= 0.9999
     nearest = [np.argsort(-cosine_matrix(each[:4]), axis=1) for each in (whole, half)]
     np.testing.assert_array_equal(*nearest)
+
+
+@pytest.mark.parametrize(("precision", "least"), [("bf16", 0.9999), ("int8", 0.99)])
+def test_minilm_in_other_precisions_says_the_same_of_real_sentences(
+    minilm_model: Path, precision: str, least: float
+) -> None:
+    if precision == "bf16" and not cpu_flags() & {"avx512_bf16", "amx_bf16"}:
+        pytest.skip("this processor has no bf16 arithmetic")
+    feeds = Tokenizer.beside(minilm_model).encode(SENTENCES)
+    vectors = []
+    for each in ("fp32", precision):
+        with Session(minilm_model, "openvino", precision=each) as session:
+            (hidden,) = session.run(["last_hidden_state"], feeds)
+        vectors.append(mean_pool(hidden, feeds["attention_mask"]))
+    whole, other = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in vectors)
+    assert (whole * other).sum(axis=1).min() >= least
+    np.testing.assert_array_equal(*(np.argsort(-cosine_matrix(each), axis=1) for each in (whole, other)))
 
 
 @pytest.mark.parametrize(
@@ -143,6 +161,14 @@ class TestAModelThatIsQuantizedAlready:
         x = np.array([[1, -1, 0.5, 2]], np.float32)
         with Session(model, backend) as session:
             (got,) = session.run(None, {"x": x})
+        np.testing.assert_allclose(got, x @ (np.arange(1, 17).reshape(4, 4) / 2), atol=1e-5)
+
+    @pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
+    def test_is_int8_already(self, model: onnx.ModelProto, backend: str) -> None:
+        x = np.array([[1, -1, 0.5, 2]], np.float32)
+        with Session(model, backend, precision="int8") as session:
+            (got,) = session.run(None, {"x": x})
+            assert "int8" in session.provenance.precision.split("+")
         np.testing.assert_allclose(got, x @ (np.arange(1, 17).reshape(4, 4) / 2), atol=1e-5)
 
     def test_is_not_written_in_fp16(self, model: onnx.ModelProto) -> None:

@@ -24,6 +24,7 @@ from onnx_ir.passes import common
 from isorun.errors import UnsupportedModel
 from isorun.graph import functions
 from isorun.graph.evaluate import is_constant, sizes
+from isorun.graph.layers import QUANTIZING
 
 LARGEST = 65504.0
 """The greatest number that fp16 holds."""
@@ -59,12 +60,7 @@ KEPT: Mapping[str, str] = {
 """ONNX's operators that stay in fp32, each with the reason."""
 
 _FLOAT, _HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
-_QUANTIZED = frozenset(
-    (
-        *("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "QLinearMatMul"),
-        *("QAttention", "QGemm", "DynamicQuantizeMatMul", "MatMulIntegerToFloat", "MatMulNBits"),
-    )
-)
+_QUANTIZED = QUANTIZING | {"DequantizeLinear", "MatMulNBits"}
 _BOUNDED = frozenset(  # whose results stay within fp16 whatever they are given
     (
         *("Softmax", "Tanh", "Sigmoid", "LayerNormalization", "RMSNormalization"),
