@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 GROUP = "isorun.commands"
-_OWN = ("backends", "fetch", "build", "fuse", "prune", "inspect", "run", "parity", "conformance", "cache", "env")
+_OWN = (
+    *("backends", "fetch", "build", "fuse", "prune", "inspect", "run", "parity"),
+    *("conformance", "plugin", "cache", "env"),
+)
 
 app = typer.Typer(
     name="isorun",

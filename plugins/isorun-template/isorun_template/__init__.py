@@ -1,0 +1,1 @@
+"""An isorun backend: see :mod:`isorun_template.backend`."""
