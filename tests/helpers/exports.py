@@ -15,6 +15,10 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 
+from isorun import registry
+from isorun.graph import describe, files, lower
+from isorun.types import CompileConfig, LoweredModel
+
 FOLDER = Path(__file__).parents[1] / "fixtures"
 TOLERANCE = 1e-5
 """The greatest difference between an export and its fused form, fp32, outputs of about 1."""
@@ -29,11 +33,12 @@ def manifest() -> dict[str, dict[str, Any]]:
 
 
 @cache
-def _archive(name: str) -> dict[str, bytes]:
-    with tarfile.open(FOLDER / f"{name}.tar.xz") as archive:
+def archive(name: str) -> dict[str, bytes]:
+    """What an archive of exports holds, by label."""
+    with tarfile.open(FOLDER / f"{name}.tar.xz") as packed:
         found = {}
-        for entry in archive.getmembers():
-            content = archive.extractfile(entry)
+        for entry in packed.getmembers():
+            content = packed.extractfile(entry)
             assert content is not None
             found[entry.name.removesuffix(".onnx")] = content.read()
         return found
@@ -41,7 +46,7 @@ def _archive(name: str) -> dict[str, bytes]:
 
 def content(label: str) -> bytes:
     """An export, as its exporter wrote it."""
-    return _archive(manifest()[label]["archive"])[label]
+    return archive(manifest()[label]["archive"])[label]
 
 
 def proto(label: str) -> onnx.ModelProto:
@@ -54,9 +59,9 @@ def model(label: str) -> ir.Model:
 
 def checkpoint(name: str, folder: Path) -> Path:
     """Put a checkpoint below a folder: ``<architecture>`` or ``<architecture>-<head>``, the weights of its exports."""
-    with tarfile.open(FOLDER / "checkpoints.tar.xz") as archive:
-        members = [entry for entry in archive.getmembers() if entry.name.startswith(f"{name}/")]
-        archive.extractall(folder, members, filter="data")
+    with tarfile.open(FOLDER / "checkpoints.tar.xz") as packed:
+        members = [entry for entry in packed.getmembers() if entry.name.startswith(f"{name}/")]
+        packed.extractall(folder, members, filter="data")
     return folder / name
 
 
@@ -88,6 +93,30 @@ def run(model: bytes | ir.Model | onnx.ModelProto, given: Mapping[str, np.ndarra
         model = model.SerializeToString()
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     return list(session.run(None, dict(given)))
+
+
+def run_lowered(
+    backend: str, dialect: str, model: ir.Model, given: Feeds, path: Path, precision: str = "fp32"
+) -> list[np.ndarray]:
+    """What a backend answers to a model in the fused form, lowered and written to a file."""
+    info = describe.describe(model)
+    files.write(lower.lower(model, dialect), path, beside_above=files.SINGLE_FILE_LIMIT)
+    made = registry.get(backend).compile(
+        LoweredModel(path, dialect, "", info, False), CompileConfig(threads=1, precision=precision)
+    )
+    try:
+        return made.run(None, given)
+    finally:
+        made.close()
+
+
+def targets() -> list[tuple[str, str]]:
+    """Every backend that comes with isorun and runs here, with each dialect that it reads."""
+    return [
+        (backend, dialect)
+        for backend in ("ort-cpu", "openvino", "reference")
+        for dialect in registry.get(backend).capabilities.dialects
+    ]
 
 
 @cache

@@ -2,6 +2,7 @@
 
 ONNX's reference implementations compute it, node by node and on demand: what a value does not depend on is never
 touched. Where a ``Shape`` node follows the usual operators, shapes are worked out and their data is not computed.
+What a graph computes in 16 bits is computed in float32 here: what it means shows, and not how it rounds.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from onnx.reference.ops import load_op
 Samples = dict[ir.Value, np.ndarray]
 """Arrays for some values of a graph."""
 
+HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+"""The types of 16 bits."""
+_HALF_TYPES = tuple(each.numpy() for each in HALVES)
 _SHAPE_ALONE = ("Shape", "Size")
 _SAME_SHAPE = frozenset(("Cast", "LayerNormalization", "Softmax", "Not", "Identity"))
 _BROADCAST = frozenset(("Add", "Sub", "Mul", "Div", "Where", "And", "Or"))
@@ -36,7 +40,7 @@ class Evaluator:
 
     def __init__(self, opset: int, given: Mapping[ir.Value, np.ndarray]) -> None:
         self._opset = opset
-        self._known: dict[ir.Value, np.ndarray] = dict(given)
+        self._known = {value: _wide(array) for value, array in given.items()}
 
     def __call__(self, value: ir.Value) -> np.ndarray:
         """The value's array.
@@ -93,12 +97,24 @@ class Evaluator:
             _constant(value) if array is None and value is not None else array
             for value, array in zip(node.inputs, inputs, strict=True)
         ]
-        for value, array in zip(node.outputs, run_node(node, inputs, self._opset), strict=False):
-            self._known[value] = array
+        if _rounds(node) and inputs[0] is not None:
+            self._known[node.outputs[0]] = inputs[0].astype(np.float32)
+            return
+        for value, result in zip(node.outputs, run_node(node, inputs, self._opset), strict=False):
+            self._known[value] = _wide(result)
+
+
+def _rounds(node: ir.Node) -> bool:
+    """Whether a node makes 16 bits of more."""
+    return node.op_type == "Cast" and node.domain == "" and node.attributes["to"].as_int() in HALVES
+
+
+def _wide(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.float32) if array.dtype in _HALF_TYPES else array
 
 
 def run_node(node: ir.Node, inputs: list[np.ndarray | None], opset: int) -> tuple[np.ndarray, ...]:
-    """What a node gives for these inputs.
+    """What a node gives for these inputs, in the types that it gives.
 
     Raises:
         CannotEvaluate: there is no implementation of it, or it failed on these inputs.
@@ -158,7 +174,7 @@ def ancestors(value: ir.Value, stop: frozenset[ir.Value] = frozenset()) -> dict[
 def _constant(value: ir.Value) -> np.ndarray:
     if not is_constant(value):
         raise CannotEvaluate(f"it depends on {value.name!r}, which is not given")
-    return array(value)
+    return _wide(array(value))
 
 
 def _attributes(node: ir.Node) -> dict[str, Any]:

@@ -75,9 +75,19 @@ def external_files(proto: onnx.ModelProto) -> list[str]:
 
 
 def read(path: Path) -> ir.Model:
-    """Read a model for rewriting, its external data mapped from its folder on use."""
+    """Read a model for rewriting, its external data mapped from its folder on use.
+
+    Raises:
+        InvalidModel: as :func:`read_proto`; or its graph is none, such as one with two values of one name.
+    """
     proto = read_proto(path)
-    model = ir.serde.deserialize_model(proto)
+    try:
+        model = ir.serde.deserialize_model(proto)
+    except (ir.serde.SerdeError, ValueError) as error:
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        raise InvalidModel(f"{path} holds no valid graph: {cause}") from error
     ir.external_data.set_base_dir(model.graph, path.parent)
     return model
 

@@ -31,7 +31,7 @@ _NOT_FOLDED = frozenset(
 _SMALL = 1 << 16  # bytes; a folded constant above this is made when it is written
 _MOVES_ALONE = frozenset(("Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"))
 _MEANS = ("ReduceMean", "GlobalAveragePool")  # the latter is what tf2onnx makes of the mean over the last of three axes
-_NORM_OPERATORS = frozenset((*_MEANS, "Sub", "Pow", "Mul", "Add", "Sqrt", "Div", "Reciprocal", "Neg"))
+_NORM_OPERATORS = frozenset((*_MEANS, "Sub", "Pow", "Mul", "Add", "Sqrt", "Div", "Reciprocal", "Neg", "Cast"))
 _NORM_NODES = 14
 
 
@@ -54,6 +54,9 @@ def normalize(model: ir.Model, report: FusionReport) -> None:
             _layer_normalization(model, node)
         elif node.domain == "" and node.op_type == "MatMul":
             _unflatten(model, node)
+    for node in model.graph:
+        if node.domain == "" and node.op_type == "LayerNormalization":
+            _narrow(model.graph, node)
     common.RemoveUnusedNodesPass()(model)
 
 
@@ -160,6 +163,8 @@ def _folded(node: ir.Node, opset: int) -> list[ir.TensorProtocol]:
     source, *others = (None if value is None else value.const_value for value in node.inputs)
     rest = [None if tensor is None else tensor.numpy() for tensor in others]
     if source is not None and source.nbytes > _SMALL:
+        if node.op_type == "Cast":
+            return _cast(source, ir.DataType(node.attributes["to"].as_int()))
         return _moved(node, source, rest, opset) if node.op_type in _MOVES_ALONE else []
     try:
         results = run_node(node, [None if source is None else source.numpy(), *rest], opset)
@@ -168,6 +173,12 @@ def _folded(node: ir.Node, opset: int) -> list[ir.TensorProtocol]:
         return []
     arrays = [np.asarray(result) for result in results]
     return [ir.tensor(each) for each in arrays] if all(each.nbytes <= _SMALL for each in arrays) else []
+
+
+def _cast(source: ir.TensorProtocol, dtype: ir.DataType) -> list[ir.TensorProtocol]:
+    """A large constant in another type, made whenever it is read."""
+    shape = tuple(int(size) for size in source.shape)  # type: ignore[arg-type]  # a tensor's dimensions are numbers
+    return [subgraph.lazy(lambda: source.numpy().astype(dtype.numpy()), dtype, shape)]
 
 
 def _moved(
@@ -217,17 +228,23 @@ def _layer_normalization(model: ir.Model, mean: ir.Node) -> None:
     if entry is None or is_constant(entry) or not mean.outputs[0].uses():
         return
     best = None
-    for value, nodes in subgraph.exits(entry, mean, _NORM_OPERATORS, _NORM_NODES):
-        fitted = _fit_norm(model, entry, value, nodes)
-        if fitted is not None:
-            best = (value, fitted)
+    cast = entry.producer()
+    wider = cast is not None and cast.op_type == "Cast" and cast.inputs[0] is not None
+    for begin in (cast.inputs[0], entry) if wider and cast is not None else (entry,):
+        assert begin is not None
+        for value, nodes in subgraph.exits(begin, mean, _NORM_OPERATORS, _NORM_NODES):
+            fitted = None if value.dtype != begin.dtype else _fit_norm(model, begin, value, nodes)
+            if fitted is not None:
+                best = (begin, value, fitted)
+        if best is not None:
+            break
     if best is None:
         return
-    value, (gamma, beta, epsilon) = best
+    begin, value, (gamma, beta, epsilon) = best
     before = value.producer()
     assert before is not None
     node = ir.node(
-        "LayerNormalization", [entry, gamma, beta], {"axis": -1, "epsilon": epsilon}, name=f"{mean.name}.normalized"
+        "LayerNormalization", [begin, gamma, beta], {"axis": -1, "epsilon": epsilon}, name=f"{mean.name}.normalized"
     )
     node.outputs[0].type, node.outputs[0].shape = value.type, value.shape
     model.graph.insert_before(before, node)
@@ -235,12 +252,31 @@ def _layer_normalization(model: ir.Model, mean: ir.Node) -> None:
     model.graph.opset_imports[""] = max(model.graph.opset_imports[""], 17)
 
 
+def _narrow(graph: ir.Graph, node: ir.Node) -> None:
+    """A normalization in fp32 between casts from and to 16 bits takes and gives those: inside it is fp32 anyway."""
+    entry, output = node.inputs[0], node.outputs[0]
+    if entry is None or not all(value is None or is_constant(value) for value in node.inputs[1:]):
+        return
+    source, result = subgraph.outside_casts(entry, output)
+    if source is entry or source.dtype is None:
+        return
+    node.replace_input_with(0, source)
+    for index, value in enumerate(node.inputs[1:], start=1):
+        if value is not None:
+            narrow = ir.tensor(array(value).astype(source.dtype.numpy()))
+            node.replace_input_with(index, subgraph.constant(graph, f"{value.name}.narrow", narrow))
+    output.dtype = source.dtype
+    subgraph.replace(result, output)
+
+
 def _fit_norm(
     model: ir.Model, entry: ir.Value, value: ir.Value, nodes: set[ir.Node]
 ) -> tuple[ir.Value, ir.Value, float] | None:
     """Weight, bias and epsilon with which ``value`` is the layer normalization of ``entry``, if there are any."""
     constants = {each for node in nodes for each in node.inputs if each is not None and is_constant(each)}
-    vectors = [each for each in constants if subgraph.is_vector(each) and sizes(each) != (1,)]
+    vectors = [
+        each for each in constants if subgraph.is_vector(each) and sizes(each) != (1,) and each.dtype == value.dtype
+    ]
     epsilons = [number for each in constants if (number := subgraph.scalar(each)) is not None and 0 < number < 0.01]
     if not vectors:
         return None

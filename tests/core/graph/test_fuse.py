@@ -12,18 +12,12 @@ import onnx_ir as ir
 import pytest
 
 import exports
-from isorun import registry
-from isorun.graph import describe, files, functions, lower
+from isorun.graph import describe, functions
 from isorun.graph.fuse import fuse
-from isorun.types import CompileConfig, LoweredModel
 
 LABELS = sorted(exports.manifest())
 LAYERS = 3
-TARGETS = [
-    (backend, dialect)
-    for backend in ("ort-cpu", "openvino", "reference")
-    for dialect in registry.get(backend).capabilities.dialects
-]
+TARGETS = exports.targets()
 
 
 @cache
@@ -80,18 +74,10 @@ def test_every_backend_answers_alike(architecture: str, backend: str, dialect: s
         model = fused(label)
         name = exports.digest(model)
         if name not in answers:
-            answers[name] = run(backend, dialect, model, exports.given(label), tmp_path / f"{name}.onnx")
+            answers[name] = exports.run_lowered(
+                backend, dialect, model, exports.given(label), tmp_path / f"{name}.onnx"
+            )
         assert exports.agree(label, answers[name]), label
-
-
-def run(backend: str, dialect: str, model: ir.Model, given: exports.Feeds, path: Path) -> list[np.ndarray]:
-    info = describe.describe(model)
-    files.write(lower.lower(model, dialect), path, beside_above=files.SINGLE_FILE_LIMIT)
-    made = registry.get(backend).compile(LoweredModel(path, dialect, "", info, False), CompileConfig(threads=1))
-    try:
-        return made.run(None, given)
-    finally:
-        made.close()
 
 
 @cache

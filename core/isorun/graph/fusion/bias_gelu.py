@@ -18,16 +18,17 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph.evaluate import CannotEvaluate, Evaluator, is_constant
+from isorun.graph.evaluate import HALVES, CannotEvaluate, Evaluator, is_constant
 from isorun.graph.fusion import subgraph
-from isorun.graph.fusion.report import FusionReport
+from isorun.graph.fusion.report import FusionReport, Refused
 
 KIND = "BiasGelu"
 
-_OPERATORS = frozenset(("Mul", "Div", "Add", "Sub", "Pow", "Sqrt", "Erf", "Tanh", "Neg"))
+_OPERATORS = frozenset(("Mul", "Div", "Add", "Sub", "Pow", "Sqrt", "Erf", "Tanh", "Neg", "Cast"))
 _NODES = 14
 _BEFORE = 10  # how far before its Tanh a GELU may begin, in values
 _TOLERANCE = 1e-5
+_TOLERANCE_OF_HALVES = 5e-3  # their numbers have three digits
 _SAMPLE = np.linspace(-8, 8, 257, dtype=np.float32)
 
 
@@ -53,7 +54,8 @@ def fuse(model: ir.Model, report: FusionReport) -> None:
         found = _gelu(node, model.graph.opset_imports[""])
         if found is None:
             continue
-        kind, entry, value = found
+        kind, *around = found
+        entry, value = subgraph.outside_casts(*around)
         layer = entry.producer()
         bias = None
         if layer is not None and layer.op_type == "Add" and layer.domain == "":
@@ -63,8 +65,12 @@ def fuse(model: ir.Model, report: FusionReport) -> None:
             continue
         product = next(each for each in layer.inputs if each is not bias)
         assert product is not None
-        subgraph.put(kind, [product, bias], {}, value)
-        report.accept(KIND)
+        try:
+            subgraph.put(kind, [product, bias], {}, value)
+        except Refused as why:
+            report.refuse(KIND, node.name, str(why))
+        else:
+            report.accept(KIND)
 
 
 def _gelu(node: ir.Node, opset: int) -> tuple[str, ir.Value, ir.Value] | None:
@@ -74,15 +80,18 @@ def _gelu(node: ir.Node, opset: int) -> tuple[str, ir.Value, ir.Value] | None:
         assert node.inputs[0] is not None
         return "BiasGelu" if form == "none" else "BiasGeluTanh", node.inputs[0], node.outputs[0]
     for entry in _before(node):
+        tolerance = _TOLERANCE_OF_HALVES if entry.dtype in HALVES else _TOLERANCE
         for value, nodes in subgraph.exits(entry, node, _OPERATORS, _NODES):
             if not _only_numbers(nodes):
                 break
+            if value.dtype != entry.dtype:
+                continue
             try:
                 answer = Evaluator(opset, {entry: _SAMPLE})(value)
             except CannotEvaluate:
                 break
             for kind, expected in _ANSWERS.items():
-                if answer.shape == _SAMPLE.shape and np.abs(answer - expected).max() < _TOLERANCE:
+                if answer.shape == _SAMPLE.shape and np.abs(answer - expected).max() < tolerance:
                     return kind, entry, value
     return None
 

@@ -27,7 +27,7 @@ import numpy as np
 import onnx_ir as ir
 
 from isorun.graph import functions, places
-from isorun.graph.evaluate import CannotEvaluate, Evaluator, Samples, ancestors, array, is_constant, sizes
+from isorun.graph.evaluate import HALVES, CannotEvaluate, Evaluator, Samples, ancestors, array, is_constant, sizes
 from isorun.graph.fusion import masks, subgraph
 from isorun.graph.fusion.attention_place import Place, find
 from isorun.graph.fusion.masks import Bias, Judge, KeyMask
@@ -36,6 +36,7 @@ from isorun.graph.fusion.subgraph import Dense
 
 KIND = "SelfAttention"
 _TOLERANCE = 1e-4
+_TOLERANCE_OF_HALVES = 5e-3  # a scale of 16 bits has three digits
 _BUCKETS = 4  # the fewest that a bias by distance has
 _FAR = 300  # a length at which every bucket of distances shows
 _FINITE_MASK = -1e30  # a mask value above this leaves the scores of a row without any key apart
@@ -132,6 +133,8 @@ class _Fusion:
         candidates = _candidates(place)
         fallbacks = {"scores"} if mask is None else {"scores", "zeros"}
         heads = 0
+        half = subgraph.dtype(place.layers[0].weight) in HALVES
+        tolerance = _TOLERANCE_OF_HALVES if half else _TOLERANCE
         for length in masks.LENGTHS:
             sample, attend = self._sample(place, mask, length)
             evaluate = Evaluator(self._graph.opset_imports[""], sample)
@@ -154,7 +157,7 @@ class _Fusion:
             }
             some = attend.any(axis=1)
             errors = {each: _error(answer[some], context[some]) for each, answer in answers.items()}
-            candidates = [each for each, error in errors.items() if error < _TOLERANCE]
+            candidates = [each for each, error in errors.items() if error < tolerance]
             if not candidates:
                 raise Refused(
                     "it computes something else than softmax(Q K^T / sqrt(d) + mask) V: off by "
@@ -162,7 +165,7 @@ class _Fusion:
                 )
             if not some.all() and np.isfinite(context[~some]).all():
                 empty = {"scores": answers[candidates[0]][~some], "zeros": np.zeros_like(context[~some])}
-                fallbacks = {each for each in fallbacks if _error(empty[each], context[~some]) < _TOLERANCE}
+                fallbacks = {each for each in fallbacks if _error(empty[each], context[~some]) < tolerance}
         if not fallbacks:
             raise Refused("a row without any key gives something that no fused operator gives")
         guarded = "scores" not in fallbacks

@@ -47,8 +47,12 @@ def fuse(model: ir.Model, report: FusionReport) -> None:
                 none = ir.tensor(np.zeros(size, dtype.numpy()))
                 zeros[size, dtype] = subgraph.constant(model.graph, f"isorun.zeros.{size}", none)
             beta, bias = beta or zeros[size, dtype], bias or zeros[size, dtype]
-        subgraph.put(KIND, [product, skip, gamma, beta, bias], {"epsilon": epsilon}, node.outputs[0])
-        report.accept(KIND)
+        try:
+            subgraph.put(KIND, [product, skip, gamma, beta, bias], {"epsilon": epsilon}, node.outputs[0])
+        except Refused as why:
+            report.refuse(KIND, node.name, str(why))
+        else:
+            report.accept(KIND)
 
 
 def norm(node: ir.Node) -> tuple[ir.Value, ir.Value | None, float]:

@@ -10,7 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from isorun.graph import functions
-from isorun.graph.evaluate import array, is_constant, sizes
+from isorun.graph.evaluate import HALVES, array, is_constant, sizes
+from isorun.graph.fusion.report import Refused
 
 _LARGE = 1 << 16  # bytes; a constant above this is made when it is written
 _KEEP_RANK = frozenset(
@@ -146,6 +147,17 @@ def is_used_outside(value: ir.Value, nodes: set[ir.Node]) -> bool:
     )
 
 
+def outside_casts(entry: ir.Value, value: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """Where a part that computes in fp32 stands between casts from and to 16 bits: what is outside of these."""
+    cast, uses = entry.producer(), value.consumers()
+    source = None if cast is None or cast.op_type != "Cast" else cast.inputs[0]
+    if source is None or source.dtype not in HALVES or len(uses) != 1 or value.is_graph_output():
+        return entry, value
+    if uses[0].op_type != "Cast" or uses[0].attributes["to"].as_int() != source.dtype:
+        return entry, value
+    return source, uses[0].outputs[0]
+
+
 def put(
     kind: str,
     inputs: Sequence[ir.Value],
@@ -161,7 +173,13 @@ def put(
         attributes: its attributes.
         replaced: the value.
         flat: where that has batch and sequence as one dimension, its width; the operator keeps them apart.
+
+    Raises:
+        Refused: the floats that it takes are not all of one type.
     """
+    types = {each.dtype for each in inputs if each.dtype is not None and each.dtype.is_floating_point()}
+    if len(types) > 1:
+        raise Refused(f"it mixes {' and '.join(sorted(each.name.lower() for each in types))}")
     producer = replaced.producer()
     assert producer is not None
     graph = producer.graph
@@ -172,6 +190,8 @@ def put(
     if flat is not None:
         shape = constant(graph, "isorun.flat", ir.tensor(np.array([-1, flat], np.int64)))
         output = insert(producer, "Reshape", [output, shape])
+    if types and replaced.dtype is not None and replaced.dtype not in types:
+        output = insert(producer, "Cast", [output], to=int(replaced.dtype))
     output.type, output.shape = replaced.type, replaced.shape
     replace(replaced, output)
 
