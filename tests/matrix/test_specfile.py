@@ -128,7 +128,8 @@ def test_lengths(tmp_path: Path) -> None:
         (
             "reference: {backend: referense}",
             "line 4: reference.backend: there is no backend 'referense'; did you mean 'reference'? "
-            "(known: openvino, ort-cpu, reference)",
+            "(known: openvino, ort-cpu, ort-cuda, ort-ep, ort-openvino, "
+            "ort-tensorrt, reference, tensorrt)",
         ),
         ("shapes: [1x8]", "line 4: shapes: the key is there twice, first on line 3"),
         (
@@ -152,7 +153,8 @@ def test_one_wrong_key(tmp_path: Path, change: str, problem: str) -> None:
         (
             "openvno",
             "backends[0].name: there is no backend 'openvno'; did you mean 'openvino'? "
-            "(known: openvino, ort-cpu, reference)",
+            "(known: openvino, ort-cpu, ort-cuda, ort-ep, ort-openvino, "
+            "ort-tensorrt, reference, tensorrt)",
         ),
         (
             "{name: openvino, options: {property: 1}}",
@@ -160,7 +162,8 @@ def test_one_wrong_key(tmp_path: Path, change: str, problem: str) -> None:
         ),
         (
             "{name: openvino, precisions: [bf61]}",
-            "backends[0].precisions: openvino does not compute in 'bf61'; did you mean 'bf16'? (known: bf16, fp32)",
+            "backends[0].precisions: openvino does not compute in 'bf61'; did you mean 'bf16'? "
+            "(known: bf16, fp32, int8)",
         ),
         (
             "{name: reference, threads: 2}",

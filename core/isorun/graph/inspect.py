@@ -11,10 +11,13 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from isorun.errors import UnsupportedModel
-from isorun.graph import functions, fuse, lower
+from isorun.graph import functions, fuse, lower, tokens
 from isorun.graph.describe import describe
 from isorun.graph.layers import Layer, layers, precision
 from isorun.types import ModelInfo
+
+_PACKED = ("PackedAttention", "BiasedPackedAttention")
+_ATTENTIONS = (*functions.ATTENTIONS, *_PACKED, "AttentionCore", "GuardedAttentionCore", "BiasedAttentionCore")
 
 
 @dataclass(frozen=True)
@@ -85,17 +88,27 @@ def _parameters(model: ir.Model) -> dict[str, int]:
     return dict(counts.most_common())
 
 
+def _width(node: ir.Node) -> int | None:
+    """Of the hidden states that an attention reads."""
+    if node.op_type in _PACKED:  # queries, keys and values by one product
+        biased = None if node.inputs[0] is None else node.inputs[0].producer()
+        bias = None if biased is None else tokens.constant(biased.inputs[1])
+        return None if bias is None else bias.size // 3
+    shape = None if node.inputs[0] is None else node.inputs[0].shape
+    width = None if shape is None else shape[-1]
+    return width if isinstance(width, int) else None
+
+
 def _attention(model: ir.Model) -> int | None:
     """Each element of a query is multiplied by one of a key and added, and each of a value by a probability."""
     total = 0
     for node in model.graph:
-        if not functions.is_fused(node) or node.op_type not in (*functions.ATTENTIONS, "AttentionCore"):
+        if not functions.is_fused(node) or node.op_type not in _ATTENTIONS:
             continue
-        shape = None if node.inputs[0] is None else node.inputs[0].shape
-        width = None if shape is None else shape[-1]
-        if not isinstance(width, int):
+        width = _width(node)
+        if width is None:
             return None
-        total += 2 * width if node.op_type == "AttentionCore" else 4 * width  # a token is in one of a layer's two cores
+        total += 4 * width
     return total
 
 

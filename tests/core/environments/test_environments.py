@@ -125,12 +125,21 @@ def test_ctrl_c_leaves_nothing(folder, fake_uv):
     assert left(folder) == []
 
 
+def group_is_alive(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 def test_a_half_made_one_is_not_seen_and_is_cleared(folder, fake_uv):
     fake_uv("sleep 100")
     process = subprocess.Popen([sys.executable, "-c", CREATE], start_new_session=True)
     assert wait_until(lambda: (folder / "e" / "bin").exists())
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+    assert wait_until(lambda: not group_is_alive(process.pid))
     (folder / "e" / "rubbish").touch()
     assert environments.names() == []
     with pytest.raises(EnvironmentNotFound):

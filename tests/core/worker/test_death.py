@@ -218,6 +218,10 @@ def test_closing_waits_for_nobody_for_ever(odd, monkeypatch):
     assert not is_alive(worker)
 
 
+# An interrupt that comes late would end the process of a parallel run that runs other tests as well.
+by_itself = pytest.mark.skipif("PYTEST_XDIST_WORKER" in os.environ, reason="Ctrl-C is tried where pytest runs alone")
+
+
 @contextmanager
 def interrupted_after(seconds: float) -> Iterator[None]:
     """Ctrl-C in this thread, which is the main one."""
@@ -229,6 +233,7 @@ def interrupted_after(seconds: float) -> Iterator[None]:
         timer.join()
 
 
+@by_itself
 def test_ctrl_c_during_a_run(odd):
     session = odd("sleep")
     run(session)
@@ -241,6 +246,7 @@ def test_ctrl_c_during_a_run(odd):
     assert not is_alive(worker)
 
 
+@by_itself
 def test_ctrl_c_while_it_compiles(odd):
     before = children()
     with pytest.raises(KeyboardInterrupt), interrupted_after(1.0):
