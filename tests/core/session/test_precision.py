@@ -75,7 +75,9 @@ def test_minilm_in_other_precisions_says_the_same_of_real_sentences(
         vectors.append(mean_pool(hidden, feeds["attention_mask"]))
     whole, other = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in vectors)
     assert (whole * other).sum(axis=1).min() >= least
-    np.testing.assert_array_equal(*(np.argsort(-cosine_matrix(each), axis=1) for each in (whole, other)))
+    cosines, order = cosine_matrix(whole), np.argsort(-cosine_matrix(other), axis=1)
+    np.testing.assert_array_equal(order[:, :2], np.argsort(-cosines, axis=1)[:, :2])  # itself, and the nearest
+    assert np.diff(np.take_along_axis(cosines, order, axis=1), axis=1).max() < 0.02  # others but for near ties
 
 
 @pytest.mark.parametrize(
