@@ -15,7 +15,9 @@ from typing import Any
 from isorun import registry
 from isorun.errors import BackendUnavailable
 from isorun.parity import Tolerance
-from isorun_matrix.spec import Model, Shape, Spec
+from isorun_matrix.spec import Spec
+from isorun_matrix.spec.models import Model
+from isorun_matrix.spec.shapes import Shape
 
 _PREPARE_SECONDS = 3600.0
 

@@ -7,7 +7,8 @@ import pytest
 from isorun.errors import SpecError
 from isorun.parity import DEFAULT_TOLERANCES
 from isorun_matrix import specfile
-from isorun_matrix.spec import Lognormal, Spec
+from isorun_matrix.spec import Spec
+from isorun_matrix.spec.shapes import Lognormal
 
 SMALL = """\
 models: {m: {preset: bert-3l}}

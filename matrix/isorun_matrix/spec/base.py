@@ -1,0 +1,36 @@
+"""What every part of a spec is made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo
+from pydantic.json_schema import JsonSchemaValue
+
+Name = Annotated[
+    str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="letters, digits, dots, dashes, underscores")
+]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Strict(BaseModel):
+    """No unknown key, no conversion of one type to another."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+def located(value: str, info: ValidationInfo) -> Path:
+    """A path of a spec: relative ones start at the spec's folder."""
+    return folder(info) / Path(value).expanduser()
+
+
+def folder(info: ValidationInfo) -> Path:
+    """The spec's folder."""
+    found: Path = (info.context or {}).get("folder", Path.cwd())
+    return found
+
+
+def or_string(schema: JsonSchemaValue, pattern: str | None) -> JsonSchemaValue:
+    """The schema of what may also be written as a string, of a pattern where one is given."""
+    return {"anyOf": [{"type": "string"} | ({"pattern": pattern} if pattern else {}), schema]}

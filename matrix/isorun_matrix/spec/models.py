@@ -1,0 +1,84 @@
+"""The models that are run, and the texts that they are fed."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Self
+
+from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
+
+from isorun_matrix.spec.base import Strict, located
+from isorun_matrix.spec.shapes import Shape
+
+
+def _read_texts(value: Any, info: ValidationInfo) -> Any:
+    if not isinstance(value, str):
+        return value
+    path = located(value, info)
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}")
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} cannot be read as UTF-8 text ({error})") from error
+    return [line.strip() for line in lines if line.strip()]
+
+
+Texts = Annotated[
+    list[str],
+    Field(min_length=1),
+    BeforeValidator(_read_texts),
+    WithJsonSchema(
+        {
+            "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}],
+            "description": "a file with a text on each line, or the texts: real tokens instead of random ones",
+        }
+    ),
+]
+
+
+class Model(Strict):
+    """A model, from exactly one of ``path``, ``checkpoint`` and ``preset``."""
+
+    path: str | None = Field(default=None, description="an ONNX file")
+    checkpoint: str | None = Field(
+        default=None, description="a known name such as all-MiniLM-L6-v2, a hub id, or a folder"
+    )
+    preset: str | None = Field(default=None, description="a random model: bert-3l, bert-6l, bert-base, bert-large")
+    seed: int | None = Field(default=None, ge=0, description="of a preset's weights")
+    texts: Texts | None = None
+    shapes: list[Shape] | None = Field(default=None, min_length=1, description="instead of the spec's shapes")
+
+    @field_validator("path")
+    @classmethod
+    def _file(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is None:
+            return None
+        path = located(value, info)
+        if not path.is_file():
+            raise ValueError(f"there is no file {path}")
+        return str(path)
+
+    @field_validator("checkpoint")
+    @classmethod
+    def _folder(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is None:
+            return None
+        path = located(value, info)
+        if path.is_dir():
+            return str(path)
+        if value.startswith((".", "/", "~")):
+            raise ValueError(f"there is no folder {path}")
+        return value
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        given = [key for key in ("path", "checkpoint", "preset") if getattr(self, key) is not None]
+        if len(given) != 1:
+            raise ValueError(
+                f"a model has one of path, checkpoint and preset; this has {' and '.join(given) or 'none of them'}"
+            )
+        if self.preset is None and self.seed is not None:
+            raise ValueError("seed goes with a preset: other models have weights of their own")
+        if self.preset is not None and self.texts is not None:
+            raise ValueError("texts need a tokenizer, and a preset has none")
+        return self

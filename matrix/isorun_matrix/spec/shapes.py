@@ -1,0 +1,100 @@
+"""The shapes of feeds, and how many of their tokens are real."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Discriminator, Field, GetJsonSchemaHandler, Tag, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from isorun_matrix.spec.base import Count, Name, Strict, or_string
+
+_SHORT_SHAPE = r"^(\d+)(?:x(\d+))?$"
+
+
+class Lognormal(Strict):
+    """Lengths as sentences have them: many short, a few long."""
+
+    distribution: Literal["lognormal"]
+    median: float = Field(gt=0, description="of the distribution before it is cut to min and max, in tokens")
+    sigma: float = Field(default=0.6, gt=0, description="the standard deviation of the logarithm")
+    min: Count = 1
+    max: Count | None = Field(default=None, description="the sequence, unless it is less")
+    seed: int = 0
+
+
+class Uniform(Strict):
+    """Every length between two ends alike."""
+
+    distribution: Literal["uniform"]
+    min: Count = 1
+    max: Count | None = Field(default=None, description="the sequence, unless it is less")
+    seed: int = 0
+
+
+def _kind_of_lengths(value: Any) -> str | None:
+    if isinstance(value, str):
+        return "<full>"
+    if isinstance(value, list):
+        return "<list>"
+    named = value.get("distribution") if isinstance(value, dict) else getattr(value, "distribution", None)
+    return f"<{named}>" if named in ("lognormal", "uniform") else None
+
+
+# Tags are in angle brackets so that they can be told from keys in an error's place.
+Lengths = Annotated[
+    Annotated[Literal["full"], Tag("<full>")]
+    | Annotated[list[Count], Field(min_length=1), Tag("<list>")]
+    | Annotated[Lognormal, Tag("<lognormal>")]
+    | Annotated[Uniform, Tag("<uniform>")],
+    Discriminator(
+        _kind_of_lengths,
+        custom_error_type="lengths",
+        custom_error_message="should be full, a list of lengths, or a distribution (lognormal or uniform)",
+    ),
+]
+
+
+class Shape(Strict):
+    """One shape of feeds. ``8x128`` is short for a batch of 8 and a sequence of 128."""
+
+    batch: Count
+    sequence: Count | None = None
+    lengths: Lengths = Field(
+        default="full", description="real tokens in each row; a list is dealt out to the rows in turn"
+    )
+    dims: dict[str, Count] = Field(default_factory=dict, description="sizes of other symbolic dimensions, by name")
+    name: Name = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _expand(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            if not (match := re.match(_SHORT_SHAPE, value)):
+                raise ValueError(f"a shape is BATCHxSEQUENCE, such as 8x128, or a mapping; {value!r} is neither")
+            batch, sequence = match.groups()
+            return {"batch": int(batch)} | ({} if sequence is None else {"sequence": int(sequence)})
+        return value
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self.name:
+            sequence = "" if self.sequence is None else f"x{self.sequence}"
+            object.__setattr__(self, "name", f"{self.batch}{sequence}")
+        if self.lengths == "full":
+            return self
+        if self.sequence is None:
+            raise ValueError("lengths needs a sequence to be padded to")
+        lengths = self.lengths
+        ends = lengths if isinstance(lengths, list) else [lengths.min, lengths.max or self.sequence]
+        if max(ends) > self.sequence:
+            raise ValueError(f"a length of {max(ends)} does not fit a sequence of {self.sequence}")
+        if not isinstance(lengths, list) and ends[0] > ends[1]:
+            raise ValueError(f"the least length, {ends[0]}, is above the greatest, {ends[1]}")
+        return self
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return or_string(handler(core), _SHORT_SHAPE)
