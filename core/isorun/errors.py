@@ -64,12 +64,14 @@ class WorkerDied(BackendFailed):
     """The process that an isolated backend runs in is gone. The next call starts another.
 
     Attributes:
+        how: how it ended, in a sentence.
         signal: the name of the signal that killed it, such as ``SIGSEGV``; else ``None``.
         exit_code: what it exited with, where it did.
         log: the end of what it printed.
     """
 
     def __init__(self, message: str, *, signal: str | None = None, exit_code: int | None = None, log: str = "") -> None:
+        self.how = message
         self.signal = signal
         self.exit_code = exit_code
         self.log = log

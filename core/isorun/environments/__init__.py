@@ -44,7 +44,7 @@ class Environment:
         name: what it is called.
         folder: where it is.
         version: of its Python, such as ``3.11.7``.
-        install: what was asked to be installed, as given to pip.
+        install: what was asked to be installed, as given to pip; paths are absolute.
     """
 
     name: str
@@ -68,6 +68,24 @@ class Environment:
             raise EnvironmentBroken(
                 f"The interpreter of the environment {self.name!r} is gone: there is no {target}. {self.remedy()}"
             )
+
+    def require(self, python: str | None, install: Sequence[str]) -> None:
+        """Refuse it unless it was made from what is given.
+
+        Args:
+            python: as for :func:`create`; ``None`` for any.
+            install: as :func:`requirement` gives them, in any order.
+
+        Raises:
+            IsorunError: it was made from something else, with the command that removes it.
+        """
+        if set(self.install) == set(install) and (python is None or interpreters.fits(python, self.version)):
+            return
+        asked = f"{f'Python {python}' if python else 'any Python'} and {_listed(install)}"
+        raise IsorunError(
+            f"The environment {self.name!r} was made with Python {self.version} and {_listed(self.install)}, "
+            f"not with {asked}. Choose another name, or remove it first: isorun env remove {self.name}"
+        )
 
     def remedy(self) -> str:
         """The sentence that says how to make it anew."""
@@ -149,22 +167,20 @@ def create(name: str, *, python: str | None = None, install: Sequence[str] = ())
         IsorunError: one of that name was made from something else, or the name is no name.
     """
     _check_name(name)
-    for requirement in install:
-        if requirement.startswith("-") or not requirement.strip():
-            raise IsorunError(
-                f"{requirement!r} is nothing to install: give a requirement, such as 'onnxruntime>=1.24', or a path"
-            )
+    wanted = [requirement(each, Path.cwd()) for each in install]
     folder = root() / name
     with _lock(name):
         if (folder / _RECORD).is_file():
-            return _same(get(name), python, install)
+            made = get(name)
+            made.require(python, wanted)
+            return made
         interpreter = interpreters.find(python)
         _clear(folder)  # what was left by one who died: the lock says that none is alive
         try:
-            installing.make(folder, interpreter.path, install)
+            installing.make(folder, interpreter.path, wanted)
             record = {
                 "python": ".".join(map(str, interpreter.version)),
-                "install": list(install),
+                "install": wanted,
                 "made": datetime.now(UTC).isoformat(timespec="seconds"),
             }
             write_atomically(folder / _RECORD, json.dumps(record, indent=1).encode())
@@ -189,15 +205,25 @@ def remove(name: str) -> None:
         _clear(folder)
 
 
-def _same(made: Environment, python: str | None, install: Sequence[str]) -> Environment:
-    """An environment, if it is what making it would give."""
-    if set(made.install) == set(install) and (python is None or interpreters.fits(python, made.version)):
-        return made
-    asked = f"{f'Python {python}' if python else 'any Python'} and {_listed(install)}"
-    raise IsorunError(
-        f"The environment {made.name!r} was made with Python {made.version} and {_listed(made.install)}, "
-        f"not with {asked}. Choose another name, or remove it first: isorun env remove {made.name}"
-    )
+def requirement(text: str, folder: Path) -> str:
+    """What is to be installed, as an environment's record holds it: a path is made absolute, the rest stays.
+
+    Args:
+        text: as given to pip: a requirement, or the path of a distribution, which begins with ``.``, ``/`` or ``~``.
+        folder: where relative paths start.
+
+    Raises:
+        IsorunError: it is an option or nothing, or there is no such path.
+    """
+    if text.startswith("-") or not text.strip():
+        raise IsorunError(f"{text!r} is nothing to install: give a requirement, such as 'onnxruntime>=1.24', or a path")
+    if not text.startswith((".", "/", "~")):
+        return text
+    place, bracket, extras = text.partition("[")
+    path = Path(os.path.normpath(folder / Path(place).expanduser()))
+    if not path.exists():
+        raise IsorunError(f"{text!r} is nothing to install: there is no {path}")
+    return f"{path}{bracket}{extras}"
 
 
 def _listed(install: Sequence[str]) -> str:

@@ -173,6 +173,18 @@ def test_requirements_that_are_none(folder, requirement):
         environments.create("e", install=[requirement])
 
 
+def test_a_path_means_the_same_wherever_it_is_asked_for(folder, fake_uv, tmp_path, monkeypatch):
+    fake_uv("true")
+    (tmp_path / "mine").mkdir()
+    monkeypatch.chdir(tmp_path)
+    made = environments.create("e", install=["./mine[extra]", "onnxruntime"])
+    assert made.install == (f"{tmp_path}/mine[extra]", "onnxruntime")
+    monkeypatch.chdir(tmp_path / "mine")
+    assert environments.create("e", install=["../mine[extra]", "onnxruntime"]) == made
+    with pytest.raises(IsorunError, match=f"'./none' is nothing to install: there is no {tmp_path}/mine/none"):
+        environments.create("f", install=["./none"])
+
+
 def test_one_that_is_not_there(folder, own):
     with pytest.raises(EnvironmentNotFound, match="no environment 'x'; there is none"):
         environments.get("x")
