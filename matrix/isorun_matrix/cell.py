@@ -1,5 +1,8 @@
 """One cell: a session opened, run, timed and compared, in a process that does nothing else.
 
+With an environment, the session's worker there is a second process, and the way to it and back is in what is timed: it
+is what a session costs whoever calls it.
+
 The order matters. Time and memory are measured first; comparing with the reference, which takes memory of its
 own, comes after. The outcome is the parent's to judge (:mod:`isorun_matrix.outcome`).
 """
@@ -17,7 +20,7 @@ from isorun import Session
 from isorun.errors import BackendFailed
 from isorun.parity import Tolerance
 from isorun_matrix import child, feeds, gpu, parity, stats
-from isorun_matrix.measure import latencies, peak_resident_mib, resident_mib, warm_up
+from isorun_matrix.measure import family, latencies, peak_resident_mib, resident_mib, warm_up
 from isorun_matrix.reference import FEEDS
 
 SAMPLES = "samples.npz"
@@ -39,7 +42,12 @@ def measure(job: dict[str, Any], folder: Path) -> dict[str, Any]:
 
     start = perf_counter_ns()
     session = Session(
-        workload["path"], job["backend"], precision=job["precision"], threads=job["threads"], options=job["options"]
+        workload["path"],
+        job["backend"],
+        environment=job["environment"],
+        precision=job["precision"],
+        threads=job["threads"],
+        options=job["options"],
     )
     loaded = perf_counter_ns()
     session.run(None, given[0])
@@ -47,7 +55,7 @@ def measure(job: dict[str, Any], folder: Path) -> dict[str, Any]:
     warmed = warm_up(session, given, job["warmup"], job["seconds"])
     samples = latencies(session, given, job["repetitions"], job["seconds"])
     peak = peak_resident_mib()
-    on_gpu = gpu.process_mib()
+    on_gpu = gpu.held_mib(family())
 
     which = np.arange(len(samples)) % len(given)
     feeds.save(folder / SAMPLES, {"latency": {"ns": samples, "feeds": which}})

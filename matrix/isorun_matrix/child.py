@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from isorun.cache import write_atomically
-from isorun.errors import BackendUnavailable, IsorunError, UnsupportedModel
+from isorun.errors import BackendUnavailable, IsorunError, UnsupportedModel, WorkerDied
 
 JOB = "job.json"
 OUTCOME = "outcome.json"
@@ -43,6 +43,9 @@ def main(work: Callable[[dict[str, Any], Path], dict[str, Any]]) -> None:
         outcome = {"status": "unavailable", "reason": error.reason, "remedy": error.remedy}
     except UnsupportedModel as error:
         outcome = {"status": "unsupported", "reason": str(error)}
+    except WorkerDied as error:
+        print(error.log, flush=True)  # this process's log is the one that is kept
+        outcome = {"status": "crashed" if error.signal else "error", "reason": error.how}
     except IsorunError as error:
         outcome = {"status": "error", "reason": str(error)}
     write_atomically(folder / OUTCOME, json.dumps(outcome, allow_nan=False).encode())

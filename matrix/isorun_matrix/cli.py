@@ -41,8 +41,14 @@ def run(
         Path | None, typer.Option(help="Where results go; a new folder under isorun-results unless given.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on in --out: keep what is measured there.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say which environments would be made and which cells run, and stop.")
+    ] = False,
 ) -> None:
-    """Run every cell of a spec, and print a table. Exits with 1 where outputs were wrong or a cell failed."""
+    """Run every cell of a spec, and print a table. Exits with 1 where outputs were wrong or a cell failed.
+
+    Isolated environments that the spec declares and that are missing are made first.
+    """
     from isorun_matrix import progress
     from isorun_matrix import run as runs
     from isorun_matrix.results import RunFolder
@@ -51,6 +57,9 @@ def run(
     loaded = load(spec)
     if resume and out is None:
         raise typer.BadParameter("--resume needs the --out of the run to go on with")
+    if dry_run:
+        _outlook(loaded)
+        return
     folder = RunFolder(out or _new_folder(spec))
     watcher = progress.for_terminal()
     watcher.say(f"{_extent(loaded)}; results go to {folder.path}")
@@ -70,7 +79,7 @@ def run(
 
 @app.command()
 def validate(spec: SpecFile) -> None:
-    """Check a spec without running anything; say how many cells it has."""
+    """Check a spec without running or making anything; say how many cells it has."""
     from isorun_matrix.specfile import load
 
     typer.echo(f"{spec} is sound: {_extent(load(spec))}")
@@ -125,6 +134,17 @@ def _new_folder(spec: Path) -> Path:
     from datetime import datetime
 
     return Path(_OUT) / f"{spec.stem}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+
+
+def _outlook(spec: Spec) -> None:
+    from isorun_matrix import isolated
+    from isorun_matrix.plan import plan
+
+    typer.echo(_extent(spec))
+    for line in isolated.outlook(spec):
+        typer.echo(line)
+    for cell in plan(spec).cells:
+        typer.echo(f"cell {cell.id}")
 
 
 def _extent(spec: Spec) -> str:

@@ -6,8 +6,7 @@ Not run on hardware yet: the calls were checked with a stand-in for pynvml.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,8 +26,8 @@ def describe() -> list[dict[str, Any]]:
         return [] if nvml is None else [_one(nvml, handle) for handle in _handles(nvml)]
 
 
-def process_mib() -> float | None:
-    """The memory on all GPUs that this process holds now, in MiB; ``None`` where nothing tells."""
+def held_mib(processes: Collection[int]) -> float | None:
+    """The memory on all GPUs that processes (by their ids) hold now, in MiB; ``None`` where nothing tells."""
     with _nvml() as nvml:
         if nvml is None:
             return None
@@ -36,7 +35,7 @@ def process_mib() -> float | None:
             each.usedGpuMemory
             for handle in _handles(nvml)
             for each in nvml.nvmlDeviceGetComputeRunningProcesses(handle)
-            if each.pid == os.getpid() and each.usedGpuMemory is not None
+            if each.pid in processes and each.usedGpuMemory is not None
         ]
     return sum(used) / _MIB if used else None
 

@@ -1,9 +1,10 @@
-"""Measuring a session: how long each run takes, and how much memory this process has held."""
+"""Measuring a session: how long each run takes, and how much memory this process and its own have held."""
 
 from __future__ import annotations
 
 import gc
 import itertools
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter_ns
@@ -68,16 +69,33 @@ def resident_mib() -> float:
 
 
 def peak_resident_mib() -> float:
-    """The most that :func:`resident_mib` has been since this program started.
+    """The most that :func:`resident_mib` has been since this program started, and the same of each process below it.
 
     ``getrusage`` does not say this: its figure begins with the size of the process that launched this one.
     """
-    return _status("VmHWM")
+    return sum(_status("VmHWM", process) for process in family())
 
 
-def _status(name: str) -> float:
-    for line in Path("/proc/self/status").read_text().splitlines():
+def family() -> list[int]:
+    """The ids of this process and of those that it has started and that are alive, such as a session's worker."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+        except OSError:  # it has just ended
+            continue
+        if state != "Z":
+            parents[int(stat.parent.name)] = int(parent)
+    found = [os.getpid()]
+    for process in found:  # grows meanwhile
+        found += [child for child, parent in parents.items() if parent == process]
+    return found
+
+
+def _status(name: str, process: int | str = "self") -> float:
+    path = Path(f"/proc/{process}/status")
+    for line in path.read_text().splitlines():
         key, _, value = line.partition(":")
         if key == name:
             return int(value.split()[0]) / 1024
-    raise OSError(f"/proc/self/status has no {name}")
+    raise OSError(f"{path} has no {name}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -83,6 +83,7 @@ class Cell:
         workload: the id of what it is fed.
         model, shape, batch, sequence: where it stands in the matrix.
         backend, label, precision, threads, options: what runs; ``threads`` is ``None`` for all usable cores.
+        environment: the isolated environment that it runs in; ``None`` for this one.
         warmup, repetitions, seconds: how often it runs; one of the last two is given.
         time_limit: in seconds, from the start of the process.
         tolerance: the limits of parity.
@@ -95,6 +96,7 @@ class Cell:
     batch: int
     sequence: int | None
     backend: str
+    environment: str | None
     label: str
     precision: str
     threads: int | None
@@ -115,9 +117,14 @@ class Plan:
     cells: tuple[Cell, ...]
 
 
-def plan(spec: Spec) -> Plan:
-    """The jobs of a spec: every model on every backend, at each of its precisions and of the model's shapes."""
-    dialects = _dialects(spec)
+def plan(spec: Spec, elsewhere: Iterable[tuple[str, ...]] = ()) -> Plan:
+    """The jobs of a spec: every model on every backend, at each of its precisions and of the model's shapes.
+
+    Args:
+        spec: what to compare.
+        elsewhere: the dialects that backends in isolated environments read.
+    """
+    dialects = tuple(dict.fromkeys([*_dialects(spec), *elsewhere]))
     preparations, workloads, cells = [], [], []
     for name, model in spec.models.items():
         preparations.append(Preparation(name, model.path, model.checkpoint, model.preset, model.seed or 0, dialects))
@@ -140,15 +147,13 @@ def key(job: Preparation | Workload | Cell, **decides: Any) -> str:
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-def _dialects(spec: Spec) -> tuple[tuple[str, ...], ...]:
-    """What the spec's backends read, each combination once, in the spec's order."""
-    found = []
-    for name in (spec.reference.backend, *(entry.name for entry in spec.backends)):
+def _dialects(spec: Spec) -> Iterator[tuple[str, ...]]:
+    """What the spec's backends that run in this environment read, in the spec's order."""
+    for name in spec.backends_here:
         try:
-            found.append(registry.get(name).capabilities.dialects)
+            yield registry.get(name).capabilities.dialects
         except BackendUnavailable:  # a broken plugin reads nothing; its cells say what is wrong
             continue
-    return tuple(dict.fromkeys(found))
 
 
 def _workload(spec: Spec, name: str, model: Model, shape: Shape) -> Workload:
@@ -182,6 +187,7 @@ def _cells(spec: Spec, workload: Workload, shape: Shape) -> list[Cell]:
             batch=shape.batch,
             sequence=shape.sequence,
             backend=entry.name,
+            environment=entry.environment,
             label=entry.label,
             precision=precision,
             threads=entry.threads,

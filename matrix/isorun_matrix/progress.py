@@ -33,6 +33,12 @@ class Lines:
         return console.download()
 
     @contextmanager
+    def making(self, what: str) -> Iterator[None]:
+        """While something is made that takes long, before any cell."""
+        self.say(what)
+        yield
+
+    @contextmanager
     def measuring(self, total: int, kept: int) -> Iterator[None]:
         """While cells run: ``total`` of them, ``kept`` of which have a result already."""
         self._done, self._total = kept, total
@@ -58,6 +64,11 @@ class Lines:
 
 class Bar(Lines):
     """The same above a bar with the cell that runs, how many are done, and the time that is left."""
+
+    @contextmanager
+    def making(self, what: str) -> Iterator[None]:
+        with console.working(what):
+            yield
 
     @contextmanager
     def measuring(self, total: int, kept: int) -> Iterator[None]:

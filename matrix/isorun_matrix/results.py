@@ -33,9 +33,9 @@ STATUSES = {
     "unavailable": "the backend cannot do here what is asked",
     "unsupported": "the backend lacks an operator of the model",
     "error": "isorun or the runtime reported an error",
-    "crashed": "the process died of a signal",
+    "crashed": "the process, or its worker in an environment, died of a signal",
     "timeout": "it was stopped at its time limit",
-    "skipped": "its model or its reference could not be had",
+    "skipped": "its model, its reference or its environment could not be had",
     "pending": "it has not run yet",
 }
 """What became of a cell."""

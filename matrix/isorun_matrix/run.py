@@ -11,7 +11,7 @@ from typing import Any
 from isorun import fetch
 from isorun.cache import Cache
 from isorun.errors import IsorunError
-from isorun_matrix import environment
+from isorun_matrix import environment, isolated
 from isorun_matrix.child import JOB, OUTCOME
 from isorun_matrix.launch import launch
 from isorun_matrix.outcome import conclude
@@ -39,7 +39,7 @@ def run(spec: Spec, source: Path, folder: RunFolder, watcher: Lines, *, resume: 
         KeyboardInterrupt: the cell that ran is lost, all before it are kept.
     """
     with folder.writing(resume=resume):
-        return _Run(spec, source, folder, watcher).go()
+        return _Run(spec, source, folder, watcher, isolated.make(spec, watcher)).go()
 
 
 @dataclass(frozen=True)
@@ -49,15 +49,24 @@ class _Failure:
     reason: str
 
 
+_NAMED = ("id", "model", "shape", "backend", "environment", "label", "precision")
+_MEASURED = ("parity", "latency_ms", "spread_ms", "throughput", "load_ms", "first_run_ms", "memory_mib", "provenance")
+
+
 class _Run:
-    def __init__(self, spec: Spec, source: Path, folder: RunFolder, watcher: Lines) -> None:
+    def __init__(
+        self, spec: Spec, source: Path, folder: RunFolder, watcher: Lines, found: Mapping[str, isolated.Isolated]
+    ) -> None:
         self._spec = spec
         self._source = source
         self._folder = folder
         self._watcher = watcher
-        self._plan: Plan = plan(spec)
-        self._backends = list(dict.fromkeys([spec.reference.backend, *(entry.name for entry in spec.backends)]))
-        self._environment = environment.collect(self._backends)
+        self._isolated = found
+        self._plan: Plan = plan(spec, (dialects for each in found.values() for dialects in each.dialects))
+        self._environment = {
+            **environment.collect(spec.backends_here),
+            "environments": {name: each.about for name, each in found.items()},
+        }
         self._models: dict[str, dict[str, Any] | _Failure] = {}
         self._keys: dict[str, str] = {}
 
@@ -69,7 +78,8 @@ class _Run:
         for workload in self._plan.workloads:
             self._keys[workload.id] = self._key(workload)
         for cell in self._plan.cells:
-            self._keys[cell.id] = self._key(cell, workload=self._keys[cell.workload])
+            there = {} if cell.environment is None else {"environment": self._isolated[cell.environment].about}
+            self._keys[cell.id] = self._key(cell, workload=self._keys[cell.workload], **there)
         self._describe()
         kept = {cell.id for cell in self._plan.cells if self._measured(cell)}
         with self._watcher.measuring(len(self._plan.cells), len(kept)):
@@ -125,9 +135,16 @@ class _Run:
         for cell in cells:
             if isinstance(reference, _Failure):
                 self._watcher.finished(self._skip(cell, reference))
+            elif failure := self._lacking(cell):
+                self._watcher.finished(self._skip(cell, failure))
             else:
                 self._watcher.running(cell.id)
                 self._watcher.finished(self._cell(cell, reference))
+
+    def _lacking(self, cell: Cell) -> _Failure | None:
+        """Why the environment that a cell is to run in cannot be had, if it cannot."""
+        reason = None if cell.environment is None else self._isolated[cell.environment].failure
+        return None if reason is None else _Failure(reason)
 
     def _skip(self, cell: Cell, failure: _Failure) -> dict[str, Any]:
         self._folder.start("cells", cell.id)
@@ -173,14 +190,13 @@ class _Run:
 
 def _shown(cell: Cell) -> dict[str, Any]:
     """What a result says of the cell that was planned; what was measured is added to it."""
-    nothing = ("parity", "latency_ms", "spread_ms", "throughput", "load_ms", "first_run_ms", "memory_mib", "provenance")
     return {
-        **{name: getattr(cell, name) for name in ("id", "model", "shape", "backend", "label", "precision")},
+        **{name: getattr(cell, name) for name in _NAMED},
         "batch": cell.batch,
         "sequence": cell.sequence,
         "options": dict(cell.options),
         "status": "pending",
-        **dict.fromkeys(nothing),
+        **dict.fromkeys(_MEASURED),
         "reason": None,
         "remedy": None,
     }

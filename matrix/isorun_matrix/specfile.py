@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import reprlib
 import types
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin
 
@@ -12,9 +13,12 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from isorun import registry
-from isorun.errors import BackendUnavailable, SpecError, did_you_mean
+from isorun import environments, registry
+from isorun.backend import Backend
+from isorun.errors import BackendNotFound, BackendUnavailable, IsorunError, SpecError, did_you_mean
+from isorun.worker.backend import Worker
 from isorun_matrix.spec import Spec
+from isorun_matrix.spec.backends import Entry
 
 Place = tuple[int | str, ...]
 Problem = tuple[Place, str]
@@ -22,6 +26,8 @@ Problem = tuple[Place, str]
 
 def load(path: Path) -> Spec:
     """The spec in a YAML file, its paths made absolute and its backends' names and options known.
+
+    The backends of an environment are asked there. One that a run has yet to make cannot be asked.
 
     Raises:
         SpecError: with every problem of the file, one a line.
@@ -39,7 +45,7 @@ def load(path: Path) -> Spec:
         spec = Spec.model_validate(data, context={"folder": path.absolute().parent})
     except ValidationError as error:
         raise _error(path, root, [_problem(each) for each in error.errors()]) from None
-    if problems := list(_backend_problems(spec)):
+    if problems := [*_backend_problems(spec), *_environment_problems(spec)]:
         raise _error(path, root, problems)
     return spec
 
@@ -89,7 +95,12 @@ def _problem(error: ErrorDetails) -> Problem:
     if error["type"] == "model_type":
         return place, f"should be a mapping of keys to values; {reprlib.repr(error['input'])} came"
     message = error["msg"].replace("Input should", "should").replace("a valid dictionary", "a mapping")
-    return place, f"{message[0].lower()}{message[1:]}; {reprlib.repr(error['input'])} came"
+    return place, f"{_lowered(message)}; {reprlib.repr(error['input'])} came"
+
+
+def _lowered(message: str) -> str:
+    """A sentence as it goes on after a place."""
+    return f"{message[0].lower()}{message[1:]}"
 
 
 def _keys_at(annotation: Any, place: Sequence[int | str]) -> list[str]:
@@ -113,29 +124,59 @@ def _keys_at(annotation: Any, place: Sequence[int | str]) -> list[str]:
 
 
 def _backend_problems(spec: Spec) -> Iterator[Problem]:
-    """Names, threads, precisions and options that no backend has. Whether one can be used here is a cell's affair."""
     for index, entry in enumerate(spec.backends):
-        place: Place = ("backends", index)
-        if entry.name not in registry.names():
-            yield (*place, "name"), f"there is no backend {entry.name!r}{did_you_mean(entry.name, registry.names())}"
+        if entry.environment is None:
+            yield from _entry_problems(entry, ("backends", index), registry.get)
+    try:
+        registry.get(spec.reference.backend)
+    except BackendNotFound as error:
+        yield ("reference", "backend"), _lowered(str(error))
+    except BackendUnavailable:
+        pass
+
+
+def _entry_problems(entry: Entry, place: Place, find: Callable[[str], Backend]) -> Iterator[Problem]:
+    """Names, threads, precisions and options that no backend has. Whether one can be used here is a cell's affair."""
+    try:
+        offers = find(entry.name).capabilities
+    except BackendNotFound as error:
+        yield (*place, "name"), _lowered(str(error))
+        return
+    except BackendUnavailable:  # a broken plugin: its cells will say so
+        return
+    if entry.threads is not None and not offers.sets_threads:
+        yield (*place, "threads"), f"the number of {entry.name}'s threads cannot be set; leave threads out"
+    for key in entry.options:
+        if key not in offers.options:
+            yield (*place, "options", key), f"{entry.name} has no such option{did_you_mean(key, offers.options)}"
+    for precision in entry.precisions:
+        if precision not in offers.precisions:
+            instead = offers.refused.get(precision)
+            why = f": {instead}" if instead else did_you_mean(precision, offers.precisions)
+            yield (*place, "precisions"), f"{entry.name} does not compute in {precision!r}{why}"
+
+
+def _environment_problems(spec: Spec) -> Iterator[Problem]:
+    """Environments that are neither declared nor made, or made from something else; and what their backends lack."""
+    made = environments.names()
+    for name in spec.isolated:
+        declared = spec.environments.get(name)
+        here = {index: entry for index, entry in enumerate(spec.backends) if entry.environment == name}
+        place: Place = ("environments", name) if declared else ("backends", min(here), "environment")
+        if name not in made:
+            if declared is None:
+                known = did_you_mean(name, {*made, *spec.environments})
+                yield place, f"there is no environment {name!r}{known}. Declare it under environments, with its install"
             continue
         try:
-            offers = registry.get(entry.name).capabilities
-        except BackendUnavailable:  # a broken plugin: its cells will say so
-            continue
-        if entry.threads is not None and not offers.sets_threads:
-            yield (*place, "threads"), f"the number of {entry.name}'s threads cannot be set; leave threads out"
-        for key in entry.options:
-            if key not in offers.options:
-                yield (*place, "options", key), f"{entry.name} has no such option{did_you_mean(key, offers.options)}"
-        for precision in entry.precisions:
-            if precision not in offers.precisions:
-                instead = offers.refused.get(precision)
-                why = f": {instead}" if instead else did_you_mean(precision, offers.precisions)
-                yield (*place, "precisions"), f"{entry.name} does not compute in {precision!r}{why}"
-    if spec.reference.backend not in registry.names():
-        known = did_you_mean(spec.reference.backend, registry.names())
-        yield ("reference", "backend"), f"there is no backend {spec.reference.backend!r}{known}"
+            environment = environments.get(name)
+            if declared is not None:
+                environment.require(declared.python, declared.install)
+            with closing(Worker(environment)) as worker:
+                for index, entry in here.items():
+                    yield from _entry_problems(entry, ("backends", index), worker.get)
+        except IsorunError as error:
+            yield place, _lowered(str(error))
 
 
 def _error(path: Path, root: yaml.Node, problems: Sequence[Problem]) -> SpecError:

@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import onnx.parser
 import pytest
 
+import isolation
 import isorun
 import tiny
 from isorun import environments, registry
-from isorun.environments import interpreters
-from isorun.errors import BackendFailed, BackendUnavailable, EnvironmentBroken, InvalidFeeds, UnsupportedModel
+from isorun.errors import BackendFailed, BackendUnavailable, InvalidFeeds, UnsupportedModel
 from isorun.hardware import cpu_flags
-
-WHEEL = "onnxruntime-openvino==1.24.1"
-PYTHONS = ("3.13", "3.12", "3.11")  # those that there is a wheel for
 
 
 @pytest.fixture(scope="session")
 def environment() -> str:
     """Made once for all processes of a test run: a download of 70 MB."""
-    own = f"{sys.version_info.major}.{sys.version_info.minor}"
-    for version in (own, *PYTHONS):
-        if version in PYTHONS:
-            try:
-                interpreters.find(version)
-            except EnvironmentBroken:
-                continue
-            return environments.create("ort-openvino", python=version, install=[WHEEL]).name
-    pytest.skip(f"there is none of the Pythons {', '.join(PYTHONS)} that {WHEEL} has a wheel for")
+    wanted = {"python": isolation.openvino_python(), "install": [isolation.OPENVINO_WHEEL]}
+    return environments.create(isolation.OPENVINO, **wanted).name
 
 
 @pytest.fixture(scope="module")
@@ -142,4 +131,4 @@ def test_without_the_provider_it_says_how_to_get_it():
     here = registry.get("ort-openvino").availability()
     assert not here.ok
     assert "has no OpenVINO provider" in here.reason
-    assert here.remedy.endswith(f"isorun env create ovn --install '{WHEEL}'")
+    assert here.remedy.endswith(f"isorun env create ovn --install '{isolation.OPENVINO_WHEEL}'")

@@ -1,4 +1,5 @@
-"""An environment whose interpreter is the one that runs the tests: what a worker does, without installing anything."""
+"""An environment whose interpreter is the one that runs the tests: what a worker does, without installing anything.
+And the one that is installed for real, which all tests of a run share."""
 
 from __future__ import annotations
 
@@ -9,6 +10,15 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+import pytest
+
+from isorun.environments import interpreters
+from isorun.errors import EnvironmentBroken
+
+OPENVINO = "ort-openvino"
+OPENVINO_WHEEL = "onnxruntime-openvino==1.24.1"
+_PYTHONS = ("3.13", "3.12", "3.11")  # those that there is a wheel for
 
 
 def own_environment(root: Path, name: str, *path: Path) -> str:
@@ -29,6 +39,19 @@ def own_environment(root: Path, name: str, *path: Path) -> str:
     record = {"python": platform.python_version(), "install": []}
     (folder / "environment.json").write_text(json.dumps(record))
     return name
+
+
+def openvino_python() -> str:
+    """The version of Python for the environment :data:`OPENVINO`: the one that runs the tests, where it will do."""
+    own = f"{sys.version_info.major}.{sys.version_info.minor}"
+    for version in (own, *_PYTHONS):
+        if version in _PYTHONS:
+            try:
+                interpreters.find(version)
+            except EnvironmentBroken:
+                continue
+            return version
+    pytest.skip(f"there is none of the Pythons {', '.join(_PYTHONS)} that {OPENVINO_WHEEL} has a wheel for")
 
 
 def is_alive(pid: int) -> bool:

@@ -13,7 +13,7 @@ import pytest
 WORK = """
 import sys
 from isorun_matrix import child
-from isorun.errors import BackendUnavailable, InvalidFeeds, UnsupportedModel
+from isorun.errors import BackendUnavailable, InvalidFeeds, UnsupportedModel, WorkerDied
 
 def work(job, folder):
     {body}
@@ -39,6 +39,8 @@ def run(folder: Path, body: str, parent: int | None = None) -> subprocess.Comple
         ),
         ("raise UnsupportedModel('lacks Gather')", {"status": "unsupported", "reason": "lacks Gather"}),
         ("raise InvalidFeeds('too long')", {"status": "error", "reason": "too long"}),
+        ("raise WorkerDied('killed', signal='SIGBUS', log='end')", {"status": "crashed", "reason": "killed"}),
+        ("raise WorkerDied('ended', exit_code=3)", {"status": "error", "reason": "ended"}),
     ],
 )
 def test_what_a_job_gives_or_raises_is_its_outcome(tmp_path: Path, body: str, outcome: dict[str, object]) -> None:

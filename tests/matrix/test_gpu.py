@@ -56,13 +56,14 @@ def test_a_gpu_is_described(nvml):
             "throttled_by": ["power cap"],
         }
     ]
-    assert gpu.process_mib() == 512
+    assert gpu.held_mib([os.getpid()]) == 512
+    assert gpu.held_mib([os.getpid(), 1, 2]) == 4608
     assert nvml.opened == [], "it is closed again"
 
 
 def test_a_process_without_memory_there_has_none(nvml):
     nvml.nvmlDeviceGetComputeRunningProcesses = lambda handle: []
-    assert gpu.process_mib() is None
+    assert gpu.held_mib([os.getpid()]) is None
 
 
 def test_without_a_driver_there_is_nothing_to_tell(nvml):
@@ -71,7 +72,7 @@ def test_without_a_driver_there_is_nothing_to_tell(nvml):
 
     nvml.nvmlInit = refuse
     assert gpu.describe() == []
-    assert gpu.process_mib() is None
+    assert gpu.held_mib([os.getpid()]) is None
 
 
 def test_without_pynvml_there_is_nothing_to_tell(monkeypatch):

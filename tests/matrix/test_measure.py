@@ -80,6 +80,24 @@ print(measure.peak_resident_mib() - before)
 """
 
 
+FAMILY = """
+import os, subprocess, sys
+from isorun_matrix import measure
+alone = measure.peak_resident_mib()
+assert measure.family() == [os.getpid()]
+say = "import sys; block = b'x' * (64 * 2**20); print('ready', flush=True); sys.stdin.read()"
+with subprocess.Popen([sys.executable, "-c", say], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+    child.stdout.readline()
+    assert measure.family() == [os.getpid(), child.pid]
+    print(measure.peak_resident_mib() - alone)
+"""
+
+
+def test_the_memory_of_a_worker_counts() -> None:
+    ran = subprocess.run([sys.executable, "-c", FAMILY], capture_output=True, text=True, check=True)
+    assert 64 <= float(ran.stdout) < 150
+
+
 def test_memory_is_that_of_this_process() -> None:
     ran = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True)
     taken, peak = map(float, ran.stdout.split())

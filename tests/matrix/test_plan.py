@@ -37,6 +37,19 @@ def test_models_are_lowered_once_for_each_set_of_dialects() -> None:
     assert len(dialects) == len(set(dialects)) == 3
 
 
+def test_a_backend_in_an_environment_is_another_cell_and_its_dialects_are_asked_there() -> None:
+    there = {"name": "ort-cpu", "environment": "light"}
+    made = plan(spec(backends=["ort-cpu", there, {"name": "elsewhere", "environment": "light"}]), [("odd",)])
+    cells = [(cell.label, cell.backend, cell.environment) for cell in made.cells[:3]]
+    assert cells == [
+        ("ort-cpu", "ort-cpu", None),
+        ("ort-cpu@light", "ort-cpu", "light"),
+        ("elsewhere@light", "elsewhere", "light"),
+    ]
+    assert made.preparations[0].dialects[-1] == ("odd",)
+    assert len(made.preparations[0].dialects) == 3
+
+
 def test_a_batch_of_one_has_no_row_to_mask() -> None:
     made = plan(spec(masks=["right", "masked-row"]))
     assert [each.masks for each in made.workloads[:2]] == [("right",), ("right", "masked-row")]
@@ -56,6 +69,7 @@ def test_a_key_changes_with_what_decides_the_result_and_nothing_else() -> None:
     assert key(cell, fingerprint="g") != known
     assert key(replace(cell, threads=1), fingerprint="f") != known
     assert key(replace(cell, options={"x": 1}), fingerprint="f") != known
+    assert key(replace(cell, environment="e"), fingerprint="f") != known
     assert key(replace(cell, tolerance=replace(cell.tolerance, rms=0.5)), fingerprint="f") != known
 
 

@@ -166,6 +166,26 @@ def test_markdown(document: dict[str, Any]) -> None:
     assert r"a \| b \* c \< d" in markdown.render(awkward)
 
 
+def test_every_report_says_what_ran_in_an_environment(document: dict[str, Any]) -> None:
+    document["cells"][0] |= {"environment": "ovn", "label": "slow@ovn"}
+    document["cells"][3] |= {"environment": "bad"}
+    document["environment"]["environments"] = {
+        "ovn": {"python": "3.11.7", "install": ["x"], "packages": {"x": "1", "numpy": "2"}},
+        "bad": {"failure": "no such package"},
+    }
+    console = Console(width=120, file=None, color_system=None)
+    with console.capture() as capture:
+        console.print(terminal.render(document))
+    said = "environment ovn: Python 3.11.7, a worker of slow@ovn; the way to it and back is in the latency"
+    assert said in capture.get()
+    text = markdown.render(document)
+    assert f"- {said}\n- packages in ovn: x 1, numpy 2\n" in text
+    assert "bad" not in text.partition("## Environment")[2]
+    page = html.render(document, RUN)
+    assert "<dt>environment</dt><dd>ovn</dd>" in page
+    assert "<dt>packages in ovn</dt><dd>x 1, numpy 2</dd>" in page
+
+
 def test_html_holds_all_that_it_needs(document: dict[str, Any]) -> None:
     page = html.render(document, RUN)
     own = page[: page.index("<script>")] + page[page.index("</head>") :]

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from isorun.environments import FOLDER_VARIABLE
 from isorun.errors import SpecError
 from isorun.parity import DEFAULT_TOLERANCES
 from isorun_matrix import specfile
@@ -112,8 +113,8 @@ def test_lengths(tmp_path: Path) -> None:
     [
         (
             "warmups: 3",
-            "line 4: warmups: there is no such key; did you mean 'warmup'? (known: backends, feeds, masks, models, "
-            "reference, repetitions, seconds, seed, shapes, time_limit, tolerances, warmup)",
+            "line 4: warmups: there is no such key; did you mean 'warmup'? (known: backends, environments, feeds, "
+            "masks, models, reference, repetitions, seconds, seed, shapes, time_limit, tolerances, warmup)",
         ),
         ("seconds: fast", "line 4: seconds: should be a valid number; 'fast' came"),
         ("seconds: .inf", "line 4: seconds: should be a finite number; inf came"),
@@ -149,7 +150,7 @@ def test_one_wrong_key(tmp_path: Path, change: str, problem: str) -> None:
         (
             "{name: openvino, precison: [fp32]}",
             "backends[0].precison: there is no such key; did you mean 'precisions'? "
-            "(known: label, name, options, precisions, threads)",
+            "(known: environment, label, name, options, precisions, threads)",
         ),
         (
             "openvno",
@@ -175,15 +176,22 @@ def test_one_wrong_key(tmp_path: Path, change: str, problem: str) -> None:
             "backends[0].precisions: ort-cpu does not compute in 'fp16': the CPU provider has no matrix products in "
             "it, and computes such a graph's in fp32, between casts",
         ),
+        (
+            "{name: ort-cpu, environment: ovn}",
+            "backends[0].environment: there is no environment 'ovn'; did you mean 'ovns'? (known: ovns). Declare it "
+            "under environments, with its install",
+        ),
         ("{name: ort-cpu, precisions: [fp32, fp32]}", "backends[0]: a precision is listed twice"),
         ("ort-cpu, ort-cpu", "two backends are called 'ort-cpu'; give one of them a label"),
         ("{label: x}", "backends[0].name: this key is required"),
         ("7", "backends[0]: should be a mapping of keys to values; 7 came"),
     ],
 )
-def test_a_wrong_backend(tmp_path: Path, entry: str, problem: str) -> None:
+def test_a_wrong_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entry: str, problem: str) -> None:
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "environments"))
     limits = "{max_rel: 0.1, rms: 0.1, cosine: 0.9}"
     tolerances = f"tolerances: {{bf61: {limits}}}" if "bf61" in entry else ""
+    tolerances += "environments: {ovns: {}}" if "ovn" in entry else ""
     (found,) = problems(tmp_path, SMALL.replace("[ort-cpu]", f"[{entry}]") + tolerances)
     assert found.partition(": ")[2] == problem
 
@@ -225,6 +233,41 @@ def test_a_wrong_backend(tmp_path: Path, entry: str, problem: str) -> None:
 def test_a_wrong_model(tmp_path: Path, model: str, problem: str) -> None:
     (found,) = problems(tmp_path, SMALL.replace("{preset: bert-3l}", model))
     assert found.partition(": ")[2].replace(str(tmp_path), "FOLDER") == problem.replace("FOLDER/", "")
+
+
+@pytest.mark.parametrize(
+    ("declared", "problem"),
+    [
+        (
+            "{python: 3.10}",
+            'environments.e.python: 3.1 is a number to YAML; put the version in quotes, such as "3.11"',
+        ),
+        (
+            "{install: [-e .]}",
+            "environments.e.install: '-e .' is nothing to install: give a requirement, such as 'onnxruntime>=1.24', or "
+            "a path",
+        ),
+        (
+            "{install: ['./none[all]']}",
+            "environments.e.install: './none[all]' is nothing to install: there is no FOLDER/none",
+        ),
+        (
+            "{instal: [x]}",
+            "environments.e.instal: there is no such key; did you mean 'install'? (known: install, python)",
+        ),
+    ],
+)
+def test_a_wrong_environment(tmp_path: Path, declared: str, problem: str) -> None:
+    (found,) = problems(tmp_path, f"{SMALL}environments: {{e: {declared}}}")
+    assert found.partition(": ")[2] == problem.replace("FOLDER/", "")
+
+
+def test_paths_of_an_environment_start_at_the_spec(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    text = "environments: {e: {python: bin/python, install: ['./mine[all]', onnxruntime, 'a @ https://b/c']}}"
+    declared = load(tmp_path, SMALL + text).environments["e"]
+    assert declared.python == f"{tmp_path}/bin/python"
+    assert declared.install == [f"{tmp_path}/mine[all]", "onnxruntime", "a @ https://b/c"]
 
 
 def test_all_problems_are_listed_at_once_each_with_its_line(tmp_path: Path) -> None:

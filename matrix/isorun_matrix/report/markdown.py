@@ -21,7 +21,7 @@ def render(document: Mapping[str, Any]) -> str:
     lines += [
         "## Environment",
         "",
-        *(f"- {name}: {value}" for name, value in view.environment(document["environment"])),
+        *(f"- {name}: {value}" for name, value in view.environment(document)),
     ]
     return "\n".join(lines) + "\n"
 

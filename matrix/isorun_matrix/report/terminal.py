@@ -60,5 +60,8 @@ def _explanations(document: Mapping[str, Any]) -> Iterator[Text]:
     said = [(f"{group.model}/{group.shape}", note) for group in view.groups(document) for note in view.notes(group)]
     for name, text in said:
         yield Text.assemble((name, "bold"), ": ", text)
-    if found or said:
+    there = list(view.isolated(document))
+    for name, text in there:
+        yield Text.assemble((name, "bold"), ": ", text)
+    if found or said or there:
         yield Text()

@@ -121,6 +121,8 @@ def notes(group: Group) -> list[str]:
 
 def facts(cell: Cell) -> Iterator[tuple[str, str]]:
     """What is known of how a cell ran, as names and values."""
+    if there := cell.get("environment"):  # a run from before there were any has none
+        yield "environment", there
     if cell["options"]:
         yield "options", ", ".join(f"{name} {value}" for name, value in cell["options"].items())
     if ran := cell["provenance"]:
@@ -140,8 +142,9 @@ def facts(cell: Cell) -> Iterator[tuple[str, str]]:
         yield "load average", f"{cell['load_average'][0]:.2f} when it started"
 
 
-def environment(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The environment as names and values."""
+def environment(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The environment of a run as names and values, and the isolated ones in it."""
+    found = document["environment"]
     cpu = found["cpu"]
     quota = "" if cpu["cgroup_quota"] is None else f", a quota of {cpu['cgroup_quota']:g}"
     yield "processor", f"{cpu['model']} ({cpu['architecture']})"
@@ -157,3 +160,19 @@ def environment(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "system", f"{found['os']}, kernel {found['kernel']}"
     yield "python", found["python"]
     yield "packages", ", ".join(f"{name} {version}" for name, version in found["packages"].items())
+    yield from isolated(document)
+    for name, about in found.get("environments", {}).items():
+        if "failure" not in about:
+            versions = ", ".join(f"{package} {version}" for package, version in about["packages"].items())
+            yield f"packages in {name}", versions
+
+
+def isolated(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The isolated environments, each with what runs there and what that means for its figures."""
+    for name, about in document["environment"].get("environments", {}).items():
+        labels = dict.fromkeys(cell["label"] for cell in document["cells"] if cell.get("environment") == name)
+        if "failure" not in about:  # else its cells say why
+            what = (
+                f"Python {about['python']}, a worker of {', '.join(labels)}; the way to it and back is in the latency"
+            )
+            yield f"environment {name}", what

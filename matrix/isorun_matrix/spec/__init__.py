@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from isorun.parity import DEFAULT_TOLERANCES, Tolerance
 from isorun.samples import MASKS
-from isorun_matrix.spec.backends import Entry
+from isorun_matrix.spec.backends import BackendName, Entry, Environment
 from isorun_matrix.spec.base import Count, Name, Strict
 from isorun_matrix.spec.models import Model
 from isorun_matrix.spec.shapes import Shape
@@ -34,7 +34,7 @@ class Limits(Strict):
 class Reference(Strict):
     """What every cell is compared with."""
 
-    backend: Name = "reference"
+    backend: BackendName = "reference"
     precision: str = "fp64"
     time_limit: float = Field(default=1800.0, gt=0, description="seconds for the outputs of one model and shape")
 
@@ -44,6 +44,9 @@ class Spec(Strict):
 
     models: dict[Name, Model] = Field(min_length=1)
     backends: list[Entry] = Field(min_length=1)
+    environments: dict[Name, Environment] = Field(
+        default_factory=dict, description="isolated environments that backends run in, made where they are missing"
+    )
     shapes: list[Shape] | None = Field(default=None, min_length=1, description="of models that have none of their own")
     masks: list[Literal[tuple(MASKS)]] = Field(  # type: ignore[valid-type]
         default=["right"], description="kinds of padding that parity is checked on beside the timed feeds"
@@ -84,6 +87,21 @@ class Spec(Strict):
     def time_of_a_cell(self) -> float | None:
         """Seconds of measured runs in a cell; ``None`` where ``repetitions`` counts them."""
         return None if self.repetitions is not None else self.seconds or DEFAULT_SECONDS
+
+    @property
+    def backends_here(self) -> list[str]:
+        """The names of the backends that run in this environment, the reference's first, each once."""
+        here = [entry.name for entry in self.backends if entry.environment is None]
+        return list(dict.fromkeys([self.reference.backend, *here]))
+
+    @property
+    def isolated(self) -> dict[str, list[str]]:
+        """The environments that backends run in, each with the names of those backends."""
+        found: dict[str, list[str]] = {}
+        for entry in self.backends:
+            if entry.environment is not None:
+                found.setdefault(entry.environment, []).append(entry.name)
+        return found
 
     def shapes_of(self, model: str) -> list[Shape]:
         """The shapes that a model runs at."""

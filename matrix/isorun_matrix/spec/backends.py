@@ -2,19 +2,53 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import Field, GetJsonSchemaHandler, model_validator
+from pydantic import Field, GetJsonSchemaHandler, ValidationInfo, field_validator, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from isorun_matrix.spec.base import Count, Name, Strict, or_string
+from isorun import environments
+from isorun.errors import IsorunError
+from isorun_matrix.spec.base import Count, Name, Strict, folder, located, or_string
+
+BackendName = Annotated[
+    str,
+    Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(:[A-Za-z0-9._-]+)?$", description="such as ort-cpu or ort-ep:NAME"),
+]
+
+
+class Environment(Strict):
+    """An isolated environment, which a run makes where it is missing. See ``docs/environments.md``."""
+
+    python: str | None = Field(
+        default=None, description="a version or an interpreter's path; the version that runs isorun, unless given"
+    )
+    install: list[str] = Field(default_factory=list, description="requirements or paths, as given to pip")
+
+    @field_validator("python", mode="before")
+    @classmethod
+    def _version_or_path(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, float):  # 3.10 would have become 3.1
+            raise ValueError(f'{value} is a number to YAML; put the version in quotes, such as "3.11"')  # noqa: TRY004
+        return str(located(value, info)) if isinstance(value, str) and "/" in value else value
+
+    @field_validator("install")
+    @classmethod
+    def _located(cls, value: list[str], info: ValidationInfo) -> list[str]:
+        try:
+            return [environments.requirement(each, folder(info)) for each in value]
+        except IsorunError as error:
+            raise ValueError(str(error)) from error
 
 
 class Entry(Strict):
     """A backend and what is asked of it. A name alone is short for that backend at fp32."""
 
-    name: Name
+    name: BackendName
+    environment: Name | None = Field(
+        default=None, description="the isolated environment that it runs in: one of the spec's, or one that was made"
+    )
     label: Name = Field(default="", description="what cells call it, where a backend is listed more than once")
     precisions: list[str] = Field(default=["fp32"], min_length=1)
     threads: Count | None = Field(
@@ -30,7 +64,8 @@ class Entry(Strict):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if not self.label:
-            object.__setattr__(self, "label", self.name)
+            label = self.name if self.environment is None else f"{self.name}@{self.environment}"
+            object.__setattr__(self, "label", label)
         if len(set(self.precisions)) < len(self.precisions):
             raise ValueError("a precision is listed twice")
         return self
