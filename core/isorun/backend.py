@@ -17,7 +17,7 @@ import numpy as np
 
 from isorun.device_arrays import DeviceArray
 from isorun.errors import BackendFailed, BackendUnavailable, InvalidFeeds, IsorunError
-from isorun.types import Availability, Capabilities, CompileConfig, Feeds, LoweredModel, RuntimeReport
+from isorun.types import Availability, Capabilities, CompileConfig, Feeds, Finding, LoweredModel, RuntimeReport
 
 
 class Executable(ABC):
@@ -121,22 +121,21 @@ class Backend(ABC):
         package, requirement = self.capabilities.package, self.capabilities.requirement
         if package is None:
             return Availability(ok=True)
-        spec = importlib.util.find_spec(package)
-        if spec is None:
+        if is_importable(package):
+            return Availability(ok=True)
+        if owners := package_owners(package):
             return Availability(
                 ok=False,
-                reason=f"the package {package!r} is not installed",
-                remedy=f"Install it: pip install '{requirement or package}'",
+                reason=f"the package {package!r} is hollow: {' and '.join(owners)} should bring it, and its modules "
+                "are gone, as when one of several distributions that own it is uninstalled",
+                remedy=f"Install it anew: pip uninstall -y {' '.join(owners)} "
+                f"&& pip install '{requirement or package}'",
             )
-        if spec.origin is None:
-            owners = " ".join(package_owners(package)) or requirement or package
-            return Availability(
-                ok=False,
-                reason=f"the package {package!r} is hollow: a folder without its modules, as is left when one of "
-                "several distributions that own it is uninstalled",
-                remedy=f"Install it anew: pip uninstall -y {owners} && pip install '{requirement or package}'",
-            )
-        return Availability(ok=True)
+        return Availability(
+            ok=False,
+            reason=f"the package {package!r} is not installed",
+            remedy=f"Install it: pip install '{requirement or package}'",
+        )
 
     def refuse_device_arrays(self, wish: str) -> None:
         """Refuse arrays on a device where the backend has none.
@@ -150,6 +149,15 @@ class Backend(ABC):
                 f"its feeds and outputs are in host memory, and {wish} asks for a GPU's",
                 "Leave that out, or take a backend for GPUs: ort-cuda, tensorrt, ort-tensorrt.",
             )
+
+    def diagnose(self) -> Sequence[Finding]:
+        """What is wrong with what is installed for this backend, for ``isorun doctor``.
+
+        Called where the package of the capabilities is there and imports, in a process of its own: a library may be
+        loaded here, and may crash. What is not installed is no finding. By default there is none: that the package
+        imports, and is whole and nobody else's, is looked at for every backend.
+        """
+        return ()
 
     def version(self) -> str | None:
         """The version of the runtime's package; ``None`` where it is not installed or the backend has none."""
@@ -191,6 +199,12 @@ def runtime_errors(doing: str, recognise: Callable[[Exception], IsorunError | No
         raise known or BackendFailed(f"{doing}: {error}") from error
 
 
+def is_importable(package: str) -> bool:
+    """Whether an import package is there with its modules: a folder without them imports, and has nothing in it."""
+    spec = importlib.util.find_spec(package)
+    return spec is not None and spec.origin is not None
+
+
 def package_owners(package: str) -> list[str]:
     """The distributions that provide an import package. Reads every installed one's list of files: some ms."""
     from importlib.metadata import packages_distributions
@@ -199,8 +213,10 @@ def package_owners(package: str) -> list[str]:
 
 
 def package_version(package: str) -> str | None:
-    """The version of the distribution that provides an import package; ``None`` where none says so."""
+    """The version of the distribution that provides an import package; ``None`` where none says so.
+
+    Of several distributions that overwrite one another, which is there is not known: ``1.24.1 or 1.31.1``.
+    """
     from importlib.metadata import version
 
-    owners = package_owners(package)
-    return version(owners[0]) if owners else None
+    return " or ".join(dict.fromkeys(map(version, package_owners(package)))) or None

@@ -135,17 +135,36 @@ class Cache:
                 f"Choose another with cache_dir= or ${ENVIRONMENT_VARIABLE}."
             ) from error
 
+    def damaged(self) -> dict[Path, str]:
+        """Entries that are not as they were made, each with what is wrong. Whoever wants one makes it anew."""
+        found = {}
+        for record in sorted(self.root.glob(f"*/[!.]*/{_RECORD}")):
+            try:
+                _read(record.parent)
+            except _NOT_AS_MADE as error:
+                found[record.parent] = f"{type(error).__name__}: {error}"
+        return found
+
     def _open(self, place: Path) -> Entry | None:
         try:
-            record = json.loads((place / _RECORD).read_text())
-            files, meta = record["files"], record["meta"]
-            if record["sha256"] != _sha256_of_record(files, meta):
-                return None
-            if all(_untouched(place / name, described) for name, described in files.items()):
-                return Entry(place, meta, found=True)
-        except (OSError, ValueError, KeyError, TypeError):
-            pass  # missing or damaged: the same to the caller, who makes it anew
-        return None
+            return _read(place)
+        except _NOT_AS_MADE:  # missing or damaged: the same to the caller, who makes it anew
+            return None
+
+
+_NOT_AS_MADE = (OSError, ValueError, KeyError, TypeError)
+
+
+def _read(place: Path) -> Entry:
+    """An entry, every file of it as it was made; one of :data:`_NOT_AS_MADE` where it is not."""
+    record = json.loads((place / _RECORD).read_text())
+    files, meta = record["files"], record["meta"]
+    if record["sha256"] != _sha256_of_record(files, meta):
+        raise ValueError(f"{_RECORD} is not as it was written")
+    for name, described in files.items():
+        if not _untouched(place / name, described):
+            raise ValueError(f"{name} is not as it was written")
+    return Entry(place, meta, found=True)
 
 
 def _user_folder() -> Path:

@@ -39,14 +39,15 @@ def entry_points() -> dict[str, str | list[str]]:
         remembered = json.loads(note.read_text())
         if isinstance(remembered, dict) and remembered:
             return remembered
-    found = _read()
+    found = read_entry_points()
     with contextlib.suppress(OSError):  # what cannot be remembered is read again, and nothing else is lost
         note.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(note, json.dumps(found).encode())
     return found
 
 
-def _read() -> dict[str, str | list[str]]:
+def read_entry_points() -> dict[str, str | list[str]]:
+    """What :func:`entry_points` remembers, read anew, and nothing remembered."""
     from stevedore.named import NamedExtensionManager
 
     found: dict[str, list[str]] = {}

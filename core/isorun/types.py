@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -110,6 +110,25 @@ class Availability:
     ok: bool
     reason: str = ""
     remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is wrong here, as ``isorun doctor`` lists it.
+
+    Attributes:
+        subject: what it is about: a package, a backend, an environment, a folder.
+        severity: ``"error"`` where something does not work, or not as it says; ``"warning"`` where it may not.
+        what: what was found.
+        why: where that comes from, and what follows.
+        command: what mends it, for a shell.
+    """
+
+    subject: str
+    severity: Literal["error", "warning"]
+    what: str
+    why: str
+    command: str
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from isorun import registry
+from isorun.cgroup import cpu_quota
 from isorun.errors import BackendUnavailable
 from isorun.hardware import cpu_flags, cpu_name
-from isorun.threads import cgroup_quota, usable_cores
+from isorun.threads import usable_cores
 from isorun_matrix import gpu
 
 _FLAGS = (
@@ -36,7 +37,7 @@ def collect(backends: Iterable[str]) -> dict[str, Any]:
             "architecture": platform.machine(),
             "cores": os.cpu_count(),
             "usable_cores": usable_cores(),
-            "cgroup_quota": cgroup_quota(),
+            "cgroup_quota": cpu_quota(),
             "flags": [flag for flag in _FLAGS if flag in flags],
             "governor": _GOVERNOR.read_text().strip() if _GOVERNOR.is_file() else None,
         },

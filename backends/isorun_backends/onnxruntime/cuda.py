@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from isorun.backend import Backend, runtime_errors
 from isorun.errors import BackendUnavailable, did_you_mean
-from isorun.types import Availability, Capabilities, CompileConfig, LoweredModel, RuntimeReport
+from isorun.types import Availability, Capabilities, CompileConfig, Finding, LoweredModel, RuntimeReport
 from isorun_backends.cuda_driver import driver
 from isorun_backends.onnxruntime import cuda_attention, cuda_libraries, cuda_placement
 from isorun_backends.onnxruntime.cuda_session import CudaExecutable, Device, Masks
@@ -57,6 +57,9 @@ class OrtCuda(Backend):
 
     def availability(self) -> Availability:
         return cuda_libraries.availability("cuda", super().availability())
+
+    def diagnose(self) -> list[Finding]:
+        return cuda_libraries.diagnose(self.name, "cuda")
 
     def compile(self, model: LoweredModel, config: CompileConfig) -> CudaExecutable:
         given = config.options

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from isorun.errors import BackendUnavailable
-from isorun.types import Availability
+from isorun.types import Availability, Finding
 from isorun_backends.cuda_driver import driver
 
 GPU_BUILD = "onnxruntime-gpu"
@@ -103,12 +103,7 @@ def not_loaded(name: str, provider: str, said: str) -> BackendUnavailable:
         return BackendUnavailable(name, "the active ONNX Runtime has gone", _INSTALL)
     trouble = driver().trouble
     remedy = _NO_GPU if trouble else ""
-    try:
-        ctypes.CDLL(str(found.folder / "libonnxruntime_providers_shared.so"), mode=ctypes.RTLD_GLOBAL)
-        ctypes.CDLL(str(found.folder / _library(provider)))
-    except OSError as error:
-        match = _MISSING.search(str(error))
-        missing = match[1] if match else str(error)
+    if missing := _missing(found, provider):
         reason = f"{_library(provider)} needs {missing}, which cannot be loaded"
         return BackendUnavailable(name, "; ".join(filter(None, (reason, trouble))), remedy or _remedy(missing, found))
     reason = f"ONNX Runtime did not take up its {provider} provider, although the library loads"
@@ -117,17 +112,55 @@ def not_loaded(name: str, provider: str, said: str) -> BackendUnavailable:
     )
 
 
+def diagnose(name: str, provider: str) -> list[Finding]:
+    """The library that is missing where a provider that is installed does not load. For a process of its own.
+
+    Args:
+        name: the backend's.
+        provider: ``cuda`` or ``tensorrt``.
+    """
+    found = build()
+    if found is None or not (found.folder / _library(provider)).is_file():
+        return []
+    preload()
+    missing = _missing(found, provider)
+    if missing is None:
+        return []
+    trouble = driver().trouble
+    why = f"ONNX Runtime says so in its log alone, and runs on the CPU{f'; besides, {trouble}' if trouble else ''}"
+    what = f"{_library(provider)} needs {missing}, which cannot be loaded"
+    command, _ = _install(missing, found)
+    return [Finding(f"the backend {name}", "warning" if trouble else "error", what, why, command)]
+
+
+def _missing(found: Build, provider: str) -> str | None:
+    """The library that a provider's library lacks, or what the linker says; ``None`` where it loads."""
+    try:
+        ctypes.CDLL(str(found.folder / "libonnxruntime_providers_shared.so"), mode=ctypes.RTLD_GLOBAL)
+        ctypes.CDLL(str(found.folder / _library(provider)))
+    except OSError as error:
+        match = _MISSING.search(str(error))
+        return match[1] if match else str(error)
+    return None
+
+
 def _library(provider: str) -> str:
     return f"libonnxruntime_providers_{provider}.so"
 
 
 def _remedy(missing: str, found: Build) -> str:
+    command, what = _install(missing, found)
+    return f"Install {what}: {command}"
+
+
+def _install(missing: str, found: Build) -> tuple[str, str]:
+    """The command that brings a library, and what it is in words."""
     if missing.startswith(("libnvinfer", "libnvonnxparser")):
         version = re.search(r"\.so\.(\d+)", missing)
         wanted = f"tensorrt-cu{found.cuda.partition('.')[0]}" + (f"=={version[1]}.*" if version else "")
-        return f"Install the TensorRT that this build of ONNX Runtime was made for: pip install '{wanted}'"
+        return f"pip install '{wanted}'", "the TensorRT that this build of ONNX Runtime was made for"
     extras = _EXTRAS.get(missing.partition(".")[0], "cuda,cudnn")
     return (
-        f"Install CUDA {found.cuda}'s libraries: pip install '{GPU_BUILD}[{extras}]', "
-        "or the system's own, where the linker finds them"
+        f"pip install '{GPU_BUILD}[{extras}]'",
+        f"CUDA {found.cuda}'s libraries, if the system has none where the linker finds them",
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from isorun.backend import Backend, package_owners, package_version
 from isorun.errors import BackendUnavailable, did_you_mean
-from isorun.types import Availability, Capabilities, CompileConfig, LoweredModel, RuntimeReport
+from isorun.types import Availability, Capabilities, CompileConfig, Finding, LoweredModel, RuntimeReport
 from isorun_backends.onnxruntime import placement, plugins, precision
 from isorun_backends.onnxruntime.session import OPTIONS, OrtExecutable, mapping, open_session, options, versions
 
@@ -49,6 +49,21 @@ class OrtEp(Backend):
         except BackendUnavailable as error:
             return Availability(ok=False, reason=error.reason, remedy=error.remedy)
         return Availability(ok=True)
+
+    def diagnose(self) -> list[Finding]:
+        """The package's library does not load, or it has no device here."""
+        package = self._package()
+        owners = package_owners(package)
+        try:
+            plugins.devices(self.name, package)
+        except BackendUnavailable as error:
+            subject, why = f"the backend {self.name}", "its library was loaded, and asked for its devices"
+            if error.__cause__ is not None:
+                together = " ".join(["onnxruntime", *owners])
+                return [Finding(subject, "error", error.reason, why, f"pip install --upgrade {together}")]
+            gone = f"pip uninstall -y {' '.join(owners)}   # or run it where its hardware is"
+            return [Finding(subject, "warning", error.reason, why, gone)]
+        return []
 
     def compile(self, model: LoweredModel, config: CompileConfig) -> OrtEpExecutable:
         found = list(plugins.devices(self.name, self._package()))

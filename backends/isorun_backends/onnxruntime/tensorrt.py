@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from isorun.backend import Backend, runtime_errors
 from isorun.cache import Cache
 from isorun.errors import BackendUnavailable
-from isorun.types import Availability, Capabilities, CompileConfig, Feeds, LoweredModel, RuntimeReport
+from isorun.types import Availability, Capabilities, CompileConfig, Feeds, Finding, LoweredModel, RuntimeReport
 from isorun_backends.cuda_driver import driver
 from isorun_backends.onnxruntime import cuda_libraries, cuda_placement
 from isorun_backends.onnxruntime.cuda import GPU_OPTIONS, gpu, text_options
@@ -62,11 +62,20 @@ class OrtTensorRT(Backend):
 
     def availability(self) -> Availability:
         here = cuda_libraries.availability("tensorrt", super().availability())
-        wanted, there = wanted_major(), installed()
-        if here.ok and wanted is not None and there is not None and there.partition(".")[0] != wanted:
-            reason = f"TensorRT {there} is installed, and this build of ONNX Runtime was made for TensorRT {wanted}"
-            return Availability(False, reason, f"In an environment of its own: pip install 'tensorrt=={wanted}.*'")
+        if here.ok and (mismatch := _mismatch()):
+            reason, command = mismatch
+            return Availability(False, reason, f"In an environment of its own: {command}")
         return here
+
+    def diagnose(self) -> list[Finding]:
+        if installed() is None:  # nobody asked for it
+            return []
+        if mismatch := _mismatch():
+            what, command = mismatch
+            why = "its provider looks for the library of that version by name, and does not load"
+            return [Finding(f"the backend {self.name}", "error", what, why, command)]
+        _preload()
+        return cuda_libraries.diagnose(self.name, "tensorrt")
 
     def compile(self, model: LoweredModel, config: CompileConfig) -> CudaExecutable:
         given = config.options
@@ -157,6 +166,15 @@ class OrtTensorRTExecutable(CudaExecutable):
     def form(self, feeds: Feeds) -> str:
         profiles.select([self._profile], sizes_of(self.info, feeds))
         return super().form(feeds)
+
+
+def _mismatch() -> tuple[str, str] | None:
+    """Where TensorRT and ONNX Runtime cannot go together: why, and the command that brings the version wanted."""
+    wanted, there = wanted_major(), installed()
+    if wanted is None or there is None or there.partition(".")[0] == wanted:
+        return None
+    reason = f"TensorRT {there} is installed, and this build of ONNX Runtime was made for TensorRT {wanted}"
+    return reason, f"pip install 'tensorrt=={wanted}.*'"
 
 
 def wanted_major() -> str | None:

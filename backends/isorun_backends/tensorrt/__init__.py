@@ -14,7 +14,7 @@ from typing import Any, cast
 from isorun.backend import Backend, runtime_errors
 from isorun.cache import Cache
 from isorun.errors import BackendFailed, BackendUnavailable, did_you_mean
-from isorun.types import Availability, Capabilities, CompileConfig, LoweredModel, RuntimeReport
+from isorun.types import Availability, Capabilities, CompileConfig, Finding, LoweredModel, RuntimeReport
 from isorun_backends.cuda_driver import driver
 from isorun_backends.tensorrt import builder, engines, memory, profiles
 from isorun_backends.tensorrt.api import Module
@@ -59,17 +59,29 @@ class TensorRT(Backend):
         here = super().availability()
         if not here.ok:
             return Availability(False, here.reason, f"Install it: {_INSTALL}")
+        if lacking := self._lacking():
+            reason, command = lacking
+            return Availability(False, reason, f"Install it: {command}")
+        if trouble := driver().trouble:
+            return Availability(False, trouble, "This backend needs an NVIDIA GPU and its driver.")
+        return Availability(True)
+
+    def diagnose(self) -> list[Finding]:
+        lacking = self._lacking()
+        if lacking is None:
+            return []
+        what, command = lacking
+        return [Finding(f"the backend {self.name}", "error", what, "TensorRT is installed, and not used", command)]
+
+    def _lacking(self) -> tuple[str, str] | None:
+        """What has to be installed beside TensorRT, or in its place, and the command for it."""
         version = self.version()
         numbers = tuple(int(part) for part in re.findall(r"\d+", version or "")[:2])
         if numbers and numbers < _OLDEST:
-            return Availability(False, f"TensorRT {version} is too old: its parser has no Attention", _INSTALL)
-        if trouble := driver().trouble:
-            return Availability(False, trouble, "This backend needs an NVIDIA GPU and its driver.")
+            return f"TensorRT {version} is too old: its parser has no Attention", "pip install 'tensorrt>=10.14'"
         if memory.available() is None:
-            return Availability(
-                False, "neither pycuda nor cuda-bindings is installed", "Install it: pip install pycuda"
-            )
-        return Availability(True)
+            return "neither pycuda nor cuda-bindings is installed", "pip install pycuda"
+        return None
 
     def compile(self, model: LoweredModel, config: CompileConfig) -> TensorRTExecutable:
         given = config.options

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 GROUP = "isorun.commands"
 _OWN = (
     *("backends", "fetch", "build", "fuse", "prune", "inspect", "run", "parity"),
-    *("conformance", "plugin", "cache", "env"),
+    *("conformance", "plugin", "doctor", "cache", "env"),
 )
 
 app = typer.Typer(

@@ -63,11 +63,16 @@ class Environment:
         Raises:
             EnvironmentBroken: with the commands that make it anew.
         """
-        if not os.access(self.python, os.X_OK):
-            target = self.python.resolve() if self.python.is_symlink() else self.python
+        if missing := self.missing():
             raise EnvironmentBroken(
-                f"The interpreter of the environment {self.name!r} is gone: there is no {target}. {self.remedy()}"
+                f"The interpreter of the environment {self.name!r} is gone: there is no {missing}. {self.remedy()}"
             )
+
+    def missing(self) -> Path | None:
+        """The interpreter's file, where that is gone."""
+        if os.access(self.python, os.X_OK):
+            return None
+        return self.python.resolve() if self.python.is_symlink() else self.python
 
     def require(self, python: str | None, install: Sequence[str]) -> None:
         """Refuse it unless it was made from what is given.
@@ -89,9 +94,13 @@ class Environment:
 
     def remedy(self) -> str:
         """The sentence that says how to make it anew."""
+        return f"Make it anew: {self.anew()}"
+
+    def anew(self) -> str:
+        """The commands that make it anew."""
         wanted = [f"--python {'.'.join(self.version.split('.')[:2])}"]
         wanted += [f"--install {shlex.quote(each)}" for each in self.install]
-        return f"Make it anew: isorun env remove {self.name} && isorun env create {self.name} {' '.join(wanted)}"
+        return f"isorun env remove {self.name} && isorun env create {self.name} {' '.join(wanted)}"
 
     def packages(self) -> dict[str, str]:
         """The versions of what is installed there, by name; isorun itself left out."""
@@ -106,16 +115,17 @@ class Environment:
         files = (Path(folder) / name for folder, _, names in os.walk(self.folder) for name in names)
         return sum(file.lstat().st_size for file in files)
 
-    def variables(self, cache_dir: str | os.PathLike[str] | None = None) -> dict[str, str]:
+    def variables(self, cache_dir: str | os.PathLike[str] | None = None, links: Path | None = None) -> dict[str, str]:
         """The environment variables of a process that runs there and imports the isorun that runs here.
 
         Args:
             cache_dir: the cache that it uses; ``None`` for this process's own.
+            links: where the links to this isorun are, or are made; ``None`` for the folder of all environments.
         """
         kept = {name: value for name, value in os.environ.items() if name not in _STRANGE}
         if cache_dir is not None:
             kept[CACHE_VARIABLE] = os.fspath(cache_dir)
-        return {**kept, "PYTHONPATH": str(source.links(root()))}
+        return {**kept, "PYTHONPATH": str(source.links(links or root()))}
 
 
 def root() -> Path:

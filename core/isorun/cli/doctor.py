@@ -1,0 +1,37 @@
+"""Look for what is broken here: packages, libraries, limits, the cache, environments."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from isorun.cli import CHECK_FAILED, console
+from isorun.types import Finding
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+@app.command()
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Look for what is broken here: packages, libraries, limits, the cache, environments.
+
+    Each finding has the command that mends it. Nothing is changed. The exit code is 1 where there is a finding.
+    """
+    from isorun.doctor import examine
+
+    with console.working("Looking at backends, packages and environments"):
+        found = examine()
+    if as_json:
+        console.json_out([asdict(each) for each in found])
+    elif found:
+        print("\n\n".join(map(_text, found)))
+    else:
+        print("Nothing was found")
+    if found:
+        raise typer.Exit(CHECK_FAILED)
+
+
+def _text(finding: Finding) -> str:
+    return f"{finding.severity}: {finding.subject}: {finding.what}\n  {finding.why}\n  {finding.command}"

@@ -1,0 +1,100 @@
+"""What the backends say to ``isorun doctor`` of libraries that do not load and versions that do not match.
+
+A package of the shape of onnxruntime-gpu takes the place of onnxruntime, with provider libraries of the C compiler's.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import sites
+from isorun.doctor import installation
+from isorun.types import Finding
+from isorun_backends import cuda_driver
+
+COMPILER = shutil.which(os.environ.get("CC", "cc"))
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no C compiler to make libraries with")
+
+RUNTIME = {
+    "onnxruntime/__init__.py": """
+__version__ = "9.9"
+def preload_dlls(): print("Failed to load the library that is not there")
+def register_execution_provider_library(name, path): raise RuntimeError(f"cannot load {path}")
+def get_ep_devices(): return []
+""",
+    "onnxruntime/capi/__init__.py": "",
+    "onnxruntime/capi/build_and_package_info.py": "package_name = 'onnxruntime-gpu'\ncuda_version = '13.0'\n",
+}
+PROVIDER = """
+def get_library_path(): return "/nowhere/libprovider.so"
+def get_ep_name(): return "Odd"
+"""
+
+
+def library(folder: Path, name: str, needs: str | None = None, text: str = "") -> bytes:
+    """A library that needs another, which is not there when it is loaded."""
+    folder.mkdir(exist_ok=True)
+    source = folder / "source.c"
+    source.write_text(f'const char *isorun_text_{len(text)} = "{text}";\n')
+    needed = []
+    if needs is not None:
+        subprocess.run([COMPILER, "-shared", f"-Wl,-soname,{needs}", "-o", folder / needs, source], check=True)
+        needed = ["-Wl,--no-as-needed", folder / needs]
+    subprocess.run([COMPILER, "-shared", "-fPIC", "-o", folder / name, source, *needed], check=True)
+    return (folder / name).read_bytes()
+
+
+@pytest.fixture
+def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Finding]]:
+    site = tmp_path / "site"
+    monkeypatch.setenv("PYTHONPATH", str(site))
+
+    def look(cuda_needs: str | None, tensorrt: str | None = None, provider: str | None = None) -> dict[str, Finding]:
+        binary = {
+            "shared": library(tmp_path / "made", "shared.so"),
+            "cuda": library(tmp_path / "made", "cuda.so", cuda_needs),
+            "tensorrt": library(tmp_path / "made", "tensorrt.so", text="libnvinfer.so.10"),
+        }
+        libraries = {f"onnxruntime/capi/libonnxruntime_providers_{name}.so": each for name, each in binary.items()}
+        # Of onnxruntime's own name, so that it stands before the one that the tests are installed with.
+        sites.install(site, "onnxruntime", "9.9", {**RUNTIME, **libraries})
+        if tensorrt is not None:
+            sites.install(site, "tensorrt", tensorrt, {})
+        if provider is not None:
+            sites.install(site, "onnxruntime-ep-odd", "1.0", {"onnxruntime_ep_odd/__init__.py": provider})
+        return {each.subject: each for each in installation.findings()}
+
+    return look
+
+
+def test_the_library_that_is_missing_is_named_with_the_command_that_brings_it(found):
+    finding = found("libcublasLt.so.13")["the backend ort-cuda"]
+    assert finding.what == "libonnxruntime_providers_cuda.so needs libcublasLt.so.13, which cannot be loaded"
+    assert finding.command == "pip install 'onnxruntime-gpu[cuda,cudnn]'"
+    trouble = cuda_driver.driver().trouble  # where there is no GPU, it would do no good
+    assert finding.severity == ("warning" if trouble else "error")
+    assert trouble in finding.why
+
+
+def test_versions_that_cannot_match(found):
+    subjects = found(None, tensorrt="11.4.0", provider=PROVIDER)
+    finding = subjects.pop("the backend ort-tensorrt")
+    assert finding.what == "TensorRT 11.4.0 is installed, and this build of ONNX Runtime was made for TensorRT 10"
+    assert finding.command == "pip install 'tensorrt==10.*'"
+    finding = subjects.pop("the backend ort-ep:odd")
+    assert finding.what.startswith("onnxruntime_ep_odd 1.0 does not load into ONNX Runtime 9.9")
+    assert finding.command == "pip install --upgrade onnxruntime onnxruntime-ep-odd"
+    assert subjects == {}
+
+
+def test_a_plugin_without_a_device_here(found):
+    loads = "import onnxruntime\nonnxruntime.register_execution_provider_library = lambda *_: None\n" + PROVIDER
+    finding = found(None, tensorrt="10.16.0", provider=loads).pop("the backend ort-ep:odd")
+    assert (finding.severity, "offers no device on this machine" in finding.what) == ("warning", True)
+    assert finding.command.startswith("pip uninstall -y onnxruntime-ep-odd")

@@ -1,0 +1,68 @@
+"""Environments that are broken, each in its way."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import isolation
+import sites
+from isorun import environments
+from isorun.doctor import isolated
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(environments.FOLDER_VARIABLE, str(tmp_path / "environments"))
+    return tmp_path / "environments"
+
+
+def make(root: Path, name: str, interpreter: str | None = None) -> None:
+    (root / name / "bin").mkdir(parents=True)
+    (root / name / "environment.json").write_text(json.dumps({"python": "3.11.7", "install": ["light>=1"]}))
+    if interpreter is not None:
+        (root / name / "bin" / "python").write_text(interpreter)
+        (root / name / "bin" / "python").chmod(0o755)
+
+
+AGAIN = "isorun env remove e && isorun env create e --python 3.11 --install 'light>=1'"
+
+
+def test_none_there(root):
+    assert list(isolated.findings()) == []
+
+
+def test_an_interpreter_that_is_gone(root):
+    make(root, "e")
+    (root / "e" / "bin" / "python").symlink_to("/nowhere/python3.11")
+    (finding,) = isolated.findings()
+    assert (finding.subject, finding.severity) == ("the environment e", "error")
+    assert finding.what == "its interpreter is gone: there is no /nowhere/python3.11"
+    assert finding.command == AGAIN
+
+
+def test_an_interpreter_that_does_not_run(root):
+    make(root, "e", "#!/bin/sh\necho 'libpython3.11.so: not there' >&2\nexit 127\n")
+    (finding,) = isolated.findings()
+    assert finding.subject == "the environment e, its interpreter"
+    assert finding.what == "starting ends the process with exit code 127"
+    assert (finding.why, finding.command) == ("libpython3.11.so: not there", AGAIN)
+
+
+def test_a_record_that_cannot_be_read(root):
+    make(root, "e", "")
+    (root / "e" / "environment.json").write_text("{")
+    (finding,) = isolated.findings()
+    assert finding.what == "its record cannot be read"
+    assert finding.command == "isorun env remove e"
+
+
+def test_what_is_installed_there_is_looked_at_there(root, tmp_path):
+    sites.install(tmp_path / "site", "boom-dist", "1.0", {"boom.py": "import gone"}, {"boom": "boom:Boom"})
+    name = isolation.own_environment(root, "own", tmp_path / "site")
+    before = sorted(root.rglob("*"))
+    (finding,) = isolated.findings()
+    assert finding.subject == f"the environment {name}, the backend boom"
+    assert sorted(root.rglob("*")) == before  # not even links to this isorun

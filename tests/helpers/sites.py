@@ -1,0 +1,44 @@
+"""Folders of packages as an installer leaves them: files, and a distribution's metadata with a RECORD of them."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def install(
+    site: Path, name: str, version: str, files: Mapping[str, bytes | str], backends: Mapping[str, str] | None = None
+) -> None:
+    """Put files there, over those that are there, as pip does with a wheel.
+
+    Args:
+        backends: entry points of the group ``isorun.backends``.
+    """
+    lines = []
+    for path, content in files.items():
+        raw = content.encode() if isinstance(content, str) else content
+        (site / path).parent.mkdir(parents=True, exist_ok=True)
+        (site / path).write_bytes(raw)
+        digest = base64.urlsafe_b64encode(hashlib.sha256(raw).digest()).rstrip(b"=").decode()
+        lines.append(f"{path},sha256={digest},{len(raw)}")
+    information = _information(site, name, version)
+    information.mkdir(parents=True)
+    (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (information / "RECORD").write_text("\n".join([*lines, f"{information.name}/METADATA,,", ""]))
+    points = [f"{key} = {value}" for key, value in (backends or {}).items()]
+    (information / "entry_points.txt").write_text("\n".join(["[isorun.backends]", *points, ""]))
+
+
+def uninstall(site: Path, name: str, version: str) -> None:
+    """Remove what its RECORD lists, whosever it is by now, as pip does."""
+    information = _information(site, name, version)
+    for line in (information / "RECORD").read_text().splitlines():
+        (site / line.partition(",")[0]).unlink(missing_ok=True)
+    shutil.rmtree(information)
+
+
+def _information(site: Path, name: str, version: str) -> Path:
+    return site / f"{name.replace('-', '_')}-{version}.dist-info"
