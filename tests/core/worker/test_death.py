@@ -11,8 +11,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -218,43 +217,7 @@ def test_closing_waits_for_nobody_for_ever(odd, monkeypatch):
     assert not is_alive(worker)
 
 
-# An interrupt that comes late would end the process of a parallel run that runs other tests as well.
-by_itself = pytest.mark.skipif("PYTEST_XDIST_WORKER" in os.environ, reason="Ctrl-C is tried where pytest runs alone")
-
-
-@contextmanager
-def interrupted_after(seconds: float) -> Iterator[None]:
-    """Ctrl-C in this thread, which is the main one."""
-    timer = threading.Timer(seconds, signal.pthread_kill, [threading.get_ident(), signal.SIGINT])
-    try:
-        timer.start()
-        yield
-    finally:
-        timer.join()
-
-
-@by_itself
-def test_ctrl_c_during_a_run(odd):
-    session = odd("sleep")
-    run(session)
-    worker = pid(session)
-    with pytest.raises(KeyboardInterrupt), interrupted_after(1.0):
-        run(session, BAD)
-    np.testing.assert_array_equal(run(session), WELL)
-    assert pid(session) == worker
-    session.close()
-    assert not is_alive(worker)
-
-
-@by_itself
-def test_ctrl_c_while_it_compiles(odd):
-    before = children()
-    with pytest.raises(KeyboardInterrupt), interrupted_after(1.0):
-        odd("sleep", "compile")
-    assert children() == before
-
-
-def test_ctrl_c_while_it_is_asked(odd):
+def test_an_answer_that_was_not_waited_for(odd):
     session = odd()
     connection = session._resolved.worker.connection()
     connection._main.sound = False  # as an answer that was not waited for leaves it
