@@ -197,7 +197,7 @@ class OpenVINOExecutable(Executable):
             for name, array in outputs.items():
                 if array is not None:
                     request.set_output_tensor(self._outputs[name], self._tensor(array, shared_memory=True))
-        return _OpenVINOBinding(self, request, feeds, outputs)
+        return _OpenVINOBinding(self._name, self, request, feeds, outputs)
 
     def close(self) -> None:
         self._idle.clear()
@@ -209,19 +209,21 @@ class _OpenVINOBinding(Binding):
 
     def __init__(
         self,
+        name: str,
         executable: OpenVINOExecutable,
         request: openvino.InferRequest,
         feeds: Feeds,
         outputs: Mapping[str, np.ndarray | None],
     ) -> None:
         super().__init__(executable, feeds, outputs)
+        self._name = name
         self._openvino = executable
         self._request = request
         self._given = [(name, executable.index(name), array) for name, array in outputs.items() if array is not None]
         self._new = {name: executable.result(name) for name, array in outputs.items() if array is None}
 
     def run(self) -> list[Any]:
-        with runtime_errors("openvino failed while running"):
+        with runtime_errors(f"{self._name} failed while running"):
             made = {name: result.give(self._request) for name, result in self._new.items()}
             self._openvino.infer(self._request)
             # Where the memory does not fit, OpenVINO takes other memory and says nothing.

@@ -73,6 +73,10 @@ class IOBinding:
         self._bound: Binding | None = None
         self._results: list[Any] = []
 
+    def is_for(self, executable: Executable) -> bool:
+        """Whether it runs that executable."""
+        return self._executable is executable
+
     def bind_cpu_input(self, name: str, arr_on_cpu: np.ndarray) -> None:
         """Bind an array to an input."""
         self._inputs[name] = arr_on_cpu

@@ -266,9 +266,17 @@ class Session:
         return IOBinding(self._executable, self._checker, refuse, self._check_open, self._turns)
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: None = None) -> None:
-        """Run once on bound arrays; the results are the binding's."""
+        """Run once on bound arrays; the results are the binding's.
+
+        Raises:
+            InvalidFeeds: the binding is another session's, whose model its arrays are for, or none of isorun's.
+        """
         if self._closed or run_options is not None:
             self._refuse(run_options)
+        if not (isinstance(iobinding, IOBinding) and iobinding.is_for(self._executable)):
+            kind = type(iobinding).__name__
+            what = "another session's" if isinstance(iobinding, IOBinding) else f"of the type {kind}"
+            raise InvalidFeeds(f"The binding is {what}. Bind the arrays to one of this session's: session.io_binding()")
         iobinding.run()
 
     def get_inputs(self) -> list[TensorSpec]:

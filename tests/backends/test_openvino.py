@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import openvino
 import pytest
 
 import isorun
 import numpy_bert
 import tiny
+from isorun import model as models
+from isorun.cache import Cache
+from isorun.errors import BackendFailed
+from isorun.types import CompileConfig
+from isorun_backends.openvino import OpenVINO
+from onnx_text import graph
 
 HAS_BF16 = "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 
@@ -61,3 +68,16 @@ def test_no_feed_is_copied(bert):
             tracemalloc.stop()
     assert np.isfinite(result).all()
     assert peak < array.nbytes
+
+
+def test_failures_have_the_name_that_the_backend_was_asked_for_by(tmp_path):
+    cache = Cache(tmp_path)
+    onnx.save(graph("g (float[N] x, float[M] y) => (float[K] z) { z = Add (x, y) }"), tmp_path / "add.onnx")
+    lowered = models.lower(models.open_model(tmp_path / "add.onnx", cache), ("primitive",), cache)
+    executable = OpenVINO("renamed").compile(lowered, CompileConfig())
+    feeds = {"x": np.ones(2, np.float32), "y": np.ones(3, np.float32)}
+    with pytest.raises(BackendFailed, match=r"^renamed failed while running"):
+        executable.run(None, feeds)
+    binding = executable.bind(feeds, {"z": None})
+    with pytest.raises(BackendFailed, match=r"^renamed failed while running"):
+        binding.run()

@@ -155,6 +155,18 @@ def test_a_token_that_is_put_outside_the_vocabulary_later_is_seen(session):
     session.run_with_iobinding(binding)
 
 
+def test_a_binding_of_another_session_is_refused(session, bert):
+    binding = bound(session, tiny.feeds(), "last_hidden_state")
+    with isorun.Session(bert, backend="reference") as other:
+        with pytest.raises(InvalidFeeds, match=r"binding is another session's.*session\.io_binding\(\)"):
+            other.run_with_iobinding(binding)
+        assert binding.get_outputs() == []  # nor did it run where it was made
+        foreign = object()
+        with pytest.raises(InvalidFeeds, match="The binding is of the type object"):
+            other.run_with_iobinding(foreign)
+    session.run_with_iobinding(binding)
+
+
 @pytest.mark.parametrize(
     ("shape", "dtype"),
     [
