@@ -1,0 +1,1 @@
+"""DeepSparse as an isorun backend: see :mod:`isorun_deepsparse.backend`."""

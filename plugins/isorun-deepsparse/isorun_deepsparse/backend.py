@@ -1,0 +1,152 @@
+"""The backend ``deepsparse``: Neural Magic's engine for CPUs, which leaves out products with weights that are zero."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from isorun.backend import Backend, Executable, package_version, runtime_errors
+from isorun.errors import InvalidFeeds, UnsupportedModel
+from isorun.hardware import cpu_flags, cpu_name
+from isorun.types import Availability, Capabilities, CompileConfig, Feeds, LoweredModel, RuntimeReport
+from isorun_deepsparse import dimensions, engine
+from isorun_deepsparse.prepare import private_copy
+
+_REMEDY = (
+    "Install it in an environment of its own, with Python 3.11: "
+    "isorun env create deepsparse --python 3.11 --install isorun-deepsparse"
+)
+_UNKNOWN_OPERATOR = r"(\S+?)\(-?\d+\) is not a registered function/op|No Op registered for (\S+)"
+_NUMBER = re.compile(r"(-[\d.]+%)?[_ ]\d+$")  # of a layer's name: its place, and its share of zeros
+_OTHER = "Naive Subgraph"  # what is left to the ONNX Runtime that DeepSparse holds
+
+
+class DeepSparse(Backend):
+    """DeepSparse in fp32, for one shape at a time."""
+
+    capabilities = Capabilities(
+        dialects=("primitive",),
+        refused={
+            "int8": "it computes isorun's int8, products of dequantized integers, in fp32. A model that came in "
+            "operators of integers, as SparseML writes it, runs as it came",
+            "bf16": "it has no such setting",
+            "fp16": "it has no such setting",
+        },
+        options={
+            dimensions.OPTION: "the sizes of the model's symbolic dimensions, such as {batch: 1, sequence: 128}: an "
+            "engine is built for one shape"
+        },
+        sets_threads=True,
+        package="deepsparse",
+        requirement="deepsparse==1.8.0",
+        reports=("placement",),
+    )
+
+    def availability(self) -> Availability:
+        here = super().availability()
+        if not here.ok:
+            return Availability(False, here.reason, _REMEDY)
+        if (flags := cpu_flags()) and not flags & {"avx2", "asimd"}:
+            return Availability(False, "this processor has neither AVX2 nor Advanced SIMD", "Take another backend, such as ort-cpu.")
+        return here
+
+    def compile(self, model: LoweredModel, config: CompileConfig) -> DeepSparseExecutable:
+        sizes = dimensions.sizes(self.name, model.info, config.options.get(dimensions.OPTION))
+        assert config.threads is not None
+        return DeepSparseExecutable(self.name, model, sizes, config.threads)
+
+
+class DeepSparseExecutable(Executable):
+    """An engine.
+
+    Args:
+        name: the backend's.
+        model: what it runs.
+        sizes: of the model's symbolic dimensions.
+        threads: how many a run uses.
+    """
+
+    def __init__(self, name: str, model: LoweredModel, sizes: Mapping[str, int], threads: int) -> None:
+        self._name, self._model, self._sizes, self._threads = name, model, sizes, threads
+        with runtime_errors(f"{name} cannot load {model.path}", self._recognise), private_copy(model.path, sizes) as path:
+            self._engine = engine.compile_model(path, threads)
+            self._supported = self._engine.fraction_of_supported_ops
+            self._inputs = dict(zip(self._engine.input_names, self._engine.input_shapes, strict=True))
+            self._outputs = {each: index for index, each in enumerate(self._engine.output_names)}
+
+    def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
+        given = [self._input(name, shape, feeds[name]) for name, shape in self._inputs.items()]
+        if len(feeds) > len(given):
+            fixed = sorted(feeds.keys() - self._inputs.keys())
+            raise InvalidFeeds(f"{self._name} keeps the value that the model itself has for {fixed[0]!r}: leave it out")
+        with runtime_errors(f"{self._name} failed while running"):
+            results = self._engine.run(given, val_inp=False)
+        names = [spec.name for spec in self._model.info.outputs] if output_names is None else output_names
+        return [results[self._outputs[name]] for name in names]
+
+    def _input(self, name: str, shape: tuple[int, ...], array: Any) -> np.ndarray:
+        if array.shape != tuple(shape):
+            raise InvalidFeeds(
+                f"Input {name!r} is {array.shape}; the engine was built for {tuple(shape)}. Open another session for "
+                f"another shape: options={{'{dimensions.OPTION}': ...}}"
+            )
+        return np.require(array, requirements=["C", "A"])
+
+    def report(self) -> RuntimeReport:
+        """What an analysis shows of the same model, compiled once more."""
+        zeros = [
+            np.zeros(shape, spec.dtype)
+            for name, shape in self._inputs.items()
+            for spec in self._model.info.inputs
+            if spec.name == name
+        ]
+        with runtime_errors(f"{self._name} does not say what it runs"), private_copy(self._model.path, self._sizes) as path:
+            layers = engine.layers(path, self._threads, zeros)
+        return RuntimeReport(
+            device=cpu_name(),
+            precision="fp32",
+            operators=operators(layers),
+            versions={"deepsparse": package_version("deepsparse") or "unknown"},
+            details={"supported_operators": self._supported, "sparse_layers": sparse_layers(layers)},
+        )
+
+    def _recognise(self, error: Exception) -> UnsupportedModel | None:
+        found = re.search(_UNKNOWN_OPERATOR, str(error))
+        if found is None:
+            return None
+        missing = (found[1] or found[2]).rpartition(":")[2]
+        return UnsupportedModel(f"{self._name} lacks an operator of {self._model.path}: {missing}", [missing])
+
+    def close(self) -> None:
+        del self._engine
+
+
+def operators(layers: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
+    """Kinds of layers and their numbers, by who runs them.
+
+    Args:
+        layers: as DeepSparse describes them.
+    """
+    places: dict[str, Counter[str]] = {}
+    for layer in layers:
+        kind = _NUMBER.sub("", layer["name"])
+        place = "ONNX Runtime, inside DeepSparse" if kind == _OTHER else "DeepSparse"
+        places.setdefault(place, Counter())[kind] += 1
+    return {place: dict(counts.most_common()) for place, counts in places.items()}
+
+
+def sparse_layers(layers: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """The layers whose zeros the engine makes use of, each with the share that are zero.
+
+    Args:
+        layers: as DeepSparse describes them.
+    """
+    return {
+        layer["canonical_name"]: round(float(layer["kernel_sparsity"]), 4)
+        for layer in layers
+        if layer["name"].startswith("ks_")  # kernel sparsity: the kernels that skip zeros are called so
+    }
