@@ -51,7 +51,9 @@ class DeepSparse(Backend):
         if not here.ok:
             return Availability(False, here.reason, _REMEDY)
         if (flags := cpu_flags()) and not flags & {"avx2", "asimd"}:
-            return Availability(False, "this processor has neither AVX2 nor Advanced SIMD", "Take another backend, such as ort-cpu.")
+            return Availability(
+                False, "this processor has neither AVX2 nor Advanced SIMD", "Take another backend, such as ort-cpu."
+            )
         return here
 
     def compile(self, model: LoweredModel, config: CompileConfig) -> DeepSparseExecutable:
@@ -72,7 +74,10 @@ class DeepSparseExecutable(Executable):
 
     def __init__(self, name: str, model: LoweredModel, sizes: Mapping[str, int], threads: int) -> None:
         self._name, self._model, self._sizes, self._threads = name, model, sizes, threads
-        with runtime_errors(f"{name} cannot load {model.path}", self._recognise), private_copy(model.path, sizes) as path:
+        with (
+            runtime_errors(f"{name} cannot load {model.path}", self._recognise),
+            private_copy(model.path, sizes) as path,
+        ):
             self._engine = engine.compile_model(path, threads)
             self._supported = self._engine.fraction_of_supported_ops
             self._inputs = dict(zip(self._engine.input_names, self._engine.input_shapes, strict=True))
@@ -104,7 +109,10 @@ class DeepSparseExecutable(Executable):
             for spec in self._model.info.inputs
             if spec.name == name
         ]
-        with runtime_errors(f"{self._name} does not say what it runs"), private_copy(self._model.path, self._sizes) as path:
+        with (
+            runtime_errors(f"{self._name} does not say what it runs"),
+            private_copy(self._model.path, self._sizes) as path,
+        ):
             layers = engine.layers(path, self._threads, zeros)
         return RuntimeReport(
             device=cpu_name(),
@@ -140,7 +148,9 @@ def operators(layers: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
 
 
 def sparse_layers(layers: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """The layers whose zeros the engine makes use of, each with the share that are zero.
+    """The layers that are known to leave out products with zeros, each with the share that are zero.
+
+    Of layers that are fused with others into one (a ``pyramid``) DeepSparse does not tell.
 
     Args:
         layers: as DeepSparse describes them.

@@ -1,11 +1,12 @@
 """DeepSparse's own classes, entered so that nothing beside the engine changes.
 
-As it is, importing DeepSparse tells its maker so over the network, from a thread, and so does every engine; and an engine
-that is to take a model's shapes as they are is asked for by way of an environment variable.
+Left to itself, DeepSparse tells its maker over the network that it was imported, and of every engine. An engine that is
+to take a model's shapes as they are is asked for by way of an environment variable.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import threading
 from collections.abc import Iterator, Mapping
@@ -37,8 +38,7 @@ def _variables(wanted: Mapping[str, str]) -> Iterator[None]:
 def module() -> ModuleType:
     """DeepSparse's engines, without the reports to its maker."""
     with _variables(_NO_REPORTS):
-        import deepsparse.engine
-    return deepsparse.engine
+        return importlib.import_module("deepsparse.engine")
 
 
 def compile_model(path: Path, threads: int) -> Any:

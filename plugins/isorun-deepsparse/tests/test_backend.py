@@ -1,0 +1,150 @@
+"""What sets the backend apart; isorun's own checks are in test_conformance.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import isorun
+from isorun.errors import BackendUnavailable, InvalidFeeds, UnsupportedModel
+from isorun.graph import encoder, files
+from isorun.graph.prune import prune
+from isorun.testing.feeds import MASKS
+from isorun_deepsparse.backend import DeepSparse, operators, sparse_layers
+
+SIZES = {"vocab_size": 99, "max_position_embeddings": 128, "hidden_size": 256, "intermediate_size": 1024}
+SHAPE = {"batch": 2, "sequence": 64}
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+UNKNOWN = """<ir_version: 8, opset_import: ["" : 17, "nowhere" : 1]>
+g (float[4] x) => (float[4] y) { y = nowhere.Frobnicate (x) }"""
+
+
+class Weights:
+    """Random ones."""
+
+    def check(self, name: str, shape: tuple[int, ...]) -> None:
+        """There is a tensor for every name and shape."""
+
+    def read(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
+        random = np.random.default_rng(sum(name.encode()))
+        return (random.standard_normal(shape) * 0.05 + name.endswith("LayerNorm.weight")).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Callable[[float], Path]:
+    """A BERT of one layer and symbolic shapes, by the share of its weights that is zero."""
+    folder = tmp_path_factory.mktemp("models")
+
+    def write(sparsity: float) -> Path:
+        path = folder / f"{sparsity}.onnx"
+        if not path.is_file():
+            config = encoder.EncoderConfig(num_hidden_layers=1, num_attention_heads=4, **SIZES)
+            model = encoder.encoder(config, Weights(), "one-layer")
+            if sparsity:
+                prune(model, sparsity)
+            files.write(model, path, beside_above=files.SINGLE_FILE_LIMIT)
+        return path
+
+    return write
+
+
+@pytest.fixture(scope="module")
+def opened(
+    bert: Callable[[float], Path], environment: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[float], isorun.Session]]:
+    """Sessions, by the share of zeros."""
+    cache, sessions = tmp_path_factory.mktemp("cache"), {}
+
+    def open_once(sparsity: float) -> isorun.Session:
+        if sparsity not in sessions:
+            sessions[sparsity] = isorun.Session(
+                bert(sparsity),
+                "deepsparse",
+                environment=environment,
+                threads=1,
+                options={"dimensions": SHAPE},
+                cache_dir=cache,
+            )
+        return sessions[sparsity]
+
+    yield open_once
+    for session in sessions.values():
+        session.close()
+
+
+def feeds(mask: str = "right", seed: int = 0) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(seed)
+    shape = tuple(SHAPE.values())
+    ids, types = random.integers(0, 99, shape), random.integers(0, 2, shape)
+    return dict(zip(INPUTS, (ids, MASKS[mask](*shape, random).astype(np.int64), types), strict=True))
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("sparsity", [0, 0.9])
+def test_a_symbolic_model_at_the_sizes_that_are_given(
+    opened: Callable[[float], isorun.Session], bert: Callable[[float], Path], sparsity: float, mask: str, tmp_path: Path
+) -> None:
+    given = feeds(mask)
+    with isorun.Session(bert(sparsity), "reference", padding="keep", cache_dir=tmp_path) as reference:
+        expected = reference.run(None, given)
+    for one, other in zip(opened(sparsity).run(None, given), expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=2e-5)
+
+
+def test_provenance_shows_the_zeros_that_are_made_use_of(opened: Callable[[float], isorun.Session]) -> None:
+    dense, sparse = (opened(each).provenance for each in (0, 0.9))
+    assert dense.details["sparse_layers"] == {}
+    shares = sparse.details["sparse_layers"]
+    assert "layer.0.intermediate:0" in shares
+    assert list(shares.values()) == pytest.approx([0.9] * len(shares), abs=0.01)
+    for provenance in (dense, sparse):
+        assert provenance.details["supported_operators"] == 1.0
+        assert sum(provenance.operators["DeepSparse"].values()) > 10
+        assert (provenance.precision, provenance.threads) == ("fp32", 1)
+        assert provenance.versions["deepsparse"] == "1.8.0"
+
+
+def test_feeds_of_another_shape_are_refused(opened: Callable[[float], isorun.Session]) -> None:
+    session = opened(0)
+    other = {name: np.ones((2, 63), np.int64) for name in INPUTS}
+    with pytest.raises(InvalidFeeds, match=r"'input_ids' is \(2, 63\); the engine was built for \(2, 64\)"):
+        session.run(None, other)
+    session.run(None, feeds())
+
+
+@pytest.mark.parametrize("precision", ["int8", "bf16"])
+def test_a_precision_that_it_does_not_compute_in(
+    bert: Callable[[float], Path], environment: str, precision: str, tmp_path: Path
+) -> None:
+    with pytest.raises(BackendUnavailable, match=f"does not compute in '{precision}': it"):
+        isorun.Session(bert(0), "deepsparse", environment=environment, precision=precision, cache_dir=tmp_path)
+
+
+def test_an_operator_that_it_lacks_is_named(environment: str, tmp_path: Path) -> None:
+    content = onnx.parser.parse_model(UNKNOWN).SerializeToString()
+    with pytest.raises(UnsupportedModel, match=r"lacks an operator.*Frobnicate") as refusal:
+        isorun.Session(content, "deepsparse", environment=environment, cache_dir=tmp_path)
+    assert refusal.value.operators == ("Frobnicate",)
+
+
+@pytest.mark.skipif(find_spec("deepsparse") is not None, reason="it is installed here")
+def test_where_it_is_missing_it_says_how_to_get_it() -> None:
+    here = DeepSparse("deepsparse").availability()
+    assert not here.ok
+    assert "isorun env create deepsparse --python 3.11 --install isorun-deepsparse" in here.remedy
+
+
+def test_layers_are_counted_by_who_runs_them() -> None:
+    names = ["Naive Subgraph 0", "gemm_3", "ks_gemm_hyb-89.8%_15", "ks_gemm_hyb-90.1%_16", "pyramid_12"]
+    names += ["elementwise_plus_2_6", "Naive Subgraph 1"]
+    layers = [{"name": name, "canonical_name": f"of {name}", "kernel_sparsity": 0.5} for name in names]
+    assert operators(layers) == {
+        "ONNX Runtime, inside DeepSparse": {"Naive Subgraph": 2},
+        "DeepSparse": {"ks_gemm_hyb": 2, "gemm": 1, "pyramid": 1, "elementwise_plus_2": 1},
+    }
+    assert sparse_layers(layers) == {"of ks_gemm_hyb-89.8%_15": 0.5, "of ks_gemm_hyb-90.1%_16": 0.5}

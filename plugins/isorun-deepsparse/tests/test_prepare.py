@@ -1,0 +1,79 @@
+"""The private copy: fixed shapes, constants folded, the same answers, and nothing left of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from isorun import model as models
+from isorun.cache import Cache
+from isorun.testing.suite.samples import bert
+from isorun_deepsparse.prepare import prepare, private_copy
+
+SIZES = {"batch": 2, "sequence": 7}
+OTHERS_OPERATORS = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+g (float[N, 4] x) => (float[N, 4] y) { y = com.microsoft.Gelu (x) }"""
+
+
+@pytest.fixture(scope="module")
+def lowered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    cache = Cache(folder / "cache")
+    given = bert("bert-2x32", dynamic=True).path(folder)
+    return models.lower(models.open_model(given, cache), ("primitive",), cache).path
+
+
+def test_it_has_fixed_shapes_and_computes_none(lowered: Path, tmp_path: Path) -> None:
+    model = onnx.load(str(prepare(lowered, SIZES, tmp_path)))
+    inputs = [[each.dim_value for each in value.type.tensor_type.shape.dim] for value in model.graph.input]
+    assert inputs == [[2, 7]] * 3
+    kinds = {node.op_type for node in model.graph.node}
+    assert not kinds & {"Shape", "Range", "Concat", "Split", "ConstantOfShape", "Constant"}
+    assert {"MatMul", "Softmax", "Erf"} <= kinds
+    assert "Gemm" not in kinds
+    assert model.ir_version <= 8
+    assert [(each.domain, each.version) for each in model.opset_import] == [("", 17)]
+
+
+def test_it_gives_the_same_answers(lowered: Path, tmp_path: Path) -> None:
+    feeds = bert("bert-2x32", dynamic=True).feeds(batch=2, sequence=7)
+    copy = prepare(lowered, SIZES, tmp_path)
+    found, expected = (
+        onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, feeds)
+        for path in (copy, lowered)
+    )
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=2e-6)
+
+
+def test_the_source_stays_and_the_copy_goes(lowered: Path) -> None:
+    before = {path: path.read_bytes() for path in lowered.parent.iterdir()}
+    with private_copy(lowered, SIZES) as copy:
+        assert copy.is_file()
+        assert copy.parent != lowered.parent
+        copy.write_bytes(b"as DeepSparse does")
+    assert not copy.parent.exists()
+    assert {path: path.read_bytes() for path in lowered.parent.iterdir()} == before
+
+
+def test_a_copy_that_cannot_be_made_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    damaged = tmp_path / "damaged.onnx"
+    damaged.write_bytes(b"\x08\x0a not a model")
+    with pytest.raises(Exception, match="Protobuf"), private_copy(damaged, {}):
+        pytest.fail("there is no copy")
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+def test_operators_of_other_domains_stay_where_they_were(tmp_path: Path) -> None:
+    source = tmp_path / "model.onnx"
+    onnx.save(onnx.parser.parse_model(OTHERS_OPERATORS), source)
+    (tmp_path / "copy").mkdir()
+    copy = onnx.load(str(prepare(source, {"N": 3}, tmp_path / "copy")))
+    assert [(node.domain, node.op_type) for node in copy.graph.node] == [("com.microsoft", "Gelu")]
+    assert "com.microsoft" in {each.domain for each in copy.opset_import}
