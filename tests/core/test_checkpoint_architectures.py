@@ -47,7 +47,7 @@ def test_a_checkpoint_and_its_export_are_one_graph(name: str, head: str, tmp_pat
         for label, entry in entries
         if (entry["archive"], entry["head"] or "", entry["attention"]) == (name, head, "eager")
     ]
-    assert len(labels) == (1 if head else 4)
+    assert len(labels) == (1 if head else 5)
     for label in labels:
         built, export = files.read(tmp_path / "built.onnx"), exports.model(label)
         assert fuse.fuse(export).complete

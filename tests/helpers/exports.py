@@ -66,10 +66,11 @@ def checkpoint(name: str, folder: Path) -> Path:
 
 
 def given(label: str, length: int = 12, rows: int = 5) -> Feeds:
-    """What to feed an export."""
+    """What to feed an export; of the rows of :func:`feeds`, one with a number of its own takes the last."""
     dtype = np.int32 if manifest()[label]["exporter"] == "tf2onnx" else np.int64
     made = feeds(manifest()[label]["inputs"], length)
-    return {name: array[:rows].astype(dtype) for name, array in made.items()}
+    own = manifest()[label].get("rows")
+    return {name: (array[-own:] if own else array[:rows]).astype(dtype) for name, array in made.items()}
 
 
 def feeds(names: list[str], length: int = 12, seed: int = 0) -> Feeds:

@@ -181,7 +181,6 @@ def _fused(path: Path) -> tuple[ir.Model, _Found]:
     from isorun.graph.fusion.report import KINDS
 
     model = files.read(path)
-    opset = model.graph.opset_imports.get("", 0)
     if here := [node.op_type for node in model.graph if functions.is_fused(node)]:
         # It is taken as it is. What is in it and was refused is found by looking again, in a copy.
         report = fusion.fuse(files.read(path))
@@ -197,9 +196,8 @@ def _fused(path: Path) -> tuple[ir.Model, _Found]:
     }
     if report.is_encoder:
         return model, _Found(kinds, report.refusals, "", already=False)
-    if opset not in fusion.OPSETS:
-        least, most = fusion.OPSETS[0], fusion.OPSETS[-1]
-        reason = f"it is in ONNX's opset {opset}, and {least} to {most} are read"
+    if report.unread:
+        reason = report.unread
     elif report.found["SelfAttention"]:
         reason = "none of its attentions could be fused"
     else:

@@ -22,9 +22,10 @@ from onnx_ir.passes import common
 
 from isorun.errors import UnsupportedModel
 from isorun.graph import opset
-from isorun.graph.evaluate import CannotEvaluate, Evaluator, is_constant, sizes
-from isorun.graph.fusion import masks, subgraph
+from isorun.graph.evaluate import CannotEvaluate, is_constant, sizes
+from isorun.graph.fusion import subgraph
 from isorun.graph.fusion.report import FusionReport, Refused
+from isorun.graph.fusion.trials import Trials
 
 DOMAIN = "com.microsoft"
 _PARTS = "isorun.contrib"
@@ -285,14 +286,15 @@ def _core(
 
 def _mask(node: _Node, mask: ir.Value, query: ir.Value, key: ir.Value) -> ir.Value:
     """What a mask adds to the scores."""
+    rows = Trials(node.model.graph).rows
     shape = _shape(node.model.graph, mask)
     rank = len(shape)
-    if rank == 1 and shape[0] == masks.KINDS:
+    if rank == 1 and shape[0] == rows:
         mask = node.part("KeysBefore", mask, _tokens(key))
-    elif rank == 1 and shape[0] == 2 * masks.KINDS:
+    elif rank == 1 and shape[0] == 2 * rows:
         mask = node.part("KeysBetween", mask, _tokens(key))
     elif rank not in (2, 3, 4):
-        raise Refused(f"the mask {mask.name!r} has the shape {shape} for {masks.KINDS} rows")
+        raise Refused(f"the mask {mask.name!r} has the shape {shape} for {rows} rows")
     if rank < 4:
         mask = node.put("Unsqueeze", [mask, node.constant([1] if rank == 3 else [1, 2])])
     return node.part("MaskOf", mask, query, mask_filter_value=node.number("mask_filter_value", _MASK_FILTER))
@@ -300,15 +302,16 @@ def _mask(node: _Node, mask: ir.Value, query: ir.Value, key: ir.Value) -> ir.Val
 
 def _shape(graph: ir.Graph, mask: ir.Value) -> tuple[int, ...]:
     """The shape that a mask has for as many rows as there are kinds of mask."""
+    trials = Trials(graph)
     if mask.is_graph_input() and mask.shape is not None and len(mask.shape) == 1:
         rows, size = {value.shape[0] for value in graph.inputs if value.shape is not None}, mask.shape[0]
         if isinstance(size, int) and size % 2 == 0 and size // 2 in rows:
-            return (2 * masks.KINDS,)
+            return (2 * trials.rows,)
         known = isinstance(size, int) or size.value is not None
-        return (masks.KINDS if known and size in rows else 0,)
+        return (trials.rows if known and size in rows else 0,)
     if mask.is_graph_input() and mask.shape is not None and len(mask.shape) > 2:
-        return (masks.KINDS,) * len(mask.shape)  # no feeds are made for it; its rank is what counts
-    return Evaluator(graph.opset_imports[""], masks.feeds(graph, masks.LENGTHS[0]))(mask).shape
+        return (trials.rows,) * len(mask.shape)  # no feeds are made for it; its rank is what counts
+    return trials.evaluator(trials.feeds(trials.lengths[0]))(mask).shape
 
 
 def _tokens(value: ir.Value) -> ir.Value:

@@ -85,7 +85,11 @@ class Evaluator:
         if node.op_type in _SAME_SHAPE and node.inputs[0] is not None:
             return self._shape(node.inputs[0], steps - 1)
         if node.op_type in _BROADCAST:
-            return np.broadcast_shapes(*(self._shape(each, steps - 1) for each in node.inputs if each is not None))
+            shapes = [self._shape(each, steps - 1) for each in node.inputs if each is not None]
+            try:
+                return np.broadcast_shapes(*shapes)
+            except ValueError as error:
+                raise CannotEvaluate(f"{node.op_type} ({node.name}) cannot be evaluated: {error}") from error
         if node.op_type == "Gather" and ("axis" not in node.attributes or node.attributes["axis"].as_int() == 0):
             rows, index = (self._shape(each, steps - 1) for each in node.inputs if each is not None)
             return index + rows[1:]
@@ -119,19 +123,22 @@ def run_node(node: ir.Node, inputs: list[np.ndarray | None], opset: int) -> tupl
     Raises:
         CannotEvaluate: there is no implementation of it, or it failed on these inputs.
     """
-    if node.op_type == "GatherElements" and node.domain == "":  # ONNX's own is wrong where rows differ
-        axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 0
-        data, indices = inputs
-        assert data is not None
-        assert indices is not None
-        rows = data[tuple(slice(None) if at == axis else slice(size) for at, size in enumerate(indices.shape))]
-        return (np.take_along_axis(rows, indices, axis),)
     try:
+        if node.op_type == "GatherElements" and node.domain == "":  # ONNX's own is wrong where rows differ
+            return (_gather_elements(node, *inputs),)
         implementation = load_op(node.domain, node.op_type, opset if node.domain == "" else None)
         results = implementation.eval(*inputs, n_outputs=len(node.outputs), **_attributes(node))
     except Exception as error:  # whatever it is, it says that this node cannot be seen through
         raise CannotEvaluate(f"{node.op_type} ({node.name}) cannot be evaluated: {error}") from error
     return results if isinstance(results, tuple) else (results,)
+
+
+def _gather_elements(node: ir.Node, data: np.ndarray | None, indices: np.ndarray | None) -> np.ndarray:
+    assert data is not None
+    assert indices is not None
+    axis = node.attributes["axis"].as_int() % data.ndim if "axis" in node.attributes else 0
+    rows = data[tuple(slice(None) if at == axis else slice(size) for at, size in enumerate(indices.shape))]
+    return np.take_along_axis(rows, indices, axis)
 
 
 def is_constant(value: ir.Value | None) -> bool:

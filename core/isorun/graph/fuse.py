@@ -9,14 +9,14 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from isorun.errors import UnsupportedModel
-from isorun.graph import files, functions, opset
+from isorun.graph import files, functions, opset, upgrade
 from isorun.graph.fusion import bias_gelu, embeddings, self_attention, skip_layer_normalization
 from isorun.graph.fusion.report import FusionReport
 from isorun.graph.normalize import normalize
 
 _logger = logging.getLogger(__name__)
 
-OPSETS = range(13, 26)
+OPSETS = range(upgrade.FIRST_UPGRADED, 26)
 """The versions of ONNX's operators that are read; a graph in another stays as it is."""
 
 
@@ -34,8 +34,16 @@ def fuse(model: ir.Model) -> FusionReport:
         What was found, what was fused, and why the rest was not.
     """
     report = FusionReport()
-    if model.graph.opset_imports.get("", 0) not in OPSETS:
+    current = model.graph.opset_imports.get("", 0)
+    if current not in OPSETS:
+        report.unread = f"it is in opset {current} of ONNX's operators, and {OPSETS[0]} to {OPSETS[-1]} are read"
         return report
+    try:
+        upgrade.upgrade(model)
+    except UnsupportedModel as why:
+        report.unread = str(why)
+        return report
+    declared = [value.shape for value in model.graph.outputs]
     normalize(model, report)
     self_attention.fuse(model, report)
     embeddings.fuse(model, report)
@@ -47,6 +55,8 @@ def fuse(model: ir.Model) -> FusionReport:
     except UnsupportedModel as why:  # it runs as it is; a dialect in another opset will say the same
         _logger.info("%s", why)
     functions.carry(model)
+    for value, shape in zip(model.graph.outputs, declared, strict=True):
+        value.shape = shape  # inference may know more by now, and callers were promised this
     return report
 
 

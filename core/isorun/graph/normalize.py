@@ -17,8 +17,9 @@ from onnx_ir.passes import common
 
 from isorun.graph import contrib, functions
 from isorun.graph.evaluate import CannotEvaluate, Evaluator, array, is_constant, run_node, sizes
-from isorun.graph.fusion import masks, subgraph
+from isorun.graph.fusion import subgraph
 from isorun.graph.fusion.report import FusionReport
+from isorun.graph.fusion.trials import Trials
 
 _logger = logging.getLogger(__name__)
 
@@ -33,6 +34,7 @@ _MOVES_ALONE = frozenset(("Identity", "Reshape", "Slice", "Split", "Squeeze", "T
 _MEANS = ("ReduceMean", "GlobalAveragePool")  # the latter is what tf2onnx makes of the mean over the last of three axes
 _NORM_OPERATORS = frozenset((*_MEANS, "Sub", "Pow", "Mul", "Add", "Sqrt", "Div", "Reciprocal", "Neg", "Cast"))
 _NORM_NODES = 14
+_END = 2**31 - 1  # an end of a slice from here on means the last; exporters write 2^31 - 1 or 2^63 - 1
 
 
 def normalize(model: ir.Model, report: FusionReport) -> None:
@@ -47,6 +49,7 @@ def normalize(model: ir.Model, report: FusionReport) -> None:
     _spell_alike(model.graph)
     _split_gemms(model.graph)
     _fold(model)
+    _drop_what_does_nothing(model.graph)
     common.DeduplicateInitializersPass()(model)
     common.CommonSubexpressionEliminationPass()(model)
     for node in list(model.graph):
@@ -74,10 +77,24 @@ def _drop_what_does_nothing(graph: ir.Graph) -> None:
             kept = len(node.outputs) > 1 and (node.outputs[1].uses() or node.outputs[1].is_graph_output())
             idle = not kept and (training is None or subgraph.scalar(training) == 0)
         else:
-            idle = node.op_type == "Identity"
+            idle = node.op_type == "Identity" or (node.op_type == "Slice" and _takes_all(node))
         if idle and not node.outputs[0].is_graph_output():
             ir.convenience.replace_all_uses_with(node.outputs[0], source)
             graph.remove(node, safe=True)
+
+
+def _takes_all(node: ir.Node) -> bool:
+    """Whether a ``Slice`` goes from the first to the last along every axis."""
+    if not all(value is None or is_constant(value) for value in node.inputs[1:]):
+        return False
+    starts, ends, _, steps = [*node.inputs[1:], None, None][:4]
+    assert starts is not None
+    assert ends is not None
+    return (
+        not array(starts).any()
+        and bool((array(ends) >= _END).all())
+        and (steps is None or bool((array(steps) == 1).all()))
+    )
 
 
 def _spell_alike(graph: ir.Graph) -> None:
@@ -208,14 +225,15 @@ def _unflatten(model: ir.Model, product: ir.Node) -> None:
     entry, restored = flattened.inputs[0], uses[0].node.outputs[0]
     assert entry is not None
     into, out = sizes(weight)
-    for length in masks.LENGTHS:
-        sample = {**masks.feeds(model.graph, length), entry: np.zeros((masks.KINDS, length, into), np.float32)}
+    trials = Trials(model.graph)
+    for length in trials.lengths:
+        sample = {**trials.feeds(length), entry: np.zeros((trials.rows, length, into), np.float32)}
         try:
-            shape = Evaluator(model.graph.opset_imports[""], sample)(restored).shape
+            shape = trials.evaluator(sample)(restored).shape
         except CannotEvaluate as why:
             _logger.debug("not unflattened: %s", why)
             return
-        if shape != (masks.KINDS, length, out):
+        if shape != (trials.rows, length, out):
             return
     result = subgraph.insert(uses[0].node, "MatMul", [entry, weight])
     result.type, result.shape = restored.type, restored.shape

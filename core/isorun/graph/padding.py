@@ -27,6 +27,7 @@ import onnx_ir as ir
 
 from isorun.errors import UnsupportedModel
 from isorun.graph import functions, tokens
+from isorun.graph.evaluate import data_inputs
 
 _GROUPS = ("first", "second", "third", "fourth")
 _OF_GROUP = ("", "_mask", "_positions", "_rows")
@@ -251,6 +252,8 @@ def _key_mask(graph: ir.Graph) -> ir.Value:
     mask = masks.pop()
     if masks or mask is None:
         raise UnsupportedModel("Padding cannot be removed: not all layers have the same key mask")
+    if not data_inputs(mask):
+        raise UnsupportedModel("Padding cannot be removed: no input of the model says which tokens are padding")
     return mask
 
 

@@ -10,6 +10,8 @@ import pytest
 from onnx_ir.passes import common
 
 import exports
+from isorun.errors import UnsupportedModel
+from isorun.graph import padding
 from isorun.graph.fuse import fuse
 from isorun.graph.fusion import subgraph
 from isorun.graph.fusion.report import FusionReport
@@ -398,3 +400,40 @@ def test_cross_attention_is_refused() -> None:
     matmul.replace_input_with(0, normalization.outputs[0])
     _, report = check(model, feeds())
     assert "projections are of different values" in report.refusals[0].reason
+
+
+def test_a_slice_of_everything_goes() -> None:
+    """As ``hidden[:, 0]`` is exported without optimization: padding can still be removed."""
+    model = exports.model(PLAIN)
+    pooler = next(node for node in model.graph if node.name == "/model/pooler/Gather")
+    ends = {"start": 0, "end": 2**63 - 1, "axis": 0}
+    before(pooler, 0, "Slice", *(number(model, name, [value], np.int64) for name, value in ends.items()))
+    fused, report = check(model, feeds())
+    assert report.complete
+    assert "Slice" not in {node.op_type for node in fused.graph}
+    assert padding.remove(fused).token_outputs == ("last_hidden_state",)
+
+
+def test_what_cannot_be_evaluated_is_refused_and_no_error() -> None:
+    """DeBERTa picks scores by relative places with ``GatherElements``, beyond what small masks have."""
+    model = exports.model(PLAIN)
+    softmax = first(model, "Softmax")
+    wide = number(model, "places", np.full((5, 4, 12, 12), 11), np.int64)
+    before(softmax, 0, "GatherElements", wide, axis=-1)
+    _, report = check(model, feeds())
+    assert any("GatherElements" in refusal.reason for refusal in report.refusals)
+
+
+def test_padding_of_a_model_without_a_mask_stays() -> None:
+    model = exports.model(PLAIN)
+    mask = next(value for value in model.graph.inputs if value.name == "attention_mask")
+    ids = next(value for value in model.graph.inputs if value.name == "input_ids")
+    shape = ir.node("Shape", [ids])
+    ones = ir.node("Expand", [number(model, "one", 1, np.int64), shape.outputs[0]])
+    mask.replace_all_uses_with(ones.outputs[0])
+    model.graph.insert_before(model.graph[0], [shape, ones])
+    model.graph.inputs.remove(mask)
+    fused, report = check(model, feeds(("input_ids", "token_type_ids")))
+    assert report.complete
+    with pytest.raises(UnsupportedModel, match="no input of the model says which tokens are padding"):
+        padding.remove(fused)

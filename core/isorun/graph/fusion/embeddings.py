@@ -5,7 +5,8 @@ Matched, whichever way round the sums are written: ``LayerNormalization`` over t
 told by its index: token ids are an input of the graph as it is (a cast aside); positions differ along the
 sequence where every id is the same. Positions may be counted from the ids or the mask (RoBERTa, MPNet): they
 stay whatever the graph computes. Where the model has no token types, or always the same one, there is
-``EmbedLayerNormalizationWithoutTypes``, and the one type's row is added to the position table.
+``EmbedLayerNormalizationWithoutTypes``, and the one type's row is added to the position table. Where the length is
+fixed, a row for each place will do in place of the position table.
 
 Refused: other terms, tables that are no constants, another axis, a sum that something else uses.
 """
@@ -18,10 +19,11 @@ import numpy as np
 import onnx_ir as ir
 
 from isorun.graph import places
-from isorun.graph.evaluate import CannotEvaluate, Evaluator, ancestors, array, data_inputs, is_constant, sizes
-from isorun.graph.fusion import masks, subgraph
+from isorun.graph.evaluate import CannotEvaluate, ancestors, array, data_inputs, is_constant, sizes
+from isorun.graph.fusion import subgraph
 from isorun.graph.fusion.report import FusionReport, Refused
 from isorun.graph.fusion.skip_layer_normalization import norm
+from isorun.graph.fusion.trials import Trials
 
 KIND = "EmbedLayerNormalization"
 WITHOUT_TYPES = "EmbedLayerNormalizationWithoutTypes"
@@ -63,24 +65,29 @@ def _fuse(graph: ir.Graph, node: ir.Node, terms: list[_Rows | ir.Value]) -> None
         raise Refused("its normalization has no bias")
     gathers = [term for term in terms if isinstance(term, _Rows)]
     others = [term for term in terms if isinstance(term, ir.Value)]
-    if strange := [term for term in others if not is_constant(term) or _row(term) is None]:
+    by_place = [term for term in others if is_constant(term) and _row(term) is None and _by_place(graph, term)]
+    if strange := [term for term in others if term not in by_place and (not is_constant(term) or _row(term) is None)]:
         raise Refused(f"it adds {strange[0].name!r}, which is no row of a table")
     words = [term for term in gathers if _is_ids(term)]
     word = max(words, key=lambda term: sizes(term.table)[0])
     rest = [term for term in gathers if term is not word]
     positions = [term for term in rest if _varies(graph, term.index)]
     types = [term for term in rest if term not in positions]
-    if len(positions) != 1 or len(types) > 1:
+    if len(positions) + bool(by_place) != 1 or len(types) > 1:
         raise Refused(f"it adds the rows of {len(gathers)} tables, {len(positions)} of them by position")
-    position = positions[0]
-    added = [array(term).reshape(-1) for term in others]
+    added = [array(term).reshape(-1) for term in others if term not in by_place]
     if types and (always := _always(types[0].index)) is not None:
         added.append(array(types[0].table)[always])
         types = []
-    table = position.table if not added else _raised(graph, position.table, added)
+    table = positions[0].table if positions else _placed(graph, by_place)
+    if added:
+        table = _raised(graph, table, added)
     _name_length(graph, _index(word))
     ids = _as_int64(node, _index(word))
-    at_positions = _positions(graph, node, _index(position), ids)
+    if positions:
+        at_positions = _positions(graph, node, _index(positions[0]), ids)
+    else:
+        at_positions = places.in_order(subgraph.Before(node), ids)
     if types:
         inputs = [ids, _as_int64(node, _index(types[0])), at_positions, word.table, table, types[0].table]
     else:
@@ -124,9 +131,9 @@ def _index(rows: _Rows) -> ir.Value:
 
 def _varies(graph: ir.Graph, index: ir.Value) -> bool:
     """Whether an index differs along the sequence where every id is the same and no key is masked."""
-    length = masks.LENGTHS[0]
-    given = {value: np.full_like(zeros, 3) for value, zeros in masks.feeds(graph, length).items()}
-    seen = Evaluator(graph.opset_imports[""], given)(index)
+    trials = Trials(graph)
+    feeds = trials.feeds(trials.lengths[0])
+    seen = trials.evaluator({value: np.full_like(zeros, 3) for value, zeros in feeds.items()})(index)
     return bool(seen.ndim == 2 and (seen != seen[:, :1]).any())
 
 
@@ -146,17 +153,17 @@ def _always(index: ir.Value) -> int | None:
 
 def _positions(graph: ir.Graph, node: ir.Node, index: ir.Value, ids: ir.Value) -> ir.Value:
     """The index of positions; in the one spelling that fused graphs have, where there is one for what it gives."""
-    opset = graph.opset_imports[""]
-    inputs = data_inputs(index)
+    trials, inputs = Trials(graph), data_inputs(index)
     if not inputs:
-        seen = [Evaluator(opset, masks.feeds(graph, length))(index) for length in masks.LENGTHS]
+        seen = [trials.evaluator(trials.feeds(length))(index) for length in trials.lengths]
         if all((each == np.arange(each.shape[-1])).all() for each in seen):
             return places.in_order(subgraph.Before(node), ids)
     elif inputs == {source := _source(ids)} and source.dtype is not None:
-        sample = np.random.default_rng(0).integers(0, 4, (8, masks.LENGTHS[-1])).astype(source.dtype.numpy())
+        shape = (trials.rows, trials.lengths[-1])
+        sample = np.random.default_rng(0).integers(0, 4, shape).astype(source.dtype.numpy())
         for padding in _numbers(index):
             sample[:, ::3] = padding
-            if np.array_equal(Evaluator(opset, {source: sample})(index), places.counted_array(sample, padding)):
+            if np.array_equal(trials.evaluator({source: sample})(index), places.counted_array(sample, padding)):
                 return places.counted(subgraph.Before(node), ids, padding)
     return _as_int64(node, index)
 
@@ -186,6 +193,19 @@ def _row(value: ir.Value) -> np.ndarray | None:
     """A constant that is one row."""
     constant = array(value)
     return constant.reshape(-1) if constant.size == constant.shape[-1] else None
+
+
+def _by_place(graph: ir.Graph, value: ir.Value) -> bool:
+    """Whether a constant is a row for each place: where an exporter has fixed the length, it folds the table away."""
+    (length, *_), constant = Trials(graph).lengths, array(value)
+    rows = constant.reshape(-1, *constant.shape[-2:])
+    return Trials(graph).fixed and rows.shape[1] == length and bool((rows == rows[:1]).all())
+
+
+def _placed(graph: ir.Graph, terms: list[ir.Value]) -> ir.Value:
+    """The table of positions that such constants make."""
+    rows = [array(term).reshape(-1, *sizes(term)[-2:])[0] for term in terms]
+    return subgraph.constant(graph, "isorun.positions", ir.tensor(sum(rows[1:], start=rows[0])))
 
 
 def _raised(graph: ir.Graph, table: ir.Value, rows: list[np.ndarray]) -> ir.Value:

@@ -26,14 +26,11 @@ import numpy as np
 import onnx_ir as ir
 
 from isorun.graph import functions
-from isorun.graph.evaluate import CannotEvaluate, Evaluator, Samples, ancestors, array, data_inputs, is_constant, sizes
+from isorun.graph.evaluate import CannotEvaluate, Samples, ancestors, array, data_inputs, is_constant, sizes
 from isorun.graph.fusion.report import Refused
+from isorun.graph.fusion.trials import Evaluate, Trials
 
 Around = Callable[[int, int], Samples]
-
-LENGTHS = (5, 8)
-KINDS = 5
-"""How many masks :func:`masks` gives: none, right, left, holes, all."""
 
 _MOST = 2048  # the longest mask that is tried
 _MODERATE = 1e3  # a bias above this is meant to mask
@@ -60,32 +57,11 @@ class Bias:
     value: ir.Value
 
 
-def masks(length: int) -> np.ndarray:
-    """One mask of each kind, (KINDS, length) int64: none, right, left, holes, all."""
-    made = np.ones((KINDS, length), np.int64)
-    made[1, length // 2 :] = 0
-    made[2, : length // 3 + 1] = 0
-    made[3, 1::2] = 0
-    made[4] = 0
-    return made
-
-
-def feeds(graph: ir.Graph, length: int) -> Samples:
-    """Zeros for each input of the graph that is (batch, sequence)."""
-    found = {}
-    for value in graph.inputs:
-        if is_constant(value) or value.dtype is None or (value.shape is not None and len(value.shape) != 2):
-            continue
-        found[value] = np.zeros((KINDS, length), value.dtype.numpy())
-    return found
-
-
 class Judge:
     """Tells what values mean, and remembers it: the layers of an encoder share them."""
 
-    def __init__(self, graph: ir.Graph) -> None:
-        self._graph = graph
-        self._opset = graph.opset_imports[""]
+    def __init__(self, trials: Trials) -> None:
+        self._trials = trials
         self._known: dict[ir.Value, list[KeyMask | Bias] | str] = {}
 
     def terms(self, value: ir.Value, around: Around) -> list[KeyMask | Bias]:
@@ -127,13 +103,11 @@ class Judge:
         raise Refused(reasons[0] if reasons else f"{value.name!r} is no mask over keys: it depends on {names}")
 
     def _by_lengths(self, value: ir.Value, around: Around) -> list[KeyMask | Bias]:
-        seen = [
-            Evaluator(self._opset, {**feeds(self._graph, length), **around(KINDS, length)})(value) for length in LENGTHS
-        ]
+        seen = [self._given(around, length)(value) for length in self._trials.lengths]
         if any(each.size <= 1 or each.ndim < 2 for each in seen):
             return []
-        beyond = self._beyond(value)
-        seen.append(Evaluator(self._opset, {**feeds(self._graph, beyond), **around(KINDS, beyond)})(value))
+        if not self._trials.fixed:
+            seen.append(self._given(around, self._beyond(value))(value))
         if all((each == seen[0].flat[0]).all() for each in seen) and (seen[0].flat[0] in (0, True)):
             return []
         if any(each.dtype.kind != "f" or not np.abs(each).max() < _MODERATE for each in seen):
@@ -147,14 +121,15 @@ class Judge:
             (only,) = inputs
             if not _rows(only) and (only.shape is None or len(only.shape) == 2):
                 found.append(only)
-        given = {**feeds(self._graph, LENGTHS[0]), **around(KINDS, LENGTHS[0])}
+        length = self._trials.lengths[0]
+        given = self._given(around, length)
         for each in reversed(ancestors(value)):
             node = each.producer()
             if node is None or is_constant(each) or node.op_type not in _FALSE_OR_TRUE or not data_inputs(each):
                 continue
-            seen = Evaluator(self._opset, given)(each)
+            seen = given(each)
             alone = not any(not is_constant(left) and left.producer() is None for left in _past(value, each))
-            if seen.dtype == np.bool_ and seen.shape == (KINDS, LENGTHS[0]) and alone:
+            if seen.dtype == np.bool_ and seen.shape == (self._trials.rows, length) and alone:
                 found.append(each)
         return found
 
@@ -162,15 +137,15 @@ class Judge:
         attended: set[float] = set()
         masked: set[float] = set()
         floating = False
-        for length in (*LENGTHS, self._beyond(value)):
-            given = masks(length)
+        rows = self._trials.rows
+        lengths = self._trials.lengths if self._trials.fixed else (*self._trials.lengths, self._beyond(value))
+        for length in lengths:
+            given = self._trials.masks(length)
             kind = np.dtype(bool) if origin.dtype is None else origin.dtype.numpy()
-            seen = Evaluator(
-                self._opset, {**feeds(self._graph, length), **around(KINDS, length), origin: given.astype(kind)}
-            )(value)
-            if seen.shape[:1] == (KINDS,) and seen.size == KINDS:
-                return self._guard(value, origin, seen.reshape(KINDS), given)
-            if seen.ndim not in (2, 4) or seen.shape[0] != KINDS or seen.shape[-1] != length:
+            seen = self._given(around, length, {origin: given.astype(kind)})(value)
+            if seen.shape[:1] == (rows,) and seen.size == rows:
+                return self._guard(value, origin, seen.reshape(rows), given)
+            if seen.ndim not in (2, 4) or seen.shape[0] != rows or seen.shape[-1] != length:
                 raise Refused(f"{value.name!r} is no mask over keys: it is {seen.shape} for a mask of {given.shape}")
             spread = given if seen.ndim == 2 else given[:, None, None, :]
             attend = np.broadcast_to(spread != 0, seen.shape)
@@ -182,6 +157,11 @@ class Judge:
                 raise Refused(f"{value.name!r} is no mask over keys: {_against(seen, given)}")
         return KeyMask(origin, masked.pop() if floating else None)
 
+    def _given(self, around: Around, length: int, more: Samples | None = None) -> Evaluate:
+        return self._trials.evaluator(
+            {**self._trials.feeds(length), **around(self._trials.rows, length), **(more or {})}
+        )
+
     def _guard(self, value: ir.Value, origin: ir.Value, seen: np.ndarray, given: np.ndarray) -> KeyMask:
         """What tells rows without any key from all others. What is made of it is seen on the attention as a whole."""
         some = given.any(axis=1)
@@ -191,7 +171,7 @@ class Judge:
 
     def _beyond(self, value: ir.Value) -> int:
         """A length above every whole number that a value's computation holds."""
-        most = max(LENGTHS) + 1
+        most = max(self._trials.lengths) + 1
         for each in ancestors(value):
             if is_constant(each) and each.const_value is not None and each.const_value.size <= 64:
                 for number in array(each).reshape(-1).tolist():
@@ -203,7 +183,7 @@ class Judge:
         """No longer than the tables that the computation takes slices of."""
         tables = [sizes(each) for each in ancestors(value) if is_constant(each)]
         longest = [max(shape) for shape in tables if len(shape) >= 2]
-        return min([length, *(size for size in longest if size > max(LENGTHS))])
+        return min([length, *(size for size in longest if size > max(self._trials.lengths))])
 
 
 def ids(graph: ir.Graph) -> ir.Value | None:
@@ -244,7 +224,7 @@ def _example(seen: np.ndarray) -> str:
 
 def _against(seen: np.ndarray, given: np.ndarray) -> str:
     """An example that tells a value from a mask over keys."""
-    for row in range(KINDS):
+    for row in range(len(given)):
         queries = seen[row].reshape(-1, seen.shape[-1])
         for key in range(seen.shape[-1]):
             if len(np.unique(queries[:, key])) > 1:

@@ -34,11 +34,13 @@ class FusionReport:
         found: for each kind, how many places look like it.
         fused: for each kind, how many are one fused operator now.
         refusals: the others.
+        unread: why the graph was not looked at; empty where it was.
     """
 
     found: Counter[str] = field(default_factory=Counter)
     fused: Counter[str] = field(default_factory=Counter)
     refusals: list[Refusal] = field(default_factory=list)
+    unread: str = ""
 
     @property
     def is_encoder(self) -> bool:
@@ -59,6 +61,8 @@ class FusionReport:
         self.refusals.append(Refusal(kind, node or "", reason))
 
     def __str__(self) -> str:
+        if self.unread:
+            return f"The graph stays as it is: {self.unread}"
         if not self.found:
             return "No part of an encoder was found: the graph stays as it is"
         lines = [f"{kind}: {self.fused[kind]} of {self.found[kind]}" for kind in KINDS if self.found[kind]]

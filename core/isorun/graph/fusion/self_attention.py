@@ -27,12 +27,13 @@ import numpy as np
 import onnx_ir as ir
 
 from isorun.graph import functions, places
-from isorun.graph.evaluate import HALVES, CannotEvaluate, Evaluator, Samples, ancestors, array, is_constant, sizes
+from isorun.graph.evaluate import HALVES, CannotEvaluate, Samples, ancestors, array, is_constant, sizes
 from isorun.graph.fusion import masks, subgraph
 from isorun.graph.fusion.attention_place import Place, find
 from isorun.graph.fusion.masks import Bias, Judge, KeyMask
 from isorun.graph.fusion.report import FusionReport, Refused
 from isorun.graph.fusion.subgraph import Dense
+from isorun.graph.fusion.trials import Evaluate, Trials
 
 KIND = "SelfAttention"
 _TOLERANCE = 1e-4
@@ -95,7 +96,8 @@ def fuse(model: ir.Model, report: FusionReport) -> None:
 class _Fusion:
     def __init__(self, model: ir.Model) -> None:
         self._graph = model.graph
-        self._judge = Judge(model.graph)
+        self._trials = Trials(model.graph)
+        self._judge = Judge(self._trials)
         self._weights: dict[tuple[object, ...], ir.Value] = {}
         self._masks: dict[ir.Value | None, ir.Value] = {}
         self._biases: dict[ir.Value, ir.Value] = {}
@@ -135,16 +137,16 @@ class _Fusion:
         heads = 0
         half = subgraph.dtype(place.layers[0].weight) in HALVES
         tolerance = _TOLERANCE_OF_HALVES if half else _TOLERANCE
-        for length in masks.LENGTHS:
+        for length in self._trials.lengths:
             sample, attend = self._sample(place, mask, length)
-            evaluate = Evaluator(self._graph.opset_imports[""], sample)
-            rows = (masks.KINDS, length, -1)
+            evaluate = self._trials.evaluator(sample)
+            rows = (self._trials.rows, length, -1)
             context = evaluate(place.context)
-            heads = _heads(place, evaluate, length)
-            if place.width % heads or context.size != masks.KINDS * length * place.width:
+            heads = _heads(place, evaluate, self._trials.rows, length)
+            if place.width % heads or context.size != self._trials.rows * length * place.width:
                 raise Refused(f"its {heads} heads give {context.shape} for projections {place.width} wide")
             context = context.reshape(rows)
-            offset = np.zeros(()) if bias is None else evaluate(bias)
+            offset = np.zeros(()) if bias is None else evaluate(bias)[:1]
             answers = {
                 each: _attention(
                     [part.of(sample[part.layer.output], heads).reshape(rows) for part in each],
@@ -177,14 +179,16 @@ class _Fusion:
     def _sample(self, place: Place, mask: KeyMask | None, length: int) -> tuple[Samples, np.ndarray]:
         """Values for what enters a place, and which keys each of its rows attends to."""
         random = np.random.default_rng(length)
-        sample = {**masks.feeds(self._graph, length), **place.around(masks.KINDS, length)}
+        rows = self._trials.rows
+        sample = {**self._trials.feeds(length), **place.around(rows, length)}
         for each in place.layers:
             sample[each.output] = random.normal(size=sample[each.output].shape).astype(np.float32)
         if mask is None:
-            return sample, np.ones((masks.KINDS, length), np.int64)
+            return sample, np.ones((rows, length), np.int64)
         kind = np.dtype(bool) if mask.origin.dtype is None else mask.origin.dtype.numpy()
-        sample[mask.origin] = masks.masks(length).astype(kind)
-        return sample, masks.masks(length)
+        given = self._trials.masks(length)
+        sample[mask.origin] = given.astype(kind)
+        return sample, given
 
     def _rewrite(self, place: Place, meaning: _Meaning, mask: KeyMask | None, bias: ir.Value | None) -> None:
         before = place.context.producer()
@@ -211,14 +215,16 @@ class _Fusion:
         """A bias; in the one spelling that fused graphs have, where it goes by the distance of query and key."""
         if bias not in self._biases:
             self._biases[bias] = bias
+            if self._trials.fixed:
+                return bias
             tables = [each for each in ancestors(bias) if is_constant(each) and len(sizes(each)) == 2]
             ids, before = masks.ids(self._graph), place.context.producer()
             assert before is not None
             for table in tables:
-                seen = {**masks.feeds(self._graph, _FAR), **place.around(masks.KINDS, _FAR)}
+                seen = {**self._trials.feeds(_FAR), **place.around(self._trials.rows, _FAR)}
                 expected = places.relative_bias_array(_FAR, array(table)) if sizes(table)[0] >= _BUCKETS else None
                 if ids is not None and expected is not None:
-                    found = Evaluator(self._graph.opset_imports[""], seen)(bias)
+                    found = self._trials.evaluator(seen)(bias)
                     if (found.shape[1:] == expected.shape[1:]) and (found == expected).all():
                         rows = subgraph.Before(before)
                         self._biases[bias] = places.relative_bias(rows, ids, table, sizes(table)[0])
@@ -304,7 +310,7 @@ def _candidates(place: Place) -> list[tuple[_Projection, ...]]:
     ]
 
 
-def _heads(place: Place, evaluate: Evaluator, length: int) -> int:
+def _heads(place: Place, evaluate: Evaluate, rows: int, length: int) -> int:
     root = place.root
     if root.op_type == "Attention":
         if "q_num_heads" in root.attributes:
@@ -312,9 +318,9 @@ def _heads(place: Place, evaluate: Evaluator, length: int) -> int:
         assert root.inputs[0] is not None
         return int(evaluate(root.inputs[0]).shape[1])
     probabilities = evaluate(root.outputs[0])
-    heads, rest = divmod(probabilities.size, masks.KINDS * length * length)
+    heads, rest = divmod(probabilities.size, rows * length * length)
     if rest or not heads:
-        raise Refused(f"its probabilities are {probabilities.shape} for {masks.KINDS} rows of {length} tokens")
+        raise Refused(f"its probabilities are {probabilities.shape} for {rows} rows of {length} tokens")
     return heads
 
 
