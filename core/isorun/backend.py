@@ -134,7 +134,7 @@ class Backend(ABC):
         return Availability(
             ok=False,
             reason=f"the package {package!r} is not installed",
-            remedy=f"Install it: pip install '{requirement or package}'",
+            remedy=how_to_install(requirement or package),
         )
 
     def refuse_device_arrays(self, wish: str) -> None:
@@ -203,6 +203,11 @@ def is_importable(package: str) -> bool:
     """Whether an import package is there with its modules: a folder without them imports, and has nothing in it."""
     spec = importlib.util.find_spec(package)
     return spec is not None and spec.origin is not None
+
+
+def how_to_install(requirement: str) -> str:
+    """The remedy for a package that is not installed."""
+    return f"Install it: pip install '{requirement}'"
 
 
 def package_owners(package: str) -> list[str]:

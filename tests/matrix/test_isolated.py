@@ -141,7 +141,7 @@ backends:
     assert "isorun_isolation.py" in crash["log"]  # where it crashed
     assert exit_["reason"] == f"The worker of the environment '{name}' ended with exit code 7 while it was at work"
     assert "the runtime gives up" in exit_["log"]
-    assert absent["remedy"].startswith(f"In the environment '{name}': ")
+    assert absent["remedy"].startswith(f"Make it anew: isorun env remove {name} && isorun env create {name} ")
 
     wrong = text.replace("name: odd", "name: odt", 1).replace("label: exit", "precisions: [bf16]", 1)
     refused = isorun("validate", write(tmp_path, wrong))

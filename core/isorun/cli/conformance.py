@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +17,7 @@ from isorun.errors import BackendUnavailable
 from isorun.worker.backend import Worker
 
 if TYPE_CHECKING:
-    from isorun.testing.suite.runner import Report
+    from isorun.testing.suite.runner import Check, Report
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -91,6 +92,14 @@ def _progress() -> Iterator[Callable[[str, int, int], None]]:
         yield lambda check, done, total: status.update(f"{done} of {total}  {check}")
 
 
+def _alike(checks: Iterable[Check]) -> Iterable[list[Check]]:
+    """Checks that failed alike, paths aside, together: a backend that cannot load a model fails nearly all."""
+    found: dict[str, list[Check]] = {}
+    for check in checks:
+        found.setdefault(re.sub(r"\S*/\S+", "", check.message), []).append(check)
+    return found.values()
+
+
 def _show(report: Report) -> None:
     from rich.text import Text
 
@@ -107,9 +116,11 @@ def _show(report: Report) -> None:
             )
         )
     console.table(("capability", "", "checks", "what was left out, and why"), rows, right=("checks",))
-    failed = [check for check in report.checks if check.outcome == "failed"]
-    for check in failed:
+    for check, *others in _alike(check for check in report.checks if check.outcome == "failed"):
         message = check.message.replace("\n", "\n  ")
         print(f"\n{check.capability}: {check.name}, after {check.seconds:.1f} s\n  {message}")
+        if others:
+            names = ", ".join(dict.fromkeys(each.capability for each in others))
+            print(f"  The same failed {len(others)} more, of: {names}")
     statuses = Counter(each.status for each in report.capabilities)
     print(f"\n{report.backend}: {', '.join(f'{statuses[each]} {each}' for each in _COLOURS if statuses[each])}")

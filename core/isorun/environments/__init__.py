@@ -92,14 +92,14 @@ class Environment:
             f"not with {asked}. Choose another name, or remove it first: isorun env remove {self.name}"
         )
 
-    def remedy(self) -> str:
-        """The sentence that says how to make it anew."""
-        return f"Make it anew: {self.anew()}"
+    def remedy(self, *more: str) -> str:
+        """The sentence that says how to make it anew, with more installed in it where that is given."""
+        return f"Make it anew: {self.anew(*more)}"
 
-    def anew(self) -> str:
-        """The commands that make it anew."""
+    def anew(self, *more: str) -> str:
+        """The commands that make it anew, with more installed in it where that is given."""
         wanted = [f"--python {'.'.join(self.version.split('.')[:2])}"]
-        wanted += [f"--install {shlex.quote(each)}" for each in self.install]
+        wanted += [f"--install {shlex.quote(each)}" for each in (*self.install, *more)]
         return f"isorun env remove {self.name} && isorun env create {self.name} {' '.join(wanted)}"
 
     def packages(self) -> dict[str, str]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
-from isorun.backend import Backend, Executable
+from isorun.backend import Backend, Executable, how_to_install
 from isorun.environments import Environment
 from isorun.errors import BackendNotFound, BackendUnavailable, EnvironmentBroken, IsorunError
 from isorun.types import Availability, Capabilities, CompileConfig, Feeds, LoweredModel, RuntimeReport
@@ -121,8 +121,11 @@ class IsolatedBackend(Backend):
     def availability(self) -> Availability:
         if self._availability.ok:
             return self._availability
-        there = f"In the environment {self._worker.environment.name!r}: {self._availability.remedy}"
-        return replace(self._availability, remedy=there)
+        environment, remedy = self._worker.environment, self._availability.remedy
+        needed = self.capabilities.requirement or self.capabilities.package
+        if needed is not None and remedy == how_to_install(needed):  # an environment is what it was made from
+            return replace(self._availability, remedy=environment.remedy(needed))
+        return replace(self._availability, remedy=f"In the environment {environment.name!r}: {remedy}")
 
     def version(self) -> str | None:
         return self._version

@@ -41,6 +41,26 @@ def test_a_failed_check_is_shown_with_its_reason_and_is_exit_code_1(isorun: Call
     assert ran.out.splitlines()[-1] == "fake-lying: 1 proved, 1 failed"
 
 
+def test_what_failed_alike_is_said_once_and_where_it_came_from(isorun: Callable[..., Any]) -> None:
+    with fakes.installed({"typo": "with_a_typo:Typo"}) as folder:
+        (folder / "with_a_typo.py").write_text("""
+from isorun.backend import runtime_errors
+from isorun.testing.fakes import Right
+
+class Typo(Right):
+    def compile(self, model, config):
+        with runtime_errors(f"typo cannot load {model.path}"):
+            return Misspelt(model)
+""")
+        ran = isorun(
+            "conformance", "typo", "--only", "model one-node", "--only", "provenance", "--only", "model bert-2x32"
+        )
+    assert ran.code == 1
+    assert ran.out.count("name 'Misspelt' is not defined") == 1
+    assert f"\n  Its cause: NameError, from {folder}/with_a_typo.py:8\n" in ran.out
+    assert "\n  The same failed 2 more, of: model one-node, model bert-2x32\n" in ran.out
+
+
 def test_a_wrong_name_and_an_absent_runtime(isorun: Callable[..., Any]) -> None:
     ran = isorun("conformance", "ort-cup")
     assert (ran.code, ran.out) == (2, "")

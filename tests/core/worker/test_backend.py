@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +27,7 @@ from isorun.errors import (
 )
 from isorun.worker.failures import RemoteError
 
+OWN = f"{sys.version_info.major}.{sys.version_info.minor}"
 WELL = np.arange(4, dtype=np.float32)
 BAD = -WELL - 1
 
@@ -206,7 +208,11 @@ def test_a_backend_that_is_not_there(bert, fakes):
 def test_a_runtime_that_is_not_there(bert, fakes):
     with pytest.raises(BackendUnavailable, match="'no_such_runtime' is not installed") as caught:
         isorun.Session(bert, "absent", environment=fakes)
-    assert caught.value.remedy.startswith(f"In the environment '{fakes}': Install it: pip install")
+    # Not by pip, which an environment may not have: what is in one is what it was made with.
+    assert caught.value.remedy == (
+        f"Make it anew: isorun env remove {fakes} && isorun env create {fakes} "
+        f"--python {OWN} --install 'no-such-runtime>=3'"
+    )
 
 
 def test_the_first_of_several_that_can(bert, fakes):

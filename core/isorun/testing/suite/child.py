@@ -7,8 +7,10 @@ event, to a file that :mod:`isorun.testing.suite.runner` reads.
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
+import traceback
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -16,11 +18,14 @@ from typing import Any
 import pytest
 
 from isorun.testing.suite.proofs import capability_of
+from isorun.worker.failures import RemoteError
 
 SETTINGS: dict[str, Any] = {}
 """Of this run: backend, environment, options and big are for ``by_name.py``; done lists checks to leave out, only the
 capabilities that are wanted."""
 _MESSAGE_LINES = 12
+_ISORUN = Path(__file__).resolve().parents[2]
+_FRAME = re.compile(r'File "(.+)", line (\d+)')
 
 
 class Recorder:
@@ -85,8 +90,22 @@ def _said(report: pytest.TestReport, error: BaseException) -> str:
     # What pytest adds to an assertion is the expression again; the message says what it means.
     said = isinstance(error, AssertionError | pytest.fail.Exception)
     text = text.partition("\nassert ")[0] if said else f"{type(error).__name__}: {text}"
-    lines = [line for line in text.splitlines() if line.strip()]
-    return "\n".join(lines[:_MESSAGE_LINES])
+    lines = [line for line in text.splitlines() if line.strip()][:_MESSAGE_LINES]
+    return "\n".join([*lines, *_cause(error)])
+
+
+def _cause(error: BaseException) -> list[str]:
+    """What a wrapped error came from, and where in the backend's own code: that is what its author has to find."""
+    cause = error.__cause__
+    if cause is None:
+        return []
+    if isinstance(cause, RemoteError):
+        kind, text = cause.type, cause.traceback
+    else:
+        kind, text = type(cause).__name__, "".join(traceback.format_exception(cause))
+    frames = _FRAME.findall(text.rpartition("Traceback (most")[2])
+    place = next((f", from {file}:{line}" for file, line in frames if _ISORUN not in Path(file).resolve().parents), "")
+    return [f"Its cause: {kind}{place}"]
 
 
 def main(arguments: list[str]) -> int:
