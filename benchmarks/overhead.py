@@ -1,10 +1,12 @@
 """What a session adds to the runtime's own call: both on the same file, in one process, by turns.
 
-    python benchmarks/overhead.py [--rounds 20000] [--threads N] [--json FILE]
+    python benchmarks/overhead.py [--rounds 20000] [--threads N] [--json FILE] [--worker]
 
 The models have three inputs: an addition, where the call is all there is, and a BERT of two narrow layers,
 whose token ids are checked as well. The raw call is the fastest that each runtime's documentation offers for
 feeds in NumPy arrays: ``InferenceSession.run`` and ``InferRequest.infer(..., share_inputs=True)``.
+
+``--worker`` measures what an isolated environment adds instead (overhead_worker.py).
 """
 
 from __future__ import annotations
@@ -118,11 +120,17 @@ def _pair(
             else:
                 session = stack.enter_context(isorun.Session(model, backend, threads=threads, cache_dir=cache))
                 opened[name] = partial(session.run, None)
-        taken: dict[str, list[int]] = {name: [] for name in opened}
-        for _ in range(rounds):
-            for name, run in opened.items():
+        return by_turns(opened, feeds, rounds)
+
+
+def by_turns(calls: dict[str, Callable[[Any], Any]], given: Any, rounds: int, turn: int = 1) -> dict[str, float]:
+    """The median of each call's time in microseconds, the first tenth thrown away. A turn is so many calls."""
+    taken: dict[str, list[int]] = {name: [] for name in calls}
+    for _ in range(rounds // turn):
+        for name, call in calls.items():
+            for _ in range(turn):
                 start = time.perf_counter_ns()
-                run(feeds)
+                call(given)
                 taken[name].append(time.perf_counter_ns() - start)
     return {name: statistics.median(times[rounds // 10 :]) / 1000 for name, times in taken.items()}
 
@@ -132,22 +140,33 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20000)
     parser.add_argument("--threads", type=int, default=usable_cores())
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--worker", action="store_true")
     arguments = parser.parse_args()
+    if arguments.worker:
+        import overhead_worker
+
+        rows = overhead_worker.measure(arguments.rounds, arguments.threads)
+    else:
+        rows = measure_all(arguments.rounds, arguments.threads)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows, indent=2))
+
+
+def measure_all(rounds: int, threads: int) -> list[dict[str, Any]]:
     rows = []
     print(f"{'model':<12}{'backend':<12}{'raw us':>10}{'isorun us':>12}{'difference us':>16}")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for path, feeds in (addition(folder), narrow_bert(folder)):
             for backend in RAW:
-                row = measure(path, feeds, backend, arguments.rounds, arguments.threads, folder / "cache")
+                row = measure(path, feeds, backend, rounds, threads, folder / "cache")
                 rows.append(row)
                 print(
                     f"{row['model']:<12}{row['backend']:<12}{row['raw']:>10.2f}"
                     f"{row['isorun']:>12.2f}{row['difference']:>16.2f}"
                     f"   ({min(row['differences']):.1f} to {max(row['differences']):.1f})"
                 )
-    if arguments.json:
-        arguments.json.write_text(json.dumps(rows, indent=2))
+    return rows
 
 
 if __name__ == "__main__":

@@ -1,0 +1,103 @@
+"""What an isolated environment adds to a call: ``python benchmarks/overhead.py --worker``.
+
+The environment is made for it, in a temporary folder, with the versions of the runtimes that are installed here. By
+turns on one file: a session in it, and a session on the same backend in this process.
+
+- An addition of three inputs of (1, 128), where the way there and back is all there is.
+- 100 MB of feeds for a model that gives their shape, beside NumPy's copy of them to memory that was written before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+from overhead import RAW, addition, by_turns
+
+import isorun
+from isorun import environments
+
+_PAIRS = 6
+_TURN = 100  # calls: one alone in this process would find the caches as the worker left them, and be slower
+_LARGE = 100_000_000  # bytes
+_LARGE_ROUNDS = 60
+_SHAPE = '<ir_version: 10, opset_import: ["" : 17]> g (float[N] x) => (int64[1] y) { y = Shape (x) }'
+
+
+def measure(rounds: int, threads: int) -> list[dict[str, Any]]:
+    """Both measurements on each backend."""
+    rows = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        os.environ[environments.FOLDER_VARIABLE] = str(folder / "environments")
+        installed = [f"{package}=={version(package)}" for package in ("numpy", "onnxruntime", "openvino")]
+        environment = environments.create("overhead", python=sys.executable, install=installed).name
+        for backend in RAW:
+            open_ = partial(isorun.Session, backend=backend, threads=threads, cache_dir=folder / "cache")
+            rows += [small(folder, open_, environment, rounds), large(folder, open_, environment)]
+            _show(backend, *rows[-2:])
+            for row in rows[-2:]:
+                row["backend"] = backend
+    return rows
+
+
+def small(folder: Path, open_: Callable[..., isorun.Session], environment: str, rounds: int) -> dict[str, Any]:
+    """Microseconds: the mean over several pairs of sessions of the medians in each."""
+    model, feeds = addition(folder)
+    pairs = []
+    for turn in range(_PAIRS):
+        with contextlib.ExitStack() as stack:
+            calls = _opened(stack, model, open_, environment, worker_first=turn % 2 == 1)
+            pairs.append(by_turns(calls, feeds, rounds // _PAIRS, _TURN))
+    differences = [pair["worker"] - pair["here"] for pair in pairs]
+    medians = {name: statistics.mean(pair[name] for pair in pairs) for name in ("here", "worker")}
+    return {"what": "three inputs", **medians, "differences": differences}
+
+
+def large(folder: Path, open_: Callable[..., isorun.Session], environment: str) -> dict[str, Any]:
+    """Milliseconds: medians."""
+    model = folder / "shape.onnx"
+    onnx.save(onnx.parser.parse_model(_SHAPE), model)
+    feeds = {"x": np.ones(_LARGE // 4, np.float32)}
+    written = np.zeros_like(feeds["x"])
+    with contextlib.ExitStack() as stack:
+        calls = _opened(stack, model, open_, environment, worker_first=False)
+        calls["copy"] = lambda given: np.copyto(written, given["x"])
+        taken = by_turns(calls, feeds, _LARGE_ROUNDS)
+    return {"what": "100 MB of feeds", **{name: each / 1000 for name, each in taken.items()}}
+
+
+def _opened(
+    stack: contextlib.ExitStack,
+    model: Path,
+    open_: Callable[..., isorun.Session],
+    environment: str,
+    worker_first: bool,
+) -> dict[str, Callable[[Any], Any]]:
+    where = {"here": None, "worker": environment}
+    names = ("worker", "here") if worker_first else ("here", "worker")
+    return {name: partial(stack.enter_context(open_(model, environment=where[name])).run, None) for name in names}
+
+
+def _show(backend: str, few: dict[str, Any], many: dict[str, Any]) -> None:
+    differences = few["differences"]
+    print(
+        f"{backend:<10}three inputs: {few['here']:.1f} us here, {few['worker']:.1f} us in a worker, "
+        f"{statistics.mean(differences):.1f} us more ({min(differences):.1f} to {max(differences):.1f})"
+    )
+    print(
+        f"{'':<10}100 MB of feeds: {many['worker']:.2f} ms in a worker, {many['here']:.2f} ms here, "
+        f"{many['copy']:.2f} ms to copy them ({_LARGE / many['copy'] / 1e6:.1f} GB/s): "
+        f"{(many['worker'] - many['here']) / many['copy']:.2f} copies more"
+    )
