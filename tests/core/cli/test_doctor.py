@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,11 +11,12 @@ import pytest
 import sites
 from isorun import environments
 from isorun.cache import ENVIRONMENT_VARIABLE, Cache
+from isorun.cgroup import cpu_quota
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Everything that it may look at."""
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Everything that it may look at, on cores that the quota allows: the tests may run in a container."""
     for variable, folder in (
         (ENVIRONMENT_VARIABLE, "cache"),
         (environments.FOLDER_VARIABLE, "environments"),
@@ -23,7 +26,11 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.setenv(variable, str(tmp_path / folder))
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         monkeypatch.delenv(variable, raising=False)
-    return tmp_path
+    cores = os.sched_getaffinity(0)
+    quota = cpu_quota() or len(cores)
+    os.sched_setaffinity(0, sorted(cores)[: max(1, int(quota))])
+    yield tmp_path
+    os.sched_setaffinity(0, cores)
 
 
 def everything(folder: Path) -> dict[Path, tuple[int, bytes | None]]:
