@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import flaws
+from flaws import lifetime
 from isorun import IsorunError
 from isorun.testing import fakes
 from isorun.testing.suite import Conformance
@@ -103,17 +104,17 @@ CASES = [
 @pytest.fixture(autouse=True)
 def there(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The fakes and the flawed are found by name, here and in processes that the checks start."""
-    here = str(Path(flaws.__file__).parent)
+    here = str(Path(flaws.__file__).parents[1])
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")])))
     with fakes.installed({**fakes.NAMES, **flaws.names()}):
         yield
-    for left in flaws.LEAKED:
+    for left in lifetime.LEAKED:
         if isinstance(left, int):
             os.close(left)
         elif hasattr(left, "kill"):
             left.kill()
             left.wait()
-    flaws.LEAKED.clear()
+    lifetime.LEAKED.clear()
 
 
 def run(backend: str, case: Case) -> None:

@@ -1,0 +1,116 @@
+"""What is wrong over many sessions, runs and closings."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import threading
+import time
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from flaws.base import HONEST, Flawed, backend
+
+LEAKED: list[Any] = []
+
+
+@backend
+class SharesOneBuffer(Flawed):
+    """It says that it may be run from many threads, and keeps the answer in one place."""
+
+    capabilities = replace(HONEST, thread_safe=True)
+
+    def run(self, output_names, feeds):
+        self.kept = self.right(output_names, feeds)
+        time.sleep(0)
+        return [np.array(result) for result in self.kept]
+
+
+@backend
+class SharesBetweenSessions(Flawed):
+    """One place for the answers of all sessions."""
+
+    last: ClassVar[list[np.ndarray]] = []
+
+    def run(self, output_names, feeds):
+        self.last[:] = self.right(output_names, feeds)
+        time.sleep(0.002)
+        return [np.array(result) for result in self.last]
+
+
+@backend
+class TakesResultsAlong(Flawed):
+    """What it gave is gone with the session."""
+
+    given: Any = ()
+
+    def run(self, output_names, feeds):
+        results = self.right(output_names, feeds)
+        self.given = [*self.given, *results]
+        return results
+
+    def close(self):
+        for result in self.given:
+            result[...] = np.nan
+
+
+@backend
+class DiesAmidRuns(Flawed):
+    """Closing pulls the ground from under a run."""
+
+    closed = False
+    capabilities = replace(HONEST, thread_safe=True)
+
+    def run(self, output_names, feeds):
+        results = self.right(output_names, feeds)
+        if self.closed:
+            raise AttributeError("'NoneType' object has no attribute 'session'")
+        return results
+
+    def close(self):
+        self.closed = True
+
+
+@backend
+class LeaksMemory(Flawed):
+    def close(self):
+        LEAKED.append(np.ones(2**15))  # 256 KiB
+
+
+@backend
+class LeaksFiles(Flawed):
+    def close(self):
+        LEAKED.append(os.open(os.devnull, os.O_RDONLY))
+
+
+@backend
+class LeaksProcesses(Flawed):
+    def close(self):
+        if len(LEAKED) < 60:
+            LEAKED.append(subprocess.Popen(["sleep", "60"]))
+
+
+@backend
+class LeaksThreads(Flawed):
+    def close(self):
+        thread = threading.Thread(target=time.sleep, args=(30,), daemon=True)
+        thread.start()
+
+
+@backend
+class WritesToItsModel(Flawed):
+    def __init__(self, model, config):
+        super().__init__(model, config)
+        self.path.write_bytes(self.path.read_bytes() + b"\x92\x03\x00")  # a field that no reader knows
+
+
+@backend
+class SetsTheEnvironment(Flawed):
+    numbers = itertools.count()
+
+    def __init__(self, model, config):
+        super().__init__(model, config)
+        os.environ["OMP_NUM_THREADS"] = str(next(self.numbers))
