@@ -6,75 +6,23 @@ What is compared
     the rows of a batch that hold no real token: nothing is right or wrong there.
     A NaN or an infinity fails wherever it is, padding included: a mean over masked tokens would spread it.
 
-Measures, all in float64, over the elements *a* of the output and *b* of the reference that are compared
-    ``max_abs``  max |a - b|
-    ``max_rel``  max |a - b| / max(|b|, rms(b)). The floor, the reference's own root mean square, keeps elements
-                 near zero from turning rounding into large ratios.
-    ``rms``      rms(a - b) / rms(b), the relative error in the Euclidean norm.
-    ``cosine``   the least cosine over rows. A row is a vector along the last dimension; of a token-level output
-                 of rank 2 (one number a token) it is the sequence. Rows whose norm in the reference is below a
-                 thousandth of the root mean square norm have no direction that rounding would leave alone: they
-                 count in the other measures alone.
-    ``argmax``   the share of those rows whose greatest element is at the reference's place.
-
-Where the reference is zero throughout, the ratios are absolute errors. Integers, booleans and strings must be
-equal. Each ratio is 1 for an output of zeros and the cosine 0, whatever the scale of the model: limits below 1
-cannot accept one.
+The measures are in :mod:`isorun.parity.measures`, the limits in :mod:`isorun.parity.tolerance`. Integers, booleans and
+strings must be equal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
+from isorun.parity.measures import directions, errors
+from isorun.parity.tolerance import DEFAULT_TOLERANCES, Tolerance
 from isorun.types import TensorSpec
 
-_FAINT = 1e-3
-
-
-@dataclass(frozen=True)
-class Tolerance:
-    """The limits that outputs must keep; the measures are those of this module.
-
-    Attributes:
-        max_rel: the most that one element may be off, in units of the reference's size; ``None`` for no such limit.
-        rms: the most that the whole may be off, in the same units.
-        cosine: the least cosine of any row.
-        max_abs: the most that one element may be off, absolutely; ``None`` for no such limit.
-        argmax: the least share of rows that agree on their greatest element; ``None`` for no such limit. Below 1,
-            one row may differ beyond that share: two elements that are nearly equal decide nothing.
-    """
-
-    max_rel: float | None
-    rms: float
-    cosine: float
-    max_abs: float | None = None
-    argmax: float | None = None
-
-    def __post_init__(self) -> None:
-        max_rel = self.max_rel or 0.0
-        if not (0 <= max_rel < 1 and 0 <= self.rms < 1 and 0 < self.cosine <= 1):
-            raise ValueError(
-                f"{self}: max_rel and rms must be at least 0 and below 1, cosine above 0 and at most 1; "
-                "anything wider would accept an output of zeros"
-            )
-
-
-DEFAULT_TOLERANCES: Mapping[str, Tolerance] = {
-    "fp64": Tolerance(max_rel=1e-6, rms=1e-7, cosine=1 - 1e-12, argmax=0.999),
-    "fp32": Tolerance(max_rel=2e-4, rms=2e-5, cosine=1 - 1e-8, argmax=0.99),
-    "fp16": Tolerance(max_rel=0.04, rms=0.01, cosine=1 - 5e-5, argmax=0.95),
-    "bf16": Tolerance(max_rel=0.3, rms=0.05, cosine=0.998, argmax=0.85),
-    "int8": Tolerance(max_rel=0.9, rms=0.15, cosine=0.98, argmax=0.6),
-}
-"""The limits of each precision unless a caller sets its own. docs/matrix.md says where they come from.
-
-``max_rel`` is the greatest absolute error in units of the output's size: a limit on ``max_abs`` itself would be
-right for one model and wrong for another.
-"""
+__all__ = ["DEFAULT_TOLERANCES", "OutputParity", "Parity", "Tolerance", "compare", "token_level_outputs"]
 
 
 @dataclass(frozen=True)
@@ -219,29 +167,10 @@ def _compare_one(
     a, b, valid = _rows(ours, theirs, level, real)
     if not valid.any():
         return unlike(level=level)
-    max_abs, max_rel, rms = _errors(a[valid], b[valid])
-    cosine, argmax, rows = _directions(a, b, valid)
-    broken = [*_broken(tolerance, max_abs=max_abs, max_rel=max_rel, rms=rms, cosine=cosine)]
-    if argmax is not None and tolerance.argmax is not None and not _agree(argmax, tolerance.argmax, rows):
-        broken.append(f"argmax is {argmax:.10g}, below {tolerance.argmax:.10g}")
+    max_abs, max_rel, rms = errors(a[valid], b[valid])
+    cosine, argmax, rows = directions(a, b, valid)
+    broken = tolerance.broken(rows, argmax, max_abs=max_abs, max_rel=max_rel, rms=rms, cosine=cosine)
     return OutputParity(name, level, int(valid.sum()), 0, max_abs, max_rel, rms, cosine, argmax, tuple(broken))
-
-
-def _broken(tolerance: Tolerance, **measures: float | None) -> Iterator[str]:
-    for name, value in measures.items():
-        limit = getattr(tolerance, name)
-        if value is None or limit is None:
-            continue
-        if name == "cosine" and value < limit:
-            yield f"{name} is {value:.10g}, below {limit:.10g}"
-        elif name != "cosine" and value > limit:
-            yield f"{name} is {value:.3g}, above {limit:.3g}"
-
-
-def _agree(share: float, limit: float, rows: int) -> bool:
-    """Whether enough rows agree on their greatest element."""
-    differing, allowed = round((1 - share) * rows), (1 - limit) * rows
-    return differing <= (allowed + 1 if limit < 1 else 0)
 
 
 def _same_type(output: np.dtype[Any], reference: np.dtype[Any]) -> bool:
@@ -276,39 +205,6 @@ def _rows(
     rows = a.size // columns if columns else 0
     a, b = a.reshape(rows, columns), b.reshape(rows, columns)
     return a, b, np.ones(a.shape, dtype=bool)
-
-
-def _errors(a: np.ndarray, b: np.ndarray) -> tuple[float, float, float]:
-    difference = np.abs(a - b)
-    size = _root_mean_square(b)
-    floor = size if size > 0 else 1.0
-    max_rel = np.max(difference / np.maximum(np.abs(b), floor))
-    return float(difference.max()), float(max_rel), _root_mean_square(difference) / floor
-
-
-def _root_mean_square(values: np.ndarray) -> float:
-    """Scaled by the greatest value first, so that no square overflows or vanishes."""
-    greatest = float(np.max(np.abs(values)))
-    return greatest * float(np.sqrt(np.mean(np.square(values / greatest)))) if greatest > 0 else 0.0
-
-
-def _directions(a: np.ndarray, b: np.ndarray, valid: np.ndarray) -> tuple[float | None, float | None, int]:
-    """The least cosine over rows, the share of rows that agree on their greatest element, and how many they are."""
-    scale = float(np.max(np.abs(b[valid])))
-    if scale == 0:
-        return None, None, 0
-    b = np.where(valid, b, 0.0) / scale
-    a = np.where(valid, a, 0.0)
-    norms = np.sqrt(np.sum(np.square(b), axis=1))
-    counted = norms > _FAINT * np.sqrt(np.mean(np.square(norms)))
-    a, b, norms, valid = a[counted], b[counted], norms[counted], valid[counted]
-    sizes = np.max(np.abs(a), axis=1, keepdims=True)
-    a = a / np.where(sizes > 0, sizes, 1.0)
-    lengths = np.sqrt(np.sum(np.square(a), axis=1))
-    cosines = np.sum(a * b, axis=1) / np.where(lengths > 0, lengths * norms, 1.0)
-    lowest = -np.inf
-    same = np.argmax(np.where(valid, a, lowest), axis=1) == np.argmax(np.where(valid, b, lowest), axis=1)
-    return float(min(1.0, cosines.min())), float(same.mean()), same.size
 
 
 def _worst(outputs: Sequence[OutputParity], measure: str, worst: Any) -> float | None:
