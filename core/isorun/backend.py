@@ -214,7 +214,8 @@ def package_owners(package: str) -> list[str]:
     """The distributions that provide an import package. Reads every installed one's list of files: some ms."""
     from importlib.metadata import packages_distributions
 
-    return sorted(set(packages_distributions().get(package, [])))
+    # One whose metadata are damaged has no name.
+    return sorted({name for name in packages_distributions().get(package, []) if name})
 
 
 def package_version(package: str) -> str | None:

@@ -117,6 +117,14 @@ def test_distributions_that_share_a_folder_and_no_file_are_well(site):
     assert found() == []
 
 
+def test_a_distribution_without_metadata_does_no_harm(site):
+    sites.install(site, "rival", "1.0", ONE)
+    (site / "nameless-1.0.dist-info").mkdir()
+    (site / "nameless-1.0.dist-info" / "RECORD").write_text("rival/__init__.py,,\n")
+    assert found() == []
+    assert package_version("rival") == "1.0"
+
+
 @pytest.mark.parametrize("package", ["onnxruntime", "openvino", "onnx", "numpy"])
 def test_what_is_installed_here_is_well(package):
     assert list(packages.findings(package)) == []
