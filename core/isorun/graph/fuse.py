@@ -23,8 +23,8 @@ OPSETS = range(upgrade.FIRST_UPGRADED, 26)
 def fuse(model: ir.Model) -> FusionReport:
     """Bring an encoder to the fused form, in place.
 
-    Inputs and outputs keep their names, types and shapes. Weights are neither copied nor read, save small ones;
-    those that are made of others (Q, K and V side by side) are made whenever they are read.
+    Inputs and outputs keep their names, types and shapes. Weights are not copied, and of large ones a few elements
+    are read; those that are made of others (Q, K and V side by side) are made whenever they are read.
 
     Args:
         model: any model, with its weights in memory or on disk. One without an attention is returned normalized
