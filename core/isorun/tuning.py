@@ -75,13 +75,36 @@ def compile_as_asked(
     Args:
         backend, source, config, padding, cache: as in :func:`isorun.padding.compile_model`.
         samples: what int8 is calibrated on, as in :func:`isorun.calibration.calibrate`.
-    """
-    quantized = None
-    if config.precision == "int8" and not models.inspect(source, cache)[0].quantized:
-        from isorun import calibration
 
-        quantized = calibration.calibrate(backend, source, config, samples, cache)
+    Raises:
+        BackendUnavailable: the model came in 8 bits, int8 is asked for, and the backend computes it in something else.
+    """
+    if config.precision != "int8":
+        return paddings.compile_model(backend, source, config, padding, cache)
+    if models.inspect(source, cache)[0].quantized:
+        model, executable = paddings.compile_model(backend, source, config, padding, cache)
+        _check_in_8_bits(backend, executable)
+        return model, executable
+    from isorun import calibration
+
+    quantized = calibration.calibrate(backend, source, config, samples, cache)
     return paddings.compile_model(backend, source, config, padding, cache, quantized)
+
+
+def _check_in_8_bits(backend: Backend, executable: Executable) -> None:
+    """Refuse what runs another tool's integers in floating point. OpenVINO does that to all but Q and DQ."""
+    try:
+        reported = executable.report().precision
+    except BaseException:
+        executable.close()
+        raise
+    if "int8" not in reported.split("+"):
+        executable.close()
+        raise BackendUnavailable(
+            backend.name,
+            f"the model came in 8 bits, in a form that this backend computes in {reported}",
+            "Ask for precision='fp32', under which a model runs as it came, or for another backend.",
+        )
 
 
 def compile_fastest(
