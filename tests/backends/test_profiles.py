@@ -16,6 +16,7 @@ import isorun
 import tiny
 
 FEEDS = tiny.feeds(4, 12)
+pytestmark = pytest.mark.filterwarnings("ignore::isorun.calibration.CalibrationWarning")  # they are few, and it is they
 _OPENVINO_PRODUCTS = ("FullyConnected", "MatMul", "Convolution")
 _ORT_PRODUCTS = ("MatMul", "Gemm", "Attention")
 _SUFFIXES = {"f32": "fp32", "bf16": "bf16", "f16": "fp16", "i8": "int8", "u8": "int8"}

@@ -88,7 +88,7 @@ def cases(path: str) -> dict[str, dict[str, np.ndarray]]:
 
 def calibration() -> list[dict[str, np.ndarray]]:
     random = np.random.default_rng(1)
-    ids = random.integers(0, 99, (8, 24))
+    ids = random.integers(0, 99, (12, 24))
     return [{"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}]
 
 

@@ -236,6 +236,7 @@ def test_a_tolerance_that_means_nothing(bert: Path, precision: str, tolerance: f
         isorun.Session(bert, precision=precision, tolerance=tolerance)
 
 
+@pytest.mark.filterwarnings("ignore:Calibrated on")
 def test_a_session_says_what_was_tried(bert: Path, tmp_path: Path):
     samples = [tiny.feeds(4, 12)]
     for measured in ("now", "earlier"):
@@ -249,6 +250,7 @@ def test_a_session_says_what_was_tried(bert: Path, tmp_path: Path):
         assert all(np.isfinite(array).all() for array in outputs)
 
 
+@pytest.mark.filterwarnings("ignore:Calibrated on")
 def test_what_int8_is_calibrated_on_is_part_of_the_choice(bert: Path, tmp_path: Path):
     def measured(samples: list[dict[str, np.ndarray]]) -> str:
         with isorun.Session(bert, "ort-cpu", precision="auto", calibration=samples, cache_dir=tmp_path) as session:

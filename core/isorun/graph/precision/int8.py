@@ -55,19 +55,36 @@ Table = Mapping[str, Dense]
 
 def layers(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Value, ir.Value]]:
     """The dense layers of a model in the fused form: each node, what it reads, and its weights (K, N)."""
+    for node, read, weight in _products(model):
+        if read is not None and weight is not None and not _reason(weight):
+            yield node, read, weight
+
+
+def refusal(model: ir.Model) -> str:
+    """Why the products that are no dense layers are none: the reasons, each once."""
+    reasons = {_reason(weight): None for _, _, weight in _products(model) if weight is not None}
+    return "; ".join(filter(None, reasons)) or "it has no product with a matrix"
+
+
+def _products(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Value | None, ir.Value | None]]:
     for node in model.graph:
         if functions.is_fused(node) and node.op_type in functions.ATTENTIONS:
-            read, weight = node.inputs[0], node.inputs[2]
+            yield node, node.inputs[0], node.inputs[2]
         elif node.domain == "" and node.op_type == "MatMul":
-            read, weight = node.inputs
-        else:
-            continue
-        tensor = tokens.constant(weight)
-        if read is None or weight is None or tensor is None or not weight.is_initializer():
-            continue
-        shape = tensor.shape.numpy()
-        if len(shape) == 2 and min(shape) >= _LEAST and tensor.dtype == ir.DataType.FLOAT:
-            yield node, read, weight
+            yield node, node.inputs[0], node.inputs[1]
+
+
+def _reason(weight: ir.Value) -> str:
+    """Why a product's second factor cannot be quantized as a dense layer's weights; empty where it can."""
+    tensor = tokens.constant(weight)
+    if tensor is None or not weight.is_initializer() or weight.is_graph_input():
+        return "weights that are no constants of the graph"
+    if tensor.dtype != ir.DataType.FLOAT:
+        return f"weights that are {tensor.dtype.name.lower()}, not fp32 (quantize the fp32 model)"
+    shape = tensor.shape.numpy()
+    if len(shape) != 2 or min(shape) < _LEAST:
+        return f"weights that are no matrix of at least {_LEAST} rows and columns"
+    return ""
 
 
 def tap(model: ir.Model) -> tuple[dict[str, ir.TensorProtocol], dict[str, list[str]]]:
@@ -145,7 +162,8 @@ class _Quantizer:
             else:
                 self._attention(name, node, quantized, weight.name, dense)
         for name in [name for name in self._table if name in self._graph.initializers]:
-            if not self._graph.initializers[name].uses():
+            value = self._graph.initializers[name]
+            if not value.uses() and not value.is_graph_output():
                 del self._graph.initializers[name]
         self._graph.sort()
         functions.carry(self._model)

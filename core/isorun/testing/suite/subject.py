@@ -123,7 +123,7 @@ class Subject:
         usual = {"environment": self.environment, "cache_dir": self.folder / "cache"}
         arguments = {**usual, "threads": self.config.threads, "options": self.options, **arguments}
         if arguments.get("precision") == "int8" and isinstance(model, Sample):
-            arguments["calibration"] = [model.feeds(seed) for seed in range(4)]
+            arguments["calibration"] = [model.feeds(seed) for seed in range(16)]
         return Session(model.path(self.folder) if isinstance(model, Sample) else model, self.name, **arguments)
 
     def lowered(self, sample: Sample, dialect: str) -> LoweredModel:
