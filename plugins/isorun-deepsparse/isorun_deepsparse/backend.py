@@ -14,7 +14,7 @@ from isorun.errors import InvalidFeeds, UnsupportedModel
 from isorun.hardware import cpu_flags, cpu_name
 from isorun.types import Availability, Capabilities, CompileConfig, Feeds, LoweredModel, RuntimeReport
 from isorun_deepsparse import dimensions, engine
-from isorun_deepsparse.prepare import private_copy
+from isorun_deepsparse.prepare import integer_products, private_copy
 
 _REMEDY = (
     "Install it in an environment of its own, with Python 3.11: "
@@ -114,9 +114,10 @@ class DeepSparseExecutable(Executable):
             private_copy(self._model.path, self._sizes) as path,
         ):
             layers = engine.layers(path, self._threads, zeros)
+            integers = integer_products(path)
         return RuntimeReport(
             device=cpu_name(),
-            precision="fp32",
+            precision="fp32+int8" if integers & _nodes(layers) else "fp32",
             operators=operators(layers),
             versions={"deepsparse": package_version("deepsparse") or "unknown"},
             details={"supported_operators": self._supported, "sparse_layers": sparse_layers(layers)},
@@ -160,3 +161,8 @@ def sparse_layers(layers: Iterable[Mapping[str, Any]]) -> dict[str, float]:
         for layer in layers
         if layer["name"].startswith("ks_")  # kernel sparsity: the kernels that skip zeros are called so
     }
+
+
+def _nodes(layers: Iterable[Mapping[str, Any]]) -> set[str]:
+    """The outputs of the graph's nodes that DeepSparse's own layers compute."""
+    return {name for layer in layers for name in layer["canonical_name"].split(",")}

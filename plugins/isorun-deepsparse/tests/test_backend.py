@@ -8,9 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 
+import exports
 import isorun
+import quantized_forms
 from isorun.errors import BackendUnavailable, InvalidFeeds, UnsupportedModel
 from isorun.graph import encoder, files
 from isorun.graph.prune import prune
@@ -130,6 +133,33 @@ def test_an_operator_that_it_lacks_is_named(environment: str, tmp_path: Path) ->
     with pytest.raises(UnsupportedModel, match=r"lacks an operator.*Frobnicate") as refusal:
         isorun.Session(content, "deepsparse", environment=environment, cache_dir=tmp_path)
     assert refusal.value.operators == ("Frobnicate",)
+
+
+@pytest.mark.parametrize("weights", [np.int8, np.uint8])
+def test_a_sparse_checkpoint_in_8_bits_runs_as_sparseml_wrote_it(
+    environment: str, weights: type[np.int8 | np.uint8], tmp_path: Path
+) -> None:
+    label = "bert-torchscript17-eager"
+    model = exports.model(label)
+    prune(model, 0.8, "block4", layers=["*"])
+    samples = [exports.given(label, rows=4), exports.given(label, 9, rows=4)]
+    content = quantized_forms.sparseml(ir.to_proto(model), samples, weights).SerializeToString()
+    with isorun.Session(
+        content,
+        "deepsparse",
+        environment=environment,
+        options={"dimensions": {"batch": 4, "sequence": 12}},
+        cache_dir=tmp_path,
+    ) as session:
+        got = session.run(None, samples[0])
+        provenance = session.provenance
+    for one, other in zip(got, exports.run(content, samples[0]), strict=True):
+        assert np.sum(one * other) / np.linalg.norm(one) / np.linalg.norm(other) > 0.9999
+    assert provenance.precision == "fp32+int8"
+    assert len(provenance.details["sparse_layers"]) >= 6
+    assert list(provenance.details["sparse_layers"].values()) == pytest.approx(
+        [0.8] * len(provenance.details["sparse_layers"]), abs=0.01
+    )
 
 
 @pytest.mark.skipif(find_spec("deepsparse") is not None, reason="it is installed here")
