@@ -101,14 +101,14 @@ def _quantize(
     reduce_range: bool,
 ) -> int:
     """Run the model with the inputs of its dense layers as outputs, choose for each layer, and keep the table."""
-    from isorun.graph import describe, files, fuse, lower, padding
+    from isorun.graph import describe, files, fused, lower, padding
     from isorun.graph.precision import int8, ranges
 
-    graph, _ = fuse.read(source.path)
+    graph, _ = fused.read(source.path)
     try:
         padding.remove(graph)
     except UnsupportedModel:
-        graph, _ = fuse.read(source.path)
+        graph, _ = fused.read(source.path)
     weights, readers = int8.tap(graph)
     if not weights:
         raise UnsupportedModel(f"None of the model's dense layers can be quantized: {int8.refusal(graph)}")

@@ -178,10 +178,10 @@ def _inspect(source: ModelSource, cache: Cache) -> tuple[_Known, bool]:
     """What is known of a model, and whether it was known already."""
 
     def make(_: Path) -> dict[str, Any]:
-        from isorun.graph import describe, fuse
+        from isorun.graph import describe, fused
         from isorun.graph import padding as removal
 
-        model, fused_here = fuse.read(source.path)
+        model, fused_here = fused.read(source.path)
         info = asdict(describe.describe(model))
         try:
             removed = removal.remove(model)
@@ -209,13 +209,13 @@ def _lower(
     """Padding removed, written in a precision, lowered to a dialect: as asked, in this order."""
 
     def make(folder: Path) -> dict[str, Any]:
-        from isorun.graph import files, fuse
+        from isorun.graph import files, fused
         from isorun.graph import lower as lowering
         from isorun.graph import padding as removal
         from isorun.graph import precision as precisions
         from isorun.graph.precision import int8
 
-        graph, _ = fuse.read(source.path)
+        graph, _ = fused.read(source.path)
         if packed:
             removal.remove(graph)
         if quantized:

@@ -11,7 +11,7 @@ from onnx_ir.passes import common
 
 import exports
 from isorun import Session, checkpoint
-from isorun.graph import files, functions, fuse
+from isorun.graph import files, functions, fused
 
 NAMES = ("albert", "bert", "camembert", "distilbert", "electra", "mpnet", "roberta", "xlm-r")
 HEADS = ("", "sequence", "token", "qa")
@@ -50,7 +50,7 @@ def test_a_checkpoint_and_its_export_are_one_graph(name: str, head: str, tmp_pat
     assert len(labels) == (1 if head else 5)
     for label in labels:
         built, export = files.read(tmp_path / "built.onnx"), exports.model(label)
-        assert fuse.fuse(export).complete
+        assert fused.fuse(export).complete
         kept = [value for value in built.graph.outputs if value.name in {each.name for each in export.graph.outputs}]
         assert len(kept) == len(export.graph.outputs)
         built.graph.outputs.clear()

@@ -177,7 +177,7 @@ def _quantize(graph: ir.Model, path: Path, texts: Path | None) -> dict[str, Any]
 def _fused(path: Path) -> tuple[ir.Model, _Found]:
     """A model in the fused form, or as it came where it is no encoder, and what was found in it."""
     from isorun.graph import files, functions
-    from isorun.graph import fuse as fusion
+    from isorun.graph import fused as fusion
     from isorun.graph.fusion.report import KINDS
 
     model = files.read(path)

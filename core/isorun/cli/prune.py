@@ -39,7 +39,7 @@ def prune(
     By magnitude, in one go, without training. Embeddings, poolers and classifiers stay as they are. A file that is
     there is replaced; the model itself never is.
     """
-    from isorun.graph import files, fuse
+    from isorun.graph import files, fused
     from isorun.graph import prune as pruning
 
     models.check_choice("pattern", pattern, pruning.PATTERNS)
@@ -50,7 +50,7 @@ def prune(
     models.check_apart(path, weights, output)
 
     with console.working(f"Pruning {model}"):
-        graph, _ = fuse.read(path)
+        graph, _ = fused.read(path)
         pruned = pruning.prune(graph, sparsity, pattern, layers=layers)
     with console.working(f"Writing {output}"), whole(output) as made:
         files.write(graph, made, beside_above=0 if weights else files.SINGLE_FILE_LIMIT)

@@ -5,7 +5,8 @@
 - ``encoder.py``: writes the fused form of a BERT from its weights
 - ``normalize.py``: one spelling for what exporters write in several
 - ``contrib.py``, ``contrib.onnxtxt``: ONNX Runtime's fused operators taken apart
-- ``fuse.py``: from any exporter's graph to the fused form, by the fusions in ``fusion/``
+- ``fused.py``: from any exporter's graph to the fused form, by the fusions in ``fusion/``; ``upgrade.py`` brings old
+  opsets to the first that they know, ``share.py`` makes one of equal weights
 - ``evaluate.py``: a part of a graph, computed on samples
 - ``places.py``: positions and biases by distance
 - ``opset.py``: from one version of ONNX's operators to another
@@ -25,6 +26,55 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import onnx
+    import onnx_ir
+
+    from isorun.graph.fusion.report import FusionReport
+
+
+def fuse(model: onnx.ModelProto | onnx_ir.Model) -> FusionReport:
+    """Bring an encoder to the fused form, in place. A model that is none stays as it came.
+
+    Args:
+        model: an ``onnx.ModelProto`` with its weights in it, or an ``onnx_ir.Model``, whose weights may be on disk.
+            Inputs and outputs keep their names, types and shapes.
+
+    Returns:
+        For each kind of fused operator how many were found and fused, and why the others were not.
+
+    Raises:
+        InvalidModel: the graph is none (two of its values have one name, say), or its weights are elsewhere.
+        TypeError: it is no model.
+    """
+    import onnx
+    import onnx_ir
+
+    from isorun.errors import InvalidModel
+    from isorun.graph import files, fused
+
+    if isinstance(model, onnx.ModelProto):
+        if outside := files.external_files(model):
+            raise InvalidModel(
+                f"The onnx.ModelProto keeps weights in the file {outside[0]!r}: load it with them, or give what "
+                "isorun.graph.files.read makes of its path, whose weights stay on disk"
+            )
+        made = files.from_proto(model, "The onnx.ModelProto")
+        report = fused.fuse(made)
+        if report.is_encoder:
+            model.CopyFrom(onnx_ir.serde.serialize_model(made))
+        return report
+    if not isinstance(model, onnx_ir.Model):
+        raise TypeError(f"A model is an onnx.ModelProto or an onnx_ir.Model; a {type(model).__name__} came")
+    made = model.clone()
+    report = fused.fuse(made)
+    if report.is_encoder:
+        model.graph, model.ir_version = made.graph, made.ir_version
+        model.functions.clear()
+        model.functions.update(made.functions)
+    return report
 
 
 @functools.cache

@@ -80,16 +80,28 @@ def read(path: Path) -> ir.Model:
     Raises:
         InvalidModel: as :func:`read_proto`; or its graph is none, such as one with two values of one name.
     """
-    proto = read_proto(path)
+    model = from_proto(read_proto(path), str(path))
+    ir.external_data.set_base_dir(model.graph, path.parent)
+    return model
+
+
+def from_proto(proto: onnx.ModelProto, name: str) -> ir.Model:
+    """A model for rewriting.
+
+    Args:
+        proto: the model.
+        name: what to call it in an error.
+
+    Raises:
+        InvalidModel: its graph is none.
+    """
     try:
-        model = ir.serde.deserialize_model(proto)
+        return ir.serde.deserialize_model(proto)
     except (ir.serde.SerdeError, ValueError) as error:
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
-        raise InvalidModel(f"{path} holds no valid graph: {cause}") from error
-    ir.external_data.set_base_dir(model.graph, path.parent)
-    return model
+        raise InvalidModel(f"{name} holds no valid graph: {cause}") from error
 
 
 def write(model: ir.Model, path: Path, *, beside_above: int) -> None:

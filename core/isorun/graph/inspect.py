@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from isorun.errors import UnsupportedModel
-from isorun.graph import functions, fuse, lower, tokens
+from isorun.graph import functions, fused, lower, tokens
 from isorun.graph.describe import describe
 from isorun.graph.layers import Layer, layers, precision
 from isorun.types import ModelInfo
@@ -56,7 +56,7 @@ def inspect(model: Path | ir.Model) -> Inspection:
     Raises:
         InvalidModel: the file cannot be read.
     """
-    model = fuse.read(model)[0] if isinstance(model, Path) else model.clone()
+    model = fused.read(model)[0] if isinstance(model, Path) else model.clone()
     info, operators = describe(model), _operators(model)
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     common.ShapeInferencePass(check_type=False, strict_mode=False)(model)

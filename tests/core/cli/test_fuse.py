@@ -233,7 +233,7 @@ def test_files_are_checked_before_the_work(
     def work(*_: object) -> None:
         raise AssertionError("it began to fuse")
 
-    monkeypatch.setattr("isorun.graph.fuse.fuse", work)
+    monkeypatch.setattr("isorun.graph.fused.fuse", work)
     link = tmp_path / "link.onnx"
     link.symlink_to(export)
     beside = tmp_path / "beside.onnx"

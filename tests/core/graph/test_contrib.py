@@ -14,7 +14,7 @@ from onnxruntime.transformers.fusion_options import FusionOptions
 
 import exports
 from isorun.graph import contrib, lower
-from isorun.graph.fuse import fuse
+from isorun.graph.fused import fuse
 from isorun.graph.fusion.report import FusionReport
 
 BATCH, LENGTH, WIDTH, HEADS, INNER = 5, 7, 16, 4, 24

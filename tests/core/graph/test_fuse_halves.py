@@ -14,7 +14,7 @@ from onnxruntime.transformers.float16 import convert_float_to_float16
 
 import exports
 from isorun.graph import functions
-from isorun.graph.fuse import fuse
+from isorun.graph.fused import fuse
 
 LAYERS = 3
 EXPORTED = ("bert-torchscript14-eager", "bert-torchscript14-sdpa", "mpnet-dynamo23-eager", "roberta-dynamo18-sdpa")

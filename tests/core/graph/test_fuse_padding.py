@@ -9,7 +9,7 @@ import pytest
 
 import exports
 from isorun.graph import files, lower, padding
-from isorun.graph.fuse import fuse
+from isorun.graph.fused import fuse
 
 LABELS = [
     *("bert-torchscript17-eager", "bert-torchscript17-sdpa", "roberta-dynamo18-sdpa", "distilbert-dynamo23-sdpa"),

@@ -12,7 +12,7 @@ from onnx_ir.passes import common
 import exports
 from isorun.errors import UnsupportedModel
 from isorun.graph import padding
-from isorun.graph.fuse import fuse
+from isorun.graph.fused import fuse
 from isorun.graph.fusion import subgraph
 from isorun.graph.fusion.report import FusionReport
 

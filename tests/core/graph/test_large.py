@@ -10,7 +10,7 @@ import pytest
 
 import exports
 from isorun import Session
-from isorun.graph import encoder, files, fuse, lower
+from isorun.graph import encoder, files, fused, lower
 
 SIZES = encoder.EncoderConfig(
     vocab_size=250_002,
@@ -44,7 +44,7 @@ def test_a_model_above_two_gigabytes_is_fused_and_run(backend: str, padding: str
         beside_above=files.SINGLE_FILE_LIMIT,
     )
     assert sum((tmp_path / name).stat().st_size for name in files.external_files(files.read_proto(plain))) > 2**31
-    assert fuse.fuse(files.read(plain)).complete
+    assert fused.fuse(files.read(plain)).complete
     given = exports.feeds(INPUTS, length=16)
     raw = onnxruntime.InferenceSession(plain, providers=["CPUExecutionProvider"])
     expected = raw.run(["last_hidden_state", "pooler_output"], given)

@@ -15,7 +15,7 @@ from onnx import numpy_helper
 import exports
 import tiny
 from isorun.errors import IsorunError, UnsupportedModel
-from isorun.graph import files, fuse
+from isorun.graph import files, fused
 from isorun.graph.inspect import inspect
 from isorun.graph.prune import PATTERNS, prune
 
@@ -119,7 +119,7 @@ def test_a_pruned_encoder_is_the_encoder_with_those_zeros(bert: Path):
 @pytest.mark.parametrize("label", ["albert-torchscript17-sdpa", "distilbert-dynamo18-sdpa", "mpnet-dynamo18-eager"])
 def test_any_exporters_encoder(label: str):
     model = exports.model(label)
-    assert fuse.fuse(model).is_encoder
+    assert fused.fuse(model).is_encoder
     found = prune(model, 0.5, "block4")
     layers = {layer.weight: layer for layer in inspect(model).layers}
     assert {layers[each.weight].pattern for each in found} == {"block4"}

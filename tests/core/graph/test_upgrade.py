@@ -9,7 +9,7 @@ import pytest
 
 import exports
 from isorun.errors import UnsupportedModel
-from isorun.graph import fuse, upgrade
+from isorun.graph import fused, upgrade
 
 LABELS = [label for label in exports.manifest() if "torchscript12" in label]
 
@@ -43,7 +43,7 @@ def test_weights_that_had_to_be_inputs_are_none_afterwards() -> None:
     for tensor in proto.graph.initializer:
         proto.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
     model = ir.serde.deserialize_model(proto)
-    assert fuse.fuse(model).complete
+    assert fused.fuse(model).complete
     assert [value.name for value in model.graph.inputs] == exports.manifest()[LABELS[0]]["inputs"]
     assert exports.agree(LABELS[0], exports.run(model, exports.given(LABELS[0])))
 
@@ -55,7 +55,7 @@ def test_what_the_converter_cannot_bring_there_is_told() -> None:
     with pytest.raises(UnsupportedModel, match=r"opset 11.*NoSuchOperator"):
         upgrade.upgrade(model)
     assert model.graph.opset_imports[""] == 11
-    report = fuse.fuse(model)
+    report = fused.fuse(model)
     assert not report.is_encoder
     assert "opset 11" in report.unread
     assert "opset 11" in str(report)

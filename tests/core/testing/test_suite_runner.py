@@ -96,7 +96,7 @@ def test_what_hangs_is_ended_with_all_that_it_started(tmp_path: Path):
         (folder / "hanging.py").write_text(f"""
 import subprocess, time
 import onnx
-from isorun.graph import describe, files, fuse  # here, not in the check whose time is measured
+from isorun.graph import describe, files, fused  # here, not in the check whose time is measured
 from isorun.testing.fakes import Right
 
 class Hangs(Right):

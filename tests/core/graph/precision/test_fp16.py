@@ -20,7 +20,7 @@ from onnx.reference import ReferenceEvaluator
 import exports
 import tiny
 from isorun.errors import UnsupportedModel
-from isorun.graph import files, functions, fuse, inspect, lower, padding
+from isorun.graph import files, functions, fused, inspect, lower, padding
 from isorun.graph.precision.fp16 import FASTER, KEPT, LARGEST, Fp16Report, convert
 
 OFF = 0.03
@@ -117,7 +117,7 @@ def test_what_is_read_back_is_what_was_written(bert: Path, tmp_path: Path):
 @pytest.mark.parametrize("dialect", functions.dialects())
 def test_any_exporters_encoder(label: str, dialect: str):
     model = exports.model(label)
-    fuse.fuse(model)
+    fused.fuse(model)
     convert(model)
     got = exports.run(lower.lower(model, dialect), exports.given(label))
     assert exports.difference(exports.answers(label), got) < OFF

@@ -12,7 +12,7 @@ import pytest
 import exports
 import small_bert
 from isorun.graph import functions, lower, padding
-from isorun.graph.fuse import fuse
+from isorun.graph.fused import fuse
 from isorun.graph.precision import int8
 from isorun.graph.precision.ranges import Recipe, Seen
 

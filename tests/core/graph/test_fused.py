@@ -13,7 +13,7 @@ import pytest
 
 import exports
 from isorun.graph import describe, functions
-from isorun.graph.fuse import fuse
+from isorun.graph.fused import fuse
 
 LABELS = sorted(exports.manifest())
 LAYERS = 3
