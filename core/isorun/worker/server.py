@@ -128,7 +128,7 @@ class _Channel:
     def __init__(self, server: Server, channel: socket.socket) -> None:
         self.server = server
         self._channel = channel
-        self._incoming = wire.Receiver(channel, files=True)
+        self._incoming = wire.Receiver(channel, files=True, eager=True)
         self._requests: dict[bytes, _Request] = {}
         self._answers: dict[tuple[Any, ...], _Answer] = {}
         self._waiting: tuple[_Answer, list[Any]] | None = None

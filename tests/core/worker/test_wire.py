@@ -82,3 +82,23 @@ def test_the_other_side_goes_away(pair, part):
     theirs.close()
     with pytest.raises(wire.Closed):
         wire.send(theirs, 1)
+
+
+def test_a_side_that_stays_awake_gets_what_comes_at_once_and_what_comes_late(pair, tmp_path):
+    ours, theirs = pair
+    incoming = wire.Receiver(theirs, files=True, eager=True)
+    for number in range(3):  # each is there when it is looked for
+        wire.send(ours, 1, number)
+        assert incoming.receive() == (1, number, b"")
+    late = threading.Timer(0.05, wire.send, (ours, 1, 3, b"late"))
+    late.start()
+    assert incoming.receive() == (1, 3, b"late")
+    late.join()
+    with (tmp_path / "file").open("w") as file:
+        wire.send(ours, 1, files=[file.fileno()])
+    incoming.receive()
+    assert incoming.file is not None
+    os.close(incoming.file)
+    ours.close()
+    with pytest.raises(wire.Closed):
+        incoming.receive()
