@@ -63,6 +63,15 @@ class Executable(ABC):
     def report(self) -> RuntimeReport:
         """What the runtime says it did with the model. May take a while; it is asked once."""
 
+    def device_times(self, feeds: Feeds, runs: int) -> np.ndarray | None:  # noqa: ARG002
+        """How long the device takes over feeds that are in its memory already, run after run.
+
+        Returns:
+            (runs,), float64, milliseconds by the device's own events; ``None`` where the runtime offers nothing to put
+            them on.
+        """
+        return None
+
     def close(self) -> None:
         """Let go of everything. Called once.
 

@@ -22,6 +22,7 @@ from isorun.errors import InvalidFeeds
 from isorun.types import Feeds
 
 _CUDA, _CUDA_MANAGED = 2, 13  # DLDeviceType
+_WITH_STREAMS = 3  # the version of __cuda_array_interface__ that has them
 _KINDS = {0: "i", 1: "u", 2: "f", 5: "c", 6: "b"}  # DLDataTypeCode; 4 is bfloat16, which NumPy lacks
 DEFAULT_STREAM: Final = 1
 """CUDA's legacy default stream, as both protocols number it."""
@@ -104,11 +105,11 @@ def _adopted(name: str, value: Any) -> Any:
     if isinstance(value, DeviceArray):
         return value
     interface = getattr(value, "__cuda_array_interface__", None)
-    if interface is not None:
+    by_dlpack = _dlpack_device(value)[0] in (_CUDA, _CUDA_MANAGED)
+    # Before its version 3 the interface says nothing of streams: PyTorch's is of version 2.
+    if interface is not None and not (by_dlpack and interface.get("version", 0) < _WITH_STREAMS):
         return _from_interface(name, value, interface)
-    if _dlpack_device(value)[0] in (_CUDA, _CUDA_MANAGED):
-        return _from_dlpack(name, value)
-    return value
+    return _from_dlpack(name, value) if by_dlpack else value
 
 
 def _dlpack_device(value: object) -> tuple[int, int]:
@@ -130,7 +131,8 @@ def _from_interface(name: str, value: Any, interface: Mapping[str, Any]) -> Devi
     address = int(interface["data"][0] or 0)
     kind, number = _dlpack_device(value)
     device = number if kind in (_CUDA, _CUDA_MANAGED) else 0
-    return DeviceArray(address, shape, dtype, device, interface.get("stream"), value)
+    stream = interface.get("stream") if interface.get("version", 0) >= _WITH_STREAMS else DEFAULT_STREAM
+    return DeviceArray(address, shape, dtype, device, stream, value)
 
 
 class _DLDevice(ctypes.Structure):

@@ -95,6 +95,9 @@ class Noted(Executable):
     def bind(self, feeds: Feeds, outputs: Mapping[str, np.ndarray | None]) -> Binding:
         return self._executable.bind(feeds, outputs)
 
+    def device_times(self, feeds: Feeds, runs: int) -> np.ndarray | None:
+        return self._executable.device_times(feeds, runs)
+
     def report(self) -> RuntimeReport:
         report = self._executable.report()
         return replace(report, details={**report.details, "padding": dict(self._note)})

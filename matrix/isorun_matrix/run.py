@@ -50,7 +50,10 @@ class _Failure:
 
 
 _NAMED = ("id", "model", "shape", "backend", "environment", "label", "precision")
-_MEASURED = ("parity", "latency_ms", "spread_ms", "throughput", "load_ms", "first_run_ms", "memory_mib", "provenance")
+_MEASURED = (
+    *("parity", "latency_ms", "device_ms", "spread_ms", "throughput", "load_ms", "first_run_ms"),
+    *("memory_mib", "provenance"),
+)
 
 
 class _Run:

@@ -3,7 +3,9 @@ plays the device's."""
 
 from __future__ import annotations
 
+import ctypes
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import onnxruntime
@@ -13,10 +15,11 @@ import tiny
 from isorun import model as models
 from isorun.cache import Cache
 from isorun.device_arrays import ON_DEVICE, DeviceArray, adopt
-from isorun.errors import InvalidFeeds
+from isorun.errors import BackendFailed, InvalidFeeds
 from isorun.types import RuntimeReport
 from isorun_backends.onnxruntime import cuda_attention
 from isorun_backends.onnxruntime.cuda_session import CudaExecutable, Device, Masks
+from isorun_backends.onnxruntime.pinned import Pinned
 
 CPU = ["CPUExecutionProvider"]
 
@@ -32,7 +35,7 @@ def executable(lowered):
     return opened(lowered)
 
 
-def opened(lowered, wanted="auto", graphs=0):
+def opened(lowered, wanted="auto", graphs=0, **more):
     forms = cuda_attention.forms(lowered.path)
 
     def open_form(form):
@@ -47,7 +50,24 @@ def opened(lowered, wanted="auto", graphs=0):
         return RuntimeReport("host", "fp32", {}, {}, {"forms": list(sessions), **details})
 
     masks = Masks(forms.mask, wanted)
-    return CudaExecutable("ort-cuda", open_form, lowered.info, Device("cpu", 0), masks, describe, graphs)
+    return CudaExecutable("ort-cuda", open_form, lowered.info, Device("cpu", 0), masks, describe, graphs, **more)
+
+
+@pytest.fixture
+def driver_memory(monkeypatch):
+    """Memory that the driver pinned, played by any: what was asked for, in order."""
+    held = []
+
+    def host_memory(nbytes, device):
+        held.append(np.empty(nbytes, np.uint8))
+        return held[-1].ctypes.data
+
+    def copy_to_host(array, address, device):
+        ctypes.memmove(array.ctypes.data, address, array.nbytes)
+
+    monkeypatch.setattr("isorun_backends.cuda_driver.host_memory", host_memory)
+    monkeypatch.setattr("isorun_backends.cuda_driver.copy_to_host", copy_to_host)
+    return held
 
 
 def expected(lowered, feeds):
@@ -62,8 +82,6 @@ def on_device(feeds):
 
 
 def array_of(value: DeviceArray) -> np.ndarray:
-    import ctypes
-
     memory = (ctypes.c_char * value.nbytes).from_address(value.address)
     return np.frombuffer(memory, value.dtype).reshape(value.shape)
 
@@ -151,14 +169,14 @@ def test_a_feed_on_another_gpu_is_refused(executable):
 
 def test_a_stream_is_waited_for(executable, monkeypatch):
     waited = []
-    monkeypatch.setattr("isorun_backends.cuda_driver.synchronize", waited.append)
+    monkeypatch.setattr("isorun_backends.cuda_driver.synchronize", lambda *which: waited.append(which))
     feeds = tiny.feeds()
     given = {
         name: DeviceArray(array.ctypes.data, array.shape, array.dtype, stream=stream)
         for stream, (name, array) in enumerate(feeds.items(), start=7)
     }
     executable.bind(given, {"pooler_output": ON_DEVICE}).run()
-    assert waited == [7, 8, 9]
+    assert waited == [(7, 0), (8, 0), (9, 0)]
 
 
 def test_graphs_keep_buffers_by_shape_and_no_more_than_asked(lowered):
@@ -201,3 +219,65 @@ def test_many_threads_at_once(lowered):
         thread.join()
     assert len(wrong) == 4 * 5 * 4 * 2
     assert not any(wrong)
+
+
+def test_runs_that_may_be_recorded_come_from_one_thread_and_others_are_not_recorded(lowered, monkeypatch):
+    """ONNX Runtime keeps graphs by thread, and records a run that has no number as number 0."""
+    executable, seen = opened(lowered, graphs=1), []
+    real = onnxruntime.InferenceSession.run_with_iobinding
+
+    def noted(self, binding, run_options=None):
+        seen.append((threading.get_ident(), run_options.get_run_config_entry("gpu_graph_id")))
+        real(self, binding, run_options)
+
+    monkeypatch.setattr(onnxruntime.InferenceSession, "run_with_iobinding", noted)
+    feeds = tiny.feeds(batch=1, length=8)
+    works = [lambda: executable.run(None, feeds), lambda: executable.run_on_device(None, on_device(feeds))]
+    for work in (*works, *works):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert [number for _, number in seen] == ["1", "-1", "1", "-1"]
+    assert len({thread for thread, _ in seen}) == 1
+    executable.close()
+    with pytest.raises(BackendFailed, match="after shutdown"):
+        executable.run(None, feeds)
+
+
+def test_the_devices_own_time_is_that_of_a_graph(lowered, monkeypatch):
+    def times(stream, device, work, runs):
+        for _ in range(runs):
+            work()
+        return np.full(runs, float(stream))
+
+    monkeypatch.setattr("isorun_backends.cuda_driver.times", times)
+    feeds, longer = tiny.feeds(batch=1, length=8), tiny.feeds(batch=1, length=9)
+    executable = opened(lowered, graphs=1, stream=SimpleNamespace(handle=7))
+    assert executable.device_times(feeds, 3).tolist() == [7.0] * 3
+    assert executable.device_times(longer, 3) is None, "it keeps one shape, and this is another"
+    assert opened(lowered).device_times(feeds, 3) is None
+
+
+@pytest.mark.parametrize("graphs", [0, 2])
+def test_outputs_come_through_pinned_memory_that_is_used_again(lowered, driver_memory, graphs):
+    executable = opened(lowered, graphs=graphs, pinned=Pinned(0))
+    feeds = tiny.feeds(batch=2, length=5)
+    kept = executable.run(None, feeds)
+    assert_close(kept, expected(lowered, feeds))
+    other = tiny.feeds(batch=2, length=5, seed=9)
+    for _ in range(3):
+        assert_close(executable.run(None, other), expected(lowered, other))
+    assert_close(kept, expected(lowered, feeds))
+    assert len(driver_memory) == 4, "two outputs that were kept, and two that came and went"
+
+
+def test_pinned_memory_goes_to_the_next_array_of_its_size(driver_memory):
+    pinned = Pinned(0)
+    first = pinned.array((2, 600), np.dtype(np.float32))
+    part, address = first[1:], first.ctypes.data
+    del first
+    assert pinned.array((1200,), np.dtype(np.float32)).ctypes.data != address, "a part of it is still held"
+    del part
+    assert pinned.array((5, 300), np.dtype(np.float32)).ctypes.data == address, "half the size and more"
+    assert pinned.array((0, 3), np.dtype(np.float32)).shape == (0, 3)
+    assert [each.nbytes for each in driver_memory] == [8192, 8192, 4096]

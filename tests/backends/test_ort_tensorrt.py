@@ -96,7 +96,7 @@ def test_a_run_outside_the_range_is_refused(lowered):
 
     profile = Profile({"batch": (1, 2, 2), "sequence": (1, 8, 8)})
     executable = tensorrt.OrtTensorRTExecutable(
-        "ort-tensorrt", open_form, lowered.info, Device("cpu", 0), Masks(None, "plain"), None, profile
+        profile, "ort-tensorrt", open_form, lowered.info, Device("cpu", 0), Masks(None, "plain"), None
     )
     (pooled,) = executable.run(["pooler_output"], tiny.feeds(2, 8))
     assert pooled.shape == (2, tiny.WIDTH)

@@ -232,6 +232,22 @@ def test_a_graph_is_recorded_after_a_shapes_first_run_and_started_from_then_on(b
     assert (len(recorded), len(started)) == (2, 4)
 
 
+@pytest.mark.parametrize("graphs", [False, True])
+def test_the_devices_own_time_is_that_of_the_engine_alone(bert, tmp_path, monkeypatch, graphs):
+    monkeypatch.setattr(memory, "capture", lambda name, stream, work: work)
+
+    def times(stream, device, work, runs):
+        for _ in range(runs):
+            work()
+        return np.full(runs, 0.25)
+
+    monkeypatch.setattr("isorun_backends.cuda_driver.times", times)
+    with opened(bert, tmp_path, cuda_graphs=graphs) as session:
+        assert session.device_times(tiny.feeds(2, 7), runs=3).tolist() == [0.25] * 3
+        (context,) = session._executable._engines[0].engine.contexts
+        assert context.runs == 1 + 3, "one to begin with"
+
+
 def test_an_operator_that_the_parser_lacks_is_named(bert, tmp_path):
     from isorun import model as models
 

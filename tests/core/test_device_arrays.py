@@ -79,6 +79,20 @@ def test_dlpack_is_asked_for_its_contents_on_the_default_stream_and_kept_alive()
     assert taken.owner[0] is given
 
 
+def test_an_interface_that_says_nothing_of_streams_is_read_by_dlpack_or_waited_for():
+    """PyTorch's is of version 2, and its tensors may still be computed."""
+    assert adopt({"x": ByInterface(ARRAY, version=2)})["x"].stream == device_arrays.DEFAULT_STREAM
+
+    class Both(ByDLPack, ByInterface):
+        def __init__(self) -> None:
+            ByInterface.__init__(self, ARRAY, version=2)
+            ByDLPack.__init__(self, ARRAY)
+
+    given = Both()
+    assert adopt({"x": given})["x"].stream == device_arrays.DEFAULT_STREAM
+    assert given.streams == [device_arrays.DEFAULT_STREAM], "its own work is ordered before that stream's"
+
+
 def test_the_interface_keeps_the_producers_stream():
     assert adopt({"x": ByInterface(ARRAY, stream=77)})["x"].stream == 77
     assert adopt({"x": ByInterface(ARRAY)})["x"].stream is None

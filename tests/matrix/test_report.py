@@ -93,6 +93,13 @@ def test_the_fastest_is_the_fastest_that_is_right(document: dict[str, Any]) -> N
     assert view.groups(nothing)[0].fastest is None
 
 
+def test_time_on_the_device_is_said_below_the_table(document: dict[str, Any]) -> None:
+    document["cells"][1]["device_ms"] = {"samples": 100, "p50": 0.4321, "p99": 0.5}
+    said = "quick fp32: p50 0.432 ms, p99 0.500 ms on the device alone, by its own events"
+    assert view.notes(view.groups(document)[0]) == ["feeds-0: Cut to 128 tokens", said]
+    assert f"- {said}\n" in markdown.render(document)
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [

@@ -114,7 +114,9 @@ def test_every_way_in_which_a_cell_can_end(isorun: Isorun, tiny: Path, tmp_path:
     assert "tiny/2x8/unavailable/fp32: it has no such device. Buy one." in explained
     assert processes_of(out) == []
 
+    assert cells["chatty"]["device_ms"]["max"] == pytest.approx(0.099)
     right = cells["right"]
+    assert right["device_ms"] is None
     assert right["parity"]["verdict"] == "pass"
     assert list(right["parity"]["cases"]) == [
         *(f"feeds-{index}" for index in range(4)),

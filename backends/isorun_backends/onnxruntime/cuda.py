@@ -14,15 +14,18 @@ from typing import TYPE_CHECKING, Any
 from isorun.backend import Backend, runtime_errors
 from isorun.errors import BackendUnavailable, did_you_mean
 from isorun.types import Availability, Capabilities, CompileConfig, Finding, LoweredModel, RuntimeReport
+from isorun_backends import cuda_driver
 from isorun_backends.cuda_driver import driver
 from isorun_backends.onnxruntime import cuda_attention, cuda_libraries, cuda_placement
 from isorun_backends.onnxruntime.cuda_session import CudaExecutable, Device, Masks
+from isorun_backends.onnxruntime.pinned import Pinned
 from isorun_backends.onnxruntime.session import OPTIONS, open_session, operators, options, versions
 
 if TYPE_CHECKING:
     import onnxruntime
 
 _PROVIDER = "CUDAExecutionProvider"
+_STREAM = "user_compute_stream"
 _WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 GPU_OPTIONS = {
     "device_id": "which GPU; default 0",
@@ -82,6 +85,9 @@ class OrtCuda(Backend):
             **({"enable_cuda_graph": "1"} if graphs else {}),
             **text_options(self.name, given),
         }
+        stream = cuda_driver.Stream(device.number) if graphs and _STREAM not in provider else None
+        if stream is not None:
+            provider[_STREAM] = str(stream.handle)  # its own would be out of reach of the events that time runs
         said = cuda_libraries.preload()
         shapes = cuda_placement.shape_nodes(_graph(forms.models["plain"]))
 
@@ -99,7 +105,8 @@ class OrtCuda(Backend):
 
         masks = Masks(forms.mask, wanted if forms.mask else "plain")
         describe = partial(_describe, self.name, config.precision, device.number, forms, shapes)
-        return CudaExecutable(self.name, open_form, model.info, device, masks, describe, graphs)
+        pinned = Pinned(device.number)
+        return CudaExecutable(self.name, open_form, model.info, device, masks, describe, graphs, stream, pinned)
 
 
 def _describe(

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -17,10 +18,13 @@ from isorun.errors import InvalidFeeds
 from isorun.types import Feeds, ModelInfo, RuntimeReport, TensorSpec
 from isorun_backends import cuda_driver
 from isorun_backends.onnxruntime import cuda_attention
-from isorun_backends.onnxruntime.cuda_graphs import Graphs
+from isorun_backends.onnxruntime.cuda_graphs import Graphs, without_graph
+from isorun_backends.onnxruntime.pinned import Pinned
 
 if TYPE_CHECKING:
     import onnxruntime
+
+_T = TypeVar("_T")
 
 
 class Device(NamedTuple):
@@ -52,7 +56,10 @@ class CudaExecutable(Executable):
         device: where it runs.
         masks: how a form is chosen.
         describe: makes the report, from the sessions that are open.
-        graphs: how many shapes may be kept as CUDA graphs; 0 for none.
+        graphs: how many shapes may be kept as CUDA graphs; 0 for none. Where there are any, every run is made by one
+            thread of its own: see :mod:`isorun_backends.onnxruntime.cuda_graphs`.
+        stream: what sessions with graphs run on; ``None`` for ONNX Runtime's own, whose work nothing can time.
+        pinned: the host's memory for outputs; ``None`` for any.
     """
 
     def __init__(
@@ -64,24 +71,35 @@ class CudaExecutable(Executable):
         masks: Masks,
         describe: Callable[[Mapping[str, onnxruntime.InferenceSession], Mapping[str, Any]], RuntimeReport],
         graphs: int = 0,
+        stream: cuda_driver.Stream | None = None,
+        pinned: Pinned | None = None,
     ) -> None:
         self.name, self.device, self.info = name, device, info
         self._open_form, self._masks, self._describe = open_form, masks, describe
         self._lock = threading.Lock()
         self._sessions: dict[str, onnxruntime.InferenceSession] = {}
-        self._graphs = Graphs(device.kind, device.number, info, graphs) if graphs else None
+        self._graphs = Graphs(device.kind, device.number, info, graphs, pinned) if graphs else None
+        self._thread = ThreadPoolExecutor(1, f"isorun-{name}") if graphs else None
+        self.pinned = pinned
         self._outputs = {spec.name: spec for spec in info.outputs}
         # One is opened at once, so that a model that cannot run here says so when it is opened.
-        self.session("lengths" if masks.name and masks.wanted == "auto" else self.form({}))
+        first = "lengths" if masks.name and masks.wanted == "auto" else self.form({})
+        self.alone(lambda: self.session(first))
+        self._stream = stream  # the last attribute: it goes after the sessions that run on it
 
     def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
         names = list(output_names or self._outputs)
-        if self._graphs is not None and all(isinstance(array, np.ndarray) for array in feeds.values()):
+        graphs = self._graphs
+        if graphs is not None and all(isinstance(array, np.ndarray) for array in feeds.values()):
             form = self.form(feeds)
-            session = self.session(form)
-            with runtime_errors(f"{self.name} failed while running"):
-                return self._graphs.run(form, session, names, feeds)
+            return self.alone(lambda: graphs.run(form, self.session(form), names, feeds))
         return self.bind(feeds, dict.fromkeys(names)).run()
+
+    def device_times(self, feeds: Feeds, runs: int) -> np.ndarray | None:
+        graphs, stream, form = self._graphs, self._stream, self.form(feeds)
+        if graphs is None or stream is None:
+            return None
+        return self.alone(lambda: graphs.times(form, self.session(form), feeds, stream.handle, runs))
 
     def run_on_device(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[DeviceArray]:
         wanted: dict[str, Any] = dict.fromkeys(output_names or self._outputs, ON_DEVICE)
@@ -109,6 +127,11 @@ class CudaExecutable(Executable):
         # A mask on the device is not copied to be looked at: the form that is right for every mask.
         return cuda_attention.choose(mask) if isinstance(mask, np.ndarray) else "plain"
 
+    def alone(self, work: Callable[[], _T]) -> _T:
+        """Do something with the sessions: where there are graphs, on their thread, one after another."""
+        with runtime_errors(f"{self.name} failed while running"):
+            return work() if self._thread is None else self._thread.submit(work).result()
+
     def session(self, form: str) -> onnxruntime.InferenceSession:
         """The session of a form, opened if it is not yet."""
         session = self._sessions.get(form)
@@ -128,7 +151,13 @@ class CudaExecutable(Executable):
             graphs = {} if self._graphs is None else {"cuda_graphs": self._graphs.described()}
             return self._describe(dict(self._sessions), graphs)
 
+    def run_options(self) -> onnxruntime.RunOptions | None:
+        """For a run without a graph."""
+        return None if self._graphs is None else without_graph()
+
     def close(self) -> None:
+        if self._thread is not None:
+            self._thread.shutdown()
         self._graphs = None
         self._sessions = {}
 
@@ -147,25 +176,31 @@ class CudaBinding(Binding):
         self._wanted = outputs
         self._bound: dict[str, tuple[onnxruntime.InferenceSession, onnxruntime.IOBinding]] = {}
         self._streams = sorted(
-            {array.stream for array in feeds.values() if isinstance(array, DeviceArray) and array.stream is not None}
+            {
+                (array.stream, array.device_id)
+                for array in feeds.values()
+                if isinstance(array, DeviceArray) and array.stream is not None
+            }
         )
 
     def run(self) -> list[Any]:
         form = self._cuda.form(self._feeds)
-        with runtime_errors(f"{self._cuda.name} failed while running"):
-            if form not in self._bound:
-                session = self._cuda.session(form)
-                self._bound[form] = (session, session.io_binding())
-                self._bind_outputs(self._bound[form][1], every=True)
-            session, binding = self._bound[form]
-            self._bind_inputs(binding)
-            self._bind_outputs(binding, every=False)
-            for stream in self._streams:
-                cuda_driver.synchronize(stream)
-            session.run_with_iobinding(binding)
-            values = binding.get_outputs()
+        return self._cuda.alone(lambda: self._run(form))
+
+    def _run(self, form: str) -> list[Any]:
+        if form not in self._bound:
+            session = self._cuda.session(form)
+            self._bound[form] = (session, session.io_binding())
+            self._bind_outputs(self._bound[form][1], every=True)
+        session, binding = self._bound[form]
+        self._bind_inputs(binding)
+        self._bind_outputs(binding, every=False)
+        for stream, number in self._streams:
+            cuda_driver.synchronize(stream, number)
+        session.run_with_iobinding(binding, self._cuda.run_options())
         return [
-            self._taken(name, wanted, value) for (name, wanted), value in zip(self._wanted.items(), values, strict=True)
+            self._taken(name, wanted, value)
+            for (name, wanted), value in zip(self._wanted.items(), binding.get_outputs(), strict=True)
         ]
 
     def _bind_inputs(self, binding: onnxruntime.IOBinding) -> None:
@@ -182,24 +217,30 @@ class CudaBinding(Binding):
         """Those with memory of the caller's once; those without anew, or a run would write over what the last gave."""
         kind, number = self._cuda.device
         for name, wanted in self._wanted.items():
-            if wanted is None:
-                binding.bind_output(name)
-            elif wanted is ON_DEVICE:
+            if wanted is ON_DEVICE or (wanted is None and self._is_pinned(name)):
                 binding.bind_output(name, kind, number)
+            elif wanted is None:
+                binding.bind_output(name)
             elif every and isinstance(wanted, DeviceArray):
                 binding.bind_output(name, kind, wanted.device_id, wanted.dtype, wanted.shape, wanted.address)
             elif every:
                 binding.bind_output(name, "cpu", 0, wanted.dtype, wanted.shape, wanted.ctypes.data)
 
+    def _is_pinned(self, name: str) -> bool:
+        return self._cuda.pinned is not None and self._cuda.spec(name).dtype is not None
+
     def _taken(self, name: str, wanted: Any, value: onnxruntime.OrtValue) -> Any:
+        dtype = self._cuda.spec(name).dtype
         if wanted is None:
-            return value.numpy()
+            pinned = self._cuda.pinned
+            if pinned is None or dtype is None:
+                return value.numpy()
+            return pinned.fetch(value.data_ptr(), value.shape(), dtype)
         if isinstance(wanted, np.ndarray):
             check_fits(name, wanted, value.shape())
             return wanted
         if isinstance(wanted, DeviceArray):
             return wanted
-        dtype = self._cuda.spec(name).dtype
         if dtype is None:
             raise InvalidFeeds(f"Output {name!r} is {self._cuda.spec(name).type}, which cannot be left on the device")
         return DeviceArray(

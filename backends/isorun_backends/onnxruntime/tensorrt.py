@@ -24,6 +24,7 @@ from isorun_backends.cuda_driver import driver
 from isorun_backends.onnxruntime import cuda_libraries, cuda_placement
 from isorun_backends.onnxruntime.cuda import GPU_OPTIONS, gpu, text_options
 from isorun_backends.onnxruntime.cuda_session import CudaExecutable, Device, Masks
+from isorun_backends.onnxruntime.pinned import Pinned
 from isorun_backends.onnxruntime.session import OPTIONS, open_session, operators, options, versions
 from isorun_backends.output_shapes import sizes_of
 from isorun_backends.tensorrt import engines, profiles
@@ -117,8 +118,9 @@ class OrtTensorRT(Backend):
             return session
 
         describe = partial(_describe, self.name, config.precision, device.number, ranges[0])
+        masks, pinned = Masks(None, "plain"), Pinned(device.number)
         return OrtTensorRTExecutable(
-            self.name, open_form, model.info, device, Masks(None, "plain"), describe, ranges[0]
+            ranges[0], self.name, open_form, model.info, device, masks, describe, pinned=pinned
         )
 
     def _provider(
@@ -158,10 +160,9 @@ class OrtTensorRTExecutable(CudaExecutable):
     """A model whose runs are held to the shapes that its engine was built for: outside them, ONNX Runtime would build
     another while the run waits."""
 
-    def __init__(self, *arguments: Any) -> None:
-        *rest, profile = arguments
-        self._profile: profiles.Profile = profile
-        super().__init__(*rest)
+    def __init__(self, profile: profiles.Profile, *rest: Any, **more: Any) -> None:
+        self._profile = profile
+        super().__init__(*rest, **more)
 
     def form(self, feeds: Feeds) -> str:
         profiles.select([self._profile], sizes_of(self.info, feeds))

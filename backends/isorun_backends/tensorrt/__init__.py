@@ -108,6 +108,7 @@ class TensorRT(Backend):
             model.info,
             first,
             held,
+            number,
             make if on_miss == "build" else None,
             partial(_describe, found),
             graphs=bool(given.get("cuda_graphs", False)),

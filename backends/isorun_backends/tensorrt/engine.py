@@ -83,6 +83,7 @@ class TensorRTExecutable(Executable):
         info: the model's inputs and outputs.
         first: the engine that was asked for.
         memory: the device's.
+        device: its number.
         make: builds and loads an engine for profiles, for shapes outside the first one's; ``None`` where such a shape
             is an error.
         describe: makes the report of what the engine says of its layers.
@@ -96,13 +97,14 @@ class TensorRTExecutable(Executable):
         info: ModelInfo,
         first: Loaded,
         memory: Memory,
+        device: int,
         make: Callable[[Sequence[Profile]], Loaded] | None,
         describe: Callable[[Mapping[str, int], Mapping[str, Any]], RuntimeReport],
         *,
         graphs: bool = False,
     ) -> None:
         self._name, self._trt, self._info, self._memory = name, trt, info, memory
-        self._make, self._describe, self._record = make, describe, graphs
+        self._device, self._make, self._describe, self._record = device, make, describe, graphs
         self._engines = [first]
         self._idle: dict[tuple[int, int], list[Slot]] = {}
         self._outputs = [spec.name for spec in info.outputs]
@@ -134,11 +136,22 @@ class TensorRTExecutable(Executable):
             for name in names:
                 shape, dtype = shapes[name]
                 own = self._memory.allocate(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
-                made[name] = DeviceArray(own.address, shape, dtype, owner=own)
+                made[name] = DeviceArray(own.address, shape, dtype, self._device, owner=own)
             self._enqueue(slot, feeds, made)
             self._memory.synchronize(slot.stream)
             self._idle[place].append(slot)
         return [made[name] for name in names]
+
+    def device_times(self, feeds: Feeds, runs: int) -> np.ndarray | None:
+        place = self._place(feeds)
+        with runtime_errors(f"{self._name} failed while running"), self._memory.current():
+            slot = self._take(place)
+            self._enqueue(slot, feeds)
+            self._memory.synchronize(slot.stream)
+            again = slot.graphs[_shape(slot, feeds)] if self._record else lambda: self._execute(slot)
+            found = cuda_driver.times(slot.stream, self._device, again, runs)
+            self._idle[place].append(slot)
+        return found
 
     def report(self) -> RuntimeReport:
         with runtime_errors(f"{self._name} does not say what it runs"):
@@ -213,7 +226,7 @@ class TensorRTExecutable(Executable):
             address = buffer.device.address
             if isinstance(array, DeviceArray):
                 if array.stream is not None:
-                    cuda_driver.synchronize(array.stream)
+                    cuda_driver.synchronize(array.stream, array.device_id)
                 address, elsewhere = array.address, True
             else:
                 host = buffer.host(array.shape)
@@ -228,7 +241,7 @@ class TensorRTExecutable(Executable):
             self._ask(slot.context.set_tensor_address(name, address), f"write {name!r}")
             shapes[name] = tuple(int(size) for size in slot.context.get_tensor_shape(name))
         if self._record and not elsewhere:
-            self._launch(slot, tuple(tuple(feeds[name].shape) for name in slot.inputs))
+            self._launch(slot, _shape(slot, feeds))
         else:
             self._execute(slot)
         return shapes
@@ -248,6 +261,11 @@ class TensorRTExecutable(Executable):
     def _ask(self, done: bool, what: str) -> None:
         if not done:
             raise BackendFailed(f"{self._name} cannot {what}")
+
+
+def _shape(slot: Slot, feeds: Feeds) -> tuple[tuple[int, ...], ...]:
+    """What a slot's graphs are kept by."""
+    return tuple(tuple(feeds[name].shape) for name in slot.inputs)
 
 
 def _sized(shape: Sequence[int | str | None] | None, sizes: Mapping[str, int]) -> tuple[int, ...]:

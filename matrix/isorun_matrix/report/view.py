@@ -115,8 +115,17 @@ def kind(cell: Cell) -> str:
 
 
 def notes(group: Group) -> list[str]:
-    """What is worth knowing of what the cells of a group were fed."""
-    return list(dict.fromkeys(note for cell in group.cells for note in cell.get("notes", ())))
+    """What is worth knowing of what the cells of a group were fed, and what of a cell's time was the device's."""
+    fed = [note for cell in group.cells for note in cell.get("notes", ())]
+    return list(dict.fromkeys([*fed, *filter(None, map(_on_device, group.cells))]))
+
+
+def _on_device(cell: Cell) -> str | None:
+    found = cell.get("device_ms")  # a run from before it was measured has none
+    if not found:
+        return None
+    times = f"p50 {number(found['p50'])} ms, p99 {number(found['p99'])} ms"
+    return f"{cell['label']} {cell['precision']}: {times} on the device alone, by its own events"
 
 
 def facts(cell: Cell) -> Iterator[tuple[str, str]]:
@@ -134,6 +143,8 @@ def facts(cell: Cell) -> Iterator[tuple[str, str]]:
         yield "lowered to", f"{ran['dialect']} ({ran['cache']} in the cache)"
         yield "versions", ", ".join(f"{name} {version}" for name, version in ran["versions"].items())
         yield "model", ran["fingerprint"]
+    if on_gpu := (cell["memory_mib"] or {}).get("gpu"):
+        yield "device memory", f"{number(on_gpu)} MiB"
     if cell["latency_ms"]:
         yield "warm-up", f"{cell['warmup_runs']} runs"
         yield "memory", f"{number(cell['memory_mib']['before_load'])} MiB before the model was loaded"
