@@ -25,6 +25,10 @@ the backend runs in another process, as the text of a :class:`isorun.worker.fail
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class IsorunError(Exception):
@@ -127,12 +131,27 @@ class CacheError(IsorunError):
     """The cache folder cannot be used."""
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown name: its nearest match, else all that there is."""
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is spelt most like an unknown one, whatever its case; ``None`` where none is like it."""
     from difflib import get_close_matches
 
+    spelt = {each.casefold(): each for each in known}
+    near = get_close_matches(name.casefold(), spelt, n=1, cutoff=0.6)
+    return spelt[near[0]] if near else None
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown name: its nearest match, else all that there is."""
     names = sorted(known)
-    near = get_close_matches(name, names, n=1, cutoff=0.6)
-    if near:
-        return f"; did you mean {near[0]!r}? (known: {', '.join(names)})"
-    return f"; known: {', '.join(names)}" if names else "; there is none"
+    if near := nearest(name, names):
+        return f"; did you mean {near!r}? (known: {', '.join(names)})"
+    return f"; known: {', '.join(names)}" if names else ", nor any other"
+
+
+def near_file(path: Path, others: Iterable[str] = ()) -> str:
+    """The end of a message about a file that is not there: what lies in its folder, or else is known by such a name."""
+    beside = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
+    near = nearest(path.name, [*others, *beside])
+    if near is None:
+        return ""
+    return f"; did you mean {path.parent / near if near in beside else near}?"

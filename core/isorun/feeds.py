@@ -87,6 +87,8 @@ class FeedChecker:
         """Refuse names of outputs that the model does not have."""
         for name in names:
             if name not in self._outputs:
+                if isinstance(names, str):
+                    raise InvalidFeeds(f"Names of outputs are a list; the string {names!r} came. Give [{names!r}]")
                 raise InvalidFeeds(f"The model has no output {name!r}{did_you_mean(name, self._outputs)}")
 
     def _names_fit(self, feeds: Feeds) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isorun.cache import Cache, sha256
-from isorun.errors import InvalidModel, UnsupportedModel
+from isorun.errors import InvalidModel, UnsupportedModel, near_file
 from isorun.graph import code_digest
 from isorun.types import LoweredModel, ModelInfo
 
@@ -93,8 +93,14 @@ def open_model(model: str | os.PathLike[str] | bytes | onnx.ModelProto, cache: C
 
         path = checkpoint.build_cached(path, cache)
     elif not path.is_file():
-        raise InvalidModel(f"There is no model at {path}")
+        raise InvalidModel(f"There is no model at {path}{_instead_of(path)}")
     return ModelSource(path, cache.fingerprint(lambda: _files_of(path), path))
+
+
+def _instead_of(path: Path) -> str:
+    if near := near_file(path):
+        return near
+    return "" if path.suffix else ". A checkpoint of that name is made a file first: isorun build NAME -o MODEL.onnx"
 
 
 def lower(

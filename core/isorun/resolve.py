@@ -9,9 +9,9 @@ from isorun import model as models
 from isorun import registry, tuning
 from isorun.backend import Backend, Executable
 from isorun.cache import Cache
-from isorun.errors import BackendFailed, BackendNotFound, BackendUnavailable, UnsupportedModel, did_you_mean
+from isorun.errors import BackendFailed, BackendNotFound, BackendUnavailable, UnsupportedModel, did_you_mean, nearest
 from isorun.threads import usable_cores
-from isorun.types import CompileConfig, LoweredModel, Provenance
+from isorun.types import Capabilities, CompileConfig, LoweredModel, Provenance
 
 if TYPE_CHECKING:
     from isorun.worker.backend import Worker
@@ -107,8 +107,10 @@ def _resolve(
         wanted: tuple[str, ...] = registry.AUTO_ORDER
     elif isinstance(backend, str):
         return Resolved(*_compile(source, find(backend), wishes, cache), (), worker)
-    else:
+    elif isinstance(backend, Sequence) and all(isinstance(name, str) for name in backend):
         wanted = tuple(backend)
+    else:
+        raise TypeError(f"backend is a name, a list of names or 'auto'; {backend!r} came")
     if not wanted:
         raise ValueError("backend is an empty list; name at least one, or 'auto'")
     passed_over: list[tuple[str, str]] = []
@@ -121,7 +123,7 @@ def _resolve(
             passed_over.append((name, str(error)))
     tried = "\n".join(f"  {name}: {reason}" for name, reason in passed_over)
     raise BackendUnavailable(
-        " or ".join(wanted), f"none of them can run this model as asked:\n{tried}\n", "Mend one of these."
+        " or ".join(wanted), "none of them can run this model as asked", f"Mend one of these:\n{tried}"
     )
 
 
@@ -147,7 +149,7 @@ def _config(backend: Backend, wishes: Wishes, cache: Cache) -> CompileConfig:
     if wishes.precision not in (*offers.precisions, tuning.AUTO):
         raise BackendUnavailable(
             backend.name,
-            f"it does not compute in {wishes.precision!r}{_instead(offers.refused.get(wishes.precision))}",
+            f"it does not compute in {wishes.precision!r}{_instead(wishes.precision, offers)}",
             f"It computes in {' and '.join(offers.precisions)}: ask for that, or for another backend.",
         )
     device = wishes.device or offers.devices[0]
@@ -172,5 +174,11 @@ def _config(backend: Backend, wishes: Wishes, cache: Cache) -> CompileConfig:
     return CompileConfig(wishes.precision, device, threads, wishes.options, str(cache.root))
 
 
-def _instead(what: str | None) -> str:
-    return f": {what}" if what else ""
+def _instead(precision: str, offers: Capabilities) -> str:
+    """What the runtime would do in a precision's place; of one that isorun never heard of, the nearest."""
+    if what := offers.refused.get(precision):
+        return f": {what}"
+    from isorun.parity.tolerance import DEFAULT_TOLERANCES
+
+    near = None if precision in DEFAULT_TOLERANCES else nearest(str(precision), offers.precisions)
+    return f"; did you mean {near!r}?" if near else ""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from isorun import model as models
 from isorun import padding as paddings
+from isorun import threads as thread_counts
 from isorun import tuning
 from isorun.binding import IOBinding
 from isorun.cache import Cache
@@ -80,6 +81,7 @@ class Session:
         BackendFailed: the runtime refused the model.
         EnvironmentNotFound, EnvironmentBroken: there is no such environment, or its interpreter is gone.
         CacheError: the cache folder cannot be written to.
+        ValueError, TypeError: an argument that means nothing, or one that nothing would heed.
     """
 
     def __init__(
@@ -97,10 +99,11 @@ class Session:
         calibration: Iterable[Feeds] | Iterable[str] | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
     ) -> None:
-        if threads is not None and threads < 1:
-            raise ValueError(f"threads is {threads}; a run needs at least 1, and None takes what is there")
+        if options is not None and not isinstance(options, Mapping):
+            raise TypeError(f"options is a mapping of names to values; a {type(options).__name__} came")
+        thread_counts.check(threads)
         paddings.check(padding)
-        tuning.check(precision, tolerance)
+        tuning.check(precision, tolerance, calibrated=calibration is not None)
         cache = Cache(cache_dir)
         source = models.open_model(model, cache)
         samples = None if calibration is None else list(calibration)

@@ -9,7 +9,15 @@ from __future__ import annotations
 import math
 import os
 
+import numpy as np
+
 from isorun.cgroup import cpu_quota
+
+
+def check(threads: object) -> None:
+    """Refuse a number of threads that is none, before a runtime says so in its own words."""
+    if threads is not None and not (isinstance(threads, int | np.integer) and threads >= 1):
+        raise ValueError(f"threads is {threads!r}; a run needs a whole number from 1 on, and None takes what is there")
 
 
 def usable_cores() -> int:

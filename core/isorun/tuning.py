@@ -52,8 +52,12 @@ class Tried:
     reason: str
 
 
-def check(precision: str, tolerance: float | None) -> None:
-    """Refuse a tolerance that means nothing, or that nothing would heed."""
+def check(precision: str, tolerance: float | None, *, calibrated: bool) -> None:
+    """Refuse a tolerance that means nothing, and one or samples that nothing would heed."""
+    if calibrated and precision not in ("int8", AUTO):
+        raise ValueError(
+            f"calibration is for precision='int8' and 'auto'; with precision={precision!r} nothing is made to suit it"
+        )
     if tolerance is None:
         return
     if precision != AUTO:

@@ -15,7 +15,8 @@ from pydantic_core import ErrorDetails
 
 from isorun import environments, registry
 from isorun.backend import Backend
-from isorun.errors import BackendNotFound, BackendUnavailable, IsorunError, SpecError, did_you_mean
+from isorun.errors import BackendNotFound, BackendUnavailable, IsorunError, SpecError, did_you_mean, near_file
+from isorun.parity import DEFAULT_TOLERANCES
 from isorun.worker.backend import Worker
 from isorun_matrix.spec import Spec
 from isorun_matrix.spec.backends import Entry
@@ -35,7 +36,7 @@ def load(path: Path) -> Spec:
     try:
         content = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise SpecError(f"There is no spec at {path}") from None
+        raise SpecError(f"There is no spec at {path}{near_file(path)}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"The spec {path} cannot be read: {error}") from error
     root, data = _parse(path, content)
@@ -127,6 +128,11 @@ def _backend_problems(spec: Spec) -> Iterator[Problem]:
     for index, entry in enumerate(spec.backends):
         if entry.environment is None:
             yield from _entry_problems(entry, ("backends", index), registry.get)
+    used = {precision for entry in spec.backends for precision in entry.precisions}
+    for precision in spec.tolerances:
+        if precision not in used and precision not in DEFAULT_TOLERANCES:
+            known = did_you_mean(precision, used | DEFAULT_TOLERANCES.keys())
+            yield ("tolerances", precision), f"no backend of this spec computes in it{known}"
     try:
         registry.get(spec.reference.backend)
     except BackendNotFound as error:

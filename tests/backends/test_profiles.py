@@ -55,8 +55,9 @@ def test_openvino(bert: Path, precision: str) -> None:
     if precision == "bf16" and "BF16" not in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
         pytest.skip("this processor has no bf16 arithmetic")
     options = {"properties": {"PERF_COUNT": True}}
+    samples = [FEEDS] if precision == "int8" else None
     with isorun.Session(
-        bert, "openvino", precision=precision, padding="keep", options=options, calibration=[FEEDS]
+        bert, "openvino", precision=precision, padding="keep", options=options, calibration=samples
     ) as session:
         said = set(session.provenance.precision.split("+"))
         assert said == executed_by_openvino(session)
@@ -67,8 +68,9 @@ def test_openvino(bert: Path, precision: str) -> None:
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_onnx_runtime(bert: Path, precision: str, tmp_path: Path) -> None:
     options = {"profile_prefix": str(tmp_path / "profile")}
+    samples = [FEEDS] if precision == "int8" else None
     with isorun.Session(
-        bert, "ort-cpu", precision=precision, padding="keep", options=options, calibration=[FEEDS]
+        bert, "ort-cpu", precision=precision, padding="keep", options=options, calibration=samples
     ) as session:
         session.run(None, FEEDS)
         said = set(session.provenance.precision.split("+"))

@@ -44,8 +44,9 @@ def test_an_unsupported_model_names_operators():
     ("name", "known", "ending"),
     [
         ("input_id", ["input_ids", "mask"], "; did you mean 'input_ids'? (known: input_ids, mask)"),
+        ("INPUT_IDS", ["input_ids", "mask"], "; did you mean 'input_ids'? (known: input_ids, mask)"),
         ("zzz", ["b", "a"], "; known: a, b"),
-        ("zzz", [], "; there is none"),
+        ("zzz", [], ", nor any other"),
     ],
 )
 def test_did_you_mean(name, known, ending):

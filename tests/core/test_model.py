@@ -118,6 +118,14 @@ def test_no_file(place, cache, tmp_path):
         models.open_model(str(tmp_path / place), cache)
 
 
+def test_no_file_names_what_is_like_it(cache, tmp_path):
+    (tmp_path / "minilm.onnx").touch()
+    with pytest.raises(InvalidModel, match=r"no model at .*/minlm\.onnx; did you mean .*/minilm\.onnx\?"):
+        models.open_model(tmp_path / "minlm.onnx", cache)
+    with pytest.raises(InvalidModel, match=r"no model at .*/bert-base-uncased\. .* isorun build NAME -o"):
+        models.open_model(tmp_path / "bert-base-uncased", cache)
+
+
 def test_a_file_that_is_no_regular_one(cache, tmp_path):
     os.mkfifo(tmp_path / "pipe.onnx")
     with pytest.raises(InvalidModel, match=r"There is no model at .*pipe\.onnx"):

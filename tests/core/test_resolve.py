@@ -36,6 +36,7 @@ def test_none_of_a_list_can(bert):
         isorun.Session(bert, backend=["ort-cpu", "openvino"], precision="fp64")
     assert "  ort-cpu: it does not compute in 'fp64'" in str(caught.value)
     assert "  openvino: it does not compute in 'fp64'" in str(caught.value)
+    assert "as asked. Mend one of these:\n  ort-cpu:" in str(caught.value)
 
 
 def test_a_bad_model_is_no_reason_to_try_another_backend(tmp_path):
@@ -75,6 +76,15 @@ def test_a_bad_model_is_no_reason_to_try_another_backend(tmp_path):
         ),
         ({"threads": 0}, ValueError, "threads is 0"),
         ({"threads": -1}, ValueError, "threads is -1"),
+        ({"threads": 1.5}, ValueError, "threads is 1.5; a run needs a whole number"),
+        ({"threads": "2"}, ValueError, "threads is '2'; a run needs a whole number"),
+        ({"backend": "OpenVINO"}, BackendNotFound, r"did you mean 'openvino'\?"),
+        ({"backend": 3}, TypeError, "backend is a name, a list of names or 'auto'; 3 came"),
+        ({"backend": ["ort-cpu", 3]}, TypeError, "a list of names"),
+        ({"backend": "ort-cpu", "precision": "FP32"}, BackendUnavailable, r"in 'FP32'; did you mean 'fp32'\?\. It"),
+        ({"backend": "ort-cpu", "precision": "bf16"}, BackendUnavailable, "no matrix products in it"),
+        ({"backend": "ort-cpu", "options": ["profile_prefix"]}, TypeError, "options is a mapping .* a list came"),
+        ({"calibration": ["a text"]}, ValueError, "calibration is for precision='int8' and 'auto'"),
     ],
 )
 def test_what_cannot_be_had_is_refused(bert, arguments, kind, message):

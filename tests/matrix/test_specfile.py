@@ -133,6 +133,11 @@ def test_lengths(tmp_path: Path) -> None:
             "(known: openvino, ort-cpu, ort-cuda, ort-ep, ort-openvino, "
             "ort-tensorrt, reference, tensorrt)",
         ),
+        (
+            "tolerances: {fp23: {rms: 0.1}, fp16: {rms: 0.1}}",
+            "line 4: tolerances.fp23: no backend of this spec computes in it; did you mean 'fp32'? "
+            "(known: bf16, fp16, fp32, fp64, int8)",
+        ),
         ("shapes: [1x8]", "line 4: shapes: the key is there twice, first on line 3"),
         (
             "repetitions: 5\nseconds: 1",

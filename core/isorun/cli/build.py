@@ -27,12 +27,14 @@ def build(
     preset: Annotated[
         str | None, typer.Option(metavar="NAME", help="Random weights: bert-3l, bert-6l, bert-base or bert-large.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="The seed of a preset's weights.")] = 0,
+    seed: Annotated[int | None, typer.Option(min=0, help="The seed of a preset's weights. Default: 0.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Write the fused graph of a BERT checkpoint, or of a preset. A file that is there is replaced."""
     if (checkpoint is None) == (preset is None):
         raise typer.BadParameter("give either a CHECKPOINT or --preset")
+    if checkpoint is not None and seed is not None:
+        raise typer.BadParameter("--seed is for --preset: the weights of a checkpoint are its own")
     models.check_output(output)
     cache = Cache()
     left_out: list[str] = []
@@ -42,7 +44,7 @@ def build(
         if preset not in presets.NAMES:
             raise IsorunError(f"There is no preset {preset!r}{did_you_mean(preset, presets.NAMES)}")
         with console.working(f"Building {preset}"), whole(output) as made:
-            presets.write(preset, seed, made)
+            presets.write(preset, seed or 0, made)
     elif checkpoint is not None:
         from isorun import checkpoint as checkpoints
 

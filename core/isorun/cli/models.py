@@ -5,12 +5,11 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 
 from isorun.cache import Cache
 from isorun.cli import console
-from isorun.errors import InvalidModel, IsorunError, did_you_mean
+from isorun.errors import InvalidModel, IsorunError, did_you_mean, near_file
 from isorun.fetch import KNOWN, checkpoint_folder
 from isorun.text import FILE, places_of
 
@@ -25,7 +24,7 @@ def model_path(name: str, cache: Cache) -> Path:
     if path.exists():
         return path
     if path.suffix == ".onnx" or path.is_absolute() or not (name in KNOWN or "/" in name):
-        raise InvalidModel(f"There is no model {name}{_near(path, KNOWN)}")
+        raise InvalidModel(f"There is no model {name}{near_file(path, KNOWN)}")
     return fetched(name, cache)
 
 
@@ -40,7 +39,7 @@ def check_input(path: Path, what: str) -> None:
     if path.is_dir():
         raise IsorunError(f"{path} is a folder; {what} is a file")
     if not path.is_file():
-        raise IsorunError(f"There is no file {path}{_near(path)}")
+        raise IsorunError(f"There is no file {path}{near_file(path)}")
 
 
 def check_output(path: Path) -> None:
@@ -77,11 +76,3 @@ def copy_tokenizer(model: Path, made: Path) -> Path | None:
     """The tokenizer that belongs to a model, beside what was made of it; ``None`` where it has none."""
     tokenizer = next((place for place in places_of(model) if place.is_file()), None)
     return None if tokenizer is None else Path(shutil.copyfile(tokenizer, made.with_name(f"{made.stem}.{FILE}")))
-
-
-def _near(path: Path, others: dict[str, str] | None = None) -> str:
-    beside = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
-    near = get_close_matches(path.name, [*beside, *(others or {})], n=1, cutoff=0.6)
-    if not near:
-        return ""
-    return f"; did you mean {path.parent / near[0] if near[0] in beside else near[0]}?"

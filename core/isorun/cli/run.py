@@ -50,7 +50,7 @@ def run(
     feeds: Annotated[Path | None, typer.Option(metavar="F.npz", help="One array for each input.")] = None,
     text: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="A text; give it again for a batch.")] = None,
     precision: Annotated[
-        str, typer.Option(help="fp32, bf16, fp16 or fp64: that, or an error. auto: what is fastest.")
+        str, typer.Option(help="fp32, bf16, fp16, int8 or fp64: that, or an error. auto: what is fastest.")
     ] = "fp32",
     padding: Annotated[
         str, typer.Option(metavar="auto|keep|remove", help="Whether to leave out the work that padding costs.")
@@ -134,6 +134,8 @@ def option_settings(given: Sequence[str]) -> dict[str, Any]:
 
 
 def _load(path: Path) -> dict[str, np.ndarray]:
+    if path.suffix != ".npy" and not zipfile.is_zipfile(path):  # NumPy would take it for a pickle
+        raise InvalidFeeds(f"{path} is no .npz file: write one with numpy.savez(path, NAME=array, ...)")
     try:
         loaded = np.load(path, allow_pickle=False)
         if not isinstance(loaded, np.ndarray):

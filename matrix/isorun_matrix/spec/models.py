@@ -6,6 +6,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
 
+from isorun.errors import near_file
 from isorun_matrix.spec.base import Strict, located
 from isorun_matrix.spec.shapes import Shape
 
@@ -15,7 +16,7 @@ def _read_texts(value: Any, info: ValidationInfo) -> Any:
         return value
     path = located(value, info)
     if not path.is_file():
-        raise ValueError(f"there is no file {path}")
+        raise ValueError(f"there is no file {path}{near_file(path)}")
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -55,7 +56,7 @@ class Model(Strict):
             return None
         path = located(value, info)
         if not path.is_file():
-            raise ValueError(f"there is no file {path}")
+            raise ValueError(f"there is no file {path}{near_file(path)}")
         return str(path)
 
     @field_validator("checkpoint")

@@ -40,6 +40,7 @@ def test_a_preset_is_the_same_for_the_same_seed(
         ([], "either a CHECKPOINT or --preset"),
         (["--preset", "bert-3"], "did you mean 'bert-3l'?"),
         (["--preset", "bert-3l", "--seed", "-1"], "--seed"),
+        (["all-MiniLM-L6-v2", "--seed", "1"], "--seed is for --preset"),
         (["./nowhere"], "There is no folder"),
     ],
 )

@@ -178,8 +178,8 @@ def test_what_is_no_npz_file(isorun: Callable[..., Any], bert: Path, tmp_path: P
     for name, message in (
         ("one.npy", "one array without a name"),
         ("objects.npz", "is no .npz file of plain arrays"),
-        ("text.npz", "is no .npz file of plain arrays"),
-        ("empty.npz", "is no .npz file of plain arrays"),
+        ("text.npz", "is no .npz file: write one with numpy.savez"),
+        ("empty.npz", "is no .npz file: write one with numpy.savez"),
         ("txt.npz", "did you mean"),
         (".", "is a folder"),
     ):

@@ -186,7 +186,7 @@ def test_a_path_means_the_same_wherever_it_is_asked_for(folder, fake_uv, tmp_pat
 
 
 def test_one_that_is_not_there(folder, own):
-    with pytest.raises(EnvironmentNotFound, match="no environment 'x'; there is none"):
+    with pytest.raises(EnvironmentNotFound, match="no environment 'x', nor any other"):
         environments.get("x")
     with pytest.raises(EnvironmentNotFound):
         environments.remove("x")
