@@ -38,7 +38,8 @@ def _matrix() -> None:
 def run(
     spec: SpecFile,
     out: Annotated[
-        Path | None, typer.Option(help="Where results go; a new folder under isorun-results unless given.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Where results go; a new folder under isorun-results unless given."),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on in --out: keep what is measured there.")] = False,
     dry_run: Annotated[
@@ -88,8 +89,10 @@ def validate(spec: SpecFile) -> None:
 @app.command()
 def report(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run.", show_default=False)],
-    form: Annotated[Format, typer.Option("--format", help="How to show it.")] = Format.terminal,
-    output: Annotated[Path | None, typer.Option(help="A file instead of standard output.")] = None,
+    form: Annotated[
+        Format, typer.Option("--format", metavar="terminal|md|html|json", help="How to show it.")
+    ] = Format.terminal,
+    output: Annotated[Path | None, typer.Option(metavar="FILE", help="A file instead of standard output.")] = None,
 ) -> None:
     """Show the results of a run."""
     import json

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 
 from isorun.errors import (
@@ -46,6 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
+    usual = warnings.formatwarning
+    if not debug:
+        warnings.formatwarning = lambda message, *_: f"isorun: {message}\n"  # without a line of isorun's source
     try:
         code = _run(arguments)
         sys.stdout.flush()
@@ -59,6 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"isorun: {error}", file=sys.stderr)
         return _code(error)
+    finally:
+        warnings.formatwarning = usual
     if code == INTERRUPTED:
         print("isorun: interrupted", file=sys.stderr)
     return code

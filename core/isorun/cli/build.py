@@ -27,7 +27,9 @@ def build(
     preset: Annotated[
         str | None, typer.Option(metavar="NAME", help="Random weights: bert-3l, bert-6l, bert-base or bert-large.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="The seed of a preset's weights. Default: 0.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="The seed of a preset's weights. Default: 0.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Write the fused graph of a BERT checkpoint, or of a preset. A file that is there is replaced."""

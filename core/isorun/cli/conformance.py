@@ -32,14 +32,15 @@ def conformance(
         str | None, typer.Option(metavar="NAME", help="The isolated environment that it runs in: see `isorun env`.")
     ] = None,
     option: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of the backend, in every check.")
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="A setting of the backend, in every check; repeatable."),
     ] = None,
     only: Annotated[
         list[str] | None, typer.Option(metavar="CAPABILITY", help="Its checks alone, such as 'binding'; any number.")
     ] = None,
     big: Annotated[bool, typer.Option("--big", help="Run bert-3l to bert-base too: minutes.")] = False,
     seconds: Annotated[
-        float | None, typer.Option(min=1, help="How long a check may take. Default: 300, with --big 1800.")
+        float | None, typer.Option(metavar="S", min=1, help="How long a check may take. Default: 300, with --big 1800.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

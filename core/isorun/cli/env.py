@@ -30,7 +30,8 @@ def _env() -> None:
 def create(
     name: Name,
     python: Annotated[
-        str | None, typer.Option(metavar="VERSION|PATH", help="Default: the version that runs isorun.")
+        str | None,
+        typer.Option(metavar="VERSION|PATH", help="The Python of it. Default: the version that runs isorun."),
     ] = None,
     install: Annotated[
         list[str] | None, typer.Option(metavar="REQUIREMENT", help="As given to pip; give it again for more.")

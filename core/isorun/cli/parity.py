@@ -25,15 +25,22 @@ _BATCH, _SEQUENCE = 4, 32
 def parity(
     model: Annotated[str, typer.Argument(help="An ONNX file, a checkpoint's folder, or a name to fetch.")],
     backends: Annotated[str, typer.Option(metavar="A,B", help="The backends to compare.")],
-    against: Annotated[str, typer.Option(help="The backend that is taken to be right, in fp64 where it has it.")] = (
-        "reference"
-    ),
+    against: Annotated[
+        str, typer.Option(metavar="NAME", help="The backend that is taken to be right, in fp64 where it has it.")
+    ] = ("reference"),
     precision: Annotated[str, typer.Option(help="What the compared backends compute in.")] = "fp32",
-    batch: Annotated[int | None, typer.Option(min=1, help="Default: 4, or what the model fixes.")] = None,
-    sequence: Annotated[int | None, typer.Option(min=1, help="Default: 32, or what the model fixes.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the random feeds.")] = 0,
+    batch: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Rows of the feeds. Default: 4, or what the model fixes.")
+    ] = None,
+    sequence: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Tokens of a row. Default: 32, or what the model fixes.")
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the random feeds.")] = 0,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Also of the reference, where it can be set. Default: all usable cores.")
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="Of a run, also of the reference where it can be set. Default: all usable cores."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

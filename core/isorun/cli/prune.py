@@ -21,7 +21,9 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 def prune(
     model: Annotated[str, typer.Argument(help="An ONNX file, a checkpoint's folder, or a name to fetch.")],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="OUT.onnx", help="The file to write.")],
-    sparsity: Annotated[float, typer.Option(help="The share of each matrix that becomes zero, such as 0.8.")],
+    sparsity: Annotated[
+        float, typer.Option(metavar="SHARE", help="The share of each matrix that becomes zero, such as 0.8.")
+    ],
     pattern: Annotated[
         str,
         typer.Option(

@@ -46,7 +46,9 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 @app.command()
 def run(
     model: Annotated[str, typer.Argument(help="An ONNX file, a checkpoint's folder, or a name to fetch.")],
-    backend: Annotated[str, typer.Option(help="A name, names in order of preference (A,B), or auto.")] = "auto",
+    backend: Annotated[
+        str, typer.Option(metavar="NAME", help="A name, names in order of preference (A,B), or auto.")
+    ] = "auto",
     feeds: Annotated[Path | None, typer.Option(metavar="F.npz", help="One array for each input.")] = None,
     text: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="A text; give it again for a batch.")] = None,
     precision: Annotated[
@@ -55,14 +57,22 @@ def run(
     padding: Annotated[
         str, typer.Option(metavar="auto|keep|remove", help="Whether to leave out the work that padding costs.")
     ] = "auto",
-    threads: Annotated[int | None, typer.Option(min=1, help="Default: the cores that it may use.")] = None,
-    environment: Annotated[str | None, typer.Option(metavar="NAME", help="Run there: see `isorun env`.")] = None,
-    option: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of the backend.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Threads of a run. Default: the cores that it may use.")
+    ] = None,
+    environment: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Run in that isolated environment: see `isorun env`.")
+    ] = None,
+    option: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of the backend; repeatable.")
+    ] = None,
     pooling: Annotated[
         str | None,
         typer.Option(metavar="mean|cls", help="How a text becomes a vector. Default: as the model says."),
     ] = None,
-    repeat: Annotated[int | None, typer.Option(min=1, help="Run so many times more, and time them.")] = None,
+    repeat: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Run so many times more, and time them.")
+    ] = None,
     output: Annotated[Path | None, typer.Option(metavar="F.npz", help="Save the outputs.")] = None,
     provenance: Annotated[bool, typer.Option("--provenance", help="Show all that is known of what ran.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
