@@ -1,27 +1,35 @@
 """Everything that has to be seen on a machine with an NVIDIA GPU, in one command.
 
-    python benchmarks/gpu.py [--out gpu-results] [--packages FOLDER] [--quick] [--only STAGE ...]
+    python benchmarks/gpu.py [--out gpu-results] [--packages FOLDER] [--minutes N] [--quick] [--only STAGE ...]
 
 It runs from a checkout under the machine's own Python, installs nothing and needs no network: the checkout's folders,
 and ``--packages`` with what the machine lacks (``pip install --target FOLDER``), go on PYTHONPATH, beside a folder that
-names the backends as an installed isorun would. Each stage is a process of its own; one that fails or hangs is a line
-of the summary. Plain text comes last, on standard output; every stage's JSON is in the folder.
+names the backends as an installed isorun would. Each stage is a process of its own, the most telling first; one that
+fails, hangs or dies is a line of the summary, with what it had found by then. ``--minutes`` is for all of them: what is
+left when it is over is skipped, and said to be. Plain text comes last, on standard output.
 
-Exit codes: 0 all stages passed, 1 one did not, 2 something to run it with is missing, 3 there is no GPU.
+In the folder: ``summary.json`` (the machine, and all stages with lines and figures) and ``summary.txt``, written anew
+after every stage; ``STAGE.json``, written line by line; ``matrix/`` and its report ``matrix.md``.
 
-Not run on hardware yet: without a GPU it says so and stops.
+Exit codes: 0 all stages passed that had something to try, 1 one did not or had no time, 2 something to run it with is
+missing, 3 there is no GPU.
+
+Not run on hardware yet: without a GPU it says so for every stage and stops.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import tomllib
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -44,15 +52,19 @@ HELPFUL = (
 )
 BACKENDS = ("ort-cuda", "tensorrt", "ort-tensorrt")
 STAGES = {
-    "limits": 300,
-    "parity": 1800,
-    "conformance": 1800,
-    "times": 1800,
-    "arrays": 600,
-    "threads": 900,
+    "smoke": 240,
+    "limits": 60,
+    "times": 600,
+    "parity": 300,
+    "kernels": 180,
+    "arrays": 180,
+    "threads": 300,
+    "conformance": 900,
     "matrix": 7200,
 }
 """What is run, in this order, with the seconds that each may take."""
+GRACE = 15
+"""Seconds that a stage has to end what it started, when its time is over."""
 
 
 def main() -> int:
@@ -68,19 +80,32 @@ def main() -> int:
         out.mkdir(parents=True, exist_ok=True)
         (out / "machine.json").write_text(json.dumps(machine, indent=1))
         print_machine(machine)
-        if not machine["gpus"]:
-            print(f"\nNo GPU: {machine['trouble']}. Nothing was measured.")
-            return 3
-        wanted = arguments.only or STAGES
-        results = {name: run_stage(name, out, quick=arguments.quick) for name in wanted}
-    (out / "summary.json").write_text(json.dumps(results, indent=1))
-    return print_results(results)
+        until = time.monotonic() + 60 * arguments.minutes
+        results: dict[str, dict[str, Any]] = {}
+        for name in arguments.only or STAGES:
+            if not machine["gpus"]:
+                results[name] = skipped(f"no GPU: {machine['trouble']}")
+                continue
+            seconds = min(STAGES[name], until - time.monotonic() - GRACE)
+            if seconds < GRACE:
+                results[name] = {**skipped(f"no time left of {arguments.minutes:g} minutes"), "passed": False}
+            else:
+                results[name] = run_stage(name, out, seconds, quick=arguments.quick)
+            write_summary(out, machine, results)
+    write_summary(out, machine, results)
+    print(f"\n==== results\n{text_of(results)}")
+    if not machine["gpus"]:
+        print(f"\nNo GPU: {machine['trouble']}. Nothing was measured.")
+        return 3
+    passed = {result["passed"] for result in results.values()}
+    return 0 if True in passed and False not in passed else 1
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("gpu-results"), help="where results go")
     parser.add_argument("--packages", type=Path, help="a folder with packages that this Python lacks")
+    parser.add_argument("--minutes", type=float, default=180, help="how long all of it may take; 180")
     parser.add_argument("--quick", action="store_true", help="smaller models, fewer runs: to see that it works")
     parser.add_argument("--only", action="append", choices=STAGES, help="one stage alone; any number of times")
     return parser.parse_args()
@@ -148,29 +173,55 @@ def print_machine(machine: dict[str, Any]) -> None:
         print(f"{name}: " + ("available" if here["ok"] else f"{here['reason']}. {here['remedy']}"))
 
 
-def run_stage(name: str, out: Path, *, quick: bool) -> dict[str, Any]:
-    """Run a stage in a process of its own."""
+def run_stage(name: str, out: Path, seconds: float, *, quick: bool) -> dict[str, Any]:
+    """Run a stage in a process of its own, and end it and what it started when its time is over."""
     file = out / f"{name}.json"
     file.unlink(missing_ok=True)
     command = [sys.executable, "-P", "-m", "gpu_stages", name, str(file), *(["--quick"] if quick else [])]
-    print(f"\n== {name}", flush=True)
+    print(f"\n== {name}, at most {seconds:.0f} s", flush=True)
+    process = subprocess.Popen(command, start_new_session=True)
     try:
-        code = subprocess.run(command, check=False, timeout=STAGES[name]).returncode
+        how = f"ended with {process.wait(seconds)}"
     except subprocess.TimeoutExpired:
-        return {"passed": False, "lines": [f"did not end within {STAGES[name]} s"]}
-    if not file.is_file():
-        return {"passed": False, "lines": [f"ended with {code} and left no result"]}
-    result: dict[str, Any] = json.loads(file.read_text())
+        how = f"did not end within {seconds:.0f} s"
+        stop(process)
+    except KeyboardInterrupt:
+        stop(process)
+        raise
+    result: dict[str, Any] = {"passed": False, "ended": False, "lines": [], "figures": {}}
+    if file.is_file():
+        result = json.loads(file.read_text())
+    if not result["ended"]:
+        result["passed"] = False
+        result["lines"].append(f"FAILED {how}; what is above was found before")
     return result
 
 
-def print_results(results: dict[str, dict[str, Any]]) -> int:
-    print("\n==== results")
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """As Ctrl-C would, so that a matrix ends its cell and keeps the others; what goes on then is killed."""
+    os.killpg(process.pid, signal.SIGINT)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(GRACE)
+    with contextlib.suppress(ProcessLookupError):  # all of it has ended
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def skipped(reason: str) -> dict[str, Any]:
+    return {"passed": None, "ended": True, "lines": [f"skipped: {reason}"], "figures": {}}
+
+
+def write_summary(out: Path, machine: dict[str, Any], results: dict[str, dict[str, Any]]) -> None:
+    (out / "summary.json").write_text(json.dumps({"machine": machine, "stages": results}, indent=1))
+    (out / "summary.txt").write_text(text_of(results))
+
+
+def text_of(results: dict[str, dict[str, Any]]) -> str:
+    words = {True: "passed", False: "FAILED", None: "skipped"}
+    lines = []
     for name, result in results.items():
-        print(f"\n{name}: {'passed' if result['passed'] else 'FAILED'}")
-        for line in result["lines"]:
-            print(f"  {line}")
-    return 0 if all(result["passed"] for result in results.values()) else 1
+        lines += [f"{name}: {words[result['passed']]}", *(f"  {line}" for line in result["lines"]), ""]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -1,18 +1,24 @@
 """The stages of ``benchmarks/gpu.py``, each run in a process of its own: ``python -m gpu_stages NAME FILE [--quick]``.
 
-Not run on hardware yet. Figures are fractions of what the same card reaches in the stage ``limits``: a large copy, and
-a large product in fp16, both by PyTorch.
+What a stage finds is in its file line by line, so that one that dies or hangs has said what it had. A backend that
+fails in a stage is a line of it, and the others go on. Not run on hardware yet.
+
+Figures are fractions of what the same card reaches in the stage ``limits``: a large copy, and a large product in fp16,
+both by PyTorch.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
-import statistics
+import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,45 +29,91 @@ from isorun import parity, presets, registry
 from isorun.cache import Cache
 from isorun.errors import IsorunError
 from isorun.samples import MASKS
+from isorun_matrix import gpu
 
 BACKENDS = ("ort-cuda", "tensorrt", "ort-tensorrt")
 SHAPES = ((1, 128), (8, 128), (32, 128), (1, 384))
 WANTED_MS = {("bert-base", 1, 128): 0.5, ("bert-large", 1, 128): 1.1}  # fp16, on an H200: asked of the card alone
 WANTED_SHARE = 0.45  # of the measured product, at 32 x 128
+SMOKE_OFF = 0.05  # of outputs of about 1: what is wrong is off by more, what is rounded by less
+SECONDS = 3.0  # at most, for one figure
 SEED = 7
 
 
 class Stage:
-    """What a stage found: lines for people, figures for JSON, and whether all of it is as it should be."""
+    """What a stage found: lines for people, figures for JSON, and whether all of it is as it should be.
+
+    Attributes:
+        passed: ``None`` as long as nothing was tried.
+    """
 
     def __init__(self, file: Path, *, quick: bool) -> None:
         self.file, self.quick = file, quick
-        self.passed = True
+        self.passed: bool | None = None
+        self.ended = False
         self.lines: list[str] = []
         self.figures: dict[str, Any] = {}
 
     def say(self, line: str) -> None:
         self.lines.append(line)
         print(line, flush=True)
+        self.write()
 
     def expect(self, holds: bool, line: str) -> None:
-        self.passed &= bool(holds)
+        self.passed = self.passed is not False and bool(holds)
         self.say(f"{'ok    ' if holds else 'FAILED'} {line}")
 
-    def write(self) -> None:
-        self.file.write_text(
-            json.dumps({"passed": self.passed, "lines": self.lines, "figures": self.figures}, indent=1)
-        )
+    @contextmanager
+    def trying(self, what: str) -> Iterator[None]:
+        """Whatever fails here is a line, and no end of the stage."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - untried code on a machine that is lent for minutes
+            traceback.print_exc()
+            self.expect(False, f"{what}: {type(error).__name__}: {error}")
 
-    def limits(self) -> dict[str, float]:
-        """What the stage ``limits`` found; empty where it did not run."""
-        file = self.file.with_name("limits.json")
-        found: dict[str, float] = json.loads(file.read_text())["figures"] if file.is_file() else {}
+    def write(self) -> None:
+        found = {"passed": self.passed, "ended": self.ended, "lines": self.lines, "figures": self.figures}
+        self.file.write_text(json.dumps(found, indent=1))
+
+    def earlier(self, name: str) -> dict[str, Any]:
+        """The figures of another stage; empty where it did not run."""
+        file = self.file.with_name(f"{name}.json")
+        found: dict[str, Any] = json.loads(file.read_text())["figures"] if file.is_file() else {}
         return found
+
+
+def smoke(stage: Stage) -> None:
+    """Each backend and precision once: whether it opens and is right, with CUDA graphs and without, where its nodes
+    run, and whether its time on the device can be had. What fails with graphs does without them afterwards."""
+    model, given = build("bert-3l"), feeds(2, 64, MASKS["right"])
+    with isorun.Session(model, backend="ort-cpu", padding="keep") as session:
+        wanted = session.run(None, given)
+    for backend, precision in available(stage):
+        for graphs in (False, True) if "cuda_graphs" in registry.get(backend).capabilities.options else (False,):
+            what = f"{backend} {precision}{' with graphs' if graphs else ''}"
+            stage.figures[what] = {"ok": False}
+            with stage.trying(what), opened(stage, model, backend, precision, ["2x64"], graphs=graphs) as session:
+                if session is None:
+                    continue
+                for _ in range(3):  # the first records a graph, the others play it
+                    found = session.run(None, given)
+                real = given["attention_mask"] != 0
+                off = float(np.abs(found[0][real].astype(np.float64) - wanted[0][real]).max())
+                times = session.device_times(given, 20)
+                stage.figures[what] = {
+                    "ok": bool(off < SMOKE_OFF),
+                    "device_ms": None if times is None else float(np.median(times)),
+                    "provenance": session.provenance.as_dict(),
+                }
+                on_device = "no device events" if times is None else f"{np.median(times):.3f} ms on the device"
+                stage.expect(off < SMOKE_OFF, f"{what}: off by {off:.1e} from fp32 on the CPU, {on_device}")
 
 
 def limits(stage: Stage) -> None:
     """The rates that the card reaches: the best of ten, timed by events, after three that are not."""
+    if lacks_torch(stage):
+        return
     import torch
 
     side = 8192
@@ -74,8 +126,17 @@ def limits(stage: Stage) -> None:
         "fp16_product_tflops": 2 * side**3 / product / 1e9,
         "copy_gb_per_s": 2 * source.numel() / copy / 1e6,
     }
+    stage.passed = True
     stage.say(f"fp16 product {side} x {side} x {side}: {stage.figures['fp16_product_tflops']:.0f} TFLOP/s")
     stage.say(f"copy of 1 GiB, read and written: {stage.figures['copy_gb_per_s']:.0f} GB/s")
+
+
+def lacks_torch(stage: Stage) -> bool:
+    """Whether PyTorch is missing, which is then said."""
+    if importlib.util.find_spec("torch") is None:
+        stage.say("       skipped: PyTorch is not installed")
+        return True
+    return False
 
 
 def best_ms(work: Callable[[], Any]) -> float:
@@ -102,7 +163,8 @@ def parities(stage: Stage) -> None:
         expected = [session.run(None, given) for _, given in cases]
         names = [spec.name for spec in session.get_outputs()]
     for backend, precision in available(stage):
-        with opened(stage, model, backend, precision, ["1..4x64"]) as session:
+        what = f"{backend} {precision}"
+        with stage.trying(what), opened(stage, model, backend, precision, ["1..4x64"]) as session:
             if session is None:
                 continue
             tolerance = parity.DEFAULT_TOLERANCES[precision]
@@ -127,31 +189,31 @@ def conformance(stage: Stage) -> None:
 
     for backend in BACKENDS:
         if not registry.get(backend).availability().ok:
-            stage.say(f"{backend}: not available")
+            stage.say(f"       {backend} is skipped: {registry.get(backend).availability().reason}")
             continue
-        report = runner.run(backend)
-        stage.figures[backend] = report.as_dict()
-        stage.expect(report.passed, f"{backend}: the conformance suite")
+        with stage.trying(backend):
+            report = runner.run(backend, progress=lambda check, ended, of: print(f"{ended}/{of} {check}", flush=True))
+            stage.figures[backend] = report.as_dict()
+            stage.expect(report.passed, f"{backend}: the conformance suite")
 
 
 def times(stage: Stage) -> None:
-    """Medians of the time around a run, by the host's clock, and as a share of the measured product rate.
-
-    ``host``: feeds and outputs in host memory, with CUDA graphs. ``resident``: feeds and outputs that stay on the
-    device, without graphs. What the host needs to start a run counts in both, so they are above the time of the card
-    alone, which is not measured here: a limit that they meet, it meets.
-    """
-    models = ("bert-3l",) if stage.quick else ("bert-3l", "bert-base", "bert-large")
-    rate = stage.limits().get("fp16_product_tflops")
+    """Medians of the time around a run, by the host's clock, and of the device's own, by its events; the latter as a
+    share of the measured product rate. With CUDA graphs; ``host`` has feeds and outputs in host memory."""
+    models = ("bert-3l",) if stage.quick else ("bert-base", "bert-large", "bert-3l")
+    rate = stage.earlier("limits").get("fp16_product_tflops")
+    pairs = sorted(available(stage), key=lambda pair: pair[1] != "fp16")  # what is asked for comes first
     for name in models:
         model = build(name)
-        for backend, precision in available(stage):
+        for backend, precision in pairs:
             shapes = [f"{batch}x{sequence}" for batch, sequence in SHAPES]
-            with opened(stage, model, backend, precision, shapes, attention="lengths") as session:
+            what = f"{name} {backend} {precision}"
+            with stage.trying(what), opened(stage, model, backend, precision, shapes, attention="lengths") as session:
                 if session is None:
                     continue
-                for batch, sequence in SHAPES:
-                    one_time(stage, session, (name, backend, precision), (batch, sequence), rate)
+                for shape in SHAPES:
+                    one_time(stage, session, (name, backend, precision), shape, rate)
+                stage.figures[what] = {"provenance": session.provenance.as_dict(), "gpus": gpu.describe()}
 
 
 def one_time(
@@ -161,49 +223,72 @@ def one_time(
     batch, sequence = shape
     given = feeds(batch, sequence, MASKS["none"])
     runs = 20 if stage.quick else 200
-    wall = statistics.median(wall_ms(session, given, runs))
-    device = resident_ms(session, given, runs)
+    wall = wall_ms(session, given, runs)
+    own = session.device_times(given, max(5, min(runs, int(SECONDS * 1e3 / wall))))
+    device = None if own is None else float(np.median(own))
     operations = encoder_operations(name, batch, sequence)
     key = f"{name} {backend} {precision} {batch}x{sequence}"
-    best = wall if device is None else min(wall, device)
+    best = wall if device is None else device
     share = None if rate is None else operations / best / 1e9 / rate
-    stage.figures[key] = {"host_ms": wall, "resident_ms": device, "operations": operations, "share": share}
+    stage.figures[key] = {"host_ms": wall, "device_ms": device, "operations": operations, "share": share}
     shown = "" if share is None else f", {share:.0%} of the fp16 product"
-    line = f"{key}: host {wall:.3f} ms, resident {'-' if device is None else f'{device:.3f} ms'}{shown}"
+    line = f"{key}: host {wall:.3f} ms, device {'-' if device is None else f'{device:.3f} ms'}{shown}"
     limit = WANTED_MS.get((name, batch, sequence))
     if backend == "ort-cuda" and precision == "fp16" and limit is not None and not stage.quick:
         stage.expect(best <= limit, f"{line}; at most {limit} ms is asked")
     elif precision == "fp16" and shape == (32, 128) and share is not None and name != "bert-3l":
         stage.expect(share >= WANTED_SHARE, f"{line}; {WANTED_SHARE:.0%} is asked")
     else:
+        stage.passed = stage.passed is not False
         stage.say(f"       {line}")
 
 
-def wall_ms(session: isorun.Session, given: dict[str, np.ndarray], runs: int) -> list[float]:
-    found = []
-    for index in range(runs + 20):
+def wall_ms(session: isorun.Session, given: dict[str, np.ndarray], runs: int) -> float:
+    """The median of as many runs as are wanted, or as there is time for, after some that are not counted."""
+    found: list[float] = []
+    for _ in range(3):
+        session.run(None, given)
+    until = time.perf_counter() + SECONDS
+    while len(found) < runs and (len(found) < 5 or time.perf_counter() < until):
         start = time.perf_counter_ns()
         session.run(None, given)
-        if index >= 20:
-            found.append((time.perf_counter_ns() - start) / 1e6)
-    return found
+        found.append((time.perf_counter_ns() - start) / 1e6)
+    return float(np.median(found))
 
 
-def resident_ms(session: isorun.Session, given: dict[str, np.ndarray], runs: int) -> float | None:
-    """The median of runs on arrays that stay on the device; ``None`` without PyTorch to hold them."""
-    try:
-        import torch
-    except ImportError:
-        return None
-    there = {name: torch.as_tensor(array, device="cuda") for name, array in given.items()}
-    torch.cuda.synchronize()
-    found = []
-    for index in range(runs + 20):
-        start = time.perf_counter_ns()
-        session.run(None, there, device_outputs=True)  # returns when the work is done
-        if index >= 20:
-            found.append((time.perf_counter_ns() - start) / 1e6)
-    return statistics.median(found)
+def kernels(stage: Stage) -> None:
+    """Which kernels run, by PyTorch's profiler, which sees all of the process: above all, what each form of a mask
+    reaches on ``ort-cuda``."""
+    if lacks_torch(stage):
+        return
+    from torch.profiler import ProfilerActivity, profile
+
+    model, runs = build("bert-3l" if stage.quick else "bert-base"), 5
+    given = feeds(8, 128, MASKS["right"])
+    cases = [("ort-cuda", form) for form in ("lengths", "bias", "plain")] + [("tensorrt", ""), ("ort-tensorrt", "")]
+    there = dict.fromkeys(backend for backend, _ in available(stage))
+    for backend, form in cases:
+        what = f"{backend} fp16 {form}".rstrip()
+        if backend not in there:
+            continue
+        with (
+            stage.trying(what),
+            opened(stage, model, backend, "fp16", ["8x128"], attention=form, graphs=False) as session,
+        ):
+            if session is None:
+                continue
+            for _ in range(3):
+                session.run(None, given)
+            with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+                for _ in range(runs):
+                    session.run(None, given)
+            found = sorted(profiled.key_averages(), key=lambda each: -each.self_device_time_total)
+            took = {each.key: {"us": each.self_device_time_total / runs, "calls": each.count / runs} for each in found}
+            stage.figures[what] = took
+            total = sum(each["us"] for each in took.values())
+            stage.expect(total > 0, f"{what}: {total:.0f} us of {len(took)} kinds of work on the device in a run")
+            for key, each in list(took.items())[:8]:
+                stage.say(f"       {each['us']:8.1f} us, {each['calls']:5.1f} calls  {key[:140]}")
 
 
 def arrays(stage: Stage) -> None:
@@ -211,14 +296,35 @@ def arrays(stage: Stage) -> None:
     model = build("bert-3l")
     given = feeds(2, 64, MASKS["right"])
     for backend, precision in available(stage):
-        with opened(stage, model, backend, precision, ["2x64"]) as session:
+        with stage.trying(f"{backend} {precision}"), opened(stage, model, backend, precision, ["2x64"]) as session:
             if session is None:
                 continue
             wanted = session.run(None, given)
+            late(stage, f"{backend} {precision}", session, given, wanted)
             for library, there, back in libraries():
                 found = session.run(None, {name: there(array) for name, array in given.items()}, device_outputs=True)
                 off = max(float(np.abs(back(one) - other).max()) for one, other in zip(found, wanted, strict=True))
                 stage.expect(off < 0.05, f"{backend} {precision} with {library}: off by {off:.1e} from host memory")
+
+
+def late(
+    stage: Stage, what: str, session: isorun.Session, given: dict[str, np.ndarray], wanted: list[np.ndarray]
+) -> None:
+    """Feeds that a stream of PyTorch's is still computing when they are given."""
+    if lacks_torch(stage):
+        return
+    import torch
+
+    there = {name: torch.as_tensor(array, device="cuda") for name, array in given.items()}
+    square = torch.randn(8192, 8192, device="cuda")
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        for _ in range(10):  # tens of milliseconds
+            square = square @ square
+        late_feeds = {name: array + 0 * square[0, 0].nan_to_num(0, 0, 0).long() for name, array in there.items()}
+        found = session.run(None, late_feeds)
+    off = max(float(np.abs(one - other).max()) for one, other in zip(found, wanted, strict=True))
+    stage.expect(off < SMOKE_OFF, f"{what} with feeds that a stream was still computing: off by {off:.1e}")
 
 
 def libraries() -> Iterator[tuple[str, Callable[[np.ndarray], Any], Callable[[Any], np.ndarray]]]:
@@ -243,30 +349,48 @@ def libraries() -> Iterator[tuple[str, Callable[[np.ndarray], Any], Callable[[An
 
 def threads(stage: Stage) -> None:
     """Four threads, a thousand runs each of mixed shapes; the device's memory afterwards as after the first of them."""
-    import torch
-
     model = build("bert-3l")
     cases = [feeds(batch, sequence, MASKS["right"]) for batch in (1, 3, 8) for sequence in (17, 64, 128)]
     runs = 50 if stage.quick else 1000
     for backend, precision in available(stage):
-        with opened(stage, model, backend, precision, ["1..8x1..128"]) as session:
+        what = f"{backend} {precision}"
+        with stage.trying(what), opened(stage, model, backend, precision, ["1..8x1..128"]) as session:
             if session is None:
                 continue
+            wanted = [session.run(None, given) for given in cases]
             errors: list[str] = []
 
-            def work(count: int, session: isorun.Session = session, errors: list[str] = errors) -> None:
+            def work(
+                count: int,
+                session: isorun.Session = session,
+                errors: list[str] = errors,
+                wanted: list[list[np.ndarray]] = wanted,
+            ) -> None:
                 for index in range(count):
+                    which = index % len(cases)
                     try:
-                        session.run(None, cases[index % len(cases)])
+                        found = session.run(None, cases[which])
                     except IsorunError as error:
                         errors.append(str(error))
+                        continue
+                    if not all(np.allclose(*pair, atol=SMOKE_OFF) for pair in zip(found, wanted[which], strict=True)):
+                        errors.append(f"the answer to {cases[which]['input_ids'].shape} is another")
 
             in_threads(lambda: work(len(cases) * 4))
-            before = torch.cuda.mem_get_info()[0]
+            before = used_mib()
             in_threads(lambda: work(runs))
-            grown = (before - torch.cuda.mem_get_info()[0]) / 2**20
-            stage.expect(not errors, f"{backend} {precision}: {len(errors)} errors in 4 x {runs} runs {errors[:1]}")
-            stage.expect(grown < 16, f"{backend} {precision}: {grown:.0f} MiB more on the device after them")
+            stage.expect(not errors, f"{what}: {len(errors)} errors in 4 x {runs} runs {errors[:1]}")
+            if before is not None:
+                grown = (used_mib() or 0) - before
+                stage.expect(grown < 16, f"{what}: {grown:.0f} MiB more on the device after them")
+            else:
+                stage.say(f"       {what}: memory was not looked at, nvidia-ml-py is not installed")
+
+
+def used_mib() -> float | None:
+    """Memory in use on the first GPU; ``None`` where nothing tells."""
+    found = gpu.describe()
+    return float(found[0]["used_mib"]) if found else None
 
 
 def in_threads(work: Callable[[], None]) -> None:
@@ -278,13 +402,16 @@ def in_threads(work: Callable[[], None]) -> None:
 
 
 def matrix(stage: Stage) -> None:
-    """``matrix/gpu.yaml``; its own folder has the report."""
-    import subprocess
-
+    """``matrix/gpu.yaml``; its own folder has what it measured, also where its time is over before its end."""
     spec = Path(__file__).resolve().parents[1] / "matrix" / "gpu.yaml"
-    folder = stage.file.with_name("matrix")
-    command = [sys.executable, "-m", "isorun", "matrix", "run", str(spec), "--output", str(folder)]
-    stage.expect(subprocess.run(command, check=False).returncode == 0, f"isorun matrix run: {folder}")
+    folder, isorun_matrix = stage.file.with_name("matrix"), [sys.executable, "-m", "isorun", "matrix"]
+    try:
+        code = subprocess.run([*isorun_matrix, "run", str(spec), "--out", str(folder)], check=False).returncode
+        stage.expect(code == 0, f"isorun matrix run, which ends with {code}: {folder}")
+    finally:
+        report = [*isorun_matrix, "report", str(folder), "--format", "md"]
+        made = subprocess.run(report, check=False, capture_output=True, text=True)
+        folder.with_suffix(".md").write_text(made.stdout or made.stderr)
 
 
 def build(name: str) -> Path:
@@ -304,27 +431,39 @@ def available(stage: Stage) -> Iterator[tuple[str, str]]:
     for backend in BACKENDS:
         here = registry.get(backend)
         if not here.availability().ok:
-            stage.say(f"       {backend}: {here.availability().reason}")
+            stage.say(f"       {backend} is skipped: {here.availability().reason}")
             continue
         for precision in here.capabilities.precisions:
             yield backend, precision
 
 
 class opened:
-    """A session, or ``None`` with the reason on record where it cannot be had: fp32 on ort-tensorrt, say."""
+    """A session, or ``None`` with the reason on record where it cannot be had: fp32 on ort-tensorrt, say.
+
+    With CUDA graphs unless ``graphs`` says otherwise, or the stage ``smoke`` found that they fail.
+    """
 
     def __init__(
-        self, stage: Stage, model: Path, backend: str, precision: str, shapes: list[str], attention: str = "auto"
+        self,
+        stage: Stage,
+        model: Path,
+        backend: str,
+        precision: str,
+        shapes: list[str],
+        *,
+        attention: str = "auto",
+        graphs: bool = True,
     ) -> None:
         self.stage, self.model, self.backend, self.precision = stage, model, backend, precision
-        options: dict[str, Any] = {"shapes": shapes} if "shapes" in registry.get(backend).capabilities.options else {}
+        takes = registry.get(backend).capabilities.options
+        self.options: dict[str, Any] = {"shapes": shapes} if "shapes" in takes else {}
         if backend == "ort-tensorrt" and len(shapes) > 1:
-            options = {}
-        if "cuda_graphs" in registry.get(backend).capabilities.options:
-            options["cuda_graphs"] = True if backend == "tensorrt" else 16
-        if "attention" in registry.get(backend).capabilities.options:
-            options["attention"] = attention  # a mask on the device is not looked at
-        self.options = options
+            self.options = {}
+        known = stage.earlier("smoke").get(f"{backend} {precision} with graphs", {"ok": True})
+        if "cuda_graphs" in takes and graphs and (known["ok"] or stage.file.stem == "smoke"):
+            self.options["cuda_graphs"] = True if backend == "tensorrt" else 16
+        if "attention" in takes:
+            self.options["attention"] = attention  # a mask on the device is not looked at
         self.session: isorun.Session | None = None
 
     def __enter__(self) -> isorun.Session | None:
@@ -353,12 +492,14 @@ def encoder_operations(name: str, batch: int, sequence: int) -> float:
 
 
 STAGES: dict[str, Callable[[Stage], None]] = {
+    "smoke": smoke,
     "limits": limits,
-    "parity": parities,
-    "conformance": conformance,
     "times": times,
+    "parity": parities,
+    "kernels": kernels,
     "arrays": arrays,
     "threads": threads,
+    "conformance": conformance,
     "matrix": matrix,
 }
 
@@ -371,11 +512,13 @@ def main() -> int:
     arguments = parser.parse_args()
     stage = Stage(arguments.file, quick=arguments.quick)
     try:
-        STAGES[arguments.stage](stage)
-    except (ImportError, IsorunError) as error:
-        stage.expect(False, f"{type(error).__name__}: {error}")
-    stage.write()
-    return 0 if stage.passed else 1
+        with stage.trying(arguments.stage):
+            STAGES[arguments.stage](stage)
+        stage.ended = True
+    finally:
+        stage.figures["gpus"] = gpu.describe()
+        stage.write()
+    return 1 if stage.passed is False else 0
 
 
 if __name__ == "__main__":

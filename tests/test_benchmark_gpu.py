@@ -16,11 +16,16 @@ from isorun_backends.cuda_driver import driver
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
-@pytest.fixture
-def stages(monkeypatch):
-    spec = importlib.util.spec_from_file_location("gpu_stages", BENCHMARKS / "gpu_stages.py")
+def loaded(name):
+    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def stages(monkeypatch):
+    module = loaded("gpu_stages")
     monkeypatch.setattr(module, "available", lambda stage: [("ort-cpu", "fp32")])
     return module
 
@@ -33,6 +38,10 @@ def test_without_a_gpu_it_says_so_and_exits_with_3(tmp_path):
     assert "No GPU: there is no NVIDIA driver here" in ran.stdout
     for name in ("ort-cuda", "tensorrt", "ort-tensorrt"):
         assert f"\n{name}: " in ran.stdout
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert list(summary["stages"]) == list(loaded("gpu").STAGES) == list(loaded("gpu_stages").STAGES)
+    for name in summary["stages"]:
+        assert f"\n{name}: skipped\n  skipped: no GPU: there is no NVIDIA driver here" in ran.stdout
     machine = json.loads((tmp_path / "out" / "machine.json").read_text())
     assert machine["gpus"] == []
     assert not any(each["ok"] for each in machine["backends"].values())
@@ -47,6 +56,44 @@ def test_a_stage_writes_what_it_found(stages, tmp_path, monkeypatch):
     assert found["passed"]
     assert sum("ort-cpu fp32 left" in line for line in found["lines"]) == len(found["lines"]) / 2 >= 1
     assert found["figures"]["ort-cpu fp32"]["backend"] == "ort-cpu"
+
+
+def test_the_first_stage_runs_every_backend_and_says_whether_it_is_right(stages, tmp_path):
+    stage = stages.Stage(tmp_path / "smoke.json", quick=True)
+    stages.smoke(stage)
+    (line,) = json.loads((tmp_path / "smoke.json").read_text())["lines"]
+    assert line.startswith("ok     ort-cpu fp32: off by ")
+    assert line.endswith("no device events")
+
+
+def test_what_fails_is_a_line_and_the_others_go_on(stages, tmp_path, monkeypatch):
+    monkeypatch.setattr(stages, "available", lambda stage: [("ort-cpu", "fp8"), ("ort-cpu", "fp32")])
+    stage = stages.Stage(tmp_path / "threads.json", quick=True)
+    stages.threads(stage)
+    assert stage.lines[0].startswith("FAILED ort-cpu fp8 cannot be opened: ")
+    assert stage.lines[1].startswith("ok     ort-cpu fp32: 0 errors in 4 x 50 runs")
+    assert stage.passed is False
+    with stage.trying("this"):
+        raise ZeroDivisionError("by nothing")
+    assert json.loads(stage.file.read_text())["lines"][-1] == "FAILED this: ZeroDivisionError: by nothing"
+
+
+def test_a_stage_that_hangs_or_dies_leaves_what_it_had_found(tmp_path, monkeypatch):
+    gpu = loaded("gpu")
+    (tmp_path / "gpu_stages.py").write_text(
+        "import json, pathlib, signal, sys, time\n"
+        "found = {'passed': True, 'ended': False, 'lines': ['ok     this much'], 'figures': {}}\n"
+        "pathlib.Path(sys.argv[2]).write_text(json.dumps(found))\n"
+        "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "time.sleep(600) if sys.argv[1] == 'limits' else sys.exit(7)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(gpu, "GRACE", 0.2)
+    hung = gpu.run_stage("limits", tmp_path, 2, quick=True)
+    dead = gpu.run_stage("smoke", tmp_path, 60, quick=True)
+    assert hung["lines"] == ["ok     this much", "FAILED did not end within 2 s; what is above was found before"]
+    assert dead["lines"][-1] == "FAILED ended with 7; what is above was found before"
+    assert (hung["passed"], dead["passed"]) == (False, False)
 
 
 def test_what_is_off_fails_a_stage(stages, tmp_path):
