@@ -63,6 +63,7 @@ STAGES = {
     "matrix": 7200,
 }
 """What is run, in this order, with the seconds that each may take."""
+WIDTH = 300  # of a line of the text
 GRACE = 15
 """Seconds that a stage has to end what it started, when its time is over."""
 
@@ -220,7 +221,8 @@ def text_of(results: dict[str, dict[str, Any]]) -> str:
     words = {True: "passed", False: "FAILED", None: "skipped"}
     lines = []
     for name, result in results.items():
-        lines += [f"{name}: {words[result['passed']]}", *(f"  {line}" for line in result["lines"]), ""]
+        shown = [line if len(line) <= WIDTH else f"{line[:WIDTH]}..." for line in result["lines"]]
+        lines += [f"{name}: {words[result['passed']]}", *(f"  {line}" for line in shown), ""]
     return "\n".join(lines)
 
 

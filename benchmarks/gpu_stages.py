@@ -194,7 +194,10 @@ def conformance(stage: Stage) -> None:
         with stage.trying(backend):
             report = runner.run(backend, progress=lambda check, ended, of: print(f"{ended}/{of} {check}", flush=True))
             stage.figures[backend] = report.as_dict()
-            stage.expect(report.passed, f"{backend}: the conformance suite")
+            failed = [check for check in report.checks if check.outcome not in ("passed", "skipped")]
+            stage.expect(report.passed, f"{backend}: {len(failed)} of {len(report.checks)} checks of the suite fail")
+            for check in failed:
+                stage.say(f"       {check.name}, {check.outcome}: {check.message.partition(chr(10))[0]}")
 
 
 def times(stage: Stage) -> None:
@@ -428,13 +431,19 @@ def feeds(batch: int, sequence: int, mask: Callable[..., np.ndarray]) -> dict[st
 
 
 def available(stage: Stage) -> Iterator[tuple[str, str]]:
+    """Backends and precisions that are here, and did not fail already."""
+    seen = {key: each for key, each in stage.earlier("smoke").items() if key != "gpus"}
     for backend in BACKENDS:
         here = registry.get(backend)
         if not here.availability().ok:
             stage.say(f"       {backend} is skipped: {here.availability().reason}")
             continue
         for precision in here.capabilities.precisions:
-            yield backend, precision
+            tried = [each["ok"] for what, each in seen.items() if f"{what} ".startswith(f"{backend} {precision} ")]
+            if not tried or any(tried) or stage.file.stem == "smoke":
+                yield backend, precision
+            else:
+                stage.say(f"       {backend} {precision} is skipped: it failed in the stage smoke")
 
 
 class opened:

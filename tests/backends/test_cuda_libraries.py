@@ -146,3 +146,14 @@ def test_small_shape_computations_may_be_on_the_cpu_and_nothing_else():
     with pytest.raises(BackendUnavailable, match=r"left 1 nodes to the CPU: Gather words.*\n?.*allow_cpu_nodes"):
         cuda_placement.refuse_others("ort-cuda", "CUDAExecutionProvider", found.others)
     cuda_placement.refuse_others("ort-cuda", "CUDAExecutionProvider", ())
+
+
+def test_wheels_of_cudas_libraries_are_found_wherever_python_finds_them(tmp_path, monkeypatch):
+    """ONNX Runtime looks beside itself alone, and may lie in another folder than PyTorch, which brought them."""
+    for name in ("one/nvidia/cu13/lib", "two/nvidia/cudnn/lib", "two/nvidia/other"):
+        (tmp_path / name).mkdir(parents=True)
+        monkeypatch.syspath_prepend(str(tmp_path / name.partition("/")[0]))
+    looked = []
+    monkeypatch.setattr("onnxruntime.preload_dlls", lambda directory=None: looked.append(directory))
+    cuda_libraries.preload()
+    assert looked == [str(tmp_path / "one/nvidia/cu13/lib"), str(tmp_path / "two/nvidia/cudnn/lib"), None]

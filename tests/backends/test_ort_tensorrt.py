@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ctypes.util import find_library
+
 import numpy as np
 import pytest
 
@@ -50,6 +52,13 @@ def test_another_version_of_tensorrt_is_named(build, monkeypatch):
     assert "'tensorrt==10.*'" in here.remedy
     monkeypatch.setattr(tensorrt, "installed", lambda: "10.16.1")
     assert registry.get("ort-tensorrt").availability().ok
+
+
+@pytest.mark.skipif(find_library("nvinfer") is not None, reason="TensorRT's library is here")
+def test_tensorrts_library_is_named_where_it_is_missing(build, lowered, tmp_path):
+    config = CompileConfig(precision="fp16", cache_dir=str(tmp_path))
+    with pytest.raises(BackendUnavailable, match=r"needs libnvinfer\.so\.10: .*tensorrt==10"):
+        registry.get("ort-tensorrt").compile(lowered, config)
 
 
 def test_fp32_that_would_be_tf32_is_refused(lowered, monkeypatch):

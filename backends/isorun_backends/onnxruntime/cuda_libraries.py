@@ -77,11 +77,19 @@ def availability(provider: str, otherwise: Availability) -> Availability:
 def preload() -> str:
     """Load CUDA's and cuDNN's libraries from their wheels, or from where the system has them.
 
+    ONNX Runtime looks for the wheels beside itself alone. Here they are found wherever Python finds them: those that
+    PyTorch brought, where ONNX Runtime lies in another folder on the path.
+
     Returns:
         What ONNX Runtime prints meanwhile: the libraries that it could not load.
     """
     import onnxruntime
 
+    found = importlib.util.find_spec("nvidia")
+    places = [] if found is None else found.submodule_search_locations or []
+    for folder in sorted({folder for place in places for folder in Path(place).glob("*/lib")}):
+        with contextlib.redirect_stdout(io.StringIO()):  # each has some, and lacks the rest
+            onnxruntime.preload_dlls(directory=str(folder))
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         onnxruntime.preload_dlls()

@@ -99,6 +99,7 @@ class OrtTensorRT(Backend):
         other = {"device_id": str(device.number), "use_tf32": "0"}
         said = cuda_libraries.preload()
         _preload()
+        _check_library(self.name)
         shapes = cuda_placement.shape_nodes(_graph(model.path))
 
         def open_form(_: str) -> onnxruntime.InferenceSession:
@@ -209,6 +210,23 @@ def _preload() -> None:
     for stem in ("libnvinfer", "libnvinfer_plugin", "libnvonnxparser"):
         for path in sorted(Path(spec.origin).parent.glob(f"{stem}.so.*")):
             ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+
+
+def _check_library(name: str) -> None:
+    """Name TensorRT's own library where it is missing: ONNX Runtime, which opens it first, only asks for it.
+
+    Raises:
+        BackendUnavailable: it cannot be loaded.
+    """
+    wanted = wanted_major()
+    if wanted is None:
+        return
+    library = f"libnvinfer.so.{wanted}"
+    try:
+        ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
+    except OSError as error:
+        remedy = f"pip install 'tensorrt=={wanted}.*', from NVIDIA's own package index: docs/gpu.md"
+        raise BackendUnavailable(name, f"its provider needs {library}: {error}", remedy) from error
 
 
 def _graph(path: Path) -> Any:
