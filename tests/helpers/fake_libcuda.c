@@ -1,0 +1,31 @@
+/* The parts of libcuda that isorun asks for, played by the host: strict about contexts and flags. What is called goes to
+ * standard error. Nothing here says anything about CUDA itself. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void *const CONTEXT = (void *)0x7fff0000dead0010, *const STREAM = (void *)0x7fff0000beef0020;
+static int depth;
+#define NEEDS_CONTEXT if (!depth) return 201
+
+int cuInit(unsigned flags) { return 0; }
+int cuDriverGetVersion(int *version) { *version = 13000; return 0; }
+int cuDeviceGetCount(int *count) { *count = 1; return 0; }
+int cuDeviceGet(int *device, int index) { *device = index; return index ? 101 : 0; }
+int cuDeviceGetName(char *name, int size, int device) { strncpy(name, "A stand-in", size); return 0; }
+int cuDeviceTotalMem_v2(size_t *bytes, int device) { *bytes = (size_t)1 << 35; return 0; }
+int cuDeviceGetAttribute(int *value, int which, int device) { *value = which == 75 ? 9 : 0; return 0; }
+int cuGetErrorString(int code, const char **text) { *text = "refused"; return 0; }
+int cuDevicePrimaryCtxRetain(void **context, int device) { *context = CONTEXT; return 0; }
+int cuCtxPushCurrent_v2(void *context) { depth++; return context == CONTEXT ? 0 : 201; }
+int cuCtxPopCurrent_v2(void **context) { depth--; *context = CONTEXT; return 0; }
+int cuStreamCreate(void **stream, unsigned flags) { NEEDS_CONTEXT; *stream = STREAM; return flags == 1 ? 0 : 1; }
+int cuStreamDestroy_v2(void *stream) { NEEDS_CONTEXT; fputs("destroyed\n", stderr); return stream == STREAM ? 0 : 400; }
+int cuStreamSynchronize(void *stream) { NEEDS_CONTEXT; return stream == STREAM || stream == (void *)1 ? 0 : 400; }
+int cuEventCreate(void **event, unsigned flags) { NEEDS_CONTEXT; *event = calloc(1, 8); return flags; }
+int cuEventRecord(char *event, void *stream) { NEEDS_CONTEXT; *event = 1; return stream == STREAM ? 0 : 400; }
+int cuEventSynchronize(char *event) { NEEDS_CONTEXT; return *event ? 0 : 400; }
+int cuEventElapsedTime(float *ms, char *start, char *end) { *ms = 1.5f; return *start && *end && start != end ? 0 : 400; }
+int cuEventDestroy_v2(void *event) { free(event); return 0; }
+int cuMemHostAlloc(void **memory, size_t bytes, unsigned flags) { NEEDS_CONTEXT; *memory = malloc(bytes); return flags != 1; }
+int cuMemcpyDtoH_v2(void *to, unsigned long long from, size_t bytes) { NEEDS_CONTEXT; memcpy(to, (void *)from, bytes); return 0; }
