@@ -96,6 +96,7 @@ def test_the_name_alone_says_what_it_stands_for(worker):
 def test_none_is_installed_where_there_is_none():
     if any(name.startswith("ort-ep:") for name in registry.members()):
         pytest.skip("a plugin execution provider is installed here")
+    assert registry.get("ort-ep").availability().reason.endswith("name one, as ort-ep:NAME; there is none")
     assert "ort-ep" in registry.members()
     with pytest.raises(BackendNotFound, match="There is no backend 'ort-ep:openvino'"):
         registry.get("ort-ep:openvino")

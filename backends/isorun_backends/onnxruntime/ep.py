@@ -105,7 +105,7 @@ class OrtEp(Backend):
         raise BackendUnavailable(
             self.name,
             f"{family!r} stands for the plugin execution providers that are installed; name one, as {family}:NAME"
-            f"{did_you_mean(member, there)}",
+            f"{did_you_mean(member, there) if there else '; there is none'}",
             "A package with get_ep_name and get_library_path is one: pip install onnxruntime-ep-openvino, say.",
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -47,7 +48,7 @@ class Inspection:
     dialects: Mapping[str, str]
 
 
-def inspect(model: Path | ir.Model) -> Inspection:
+def inspect(model: str | os.PathLike[str] | ir.Model) -> Inspection:
     """Look into a model.
 
     Args:
@@ -56,7 +57,7 @@ def inspect(model: Path | ir.Model) -> Inspection:
     Raises:
         InvalidModel: the file cannot be read.
     """
-    model = fused.read(model)[0] if isinstance(model, Path) else model.clone()
+    model = model.clone() if isinstance(model, ir.Model) else fused.read(Path(model))[0]
     info, operators = describe(model), _operators(model)
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     common.ShapeInferencePass(check_type=False, strict_mode=False)(model)

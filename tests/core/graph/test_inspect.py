@@ -29,6 +29,10 @@ def test_an_encoder(bert: Path):
     assert {each.per for each in found.layers if each.name == "pooler.dense"} == {"sequence"}
 
 
+def test_a_path_may_be_a_string(bert: Path):
+    assert inspect(str(bert)) == inspect(bert)
+
+
 def test_a_graph_is_left_as_it_is(bert: Path):
     model = files.read(bert)
     before = ir.serde.serialize_model(model).SerializeToString(deterministic=True)
