@@ -150,7 +150,7 @@ def _config(backend: Backend, wishes: Wishes, cache: Cache) -> CompileConfig:
         raise BackendUnavailable(
             backend.name,
             f"it does not compute in {wishes.precision!r}{_instead(wishes.precision, offers)}",
-            f"It computes in {' and '.join(offers.precisions)}: ask for that, or for another backend.",
+            f"It computes in {', '.join(offers.precisions)}: ask for one of these, or another backend.",
         )
     device = wishes.device or offers.devices[0]
     if device not in offers.devices:
@@ -181,4 +181,4 @@ def _instead(precision: str, offers: Capabilities) -> str:
     from isorun.parity.tolerance import DEFAULT_TOLERANCES
 
     near = None if precision in DEFAULT_TOLERANCES else nearest(str(precision), offers.precisions)
-    return f"; did you mean {near!r}?" if near else ""
+    return f" (did you mean {near!r}?)" if near else ""

@@ -24,7 +24,10 @@ def model_path(name: str, cache: Cache) -> Path:
     if path.exists():
         return path
     if path.suffix == ".onnx" or path.is_absolute() or not (name in KNOWN or "/" in name):
-        raise InvalidModel(f"There is no model {name}{near_file(path, KNOWN)}")
+        near = near_file(path, KNOWN)
+        if not near and path.suffix != ".onnx" and not path.is_absolute():
+            near = f". A name is {', '.join(KNOWN)}, or OWNER/NAME on the Hugging Face hub"
+        raise InvalidModel(f"There is no model {name}{near}")
     return fetched(name, cache)
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def fuse(model: onnx.ModelProto | onnx_ir.Model) -> FusionReport:
-    """Bring an encoder to the fused form, in place. A model that is none stays as it came.
+    """Bring an encoder to the fused form, in place. A model that is none, or that has it, stays as it came.
 
     Args:
         model: an ``onnx.ModelProto`` with its weights in it, or an ``onnx_ir.Model``, whose weights may be on disk.
@@ -65,7 +65,8 @@ def fuse(model: onnx.ModelProto | onnx_ir.Model) -> FusionReport:
         report = fused.fuse(made)
         if report.is_encoder:
             model.CopyFrom(onnx_ir.serde.serialize_model(made))
-        return report
+            return report
+        return _with_those_there(report, made)
     if not isinstance(model, onnx_ir.Model):
         raise TypeError(f"A model is an onnx.ModelProto or an onnx_ir.Model; a {type(model).__name__} came")
     made = model.clone()
@@ -74,6 +75,18 @@ def fuse(model: onnx.ModelProto | onnx_ir.Model) -> FusionReport:
         model.graph, model.ir_version = made.graph, made.ir_version
         model.functions.clear()
         model.functions.update(made.functions)
+        return report
+    return _with_those_there(report, model)
+
+
+def _with_those_there(report: FusionReport, model: onnx_ir.Model) -> FusionReport:
+    """The report of a model that was left as it came, with the fused operators that it came with."""
+    from isorun.graph import functions
+    from isorun.graph.fusion.report import KINDS
+
+    for node in model.graph:
+        if functions.is_fused(node):
+            report.accept(next(kind for kind in KINDS if kind in node.op_type))  # GuardedSelfAttention, BiasGeluTanh
     return report
 
 

@@ -36,6 +36,16 @@ def test_a_model_of_onnx_ir_is_fused_in_place() -> None:
     assert exports.agree(LABEL, exports.run(model, exports.given(LABEL)))
 
 
+@pytest.mark.parametrize("label", [LABEL, "albert-torchscript17-eager"])
+def test_what_is_fused_already_stays_as_it_came(label: str) -> None:
+    model = exports.proto(label)
+    first = graph.fuse(model)
+    before = model.SerializeToString()
+    again = graph.fuse(model)
+    assert (again.complete, again.fused) == (True, first.fused)
+    assert model.SerializeToString() == before
+
+
 def test_what_is_no_encoder_stays_as_it_came() -> None:
     model = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) {y = Relu (x)}'
