@@ -12,6 +12,7 @@ import pytest
 
 from isorun.cli import app as cli
 from isorun.cli import plugin
+from isorun_matrix import environment
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "docs" / "session.md", ROOT / "README.md"]
@@ -126,3 +127,10 @@ def test_files_that_are_named_are_there(page: Path) -> None:
     named = re.findall(r"`((?:core|backends|matrix|plugins|benchmarks|docs|tests/\w+)/[\w./-]*)`", page.read_text())
     missing = [path for path in named if not (ROOT / path).exists()]
     assert not missing
+
+
+def test_the_document_of_a_run_has_the_environment_that_is_collected() -> None:
+    page = (ROOT / "docs" / "matrix.md").read_text()
+    shown = page[page.index('"environment": {"cpu"') : page.index(' "cells": [')]
+    collected = environment.collect([])
+    assert [key for key in (*collected, *collected["cpu"]) if f'"{key}"' not in shown] == []
