@@ -8,6 +8,7 @@ it is entered, in :func:`runtime_errors`.
 from __future__ import annotations
 
 import importlib.util
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -219,12 +220,32 @@ def how_to_install(requirement: str) -> str:
     return f"Install it: pip install '{requirement}'"
 
 
-def package_owners(package: str) -> list[str]:
-    """The distributions that provide an import package. Reads every installed one's list of files: some ms."""
-    from importlib.metadata import packages_distributions
+def packages() -> dict[str, list[str]]:
+    """Import packages, and the distributions that provide each. Reads every installed one's list of files: some ms.
 
-    # One whose metadata are damaged has no name.
-    return sorted({name for name in packages_distributions().get(package, []) if name})
+    What is listed and gone counts, unlike in ``importlib.metadata.packages_distributions`` from Python 3.12 on.
+    """
+    from importlib.metadata import distributions
+
+    found: dict[str, set[str]] = {}
+    for each in distributions():
+        if each.read_text("METADATA") is None and each.read_text("PKG-INFO") is None:
+            continue  # damaged: it has no name
+        named = (each.read_text("top_level.txt") or "").split()
+        for package in named or {_import_name(line) for line in (each.read_text("RECORD") or "").splitlines()}:
+            found.setdefault(package, set()).update(each.metadata.get_all("Name", []))
+    return {package: sorted(owners) for package, owners in found.items()}
+
+
+def _import_name(line: str) -> str:
+    """What a file that a ``RECORD`` lists is imported by, or a folder that it is in."""
+    top, _, below = line.partition(",")[0].partition("/")
+    return top if below else (inspect.getmodulename(top) or top)
+
+
+def package_owners(package: str) -> list[str]:
+    """The distributions that provide an import package."""
+    return packages().get(package, [])
 
 
 def package_version(package: str) -> str | None:

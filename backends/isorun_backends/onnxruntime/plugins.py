@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from isorun.backend import package_version
+from isorun.backend import package_version, packages
 from isorun.errors import BackendUnavailable
 
 if TYPE_CHECKING:
@@ -31,12 +31,10 @@ def installed() -> dict[str, str]:
 
     ``onnxruntime_ep_openvino`` is ``openvino``; where two would have one name, each keeps its own.
     """
-    from importlib.metadata import packages_distributions
-
-    packages = sorted(name for name in packages_distributions() if name.isidentifier() and _brings_provider(name))
-    shorts = [_short(package) for package in packages]
+    found = sorted(name for name in packages() if name.isidentifier() and _brings_provider(name))
+    shorts = [_short(package) for package in found]
     return {
-        package if shorts.count(short) > 1 else short: package for package, short in zip(packages, shorts, strict=True)
+        package if shorts.count(short) > 1 else short: package for package, short in zip(found, shorts, strict=True)
     }
 
 

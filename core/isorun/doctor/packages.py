@@ -7,6 +7,7 @@ What an installer brought is in a distribution's ``RECORD``: paths, sizes and ha
 from __future__ import annotations
 
 import base64
+import csv
 import hashlib
 import importlib.util
 import json
@@ -14,11 +15,21 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from importlib.metadata import Distribution, PackagePath, distribution
-from pathlib import Path
+from dataclasses import dataclass
+from importlib.metadata import Distribution, distribution
+from pathlib import Path, PurePosixPath
 
 from isorun.backend import is_importable, package_owners
 from isorun.types import Finding
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A line of a ``RECORD``: where the file is due, ``sha256=...`` or nothing, and its bytes."""
+
+    place: Path
+    digest: str
+    size: int | None
 
 
 def findings(package: str) -> Iterator[Finding]:
@@ -49,7 +60,7 @@ def requirement(each: Distribution) -> str:
     return f"--editable={url.removeprefix('file://')}" if editable else f"{each.name} @ {url}"
 
 
-def _contested(package: str, owners: Sequence[Distribution], brought: dict[str, dict[str, PackagePath]]) -> Finding:
+def _contested(package: str, owners: Sequence[Distribution], brought: dict[str, dict[str, _File]]) -> Finding:
     """Several distributions with the same files: the active one is the one whose files lie there."""
     names = [each.name for each in owners]
     differing = _differing([brought[name] for name in names])
@@ -71,7 +82,7 @@ def _contested(package: str, owners: Sequence[Distribution], brought: dict[str, 
     )
 
 
-def _broken(package: str, owner: Distribution, brought: dict[str, PackagePath]) -> Finding | None:
+def _broken(package: str, owner: Distribution, brought: dict[str, _File]) -> Finding | None:
     """Files that are gone or cut short, or a package without any module."""
     wrong = sorted(path for path, file in brought.items() if not _is_there(file))
     hollow = not is_importable(package)
@@ -89,34 +100,37 @@ def _broken(package: str, owner: Distribution, brought: dict[str, PackagePath]) 
     )
 
 
-def _files(owner: Distribution, package: str) -> dict[str, PackagePath]:
-    """What a distribution brought of a package, without what Python compiles; empty where it does not say."""
-    mine = (file for file in owner.files or [] if file.parts[0] == package or file.stem == package)
-    return {str(file): file for file in mine if "__pycache__" not in file.parts}
+def _files(owner: Distribution, package: str) -> dict[str, _File]:
+    """What a distribution brought of a package, without what Python compiles; empty where it does not say.
+
+    Read from its ``RECORD``: from Python 3.12 on, ``Distribution.files`` leaves out what is gone.
+    """
+    found = {}
+    for path, digest, size in csv.reader((owner.read_text("RECORD") or "").splitlines()):
+        parts = PurePosixPath(path).parts
+        if (parts[0] == package or PurePosixPath(path).stem == package) and "__pycache__" not in parts:
+            found[path] = _File(Path(str(owner.locate_file(path))), digest, int(size) if size else None)
+    return found
 
 
-def _differing(brought: Sequence[dict[str, PackagePath]]) -> list[str]:
+def _differing(brought: Sequence[dict[str, _File]]) -> list[str]:
     """The files that they have in common, and that are not the same in all of them."""
     common = set.intersection(*map(set, brought))
-    return sorted(path for path in common if len({_hash(each[path]) for each in brought}) > 1)
+    return sorted(path for path in common if len({each[path].digest for each in brought}) > 1)
 
 
-def _hash(file: PackagePath) -> str | None:
-    return file.hash.value if file.hash else None
+def _is_there(file: _File) -> bool:
+    return file.place.is_file() and (file.size is None or file.place.stat().st_size == file.size)
 
 
-def _is_there(file: PackagePath) -> bool:
-    path = Path(str(file.locate()))
-    return path.is_file() and (file.size is None or path.stat().st_size == file.size)
-
-
-def _lies_there(file: PackagePath) -> bool:
+def _lies_there(file: _File) -> bool:
     """Whether a file is the one that its distribution brought, to the byte."""
-    if not _is_there(file) or file.hash is None:
+    algorithm, _, expected = file.digest.partition("=")
+    if not _is_there(file) or not expected:
         return False
-    with Path(str(file.locate())).open("rb") as content:
-        digest = hashlib.file_digest(content, file.hash.mode).digest()
-    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode() == file.hash.value
+    with file.place.open("rb") as content:
+        digest = hashlib.file_digest(content, algorithm).digest()
+    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode() == expected
 
 
 def pip(verb: str, *arguments: str) -> str:
