@@ -76,11 +76,11 @@ class Trials:
 
 
 def _fixed(graph: ir.Graph, axis: int) -> int | None:
-    """The size that an axis has in every input that is (batch, sequence); ``None`` where any size will do."""
+    """The size that an axis has in every input that is (batch, sequence); ``None`` where any size will do, or none."""
     found = {
         value.shape[axis]
         for value in graph.inputs
         if not is_constant(value) and value.shape is not None and len(value.shape) == 2
     }
     sizes = {size for size in found if isinstance(size, int)}
-    return sizes.pop() if len(sizes) == 1 and len(found) == 1 else None
+    return max(sizes) or None if len(sizes) == 1 and len(found) == 1 else None
