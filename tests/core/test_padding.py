@@ -171,3 +171,25 @@ def test_the_packed_graph_is_made_once(model: Path, tmp_path: Path, monkeypatch:
 def test_another_word_is_refused(model: Path) -> None:
     with pytest.raises(ValueError, match="padding is 'removed'; did you mean 'remove'"):
         isorun.Session(model, padding="removed")
+
+
+@pytest.mark.parametrize(
+    ("rows", "length", "kept", "pays"),
+    [
+        (1, 32, 17, False),  # it would compute 32 all the same
+        (1, 32, 16, True),
+        (1, 128, 113, False),
+        (1, 128, 112, True),
+        (8, 64, 465, False),
+        (8, 64, 464, True),
+        (1, 8, 1, False),
+    ],
+)
+def test_what_counts_is_what_the_packed_graph_leaves_out(rows: int, length: int, kept: int, pays: bool) -> None:
+    padded, packed = Counting(), Counting()
+    mask = np.zeros((rows, length), np.int64)
+    mask.flat[:kept] = 1
+    choosing = Choosing(padded, lambda: packed, KNOWN, ["whole", "each"])
+    choosing.run(None, {"mask": mask})
+    assert (packed.runs, padded.runs) == (int(pays), int(not pays))
+    assert choosing.choose({"mask": mask}) is (packed if pays else padded)
