@@ -31,7 +31,6 @@ import sys
 import tempfile
 import time
 import tomllib
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -140,30 +139,22 @@ def describe() -> dict[str, Any]:
     from dataclasses import asdict
 
     from isorun import registry
+    from isorun.packages import package_version
     from isorun_backends.cuda_driver import driver
     from isorun_matrix import gpu
 
     found = driver()
     return {
         "python": platform.python_version(),
-        "packages": {name: package_version(name) for name in (*NEEDED, *HELPFUL) if importable(name)},
+        "packages": {
+            name: package_version(name.partition(".")[0]) or "?" for name in (*NEEDED, *HELPFUL) if importable(name)
+        },
         "cuda_driver": found.cuda,
         "gpus": [asdict(each) for each in found.gpus],
         "nvml": gpu.describe(),
         "trouble": found.trouble,
         "backends": {name: asdict(registry.get(name).availability()) for name in BACKENDS},
     }
-
-
-def package_version(name: str) -> str:
-    from importlib.metadata import packages_distributions
-
-    for owner in packages_distributions().get(name.partition(".")[0], [name]):
-        try:
-            return version(owner)
-        except PackageNotFoundError:
-            continue
-    return "?"
 
 
 def print_machine(machine: dict[str, Any]) -> None:

@@ -7,8 +7,6 @@ it is entered, in :func:`runtime_errors`.
 
 from __future__ import annotations
 
-import importlib.util
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,6 +16,7 @@ import numpy as np
 
 from isorun.device_arrays import DeviceArray
 from isorun.errors import BackendFailed, BackendUnavailable, InvalidFeeds, IsorunError
+from isorun.packages import how_to_install, is_importable, package_owners, package_version
 from isorun.types import Availability, Capabilities, CompileConfig, Feeds, Finding, LoweredModel, RuntimeReport
 
 
@@ -207,52 +206,3 @@ def runtime_errors(doing: str, recognise: Callable[[Exception], IsorunError | No
     except Exception as error:
         known = None if recognise is None else recognise(error)
         raise known or BackendFailed(f"{doing}: {error}") from error
-
-
-def is_importable(package: str) -> bool:
-    """Whether an import package is there with its modules: a folder without them imports, and has nothing in it."""
-    spec = importlib.util.find_spec(package)
-    return spec is not None and spec.origin is not None
-
-
-def how_to_install(requirement: str) -> str:
-    """The remedy for a package that is not installed."""
-    return f"Install it: pip install '{requirement}'"
-
-
-def packages() -> dict[str, list[str]]:
-    """Import packages, and the distributions that provide each. Reads every installed one's list of files: some ms.
-
-    What is listed and gone counts, unlike in ``importlib.metadata.packages_distributions`` from Python 3.12 on.
-    """
-    from importlib.metadata import distributions
-
-    found: dict[str, set[str]] = {}
-    for each in distributions():
-        if each.read_text("METADATA") is None and each.read_text("PKG-INFO") is None:
-            continue  # damaged: it has no name
-        named = (each.read_text("top_level.txt") or "").split()
-        for package in named or {_import_name(line) for line in (each.read_text("RECORD") or "").splitlines()}:
-            found.setdefault(package, set()).update(each.metadata.get_all("Name", []))
-    return {package: sorted(owners) for package, owners in found.items()}
-
-
-def _import_name(line: str) -> str:
-    """What a file that a ``RECORD`` lists is imported by, or a folder that it is in."""
-    top, _, below = line.partition(",")[0].partition("/")
-    return top if below else (inspect.getmodulename(top) or top)
-
-
-def package_owners(package: str) -> list[str]:
-    """The distributions that provide an import package."""
-    return packages().get(package, [])
-
-
-def package_version(package: str) -> str | None:
-    """The version of the distribution that provides an import package; ``None`` where none says so.
-
-    Of several distributions that overwrite one another, which is there is not known: ``1.24.1 or 1.31.1``.
-    """
-    from importlib.metadata import version
-
-    return " or ".join(dict.fromkeys(map(version, package_owners(package)))) or None

@@ -14,6 +14,7 @@ NNCF's: a Q and a DQ before each dense layer, and the same behind its weights, w
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
@@ -41,7 +42,7 @@ def nncf(model: onnx.ModelProto, feeds: Sequence[Feeds]) -> onnx.ModelProto:
     return _NNCF(model, feeds).write()
 
 
-class _Writer:
+class _Writer(ABC):
     """What is done with each dense layer, product of activations and embedding; by default nothing."""
 
     def __init__(self, model: onnx.ModelProto, feeds: Sequence[Feeds]) -> None:
@@ -95,9 +96,9 @@ class _Writer:
         onnx.checker.check_model(self._model, full_check=True)
         return self._model
 
+    @abstractmethod
     def _dense(self, node: onnx.NodeProto) -> set[str]:
         """Write a dense layer. Returns the outputs of what it replaces besides."""
-        raise NotImplementedError
 
     def _product(self, node: onnx.NodeProto) -> None:
         self._nodes.append(node)

@@ -15,8 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from isorun.backend import package_version, packages
 from isorun.errors import BackendUnavailable
+from isorun.packages import package_version, packages_distributions
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -31,7 +31,7 @@ def installed() -> dict[str, str]:
 
     ``onnxruntime_ep_openvino`` is ``openvino``; where two would have one name, each keeps its own.
     """
-    found = sorted(name for name in packages() if name.isidentifier() and _brings_provider(name))
+    found = sorted(name for name in packages_distributions() if name.isidentifier() and _brings_provider(name))
     shorts = [_short(package) for package in found]
     return {
         package if shorts.count(short) > 1 else short: package for package, short in zip(found, shorts, strict=True)

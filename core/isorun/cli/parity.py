@@ -27,7 +27,7 @@ def parity(
     backends: Annotated[str, typer.Option(metavar="A,B", help="The backends to compare.")],
     against: Annotated[
         str, typer.Option(metavar="NAME", help="The backend that is taken to be right, in fp64 where it has it.")
-    ] = ("reference"),
+    ] = "reference",
     precision: Annotated[str, typer.Option(help="What the compared backends compute in.")] = "fp32",
     batch: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Rows of the feeds. Default: 4, or what the model fixes.")

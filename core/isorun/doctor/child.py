@@ -13,10 +13,11 @@ from dataclasses import asdict
 from importlib import metadata
 
 from isorun import registry
-from isorun.backend import Backend, is_importable
+from isorun.backend import Backend
 from isorun.doctor import packages
 from isorun.doctor.lines import tell
 from isorun.errors import BackendUnavailable
+from isorun.packages import is_importable
 from isorun.types import Finding
 
 

@@ -1,13 +1,12 @@
 """Import packages of runtimes: whose they are, whether they are whole, and how they are installed anew.
 
-What an installer brought is in a distribution's ``RECORD``: paths, sizes and hashes. Two distributions that both list
-``onnxruntime/__init__.py`` overwrite one another, and uninstalling one takes the other's files with it.
+Two distributions that both list ``onnxruntime/__init__.py`` overwrite one another, and uninstalling one takes the
+other's files with it.
 """
 
 from __future__ import annotations
 
 import base64
-import csv
 import hashlib
 import importlib.util
 import json
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 from importlib.metadata import Distribution, distribution
 from pathlib import Path, PurePosixPath
 
-from isorun.backend import is_importable, package_owners
+from isorun.packages import is_importable, package_owners, recorded
 from isorun.types import Finding
 
 
@@ -101,15 +100,12 @@ def _broken(package: str, owner: Distribution, brought: dict[str, _File]) -> Fin
 
 
 def _files(owner: Distribution, package: str) -> dict[str, _File]:
-    """What a distribution brought of a package, without what Python compiles; empty where it does not say.
-
-    Read from its ``RECORD``: from Python 3.12 on, ``Distribution.files`` leaves out what is gone.
-    """
+    """What a distribution brought of a package, without what Python compiles."""
     found = {}
-    for path, digest, size in csv.reader((owner.read_text("RECORD") or "").splitlines()):
+    for path, digest, size in recorded(owner):
         parts = PurePosixPath(path).parts
         if (parts[0] == package or PurePosixPath(path).stem == package) and "__pycache__" not in parts:
-            found[path] = _File(Path(str(owner.locate_file(path))), digest, int(size) if size else None)
+            found[path] = _File(Path(str(owner.locate_file(path))), digest, size)
     return found
 
 

@@ -286,8 +286,8 @@ def _core(
 
 def _mask(node: _Node, mask: ir.Value, query: ir.Value, key: ir.Value) -> ir.Value:
     """What a mask adds to the scores."""
-    rows = Trials(node.model.graph).rows
-    shape = _shape(node.model.graph, mask)
+    trials = Trials(node.model.graph)
+    rows, shape = trials.rows, _shape(node.model.graph, trials, mask)
     rank = len(shape)
     if rank == 1 and shape[0] == rows:
         mask = node.part("KeysBefore", mask, _tokens(key))
@@ -300,9 +300,8 @@ def _mask(node: _Node, mask: ir.Value, query: ir.Value, key: ir.Value) -> ir.Val
     return node.part("MaskOf", mask, query, mask_filter_value=node.number("mask_filter_value", _MASK_FILTER))
 
 
-def _shape(graph: ir.Graph, mask: ir.Value) -> tuple[int, ...]:
+def _shape(graph: ir.Graph, trials: Trials, mask: ir.Value) -> tuple[int, ...]:
     """The shape that a mask has for as many rows as there are kinds of mask."""
-    trials = Trials(graph)
     if mask.is_graph_input() and mask.shape is not None and len(mask.shape) == 1:
         rows, size = {value.shape[0] for value in graph.inputs if value.shape is not None}, mask.shape[0]
         if isinstance(size, int) and size % 2 == 0 and size // 2 in rows:

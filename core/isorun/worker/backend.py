@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
-from isorun.backend import Backend, Executable, how_to_install
+from isorun.backend import Backend, Executable
 from isorun.environments import Environment
 from isorun.errors import BackendNotFound, BackendUnavailable, EnvironmentBroken, IsorunError
+from isorun.packages import how_to_install
 from isorun.types import Availability, Capabilities, CompileConfig, Feeds, LoweredModel, RuntimeReport
 from isorun.worker.client import Connection
 from isorun.worker.process import DiedIdle, WorkerProcess

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import sites
-from isorun.backend import Backend, package_version
+from isorun.backend import Backend
 from isorun.doctor import packages
 from isorun.types import Capabilities
 
@@ -23,7 +23,7 @@ class Rival(Backend):
     capabilities = Capabilities(dialects=("onnx",), package="rival", requirement="rival-one")
 
     def compile(self, model, config):
-        raise NotImplementedError
+        raise AssertionError("nothing is compiled here")
 
 
 @pytest.fixture
@@ -51,7 +51,6 @@ def test_two_owners_are_named_with_the_one_that_is_active(site, first, second):
     assert "none of them is whole" not in finding.why
     uninstall = packages.pip("uninstall", "-y", "rival", "rival-gpu")
     assert finding.command == f"{uninstall} && {packages.pip('install', f'{name}=={version}')}"
-    assert package_version("rival") == "1.0 or 2.0"
 
 
 def test_a_mixture_of_two_is_said_to_be_one(site):
@@ -122,7 +121,6 @@ def test_a_distribution_without_metadata_does_no_harm(site):
     (site / "nameless-1.0.dist-info").mkdir()
     (site / "nameless-1.0.dist-info" / "RECORD").write_text("rival/__init__.py,,\n")
     assert found() == []
-    assert package_version("rival") == "1.0"
 
 
 @pytest.mark.parametrize("package", ["onnxruntime", "openvino", "onnx", "numpy"])

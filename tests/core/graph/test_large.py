@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 
 import exports
-from isorun import Session
+from isorun import Session, presets
 from isorun.graph import encoder, files, fused, lower
 
 SIZES = encoder.EncoderConfig(
@@ -23,23 +23,13 @@ SIZES = encoder.EncoderConfig(
 INPUTS = ["input_ids", "attention_mask", "token_type_ids"]
 
 
-class Weights:
-    def check(self, name: str, shape: tuple[int, ...]) -> None:
-        """There is a tensor for every name and shape."""
-
-    def read(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
-        random = np.random.default_rng(sum(name.encode()))
-        scale = np.float32(1.25 / shape[-1] ** 0.5 if len(shape) > 1 else 0.1)
-        return random.standard_normal(shape, np.float32) * scale + np.float32(name.endswith("LayerNorm.weight"))
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("padding", ["keep", "remove"])
 @pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
 def test_a_model_above_two_gigabytes_is_fused_and_run(backend: str, padding: str, tmp_path: Path) -> None:
     plain = tmp_path / "plain.onnx"
     files.write(
-        lower.lower(encoder.encoder(SIZES, Weights(), "large"), "primitive"),
+        lower.lower(encoder.encoder(SIZES, presets.SeededWeights(0), "large"), "primitive"),
         plain,
         beside_above=files.SINGLE_FILE_LIMIT,
     )

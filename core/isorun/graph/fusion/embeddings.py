@@ -45,6 +45,7 @@ class _Rows:
 
 def fuse(model: ir.Model, report: FusionReport) -> None:
     """Fuse the embeddings of a normalized model, in place."""
+    trials = Trials(model.graph)
     for node in list(model.graph):
         if node.op_type != "LayerNormalization" or node.domain != "" or node.inputs[0] is None:
             continue
@@ -52,26 +53,26 @@ def fuse(model: ir.Model, report: FusionReport) -> None:
         if len(terms) < 2 or not any(isinstance(term, _Rows) and _is_ids(term) for term in terms):
             continue
         try:
-            _fuse(model.graph, node, terms)
+            _fuse(model.graph, trials, node, terms)
         except (Refused, CannotEvaluate) as why:
             report.refuse(KIND, node.name, str(why))
         else:
             report.accept(KIND)
 
 
-def _fuse(graph: ir.Graph, node: ir.Node, terms: list[_Rows | ir.Value]) -> None:
+def _fuse(graph: ir.Graph, trials: Trials, node: ir.Node, terms: list[_Rows | ir.Value]) -> None:
     gamma, beta, epsilon = norm(node)
     if beta is None:
         raise Refused("its normalization has no bias")
     gathers = [term for term in terms if isinstance(term, _Rows)]
     others = [term for term in terms if isinstance(term, ir.Value)]
-    by_place = [term for term in others if is_constant(term) and _row(term) is None and _by_place(graph, term)]
+    by_place = [term for term in others if is_constant(term) and _row(term) is None and _by_place(trials, term)]
     if strange := [term for term in others if term not in by_place and (not is_constant(term) or _row(term) is None)]:
         raise Refused(f"it adds {strange[0].name!r}, which is no row of a table")
     words = [term for term in gathers if _is_ids(term)]
     word = max(words, key=lambda term: sizes(term.table)[0])
     rest = [term for term in gathers if term is not word]
-    positions = [term for term in rest if _varies(graph, term.index)]
+    positions = [term for term in rest if _varies(trials, term.index)]
     types = [term for term in rest if term not in positions]
     if len(positions) + bool(by_place) != 1 or len(types) > 1:
         raise Refused(f"it adds the rows of {len(gathers)} tables, {len(positions)} of them by position")
@@ -85,7 +86,7 @@ def _fuse(graph: ir.Graph, node: ir.Node, terms: list[_Rows | ir.Value]) -> None
     _name_length(graph, _index(word))
     ids = _as_int64(node, _index(word))
     if positions:
-        at_positions = _positions(graph, node, _index(positions[0]), ids)
+        at_positions = _positions(trials, node, _index(positions[0]), ids)
     else:
         at_positions = places.in_order(subgraph.Before(node), ids)
     if types:
@@ -129,9 +130,8 @@ def _index(rows: _Rows) -> ir.Value:
     return index
 
 
-def _varies(graph: ir.Graph, index: ir.Value) -> bool:
+def _varies(trials: Trials, index: ir.Value) -> bool:
     """Whether an index differs along the sequence where every id is the same and no key is masked."""
-    trials = Trials(graph)
     feeds = trials.feeds(trials.lengths[0])
     seen = trials.evaluator({value: np.full_like(zeros, 3) for value, zeros in feeds.items()})(index)
     return bool(seen.ndim == 2 and (seen != seen[:, :1]).any())
@@ -151,9 +151,9 @@ def _always(index: ir.Value) -> int | None:
     return int(numbers[0]) if numbers.size == 1 else None
 
 
-def _positions(graph: ir.Graph, node: ir.Node, index: ir.Value, ids: ir.Value) -> ir.Value:
+def _positions(trials: Trials, node: ir.Node, index: ir.Value, ids: ir.Value) -> ir.Value:
     """The index of positions; in the one spelling that fused graphs have, where there is one for what it gives."""
-    trials, inputs = Trials(graph), data_inputs(index)
+    inputs = data_inputs(index)
     if not inputs:
         seen = [trials.evaluator(trials.feeds(length))(index) for length in trials.lengths]
         if all((each == np.arange(each.shape[-1])).all() for each in seen):
@@ -195,11 +195,11 @@ def _row(value: ir.Value) -> np.ndarray | None:
     return constant.reshape(-1) if constant.size == constant.shape[-1] else None
 
 
-def _by_place(graph: ir.Graph, value: ir.Value) -> bool:
+def _by_place(trials: Trials, value: ir.Value) -> bool:
     """Whether a constant is a row for each place: where an exporter has fixed the length, it folds the table away."""
-    (length, *_), constant = Trials(graph).lengths, array(value)
+    constant = array(value)
     rows = constant.reshape(-1, *constant.shape[-2:])
-    return Trials(graph).fixed and rows.shape[1] == length and bool((rows == rows[:1]).all())
+    return trials.fixed and rows.shape[1:2] == trials.lengths and bool((rows == rows[:1]).all())
 
 
 def _placed(graph: ir.Graph, terms: list[ir.Value]) -> ir.Value:

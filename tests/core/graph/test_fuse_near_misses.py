@@ -1,0 +1,153 @@
+"""What only looks like an encoder, or like one of its parts: it is left as it is, with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+import exports
+from rewrites import LAYERS, PLAIN, before, check, feeds, first, number, use
+
+DECOMPOSED = "bert-torchscript14-eager"
+
+
+def softmax(model: ir.Model) -> ir.Node:
+    return first(model, "Softmax")
+
+
+def causal(model: ir.Model) -> None:
+    """Queries see no later key."""
+    scores = softmax(model).inputs[0]
+    assert scores is not None
+    shape = ir.node("Shape", [scores], {"start": 2})
+    full = ir.node("ConstantOfShape", shape.outputs, {"value": ir.tensor(np.full(1, -1e9, np.float32))})
+    upper = ir.node("Trilu", [full.outputs[0], number(model, "above", 1, np.int64)], {"upper": 1})
+    model.graph.insert_before(softmax(model), [shape, full, upper])
+    before(softmax(model), 0, "Add", upper.outputs[0])
+
+
+def window(model: ir.Model) -> None:
+    """Queries see keys at most 20 away: no sample as short as the others shows that."""
+    ids = model.graph.inputs[0]
+    nodes = [ir.node("Shape", [ids], {"start": 1, "end": 2})]
+    nodes.append(ir.node("Squeeze", nodes[-1].outputs))
+    zero, one = number(model, "zero", 0, np.int64), number(model, "one", 1, np.int64)
+    nodes.append(ir.node("Range", [zero, nodes[-1].outputs[0], one]))
+    row = nodes[-1].outputs[0]
+    nodes.append(ir.node("Unsqueeze", [row, number(model, "last", [1], np.int64)]))
+    nodes.append(ir.node("Sub", [row, nodes[-1].outputs[0]]))
+    nodes.append(ir.node("Abs", nodes[-1].outputs))
+    nodes.append(ir.node("Greater", [nodes[-1].outputs[0], number(model, "reach", 20, np.int64)]))
+    nodes.append(ir.node("Where", [nodes[-1].outputs[0], number(model, "out", -1e9), number(model, "in", 0.0)]))
+    model.graph.insert_before(softmax(model), nodes)
+    before(softmax(model), 0, "Add", nodes[-1].outputs[0])
+
+
+def four_dimensions(model: ir.Model) -> None:
+    """A mask of one's own for each query, as an input."""
+    shape = ir.Shape(["batch", 1, "sequence", "sequence"])
+    extra = ir.Value(name="extra", type=ir.TensorType(ir.DataType.FLOAT), shape=shape)
+    model.graph.inputs.append(extra)
+    before(softmax(model), 0, "Add", extra)
+
+
+def soft_cap(model: ir.Model) -> None:
+    before(softmax(model), 0, "Tanh")
+
+
+def scaled(model: ir.Model) -> None:
+    before(softmax(model), 0, "Mul", number(model, "scale", 0.9))
+
+
+def probabilities_used(model: ir.Model) -> None:
+    use(model, softmax(model).outputs[0].name or "")
+
+
+def key_used(model: ir.Model) -> None:
+    bias = model.graph.initializers["model.encoder.layer.0.attention.self.key.bias"]
+    (add,) = bias.consumers()
+    use(model, add.outputs[0].name or "")
+
+
+NEAR_MISSES: dict[str, tuple[Callable[[ir.Model], None], str, int]] = {
+    "causal": (causal, "masks by position", LAYERS - 1),
+    "a window": (window, "masks by position", LAYERS - 1),
+    "a mask of four dimensions": (four_dimensions, "'extra'", LAYERS - 1),
+    "a soft cap": (soft_cap, "something else than softmax", LAYERS - 1),
+    "another scale": (scaled, "something else than softmax", LAYERS - 1),
+    "probabilities used elsewhere": (probabilities_used, "probabilities", LAYERS - 1),
+    "a key projection used elsewhere": (key_used, "something else uses its projection", LAYERS - 1),
+}
+
+
+@pytest.mark.parametrize("name", NEAR_MISSES)
+def test_a_near_miss_is_not_fused(name: str) -> None:
+    change, reason, others = NEAR_MISSES[name]
+    model = exports.model(PLAIN)
+    change(model)
+    given = exports.feeds(["input_ids", "attention_mask", "token_type_ids"], length=40)
+    given["input_ids"][:, 4::5] = 7
+    if name == "a mask of four dimensions":
+        given["extra"] = np.random.default_rng(0).normal(size=(5, 1, 40, 40)).astype(np.float32)
+    _, report = check(model, given)
+    assert not report.complete
+    assert report.fused["SelfAttention"] == others
+    assert report.found["SelfAttention"] == LAYERS
+    refused = [each for each in report.refusals if each.kind == "SelfAttention"]
+    assert len(refused) == LAYERS - others
+    assert all(reason in each.reason for each in refused), str(report)
+
+
+def test_a_normalization_over_another_axis_is_left() -> None:
+    model = exports.model(DECOMPOSED)
+    means = [node for node in model.graph if node.op_type == "ReduceMean"]
+    for node in means[2:4]:
+        node.attributes["axes"] = ir.AttrInt64s("axes", [1])
+    fused, report = check(model, feeds())
+    assert report.fused["SkipLayerNormalization"] == 2 * LAYERS - 1
+    assert [node.op_type for node in fused.graph].count("ReduceMean") == 2
+
+
+def test_a_sum_used_elsewhere_is_not_fused_with_its_normalization() -> None:
+    model = exports.model(PLAIN)
+    normalization = [node for node in model.graph if node.op_type == "LayerNormalization"][1]
+    assert normalization.inputs[0] is not None
+    use(model, normalization.inputs[0].name or "")
+    _, report = check(model, feeds())
+    assert [each.kind for each in report.refusals] == ["SkipLayerNormalization"]
+    assert "something else uses the sum" in report.refusals[0].reason
+
+
+def test_a_gelu_that_is_none_is_left() -> None:
+    model = exports.model(PLAIN)
+    before(first(model, "Erf"), 0, "Mul", number(model, "off", 1.01))
+    fused, report = check(model, feeds())
+    assert report.fused["BiasGelu"] == LAYERS - 1
+    assert [node.op_type for node in fused.graph].count("Erf") == 1
+
+
+def test_cross_attention_is_refused() -> None:
+    model = exports.model(PLAIN)
+    weight = model.graph.initializers["model.encoder.layer.1.attention.self.key.bias"]
+    (add,) = weight.consumers()
+    product = next(value for value in add.inputs if value is not weight)
+    assert product is not None
+    matmul = product.producer()
+    assert matmul is not None
+    normalization = first(model, "LayerNormalization")
+    matmul.replace_input_with(0, normalization.outputs[0])
+    _, report = check(model, feeds())
+    assert "projections are of different values" in report.refusals[0].reason
+
+
+def test_what_cannot_be_evaluated_is_refused_and_no_error() -> None:
+    """DeBERTa picks scores by relative places with ``GatherElements``, beyond what small masks have."""
+    model = exports.model(PLAIN)
+    softmax = first(model, "Softmax")
+    wide = number(model, "places", np.full((5, 4, 12, 12), 11), np.int64)
+    before(softmax, 0, "GatherElements", wide, axis=-1)
+    _, report = check(model, feeds())
+    assert any("GatherElements" in refusal.reason for refusal in report.refusals)

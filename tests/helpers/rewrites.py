@@ -1,0 +1,54 @@
+"""Models of people's own, made from the exports by rewriting them; and the check that fusing changes no answer."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+import exports
+from isorun.graph.fused import fuse
+from isorun.graph.fusion import subgraph
+from isorun.graph.fusion.report import FusionReport
+
+LAYERS = 3
+PLAIN = "bert-torchscript17-eager"
+
+
+def check(model: ir.Model, given: exports.Feeds) -> tuple[ir.Model, FusionReport]:
+    """Fuse a copy; whatever was fused, it answers what the model answers."""
+    proto = ir.serde.serialize_model(model)
+    fused = ir.serde.deserialize_model(proto)
+    report = fuse(fused)
+    assert exports.difference(exports.run(proto, given), exports.run(fused, given)) < exports.TOLERANCE
+    return fused, report
+
+
+def feeds(names: tuple[str, ...] = ("input_ids", "attention_mask", "token_type_ids")) -> exports.Feeds:
+    return exports.feeds(list(names))
+
+
+def first(model: ir.Model, operator: str) -> ir.Node:
+    return next(node for node in model.graph if node.op_type == operator)
+
+
+def number(model: ir.Model, name: str, array: object, dtype: type = np.float32) -> ir.Value:
+    return subgraph.constant(model.graph, name, ir.tensor(np.array(array, dtype)))
+
+
+def before(node: ir.Node, index: int, operator: str, *others: ir.Value, **attributes: int) -> ir.Node:
+    """Put a node between another one and one of its inputs."""
+    value = node.inputs[index]
+    assert value is not None
+    made = ir.node(operator, [value, *others], attributes)
+    graph = node.graph
+    assert isinstance(graph, ir.Graph)
+    graph.insert_before(node, made)
+    node.replace_input_with(index, made.outputs[0])
+    return made
+
+
+def use(model: ir.Model, name: str) -> None:
+    """Make a value of the graph an output of it."""
+    value = next(each for node in model.graph for each in node.outputs if each.name == name)
+    value.type, value.shape = ir.TensorType(ir.DataType.FLOAT), None
+    model.graph.outputs.append(value)
