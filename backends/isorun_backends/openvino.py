@@ -91,13 +91,16 @@ class OpenVINOExecutable(Executable):
         self._name = name
         self._compiled = compiled
         self._tensor = openvino.Tensor
-        ports = [port.get_names() for port in compiled.inputs]
-        specs = model.info.inputs
-        self._inputs = [next(spec.name for spec in specs if spec.name in names) for names in ports]
-        # An input with a value of its own is a constant to OpenVINO.
-        self._constants = [spec.name for spec in specs if spec.name not in self._inputs]
+        # By their places: OpenVINO renames an input where it takes out the operator behind it. One with a value of its
+        # own is a constant to it.
+        self._inputs = [spec.name for spec in model.info.inputs if not spec.overridable]
+        self._constants = [spec.name for spec in model.info.inputs if spec.overridable]
         self._outputs = {spec.name: index for index, spec in enumerate(model.info.outputs)}
-        self._results = [_Result(compiled.outputs[index], index) for index in self._outputs.values()]
+        inputs = {name for port in compiled.inputs for name in port.get_names()}
+        self._results = [
+            _Result(port, index, handed_on=not inputs.isdisjoint(port.get_names()))
+            for index, port in enumerate(compiled.outputs)
+        ]
         self._strings = {name for spec in model.info.inputs if spec.type == "tensor(string)" for name in [spec.name]}
         self._alone = compiled.get_property("INFERENCE_NUM_THREADS") == 1
         self._idle: list[openvino.InferRequest] = []
@@ -188,7 +191,8 @@ class OpenVINOExecutable(Executable):
     def bind(self, feeds: Feeds, outputs: Mapping[str, np.ndarray | None]) -> Binding:
         self._refuse_constants(feeds)
         given = [array for array in outputs.values() if array is not None]
-        if not all(_shareable(array) for array in [*feeds.values(), *given]):
+        handed_on = any(self.result(name).handed_on for name, array in outputs.items() if array is not None)
+        if handed_on or not all(_shareable(array) for array in [*feeds.values(), *given]):
             return super().bind(feeds, outputs)
         with runtime_errors(f"{self._name} cannot bind"):
             request = self._compiled.create_infer_request()
@@ -236,9 +240,10 @@ class _OpenVINOBinding(Binding):
 
 
 class _Result:
-    """One output: memory for it that OpenVINO fills and, where the shape is not fixed, grows."""
+    """One output: memory for it that OpenVINO fills and, where the shape is not fixed, grows. To one that is an input
+    handed on it writes nothing: it takes the two for one tensor."""
 
-    def __init__(self, port: openvino.ConstOutput, index: int) -> None:
+    def __init__(self, port: openvino.ConstOutput, index: int, *, handed_on: bool) -> None:
         import openvino
 
         self._tensor = openvino.Tensor
@@ -246,11 +251,12 @@ class _Result:
         self._index = index
         shape = port.partial_shape
         self._shape = None
-        if shape.rank.is_static and port.element_type != openvino.Type.string:
+        self.handed_on = handed_on
+        if not handed_on and shape.rank.is_static and port.element_type != openvino.Type.string:
             self._shape = [size.get_length() if size.is_static else 0 for size in shape]
 
     def give(self, request: openvino.InferRequest) -> openvino.Tensor | None:
-        """Have the next run write to new memory; ``None`` where the rank is unknown and only the runtime can."""
+        """Have the next run write to new memory; ``None`` where the result is taken from the runtime's own."""
         if self._shape is None:
             return None
         tensor = self._tensor(self._type, self._shape)

@@ -70,6 +70,41 @@ def test_no_feed_is_copied(bert):
     assert peak < array.nbytes
 
 
+@pytest.mark.parametrize("size", ["N", "3"])
+def test_an_input_handed_on_under_its_own_name(size):
+    """OpenVINO takes the two for one tensor, and writes nothing where the output is to be."""
+    x, fixed = np.arange(3, dtype=np.float32), f"float[{size}]"
+    with isorun.Session(graph(f"g ({fixed} x) => ({fixed} x, {fixed} y) {{ y = Neg (x) }}"), "openvino") as session:
+        for _ in range(2):
+            same, negative = session.run(None, {"x": x})
+            np.testing.assert_array_equal(same, x)
+            np.testing.assert_array_equal(negative, -x)
+        same[0] = 9
+        assert x[0] == 0, "the result is the caller's own"
+        binding = session.io_binding()
+        binding.bind_cpu_input("x", x)
+        given = np.full(3, 7, np.float32)
+        binding.bind_output("x", element_type=np.float32, shape=(3,), buffer_ptr=given.ctypes.data)
+        binding.bind_output("y")
+        session.run_with_iobinding(binding)
+        np.testing.assert_array_equal(given, x)
+        x[1] = 5
+        session.run_with_iobinding(binding)
+        np.testing.assert_array_equal(given, x)
+        np.testing.assert_array_equal(binding.copy_outputs_to_cpu()[1], -x)
+
+
+@pytest.mark.parametrize("operator", ["Dropout (x)", "Sum (x)", "Max (x)"])
+def test_an_input_that_openvino_renames(operator):
+    """An operator that does nothing goes, and its output's name stays in the place of the input's."""
+    model = graph(f"g (float[N] w, float[N] x) => (float[N] z, float[N] y) {{ y = {operator}  z = Sub (y, w) }}")
+    feeds = {"x": np.arange(3, dtype=np.float32), "w": np.ones(3, np.float32)}
+    with isorun.Session(model, "openvino") as session:
+        z, y = session.run(None, feeds)
+        np.testing.assert_array_equal(y, feeds["x"])
+        np.testing.assert_array_equal(z, feeds["x"] - 1)
+
+
 def test_failures_have_the_name_that_the_backend_was_asked_for_by(tmp_path):
     cache = Cache(tmp_path)
     onnx.save(graph("g (float[N] x, float[M] y) => (float[K] z) { z = Add (x, y) }"), tmp_path / "add.onnx")
