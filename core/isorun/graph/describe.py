@@ -50,9 +50,11 @@ def describe(model: ir.Model) -> ModelInfo:
 
 
 def _spec(value: ir.Value, *, overridable: bool = False, bounds: tuple[int, int] | None = None) -> TensorSpec:
-    shape = None
+    shape: tuple[int | str | None, ...] | None = None
     if value.shape is not None:
-        shape = tuple(size if isinstance(size, int) else size.value for size in value.shape)
+        sizes = (size if isinstance(size, int) else size.value for size in value.shape)
+        # Some exporters write -1 for a size that is not fixed.
+        shape = tuple(None if isinstance(size, int) and size < 0 else size for size in sizes)
     return TensorSpec(value.name or "", _type_name(value.type), shape, overridable, bounds)
 
 

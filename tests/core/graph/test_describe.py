@@ -33,6 +33,7 @@ def test_a_bert(bert):
         ("float[2,N]", "tensor(float)", (2, "N")),
         ("double", "tensor(double)", ()),
         ("bfloat16[?]", "tensor(bfloat16)", (None,)),
+        ("float[-1,3]", "tensor(float)", (None, 3)),
         ("float8e4m3fn[1]", "tensor(float8e4m3fn)", (1,)),
         ("int4[1]", "tensor(int4)", (1,)),
         ("string[3]", "tensor(string)", (3,)),
