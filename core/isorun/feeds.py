@@ -68,7 +68,7 @@ class FeedChecker:
                         self._refuse(feeds)
         except (KeyError, AttributeError, TypeError):  # a name is missing, or a feed is no array
             if isinstance(feeds, Mapping):
-                feeds = self._with_arrays(feeds)
+                feeds = self.with_arrays(feeds)
             self._refuse(feeds)
         if self._checked_indices:
             self._check_indices(self._checked_indices, feeds)
@@ -111,8 +111,12 @@ class FeedChecker:
                     f"the model's table takes {least} to {most}"
                 )
 
-    def _with_arrays(self, feeds: Feeds) -> Feeds:
-        """Arrays for lists and Python's numbers, which have no dtype of their own, where nothing is lost by it."""
+    def with_arrays(self, feeds: Feeds) -> Feeds:
+        """Arrays for lists and Python's numbers, which have no dtype of their own, where nothing is lost by it.
+
+        Raises:
+            InvalidFeeds: a list that makes no array, or an integer that the input's dtype does not hold.
+        """
         made = dict(feeds)
         for name, value in feeds.items():
             spec = self._specs.get(name)
@@ -123,6 +127,8 @@ class FeedChecker:
                     raise InvalidFeeds(f"Input {name!r} is a list that makes no array: {error}") from error
                 if np.can_cast(array.dtype, spec.dtype, "same_kind"):
                     made[name] = array.astype(spec.dtype)
+                    if spec.dtype.kind in "iu" and (wrapped := array[made[name] != array]).size:
+                        raise InvalidFeeds(f"Input {name!r} is {spec.dtype}, which does not hold {wrapped[0]}")
         return made
 
     def _refuse(self, feeds: Feeds) -> None:

@@ -217,9 +217,17 @@ def test_lists_and_numbers_become_arrays_where_nothing_is_lost():
         ({"x": [1.0], "n": 2.5}, "Input 'n' takes a numpy.ndarray of int64; a float came"),
         ({"x": [[1.0], [2.0, 3.0]], "n": 3}, "Input 'x' is a list that makes no array"),
         ({"x": [[1.0]], "n": 3}, "Input 'x' takes 1 dimensions"),
+        ({"x": [1.0], "n": 2**63}, f"Input 'n' is int64, which does not hold {2**63}"),
     ):
         with pytest.raises(InvalidFeeds, match=said):
             checker.check(wrong)
+
+
+@pytest.mark.parametrize(("values", "unfit"), [([1, 300], 300), ([-129], -129), ([[1], [2**31]], 2**31)])
+def test_an_integer_in_a_list_is_not_wrapped_around(values, unfit):
+    checker = FeedChecker(ModelInfo((TensorSpec("x", "tensor(int8)", None),), (), 17), indices=True)
+    with pytest.raises(InvalidFeeds, match=f"Input 'x' is int8, which does not hold {unfit}"):
+        checker.with_arrays({"x": values})
 
 
 @pytest.mark.parametrize("feeds", [None, 3, "input_ids", [1, 2, 3], (), np.zeros((2, 5)), [("input_ids", 1)]])
@@ -247,3 +255,5 @@ def test_names_of_outputs():
     CHECKER.check_outputs(["out"])
     with pytest.raises(InvalidFeeds, match=r"no output 'outt'; did you mean 'out'\?"):
         CHECKER.check_outputs(["out", "outt"])
+    with pytest.raises(InvalidFeeds, match="no output 1; known: out"):
+        CHECKER.check_outputs([1])

@@ -31,7 +31,7 @@ class Batcher:
         enough: the tokens at which waiting ends, all requests counted.
 
     Raises:
-        ValueError: a budget that nothing fits in.
+        ValueError: a budget that nothing fits in, or a wait that is no time.
     """
 
     def __init__(
@@ -44,6 +44,8 @@ class Batcher:
     ) -> None:
         if max_tokens < 1:
             raise ValueError(f"max_tokens is {max_tokens}; a batch holds at least 1")
+        if not max_wait >= 0:
+            raise ValueError(f"max_wait is {max_wait}; it is a time in seconds, 0 or more")
         self._run = run
         self._layout = layout
         self._max_tokens = max_tokens
@@ -124,7 +126,7 @@ class Batcher:
                     if requests:
                         return requests
                 else:
-                    self._changed.wait(rest)
+                    self._changed.wait(min(rest, threading.TIMEOUT_MAX))
 
     def _pick(self, oldest: Request) -> list[Request]:
         """The oldest request and those of its kind that are nearest to it in length, within the budget."""

@@ -69,7 +69,7 @@ class Layout:
         if not isinstance(feeds, Mapping):
             self._checker.check(feeds)  # says what it should have been
         rows, keep_axis = {}, False
-        for name, array in feeds.items():
+        for name, array in self._checker.with_arrays(feeds).items():
             spec = self._specs.get(name)
             if isinstance(array, np.ndarray) and spec is not None and spec.shape and array.ndim == len(spec.shape) - 1:
                 rows[name] = array[None]

@@ -67,6 +67,22 @@ def test_closing_runs_or_cancels_what_waits(cancel: bool) -> None:
     assert len(model.batches) == (0 if cancel else 1)
 
 
+def test_waiting_may_take_as_long_as_others_need() -> None:
+    model = Recorder()
+    batcher = batching.Batcher(model.run, batching.Layout(INFO, PADDABLE, None), 8, float("inf"), enough=8)
+    first, _ = batcher.submit(small(4))
+    second, _ = batcher.submit(small(4))
+    assert first.result(20)[0].shape == second.result(20)[0].shape == (4,)
+    assert model.batches == [(2, 4)]
+    batcher.close(cancel=True)
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan")])
+def test_a_wait_that_is_no_time_is_refused(seconds: float) -> None:
+    with pytest.raises(ValueError, match=f"max_wait is {seconds}"):
+        Recorder().map([small(3)], max_wait=seconds)
+
+
 def test_a_budget_that_nothing_fits_in_is_refused() -> None:
     with pytest.raises(ValueError, match="max_tokens is 0"):
         Recorder().map([small(3)], max_tokens=0)

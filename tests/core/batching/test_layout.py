@@ -28,6 +28,15 @@ def test_results_have_the_axis_that_requests_have(session: isorun.Session) -> No
     assert [array.shape for array in second] == [(1, 16), (1, 5, 16)]
 
 
+def test_lists_are_taken_as_run_takes_them(session: isorun.Session) -> None:
+    row = request(5)
+    lists = {name: array.tolist() for name, array in row.items()}
+    batch_of_one = {name: [array] for name, array in lists.items()}
+    expected, plain, with_axis = session.map([row, lists, batch_of_one])
+    assert_same(plain, expected)
+    assert_same([array[0] for array in with_axis], expected)
+
+
 def test_a_model_that_sees_padding_gets_none() -> None:
     model = Recorder()
     list(model.map([small(length) for length in [3, 4] * 4], FIXED, max_wait=60))
