@@ -131,16 +131,16 @@ class CacheError(IsorunError):
     """The cache folder cannot be used."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
+def nearest(name: object, known: Iterable[str]) -> str | None:
     """The known name that is spelt most like an unknown one, whatever its case; ``None`` where none is like it."""
     from difflib import get_close_matches
 
     spelt = {each.casefold(): each for each in known}
-    near = get_close_matches(name.casefold(), spelt, n=1, cutoff=0.6)
+    near = get_close_matches(str(name).casefold(), spelt, n=1, cutoff=0.6)
     return spelt[near[0]] if near else None
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: object, known: Iterable[str]) -> str:
     """The end of a message about an unknown name: its nearest match, else all that there is."""
     names = sorted(known)
     if near := nearest(name, names):

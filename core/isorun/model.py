@@ -93,6 +93,8 @@ def open_model(model: str | os.PathLike[str] | bytes | onnx.ModelProto, cache: C
 
         path = checkpoint.build_cached(path, cache)
     elif not path.is_file():
+        if path.exists():
+            raise InvalidModel(f"{path} is no regular file, which a model has to be: it is read more than once")
         raise InvalidModel(f"There is no model at {path}{_instead_of(path)}")
     return ModelSource(path, cache.fingerprint(lambda: _files_of(path), path))
 

@@ -152,7 +152,7 @@ def _config(backend: Backend, wishes: Wishes, cache: Cache) -> CompileConfig:
             f"it does not compute in {wishes.precision!r}{_instead(wishes.precision, offers)}",
             f"It computes in {', '.join(offers.precisions)}: ask for one of these, or another backend.",
         )
-    device = wishes.device or offers.devices[0]
+    device = offers.devices[0] if wishes.device is None else wishes.device
     if device not in offers.devices:
         raise BackendUnavailable(
             backend.name, f"it has no device {device!r}", f"It runs on {' and '.join(offers.devices)}."

@@ -101,6 +101,9 @@ class Session:
     ) -> None:
         if options is not None and not isinstance(options, Mapping):
             raise TypeError(f"options is a mapping of names to values; a {type(options).__name__} came")
+        if isinstance(calibration, str | Mapping):
+            kind = type(calibration).__name__
+            raise TypeError(f"calibration is a list of texts or of feeds; a {kind} came. Put it in a list")
         thread_counts.check(threads)
         paddings.check(padding)
         tuning.check(precision, tolerance, calibrated=calibration is not None)
@@ -121,6 +124,7 @@ class Session:
         self._closed = False
         self._pool_lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
+        self._pool_threads: list[threading.Thread] = []
         self._batchers: dict[tuple[tuple[str, ...], int, float], batching.Batcher] = {}
         self._source, self._cache = source, cache
 
@@ -155,7 +159,7 @@ class Session:
             self._refuse(run_options)
         execute = self._on_device() if device_outputs else self._executable.run
         input_feed = self._checker.check(input_feed)
-        if output_names:
+        if output_names is not None and len(output_names):
             self._checker.check_outputs(output_names)
         else:
             output_names = None
@@ -207,7 +211,8 @@ class Session:
     ) -> None:
         """Run on another thread and call ``callback(outputs, user_data, error)`` there.
 
-        ``error`` is empty where the run succeeded; where it failed, ``outputs`` is empty and ``error`` says why.
+        ``error`` is empty where the run succeeded; where it failed, ``outputs`` is empty and ``error`` says why. What
+        the callback raises is logged by ``concurrent.futures``.
         """
 
         def work() -> None:
@@ -215,9 +220,12 @@ class Session:
                 outputs, message = self.run(output_names, input_feed, run_options), ""
             except IsorunError as error:
                 outputs, message = [], str(error)
+            except Exception as error:  # noqa: BLE001  # whatever it is, somebody waits to be called
+                outputs, message = [], f"{type(error).__name__}: {error}".removesuffix(": ")
             callback(outputs, user_data, message)
 
-        self._submit(work)
+        # What a callback of a future raises is logged: here, what the caller's callback raised.
+        self._submit(work).add_done_callback(lambda future: future.result())
 
     async def arun(
         self,
@@ -330,13 +338,19 @@ class Session:
         return self._resolved.provenance()
 
     def close(self) -> None:
-        """Let go of the model. Waits for runs that were submitted; a second call does nothing."""
+        """Let go of the model. Waits for runs that were submitted; a second call does nothing.
+
+        A callback may call it. The runs that would have come after it on the same thread are refused then.
+        """
         with self._pool_lock:
             if self._closing:
                 return
             self._closing = True
         if self._pool is not None:
-            self._pool.shutdown()
+            self._pool.shutdown(wait=False)
+            for thread in self._pool_threads:
+                if thread is not threading.current_thread():
+                    thread.join()
         for batcher in self._batchers.values():
             batcher.close(cancel=False)
         self._closed = True
@@ -392,5 +406,8 @@ class Session:
             if self._closing:
                 self._refuse(None)
             if self._pool is None:
-                self._pool = ThreadPoolExecutor(usable_cores(), thread_name_prefix="isorun")
+                threads = self._pool_threads  # a thread that held the session would keep it from being collected
+                self._pool = ThreadPoolExecutor(
+                    usable_cores(), "isorun", initializer=lambda: threads.append(threading.current_thread())
+                )
             return self._pool.submit(work, *arguments)

@@ -128,7 +128,7 @@ def test_no_file_names_what_is_like_it(cache, tmp_path):
 
 def test_a_file_that_is_no_regular_one(cache, tmp_path):
     os.mkfifo(tmp_path / "pipe.onnx")
-    with pytest.raises(InvalidModel, match=r"There is no model at .*pipe\.onnx"):
+    with pytest.raises(InvalidModel, match=r"pipe\.onnx is no regular file"):
         models.open_model(tmp_path / "pipe.onnx", cache)
 
 

@@ -84,6 +84,11 @@ def test_a_bad_model_is_no_reason_to_try_another_backend(tmp_path):
         ({"backend": "ort-cpu", "precision": "FP32"}, BackendUnavailable, r"in 'FP32' \(did you mean 'fp32'\?\)\. It"),
         ({"backend": "ort-cpu", "precision": "bf16"}, BackendUnavailable, "no matrix products in it"),
         ({"backend": "ort-cpu", "options": ["profile_prefix"]}, TypeError, "options is a mapping .* a list came"),
+        ({"options": {3: 1}}, BackendUnavailable, "no option 3"),
+        ({"device": 0}, BackendUnavailable, "no device 0.*It runs on cpu"),
+        ({"device": ""}, BackendUnavailable, "no device ''.*It runs on cpu"),
+        ({"calibration": "a text", "precision": "int8"}, TypeError, "calibration is a list .* a str came"),
+        ({"calibration": {"input_ids": 1}, "precision": "auto"}, TypeError, "calibration is a list .* a dict came"),
         ({"calibration": ["a text"]}, ValueError, "calibration is for precision='int8' and 'auto'"),
     ],
 )

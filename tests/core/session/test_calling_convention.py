@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import pytest
 
+import isorun
 import tiny
 from isorun.errors import InvalidFeeds
 
@@ -89,6 +90,28 @@ def test_run_async_says_what_went_wrong(session):
     assert done.wait(20)
     assert got[0][0] == []
     assert "No feed for" in got[0][2]
+
+
+def test_run_async_calls_back_whatever_went_wrong(bert, monkeypatch):
+    with isorun.Session(bert, backend="reference") as session:
+
+        def run(*_):
+            raise MemoryError
+
+        monkeypatch.setattr(session._executable, "run", run)
+        done, got = threading.Event(), []
+        session.run_async(None, tiny.feeds(), lambda *arguments: (got.append(arguments), done.set()), None)
+        assert done.wait(20)
+    assert got == [([], None, "MemoryError")]
+
+
+def test_what_a_callback_raises_is_logged(bert, caplog):
+    def callback(*_):
+        raise KeyError("the callback's own")
+
+    with isorun.Session(bert, backend="ort-cpu") as session:
+        session.run_async(None, tiny.feeds(), callback, None)
+    assert "the callback's own" in caplog.text
 
 
 def test_submit_gives_a_future(session):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -44,6 +46,35 @@ def test_closing_waits_for_what_was_submitted(bert, any_backend):
         futures = [session.submit(None, tiny.feeds()) for _ in range(20)]
     for future in futures:
         np.testing.assert_array_equal(future.result(0)[0], expected)
+
+
+def test_a_callback_may_close_the_session(bert):
+    session = isorun.Session(bert, backend="ort-cpu")
+    done, got = threading.Event(), []
+
+    def callback(outputs, user_data, error):
+        try:
+            session.close()
+        except (IsorunError, RuntimeError) as failure:
+            got.append(failure)
+        done.set()
+
+    others = [session.submit(None, tiny.feeds()) for _ in range(8)]
+    session.run_async(None, tiny.feeds(), callback, None)
+    assert done.wait(20)
+    assert got == []
+    with pytest.raises(IsorunError, match="This session is closed"):
+        session.run(None, tiny.feeds())
+    assert all(len(other.result(20)) == 2 for other in others)
+
+
+def test_a_session_that_nobody_closed_is_collected(bert):
+    session = isorun.Session(bert, backend="ort-cpu")
+    session.submit(None, tiny.feeds()).result(20)
+    gone = weakref.ref(session)
+    del session
+    gc.collect()
+    assert gone() is None
 
 
 def run_plainly(session):
