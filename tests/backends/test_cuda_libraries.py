@@ -108,7 +108,7 @@ def test_options_are_checked_before_anything_is_loaded():
     with pytest.raises(BackendUnavailable, match="provider_options is 3"):
         cuda.text_options("ort-cuda", {"provider_options": 3})
     assert cuda.text_options("ort-cuda", {"provider_options": {"prefer_nhwc": True, "gpu_mem_limit": 7}}) == {
-        "prefer_nhwc": "1",
+        "prefer_nhwc": "True",
         "gpu_mem_limit": "7",
     }
 

@@ -168,7 +168,7 @@ def whole_number(name: str, given: Mapping[str, Any], key: str) -> int:
 
 
 def text_options(name: str, given: Mapping[str, Any]) -> dict[str, str]:
-    """``provider_options`` as ONNX Runtime takes them.
+    """``provider_options`` as ONNX Runtime takes them: ``True`` and ``False`` of both providers, numbers of one alone.
 
     Raises:
         BackendUnavailable: it is no mapping.
@@ -176,4 +176,4 @@ def text_options(name: str, given: Mapping[str, Any]) -> dict[str, str]:
     options = given.get("provider_options", {})
     if not isinstance(options, Mapping):
         raise BackendUnavailable(name, f"provider_options is {options!r}", "Give a mapping of names to values.")
-    return {str(key): str(int(value) if isinstance(value, bool) else value) for key, value in options.items()}
+    return {str(key): str(value) for key, value in options.items()}

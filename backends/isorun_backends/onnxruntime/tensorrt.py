@@ -146,11 +146,11 @@ class OrtTensorRT(Backend):
         ]
         return {
             "device_id": str(device.number),
-            "trt_engine_cache_enable": "1",
+            "trt_engine_cache_enable": "True",  # the binding refuses "1", which the CUDA provider's takes
             "trt_engine_cache_path": str(folder),
-            "trt_timing_cache_enable": "1",
+            "trt_timing_cache_enable": "True",
             "trt_timing_cache_path": str(timings),
-            "trt_fp16_enable": str(int(config.precision == "fp16")),
+            "trt_fp16_enable": str(config.precision == "fp16"),
             "trt_profile_min_shapes": texts[0],
             "trt_profile_opt_shapes": texts[1],
             "trt_profile_max_shapes": texts[2],
