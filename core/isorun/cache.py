@@ -62,6 +62,9 @@ class Cache:
             kind: a folder's name, such as ``lowered``.
             key: letters and digits, different for different contents.
             make: fills the folder that it is given and returns what to remember.
+
+        Raises:
+            CacheError: the folder cannot be written to, or is full.
         """
         place = self._place(kind, key)
         if entry := self._open(place):
@@ -69,7 +72,7 @@ class Cache:
 
         import tempfile
 
-        with self._lock(place):
+        with self._lock(place), self._writable(place.parent):
             if entry := self._open(place):  # made by another process meanwhile
                 return entry
             _clear(place)  # what a maker left that died: the lock says that none is alive

@@ -19,7 +19,7 @@ from isorun import model as models
 from isorun.backend import Backend, Binding, Executable
 from isorun.cache import Cache
 from isorun.device_arrays import DeviceArray
-from isorun.errors import UnsupportedModel, did_you_mean
+from isorun.errors import CacheError, InvalidModel, UnsupportedModel, did_you_mean
 from isorun.types import CompileConfig, Feeds, LoweredModel, RuntimeReport
 
 CHOICES = ("auto", "keep", "remove")
@@ -162,7 +162,9 @@ class Choosing(Executable):
             if self._packed is None:
                 try:
                     self._packed = self._make_packed()
-                except UnsupportedModel as error:  # the backend lacks an operator that only the packed graph has
+                # The backend lacks an operator that only the packed graph has; or the model is gone, has changed, or
+                # finds no room in the cache since the session was opened.
+                except (UnsupportedModel, InvalidModel, CacheError) as error:
                     self._packed, self._refusal = self._padded, str(error)
             return self._packed
 

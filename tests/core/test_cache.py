@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -130,6 +131,15 @@ def test_a_maker_that_fails_leaves_nothing_and_its_error_is_the_callers(cache):
         cache.get_or_make("kind", "key", fail)
     assert list((cache.root / "kind").iterdir()) == []
     assert cache.get_or_make("kind", "key", Maker()).found is False
+
+
+def test_a_disk_that_is_full(cache):
+    def fill(folder):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(CacheError, match=r"cannot be written to .*No space left.*cache_dir="):
+        cache.get_or_make("kind", "key", fill)
+    assert list((cache.root / "kind").iterdir()) == []
 
 
 def flip_a_byte(entry: Path) -> None:

@@ -140,6 +140,28 @@ def plain() -> bytes:
     return proto.SerializeToString()
 
 
+@pytest.mark.parametrize("fate", ["gone", "replaced"])
+def test_a_model_that_is_no_more_what_was_opened(fate: str, tmp_path: Path) -> None:
+    """The packed graph is made when it is first needed. What lies there now is not the session's model."""
+    path = small_bert.write(tmp_path / "model.onnx", num_hidden_layers=1)
+    fed = small_bert.feeds(MASK)
+    with isorun.Session(path, "ort-cpu", cache_dir=tmp_path / "other") as session:
+        expected = session.run(None, fed)
+    with isorun.Session(path, "ort-cpu", cache_dir=tmp_path / "cache") as session:
+        path.unlink()
+        if fate == "replaced":
+            small_bert.write(path, num_hidden_layers=2)
+        for got, right in zip(session.run(None, fed), expected, strict=True):
+            np.testing.assert_allclose(got, right, atol=1e-5)
+        said = {"gone": "cannot be read", "replaced": "has changed since it was opened"}[fate]
+        assert said in session.provenance.details["padding"]["removed"]
+    small_bert.write(path, num_hidden_layers=1)
+    with isorun.Session(path, "ort-cpu", cache_dir=tmp_path / "cache") as session:
+        for got, right in zip(session.run(None, fed), expected, strict=True):
+            np.testing.assert_allclose(got, right, atol=1e-5)
+        assert session.provenance.details["padding"]["removed"] == "from batches that have enough of it"
+
+
 def test_a_model_that_is_no_encoder(plain: bytes, cache: Path) -> None:
     with isorun.Session(plain, "ort-cpu", cache_dir=cache) as session:
         assert session.run(None, {"x": np.ones(2, np.float32)})[0].tolist() == [-1, -1]

@@ -6,6 +6,8 @@ that names external data outside its own folder is refused before anything of it
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
 import onnx
@@ -56,12 +58,16 @@ def parse(content: bytes, name: str, path: Path | None = None) -> onnx.ModelProt
         raise InvalidModel(f"{name} is {'an ONNX model without a graph' if begins_well else 'not an ONNX model'}")
     if not proto.opset_import:
         raise InvalidModel(f"{name} is cut short: it does not say which operators (opset_import) it uses")
+    sizes = {}
     for location in external_files(proto):
         if path is None:
             raise InvalidModel(
                 f"{name} keeps weights in the file {location!r}: give the model's path, not its contents"
             )
-        _check_inside(path, location)
+        sizes[location] = _size_inside(path, location)
+    for tensor in _tensors(proto):
+        if uses_external_data(tensor):
+            _check_extent(name, tensor, sizes)
     return proto
 
 
@@ -113,7 +119,7 @@ def write(model: ir.Model, path: Path, *, beside_above: int) -> None:
         beside_above: with more bytes of weights than this, they go to ``<stem>.weights.bin`` beside the file.
 
     Raises:
-        InvalidModel: the folder cannot be written to.
+        OSError: the folder cannot be written to, or is full.
     """
     beside = weight_bytes(model) > beside_above
     part = path.with_name(f".{path.name}.part")
@@ -129,7 +135,7 @@ def write(model: ir.Model, path: Path, *, beside_above: int) -> None:
         )
         part.replace(path)
     except OSError as error:
-        raise InvalidModel(f"{path} cannot be written: {error}") from error
+        raise OSError(error.errno, f"{path} cannot be written: {error.strerror or error}") from error
     finally:
         part.unlink(missing_ok=True)
 
@@ -156,14 +162,14 @@ def _tensors(proto: onnx.ModelProto) -> list[onnx.TensorProto]:
     return found
 
 
-def _check_inside(path: Path, location: str) -> None:
-    """Refuse external data that is not below the model's folder, or not there.
+def _size_inside(path: Path, location: str) -> int:
+    """The size of a file of external data. One that is not below the model's folder, or not there, is refused.
 
     A link counts as what it leads to, save that model and weights may both be links to files side by side,
     as in the cache of the Hugging Face hub.
     """
     written = PurePosixPath(location)
-    target = (path.parent / location).resolve()
+    target = (path.parent / location.replace("\0", "?")).resolve()  # no file's name has a zero byte
     homes = {path.parent.resolve(), path.resolve().parent}
     lexically = location != "" and not written.is_absolute() and ".." not in written.parts
     if not lexically or not any(target.is_relative_to(home) for home in homes):
@@ -173,3 +179,22 @@ def _check_inside(path: Path, location: str) -> None:
         )
     if not target.is_file():
         raise InvalidModel(f"{path} keeps weights in {location!r}, and there is no such file beside it")
+    return target.stat().st_size
+
+
+def _check_extent(name: str, tensor: onnx.TensorProto, sizes: Mapping[str, int]) -> None:
+    """Refuse a tensor that is not all there in its file."""
+    about = {entry.key: entry.value for entry in tensor.external_data}
+    location, begin, length = about["location"], about.get("offset", "0"), about.get("length", "0")
+    if not (begin.isdecimal() and length.isdecimal()):
+        raise InvalidModel(f"{name} keeps {tensor.name!r} in {location!r} at {begin!r}, {length!r} bytes of it")
+    try:
+        needed = math.prod(tensor.dims) * ir.DataType(tensor.data_type).bitwidth // 8
+    except (TypeError, ValueError):  # strings, or no type at all: whoever reads the graph says so
+        needed = 0
+    end = int(begin) + max(int(length), needed)
+    if end > sizes[location]:
+        raise InvalidModel(
+            f"{name} keeps {tensor.name!r} in {location!r} up to byte {end}, and that file ends at {sizes[location]}: "
+            "it was cut short, or is another model's"
+        )
