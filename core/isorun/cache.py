@@ -49,7 +49,7 @@ class Cache:
 
     def __init__(self, root: str | os.PathLike[str] | None = None) -> None:
         chosen = root or os.environ.get(ENVIRONMENT_VARIABLE) or _user_folder()
-        self.root = Path(chosen).expanduser().absolute()
+        self.root = expanded(chosen).absolute()
 
     def get(self, kind: str, key: str) -> Entry | None:
         """The entry of that kind and key, if it is there and undamaged."""
@@ -174,6 +174,14 @@ def _user_folder() -> Path:
     from platformdirs import user_cache_path
 
     return user_cache_path("isorun")
+
+
+def expanded(path: str | os.PathLike[str]) -> Path:
+    """A path with the user's home in the place of ``~``; one that begins with no user's name stays as it is."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
 
 
 def write_atomically(path: Path, content: bytes) -> None:

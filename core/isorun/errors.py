@@ -150,7 +150,7 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
 
 def near_file(path: Path, others: Iterable[str] = ()) -> str:
     """The end of a message about a file that is not there: what lies in its folder, or else is known by such a name."""
-    beside = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
+    beside = [each.name for each in path.parent.iterdir() if each != path] if path.parent.is_dir() else []
     near = nearest(path.name, [*others, *beside])
     if near is None:
         return ""

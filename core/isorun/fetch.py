@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from isorun.cache import Cache
+from isorun.cache import Cache, expanded
 from isorun.errors import FetchFailed, InvalidModel, did_you_mean
 
 Progress = Callable[[str, int, int], None]
@@ -69,7 +69,7 @@ def checkpoint_folder(name: str, cache: Cache, progress: Progress | None = None)
         FetchFailed: it cannot be had; the message names every reason and what to do.
         CacheError: the cache folder cannot be written to.
     """
-    local = Path(name).expanduser()
+    local = expanded(name)
     if name and local.exists():
         _check_folder(local)
         return local

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isorun.cache import Cache, sha256
+from isorun.cache import Cache, expanded, sha256
 from isorun.errors import InvalidModel, UnsupportedModel, near_file
 from isorun.graph import code_digest
 from isorun.types import LoweredModel, ModelInfo
@@ -87,7 +87,7 @@ def open_model(model: str | os.PathLike[str] | bytes | onnx.ModelProto, cache: C
         raise InvalidModel(
             f"A model is a path, bytes, an onnx.ModelProto or a checkpoint folder; a {type(model).__name__} came"
         )
-    path = Path(model).expanduser().absolute()
+    path = expanded(model).absolute()
     if path.is_dir():
         from isorun import checkpoint
 

@@ -128,6 +128,8 @@ def masked_cases(
 ) -> dict[str, dict[str, np.ndarray]]:
     """Seeded feeds for each kind of mask, by its name; for one case, without a mask, where the model takes none.
 
+    A batch of 1 whose row has no real token has nothing to compare, and is left out.
+
     Raises:
         InvalidFeeds: as :func:`random_feeds` says.
     """
@@ -137,9 +139,11 @@ def masked_cases(
         return {WITHOUT_MASK: random_feeds(inputs, random, batch=batch, sequence=None if flat else sequence)}
     if sequence is None:
         raise InvalidFeeds(f"The model takes {MASK_INPUT!r}: its feeds need a sequence")
+    masks = {name: make(batch, sequence, random) for name, make in MASKS.items()}
     return {
-        name: random_feeds(inputs, random, batch=batch, sequence=sequence, mask=mask(batch, sequence, random))
-        for name, mask in MASKS.items()
+        name: random_feeds(inputs, random, batch=batch, sequence=sequence, mask=mask)
+        for name, mask in masks.items()
+        if mask.any()
     }
 
 

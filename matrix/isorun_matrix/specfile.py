@@ -52,7 +52,10 @@ def load(path: Path) -> Spec:
 
 
 def _parse(path: Path, content: str) -> tuple[yaml.Node, Any]:
-    loader = yaml.SafeLoader(content)
+    try:
+        loader = yaml.SafeLoader(content)
+    except yaml.reader.ReaderError as error:
+        raise SpecError(f"{path} is not text: {error.reason}, at character {error.position}") from error
     try:
         root = loader.get_single_node()
         if not isinstance(root, yaml.MappingNode):

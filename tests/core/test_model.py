@@ -112,6 +112,11 @@ def test_what_is_no_model(given, cache):
         models.open_model(given, cache)
 
 
+def test_the_home_of_nobody(cache):
+    with pytest.raises(InvalidModel, match=r"There is no model at .*~nobody-of-that-name/model\.onnx"):
+        models.open_model("~nobody-of-that-name/model.onnx", cache)
+
+
 @pytest.mark.parametrize("place", ["none.onnx", "no/such/folder/model.onnx", "weird\n\0name"])
 def test_no_file(place, cache, tmp_path):
     with pytest.raises(InvalidModel, match="There is no model at"):

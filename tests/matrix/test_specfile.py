@@ -308,6 +308,7 @@ def test_a_precision_without_default_limits_needs_its_own(tmp_path: Path) -> Non
         ("- a\n", "holds no keys"),
         ("a: [\n", "line 2: not YAML: expected the node content"),
         ("a: &x [*x]\n", "there is no such key"),
+        ("a: \x00\n", "is not text: special characters are not allowed, at character 3"),
         ("? [a]\n: b\n", "line 1: not YAML: found unhashable key"),
         ("models: {1: {preset: p}}\nbackends: [ort-cpu]\nshapes: [1x1]\n", "should be a valid string; 1 came"),
     ],

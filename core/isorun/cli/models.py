@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from isorun.cache import Cache
+from isorun.cache import Cache, expanded
 from isorun.cli import console
 from isorun.errors import InvalidModel, IsorunError, did_you_mean, near_file
 from isorun.fetch import KNOWN, checkpoint_folder
@@ -20,7 +20,7 @@ def model_path(name: str, cache: Cache) -> Path:
     Raises:
         InvalidModel: there is no such file; the message has the nearest name in its folder.
     """
-    path = Path(name).expanduser()
+    path = expanded(name)
     if path.exists():
         return path
     if path.suffix == ".onnx" or path.is_absolute() or not (name in KNOWN or "/" in name):

@@ -91,6 +91,9 @@ def run(
     cache = Cache()
     wanted = backend_names(backend, here=environment is None)
     path = models.model_path(model, cache)
+    for read in (path, feeds):
+        if output is not None and read is not None and output.exists() and output.samefile(read):
+            raise IsorunError(f"{output} would be written, and it is what is read. Name another --output")
     settings = option_settings(option or [])
     with Session(
         path,

@@ -20,6 +20,12 @@ def test_the_backends_agree_on_every_mask(isorun: Callable[..., Any], bert: Path
         assert all(each["verdict"] == "pass" and 0 < each["max_abs"] < 1e-4 for each in by_mask.values())
 
 
+def test_a_batch_of_one_has_no_row_to_mask(isorun: Callable[..., Any], bert: Path) -> None:
+    ran = isorun("parity", bert, "--backends", "ort-cpu", "--batch", 1, "--sequence", 5, "--json")
+    assert ran.code == 0
+    assert set(ran.json["backends"]["ort-cpu"]) == {"none", "right", "left", "holes"}
+
+
 def test_people_read_a_table(isorun: Callable[..., Any], bert: Path) -> None:
     ran = isorun("parity", bert, "--backends", "openvino", "--against", "ort-cpu", "--batch", 2, "--sequence", 9)
     assert ran.code == 0

@@ -68,6 +68,17 @@ def test_arrays_in_and_out(isorun: Callable[..., Any], bert: Path, feeds: Path, 
             np.testing.assert_allclose(ran.json["outputs"][spec.name]["first"], array.reshape(-1)[:3], rtol=1e-6)
 
 
+def test_what_is_read_is_not_written_over(isorun: Callable[..., Any], bert: Path, feeds: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model.onnx"
+    model.write_bytes(bert.read_bytes())
+    for output in (model, feeds):
+        before = output.read_bytes()
+        ran = isorun("run", model, "--feeds", feeds, "--output", output)
+        assert (ran.code, ran.out) == (2, "")
+        assert f"{output} would be written, and it is what is read" in ran.err
+        assert output.read_bytes() == before
+
+
 def test_repeat_gives_percentiles_in_order(isorun: Callable[..., Any], bert: Path, feeds: Path) -> None:
     latency = isorun("run", bert, "--backend", "ort-cpu", "--feeds", feeds, "--repeat", 20, "--json").json["latency_ms"]
     assert latency["runs"] == 20
