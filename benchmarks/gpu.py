@@ -56,6 +56,7 @@ STAGES = {
     "times": 600,
     "parity": 300,
     "kernels": 180,
+    "packing": 420,
     "arrays": 180,
     "threads": 300,
     "conformance": 900,

@@ -28,7 +28,7 @@ import isorun
 from isorun import parity, presets, registry
 from isorun.cache import Cache
 from isorun.errors import IsorunError
-from isorun.samples import MASKS
+from isorun.samples import MASKS, lognormal_lengths, right_padded
 from isorun_matrix import gpu
 
 BACKENDS = ("ort-cuda", "tensorrt", "ort-tensorrt")
@@ -37,6 +37,8 @@ WANTED_MS = {("bert-base", 1, 128): 0.5, ("bert-large", 1, 128): 1.1}  # fp16, o
 WANTED_SHARE = 0.45  # of the measured product, at 32 x 128
 SMOKE_OFF = 0.05  # of outputs of about 1: what is wrong is off by more, what is rounded by less
 SECONDS = 3.0  # at most, for one figure
+PACKED = "ort-cuda"  # what has two ways to remove padding
+PACKED_SHAPES = ((1, 128), (8, 128), (32, 128), (64, 384))
 SEED = 7
 
 
@@ -278,7 +280,8 @@ def kernels(stage: Stage) -> None:
 
     model, runs = build("bert-3l" if stage.quick else "bert-base"), 5
     given = feeds(8, 128, MASKS["right"])
-    cases = [("ort-cuda", form) for form in ("lengths", "bias", "plain")] + [("tensorrt", ""), ("ort-tensorrt", "")]
+    cases = [("ort-cuda", form) for form in ("lengths", "bias", "plain", "packed")]
+    cases += [("tensorrt", ""), ("ort-tensorrt", "")]
     there = dict.fromkeys(backend for backend, _ in available(stage))
     for backend, form in cases:
         what = f"{backend} fp16 {form}".rstrip()
@@ -286,7 +289,12 @@ def kernels(stage: Stage) -> None:
             continue
         with (
             stage.trying(what),
-            opened(stage, model, backend, "fp16", ["8x128"], attention=form, graphs=False) as session,
+            opened(
+                *(stage, model, backend, "fp16", ["8x128"]),
+                attention=form,
+                graphs=False,
+                padding="remove" if form == "packed" else "keep",
+            ) as session,
         ):
             if session is None:
                 continue
@@ -302,6 +310,64 @@ def kernels(stage: Stage) -> None:
             stage.expect(total > 0, f"{what}: {total:.0f} us of {len(took)} kinds of work on the device in a run")
             for key, each in list(took.items())[:8]:
                 stage.say(f"       {each['us']:8.1f} us, {each['calls']:5.1f} calls  {key[:140]}")
+
+
+def packing(stage: Stage) -> None:
+    """Padding removed on ``ort-cuda``, by one kernel and by groups of rows, against the batch as it came: whether it is
+    right under the five kinds of mask, and from which batch on it pays. Lengths are lognormal, with a median of 40."""
+    pairs = [pair for pair in available(stage) if pair[0] == PACKED]
+    for backend, precision in pairs:
+        what = f"{backend} {precision}, padding removed"
+        with stage.trying(what):
+            packed_parity(stage, what, backend, precision)
+    for precision in sorted((precision for _, precision in pairs), key=lambda each: each != "fp16"):
+        for name in ("bert-3l",) if stage.quick else ("bert-base", "bert-large"):
+            for batch, sequence in PACKED_SHAPES[:3] if stage.quick else PACKED_SHAPES:
+                with stage.trying(f"{name} {precision} {batch}x{sequence}"):
+                    packed_times(stage, name, precision, batch, sequence)
+
+
+def packed_parity(stage: Stage, what: str, backend: str, precision: str) -> None:
+    model, most = build("bert-3l"), parity.DEFAULT_TOLERANCES[precision].rms
+    with (
+        isorun.Session(model, backend="ort-cpu", padding="remove") as right,
+        opened(stage, model, backend, precision, ["4x64"], padding="remove") as session,
+    ):
+        if session is None:
+            return
+        names = [spec.name for spec in session.get_outputs()]
+        for kind, mask in MASKS.items():
+            given = feeds(4, 64, mask)
+            for turn in ("first", "again"):  # where there are graphs: recorded, and played
+                found = session.run(None, given)
+                one_parity(stage, f"{what} {kind} {turn}", given, found, right.run(None, given), names, most)
+
+
+def packed_times(stage: Stage, name: str, precision: str, batch: int, sequence: int) -> None:
+    lengths = lognormal_lengths(batch, 40, 0.6, 4, sequence, np.random.default_rng(SEED))
+    given = feeds(batch, sequence, lambda *_: right_padded(lengths, sequence))
+    runs, model = 20 if stage.quick else 100, build(name)
+    ways = {
+        "as it came": {"padding": "keep", "attention": "lengths"},
+        "one kernel": {"padding": "remove", "attention": "packed"},
+        "one kernel, no graphs": {"padding": "remove", "attention": "packed", "graphs": False},
+        "groups": {"padding": "remove", "attention": "plain", "graphs": False},
+    }
+    found: dict[str, dict[str, float | None]] = {}
+    for way, wishes in ways.items():
+        what = f"{name} {precision} {batch}x{sequence}, {lengths.sum() / given['input_ids'].size:.0%} tokens, {way}"
+        with stage.trying(what), opened(stage, model, PACKED, precision, [], **wishes) as session:  # type: ignore[arg-type]
+            if session is None:
+                continue
+            host = wall_ms(session, given, runs)
+            device = session.device_times(given, max(5, min(runs, int(SECONDS * 1e3 / host))))
+            found[way] = {"host_ms": host, "device_ms": None if device is None else float(np.median(device))}
+            whole = found.get("as it came", {}).get("host_ms")
+            against = "" if whole is None else f", {host / whole:.2f} of the batch as it came"
+            shown = "-" if device is None else f"{np.median(device):.3f} ms"
+            stage.passed = stage.passed is not False
+            stage.say(f"       {what}: host {host:.3f} ms{against}, device {shown}")
+    stage.figures[f"{name} {precision} {batch}x{sequence}"] = {"tokens": int(lengths.sum()), **found}
 
 
 def arrays(stage: Stage) -> None:
@@ -472,8 +538,9 @@ class opened:
         *,
         attention: str = "auto",
         graphs: bool = True,
+        padding: str = "keep",
     ) -> None:
-        self.stage, self.model, self.backend, self.precision = stage, model, backend, precision
+        self.stage, self.model, self.backend, self.precision, self.padding = stage, model, backend, precision, padding
         takes = registry.get(backend).capabilities.options
         self.options: dict[str, Any] = {"shapes": shapes} if "shapes" in takes else {}
         if backend == "ort-tensorrt" and len(shapes) > 1:
@@ -488,7 +555,11 @@ class opened:
     def __enter__(self) -> isorun.Session | None:
         try:
             self.session = isorun.Session(
-                self.model, backend=self.backend, precision=self.precision, padding="keep", options=self.options
+                self.model,
+                backend=self.backend,
+                precision=self.precision,
+                padding=self.padding,
+                options=self.options,
             )
         except IsorunError as error:
             refused = self.backend == "ort-tensorrt" and self.precision == "fp32"
@@ -516,6 +587,7 @@ STAGES: dict[str, Callable[[Stage], None]] = {
     "times": times,
     "parity": parities,
     "kernels": kernels,
+    "packing": packing,
     "arrays": arrays,
     "threads": threads,
     "conformance": conformance,

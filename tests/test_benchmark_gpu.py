@@ -66,6 +66,22 @@ def test_the_first_stage_runs_every_backend_and_says_whether_it_is_right(stages,
     assert line.endswith("no device events")
 
 
+def test_removed_padding_is_compared_and_timed(stages, tmp_path, monkeypatch):
+    wishes = {"PACKED": "ort-cpu", "PACKED_SHAPES": ((4, 64),), "SECONDS": 0.05}
+    for name, value in {**wishes, "MASKS": {kind: stages.MASKS[kind] for kind in ("left", "none")}}.items():
+        monkeypatch.setattr(stages, name, value)
+    stage = stages.Stage(tmp_path / "packing.json", quick=True)
+    stages.packing(stage)
+    assert stage.passed, stage.lines
+    assert sum(line.startswith("ok     ort-cpu fp32, padding removed left") for line in stage.lines) >= 2
+    figures = stage.figures["bert-3l fp32 4x64"]
+    assert list(figures) == ["tokens", "as it came", "one kernel", "one kernel, no graphs", "groups"]
+    assert 0 < figures["tokens"] < 4 * 64
+    assert any(
+        ", groups: host " in line and line.endswith(" of the batch as it came, device -") for line in stage.lines
+    )
+
+
 def test_what_fails_is_a_line_and_the_others_go_on(stages, tmp_path, monkeypatch):
     monkeypatch.setattr(stages, "available", lambda stage: [("ort-cpu", "fp8"), ("ort-cpu", "fp32")])
     stage = stages.Stage(tmp_path / "threads.json", quick=True)

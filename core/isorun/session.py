@@ -182,8 +182,7 @@ class Session:
             runs: how often.
 
         Returns:
-            (runs,), float64, milliseconds. ``None`` where the backend cannot tell: it has no device, or, for
-            ``ort-cuda``, the session has no CUDA graph for this shape.
+            (runs,), float64, milliseconds. ``None`` where the backend has no device, or nothing to put events on.
 
         Raises:
             As :meth:`run`.

@@ -18,7 +18,8 @@ from isorun.device_arrays import ON_DEVICE, DeviceArray, adopt
 from isorun.errors import BackendFailed, InvalidFeeds
 from isorun.types import RuntimeReport
 from isorun_backends.onnxruntime import cuda_attention
-from isorun_backends.onnxruntime.cuda_session import CudaExecutable, Device, Masks
+from isorun_backends.onnxruntime.cuda_attention import Masks
+from isorun_backends.onnxruntime.cuda_session import CudaExecutable, Device
 from isorun_backends.onnxruntime.pinned import Pinned
 
 CPU = ["CPUExecutionProvider"]
@@ -38,7 +39,7 @@ def executable(lowered):
 def opened(lowered, wanted="auto", graphs=0, **more):
     forms = cuda_attention.forms(lowered.path)
 
-    def open_form(form):
+    def open_form(form, stream=None):
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         options.add_session_config_entry(
@@ -244,18 +245,57 @@ def test_runs_that_may_be_recorded_come_from_one_thread_and_others_are_not_recor
         executable.run(None, feeds)
 
 
-def test_the_devices_own_time_is_that_of_a_graph(lowered, monkeypatch):
+@pytest.fixture
+def events(monkeypatch):
+    """The driver's events and streams, played: what ran between two of them, and which streams are there."""
+    seen = SimpleNamespace(ran=[], streams=[])
+    real = onnxruntime.InferenceSession.run_with_iobinding
+
     def times(stream, device, work, runs):
+        seen.ran.clear()
         for _ in range(runs):
             work()
         return np.full(runs, float(stream))
 
+    def stream(device):
+        seen.streams.append(SimpleNamespace(handle=40 + len(seen.streams)))
+        return seen.streams[-1]
+
+    def noted(self, binding, options=None):
+        waits = options.get_run_config_entry if options else None
+        try:
+            seen.ran.append((waits("gpu_graph_id"), waits("disable_synchronize_execution_providers")))
+        except RuntimeError:  # it has no such entry
+            seen.ran.append((waits("gpu_graph_id"), "0"))
+        real(self, binding, options)
+
     monkeypatch.setattr("isorun_backends.cuda_driver.times", times)
+    monkeypatch.setattr("isorun_backends.cuda_driver.Stream", stream)
+    monkeypatch.setattr(onnxruntime.InferenceSession, "run_with_iobinding", noted)
+    return seen
+
+
+def test_the_devices_own_time_is_that_of_a_graph_where_one_is_kept(lowered, events):
     feeds, longer = tiny.feeds(batch=1, length=8), tiny.feeds(batch=1, length=9)
     executable = opened(lowered, graphs=1, stream=SimpleNamespace(handle=7))
     assert executable.device_times(feeds, 3).tolist() == [7.0] * 3
-    assert executable.device_times(longer, 3) is None, "it keeps one shape, and this is another"
-    assert opened(lowered).device_times(feeds, 3) is None
+    assert events.ran == [("1", "1")] * 3, "ONNX Runtime does not wait between the events"
+    assert executable.device_times(longer, 3).tolist() == [7.0] * 3
+    assert events.ran == [("-1", "1")] * 3, "it keeps one shape, and this is another"
+    assert not events.streams
+
+
+def test_without_graphs_a_session_of_its_own_is_timed(lowered, events):
+    executable, asked = opened(lowered), []
+    real = executable._open_form
+    executable._open_form = lambda form, stream: (asked.append((form, stream)), real(form))[1]
+    feeds = tiny.feeds(batch=1, length=8)
+    feeds["attention_mask"][:] = 1
+    assert executable.device_times(feeds, 2).tolist() == [40.0] * 2
+    assert executable.device_times(feeds, 2).tolist() == [41.0] * 2
+    assert asked == [("lengths", 40), ("lengths", 41)]
+    assert events.ran == [("-1", "1")] * 2
+    assert executable.report().details["forms"] == ["lengths"], "the one that serves is another"
 
 
 @pytest.mark.parametrize("graphs", [0, 2])

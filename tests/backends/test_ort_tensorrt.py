@@ -101,7 +101,7 @@ def test_a_folder_of_engines_that_others_may_write_to_is_refused(lowered, tmp_pa
 def test_a_run_outside_the_range_is_refused(lowered):
     import onnxruntime
 
-    def open_form(_):
+    def open_form(_, stream):
         return onnxruntime.InferenceSession(str(lowered.path), providers=["CPUExecutionProvider"])
 
     profile = Profile({"batch": (1, 2, 2), "sequence": (1, 8, 8)})

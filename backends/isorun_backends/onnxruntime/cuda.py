@@ -17,7 +17,8 @@ from isorun.types import Availability, Capabilities, CompileConfig, Finding, Low
 from isorun_backends import cuda_driver
 from isorun_backends.cuda_driver import driver
 from isorun_backends.onnxruntime import cuda_attention, cuda_libraries, cuda_placement
-from isorun_backends.onnxruntime.cuda_session import CudaExecutable, Device, Masks
+from isorun_backends.onnxruntime.cuda_attention import Masks
+from isorun_backends.onnxruntime.cuda_session import CudaExecutable, Device
 from isorun_backends.onnxruntime.pinned import Pinned
 from isorun_backends.onnxruntime.session import OPTIONS, open_session, operators, options, versions
 
@@ -46,7 +47,7 @@ class OrtCuda(Backend):
             **OPTIONS,
             **GPU_OPTIONS,
             "attention": "the form in which masks reach the kernels: auto (default: what each mask allows), lengths, "
-            "bias or plain",
+            "bias or plain; where padding is removed, packed or plain",
             "cuda_graphs": "how many shapes to keep as CUDA graphs; default 0, none",
         },
         sets_threads=True,
@@ -75,26 +76,35 @@ class OrtCuda(Backend):
         graphs = whole_number(self.name, given, "cuda_graphs")
         device = gpu(self.name, given)
         forms = cuda_attention.forms(model.path)
-        if wanted not in ("auto", "plain") and forms.mask is None:
+        if wanted != "auto" and wanted not in forms.models:
             raise BackendUnavailable(
                 self.name, f"this model has no attention {wanted!r}: {forms.why}", "Leave the option out."
+            )
+        masks = Masks(forms.mask, wanted, forms.packing, forms.recordable)
+        if graphs and masks.first() not in forms.recordable:
+            raise BackendUnavailable(
+                self.name,
+                "no CUDA graph can hold this model's attention: "
+                + (forms.why if "packed" not in forms.models else f"{wanted!r} waits for numbers from the GPU"),
+                "Leave cuda_graphs out, or ask for padding='keep'.",
             )
         provider = {
             "device_id": str(device.number),
             "use_tf32": "0",  # by default fp32 products would have 10 bits
-            **({"enable_cuda_graph": "1"} if graphs else {}),
             **text_options(self.name, given),
         }
         stream = cuda_driver.Stream(device.number) if graphs and _STREAM not in provider else None
         if stream is not None:
-            provider[_STREAM] = str(stream.handle)  # its own would be out of reach of the events that time runs
+            provider.update(on_stream(stream.handle))  # its own would be out of reach of the events that time runs
         said = cuda_libraries.preload()
-        shapes = cuda_placement.shape_nodes(_graph(forms.models["plain"]))
+        shapes = frozenset().union(*(cuda_placement.shape_nodes(_graph(each)) for each in forms.models.values()))
 
-        def open_form(form: str) -> onnxruntime.InferenceSession:
+        def open_form(form: str, on: int | None) -> onnxruntime.InferenceSession:
             made = options(self.name, config)
             made.add_session_config_entry(_WEIGHTS_FOLDER, str(model.path.parent))
-            session = open_session(self.name, model, made, [(_PROVIDER, provider)], content=forms.models[form])
+            record = {"enable_cuda_graph": "1"} if graphs and form in forms.recordable else {}
+            wishes = [(_PROVIDER, {**record, **provider, **on_stream(on)})]
+            session = open_session(self.name, model, made, wishes, content=forms.models[form])
             if _PROVIDER not in session.get_providers():
                 raise cuda_libraries.not_loaded(self.name, "cuda", said)
             if not given.get("allow_cpu_nodes", False):
@@ -103,7 +113,6 @@ class OrtCuda(Backend):
                 cuda_placement.refuse_others(self.name, _PROVIDER, found.others)
             return session
 
-        masks = Masks(forms.mask, wanted if forms.mask else "plain")
         describe = partial(_describe, self.name, config.precision, device.number, forms, shapes)
         pinned = Pinned(device.number)
         return CudaExecutable(self.name, open_form, model.info, device, masks, describe, graphs, stream, pinned)
@@ -127,7 +136,7 @@ def _describe(
         operators=operators(name, next(iter(sessions.values()))),
         versions={**versions(), "cuda driver": driver().cuda},
         details={
-            "attention": {"forms": list(sessions), "mask": forms.mask, "why_plain": forms.why},
+            "attention": {"forms": list(sessions), "mask": forms.mask, "why_plain": "" if forms.mask else forms.why},
             "cpu_nodes": {form: {"shapes": each.shapes, "others": each.others} for form, each in found.items()},
             "compute_capability": driver().gpus[number].compute,
             **graphs,
@@ -165,6 +174,11 @@ def whole_number(name: str, given: Mapping[str, Any], key: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise BackendUnavailable(name, f"{key} is {value!r}", "Give a whole number, 0 or more.")
     return value
+
+
+def on_stream(handle: int | None) -> dict[str, str]:
+    """The option of both providers that has them run on a stream of the caller's; nothing for one of their own."""
+    return {} if handle is None else {_STREAM: str(handle)}
 
 
 def text_options(name: str, given: Mapping[str, Any]) -> dict[str, str]:

@@ -1,35 +1,45 @@
 """The forms in which a mask reaches ONNX Runtime's attention kernels for CUDA, and which one a batch may take.
 
-``com.microsoft.Attention`` takes a mask in several forms, and which kernel it takes follows from the form (read in ONNX
-Runtime 1.31; which one ran on a GPU has not been seen yet):
+``com.microsoft.Attention`` takes a mask in several forms, and which kernel it takes follows from the form (seen in ONNX
+Runtime 1.31.1's own choice, over stand-ins for CUDA's libraries; none ran on a GPU yet):
 
-- ``lengths``, (B) int32: cuDNN's and the fused kernels. It means "the first n keys", so it is right for batches in
-  which every row is padded on the right, or not at all, and has a key.
-- ``bias``, added to the scores, (B, 1, S, S): CUTLASS's kernel, where S is a multiple of 8. In fp16 no number lowers
-  every score of a row alike, so rows need at least one key.
+- ``lengths``, (B) int32: cuDNN's kernel, or where that is not preferred TensorRT's fused ones. It means "the first n
+  keys", so it is right for batches in which every row is padded on the right, or not at all, and has a key.
+- ``bias``, added to the scores, (B, 1, S, S): cuDNN's kernel as well, or CUTLASS's, where S is a multiple of 8. In fp16
+  no number lowers every score of a row alike, so rows need at least one key.
 - ``plain``, (B, S) int32 of 0 and 1: plain products and a softmax, in memory. Right for every mask.
 
-All three are made from one lowered model; a batch's mask says which may run.
+A graph whose padding is removed has ``packed`` beside ``plain``: :mod:`isorun_backends.onnxruntime.cuda_packing`.
+
+All are made from one lowered model; a batch's mask says which may run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from isorun.errors import InvalidFeeds
+from isorun.types import Feeds
+from isorun_backends.onnxruntime import cuda_packing, protos
+
 if TYPE_CHECKING:
     import onnx
-    from google.protobuf.message import Message
 
-FORMS = ("plain", "bias", "lengths")
+FORMS = ("plain", "bias", "lengths", "packed")
 _MULTIPLE = 8  # of keys, for a bias to reach CUTLASS
 _LOWEST_FP16 = -65504.0
 _MASK, _BIAS = 3, 5  # inputs of com.microsoft.Attention
 _POSITIONS = 8  # input of com.microsoft.EmbedLayerNormalization
+_NEEDS = {
+    "lengths": "every row padded on the right",
+    "bias": "a key in every row",
+    "packed": "a key at each position that the graph reads by its number, the first above all",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,29 +49,87 @@ class Forms:
     Attributes:
         models: by form, serialized; weights stay in the lowered model's folder. ``plain`` is always there.
         mask: the graph's input that becomes the mask; ``None`` where there is the plain form alone.
-        why: why there is the plain form alone.
+        why: why there are no others.
+        packing: what the form ``packed`` needs of a mask; ``None`` where there is none.
+        recordable: the forms that a CUDA graph can hold.
     """
 
     models: Mapping[str, bytes]
     mask: str | None
     why: str = ""
+    packing: cuda_packing.Packing | None = None
+    recordable: frozenset[str] = frozenset(FORMS)
 
 
-def choose(mask: np.ndarray) -> str:
+class Masks(NamedTuple):
+    """What decides the form of a mask.
+
+    Attributes:
+        name: the input that is the mask; ``None`` where the model has one form alone.
+        wanted: ``auto``, or the form that the caller asked for.
+        packing: what the form ``packed`` needs of a mask; ``None`` where there is none.
+        recordable: the forms that a CUDA graph can hold.
+    """
+
+    name: str | None
+    wanted: str
+    packing: cuda_packing.Packing | None = None
+    recordable: frozenset[str] = frozenset(FORMS)
+
+    def first(self) -> str:
+        """The form that most batches take."""
+        if self.wanted != "auto" or self.name is None:
+            return "plain" if self.wanted == "auto" else self.wanted
+        return "packed" if self.packing else "lengths"
+
+    def form(self, feeds: Feeds) -> str:
+        """The form that these feeds run in.
+
+        Raises:
+            InvalidFeeds: the caller asked for one that is not right for the mask.
+        """
+        mask = None if self.name is None else feeds[self.name]
+        if not isinstance(mask, np.ndarray):
+            # On the device, where it is not looked at: what the caller says is right, or what is right for every mask.
+            if self.wanted == "packed":
+                raise InvalidFeeds(
+                    f"options={{'attention': 'packed'}} finds the tokens in {self.name!r} on the host, and it is on "
+                    "the device. Feed a NumPy array there"
+                )
+            return "plain" if self.wanted == "auto" else self.wanted
+        if self.wanted == "auto":
+            return choose(mask, self.packing)
+        if not allows(self.wanted, mask, self.packing):
+            raise InvalidFeeds(
+                f"options={{'attention': {self.wanted!r}}} is not right for the mask in {self.name!r}: it needs "
+                f"{_NEEDS[self.wanted]}. 'auto' takes what each mask allows"
+            )
+        return self.wanted
+
+    def fed(self, form: str, feeds: Feeds) -> Feeds:
+        """What the graph of a form takes: with where the tokens are, if it is packed."""
+        if form != "packed":
+            return feeds
+        assert self.packing is not None
+        return {**feeds, **self.packing.places(feeds[self.packing.mask])}
+
+
+def choose(mask: np.ndarray, packing: cuda_packing.Packing | None = None) -> str:
     """The fastest form that is right for a mask (B, S), nonzero at keys."""
+    if packing is not None:
+        return "packed" if packing.allows(mask) else "plain"
     real = mask != 0
-    if real[:, 0].all() and not (real[:, 1:] > real[:, :-1]).any():
+    if mask.size and real[:, 0].all() and not (real[:, 1:] > real[:, :-1]).any():
         return "lengths"
-    if mask.shape[1] % _MULTIPLE == 0 and real.any(axis=1).all():
+    if mask.size and mask.shape[1] % _MULTIPLE == 0 and real.any(axis=1).all():
         return "bias"
     return "plain"
 
 
-def allows(form: str, mask: np.ndarray) -> bool:
+def allows(form: str, mask: np.ndarray, packing: cuda_packing.Packing | None = None) -> bool:
     """Whether a form is right for a mask."""
-    best = choose(mask)
-    if form == "lengths":
-        return best == "lengths"
+    if form in ("lengths", "packed"):
+        return choose(mask, packing) == form
     return form == "plain" or bool((mask != 0).any(axis=1).all())
 
 
@@ -74,19 +142,21 @@ def forms(path: Path) -> Forms:
     import onnx
 
     model = onnx.load(path, load_external_data=False)
+    if cuda_packing.is_packed(model.graph):
+        return _packed(model)
     _leave_positions_to_the_kernel(model.graph)
     plain = model.SerializeToString()
-    nodes = [node for node in model.graph.node if _is(node, "Attention")]
+    nodes = [node for node in model.graph.node if protos.is_contrib(node, "Attention")]
     others = sorted({node.op_type for node in model.graph.node if node.op_type.endswith("Attention")} - {"Attention"})
     if not nodes or others:
         return Forms(
             {"plain": plain}, None, f"its attention is {' and '.join(others) or 'not com.microsoft.Attention'}"
         )
-    masks = {_input(node, _MASK) for node in nodes}
-    if len(masks) > 1 or "" in masks or any(_input(node, _BIAS) for node in nodes):
+    masks = {protos.input_of(node, _MASK) for node in nodes}
+    if len(masks) > 1 or "" in masks or any(protos.input_of(node, _BIAS) for node in nodes):
         return Forms({"plain": plain}, None, "its layers have masks of their own, or a bias on their scores")
     (mask,) = masks
-    source = _source(model.graph, mask)
+    source = protos.source(model.graph, mask)
     if source is None:
         return Forms({"plain": plain}, None, f"its mask {mask!r} is not one of its inputs")
     made = {"plain": plain}
@@ -95,7 +165,18 @@ def forms(path: Path) -> Forms:
         variant.CopyFrom(model)
         rewrite(variant.graph, mask)
         made[form] = variant.SerializeToString()
-    return Forms(made, source)
+    return Forms(made, source, "its padding is there; padding='remove' takes it out")
+
+
+def _packed(model: onnx.ModelProto) -> Forms:
+    """The forms of a graph whose padding is removed. As it is lowered, the host waits for numbers amid a run."""
+    plain = model.SerializeToString()
+    try:
+        packing = cuda_packing.pack(model.graph)
+    except cuda_packing.CannotPack as why:
+        return Forms({"plain": plain}, None, f"its padding is removed, and {why}", recordable=frozenset())
+    models = {"plain": plain, "packed": model.SerializeToString()}
+    return Forms(models, packing.mask, "its padding is removed", packing, frozenset({"packed"}))
 
 
 def _to_lengths(graph: onnx.GraphProto, mask: str) -> None:
@@ -103,12 +184,12 @@ def _to_lengths(graph: onnx.GraphProto, mask: str) -> None:
     from onnx import helper
 
     made = [
-        _constant("isorun.lengths.axis", np.array([1], np.int64)),
+        protos.constant("isorun.lengths.axis", np.array([1], np.int64)),
         helper.make_node("ReduceSum", [mask, "isorun.lengths.axis"], ["isorun.lengths"], "isorun.lengths", keepdims=0),
     ]
-    _insert(graph, mask, made)
+    protos.insert(graph, mask, made)
     for node in graph.node:
-        if _is(node, "Attention"):
+        if protos.is_contrib(node, "Attention"):
             node.input[_MASK] = "isorun.lengths"
 
 
@@ -119,7 +200,7 @@ def _to_bias(graph: onnx.GraphProto, mask: str) -> None:
 
     types = {initializer.name: initializer.data_type for initializer in graph.initializer}
     by_setting: dict[tuple[int, float], str] = {}
-    for node in [node for node in graph.node if _is(node, "Attention")]:
+    for node in [node for node in graph.node if protos.is_contrib(node, "Attention")]:
         kind = types.get(node.input[1], TensorProto.FLOAT)
         lowest = next((a.f for a in node.attribute if a.name == "mask_filter_value"), -10000.0)
         if kind == TensorProto.FLOAT16:
@@ -129,10 +210,10 @@ def _to_bias(graph: onnx.GraphProto, mask: str) -> None:
             by_setting[kind, lowest] = name
             dtype = np.dtype(helper.tensor_dtype_to_np_dtype(kind))
             made = [
-                _constant(f"{name}.keys", np.array([1, 2], np.int64)),
-                _constant(f"{name}.queries", np.array([1, 3], np.int64)),
-                _constant(f"{name}.nothing", np.zeros((), dtype)),
-                _constant(f"{name}.lowest", np.array(lowest, dtype)),
+                protos.constant(f"{name}.keys", np.array([1, 2], np.int64)),
+                protos.constant(f"{name}.queries", np.array([1, 3], np.int64)),
+                protos.constant(f"{name}.nothing", np.zeros((), dtype)),
+                protos.constant(f"{name}.lowest", np.array(lowest, dtype)),
                 helper.make_node("Cast", [mask], [f"{name}.attend"], f"{name}.attend", to=TensorProto.BOOL),
                 helper.make_node(
                     "Where", [f"{name}.attend", f"{name}.nothing", f"{name}.lowest"], [f"{name}.row"], f"{name}.row"
@@ -144,7 +225,7 @@ def _to_bias(graph: onnx.GraphProto, mask: str) -> None:
                 ),
                 helper.make_node("Add", [f"{name}.by_key", f"{name}.column"], [name], name),
             ]
-            _insert(graph, mask, made)
+            protos.insert(graph, mask, made)
         inputs = [*node.input, *[""] * (_BIAS + 1 - len(node.input))]
         inputs[_MASK], inputs[_BIAS] = "", by_setting[kind, lowest]
         del node.input[:]
@@ -152,97 +233,10 @@ def _to_bias(graph: onnx.GraphProto, mask: str) -> None:
 
 
 def _leave_positions_to_the_kernel(graph: onnx.GraphProto) -> None:
-    """Positions that are 0, 1, 2 and so on are what the kernel counts by itself: made in the graph, they would be made
-    on the CPU and copied in every run."""
-    import onnx
-
-    producers = {name: node for node in graph.node for name in node.output}
-    values = {tensor.name: tensor for tensor in graph.initializer if tensor.data_location == onnx.TensorProto.DEFAULT}
-
-    def number(name: str) -> float | None:
-        if name in values:
-            array = onnx.numpy_helper.to_array(values[name])
-            return float(array.reshape(-1)[0]) if array.size == 1 else None
-        return None
-
+    """Positions that are 0, 1, 2 and so on are what the kernel counts by itself."""
     for node in graph.node:
-        if not _is(node, "EmbedLayerNormalization") or not _input(node, _POSITIONS):
-            continue
-        maker = producers.get(node.input[_POSITIONS])
-        while maker is not None and maker.op_type in ("Cast", "Unsqueeze", "Identity"):
-            maker = producers.get(maker.input[0])
-        if (
-            maker is not None
-            and maker.op_type == "Range"
-            and (number(maker.input[0]), number(maker.input[2])) == (0, 1)
+        if protos.is_contrib(node, "EmbedLayerNormalization") and protos.counts_from_zero(
+            graph, protos.input_of(node, _POSITIONS), ("Cast", "Unsqueeze", "Identity")
         ):
             del node.input[_POSITIONS:]
-    _drop_unused(graph)
-
-
-def _drop_unused(graph: onnx.GraphProto) -> None:
-    wanted = {output.name for output in graph.output}
-    kept = []
-    for node in reversed(graph.node):
-        if any(name in wanted for name in node.output):
-            kept.append(node)
-            wanted.update(node.input)
-            wanted.update(_captured(node))
-    unused = [tensor for tensor in graph.initializer if tensor.name not in wanted]
-    for tensor in unused:
-        graph.initializer.remove(tensor)
-    if len(kept) < len(graph.node):
-        nodes = list(reversed(kept))
-        del graph.node[:]
-        graph.node.extend(nodes)
-
-
-def _captured(node: onnx.NodeProto) -> set[str]:
-    """What the graphs inside a node may read of those around it."""
-    inner = [attribute.g for attribute in node.attribute if attribute.HasField("g")]
-    inner += [graph for attribute in node.attribute for graph in attribute.graphs]
-    found = {output.name for graph in inner for output in graph.output}
-    for graph in inner:
-        for each in graph.node:
-            found.update(each.input)
-            found.update(_captured(each))
-    return found
-
-
-def _source(graph: onnx.GraphProto, value: str) -> str | None:
-    """The graph's input that a mask is, but for its type; ``None`` where it is computed."""
-    producers: dict[str, onnx.NodeProto] = {name: node for node in graph.node for name in node.output}
-    names = {each.name for each in graph.input}
-    while value not in names:
-        node = producers.get(value)
-        if node is None or node.op_type not in ("Cast", "Identity"):
-            return None
-        value = node.input[0]
-    return value
-
-
-def _is(node: onnx.NodeProto, operator: str) -> bool:
-    return bool(node.domain == "com.microsoft" and node.op_type == operator)
-
-
-def _input(node: onnx.NodeProto, index: int) -> str:
-    return str(node.input[index]) if len(node.input) > index else ""
-
-
-def _constant(name: str, array: np.ndarray) -> onnx.TensorProto:
-    from onnx import numpy_helper
-
-    return numpy_helper.from_array(array, name)
-
-
-def _insert(graph: onnx.GraphProto, after: str, made: Sequence[Message]) -> None:
-    """Add constants, and nodes right behind the one that gives a value, or first where it is an input."""
-    import onnx
-
-    position = next((index for index, node in enumerate(graph.node) if after in node.output), -1) + 1
-    for each in made:
-        if isinstance(each, onnx.TensorProto):
-            graph.initializer.append(each)
-        elif isinstance(each, onnx.NodeProto):
-            graph.node.insert(position, each)
-            position += 1
+    protos.drop_unused(graph)

@@ -17,8 +17,9 @@ from isorun.device_arrays import ON_DEVICE, DeviceArray
 from isorun.errors import InvalidFeeds
 from isorun.types import Feeds, ModelInfo, RuntimeReport, TensorSpec
 from isorun_backends import cuda_driver
-from isorun_backends.onnxruntime import cuda_attention
-from isorun_backends.onnxruntime.cuda_graphs import Graphs, without_graph
+from isorun_backends.onnxruntime.cuda_attention import Masks
+from isorun_backends.onnxruntime.cuda_buffers import Buffers, run_options
+from isorun_backends.onnxruntime.cuda_graphs import Graphs
 from isorun_backends.onnxruntime.pinned import Pinned
 
 if TYPE_CHECKING:
@@ -34,38 +35,27 @@ class Device(NamedTuple):
     number: int
 
 
-class Masks(NamedTuple):
-    """What decides the form of a mask.
-
-    Attributes:
-        name: the input that is the mask; ``None`` where the model has one form alone.
-        wanted: ``auto``, or the form that the caller asked for.
-    """
-
-    name: str | None
-    wanted: str
-
-
 class CudaExecutable(Executable):
     """A model in one or more forms, each a session of ONNX Runtime's that is opened when it is first needed.
 
     Args:
         name: the backend's.
-        open_form: opens the session of a form.
+        open_form: opens the session of a form, on the stream of that handle; ``None`` for the one that its options
+            say.
         info: the model's inputs and outputs.
         device: where it runs.
         masks: how a form is chosen.
         describe: makes the report, from the sessions that are open.
         graphs: how many shapes may be kept as CUDA graphs; 0 for none. Where there are any, every run is made by one
             thread of its own: see :mod:`isorun_backends.onnxruntime.cuda_graphs`.
-        stream: what sessions with graphs run on; ``None`` for ONNX Runtime's own, whose work nothing can time.
+        stream: what sessions with graphs run on; ``None`` for another, which nothing can be put on.
         pinned: the host's memory for outputs; ``None`` for any.
     """
 
     def __init__(
         self,
         name: str,
-        open_form: Callable[[str], onnxruntime.InferenceSession],
+        open_form: Callable[[str, int | None], onnxruntime.InferenceSession],
         info: ModelInfo,
         device: Device,
         masks: Masks,
@@ -75,7 +65,7 @@ class CudaExecutable(Executable):
         pinned: Pinned | None = None,
     ) -> None:
         self.name, self.device, self.info = name, device, info
-        self._open_form, self._masks, self._describe = open_form, masks, describe
+        self.masks, self._open_form, self._describe = masks, open_form, describe
         self._lock = threading.Lock()
         self._sessions: dict[str, onnxruntime.InferenceSession] = {}
         self._graphs = Graphs(device.kind, device.number, info, graphs, pinned) if graphs else None
@@ -83,8 +73,7 @@ class CudaExecutable(Executable):
         self.pinned = pinned
         self._outputs = {spec.name: spec for spec in info.outputs}
         # One is opened at once, so that a model that cannot run here says so when it is opened.
-        first = "lengths" if masks.name and masks.wanted == "auto" else self.form({})
-        self.alone(lambda: self.session(first))
+        self.alone(lambda: self.session(masks.first()))
         self._stream = stream  # the last attribute: it goes after the sessions that run on it
 
     def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
@@ -92,14 +81,31 @@ class CudaExecutable(Executable):
         graphs = self._graphs
         if graphs is not None and all(isinstance(array, np.ndarray) for array in feeds.values()):
             form = self.form(feeds)
-            return self.alone(lambda: graphs.run(form, self.session(form), names, feeds))
+            if form in self.masks.recordable:
+                fed = self.masks.fed(form, feeds)
+                return self.alone(lambda: graphs.run(form, self.session(form), names, fed))
         return self.bind(feeds, dict.fromkeys(names)).run()
 
     def device_times(self, feeds: Feeds, runs: int) -> np.ndarray | None:
-        graphs, stream, form = self._graphs, self._stream, self.form(feeds)
-        if graphs is None or stream is None:
-            return None
-        return self.alone(lambda: graphs.times(form, self.session(form), feeds, stream.handle, runs))
+        form, graphs = self.form(feeds), self._graphs
+        fed = self.masks.fed(form, feeds)
+
+        def own() -> np.ndarray:
+            """On the stream that sessions with graphs share."""
+            assert graphs is not None
+            assert self._stream is not None
+            session = self.session(form)
+            recorded = graphs.recorded(form, session, fed) if form in self.masks.recordable else None
+            held = recorded or Buffers(session, *self.device, self.info, fed)
+            return held.times(fed, self._stream.handle, runs)
+
+        def apart() -> np.ndarray:
+            """On a session that is opened for it and gone before its stream: those that serve run on ONNX Runtime's own
+            streams, one thread's beside another's, on which nothing can be put."""
+            stream = cuda_driver.Stream(self.device.number)
+            return self._times_apart(form, fed, stream.handle, runs)
+
+        return self.alone(apart if graphs is None or self._stream is None else own)
 
     def run_on_device(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[DeviceArray]:
         wanted: dict[str, Any] = dict.fromkeys(output_names or self._outputs, ON_DEVICE)
@@ -109,23 +115,8 @@ class CudaExecutable(Executable):
         return CudaBinding(self, feeds, outputs)
 
     def form(self, feeds: Feeds) -> str:
-        """The form that these feeds run in.
-
-        Raises:
-            InvalidFeeds: the caller asked for one that is not right for the mask.
-        """
-        name, wanted = self._masks
-        mask = None if name is None else feeds.get(name)
-        if wanted != "auto":
-            if isinstance(mask, np.ndarray) and not cuda_attention.allows(wanted, mask):
-                raise InvalidFeeds(
-                    f"options={{'attention': {wanted!r}}} is not right for the mask in {name!r}: it needs "
-                    + ("every row padded on the right" if wanted == "lengths" else "a key in every row")
-                    + ". 'auto' takes what each mask allows"
-                )
-            return wanted
-        # A mask on the device is not copied to be looked at: the form that is right for every mask.
-        return cuda_attention.choose(mask) if isinstance(mask, np.ndarray) else "plain"
+        """The form that these feeds run in: :meth:`isorun_backends.onnxruntime.cuda_attention.Masks.form`."""
+        return self.masks.form(feeds)
 
     def alone(self, work: Callable[[], _T]) -> _T:
         """Do something with the sessions: where there are graphs, on their thread, one after another."""
@@ -139,8 +130,11 @@ class CudaExecutable(Executable):
             with self._lock:
                 session = self._sessions.get(form)
                 if session is None:
-                    session = self._sessions[form] = self._open_form(form)
+                    session = self._sessions[form] = self._open_form(form, None)
         return session
+
+    def _times_apart(self, form: str, fed: Feeds, stream: int, runs: int) -> np.ndarray:
+        return Buffers(self._open_form(form, stream), *self.device, self.info, fed).times(fed, stream, runs)
 
     def spec(self, name: str) -> TensorSpec:
         """What is known of an output."""
@@ -153,7 +147,7 @@ class CudaExecutable(Executable):
 
     def run_options(self) -> onnxruntime.RunOptions | None:
         """For a run without a graph."""
-        return None if self._graphs is None else without_graph()
+        return None if self._graphs is None else run_options()
 
     def close(self) -> None:
         if self._thread is not None:
@@ -193,7 +187,7 @@ class CudaBinding(Binding):
             self._bound[form] = (session, session.io_binding())
             self._bind_outputs(self._bound[form][1], every=True)
         session, binding = self._bound[form]
-        self._bind_inputs(binding)
+        self._bind_inputs(binding, self._cuda.masks.fed(form, self._feeds))
         self._bind_outputs(binding, every=False)
         for stream, number in self._streams:
             cuda_driver.synchronize(stream, number)
@@ -203,9 +197,9 @@ class CudaBinding(Binding):
             for (name, wanted), value in zip(self._wanted.items(), binding.get_outputs(), strict=True)
         ]
 
-    def _bind_inputs(self, binding: onnxruntime.IOBinding) -> None:
+    def _bind_inputs(self, binding: onnxruntime.IOBinding, feeds: Feeds) -> None:
         kind, number = self._cuda.device
-        for name, array in self._feeds.items():
+        for name, array in feeds.items():
             if isinstance(array, DeviceArray):
                 if array.device_id != number:
                     raise InvalidFeeds(f"Input {name!r} is on GPU {array.device_id}; this session is on GPU {number}")

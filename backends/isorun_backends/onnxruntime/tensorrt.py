@@ -22,8 +22,9 @@ from isorun.errors import BackendUnavailable
 from isorun.types import Availability, Capabilities, CompileConfig, Feeds, Finding, LoweredModel, RuntimeReport
 from isorun_backends.cuda_driver import driver
 from isorun_backends.onnxruntime import cuda_libraries, cuda_placement
-from isorun_backends.onnxruntime.cuda import GPU_OPTIONS, gpu, text_options
-from isorun_backends.onnxruntime.cuda_session import CudaExecutable, Device, Masks
+from isorun_backends.onnxruntime.cuda import GPU_OPTIONS, gpu, on_stream, text_options
+from isorun_backends.onnxruntime.cuda_attention import Masks
+from isorun_backends.onnxruntime.cuda_session import CudaExecutable, Device
 from isorun_backends.onnxruntime.pinned import Pinned
 from isorun_backends.onnxruntime.session import OPTIONS, open_session, operators, options, versions
 from isorun_backends.output_shapes import sizes_of
@@ -102,8 +103,8 @@ class OrtTensorRT(Backend):
         _check_library(self.name)
         shapes = cuda_placement.shape_nodes(_graph(model.path))
 
-        def open_form(_: str) -> onnxruntime.InferenceSession:
-            wishes = [(_PROVIDER, provider), (_OTHER, other)]
+        def open_form(_: str, on: int | None) -> onnxruntime.InferenceSession:
+            wishes = [(_PROVIDER, {**provider, **on_stream(on)}), (_OTHER, {**other, **on_stream(on)})]
             session = open_session(self.name, model, options(self.name, config), wishes)
             for each, part in ((_PROVIDER, "tensorrt"), (_OTHER, "cuda")):
                 if each not in session.get_providers():

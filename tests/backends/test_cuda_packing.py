@@ -1,0 +1,294 @@
+"""The packed form for ``ort-cuda``: its numbers by ONNX's reference evaluator with an implementation of the kernel's
+definition, its operators by ONNX Runtime's schemas, and which masks it is taken for. No GPU has run it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx.reference import ReferenceEvaluator
+
+import contrib_ops
+import tiny
+from isorun import checkpoint as checkpoints
+from isorun import model as models
+from isorun import registry
+from isorun.cache import Cache
+from isorun.device_arrays import DeviceArray
+from isorun.errors import BackendUnavailable, InvalidFeeds
+from isorun.testing.feeds import MASKS
+from isorun.types import CompileConfig, RuntimeReport
+from isorun_backends.cuda_driver import Driver, Gpu
+from isorun_backends.onnxruntime import cuda, cuda_attention, cuda_packing
+from isorun_backends.onnxruntime.cuda_attention import Masks
+from isorun_backends.onnxruntime.cuda_session import CudaExecutable, Device
+
+BATCH, SEQUENCE = 4, 16
+CPU = ["CPUExecutionProvider"]
+
+
+def lower(path, precision="fp32", packed=True):
+    cache = Cache()
+    source = models.open_model(path, cache)
+    return models.lower(source, ("com.microsoft",), cache, packed=packed, precision=precision)
+
+
+@pytest.fixture(scope="module")
+def lowered(bert):
+    return lower(bert)
+
+
+@pytest.fixture(scope="module")
+def forms(lowered):
+    return cuda_attention.forms(lowered.path)
+
+
+def with_weights(content, lowered, path):
+    """A form beside its weights, as ONNX Runtime finds them by an entry of its configuration."""
+    made = lowered.path.parent / path
+    made.write_bytes(content)
+    return made
+
+
+@pytest.fixture(scope="module")
+def evaluators(bert):
+    """The packed form in fp32 and in fp16."""
+    made = {}
+    for precision in ("fp32", "fp16"):
+        half = lower(bert, precision)
+        packed = cuda_attention.forms(half.path).models["packed"]
+        model = onnx.load(with_weights(packed, half, "packed-form.onnx"))
+        made[precision] = ReferenceEvaluator(model, new_ops=contrib_ops.OPERATORS)
+    return made
+
+
+@pytest.fixture(scope="module")
+def expected(bert):
+    """The model as it came, in fp32, with zeros for padding."""
+    session = onnxruntime.InferenceSession(str(lower(bert, packed=False).path), providers=CPU)
+
+    def run(feeds):
+        hidden, pooled = session.run(["last_hidden_state", "pooler_output"], feeds)
+        return [np.where(feeds["attention_mask"][:, :, None] != 0, hidden, 0), pooled]
+
+    return run
+
+
+def feeds_with(mask, seed=3):
+    rng = np.random.default_rng(seed)
+    return {
+        "input_ids": rng.integers(0, tiny.VOCABULARY, mask.shape),
+        "attention_mask": mask,
+        "token_type_ids": rng.integers(0, 2, mask.shape),
+    }
+
+
+def first_is_a_key(mask):
+    mask = mask.copy()
+    mask[:, 0] = 1
+    return mask
+
+
+@pytest.mark.parametrize(("precision", "most"), [("fp32", 2e-5), ("fp16", 2e-2)])
+@pytest.mark.parametrize("kind", MASKS)
+def test_the_packed_form_gives_the_models_answer(forms, evaluators, expected, kind, precision, most):
+    mask = first_is_a_key(MASKS[kind](BATCH, SEQUENCE, np.random.default_rng(1)))
+    feeds = feeds_with(mask)
+    found = evaluators[precision].run(["last_hidden_state", "pooler_output"], {**feeds, **forms.packing.places(mask)})
+    for one, other in zip(found, expected(feeds), strict=True):
+        assert np.isfinite(one).all(), "something read a token that no row has"
+        np.testing.assert_allclose(one.astype(np.float32), other, atol=most)
+
+
+@given(data=st.data(), batch=st.integers(1, 5), width=st.integers(1, 40), seed=st.integers(0, 99))
+@settings(max_examples=25)
+def test_any_mask_that_is_allowed(forms, evaluators, expected, data, batch, width, seed):
+    rows = st.lists(st.sampled_from([0, 1, 1]), min_size=width, max_size=width)
+    mask = first_is_a_key(np.array(data.draw(st.lists(rows, min_size=batch, max_size=batch))))
+    feeds = feeds_with(mask, seed)
+    found = evaluators["fp32"].run(["last_hidden_state", "pooler_output"], {**feeds, **forms.packing.places(mask)})
+    for one, other in zip(found, expected(feeds), strict=True):
+        np.testing.assert_allclose(one, other, atol=5e-5)
+
+
+@given(st.data(), st.integers(1, 40), st.integers(1, 130))
+def test_where_tokens_are(data, batch, width):
+    kept = data.draw(st.floats(0, 1))
+    mask = (np.random.default_rng(batch * width).random((batch, width)) < kept).astype(np.int64)
+    mask[:, 0] = 1
+    packing = cuda_packing.Packing("attention_mask", (0,))
+    places = packing.places(mask)
+    tokens, total = int(mask.sum()), places["padding.kept"].shape[1]
+    assert tokens <= total <= mask.size
+    assert (places["padding.kept"][0, :tokens] == np.flatnonzero(mask)).all()
+    assert (places["isorun.positions"] == places["padding.kept"] % width).all()
+    assert places["isorun.cumulative_sequence_length"].tolist() == [0, *np.cumsum(mask.sum(axis=1))]
+    assert sorted(places["isorun.token_offset"].flat) == list(range(mask.size))
+    assert (places["padding.places"][mask == 0] == total).all()
+
+
+def test_batches_of_a_shape_have_few_numbers_of_tokens():
+    """So that CUDA graphs are met again."""
+    packing = cuda_packing.Packing("attention_mask", (0,))
+    for batch, width in ((1, 128), (8, 128), (32, 384)):
+        seen = set()
+        for tokens in range(batch, batch * width + 1, max(1, batch * width // 2000)):
+            mask = np.zeros((batch, width), np.int64)
+            mask[:, 0] = 1
+            mask.flat[:tokens] = 1
+            seen.add(packing.places(mask)["padding.kept"].shape[1])
+        assert len(seen) <= 33
+
+
+def test_which_masks_the_packed_form_takes(forms):
+    rows = np.array([[1, 1, 0, 0], [1, 0, 1, 0]])
+    assert cuda_attention.choose(rows, forms.packing) == "packed"
+    assert cuda_attention.choose(rows[:, ::-1], forms.packing) == "plain", "the pooler reads a position that is no key"
+    assert cuda_attention.choose(np.array([[1, 1], [0, 0]]), forms.packing) == "plain"
+    assert cuda_attention.choose(np.zeros((0, 4), np.int64), forms.packing) == "plain"
+
+
+def test_a_kernel_that_took_a_left_padded_mask_would_be_wrong(forms, evaluators, expected):
+    """What the choice is for: the first token, which the pooler reads, would be a key."""
+    mask = np.tile(np.arange(SEQUENCE) > 3, (BATCH, 1)).astype(np.int64)
+    feeds, kept = feeds_with(mask), first_is_a_key(mask)
+    found = evaluators["fp32"].run(["pooler_output"], {**feeds, **forms.packing.places(kept)})[0]
+    assert np.abs(found - expected(feeds)[1]).max() > 1e-3
+
+
+def test_the_graph_has_no_waits_and_one_kernel_for_each_layer(forms):
+    kinds = [node.op_type for node in onnx.load_model_from_string(forms.models["packed"]).graph.node]
+    assert kinds.count("PackedMultiHeadAttention") == tiny.CONFIG["num_hidden_layers"]
+    assert not {"NonZero", "TopK", "CumSum", "MultiHeadAttention", "Range"} & set(kinds)
+    assert len(kinds) < len(onnx.load_model_from_string(forms.models["plain"]).graph.node) / 3
+    assert forms.recordable == {"packed"}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_onnx_runtime_takes_types_and_shapes_and_lacks_the_kernel_alone(bert, precision):
+    model = lower(bert, precision)
+    path = with_weights(cuda_attention.forms(model.path).models["packed"], model, "schemas.onnx")
+    with pytest.raises(onnxruntime.capi.onnxruntime_pybind11_state.NotImplemented, match="PackedMultiHeadAttention"):
+        onnxruntime.InferenceSession(str(path), providers=CPU)
+
+
+def test_a_model_without_a_pooler(tmp_path, expected):
+    path = tmp_path / "plain.onnx"
+    checkpoints.build(tiny.write_checkpoint(tmp_path / "checkpoint", pooler=False), path)
+    model = lower(path)
+    forms = cuda_attention.forms(model.path)
+    packed = onnx.load(with_weights(forms.models["packed"], model, "packed-form.onnx"))
+    mask = first_is_a_key(MASKS["holes"](BATCH, SEQUENCE, np.random.default_rng(2)))
+    feeds = feeds_with(mask)
+    evaluator = ReferenceEvaluator(packed, new_ops=contrib_ops.OPERATORS)
+    (found,) = evaluator.run(["last_hidden_state"], {**feeds, **forms.packing.places(mask)})
+    np.testing.assert_allclose(found, expected(feeds)[0], atol=2e-5)
+
+
+def test_a_computed_mask_has_no_packed_form(lowered, tmp_path):
+    model = onnx.load(lowered.path, load_external_data=False)
+    twice = onnx.helper.make_node("Mul", ["attention_mask", "attention_mask"], ["twice"], "twice")
+    for node in model.graph.node:
+        for index, name in enumerate(node.input):
+            if name == "attention_mask":
+                node.input[index] = "twice"
+    model.graph.node.insert(0, twice)
+    onnx.save(model, tmp_path / "computed.onnx")
+    forms = cuda_attention.forms(tmp_path / "computed.onnx")
+    assert (list(forms.models), forms.packing, forms.recordable) == (["plain"], None, frozenset())
+    assert forms.why == "its padding is removed, and its mask 'twice' is not one of its inputs"
+
+
+def test_a_bias_on_scores_has_no_packed_form(lowered, tmp_path):
+    model = onnx.load(lowered.path, load_external_data=False)
+    node = next(each for each in model.graph.node if each.op_type == "MultiHeadAttention")
+    node.input.append("bias")
+    onnx.save(model, tmp_path / "biased.onnx")
+    assert cuda_attention.forms(tmp_path / "biased.onnx").why.endswith("its layers add a bias to their scores")
+
+
+def test_forms_are_asked_for_by_name(lowered, monkeypatch):
+    there = Driver("13.0", (Gpu("A GPU", "9.0", 1 << 30),), "")
+    monkeypatch.setattr(cuda, "driver", lambda: there)
+    backend = registry.get("ort-cuda")
+    with pytest.raises(BackendUnavailable, match=r"no attention 'lengths': its padding is removed"):
+        backend.compile(lowered, CompileConfig(options={"attention": "lengths"}))
+    with pytest.raises(BackendUnavailable, match=r"no CUDA graph can hold .* 'plain' waits .* padding='keep'"):
+        backend.compile(lowered, CompileConfig(options={"attention": "plain", "cuda_graphs": 2}))
+
+
+class FakeSession:
+    """The packed form by the reference evaluator, where the executable expects a session of ONNX Runtime's."""
+
+    def __init__(self, evaluator):
+        self.evaluator, self.ran = evaluator, 0
+
+    def io_binding(self):
+        binding = SimpleNamespace(feeds={}, names={}, outputs=[])
+        binding.bind_cpu_input = binding.feeds.__setitem__
+        binding.bind_output = lambda name, *_: binding.names.setdefault(name)
+        binding.get_outputs = lambda: [SimpleNamespace(numpy=lambda each=each: each) for each in binding.outputs]
+        return binding
+
+    def run_with_iobinding(self, binding, _=None):
+        binding.outputs = self.evaluator.run(list(binding.names), binding.feeds)
+        self.ran += 1
+
+
+@pytest.fixture
+def opened(lowered, forms, evaluators):
+    def make(wanted="auto"):
+        packed = FakeSession(evaluators["fp32"])
+
+        def open_form(form, stream=None):
+            if form == "packed":
+                return packed
+            options = onnxruntime.SessionOptions()
+            folder = str(lowered.path.parent)
+            options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
+            return onnxruntime.InferenceSession(forms.models[form], options, providers=CPU)
+
+        def describe(sessions, _):
+            return RuntimeReport("host", "fp32", {}, {}, {"forms": list(sessions)})
+
+        masks = Masks(forms.mask, wanted, forms.packing, forms.recordable)
+        return CudaExecutable("ort-cuda", open_form, lowered.info, Device("cpu", 0), masks, describe), packed
+
+    return make
+
+
+def test_each_batch_takes_the_form_that_is_right_for_it(opened, expected):
+    executable, packed = opened()
+    assert executable.report().details["forms"] == ["packed"]
+    for kind, runs in (("right", 1), ("left", 1), ("none", 2), ("masked-row", 2)):
+        feeds = feeds_with(MASKS[kind](BATCH, SEQUENCE, np.random.default_rng(5)))
+        for one, other in zip(executable.run(None, feeds), expected(feeds), strict=True):
+            np.testing.assert_allclose(one, other, atol=2e-5)
+        assert packed.ran == runs, kind
+
+
+def test_a_binding_looks_at_its_mask_anew(opened, expected):
+    executable, packed = opened()
+    feeds = feeds_with(MASKS["right"](BATCH, SEQUENCE, np.random.default_rng(5)))
+    binding = executable.bind(feeds, {"pooler_output": None})
+    for kind in ("right", "left", "none"):
+        feeds["attention_mask"][...] = MASKS[kind](BATCH, SEQUENCE, np.random.default_rng(6))
+        np.testing.assert_allclose(binding.run()[0], expected(feeds)[1], atol=2e-5)
+    assert packed.ran == 2
+
+
+def test_a_mask_on_the_device_is_not_packed(opened):
+    executable, _ = opened("packed")
+    feeds = feeds_with(np.ones((1, 8), np.int64))
+    array = feeds["attention_mask"]
+    feeds["attention_mask"] = DeviceArray(array.ctypes.data, array.shape, array.dtype, owner=array)
+    with pytest.raises(InvalidFeeds, match="'attention_mask' on the host, and it is on the device"):
+        executable.run_on_device(None, feeds)
+    with pytest.raises(InvalidFeeds, match=r"'packed'.*it needs a key at each position"):
+        executable.run(None, feeds_with(np.array([[0, 1]])))
+    assert opened()[0].form(feeds) == "plain"
