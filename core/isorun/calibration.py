@@ -104,11 +104,11 @@ def _quantize(
     from isorun.graph import describe, files, fused, lower, padding
     from isorun.graph.precision import int8, ranges
 
-    graph, _ = fused.read(source.path)
+    graph, _ = fused.read(source.path, source.outputs)
     try:
         padding.remove(graph)
     except UnsupportedModel:
-        graph, _ = fused.read(source.path)
+        graph, _ = fused.read(source.path, source.outputs)
     weights, readers = int8.tap(graph)
     if not weights:
         raise UnsupportedModel(f"None of the model's dense layers can be quantized: {int8.refusal(graph)}")

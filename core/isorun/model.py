@@ -7,13 +7,13 @@ needs, and opening the model again reads none of it.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isorun.cache import Cache, expanded, sha256
-from isorun.errors import InvalidModel, UnsupportedModel, near_file
+from isorun.errors import InvalidFeeds, InvalidModel, UnsupportedModel, near_file
 from isorun.graph import code_digest
 from isorun.types import LoweredModel, ModelInfo
 
@@ -31,11 +31,13 @@ class ModelSource:
 
     Attributes:
         path: its ONNX file; in the cache where it was given as bytes or as a checkpoint.
-        fingerprint: SHA-256 over the file and the files that it keeps weights in (hexadecimal).
+        fingerprint: SHA-256 over the file and the files that it keeps weights in (hexadecimal), and over ``outputs``.
+        outputs: those of its outputs that are wanted, in their order; ``None`` for all.
     """
 
     path: Path
     fingerprint: str
+    outputs: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +71,45 @@ class Quantized:
     note: Mapping[str, Any]
 
 
-def open_model(model: str | os.PathLike[str] | bytes | onnx.ModelProto, cache: Cache) -> ModelSource:
+def open_model(
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto, cache: Cache, outputs: Sequence[str] | None = None
+) -> ModelSource:
     """Find a model and name it.
 
     Args:
         model: an ONNX file, its bytes, an ``onnx.ModelProto``, or the folder of a checkpoint.
         cache: where fingerprints and what has to be made are kept.
+        outputs: the outputs that are wanted, in their order; ``None`` for all. That the model has them is seen when its
+            graph is read.
 
     Raises:
         InvalidModel: it is missing, damaged, or refers to files outside its folder.
+        InvalidFeeds: the outputs are no names, none, or one twice.
     """
+    source = _open(model, cache)
+    if outputs is None:
+        return source
+    names = _output_names(outputs)
+    return ModelSource(source.path, _for_outputs(source.fingerprint, names), names)
+
+
+def _for_outputs(fingerprint: str, outputs: tuple[str, ...] | None) -> str:
+    """The fingerprint of a whole model, made one for some of its outputs."""
+    return fingerprint if outputs is None else sha256(repr((fingerprint, outputs)).encode())
+
+
+def _output_names(outputs: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(outputs, str) or not all(isinstance(name, str) for name in outputs):
+        raise InvalidFeeds(f"outputs is a list of names; {outputs!r} came")
+    names = tuple(outputs)
+    if not names:
+        raise InvalidFeeds("outputs names no output: name at least one, or give None for all")
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise InvalidFeeds(f"outputs names {twice!r} twice")
+    return names
+
+
+def _open(model: str | os.PathLike[str] | bytes | onnx.ModelProto, cache: Cache) -> ModelSource:
     if isinstance(model, bytes | bytearray | memoryview):
         return _from_bytes(bytes(model), "the model given as bytes", cache)
     if hasattr(model, "SerializeToString"):
@@ -139,7 +170,7 @@ def lower(
     if packed and known.padding.refusal:
         raise UnsupportedModel(known.padding.refusal)
     if not info.fused:
-        if precision != _AS_IT_IS:
+        if precision != _AS_IT_IS or source.outputs is not None:
             return _lower(source, None, info, cache, packed=False, precision=precision, quantized=quantized)
         return LoweredModel(source.path, _PLAIN, source.fingerprint, info, described)
     refusals = []
@@ -148,7 +179,7 @@ def lower(
             return _lower(source, dialect, info, cache, packed=packed, precision=precision, quantized=quantized)
         except UnsupportedModel as error:
             refusals.append(error)
-    if known.as_it_is and not packed and precision == _AS_IT_IS:
+    if known.as_it_is and not packed and precision == _AS_IT_IS and source.outputs is None:
         return LoweredModel(source.path, _PLAIN, source.fingerprint, replace(info, fused={}), described)
     raise UnsupportedModel(
         "; ".join(dict.fromkeys(map(str, refusals))) or "The backend reads no dialect of the fused graph",
@@ -189,7 +220,7 @@ def _inspect(source: ModelSource, cache: Cache) -> tuple[_Known, bool]:
         from isorun.graph import describe, fused
         from isorun.graph import padding as removal
 
-        model, fused_here = fused.read(source.path)
+        model, fused_here = fused.read(source.path, source.outputs)
         info = asdict(describe.describe(model))
         try:
             removed = removal.remove(model)
@@ -224,7 +255,7 @@ def _lower(
         from isorun.graph import precision as precisions
         from isorun.graph.precision import int8
 
-        graph, _ = fused.read(source.path)
+        graph, _ = fused.read(source.path, source.outputs)
         if packed:
             removal.remove(graph)
         if quantized:
@@ -248,7 +279,8 @@ def _lower(
 
 def _check_unchanged(source: ModelSource, cache: Cache) -> None:
     """Refuse what was read of a model that is no more what it was when it was opened: it would be kept as that."""
-    if cache.fingerprint(lambda: _files_of(source.path), source.path) != source.fingerprint:
+    found = cache.fingerprint(lambda: _files_of(source.path), source.path)
+    if _for_outputs(found, source.outputs) != source.fingerprint:
         raise InvalidModel(f"{source.path} has changed since it was opened: open another session on it")
 
 

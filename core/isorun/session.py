@@ -71,6 +71,9 @@ class Session:
             takes them, or texts for the tokenizer beside the model. ``None`` for the sentences that come with isorun
             or, where there is no tokenizer, random tokens (int8 with a
             :class:`isorun.calibration.CalibrationWarning`).
+        outputs: those of the model's outputs that are wanted, in this order; ``None`` for all. What only others need is
+            left out. Where the wanted ones read a single position, as a classifier or pooler reads the first token,
+            the last layer is computed for that position alone.
         cache_dir: where lowered models are kept; ``None`` for ``$ISORUN_CACHE_DIR`` or the user's cache folder.
 
     Raises:
@@ -80,6 +83,7 @@ class Session:
         UnsupportedModel: the backend lacks some of the model's operators.
         BackendFailed: the runtime refused the model.
         EnvironmentNotFound, EnvironmentBroken: there is no such environment, or its interpreter is gone.
+        InvalidFeeds: the model has no output of a name in ``outputs``, or no such samples are taken for calibration.
         CacheError: the cache folder cannot be written to.
         ValueError, TypeError: an argument that means nothing, or one that nothing would heed.
     """
@@ -97,6 +101,7 @@ class Session:
         environment: str | None = None,
         options: Mapping[str, Any] | None = None,
         calibration: Iterable[Feeds] | Iterable[str] | None = None,
+        outputs: Sequence[str] | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         if options is not None and not isinstance(options, Mapping):
@@ -108,7 +113,7 @@ class Session:
         paddings.check(padding)
         tuning.check(precision, tolerance, calibrated=calibration is not None)
         cache = Cache(cache_dir)
-        source = models.open_model(model, cache)
+        source = models.open_model(model, cache, outputs)
         samples = None if calibration is None else list(calibration)
         near = tuning.TOLERANCE if tolerance is None else tolerance
         wishes = Wishes(device, precision, padding, threads, dict(options or {}), environment, samples, near)

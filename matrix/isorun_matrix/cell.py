@@ -49,6 +49,7 @@ def measure(job: dict[str, Any], folder: Path) -> dict[str, Any]:
         precision=job["precision"],
         threads=job["threads"],
         options=job["options"],
+        outputs=workload["outputs"],
     )
     loaded = perf_counter_ns()
     session.run(None, given[0])

@@ -29,6 +29,7 @@ class Preparation:
     Attributes:
         id: the model's name in the spec.
         path, checkpoint, preset, seed: where it comes from; one of the first three is given.
+        outputs: those of its outputs that are wanted; ``None`` for all.
         dialects: for each backend, the dialects that it reads.
         time_limit: in seconds.
     """
@@ -38,6 +39,7 @@ class Preparation:
     checkpoint: str | None
     preset: str | None
     seed: int
+    outputs: tuple[str, ...] | None
     dialects: tuple[tuple[str, ...], ...]
     time_limit: float = _PREPARE_SECONDS
 
@@ -127,7 +129,10 @@ def plan(spec: Spec, elsewhere: Iterable[tuple[str, ...]] = ()) -> Plan:
     dialects = tuple(dict.fromkeys([*_dialects(spec), *elsewhere]))
     preparations, workloads, cells = [], [], []
     for name, model in spec.models.items():
-        preparations.append(Preparation(name, model.path, model.checkpoint, model.preset, model.seed or 0, dialects))
+        outputs = None if model.outputs is None else tuple(model.outputs)
+        preparations.append(
+            Preparation(name, model.path, model.checkpoint, model.preset, model.seed or 0, outputs, dialects)
+        )
         for shape in spec.shapes_of(name):
             workload = _workload(spec, name, model, shape)
             workloads.append(workload)

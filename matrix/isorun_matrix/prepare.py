@@ -20,21 +20,22 @@ def prepare(job: dict[str, Any], _: Path) -> dict[str, Any]:
     """A :class:`isorun_matrix.plan.Preparation`, its checkpoint a folder.
 
     Returns:
-        ``path`` of the ONNX file, ``origin`` (the file or folder beside which a tokenizer would be), and
-        ``fingerprint``.
+        ``path`` of the ONNX file, ``origin`` (the file or folder beside which a tokenizer would be), the wanted
+        ``outputs``, and ``fingerprint``.
     """
     cache = Cache()
     if job["preset"] is not None:
         origin = presets.build(job["preset"], job["seed"], cache)
     else:
         origin = Path(job["path"] or job["checkpoint"])
-    source = models.open_model(origin, cache)
+    source = models.open_model(origin, cache, job["outputs"])
     for dialects in job["dialects"]:
         try:
             models.lower(source, tuple(dialects), cache)
         except UnsupportedModel as error:  # the cells of that backend say so, each for itself
             print(error, flush=True)
-    return {"path": str(source.path), "origin": str(origin), "fingerprint": source.fingerprint}
+    found = {"path": str(source.path), "origin": str(origin), "fingerprint": source.fingerprint}
+    return found | {"outputs": source.outputs}
 
 
 if __name__ == "__main__":

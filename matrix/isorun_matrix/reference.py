@@ -15,14 +15,14 @@ OUTPUTS = "outputs.npz"
 
 
 def reference(job: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """A :class:`isorun_matrix.plan.Workload`, with the model's ``path`` and ``origin``.
+    """A :class:`isorun_matrix.plan.Workload`, with the model's ``path``, ``origin`` and wanted ``outputs``.
 
     Returns:
-        ``path`` of the model; ``cases``, the names of the feeds; ``tokens``, the real tokens in each;
-        ``token_level``, the outputs that have a value for each token (``None`` to tell by shape); ``notes``; and
-        the reference's ``provenance``.
+        ``path`` of the model and its wanted ``outputs``; ``cases``, the names of the feeds; ``tokens``, the real tokens
+        in each; ``token_level``, the outputs that have a value for each token (``None`` to tell by shape); ``notes``;
+        and the reference's ``provenance``.
     """
-    with Session(job["path"], job["backend"], precision=job["precision"]) as session:
+    with Session(job["path"], job["backend"], precision=job["precision"], outputs=job["outputs"]) as session:
         cases, notes = feeds.make(job, session.get_inputs())
         for spec in session.get_outputs():
             if spec.dtype is None:
@@ -34,6 +34,7 @@ def reference(job: dict[str, Any], folder: Path) -> dict[str, Any]:
         level = token_level_outputs(session.get_inputs(), session.get_outputs())
         return {
             "path": job["path"],
+            "outputs": job["outputs"],
             "cases": list(cases),
             "tokens": {case: feeds.tokens(arrays, job) for case, arrays in cases.items()},
             "token_level": None if level is None else sorted(level),

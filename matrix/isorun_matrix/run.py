@@ -165,7 +165,7 @@ class _Run:
         found = self._folder.result("references", workload.id, self._keys[workload.id])
         if found is None or found["status"] != "ok":
             self._watcher.working(f"Computing the reference of {workload.id}")
-            job = asdict(workload) | {"path": model["path"], "origin": model["origin"]}
+            job = asdict(workload) | {name: model[name] for name in ("path", "origin", "outputs")}
             found = self._do("isorun_matrix.reference", "references", workload.id, self._keys[workload.id], job)
         if found["status"] != "ok":
             return _Failure(f"the reference of {workload.id} could not be computed: {found['reason']}")

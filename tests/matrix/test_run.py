@@ -59,6 +59,27 @@ def processes_of(out: Path) -> list[str]:
     return found
 
 
+def test_outputs_that_are_wanted(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
+    spec = """
+models:
+  whole: {path: tiny.onnx}
+  part: {path: tiny.onnx, outputs: [pooled]}
+  wrong: {path: tiny.onnx, outputs: [poled]}
+shapes: [2x8]
+reference: {backend: fake}
+repetitions: 2
+warmup: 0
+backends: [{name: fake, options: {do: zeros}}]
+"""
+    out = tmp_path / "out"
+    isorun("run", spec_file(tmp_path, spec), "--out", out)
+    cells = {name.partition("/")[0]: cell for name, cell in cells_of(isorun, out).items()}
+    assert [cells[name]["status"] for name in ("whole", "part", "wrong")] == [*["parity-failed"] * 2, "skipped"]
+    assert cells["whole"]["reason"].startswith("last_hidden_state: ")
+    assert cells["part"]["reason"].startswith("pooled: ")
+    assert "no output 'poled'; did you mean 'pooled'?" in cells["wrong"]["reason"]
+
+
 def test_every_way_in_which_a_cell_can_end(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
     moods = "\n".join(f"  - {{name: fake, label: {mood}, options: {{do: {mood}}}}}" for mood in MOODS + LACKS)
     out = tmp_path / "out"

@@ -211,6 +211,10 @@ def test_a_wrong_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entry:
         ),
         ("{path: no.onnx}", "models.m.path: there is no file FOLDER/no.onnx"),
         ("{checkpoint: ./no}", "models.m.checkpoint: there is no folder FOLDER/no"),
+        (
+            "{preset: p, outputs: []}",
+            "models.m.outputs: list should have at least 1 item after validation, not 0; [] came",
+        ),
         ("{checkpoint: c, seed: 1}", "models.m: seed goes with a preset: other models have weights of their own"),
         ("{preset: bert-3l, texts: [a]}", "models.m: texts need a tokenizer, and a preset has none"),
         ("{checkpoint: c, texts: no.txt}", "models.m.texts: there is no file FOLDER/no.txt"),
@@ -289,7 +293,7 @@ shapes: 8x128
     assert problems(tmp_path, text) == [
         "spec.yaml has 3 errors:",
         "line 4: models.m.sed: there is no such key; did you mean 'seed'? "
-        "(known: checkpoint, path, preset, seed, shapes, texts)",
+        "(known: checkpoint, outputs, path, preset, seed, shapes, texts)",
         "line 7: backends[0].threads: should be a valid integer; 'two' came",
         "line 8: shapes: should be a valid list; '8x128' came",
     ]

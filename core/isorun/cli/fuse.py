@@ -64,6 +64,9 @@ def fuse(
         str,
         typer.Option(metavar="fp32|fp16|int8", help="fp16: weights and activations; int8: dense layers, calibrated."),
     ] = "fp32",
+    outputs: Annotated[
+        str | None, typer.Option(metavar="A,B", help="The outputs that are wanted, instead of all.")
+    ] = None,
     calibrate: Annotated[
         Path | None,
         typer.Option(metavar="TEXTS", help="What int8 is calibrated on: a file with one text on each line."),
@@ -75,7 +78,7 @@ def fuse(
 ) -> None:
     """Bring any exporter's encoder to the fused graph, and say what was fused. A file that is there is replaced.
 
-    Inputs and outputs stay as they are. A model that is no encoder is written as it came.
+    Inputs stay as they are, and the outputs that are wanted. A model that is no encoder is written as it came.
     """
     from isorun.graph import files, functions, lower
     from isorun.graph import padding as removal
@@ -90,11 +93,12 @@ def fuse(
             raise typer.BadParameter(f"nothing is calibrated in {precision}: ask for --precision int8, or leave it out")
     _check_model(model)
     models.check_output(output)
+    wanted = models.names(outputs)
     weights = files.external_files(files.read_proto(model))
     models.check_apart(model, weights, output)
 
     with console.working(f"Fusing {model}"):
-        graph, found = _fused(model)
+        graph, found = _fused(model, wanted)
     described = {
         "model": model,
         "is_encoder": not found.no_encoder,
@@ -115,13 +119,13 @@ def fuse(
 
     with console.working(f"Writing {output}"), whole(output) as made:
         notes: dict[str, Any] = {}
-        if found.no_encoder and not weights and precision == AS_IT_IS:
+        if found.no_encoder and not weights and precision == AS_IT_IS and wanted is None:
             shutil.copyfile(model, made)
         else:
             if padding == "remove":
                 removal.remove(graph)
             if precision == INT8:
-                notes = {INT8: _quantize(graph, model, calibrate)}
+                notes = {INT8: _quantize(graph, model, wanted, calibrate)}
             elif precision != AS_IT_IS:
                 notes = precisions.write(graph, precision)
             if dialect != FUSED and not found.no_encoder:
@@ -149,7 +153,7 @@ def _check_model(model: Path) -> None:
     models.check_input(model, "MODEL.onnx")
 
 
-def _quantize(graph: ir.Model, path: Path, texts: Path | None) -> dict[str, Any]:
+def _quantize(graph: ir.Model, path: Path, wanted: list[str] | None, texts: Path | None) -> dict[str, Any]:
     """Quantize a graph, in place, by a run of the model on the first backend that is here. Says what it suits."""
     from isorun import calibration, registry
     from isorun.cache import Cache
@@ -169,24 +173,25 @@ def _quantize(graph: ir.Model, path: Path, texts: Path | None) -> dict[str, Any]
     threads = usable_cores() if capabilities.sets_threads else None
     samples = None if texts is None else [line for line in texts.read_text().splitlines() if line.strip()]
     config = CompileConfig(INT8, capabilities.devices[0], threads)
-    table = calibration.calibrate(here[0], open_model(path, cache), config, samples, cache)
+    table = calibration.calibrate(here[0], open_model(path, cache, wanted), config, samples, cache)
     int8.quantize(graph, int8.load(table.folder))
     return dict(table.note)
 
 
-def _fused(path: Path) -> tuple[ir.Model, _Found]:
+def _fused(path: Path, wanted: list[str] | None) -> tuple[ir.Model, _Found]:
     """A model in the fused form, or as it came where it is no encoder, and what was found in it."""
-    from isorun.graph import files, functions
+    from isorun.graph import functions, last_layer
     from isorun.graph import fused as fusion
     from isorun.graph.fusion.report import KINDS
 
-    model = files.read(path)
+    model = fusion.as_it_came(path, wanted)
     if here := [node.op_type for node in model.graph if functions.is_fused(node)]:
         # It is taken as it is. What is in it and was refused is found by looking again, in a copy.
-        report = fusion.fuse(files.read(path))
+        report = fusion.fuse(fusion.as_it_came(path, wanted))
         kinds = {name: {"found": here.count(name), "fused": here.count(name)} for name in dict.fromkeys(here)}
         for refusal in report.refusals:
             kinds.setdefault(refusal.kind, {"found": 0, "fused": 0})["found"] += 1
+        last_layer.narrow(model)
         return model, _Found(kinds, report.refusals, "", already=True)
     report = fusion.fuse(model)
     kinds = {
@@ -202,7 +207,7 @@ def _fused(path: Path) -> tuple[ir.Model, _Found]:
         reason = "none of its attentions could be fused"
     else:
         reason = "no self-attention was found in it"
-    return files.read(path), _Found(kinds, report.refusals, reason, already=False)
+    return fusion.as_it_came(path, wanted), _Found(kinds, report.refusals, reason, already=False)
 
 
 def _print(described: dict[str, Any], as_json: bool) -> None:

@@ -37,6 +37,11 @@ def fetched(name: str, cache: Cache) -> Path:
         return checkpoint_folder(name, cache, progress)
 
 
+def names(given: str | None) -> list[str] | None:
+    """``A,B`` as a list; ``None`` where nothing is given."""
+    return None if given is None else [name.strip() for name in given.split(",")]
+
+
 def check_input(path: Path, what: str) -> None:
     """Refuse a file that is not there, or is a folder."""
     if path.is_dir():

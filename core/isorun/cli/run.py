@@ -51,6 +51,9 @@ def run(
     ] = "auto",
     feeds: Annotated[Path | None, typer.Option(metavar="F.npz", help="One array for each input.")] = None,
     text: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="A text; give it again for a batch.")] = None,
+    outputs: Annotated[
+        str | None, typer.Option(metavar="A,B", help="The outputs that are wanted, instead of all.")
+    ] = None,
     precision: Annotated[
         str, typer.Option(help="fp32, bf16, fp16, int8 or fp64: that, or an error. auto: what is fastest.")
     ] = "fp32",
@@ -103,6 +106,7 @@ def run(
         threads=threads,
         environment=environment,
         options=settings,
+        outputs=models.names(outputs),
     ) as session:
         arrays = _load(feeds) if feeds is not None else _encode(path, text or [], session, cache)
         names = [spec.name for spec in session.get_outputs()]

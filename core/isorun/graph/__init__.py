@@ -12,6 +12,7 @@
 - ``opset.py``: from one version of ONNX's operators to another
 - ``precision/``: graphs that say their own precision
 - ``prune.py``: weights set to zero
+- ``outputs.py``: some of a graph's outputs alone; ``last_layer.py``: one position alone of the last layer
 - ``padding.py``, ``padding.onnxtxt``: the fused form without work for padding
 - ``tokens.py``: what a node does with tokens
 - ``lower.py``: from the fused form to one dialect
@@ -86,7 +87,8 @@ def _with_those_there(report: FusionReport, model: onnx_ir.Model) -> FusionRepor
 
     for node in model.graph:
         if functions.is_fused(node):
-            report.accept(next(kind for kind in KINDS if kind in node.op_type))  # GuardedSelfAttention, BiasGeluTanh
+            kind = node.op_type.replace("SingleQuery", "Self")  # of the last layer
+            report.accept(next(each for each in KINDS if each in kind))  # GuardedSelfAttention, BiasGeluTanh
     return report
 
 

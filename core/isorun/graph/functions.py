@@ -37,6 +37,9 @@ DOMAIN = "isorun.fused"
 DOMAIN_VERSION = 1
 ATTENTIONS = ("SelfAttention", "GuardedSelfAttention", "BiasedSelfAttention")
 """The attentions: hidden (B, S, H), key mask (B, S), weight and bias of Q, K and V come first in each."""
+SINGLE_QUERY = {name: name.replace("SelfAttention", "SingleQueryAttention") for name in ATTENTIONS}
+"""What each of them is where one position of each row has a query: query (B, 1, H), key and value (B, S, H), key mask
+(B, S) come first."""
 LOWEST = -3.3895313892515355e38
 """What a masked key's score is lowered by: the most negative number that bfloat16 and float32 both hold. Functions
 have it as ``mask_filter_value``'s default; graphs say it all the same, since not every reader knows defaults."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import onnx_ir as ir
 from onnx_ir.passes import common
 
 from isorun.errors import UnsupportedModel
-from isorun.graph import files, functions, opset, upgrade
+from isorun.graph import files, functions, last_layer, opset, outputs, upgrade
 from isorun.graph.fusion import bias_gelu, embeddings, self_attention, skip_layer_normalization
 from isorun.graph.fusion.report import FusionReport
 from isorun.graph.normalize import normalize
@@ -55,16 +56,35 @@ def fuse(model: ir.Model) -> FusionReport:
     except UnsupportedModel as why:  # it runs as it is; a dialect in another opset will say the same
         _logger.info("%s", why)
     functions.carry(model)
+    last_layer.narrow(model)
     for value, shape in zip(model.graph.outputs, declared, strict=True):
         value.shape = shape  # inference may know more by now, and callers were promised this
     return report
 
 
-def read(path: Path) -> tuple[ir.Model, bool]:
-    """A model in the fused form, where it is an encoder, else as it came; and whether it was brought to it here."""
-    model = files.read(path)
+def read(path: Path, wanted: Sequence[str] | None = None) -> tuple[ir.Model, bool]:
+    """A model in the fused form, where it is an encoder, else as it came; and whether it was brought to it here.
+
+    Args:
+        path: its file.
+        wanted: the outputs to compute; ``None`` for all.
+
+    Raises:
+        InvalidModel: the file cannot be read.
+        InvalidFeeds: it has no output of such a name.
+    """
+    model = as_it_came(path, wanted)
     if any(functions.is_fused(node) for node in model.graph):
+        last_layer.narrow(model)
         return model, False
     if fuse(model).is_encoder:
         return model, True
-    return files.read(path), False
+    return as_it_came(path, wanted), False
+
+
+def as_it_came(path: Path, wanted: Sequence[str] | None) -> ir.Model:
+    """A model as its file has it, but for outputs that are not wanted. Arguments and errors as of :func:`read`."""
+    model = files.read(path)
+    if wanted is not None:
+        outputs.keep(model, wanted)
+    return model

@@ -213,10 +213,11 @@ def _activations(data: ir.Value | None) -> str | None:
 
 
 def _per(data: ir.Value | None) -> str | None:
-    """In the fused form tokens keep their own dimension: what has three belongs to them, what has two to sequences."""
+    """In the fused form tokens keep their own dimension: what has three belongs to them, what has two to sequences; so
+    does what is of a single position."""
     if data is None or data.shape is None or len(data.shape) not in (2, 3):
         return None
-    return "token" if len(data.shape) == 3 else "sequence"
+    return "token" if len(data.shape) == 3 and data.shape[1] != 1 else "sequence"
 
 
 def _zeros(

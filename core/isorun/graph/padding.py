@@ -85,6 +85,8 @@ class _Removal:
                 self._embed(node)
             elif functions.is_fused(node) and node.op_type in functions.ATTENTIONS:
                 self._attend(node)
+            elif functions.is_fused(node) and node.op_type in functions.SINGLE_QUERY.values():
+                self._attend_once(node)
             elif any(value in self._packed for value in node.inputs):
                 self._take(node)
         for index, (value, name, shape, kind) in enumerate(outputs):
@@ -143,6 +145,19 @@ class _Removal:
             packed = self._node("Mul", f"{name}.guarded", [packed, factor])
         self._pack(packed, 3)
         self._replace(node, packed)
+
+    def _attend_once(self, node: ir.Node) -> None:
+        """The attention of one query for each row: keys and values go back to their rows."""
+        for index in (1, 2):
+            value = node.inputs[index]
+            if value not in self._packed:
+                raise UnsupportedModel(
+                    f"Padding cannot be removed: {_name(node)} does not read what an EmbedLayerNormalization began"
+                )
+            rows = self._places["rows"]  # not zeros at padding: a row without any key attends to all its positions
+            node.replace_input_with(
+                index, self._node("Gather", f"{value.name}.in_rows", [self._once("table", value), rows], axis=0)
+            )
 
     def _take(self, node: ir.Node) -> None:
         """A node that reads packed values: leave it, have it read single tokens, or give it rows again."""
@@ -246,7 +261,9 @@ class _Removal:
 
 def _key_mask(graph: ir.Graph) -> ir.Value:
     """The mask of all the attention layers."""
-    masks = {node.inputs[1] for node in graph if functions.is_fused(node) and node.op_type in functions.ATTENTIONS}
+    fused = [node for node in graph if functions.is_fused(node)]
+    masks = {node.inputs[1] for node in fused if node.op_type in functions.ATTENTIONS}
+    masks |= {node.inputs[3] for node in fused if node.op_type in functions.SINGLE_QUERY.values()}
     if not masks:
         raise UnsupportedModel("Padding cannot be removed: the model has no SelfAttention of the fused form")
     mask = masks.pop()

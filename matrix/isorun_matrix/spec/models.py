@@ -46,6 +46,9 @@ class Model(Strict):
     )
     preset: str | None = Field(default=None, description="a random model: bert-3l, bert-6l, bert-base, bert-large")
     seed: int | None = Field(default=None, ge=0, description="of a preset's weights")
+    outputs: list[str] | None = Field(
+        default=None, min_length=1, description="those of its outputs that are wanted, instead of all"
+    )
     texts: Texts | None = None
     shapes: list[Shape] | None = Field(default=None, min_length=1, description="instead of the spec's shapes")
 

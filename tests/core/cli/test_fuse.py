@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from isorun.calibration import CalibrationWarning
 from isorun.graph import files, functions
 
 LABEL = "bert-torchscript17-eager"
+LAYERS = 3
 WHOLE = {"EmbedLayerNormalization": 1, "SelfAttention": 3, "SkipLayerNormalization": 6, "BiasGelu": 3}
 
 Isorun = Callable[..., Any]
@@ -338,3 +340,31 @@ def test_only_int8_is_calibrated(isorun: Isorun, bert: Path, tmp_path: Path) -> 
     ran = isorun("fuse", bert, "-o", tmp_path / "m.onnx", "--calibrate", tmp_path / "texts.txt")
     assert ran.code == 2
     assert "--precision int8" in ran.err
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_outputs_that_are_wanted(isorun: Isorun, partly: Path, tmp_path: Path, precision: str) -> None:
+    """What only the others read is not in the way: here, an attention's probabilities."""
+    out = tmp_path / "out.onnx"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CalibrationWarning)
+        ran = isorun(
+            *("fuse", partly, "-o", out, "--outputs", "pooler_output", "--precision", precision, "--require-complete"),
+            *("--dialect", "com.microsoft"),
+        )
+    assert ran.code == 0, ran.err
+    model = ir.load(out)
+    assert [value.name for value in model.graph.outputs] == ["pooler_output"]
+    given = exports.given(LABEL)
+    expected = exports.answers(LABEL)[1]
+    close = 0.2 if precision == "int8" else exports.TOLERANCE
+    assert exports.difference([expected], exports.run(model, given)) < close
+    quantized = [node for node in model.graph if node.op_type == "QuantizeLinear"]
+    assert len(quantized) == (0 if precision == "fp32" else 4 * LAYERS + 1)
+
+
+def test_outputs_of_a_model_that_is_no_encoder(isorun: Isorun, relu: Path, tmp_path: Path) -> None:
+    wrong = isorun("fuse", relu, "-o", tmp_path / "out.onnx", "--outputs", "z")
+    assert wrong.code == 2
+    assert "no output 'z'" in wrong.err
+    assert isorun("fuse", relu, "-o", tmp_path / "out.onnx", "--outputs", "y").code == 0

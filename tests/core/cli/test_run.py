@@ -79,6 +79,15 @@ def test_what_is_read_is_not_written_over(isorun: Callable[..., Any], bert: Path
         assert output.read_bytes() == before
 
 
+def test_outputs_that_are_wanted(isorun: Callable[..., Any], bert: Path, feeds: Path) -> None:
+    ran = isorun("run", bert, "--feeds", feeds, "--backend", "ort-cpu", "--outputs", "pooler_output", "--json")
+    assert list(ran.json["outputs"]) == ["pooler_output"]
+    assert ran.json["provenance"]["fused"]["SingleQueryAttention"] == 1
+    wrong = isorun("run", bert, "--feeds", feeds, "--outputs", "pooled_output")
+    assert wrong.code == 2
+    assert "no output 'pooled_output'; did you mean 'pooler_output'?" in wrong.err
+
+
 def test_repeat_gives_percentiles_in_order(isorun: Callable[..., Any], bert: Path, feeds: Path) -> None:
     latency = isorun("run", bert, "--backend", "ort-cpu", "--feeds", feeds, "--repeat", 20, "--json").json["latency_ms"]
     assert latency["runs"] == 20

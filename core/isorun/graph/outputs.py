@@ -1,0 +1,24 @@
+"""Some of a graph's outputs, and what computes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from isorun.errors import InvalidFeeds, did_you_mean
+
+
+def keep(model: ir.Model, names: Sequence[str]) -> None:
+    """Leave these outputs, in this order, and drop what others alone need, in place. Inputs stay, used or not.
+
+    Raises:
+        InvalidFeeds: the graph has no output of such a name.
+    """
+    known = {value.name: value for value in model.graph.outputs if value.name}
+    for name in names:
+        if name not in known:
+            raise InvalidFeeds(f"The model has no output {name!r}{did_you_mean(name, known)}")
+    model.graph.outputs[:] = [known[name] for name in names]
+    common.RemoveUnusedNodesPass()(model)
