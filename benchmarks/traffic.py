@@ -10,6 +10,9 @@ the median of the rounds is printed.
 ``isorun ... map`` is given the same requests one by one, through ``Session.map``, which makes batches of them
 itself.
 
+``--outputs pooler_output`` serves a classifier's traffic: the runtimes and isorun are asked for that output alone, and
+PyTorch computes what it always computes. The operations counted are still those of the whole model.
+
 isorun's processes also measure the rate of the matrix products alone, on the same backend with as many rows
 as a batch has real tokens; ``share`` is the rate of a batch's real operations (those of the dense layers,
 and of the attention among a row's own tokens) over that. Wall-clock figures mean little on a machine that
@@ -116,7 +119,7 @@ def product_rate(backend: str, precision: str, rows: int, sizes: dict[str, Any])
     return 4 * rows * width * inner / statistics.median(taken[2:])
 
 
-def raw(engine: str, preset: str) -> Run:
+def raw(engine: str, preset: str, outputs: list[str] | None) -> Run:
     """A runtime by its own interface, on the graph without any fused operator: it makes of it what it can."""
     from isorun import model, presets
     from isorun.cache import Cache
@@ -131,7 +134,7 @@ def raw(engine: str, preset: str) -> Run:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = usable_cores()
         session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        return lambda feeds: session.run(None, feeds)
+        return lambda feeds: session.run(outputs, feeds)
     import openvino
 
     properties = {
@@ -139,7 +142,11 @@ def raw(engine: str, preset: str) -> Run:
         "INFERENCE_NUM_THREADS": usable_cores(),
         "PERFORMANCE_HINT": "LATENCY",
     }
-    request = openvino.Core().compile_model(path, "CPU", properties).create_infer_request()
+    graph = openvino.Core().read_model(path)
+    if outputs is not None:
+        results = [each for each in graph.get_results() if each.input_value(0).names.intersection(outputs)]
+        graph = openvino.Model(results, graph.get_parameters(), "part")
+    request = openvino.Core().compile_model(graph, "CPU", properties).create_infer_request()
     return lambda feeds: request.infer(feeds, share_inputs=True)
 
 
@@ -150,11 +157,13 @@ def timed(work: Callable[[], object]) -> tuple[float, float]:
     return time.perf_counter() - wall, time.process_time() - cpu
 
 
-def measure(engine: str, preset: str, batches: list[Feeds], first: list[Feeds]) -> dict[str, float]:
+def measure(
+    engine: str, preset: str, outputs: list[str] | None, batches: list[Feeds], first: list[Feeds]
+) -> dict[str, float]:
     """One engine on all batches, after those that warm it up."""
     result: dict[str, float] = {}
     if not engine.startswith("isorun"):
-        run = raw(engine, preset)
+        run = raw(engine, preset, outputs)
         for feeds in first:
             run(feeds)
         wall, cpu = timed(lambda: [run(feeds) for feeds in batches])
@@ -165,7 +174,7 @@ def measure(engine: str, preset: str, batches: list[Feeds], first: list[Feeds]) 
 
         _, backend, precision, *by_map = engine.split()
         model, samples = presets.build(preset, 0, Cache()), first[:3] if precision == "int8" else None
-        with isorun.Session(model, backend, precision=precision, calibration=samples) as session:
+        with isorun.Session(model, backend, precision=precision, calibration=samples, outputs=outputs) as session:
             if by_map:
                 list(session.map(singles(first)))
                 requests = list(singles(batches))
@@ -188,6 +197,7 @@ def in_process(engine: str, arguments: argparse.Namespace, *, even: bool) -> dic
         command = [str(arguments.torch_python), str(script)]
     else:
         command = [sys.executable, __file__, "--engine", engine]
+        command += ["--outputs", *arguments.outputs] if arguments.outputs else []
     command += ["--preset", arguments.preset, "--batches", str(arguments.batches)]
     command += ["--even"] if even else ["--pad-to", str(arguments.pad_to)]
     output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
@@ -229,6 +239,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=12)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--pad-to", type=int, default=0, metavar="LENGTH")
+    parser.add_argument("--outputs", nargs="+", metavar="NAME", help="serve these outputs alone")
     parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=ENGINES, metavar="ENGINE")
     parser.add_argument("--torch-python", type=Path, help="a Python that has PyTorch")
     parser.add_argument("--json", type=Path, default=Path(__file__).parent / "out" / "traffic.json")
@@ -238,7 +249,7 @@ def main() -> None:
     if arguments.engine:
         batches = stream(arguments.batches, even=arguments.even, pad_to=arguments.pad_to)
         first = warm_up(arguments.batches, even=arguments.even, pad_to=arguments.pad_to)
-        print(json.dumps(measure(arguments.engine, arguments.preset, batches, first)))
+        print(json.dumps(measure(arguments.engine, arguments.preset, arguments.outputs, batches, first)))
         return
     engines = arguments.engines + ([TORCH] if arguments.torch_python else [])
     found: dict[str, Any] = {}
