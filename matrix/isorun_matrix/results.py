@@ -99,12 +99,13 @@ class RunFolder:
         return kept
 
     def result(self, kind: str, name: str, key: str | None) -> dict[str, Any] | None:
-        """A job's result, if there is one of that key."""
-        path = self.folder(kind, name) / _RESULT
-        if key is None or not path.is_file():
+        """A job's result, if there is one of that key. One that was damaged after it was written is none."""
+        try:
+            found = json.loads((self.folder(kind, name) / _RESULT).read_text())
+        except (FileNotFoundError, ValueError):
             return None
-        found: dict[str, Any] = json.loads(path.read_text())
-        return found if (found.get("schema"), found.get("key")) == (SCHEMA, key) else None
+        of_this_key = isinstance(found, dict) and (found.get("schema"), found.get("key")) == (SCHEMA, key)
+        return found if of_this_key and key is not None else None
 
     def write_run(self, run: Mapping[str, Any]) -> None:
         """Keep what is known of the run as a whole."""
@@ -123,6 +124,8 @@ class RunFolder:
             run: dict[str, Any] = json.loads(path.read_text())
         except ValueError as error:
             raise SpecError(f"{path} is no JSON ({error}); it was changed after it was written") from error
+        if not isinstance(run, dict):
+            raise SpecError(f"{path} holds no run; it was changed after it was written")
         if run.get("schema") != SCHEMA:
             raise SpecError(f"{path} is of schema {run.get('schema')}; this isorun reads schema {SCHEMA}")
         return run

@@ -50,9 +50,9 @@ class _Failure:
 
 
 _NAMED = ("id", "model", "shape", "backend", "environment", "label", "precision")
-_MEASURED = (
-    *("parity", "latency_ms", "device_ms", "spread_ms", "throughput", "load_ms", "first_run_ms"),
-    *("memory_mib", "provenance"),
+_FOUND = (  # out by running it: what a cell does not have is null
+    *("parity", "latency_ms", "device_ms", "spread_ms", "throughput", "load_ms", "first_run_ms", "warmup_runs"),
+    *("memory_mib", "provenance", "reason", "remedy", "log", "notes", "started", "wall_s", "load_average"),
 )
 
 
@@ -198,8 +198,7 @@ def _shown(cell: Cell) -> dict[str, Any]:
         "batch": cell.batch,
         "sequence": cell.sequence,
         "options": dict(cell.options),
+        "threads": cell.threads,
         "status": "pending",
-        **dict.fromkeys(_MEASURED),
-        "reason": None,
-        "remedy": None,
+        **dict.fromkeys(_FOUND),
     }

@@ -29,8 +29,9 @@ def test_a_result_of_another_key_or_schema_does_not_count(tmp_path: Path) -> Non
     assert folder.result("cells", "c", "new") is None
     assert folder.result("cells", "c", None) is None
     assert folder.result("cells", "other", "old") is None
-    (place / "result.json").write_text(json.dumps({"schema": 0, "key": "old"}))
-    assert folder.result("cells", "c", "old") is None
+    for content in (json.dumps({"schema": 0, "key": "old"}), "{", "", "null", "[]"):
+        (place / "result.json").write_text(content)
+        assert folder.result("cells", "c", "old") is None
 
 
 def test_starting_a_job_removes_what_an_earlier_try_left(tmp_path: Path) -> None:
@@ -56,6 +57,7 @@ def test_a_folder_is_written_to_by_one_run_at_a_time(tmp_path: Path) -> None:
     [
         (None, "holds no run of a matrix"),
         ("{", "is no JSON"),
+        ("[]", "holds no run; it was changed"),
         ('{"schema": 2}', "is of schema 2; this isorun reads schema 1"),
     ],
 )

@@ -233,6 +233,11 @@ def test_stopped_with_ctrl_c_it_says_how_to_go_on(
     statuses = [cell["status"] for cell in cells_of(isorun, out).values()]
     assert statuses[0] == "ok"
     assert "pending" in statuses
+    measured, *_, waiting = cells_of(isorun, out).values()
+    assert waiting.keys() == measured.keys()
+    for form in ("terminal", "md", "html"):
+        shown = isorun("report", out, "--format", form)
+        assert (shown.returncode, shown.stderr) == (0, "")
 
     again = isorun("run", spec, "--out", out)
     assert again.returncode == 2

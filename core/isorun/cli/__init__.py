@@ -45,6 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
+    _open_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
     usual = warnings.formatwarning
@@ -68,6 +69,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if code == INTERRUPTED:
         print("isorun: interrupted", file=sys.stderr)
     return code
+
+
+def _open_streams() -> None:
+    """Have nothing in the place of a standard stream that was closed (``>&-``): Python has ``None`` there, and what is
+    printed to no standard error goes to standard output."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115 - it lives as long as the process
 
 
 def _run(arguments: list[str]) -> int:

@@ -116,7 +116,7 @@ def kind(cell: Cell) -> str:
 
 def notes(group: Group) -> list[str]:
     """What is worth knowing of what the cells of a group were fed, and what of a cell's time was the device's."""
-    fed = [note for cell in group.cells for note in cell.get("notes", ())]
+    fed = [note for cell in group.cells for note in cell.get("notes") or ()]
     return list(dict.fromkeys([*fed, *filter(None, map(_on_device, group.cells))]))
 
 
@@ -149,8 +149,8 @@ def facts(cell: Cell) -> Iterator[tuple[str, str]]:
         yield "warm-up", f"{cell['warmup_runs']} runs"
         yield "memory", f"{number(cell['memory_mib']['before_load'])} MiB before the model was loaded"
         yield "notes", "; ".join(cell["latency_ms"]["notes"]) or "none"
-    if "load_average" in cell:
-        yield "load average", f"{cell['load_average'][0]:.2f} when it started"
+    if load := cell.get("load_average"):
+        yield "load average", f"{load[0]:.2f} when it started"
 
 
 def environment(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -134,6 +134,13 @@ def test_a_reader_that_has_gone_is_no_error(arguments: str) -> None:
     assert done.returncode == 141
 
 
+def test_a_stream_that_is_closed_is_no_error(bert: Path, tmp_path: Path) -> None:
+    command = f"{sys.executable} -m isorun inspect"
+    for shell, code in ((f"{command} {bert} >&-", 0), (f"{command} {tmp_path} 2>&-", 2)):
+        ran = subprocess.run(shell, shell=True, capture_output=True, text=True, check=False)
+        assert (ran.returncode, ran.stdout, ran.stderr) == (code, "", "")
+
+
 def test_without_typer_it_says_what_to_install(isorun: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "isorun.cli.app", raising=False)
     monkeypatch.delattr("isorun.cli.app", raising=False)
