@@ -18,6 +18,7 @@ from isorun.testing.feeds import MASKS
 from isorun_backends.onnxruntime import cuda_attention
 
 BATCH, SEQUENCE = 4, 16
+LAYERS = tiny.CONFIG["num_hidden_layers"]
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +67,26 @@ def test_a_form_gives_the_lowered_models_answer_wherever_it_is_allowed(lowered, 
         assert off < 1e-5
     elif (form, kind) in {("lengths", "left"), ("lengths", "holes")}:
         assert off > 0.01, "the form is refused for a mask that it would have been right for"
+
+
+@pytest.mark.parametrize("kind", MASKS)
+def test_a_last_layer_of_one_position_has_its_own_mask_in_every_form(bert, kind):
+    cache = Cache()
+    source = models.open_model(bert, cache, ["pooler_output"])
+    lowered = models.lower(source, ("com.microsoft",), cache)
+    forms = cuda_attention.forms(lowered.path)
+    assert list(forms.models) == list(cuda_attention.FORMS[:3])
+    mask = MASKS[kind](BATCH, SEQUENCE, np.random.default_rng(1))
+    feeds = feeds_with(mask)
+    (expected,) = onnxruntime.InferenceSession(str(lowered.path), providers=["CPUExecutionProvider"]).run(None, feeds)
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(lowered.path.parent))
+    for form, content in forms.models.items():
+        kinds = [node.op_type for node in onnx.load_model_from_string(content).graph.node]
+        assert (kinds.count("Attention"), kinds.count("MultiHeadAttention")) == (LAYERS - 1, 1)
+        if cuda_attention.allows(form, mask):
+            session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+            np.testing.assert_allclose(session.run(None, feeds)[0], expected, atol=1e-5)
 
 
 def test_which_form_a_mask_takes():

@@ -32,9 +32,9 @@ BATCH, SEQUENCE = 4, 16
 CPU = ["CPUExecutionProvider"]
 
 
-def lower(path, precision="fp32", packed=True):
+def lower(path, precision="fp32", packed=True, outputs=None):
     cache = Cache()
-    source = models.open_model(path, cache)
+    source = models.open_model(path, cache, outputs)
     return models.lower(source, ("com.microsoft",), cache, packed=packed, precision=precision)
 
 
@@ -103,6 +103,22 @@ def test_the_packed_form_gives_the_models_answer(forms, evaluators, expected, ki
     for one, other in zip(found, expected(feeds), strict=True):
         assert np.isfinite(one).all(), "something read a token that no row has"
         np.testing.assert_allclose(one.astype(np.float32), other, atol=most)
+
+
+@pytest.mark.parametrize(("precision", "most"), [("fp32", 2e-5), ("fp16", 2e-2)])
+def test_a_last_layer_of_one_position_keeps_its_own_attention(bert, expected, precision, most):
+    lowered = lower(bert, precision, outputs=["pooler_output"])
+    forms = cuda_attention.forms(lowered.path)
+    model = onnx.load(with_weights(forms.models["packed"], lowered, "packed-form.onnx"))
+    kinds = [node.op_type for node in model.graph.node]
+    layers = tiny.CONFIG["num_hidden_layers"]
+    assert (kinds.count("PackedMultiHeadAttention"), kinds.count("MultiHeadAttention")) == (layers - 1, 1)
+    evaluator = ReferenceEvaluator(model, new_ops=contrib_ops.OPERATORS)
+    for make in MASKS.values():
+        mask = first_is_a_key(make(BATCH, SEQUENCE, np.random.default_rng(1)))
+        feeds = feeds_with(mask)
+        (pooled,) = evaluator.run(None, {**feeds, **forms.packing.places(mask)})
+        np.testing.assert_allclose(pooled.astype(np.float32), expected(feeds)[1], atol=most)
 
 
 @given(data=st.data(), batch=st.integers(1, 5), width=st.integers(1, 40), seed=st.integers(0, 99))

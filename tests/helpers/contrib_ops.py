@@ -61,4 +61,22 @@ class PackedMultiHeadAttention(OpRun):
         return (context,)
 
 
-OPERATORS = [EmbedLayerNormalization, BiasGelu, PackedMultiHeadAttention]
+class MultiHeadAttention(OpRun):
+    op_domain = "com.microsoft"
+
+    def _run(self, query, key, value, bias, mask, num_heads=None, mask_filter_value=None, **_):
+        assert bias is None
+        assert mask.dtype == np.int32
+        assert mask.shape == key.shape[:2] == value.shape[:2]
+        q, k, v = (
+            each.reshape(*each.shape[:2], num_heads, -1).transpose(0, 2, 1, 3).astype(np.float32)
+            for each in (query, key, value)
+        )
+        scores = q @ k.transpose(0, 1, 3, 2) / math.sqrt(q.shape[-1])
+        scores += np.where(mask, np.float32(0), np.float32(mask_filter_value))[:, None, None]
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        by_head = weights / weights.sum(-1, keepdims=True) @ v
+        return (by_head.transpose(0, 2, 1, 3).reshape(query.shape).astype(query.dtype),)
+
+
+OPERATORS = [EmbedLayerNormalization, BiasGelu, MultiHeadAttention, PackedMultiHeadAttention]

@@ -138,10 +138,10 @@ def _read(makers: Mapping[str, onnx.NodeProto]) -> tuple[int, ...]:
 
 def _layers(graph: onnx.GraphProto, makers: Mapping[str, onnx.NodeProto]) -> list[tuple[onnx.NodeProto, str, int]]:
     """For each attention, the node that gives its context (1, T, H), the value Q, K and V side by side, and how many
-    heads."""
+    heads. The last layer's, where it has one query for each row, is left as it is: its keys are in rows again."""
     found, cores = [], 0
     for node in graph.node:
-        cores += protos.is_contrib(node, "MultiHeadAttention")
+        cores += protos.is_contrib(node, "MultiHeadAttention") and not _is_in_rows(node.input[1], makers)
         contexts = makers.get(node.input[0]) if node.op_type == "Gather" else None
         if contexts is None or contexts.op_type != "Concat" or len(contexts.input) != _GROUPS:
             continue
@@ -155,6 +155,11 @@ def _layers(graph: onnx.GraphProto, makers: Mapping[str, onnx.NodeProto]) -> lis
     if not found or cores != _GROUPS * len(found):
         raise CannotPack("its attention is not com.microsoft.MultiHeadAttention over groups of rows")
     return found
+
+
+def _is_in_rows(value: str, makers: Mapping[str, onnx.NodeProto]) -> bool:
+    maker = makers.get(value)
+    return maker is not None and maker.op_type == "Gather" and maker.input[1] == "padding.rows"
 
 
 def _attend(graph: onnx.GraphProto, node: onnx.NodeProto, qkv: str, heads: int) -> None:
