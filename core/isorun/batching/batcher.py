@@ -8,9 +8,12 @@ again one by one.
 
 from __future__ import annotations
 
+import atexit
 import bisect
+import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -63,6 +66,7 @@ class Batcher:
         ]
         for thread in self._threads:
             thread.start()
+        _open.add(self)
 
     def submit(self, feeds: Feeds) -> tuple[Future[list[Any]], int]:
         """Hand in a request. Its future, and the request's length in tokens."""
@@ -98,6 +102,7 @@ class Batcher:
             if cancel:
                 self._waiting, self._tokens = [], 0
             self._changed.notify_all()
+        _open.discard(self)
         for request in waiting:
             request.future.cancel()
             request.future.set_running_or_notify_cancel()
@@ -167,3 +172,17 @@ class Batcher:
             return
         for request, result in zip(requests, results, strict=True):
             request.future.set_result(result)
+
+
+_open: weakref.WeakSet[Batcher] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Python ends its daemon threads where they are; a runtime that is amid a run then aborts the process."""
+    for batcher in list(_open):
+        batcher.close(cancel=True)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_open.clear)  # a fork leaves the threads behind, and locks as they were

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,7 @@ import numpy as np
 import pytest
 
 import isorun
+import singles
 import small_bert
 from isorun.errors import InvalidFeeds, IsorunError
 from isorun.types import Feeds
@@ -35,6 +39,26 @@ def test_arun(session: isorun.Session) -> None:
         return await session.arun(["pooler_output"], feeds)
 
     np.testing.assert_array_equal(asyncio.run(work())[0], session.run(["pooler_output"], feeds)[0])
+
+
+@pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
+def test_a_program_may_end_amid_a_map(backend: str, model: Path) -> None:
+    program = f"""
+import itertools, isorun, singles
+session = isorun.Session({str(model)!r}, {backend!r})
+results = session.map(itertools.repeat(singles.request(60)))
+next(results)
+"""
+    helpers = str(Path(singles.__file__).parent)
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": helpers},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_concurrent_callers_share_batches(session: isorun.Session, monkeypatch: pytest.MonkeyPatch) -> None:
