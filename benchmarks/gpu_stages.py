@@ -547,7 +547,7 @@ class opened:
             self.options = {}
         known = stage.earlier("smoke").get(f"{backend} {precision} with graphs", {"ok": True})
         if "cuda_graphs" in takes and graphs and (known["ok"] or stage.file.stem == "smoke"):
-            self.options["cuda_graphs"] = True if backend == "tensorrt" else 16
+            self.options["cuda_graphs"] = 16
         if "attention" in takes:
             self.options["attention"] = attention  # a mask on the device is not looked at
         self.session: isorun.Session | None = None

@@ -216,25 +216,54 @@ def test_feeds_and_outputs_that_stay_on_the_device(bert, tmp_path):
         np.testing.assert_array_equal(fake_tensorrt.at(found[1].address, found[1].shape, found[1].dtype), kept)
 
 
-def test_a_graph_is_recorded_after_a_shapes_first_run_and_started_from_then_on(bert, tmp_path, monkeypatch):
-    recorded, started = [], []
+@pytest.fixture
+def graphs(monkeypatch):
+    """CUDA graphs, played: how many were recorded."""
+    recorded = []
 
     def capture(name, stream, work):
-        recorded.append(stream)
-        return lambda: (started.append(stream), work())
+        recorded.append(fake_tensorrt.capture(name, stream, work))
+        return recorded[-1]
 
     monkeypatch.setattr(memory, "capture", capture)
-    with opened(bert, tmp_path, cuda_graphs=True) as session:
+    return recorded
+
+
+def test_a_graph_is_recorded_after_a_shapes_first_run_in_a_context_of_its_own(bert, tmp_path, graphs):
+    with opened(bert, tmp_path, cuda_graphs=2) as session:
         for seed in range(3):
-            for length in (4, 5):
+            for length in (4, 5, 6):  # the last is one too many: it runs without
                 feeds = tiny.feeds(2, length, seed=seed)
                 assert_close(session.run(None, feeds), expected(bert, feeds))
-    assert (len(recorded), len(started)) == (2, 4)
+        contexts = session._executable._engines[0].engine.contexts
+        assert [context.recorded for context in contexts] == [True, True, False]
+        assert [context.runs for context in contexts] == [3, 3, 3]
+    assert len(graphs) == 2
 
 
-@pytest.mark.parametrize("graphs", [False, True])
-def test_the_devices_own_time_is_that_of_the_engine_alone(bert, tmp_path, monkeypatch, graphs):
-    monkeypatch.setattr(memory, "capture", lambda name, stream, work: work)
+def test_feeds_on_the_device_do_not_touch_what_is_recorded(bert, tmp_path, graphs):
+    feeds = tiny.feeds()
+    given = {name: DeviceArray(array.ctypes.data, array.shape, array.dtype) for name, array in feeds.items()}
+    with opened(bert, tmp_path, cuda_graphs=4) as session:
+        for _ in range(2):
+            assert_close(session.run(None, feeds), expected(bert, feeds))
+            found = session.run(None, given, device_outputs=True)
+            arrays = [fake_tensorrt.at(each.address, each.shape, each.dtype) for each in found]
+            assert_close(arrays, expected(bert, feeds))
+    assert len(graphs) == 1
+
+
+def test_a_feed_on_another_gpu_is_refused(bert, tmp_path):
+    feeds = tiny.feeds()
+    array = feeds["input_ids"]
+    feeds["input_ids"] = DeviceArray(array.ctypes.data, array.shape, array.dtype, device_id=1)
+    refused = pytest.raises(InvalidFeeds, match="'input_ids' is on GPU 1; this session is on GPU 0")
+    with opened(bert, tmp_path) as session, refused:
+        session.run(None, feeds)
+
+
+@pytest.mark.parametrize("most", [0, 1])
+def test_the_devices_own_time_is_that_of_the_engine_alone(bert, tmp_path, monkeypatch, graphs, most):
 
     def times(stream, device, work, runs):
         for _ in range(runs):
@@ -242,7 +271,7 @@ def test_the_devices_own_time_is_that_of_the_engine_alone(bert, tmp_path, monkey
         return np.full(runs, 0.25)
 
     monkeypatch.setattr("isorun_backends.cuda_driver.times", times)
-    with opened(bert, tmp_path, cuda_graphs=graphs) as session:
+    with opened(bert, tmp_path, cuda_graphs=most) as session:
         assert session.device_times(tiny.feeds(2, 7), runs=3).tolist() == [0.25] * 3
         (context,) = session._executable._engines[0].engine.contexts
         assert context.runs == 1 + 3, "one to begin with"
@@ -269,6 +298,7 @@ def test_a_build_that_fails_has_tensorrts_own_words(bert, tmp_path):
     [
         ({"on_miss": "bild"}, "no on_miss 'bild'; did you mean 'build'"),
         ({"workspace": -1}, "workspace is -1"),
+        ({"cuda_graphs": True}, "cuda_graphs is True"),
         ({"device_id": 3}, "there is no GPU 3.*sees 1"),
         ({"shapes": ["1x2x3"]}, "'1x2x3' is none of batchxsequence"),
     ],

@@ -26,7 +26,7 @@ _INSTALL = (
     "docs/gpu.md)"
 )
 _ON_MISS = ("error", "build")
-_NUMBERS = {"device_id": 0, "workspace": 0, "optimization_level": 3}
+_NUMBERS = {"device_id": 0, "workspace": 0, "optimization_level": 3, "cuda_graphs": 0}
 
 
 class TensorRT(Backend):
@@ -42,7 +42,7 @@ class TensorRT(Backend):
             "1..128..512",
             "on_miss": "a shape outside all of them is an error (default), or 'build': an engine is built aside, and "
             "the run is refused until it is there",
-            "cuda_graphs": "true records each shape as a CUDA graph; default false",
+            "cuda_graphs": "how many shapes to keep as CUDA graphs, each with a context of its own; default 0, none",
             "device_id": "which GPU; default 0",
             "workspace": "bytes that kernels may use for themselves; default TensorRT's own",
             "optimization_level": "0 to 5: how long a build looks for faster kernels; default 3",
@@ -111,7 +111,7 @@ class TensorRT(Backend):
             number,
             make if on_miss == "build" else None,
             partial(_describe, found),
-            graphs=bool(given.get("cuda_graphs", False)),
+            graphs=numbers["cuda_graphs"],
         )
 
 

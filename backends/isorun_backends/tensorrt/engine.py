@@ -1,9 +1,4 @@
-"""Running engines: contexts, their buffers, and the profile that a shape falls into.
-
-A context is not to be used from two threads, so each run takes one that is idle, or makes one: as many come to be as
-runs were ever in flight at once. Each is tied to one profile and has a stream and buffers for that profile's greatest
-shapes, so that addresses stay what they are and graphs can be recorded.
-"""
+"""Running engines: the profile that a shape falls into, and the context that takes it."""
 
 from __future__ import annotations
 
@@ -11,6 +6,7 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,9 +18,10 @@ from isorun.types import Feeds, ModelInfo, RuntimeReport
 from isorun_backends import cuda_driver
 from isorun_backends.output_shapes import output_shapes, sizes_of
 from isorun_backends.tensorrt import memory as memories
-from isorun_backends.tensorrt.api import Context, Engine, Module
-from isorun_backends.tensorrt.memory import Allocation, Memory
+from isorun_backends.tensorrt.api import Engine, Module
+from isorun_backends.tensorrt.memory import Memory
 from isorun_backends.tensorrt.profiles import Profile, observed, select
+from isorun_backends.tensorrt.slots import Buffer, Key, Shapes, Slot
 
 
 class Loaded:
@@ -33,45 +30,6 @@ class Loaded:
     def __init__(self, engine: Engine, profiles: Sequence[Profile]) -> None:
         self.engine = engine
         self.profiles = list(profiles)
-
-
-class Slot:
-    """One context on one profile, with its stream and buffers. Used by one run at a time."""
-
-    def __init__(
-        self, name: str, engine: Engine, index: int, profile: Profile, info: ModelInfo, memory: Memory
-    ) -> None:
-        context = engine.create_execution_context()
-        if context is None:
-            raise BackendFailed(f"{name} has no memory on the device for another context")
-        self.context: Context = context
-        self.stream = memory.stream()
-        self.graphs: dict[tuple[tuple[int, ...], ...], Callable[[], None]] = {}
-        if not context.set_optimization_profile_async(index, self.stream):
-            raise BackendFailed(f"{name} cannot take the profile {profile}")
-        most = {symbol: size[2] for symbol, size in profile.sizes.items()}
-        self.inputs = {
-            spec.name: _Buffer(memory, _sized(spec.shape, most), spec.dtype)
-            for spec in info.inputs
-            if spec.dtype is not None
-        }
-        self.outputs = {
-            output: _Buffer(memory, shape, dtype) for output, (shape, dtype) in output_shapes(info, most).items()
-        }
-
-
-class _Buffer:
-    """Memory for one tensor: on the device, and beside it in the host for copies."""
-
-    def __init__(self, memory: Memory, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        self.dtype = dtype
-        size = int(np.prod(shape, dtype=np.int64))
-        self.device: Allocation = memory.allocate(size * dtype.itemsize)
-        self._host = memory.pinned((size,), dtype)
-
-    def host(self, shape: Sequence[int]) -> np.ndarray:
-        """The host's side, as much of it as a shape needs."""
-        return self._host[: int(np.prod(shape, dtype=np.int64))].reshape(shape)
 
 
 class TensorRTExecutable(Executable):
@@ -87,7 +45,7 @@ class TensorRTExecutable(Executable):
         make: builds and loads an engine for profiles, for shapes outside the first one's; ``None`` where such a shape
             is an error.
         describe: makes the report of what the engine says of its layers.
-        graphs: whether to record each shape as a CUDA graph.
+        graphs: how many shapes to keep as CUDA graphs.
     """
 
     def __init__(
@@ -101,12 +59,13 @@ class TensorRTExecutable(Executable):
         make: Callable[[Sequence[Profile]], Loaded] | None,
         describe: Callable[[Mapping[str, int], Mapping[str, Any]], RuntimeReport],
         *,
-        graphs: bool = False,
+        graphs: int = 0,
     ) -> None:
         self._name, self._trt, self._info, self._memory = name, trt, info, memory
-        self._device, self._make, self._describe, self._record = device, make, describe, graphs
+        self._device, self._make, self._describe, self._most = device, make, describe, graphs
         self._engines = [first]
-        self._idle: dict[tuple[int, int], list[Slot]] = {}
+        self._idle: dict[Key, list[Slot]] = {}
+        self._recorded: set[Shapes] = set()
         self._outputs = [spec.name for spec in info.outputs]
         self._lock = threading.Lock()
         self._building: threading.Thread | None = None
@@ -114,10 +73,10 @@ class TensorRTExecutable(Executable):
 
     def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
         names = list(output_names or self._outputs)
-        place = self._place(feeds)
+        place = self._key(feeds, record=True)
         with runtime_errors(f"{self._name} failed while running"), self._memory.current():
             slot = self._take(place)
-            shapes = self._enqueue(slot, feeds)
+            shapes = self._enqueue(slot, place, feeds)
             for name in names:
                 buffer = slot.outputs[name]
                 self._memory.to_host(buffer.host(shapes[name]), buffer.device.address, slot.stream)
@@ -128,7 +87,7 @@ class TensorRTExecutable(Executable):
 
     def run_on_device(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[DeviceArray]:
         names = list(output_names or self._outputs)
-        place = self._place(feeds)
+        place = self._key(feeds, record=False)
         with runtime_errors(f"{self._name} failed while running"), self._memory.current():
             slot = self._take(place)
             shapes = output_shapes(self._info, sizes_of(self._info, feeds))
@@ -137,18 +96,18 @@ class TensorRTExecutable(Executable):
                 shape, dtype = shapes[name]
                 own = self._memory.allocate(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
                 made[name] = DeviceArray(own.address, shape, dtype, self._device, owner=own)
-            self._enqueue(slot, feeds, made)
+            self._enqueue(slot, place, feeds, made)
             self._memory.synchronize(slot.stream)
             self._idle[place].append(slot)
         return [made[name] for name in names]
 
     def device_times(self, feeds: Feeds, runs: int) -> np.ndarray | None:
-        place = self._place(feeds)
+        place = self._key(feeds, record=True)
         with runtime_errors(f"{self._name} failed while running"), self._memory.current():
             slot = self._take(place)
-            self._enqueue(slot, feeds)
+            self._enqueue(slot, place, feeds)
             self._memory.synchronize(slot.stream)
-            again = slot.graphs[_shape(slot, feeds)] if self._record else lambda: self._execute(slot)
+            again = slot.launch or partial(self._execute, slot)
             found = cuda_driver.times(slot.stream, self._device, again, runs)
             self._idle[place].append(slot)
         return found
@@ -166,7 +125,8 @@ class TensorRTExecutable(Executable):
     def close(self) -> None:
         if self._building is not None:
             self._building.join()
-        self._idle, self._engines = {}, []
+        with self._memory.current():  # pycuda lets go of memory in its own context alone
+            self._idle, self._engines = {}, []
 
     def _place(self, feeds: Feeds) -> tuple[int, int]:
         """Which engine, and which of its profiles."""
@@ -207,66 +167,64 @@ class TensorRTExecutable(Executable):
                 self._building = threading.Thread(target=work, name="isorun-tensorrt-build", daemon=True)
                 self._building.start()
 
-    def _take(self, place: tuple[int, int]) -> Slot:
+    def _key(self, feeds: Feeds, *, record: bool) -> Key:
+        """What runs these feeds: a context for their shapes alone, where they are to be recorded and may be."""
+        place = self._place(feeds)
+        shapes: Shapes = tuple(tuple(feeds[spec.name].shape) for spec in self._info.inputs)
+        in_buffers = record and all(isinstance(array, np.ndarray) for array in feeds.values())
+        with self._lock:
+            if in_buffers and len(self._recorded) < self._most:
+                self._recorded.add(shapes)
+            kept = in_buffers and shapes in self._recorded
+        return Key(*place, shapes if kept else None)
+
+    def _take(self, place: Key) -> Slot:
         idle = self._idle.setdefault(place, [])
         try:
             return idle.pop()
         except IndexError:
-            loaded = self._engines[place[0]]
-            profile = loaded.profiles[place[1]]
-            return Slot(self._name, loaded.engine, place[1], profile, self._info, self._memory)
+            loaded = self._engines[place.engine]
+            profile = loaded.profiles[place.profile]
+            return Slot(self._name, loaded.engine, place.profile, profile, self._info, self._memory)
 
     def _enqueue(
-        self, slot: Slot, feeds: Feeds, outputs: Mapping[str, DeviceArray] | None = None
+        self, slot: Slot, place: Key, feeds: Feeds, outputs: Mapping[str, DeviceArray] | None = None
     ) -> dict[str, tuple[int, ...]]:
         """Put one run on the slot's stream; the shapes of its outputs."""
-        elsewhere = bool(outputs)
-        for name, buffer in slot.inputs.items():
-            array = feeds[name]
-            address = buffer.device.address
-            if isinstance(array, DeviceArray):
-                if array.stream is not None:
-                    cuda_driver.synchronize(array.stream, array.device_id)
-                address, elsewhere = array.address, True
-            else:
-                host = buffer.host(array.shape)
-                np.copyto(host, array)
-                self._memory.to_device(address, host, slot.stream)
-            self._ask(slot.context.set_input_shape(name, tuple(array.shape)), f"take {name!r} of {array.shape}")
+        addresses = {name: self._feed(slot, name, buffer, feeds[name]) for name, buffer in slot.inputs.items()}
+        if slot.launch is not None:
+            slot.launch()
+            return slot.shapes
+        for name, address in addresses.items():
+            shape = tuple(feeds[name].shape)
+            self._ask(slot.context.set_input_shape(name, shape), f"take {name!r} of {shape}")
             self._ask(slot.context.set_tensor_address(name, address), f"read {name!r}")
-        shapes = {}
         for name, buffer in slot.outputs.items():
             given = (outputs or {}).get(name)
             address = buffer.device.address if given is None else given.address
             self._ask(slot.context.set_tensor_address(name, address), f"write {name!r}")
-            shapes[name] = tuple(int(size) for size in slot.context.get_tensor_shape(name))
-        if self._record and not elsewhere:
-            self._launch(slot, _shape(slot, feeds))
-        else:
-            self._execute(slot)
-        return shapes
+            slot.shapes[name] = tuple(int(size) for size in slot.context.get_tensor_shape(name))
+        self._execute(slot)
+        if place.shapes is not None:  # TensorRT asks for a run as it is, before
+            slot.launch = memories.capture(self._name, slot.stream, lambda: self._execute(slot))
+        return slot.shapes
+
+    def _feed(self, slot: Slot, name: str, buffer: Buffer, array: np.ndarray | DeviceArray) -> int:
+        """The address on the device where a feed is, or will be when the stream comes to it."""
+        if isinstance(array, DeviceArray):
+            if array.device_id != self._device:
+                raise InvalidFeeds(f"Input {name!r} is on GPU {array.device_id}; this session is on GPU {self._device}")
+            if array.stream is not None:
+                cuda_driver.synchronize(array.stream, array.device_id)
+            return array.address
+        host = buffer.host(array.shape)
+        np.copyto(host, array)
+        self._memory.to_device(buffer.device.address, host, slot.stream)
+        return buffer.device.address
 
     def _execute(self, slot: Slot) -> None:
         self._ask(slot.context.execute_async_v3(slot.stream), "run")
 
-    def _launch(self, slot: Slot, shape: tuple[tuple[int, ...], ...]) -> None:
-        """Run a shape once as it is, as TensorRT asks, then record it and start the record from then on."""
-        launch = slot.graphs.get(shape)
-        if launch is not None:
-            launch()
-            return
-        self._execute(slot)
-        slot.graphs[shape] = memories.capture(self._name, slot.stream, lambda: self._execute(slot))
-
     def _ask(self, done: bool, what: str) -> None:
         if not done:
             raise BackendFailed(f"{self._name} cannot {what}")
-
-
-def _shape(slot: Slot, feeds: Feeds) -> tuple[tuple[int, ...], ...]:
-    """What a slot's graphs are kept by."""
-    return tuple(tuple(feeds[name].shape) for name in slot.inputs)
-
-
-def _sized(shape: Sequence[int | str | None] | None, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    return tuple(size if isinstance(size, int) else sizes[size or ""] for size in shape or ())

@@ -16,6 +16,8 @@ import numpy as np
 
 from isorun.errors import BackendFailed, BackendUnavailable
 
+_NON_BLOCKING = 1  # of a stream, to both: the default stream's work, which would spoil a record, is not waited for
+
 
 class Allocation(Protocol):
     """Memory on the device, given back when nothing refers to it."""
@@ -101,12 +103,12 @@ class PycudaMemory:
             self._context.pop()
 
     def stream(self) -> int:
-        made = self._driver.Stream()
+        made = self._driver.Stream(_NON_BLOCKING)
         self._streams[int(made.handle)] = made
         return int(made.handle)
 
     def allocate(self, nbytes: int) -> Allocation:
-        return _PycudaAllocation(self._driver.mem_alloc(max(1, nbytes)))
+        return _PycudaAllocation(self._context, self._driver.mem_alloc(max(1, nbytes)))
 
     def pinned(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
         made: np.ndarray = self._driver.pagelocked_empty(shape, dtype)
@@ -123,9 +125,19 @@ class PycudaMemory:
 
 
 class _PycudaAllocation:
-    def __init__(self, held: Any) -> None:
-        self._held = held
+    """Given back in its context, which the last thread to hold it need not be in: there pycuda would keep it."""
+
+    def __init__(self, context: Any, held: Any) -> None:
         self.address = int(held)
+        weakref.finalize(self, _free, context, held).atexit = False
+
+
+def _free(context: Any, held: Any) -> None:
+    context.push()
+    try:
+        held.free()
+    finally:
+        context.pop()
 
 
 class CudaBindingsMemory:
@@ -140,11 +152,17 @@ class CudaBindingsMemory:
 
     @contextmanager
     def current(self) -> Iterator[None]:
+        before = self._call(self._runtime.cudaGetDevice())
         self._call(self._runtime.cudaSetDevice(self._device))
-        yield
+        try:
+            yield
+        finally:
+            self._call(self._runtime.cudaSetDevice(before))  # the thread is the caller's
 
     def stream(self) -> int:
-        return int(self._call(self._runtime.cudaStreamCreate()))
+        made = int(self._call(self._runtime.cudaStreamCreateWithFlags(_NON_BLOCKING)))
+        weakref.finalize(self, self._runtime.cudaStreamDestroy, made).atexit = False
+        return made
 
     def allocate(self, nbytes: int) -> Allocation:
         return _BindingsAllocation(self._runtime, int(self._call(self._runtime.cudaMalloc(max(1, nbytes)))))
@@ -155,7 +173,7 @@ class CudaBindingsMemory:
         nbytes = max(1, int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
         address = int(self._call(self._runtime.cudaHostAlloc(nbytes, 0)))
         memory = (ctypes.c_char * nbytes).from_address(address)
-        weakref.finalize(memory, self._runtime.cudaFreeHost, address)
+        weakref.finalize(memory, self._runtime.cudaFreeHost, address).atexit = False
         return np.ndarray(shape, dtype, memoryview(memory))
 
     def to_device(self, address: int, array: np.ndarray, stream: int) -> None:
@@ -176,7 +194,7 @@ class CudaBindingsMemory:
 class _BindingsAllocation:
     def __init__(self, runtime: Any, address: int) -> None:
         self.address = address
-        weakref.finalize(self, runtime.cudaFree, address)
+        weakref.finalize(self, runtime.cudaFree, address).atexit = False
 
 
 def checked(answer: tuple[Any, ...]) -> Any:
@@ -217,7 +235,17 @@ def capture(name: str, stream: int, work: Callable[[], None]) -> Callable[[], No
     checked(runtime.cudaStreamBeginCapture(stream, runtime.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal))
     try:
         work()
+    except BaseException:
+        runtime.cudaStreamEndCapture(stream)  # whatever it answers: the first error is the one to tell
+        raise
+    graph = checked(runtime.cudaStreamEndCapture(stream))
+    try:
+        started = checked(runtime.cudaGraphInstantiate(graph, 0))
     finally:
-        graph = checked(runtime.cudaStreamEndCapture(stream))
-    started = checked(runtime.cudaGraphInstantiate(graph, 0))
-    return lambda: checked(runtime.cudaGraphLaunch(started, stream))
+        runtime.cudaGraphDestroy(graph)
+
+    def launch() -> None:
+        checked(runtime.cudaGraphLaunch(started, stream))
+
+    weakref.finalize(launch, runtime.cudaGraphExecDestroy, started).atexit = False
+    return launch
