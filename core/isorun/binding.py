@@ -78,8 +78,8 @@ class IOBinding:
         return self._executable is executable
 
     def bind_cpu_input(self, name: str, arr_on_cpu: np.ndarray) -> None:
-        """Bind an array to an input."""
-        self._inputs[name] = arr_on_cpu
+        """Bind an array to an input. A list is made an array here, as it is now."""
+        self._inputs |= self._checker.with_arrays({name: arr_on_cpu})
         self._bound = None
 
     def bind_input(

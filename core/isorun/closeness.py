@@ -59,14 +59,18 @@ def requests(source: models.ModelSource, info: ModelInfo, samples: Samples, cach
         cache: as for a session.
 
     Raises:
-        InvalidFeeds: the model does not take the samples, or feeds cannot be made up.
+        InvalidFeeds: the model does not take the samples, none of them has a real token, or feeds cannot be made up.
     """
     if samples is not None or calibration.has_text(source):
         feeds, origin = calibration.sample_feeds(source, info, samples, cache)
         if not feeds:
             raise InvalidFeeds("The samples to compare on are empty: give at least one, or None")
         checker = FeedChecker(info, indices=True)
-        return [checker.check(each) for each in feeds[:: max(1, len(feeds) // _BATCHES)]], origin
+        checked = [checker.check(each) for each in feeds]
+        real = [each for each in checked if MASK_INPUT not in each or np.any(each[MASK_INPUT])]
+        if not real:
+            raise InvalidFeeds(f"The samples to compare on have no real token: {MASK_INPUT!r} is 0 throughout")
+        return real[:: max(1, len(real) // _BATCHES)], origin
     return list(masked_cases(_inputs(info), *_sizes(info, *_RANDOM), seed=0).values()), "random tokens"
 
 

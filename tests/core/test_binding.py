@@ -61,6 +61,16 @@ def test_inputs_are_read_in_place_at_every_run(session):
         )
 
 
+def test_a_list_is_bound_as_the_array_that_it_makes(session):
+    feeds = tiny.feeds(seed=1)
+    binding = session.io_binding()
+    for name, array in feeds.items():
+        binding.bind_cpu_input(name, array.tolist())
+    binding.bind_output("pooler_output")
+    session.run_with_iobinding(binding)
+    np.testing.assert_array_equal(binding.copy_outputs_to_cpu()[0], session.run(["pooler_output"], feeds)[0])
+
+
 @pytest.mark.parametrize("layout", ["strided", "read-only"])
 def test_inputs_that_a_runtime_cannot_use_as_they_lie(session, layout):
     wide = {name: np.repeat(array, 2, axis=1) for name, array in tiny.feeds(seed=1).items()}

@@ -91,6 +91,15 @@ def test_samples_are_the_callers(opened: Any):
     np.testing.assert_array_equal([each["input_ids"].shape[1] for each in feeds], [4, 5, 6])
 
 
+def test_samples_without_a_real_token_are_none(opened: Any):
+    masked, real = tiny.feeds(2, 4), tiny.feeds(2, 5)
+    masked["attention_mask"] = masked["attention_mask"] * 0
+    feeds, _ = closeness.requests(opened[0], opened[1], [masked, real, masked], opened[2])
+    assert [each["input_ids"].shape for each in feeds] == [(2, 5)]
+    with pytest.raises(InvalidFeeds, match="have no real token: 'attention_mask' is 0 throughout"):
+        closeness.requests(opened[0], opened[1], [masked], opened[2])
+
+
 @pytest.mark.parametrize("samples", [[], [{"input_ids": np.zeros((1, 2), np.int32)}]])
 def test_samples_that_cannot_be_fed(opened: Any, samples: Any):
     with pytest.raises(InvalidFeeds):
