@@ -20,6 +20,7 @@ from pathlib import Path
 from isorun.backend import Backend
 from isorun.cache import Cache, sha256, write_atomically
 from isorun.errors import BackendNotFound, BackendUnavailable
+from isorun.types import Capabilities
 
 GROUP = "isorun.backends"
 
@@ -77,7 +78,7 @@ def members() -> list[str]:
     for name in names():
         try:
             several = type(get(name)).members()
-        except BackendUnavailable:  # one that is broken stands for itself
+        except Exception:  # noqa: BLE001 - one that is broken stands for itself, and whoever asks for it hears why
             several = None
         found += [f"{name}:{member}" for member in several] if several else [name]
     return found
@@ -88,7 +89,8 @@ def get(name: str) -> Backend:
 
     Raises:
         BackendNotFound: there is none; the message has the nearest name.
-        BackendUnavailable: there is one, and its module does not import; or there are two of that name.
+        BackendUnavailable: there is one, and its module does not import or its class is none of a backend; or there are
+            two of that name.
     """
     family, colon, member = name.partition(":")
     try:
@@ -106,14 +108,14 @@ def get(name: str) -> Backend:
         known = cls.members()
         if known is None or member not in known:
             raise BackendNotFound(name, [f"{family}:{each}" for each in known] if known else names())
-    return cls(name)
+    return _made(cls, name, value)
 
 
 def _load(name: str, value: str) -> type[Backend]:
     try:
         module, _, attribute = value.partition(":")
         cls = getattr(importlib.import_module(module), attribute)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # one that exits would end whoever lists backends, without a word
         raise BackendUnavailable(
             name,
             f"its module does not import ({type(error).__name__}: {error})",
@@ -123,9 +125,26 @@ def _load(name: str, value: str) -> type[Backend]:
         raise BackendUnavailable(
             name,
             f"its entry point {value!r} is no subclass of isorun.backend.Backend",
-            f"Report it to the authors of {_owner(name, value)}.",
+            _report(name, value),
         )
     return cls
+
+
+def _made(cls: type[Backend], name: str, value: str) -> Backend:
+    try:
+        backend = cls(name)
+    except Exception as error:
+        reason = f"its class makes no backend ({type(error).__name__}: {error})"
+        raise BackendUnavailable(name, reason, _report(name, value)) from error
+    if not isinstance(getattr(backend, "capabilities", None), Capabilities):
+        raise BackendUnavailable(
+            name, "its class has no capabilities that are isorun.types.Capabilities", _report(name, value)
+        )
+    return backend
+
+
+def _report(name: str, value: str) -> str:
+    return f"Report it to the authors of {_owner(name.partition(':')[0], value)}."
 
 
 def _owner(name: str, value: str) -> str:

@@ -118,6 +118,43 @@ def test_a_plugin_that_is_no_backend(tmp_path, source):
     assert "boom-dist" in message
 
 
+ODD = """
+import sys
+from isorun.backend import Backend
+from isorun.types import Capabilities
+class Abstract(Backend):
+    capabilities = Capabilities(dialects=("primitive",), precisions=("fp32",))
+class Mute(Backend):
+    def compile(self, model, config): ...
+class Shy(Mute):
+    capabilities = {"precisions": ["fp32"]}
+class Moody(Mute):
+    capabilities = Abstract.capabilities
+    @classmethod
+    def members(cls): raise ValueError("not today")
+"""
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("odd:Abstract", "its class makes no backend (TypeError: Can't instantiate abstract class"),
+        ("odd:Mute", "its class has no capabilities that are isorun.types.Capabilities"),
+        ("odd:Shy", "its class has no capabilities that are isorun.types.Capabilities"),
+        ("leaves:Any", "its module does not import (SystemExit: 3)"),
+    ],
+)
+def test_a_plugin_that_is_wrong_says_so_and_harms_no_other(tmp_path, target, said):
+    modules = {"odd": ODD, "leaves": "raise SystemExit(3)"}
+    made = distribution(tmp_path / "a", "odd-plugin", {"mine": target, "moody": "odd:Moody"}, modules)
+    kind, message = answers(MESSAGE.format(name="mine"), made, cache=tmp_path)
+    assert (kind, said in message, "odd-plugin" in message) == ("BackendUnavailable", True, True)
+    listed = answers(
+        "import json; from isorun import registry; print(json.dumps(registry.members()))", made, cache=tmp_path
+    )
+    assert {"mine", "moody", "ort-cpu", "openvino"} <= set(listed)
+
+
 def test_a_plugin_of_another_distribution_works(tmp_path):
     source = """
 from isorun.backend import Backend, Executable

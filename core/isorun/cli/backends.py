@@ -81,15 +81,18 @@ def _describe(name: str, find: Callable[[str], Backend]) -> dict[str, Any]:
 
 
 def _availability(backend: Backend) -> dict[str, Any]:
+    asked = "availability"
     try:
         here = backend.availability()
-    except Exception as error:  # noqa: BLE001 - it promises not to raise; a plugin that does is one line, not the end
+        status = "available" if here.ok else "unavailable"
+        asked = "version"
+        version = backend.version()
+    except Exception as error:  # noqa: BLE001 - they promise not to raise; a plugin that does is one line, not the end
         return {
-            "reason": f"its availability() raises {type(error).__name__}: {error}",
+            "reason": f"its {asked}() raises {type(error).__name__}: {error}",
             "remedy": f"Report it to its authors: {type(backend).__module__}.",
         }
-    status = "available" if here.ok else "unavailable"
-    return {"status": status, "version": backend.version(), "reason": here.reason, "remedy": here.remedy}
+    return {"status": status, "version": version, "reason": here.reason, "remedy": here.remedy}
 
 
 def _show(described: list[dict[str, Any]], probed: bool) -> None:

@@ -57,6 +57,7 @@ def look_at(name: str) -> None:
         tell(package=package)
         if not is_importable(package) or not _imports(package):
             return
+    tell(subject=subject, doing="asking for its members", command=again)
     for each in [name] if backend.members() is None else [f"{name}:{member}" for member in backend.members() or ()]:
         tell(subject=f"the backend {each}", doing="looking at it", command=again)
         _diagnose(registry.get(each), again)
