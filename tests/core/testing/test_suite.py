@@ -40,6 +40,12 @@ CASES = [
     Case("AlwaysHere", "without_its_package_it_is_not_here_and_names_what_to_install", "still says"),
     Case("Rude", "without_its_package_it_is_not_here_and_names_what_to_install", "the driver is upset"),
     Case("CountsTheMask", "a_bert_in_every_declared_dialect", "mask left: last_hidden", {"dialect": "primitive"}),
+    Case(
+        "TakesQueriesForKeys",
+        "a_last_layer_of_one_position_in_every_declared_dialect",
+        "mask none: pooler_output: max_rel",
+        {"dialect": "primitive"},
+    ),
     Case("CountsTheMask", "a_bert_in_every_declared_precision", "max_rel is", {"precision": "fp32"}),
     *(
         Case("CountsTheMask", "parity_on_every_kind_of_mask", "max_rel is", {"mask": mask, "padding": "keep"})

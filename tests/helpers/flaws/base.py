@@ -14,6 +14,7 @@ class Flawed(RightExecutable):
         super().__init__(model, config)
         self.path = model.path
         self.names = [spec.name for spec in model.info.outputs]
+        self.fused = model.info.fused
         self.kept = None
 
     def right(self, output_names, feeds):

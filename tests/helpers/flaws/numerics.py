@@ -32,6 +32,15 @@ class WrongBeyondTheFirstShape(Flawed):
 
 
 @backend
+class TakesQueriesForKeys(Flawed):
+    """Wrong where an attention has fewer queries than keys."""
+
+    def run(self, output_names, feeds):
+        wrong = 1.5 if "SingleQueryAttention" in self.fused else 1
+        return [result * wrong for result in self.right(output_names, feeds)]
+
+
+@backend
 class WrongForWideModels(Flawed):
     def run(self, output_names, feeds):
         results = self.right(output_names, feeds)

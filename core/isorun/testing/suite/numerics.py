@@ -31,6 +31,20 @@ class Numerics(Checks):
                     parity = self.subject.compare(model, session, feeds, found)
                     assert parity.verdict == "pass", f"in {dialect}, mask {mask}: {'; '.join(parity.reasons)}"
 
+    @proves("dialect {dialect}")
+    def test_a_last_layer_of_one_position_in_every_declared_dialect(self, dialect: str) -> None:
+        model, wanted = self.subject.bert(), ["pooler_output"]
+        lowered = self.subject.lowered(model, dialect, wanted)
+        with (
+            self.subject.compiled(lowered) as executable,
+            self.subject.open(model, padding="keep", outputs=wanted) as session,
+        ):
+            for mask in MASKS:
+                feeds = model.feeds(mask=mask)
+                found = dict(zip(wanted, executable.run(None, feeds), strict=True))
+                parity = self.subject.compare(model, session, feeds, found)
+                assert parity.verdict == "pass", f"in {dialect}, mask {mask}: {'; '.join(parity.reasons)}"
+
     @proves("precision {precision}")
     def test_a_bert_in_every_declared_precision(self, precision: str) -> None:
         model = self.subject.bert("bert-2x128")
@@ -46,9 +60,10 @@ class Numerics(Checks):
             offers = self.subject.capabilities
             self.subject.require(offers.dynamic_shapes, "dynamic shapes, without which padding cannot be removed")
         model = self.subject.bert()
-        with self.subject.open(model, padding=padding) as session:
-            for seed in range(3):
-                self.subject.assert_right(model, session, model.feeds(seed, mask=mask))
+        for outputs in (None, ["pooler_output"]):
+            with self.subject.open(model, padding=padding, outputs=outputs) as session:
+                for seed in range(3):
+                    self.subject.assert_right(model, session, model.feeds(seed, mask=mask))
 
     @proves("dynamic shapes")
     def test_shapes_change_from_run_to_run(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -126,10 +126,10 @@ class Subject:
             arguments["calibration"] = [model.feeds(seed) for seed in range(16)]
         return Session(model.path(self.folder) if isinstance(model, Sample) else model, self.name, **arguments)
 
-    def lowered(self, sample: Sample, dialect: str) -> LoweredModel:
-        """A model in one dialect."""
+    def lowered(self, sample: Sample, dialect: str, outputs: Sequence[str] | None = None) -> LoweredModel:
+        """A model, or what some of its outputs need, in one dialect."""
         cache = Cache(self.folder / "cache")
-        lowered = models.lower(models.open_model(sample.path(self.folder), cache), (dialect,), cache)
+        lowered = models.lower(models.open_model(sample.path(self.folder), cache, outputs), (dialect,), cache)
         assert lowered.dialect == dialect, f"{sample} cannot be brought to the dialect {dialect!r}"
         return lowered
 
@@ -196,9 +196,10 @@ class Subject:
         tolerance: Tolerance | None = None,
     ) -> Parity:
         """Outputs beside the oracle's, by the tolerances of fp32 unless told otherwise."""
+        expected = self.expected(sample, feeds)
         return compare(
             outputs,
-            self.expected(sample, feeds),
+            {spec.name: expected[spec.name] for spec in session.get_outputs()},
             feeds.get("attention_mask"),
             tolerance or self.tolerance(self.capabilities.precisions[0]),
             token_level=token_level_outputs(session.get_inputs(), session.get_outputs()),
