@@ -263,6 +263,8 @@ def _lower(
             notes = {"int8": dict(quantized.note)}
         else:
             notes = precisions.write(graph, precision) if precision != _AS_IT_IS else {}
+        if source.outputs is not None:
+            notes = {"outputs": list(source.outputs), **notes}
         lowered = graph if dialect is None else lowering.lower(graph, dialect)
         lowered.metadata_props.clear()  # the session answers from the model as given; a tokenizer is no runtime's
         files.write(lowered, folder / _FILE, beside_above=0)

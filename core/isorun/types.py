@@ -194,7 +194,8 @@ class LoweredModel:
     Attributes:
         path: the ONNX file. It belongs to the cache or to the user: read it, never write to it.
         dialect: one of the backend's dialects; ``onnx`` for a model that came without fused operators.
-        fingerprint: SHA-256 over the model as it was given, weights included (hexadecimal).
+        fingerprint: SHA-256 over the model as it was given, weights included, and over the outputs that are wanted, where not
+            all are (hexadecimal).
         info: the lowered model's inputs, outputs and so on.
         cached: whether it was found rather than made.
         notes: what was done to the graph besides lowering it, as plain data for provenance.
@@ -256,7 +257,7 @@ class Provenance:
         operators: provider or device to operators and how many nodes of each it took.
         fused: the fused operators of the graph before lowering.
         dialect: what the graph was lowered to.
-        fingerprint: SHA-256 of the model as given.
+        fingerprint: SHA-256 of the model as given, and of the outputs that are wanted, where not all are.
         cache: ``"found"`` or ``"made"``: the lowered model.
         passed_over: backends that were preferred to this one, each with the reason against it.
         versions: packages and their versions, isorun's own included.

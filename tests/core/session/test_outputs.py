@@ -23,6 +23,7 @@ def attentions(session):
 def test_the_pooler_alone_has_a_last_layer_of_one_position(bert, any_backend, padding):
     with isorun.Session(bert, any_backend, padding=padding, outputs=["pooler_output"]) as session:
         assert [spec.name for spec in session.get_outputs()] == ["pooler_output"]
+        assert session.provenance.details["graph"]["outputs"] == ["pooler_output"]
         assert {kind: count for kind, count in attentions(session).items() if count} == {
             kind: count for kind, count in NARROW.items() if count
         }
