@@ -52,6 +52,23 @@ def test_a_gpu_build_and_a_driver_are_enough(gpu_build, monkeypatch):
     assert cuda_libraries.availability("tensorrt", OK).ok
 
 
+def test_cudnn_is_asked_for_by_name(gpu_build, monkeypatch):
+    asked = []
+
+    def opened(name, mode=0):
+        asked.append(name)
+        if name != there:
+            raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(cuda_libraries.ctypes, "CDLL", opened)
+    there = "libcudnn.so"
+    cuda_libraries.require_cudnn("ort-cuda")
+    assert asked == ["libcudnn.so.9", "libcudnn.so"]
+    there = ""
+    with pytest.raises(BackendUnavailable, match=r"need libcudnn.so.9, .* pip install 'onnxruntime-gpu\[cudnn\]'"):
+        cuda_libraries.require_cudnn("ort-cuda")
+
+
 def test_what_is_wrong_with_the_package_comes_first():
     hollow = Availability(False, "hollow", "reinstall")
     assert cuda_libraries.availability("cuda", hollow) is hollow

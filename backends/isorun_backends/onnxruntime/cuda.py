@@ -16,7 +16,7 @@ from isorun.errors import BackendUnavailable, did_you_mean
 from isorun.types import Availability, Capabilities, CompileConfig, Finding, LoweredModel, RuntimeReport
 from isorun_backends import cuda_driver
 from isorun_backends.cuda_driver import driver
-from isorun_backends.onnxruntime import cuda_attention, cuda_libraries, cuda_placement
+from isorun_backends.onnxruntime import cuda_attention, cuda_libraries, cuda_placement, protos
 from isorun_backends.onnxruntime.cuda_attention import Masks
 from isorun_backends.onnxruntime.cuda_session import CudaExecutable, Device
 from isorun_backends.onnxruntime.pinned import Pinned
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _PROVIDER = "CUDAExecutionProvider"
 _STREAM = "user_compute_stream"
+_NEED_CUDNN = ("Attention", "MultiHeadAttention")
 _WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 GPU_OPTIONS = {
     "device_id": "which GPU; default 0",
@@ -97,7 +98,8 @@ class OrtCuda(Backend):
         if stream is not None:
             provider.update(on_stream(stream.handle))  # its own would be out of reach of the events that time runs
         said = cuda_libraries.preload()
-        shapes = frozenset().union(*(cuda_placement.shape_nodes(_graph(each)) for each in forms.models.values()))
+        graphs_of = {form: _graph(content) for form, content in forms.models.items()}
+        shapes = frozenset().union(*map(cuda_placement.shape_nodes, graphs_of.values()))
 
         def open_form(form: str, on: int | None) -> onnxruntime.InferenceSession:
             made = options(self.name, config)
@@ -107,6 +109,8 @@ class OrtCuda(Backend):
             session = open_session(self.name, model, made, wishes, content=forms.models[form])
             if _PROVIDER not in session.get_providers():
                 raise cuda_libraries.not_loaded(self.name, "cuda", said)
+            if any(protos.is_contrib(node, kind) for node in graphs_of[form].node for kind in _NEED_CUDNN):
+                cuda_libraries.require_cudnn(self.name)
             if not given.get("allow_cpu_nodes", False):
                 with runtime_errors(f"{self.name} does not say where its nodes run"):
                     found = cuda_placement.on_cpu(cuda_placement.assigned(session), shapes)

@@ -23,6 +23,7 @@ _INSTALL = "pip uninstall -y onnxruntime onnxruntime-gpu onnxruntime-openvino &&
 _NO_GPU = "This backend needs an NVIDIA GPU and its driver."
 _MISSING = re.compile(r"(lib[\w.+-]+?\.so[\w.]*): cannot open shared object file")
 _EXTRAS = {"libcudnn": "cudnn"}
+_CUDNN = ("libcudnn.so.9", "libcudnn.so")  # as ONNX Runtime opens it, when a kernel first asks for it
 
 
 class Build(NamedTuple):
@@ -118,6 +119,24 @@ def not_loaded(name: str, provider: str, said: str) -> BackendUnavailable:
     return BackendUnavailable(
         name, "; ".join(filter(None, (reason, trouble, said))), remedy or "ONNX Runtime's log says why."
     )
+
+
+def require_cudnn(name: str) -> None:
+    """Refuse to go on without cuDNN. After :func:`preload`.
+
+    The provider loads without it, and its attention kernels fail at the first run, also those that do not use it.
+
+    Raises:
+        BackendUnavailable: it cannot be loaded.
+    """
+    found = build()
+    for library in _CUDNN:
+        with contextlib.suppress(OSError):
+            ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
+            return
+    assert found is not None, "it was loaded from there"
+    reason = f"this model's attention kernels need {_CUDNN[0]}, which cannot be loaded"
+    raise BackendUnavailable(name, reason, _remedy(_CUDNN[0], found))
 
 
 def diagnose(name: str, provider: str) -> list[Finding]:
