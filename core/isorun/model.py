@@ -256,15 +256,14 @@ def _lower(
         from isorun.graph.precision import int8
 
         graph, _ = fused.read(source.path, source.outputs)
+        notes: dict[str, Any] = {} if source.outputs is None else {"outputs": list(source.outputs)}
         if packed:
             removal.remove(graph)
         if quantized:
             int8.quantize(graph, int8.load(quantized.folder))
-            notes = {"int8": dict(quantized.note)}
-        else:
-            notes = precisions.write(graph, precision) if precision != _AS_IT_IS else {}
-        if source.outputs is not None:
-            notes = {"outputs": list(source.outputs), **notes}
+            notes["int8"] = dict(quantized.note)
+        elif precision != _AS_IT_IS:
+            notes.update(precisions.write(graph, precision))
         lowered = graph if dialect is None else lowering.lower(graph, dialect)
         lowered.metadata_props.clear()  # the session answers from the model as given; a tokenizer is no runtime's
         files.write(lowered, folder / _FILE, beside_above=0)

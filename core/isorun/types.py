@@ -194,8 +194,8 @@ class LoweredModel:
     Attributes:
         path: the ONNX file. It belongs to the cache or to the user: read it, never write to it.
         dialect: one of the backend's dialects; ``onnx`` for a model that came without fused operators.
-        fingerprint: SHA-256 over the model as it was given, weights included, and over the outputs that are wanted, where not
-            all are (hexadecimal).
+        fingerprint: SHA-256 over the model as it was given, weights included, and over the outputs that are wanted,
+            where not all are (hexadecimal).
         info: the lowered model's inputs, outputs and so on.
         cached: whether it was found rather than made.
         notes: what was done to the graph besides lowering it, as plain data for provenance.
