@@ -219,7 +219,8 @@ def requirement(text: str, folder: Path) -> str:
     """What is to be installed, as an environment's record holds it: a path is made absolute, the rest stays.
 
     Args:
-        text: as given to pip: a requirement, or the path of a distribution, which begins with ``.``, ``/`` or ``~``.
+        text: as given to pip: a requirement, or the path of a distribution, which begins with ``.``, ``/`` or ``~``, or
+            has a ``/`` and is there.
         folder: where relative paths start.
 
     Raises:
@@ -227,10 +228,10 @@ def requirement(text: str, folder: Path) -> str:
     """
     if text.startswith("-") or not text.strip():
         raise IsorunError(f"{text!r} is nothing to install: give a requirement, such as 'onnxruntime>=1.24', or a path")
-    if not text.startswith((".", "/", "~")):
-        return text
     place, bracket, extras = text.partition("[")
     path = Path(os.path.normpath(folder / Path(place).expanduser()))
+    if not text.startswith((".", "/", "~")) and not ("/" in place and path.exists()):
+        return text
     if not path.exists():
         raise IsorunError(f"{text!r} is nothing to install: there is no {path}")
     return f"{path}{bracket}{extras}"

@@ -185,6 +185,21 @@ def test_a_path_means_the_same_wherever_it_is_asked_for(folder, fake_uv, tmp_pat
         environments.create("f", install=["./none"])
 
 
+@pytest.mark.parametrize(
+    ("text", "means"),
+    [
+        ("plugins/mine", "{here}/plugins/mine"),
+        ("plugins/mine[all]", "{here}/plugins/mine[all]"),
+        ("plugins/none", "plugins/none"),
+        ("plugins", "plugins"),  # a name, as pip takes it, whatever lies here
+        ("mine @ https://example.org/mine.whl", "mine @ https://example.org/mine.whl"),
+    ],
+)
+def test_a_path_may_begin_with_a_name(tmp_path, text, means):
+    (tmp_path / "plugins" / "mine").mkdir(parents=True)
+    assert environments.requirement(text, tmp_path) == means.format(here=tmp_path)
+
+
 def test_one_that_is_not_there(folder, own):
     with pytest.raises(EnvironmentNotFound, match="no environment 'x', nor any other"):
         environments.get("x")
