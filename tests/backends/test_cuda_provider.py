@@ -116,6 +116,7 @@ def test_fp32_pads_again_for_plain_products(run):
     packed = run("fp32", padding="remove")["right"]["again"]
     assert named(packed, "SoftmaxKernelSmallWithCumSeqLen") == 2
     assert packed["copy"]["DtoH"] == 2, "it looks at where tokens go, once for each layer"
+    assert named(packed, "SkipLayerNorm") == 4, "additions are fused with the normalization behind them"
 
 
 def test_a_packed_form_becomes_a_cuda_graph_and_other_masks_run_without(run):
@@ -126,6 +127,7 @@ def test_a_packed_form_becomes_a_cuda_graph_and_other_masks_run_without(run):
     assert again["graph"] == {"started": 1}
     assert "kernel" not in again
     assert "graph" not in found["left"]["again"]
+    assert found["provenance"]["details"]["cuda_graphs"]["shapes"] == ["packed 4x16 4x16 4x16, 48 tokens"]
 
 
 @pytest.mark.parametrize("options", [{"attention": "plain"}, {"attention": "plain", "cuda_graphs": 2}])

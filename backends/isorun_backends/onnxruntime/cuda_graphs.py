@@ -17,6 +17,7 @@ import numpy as np
 
 from isorun.types import Feeds, ModelInfo
 from isorun_backends.onnxruntime.cuda_buffers import Buffers, run_options
+from isorun_backends.onnxruntime.cuda_packing import KEPT
 from isorun_backends.onnxruntime.pinned import Pinned
 
 if TYPE_CHECKING:
@@ -63,5 +64,10 @@ class Graphs:
 
     def described(self) -> dict[str, Any]:
         """For provenance: the shapes that are kept."""
-        shapes = [f"{form} {' '.join('x'.join(map(str, shape)) for _, shape in each)}" for form, each in self._kept]
-        return {"most": self._most, "shapes": shapes}
+        own = {spec.name for spec in self._info.inputs}
+        found = []
+        for form, shapes in self._kept:
+            sizes = " ".join("x".join(map(str, shape)) for name, shape in shapes if name in own)
+            tokens = dict(shapes).get(KEPT)
+            found.append(f"{form} {sizes}" + (f", {tokens[1]} tokens" if tokens else ""))
+        return {"most": self._most, "shapes": found}

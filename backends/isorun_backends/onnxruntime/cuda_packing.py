@@ -110,7 +110,7 @@ def pack(graph: onnx.GraphProto) -> Packing:
         ):
             node.input[_PLACES] = _POSITIONS
     protos.drop_unused(graph)
-    _add_inputs(graph)
+    _add_inputs(graph, packing.mask)
     return packing
 
 
@@ -186,11 +186,15 @@ def _attend(graph: onnx.GraphProto, node: onnx.NodeProto, qkv: str, heads: int) 
     graph.node.remove(node)
 
 
-def _add_inputs(graph: onnx.GraphProto) -> None:
-    """All of them, whether this graph reads them or not: the feeds are always the same."""
+def _add_inputs(graph: onnx.GraphProto, mask: str) -> None:
+    """All of them, whether this graph reads them or not: the feeds are always the same. Their dimensions have names, by
+    which ONNX Runtime sees that it may fuse an addition of two (1, T, H) with the normalization behind it."""
     from onnx import helper
 
+    dimensions = next(each for each in graph.input if each.name == mask).type.tensor_type.shape.dim
+    whole = [each.dim_param or each.dim_value for each in dimensions]
+    packed: list[int | str | None] = [1, "isorun.tokens"]
+    shapes = {KEPT: packed, _POSITIONS: packed, _CUMULATIVE: [None]}
     for name, dtype in {**_FOUND, **_ADDED}.items():
         kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-        rank = 1 if name == _CUMULATIVE else 2
-        graph.input.append(helper.make_tensor_value_info(name, kind, [None] * rank))
+        graph.input.append(helper.make_tensor_value_info(name, kind, shapes.get(name, whole)))
