@@ -192,9 +192,10 @@ def _add_inputs(graph: onnx.GraphProto, mask: str) -> None:
     from onnx import helper
 
     dimensions = next(each for each in graph.input if each.name == mask).type.tensor_type.shape.dim
-    whole = [each.dim_param or each.dim_value for each in dimensions]
+    whole: list[int | str | None] = [each.dim_param or each.dim_value for each in dimensions]
     packed: list[int | str | None] = [1, "isorun.tokens"]
-    shapes = {KEPT: packed, _POSITIONS: packed, _CUMULATIVE: [None]}
+    row: list[int | str | None] = [None]
+    shapes = {KEPT: packed, _POSITIONS: packed, _CUMULATIVE: row}
     for name, dtype in {**_FOUND, **_ADDED}.items():
         kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
         graph.input.append(helper.make_tensor_value_info(name, kind, shapes.get(name, whole)))
