@@ -207,16 +207,18 @@ def _moved(
 
 
 def _unflatten(model: ir.Model, product: ir.Node) -> None:
-    """A product of rows that are flattened before it and put back after it (as tf2onnx writes dense layers) takes
-    them as they are."""
+    """A product of rows that are flattened before it and put back after it or after its bias (as tf2onnx writes dense
+    layers, and ONNX Runtime where shapes are fixed) takes them as they are."""
     rows, weight = product.inputs
     flattened = None if rows is None else rows.producer()
-    uses = list(product.outputs[0].uses())
     if weight is None or not is_constant(weight) or flattened is None or flattened.op_type != "Reshape":
         return
-    if len(uses) != 1 or uses[0].node.op_type != "Reshape" or product.outputs[0].is_graph_output():
+    user, bias = _only_user(product), None
+    if user is not None and user.op_type == "Add" and subgraph.is_vector(user.inputs[1]):
+        user, bias = _only_user(user), user.inputs[1]
+    if user is None or user.op_type != "Reshape":
         return
-    entry, restored = flattened.inputs[0], uses[0].node.outputs[0]
+    entry, restored = flattened.inputs[0], user.outputs[0]
     assert entry is not None
     into, out = sizes(weight)
     trials = Trials(model.graph)
@@ -229,6 +231,15 @@ def _unflatten(model: ir.Model, product: ir.Node) -> None:
             return
         if shape != (trials.rows, length, out):
             return
-    result = subgraph.insert(uses[0].node, "MatMul", [entry, weight])
+    result = subgraph.insert(user, "MatMul", [entry, weight])
+    if bias is not None:
+        result = subgraph.insert(user, "Add", [result, bias])
     result.type, result.shape = restored.type, restored.shape
     subgraph.replace(restored, result)
+
+
+def _only_user(node: ir.Node) -> ir.Node | None:
+    """The node that reads a node's first output, where it is the only one and reads it first."""
+    value = node.outputs[0]
+    uses = list(value.uses())
+    return uses[0].node if len(uses) == 1 and uses[0].idx == 0 and not value.is_graph_output() else None

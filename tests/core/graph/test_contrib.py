@@ -305,7 +305,13 @@ def test_a_mask_that_was_made_a_count_stays_one(tmp_path: Path) -> None:
     assert exports.difference([each[2:4] for each in untouched], [each[2:4] for each in got]) > 0.1
 
 
-@pytest.mark.parametrize("label", [*OPTIMIZED, "camembert-dynamo23-eager", "electra-sequence-torchscript17-sdpa"])
+FIXED = [label for label, entry in exports.manifest().items() if entry["archive"] == "fixed"]
+"""Of fixed shapes: there, dense layers become ``Gemm`` of flattened rows."""
+
+
+@pytest.mark.parametrize(
+    "label", [*OPTIMIZED, *FIXED, "camembert-dynamo23-eager", "electra-sequence-torchscript17-sdpa"]
+)
 def test_what_onnx_runtime_has_serialized_is_fused(label: str, tmp_path: Path) -> None:
     assert_fused_whole(serialized(label, tmp_path), label)
 
