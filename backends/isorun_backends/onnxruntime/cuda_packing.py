@@ -192,7 +192,7 @@ def _add_inputs(graph: onnx.GraphProto, mask: str) -> None:
     from onnx import helper
 
     dimensions = next(each for each in graph.input if each.name == mask).type.tensor_type.shape.dim
-    whole: list[int | str | None] = [each.dim_param or each.dim_value for each in dimensions]
+    whole: list[int | str | None] = [each.dim_param or each.dim_value or None for each in dimensions]
     packed: list[int | str | None] = [1, "isorun.tokens"]
     row: list[int | str | None] = [None]
     shapes = {KEPT: packed, _POSITIONS: packed, _CUMULATIVE: row}
