@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -141,6 +141,20 @@ def host_memory(nbytes: int, device: int) -> int:
         code = library.cuMemHostAlloc(ctypes.byref(made), ctypes.c_size_t(nbytes), _PORTABLE)
         _check(library, code, f"pin {nbytes} bytes of the host's memory")
     return made.value or 0
+
+
+def copy_to_device(copies: Sequence[tuple[int, np.ndarray]], stream: int, device: int) -> None:
+    """Put copies on a stream, of C-contiguous arrays in pinned memory to addresses on the device. The arrays are to
+    stay as they are until the stream has come to them.
+
+    Raises:
+        BackendFailed: the driver refuses, with its word for why.
+    """
+    with _context(device) as library:
+        for address, array in copies:
+            source, size = ctypes.c_void_p(array.ctypes.data), ctypes.c_size_t(array.nbytes)
+            code = library.cuMemcpyHtoDAsync_v2(ctypes.c_uint64(address), source, size, ctypes.c_void_p(stream))
+            _check(library, code, f"copy {array.nbytes} bytes to it")
 
 
 def copy_to_host(array: np.ndarray, address: int, device: int) -> None:

@@ -29,7 +29,11 @@ cuda_driver.synchronize(stream.handle, 0)
 cuda_driver.synchronize(1, 0)
 source = np.arange(6, dtype=np.float32).reshape(2, 3)
 assert (Pinned(0).fetch(source.ctypes.data, source.shape, source.dtype) == source).all()
+target = np.zeros_like(source)
+cuda_driver.copy_to_device([(target.ctypes.data, source)], stream.handle, 0)
+assert (target == source).all()
 for refused, arguments, doing in (
+    (cuda_driver.copy_to_device, ([(target.ctypes.data, source)], 5, 0), "copy 24 bytes to it"),
     (cuda_driver.synchronize, (5, 0), "wait for stream 5"),
     (cuda_driver.Stream, (1,), "find GPU 1"),
 ):

@@ -126,6 +126,8 @@ def test_a_packed_form_becomes_a_cuda_graph_and_other_masks_run_without(run):
     again = found["right"]["again"]
     assert again["graph"] == {"started": 1}
     assert "kernel" not in again
+    assert again["wait"] == {"stream": 1}, "for the graph; feeds are copied by the driver, which notes nothing"
+    assert "copy" not in again
     assert "graph" not in found["left"]["again"]
     assert found["provenance"]["details"]["cuda_graphs"]["shapes"] == ["packed 4x16 4x16 4x16, 48 tokens"]
 

@@ -66,6 +66,12 @@ def driver_memory(monkeypatch):
     def copy_to_host(array, address, device):
         ctypes.memmove(array.ctypes.data, address, array.nbytes)
 
+    def copy_to_device(copies, stream, device):
+        assert stream == 7
+        for address, array in copies:
+            ctypes.memmove(address, array.ctypes.data, array.nbytes)
+
+    monkeypatch.setattr("isorun_backends.cuda_driver.copy_to_device", copy_to_device)
     monkeypatch.setattr("isorun_backends.cuda_driver.host_memory", host_memory)
     monkeypatch.setattr("isorun_backends.cuda_driver.copy_to_host", copy_to_host)
     return held
@@ -309,6 +315,16 @@ def test_outputs_come_through_pinned_memory_that_is_used_again(lowered, driver_m
         assert_close(executable.run(None, other), expected(lowered, other))
     assert_close(kept, expected(lowered, feeds))
     assert len(driver_memory) == 4, "two outputs that were kept, and two that came and went"
+
+
+def test_feeds_of_graphs_come_through_pinned_memory_on_the_stream(lowered, driver_memory):
+    executable = opened(lowered, graphs=2, pinned=Pinned(0), stream=SimpleNamespace(handle=7))
+    for seed in (1, 2):
+        for length in (5, 9):
+            feeds = tiny.feeds(batch=2, length=length, seed=seed)
+            backwards = {name: array[:, ::-1].copy()[:, ::-1] for name, array in feeds.items()}  # not contiguous
+            assert_close(executable.run(None, backwards), expected(lowered, feeds))
+    assert len(driver_memory) == 2 * 3 + 2, "three inputs for each shape, and two outputs that came and went"
 
 
 def test_pinned_memory_goes_to_the_next_array_of_its_size(driver_memory):

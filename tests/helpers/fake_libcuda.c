@@ -29,3 +29,4 @@ int cuEventElapsedTime(float *ms, char *start, char *end) { *ms = 1.5f; return *
 int cuEventDestroy_v2(void *event) { free(event); return 0; }
 int cuMemHostAlloc(void **memory, size_t bytes, unsigned flags) { NEEDS_CONTEXT; *memory = malloc(bytes); return flags != 1; }
 int cuMemcpyDtoH_v2(void *to, unsigned long long from, size_t bytes) { NEEDS_CONTEXT; memcpy(to, (void *)from, bytes); return 0; }
+int cuMemcpyHtoDAsync_v2(unsigned long long to, const void *from, size_t bytes, void *stream) { NEEDS_CONTEXT; memcpy((void *)to, from, bytes); return stream == STREAM ? 0 : 400; }

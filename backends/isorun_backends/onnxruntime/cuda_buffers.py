@@ -31,6 +31,8 @@ class Buffers:
         feeds: for the shapes.
         identity: the number of the CUDA graph that is recorded and played; ``"-1"`` for none.
         pinned: the host's memory for copies; ``None`` for any.
+        stream: what the session runs on. Where it is known, feeds are copied on it from pinned memory, and the host
+            waits for none of them.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class Buffers:
         *,
         identity: str = NO_GRAPH,
         pinned: Pinned | None = None,
+        stream: int | None = None,
     ) -> None:
         import onnxruntime
 
@@ -51,6 +54,12 @@ class Buffers:
         self._binding = session.io_binding()
         make = partial(onnxruntime.OrtValue.ortvalue_from_shape_and_type, device_type=kind, device_id=number)
         self._inputs = {name: make(list(array.shape), array.dtype) for name, array in feeds.items()}
+        self._stream, self._staged = stream, []
+        if pinned is not None and stream is not None:
+            self._staged = [
+                (name, value.data_ptr(), pinned.array(feeds[name].shape, feeds[name].dtype))
+                for name, value in self._inputs.items()
+            ]
         self._outputs = {}
         for name, (shape, dtype) in output_shapes(info, sizes_of(info, feeds)).items():
             self._outputs[name] = (make(list(shape), dtype), shape, dtype)
@@ -65,24 +74,30 @@ class Buffers:
         self._session.run_with_iobinding(self._binding, self._options)  # it waits for its stream before it returns
         return [self._fetch(*self._outputs[name]) for name in names]
 
-    def times(self, feeds: Feeds, stream: int, runs: int) -> np.ndarray:
-        """Milliseconds on the device, copies of feeds and outputs not counted.
+    def times(self, feeds: Feeds, runs: int) -> np.ndarray:
+        """Milliseconds on the device, copies of feeds and outputs not counted. The stream has to be known.
 
         Args:
             feeds: of this shape.
-            stream: what the session runs on, and the events are put on.
             runs: how many.
         """
+        assert self._stream is not None
         self._put(feeds)
         for _ in range(_WARM_UPS):
             self._session.run_with_iobinding(self._binding, self._options)
         # ONNX Runtime is not to wait for the stream, or the host's way back would lie between the events.
         at_once = run_options(self._identity, wait=False)
         return cuda_driver.times(
-            stream, self._number, lambda: self._session.run_with_iobinding(self._binding, at_once), runs
+            self._stream, self._number, lambda: self._session.run_with_iobinding(self._binding, at_once), runs
         )
 
     def _put(self, feeds: Feeds) -> None:
+        if self._staged and self._stream is not None:
+            for name, _, array in self._staged:
+                np.copyto(array, feeds[name])
+            copies = [(address, array) for _, address, array in self._staged]
+            cuda_driver.copy_to_device(copies, self._stream, self._number)
+            return
         for name, value in self._inputs.items():
             value.update_inplace(np.ascontiguousarray(feeds[name]))
 

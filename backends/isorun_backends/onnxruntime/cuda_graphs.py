@@ -35,10 +35,14 @@ class Graphs:
         most: how many shapes are kept. Further ones run without a graph: memory is not given back by age, since
             ONNX Runtime cannot let go of a graph.
         pinned: the host's memory for copies; ``None`` for any.
+        stream: what the sessions run on; ``None`` where it is not known.
     """
 
-    def __init__(self, kind: str, number: int, info: ModelInfo, most: int, pinned: Pinned | None) -> None:
-        self._kind, self._number, self._info, self._most, self._pinned = kind, number, info, most, pinned
+    def __init__(
+        self, kind: str, number: int, info: ModelInfo, most: int, pinned: Pinned | None, stream: int | None
+    ) -> None:
+        self._kind, self._number, self._info, self._most = kind, number, info, most
+        self._pinned, self._stream = pinned, stream
         self._kept: dict[Key, Buffers] = {}
 
     def run(
@@ -59,6 +63,7 @@ class Graphs:
                 *(session, self._kind, self._number, self._info, feeds),
                 identity=str(len(self._kept) + 1),
                 pinned=self._pinned,
+                stream=self._stream,
             )
         return self._kept.get(key)
 

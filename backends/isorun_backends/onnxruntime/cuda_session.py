@@ -68,7 +68,8 @@ class CudaExecutable(Executable):
         self.masks, self._open_form, self._describe = masks, open_form, describe
         self._lock = threading.Lock()
         self._sessions: dict[str, onnxruntime.InferenceSession] = {}
-        self._graphs = Graphs(device.kind, device.number, info, graphs, pinned) if graphs else None
+        handle = None if stream is None else stream.handle
+        self._graphs = Graphs(device.kind, device.number, info, graphs, pinned, handle) if graphs else None
         self._thread = ThreadPoolExecutor(1, f"isorun-{name}") if graphs else None
         self.pinned = pinned
         self._outputs = {spec.name: spec for spec in info.outputs}
@@ -96,8 +97,8 @@ class CudaExecutable(Executable):
             assert self._stream is not None
             session = self.session(form)
             recorded = graphs.recorded(form, session, fed) if form in self.masks.recordable else None
-            held = recorded or Buffers(session, *self.device, self.info, fed)
-            return held.times(fed, self._stream.handle, runs)
+            held = recorded or self._held(session, fed, self._stream.handle)
+            return held.times(fed, runs)
 
         def apart() -> np.ndarray:
             """On a session that is opened for it and gone before its stream: those that serve run on ONNX Runtime's own
@@ -134,7 +135,10 @@ class CudaExecutable(Executable):
         return session
 
     def _times_apart(self, form: str, fed: Feeds, stream: int, runs: int) -> np.ndarray:
-        return Buffers(self._open_form(form, stream), *self.device, self.info, fed).times(fed, stream, runs)
+        return self._held(self._open_form(form, stream), fed, stream).times(fed, runs)
+
+    def _held(self, session: onnxruntime.InferenceSession, fed: Feeds, stream: int) -> Buffers:
+        return Buffers(session, *self.device, self.info, fed, pinned=self.pinned, stream=stream)
 
     def spec(self, name: str) -> TensorSpec:
         """What is known of an output."""
