@@ -151,14 +151,14 @@ def test_where_tokens_are(data, batch, width):
 def test_batches_of_a_shape_have_few_numbers_of_tokens():
     """So that CUDA graphs are met again."""
     packing = cuda_packing.Packing("attention_mask", (0,))
-    for batch, width in ((1, 128), (8, 128), (32, 384)):
+    for batch, width in ((1, 5), (1, 128), (8, 125), (8, 128), (9, 111), (32, 384)):
         seen = set()
         for tokens in range(batch, batch * width + 1, max(1, batch * width // 2000)):
             mask = np.zeros((batch, width), np.int64)
             mask[:, 0] = 1
             mask.flat[:tokens] = 1
             seen.add(packing.places(mask)["padding.kept"].shape[1])
-        assert len(seen) <= 33
+        assert len(seen) <= 32
 
 
 def test_which_masks_the_packed_form_takes(forms):

@@ -66,7 +66,7 @@ class Packing:
         width = mask.shape[1]
         real = mask != 0
         found = np.flatnonzero(real)
-        step = _STEP * max(1, mask.size // (_STEP * _MOST_STEPS))
+        step = _STEP * -(-mask.size // (_STEP * _MOST_STEPS))
         total = min(-(-found.size // step) * step, mask.size)
         kept = np.zeros((1, total), np.int64)
         kept[0, : found.size] = found
