@@ -90,7 +90,8 @@ def probe_in_process(
     name: str, precisions: Sequence[str], environment: str | None = None, seconds: float = SECONDS
 ) -> list[ProbeResult]:
     """Probe in every precision, in a process of its own, which may take so many seconds."""
-    command = [sys.executable, "-m", "isorun.cli.probe", name, environment or "", *precisions]
+    # -P: a file of the user's that is called numpy.py must not be taken for the package.
+    command = [sys.executable, "-P", "-m", "isorun.cli.probe", name, environment or "", *precisions]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
         output, ended = done.stdout, _how(done.returncode, done.stderr)

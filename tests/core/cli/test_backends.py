@@ -137,6 +137,13 @@ def test_a_probe_that_dies_takes_nothing_with_it(plugin: None, name: str, second
     assert message in result.message
 
 
+def test_a_probe_looks_for_no_module_where_it_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "numpy.py").write_text("raise SystemExit('not meant')")
+    monkeypatch.chdir(tmp_path)
+    (result,) = probe_in_process("ort-cpu", ["fp32"])
+    assert result.ok, result.message
+
+
 def test_a_failed_probe_is_shown_and_is_exit_code_1(
     isorun: Callable[..., Any], plugin: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -112,7 +112,7 @@ class Discovery(Checks):
         package = self.subject.capabilities.package or ""
         python, variables = self.subject.interpreter()
         ran = subprocess.run(
-            [python, "-c", _ASK, self.subject.name, package, "hide" if hide else ""],
+            [python, "-P", "-c", _ASK, self.subject.name, package, "hide" if hide else ""],
             env=variables,
             capture_output=True,
             text=True,

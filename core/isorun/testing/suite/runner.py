@@ -206,7 +206,8 @@ class _Following:
     def _run_process(self, events: Path, log: Path) -> str:
         """Run the checks that are left; how the process ended, where that was no end to be expected."""
         settings = {**self._settings, "done": list(self._ended)}
-        command = [sys.executable, "-m", "isorun.testing.suite.child", str(events), json.dumps(settings)]
+        # -P: as the command line, which looks for no module in the folder that it is called in.
+        command = [sys.executable, "-P", "-m", "isorun.testing.suite.child", str(events), json.dumps(settings)]
         # Plugins of pytest that happen to be installed are not meant, as its settings are not.
         environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
         self._current, self._since = "", time.monotonic()
