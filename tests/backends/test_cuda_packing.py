@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
 import contrib_ops
+import exports
 import tiny
 from isorun import checkpoint as checkpoints
 from isorun import model as models
@@ -204,6 +205,38 @@ def test_a_model_without_a_pooler(tmp_path, expected):
     evaluator = ReferenceEvaluator(packed, new_ops=contrib_ops.OPERATORS)
     (found,) = evaluator.run(["last_hidden_state"], {**feeds, **forms.packing.places(mask)})
     np.testing.assert_allclose(found, expected(feeds)[0], atol=2e-5)
+
+
+@pytest.mark.parametrize("head", ["", "sequence", "token", "qa"])
+@pytest.mark.parametrize("name", ["albert", "bert", "distilbert", "electra", "roberta", "xlm-r"])
+def test_every_architecture_is_packed(tmp_path, name, head):
+    folder = exports.checkpoint("-".join(filter(None, (name, head))), tmp_path)
+    path = tmp_path / "built.onnx"
+    checkpoints.build(folder, path)
+    packed, padded = lower(path), lower(path, packed=False)
+    forms = cuda_attention.forms(packed.path)
+    mask = first_is_a_key(MASKS["holes"](BATCH, SEQUENCE, np.random.default_rng(4)))
+    feeds = {
+        name: array.astype(np.int64)
+        for name, array in feeds_with(mask).items()
+        if any(spec.name == name for spec in packed.info.inputs)
+    }
+    names = [spec.name for spec in packed.info.outputs]
+    session = onnxruntime.InferenceSession(str(padded.path), providers=CPU)
+    model = onnx.load(with_weights(forms.models["packed"], packed, "packed-form.onnx"))
+    found = ReferenceEvaluator(model, new_ops=contrib_ops.OPERATORS).run(names, {**feeds, **forms.packing.places(mask)})
+    for label, one, other in zip(names, found, session.run(names, feeds), strict=True):
+        if one.shape[:2] == mask.shape:
+            other[mask == 0] = 0
+        np.testing.assert_allclose(one, other, atol=5e-5, err_msg=label)
+
+
+def test_relative_positions_have_no_packed_form(tmp_path):
+    path = tmp_path / "built.onnx"
+    checkpoints.build(exports.checkpoint("mpnet", tmp_path), path)
+    forms = cuda_attention.forms(lower(path).path)
+    assert list(forms.models) == ["plain"]
+    assert forms.why == "its padding is removed, and its layers add a bias to their scores"
 
 
 def test_a_computed_mask_has_no_packed_form(lowered, tmp_path):

@@ -17,7 +17,7 @@ class EmbedLayerNormalization(OpRun):
         assert mask is None
         assert places is not None
         assert ids.dtype == places.dtype == np.int32
-        tables = word[ids].astype(np.float32) + position[places] + segment[types]
+        tables = word[ids].astype(np.float32) + position[places] + (0 if types is None else segment[types])
         centered = tables - tables.mean(-1, keepdims=True)
         unit = centered / np.sqrt(np.square(centered).mean(-1, keepdims=True) + epsilon)
         return (unit * gamma + beta).astype(word.dtype), np.zeros(len(ids), np.int32)
@@ -29,6 +29,15 @@ class BiasGelu(OpRun):
     def _run(self, x, bias):
         wide = x.astype(np.float64) + bias
         return ((0.5 * wide * (1 + np.vectorize(math.erf)(wide / math.sqrt(2)))).astype(x.dtype),)
+
+
+class FastGelu(OpRun):
+    op_domain = "com.microsoft"
+
+    def _run(self, x, bias):
+        wide = x.astype(np.float64) + bias
+        angle = math.sqrt(2 / math.pi) * (wide + 0.044715 * wide**3)
+        return ((0.5 * wide * (1 + np.tanh(angle))).astype(x.dtype),)
 
 
 class PackedMultiHeadAttention(OpRun):
@@ -79,4 +88,4 @@ class MultiHeadAttention(OpRun):
         return (by_head.transpose(0, 2, 1, 3).reshape(query.shape).astype(query.dtype),)
 
 
-OPERATORS = [EmbedLayerNormalization, BiasGelu, MultiHeadAttention, PackedMultiHeadAttention]
+OPERATORS = [EmbedLayerNormalization, BiasGelu, FastGelu, MultiHeadAttention, PackedMultiHeadAttention]

@@ -145,7 +145,8 @@ def _layers(graph: onnx.GraphProto, makers: Mapping[str, onnx.NodeProto]) -> lis
         contexts = makers.get(node.input[0]) if node.op_type == "Gather" else None
         if contexts is None or contexts.op_type != "Concat" or len(contexts.input) != _GROUPS:
             continue
-        groups = [makers[makers[name].input[0]] for name in contexts.input if makers[name].op_type == "Flatten"]
+        flat = [maker for maker in map(makers.get, contexts.input) if maker is not None and maker.op_type == "Flatten"]
+        groups = [maker for each in flat if (maker := makers.get(each.input[0])) is not None]
         if len(groups) != _GROUPS or not all(protos.is_contrib(each, "MultiHeadAttention") for each in groups):
             continue
         if any(protos.input_of(each, _BIAS) for each in groups):
