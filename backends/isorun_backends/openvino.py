@@ -278,7 +278,9 @@ def _shareable(array: Any) -> bool:
 
 def _properties(name: str, core: openvino.Core, options: Mapping[str, Any]) -> dict[str, Any]:
     """The user's own properties, once it is known that the device takes them."""
-    given = dict(options.get("properties", {}))
+    given = options.get("properties", {})
+    if not isinstance(given, Mapping):
+        raise BackendUnavailable(name, f"its option 'properties' is a {type(given).__name__}", "Give a mapping.")
     if not given:
         return {}  # asking for what is known takes as long as loading a small model
     known = dict(core.get_property("CPU", "SUPPORTED_PROPERTIES"))
@@ -292,7 +294,7 @@ def _properties(name: str, core: openvino.Core, options: Mapping[str, Any]) -> d
             raise BackendUnavailable(
                 name, f"it has no property {key!r} to set{did_you_mean(key, writable)}", "Leave it out."
             )
-    return given
+    return dict(given)
 
 
 def _recognise(name: str, model: LoweredModel, error: Exception) -> UnsupportedModel | None:

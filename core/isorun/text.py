@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ Text = str | tuple[str, str]
 """One text, or a pair such as a question and its context."""
 
 FILE = "tokenizer.json"
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class TruncationWarning(UserWarning):
@@ -92,8 +94,13 @@ class Tokenizer:
             raise InvalidFeeds(f"Texts are a list of at least one text; {texts!r} came")
         for position, text in enumerate(texts):
             parts = text if isinstance(text, tuple) else (text,)
-            if len(parts) > 2 or not all(isinstance(part, str) for part in parts):
+            pair = isinstance(text, tuple) and len(text) == 2
+            if not (pair or isinstance(text, str)) or not all(isinstance(part, str) for part in parts):
                 raise InvalidFeeds(f"Text {position} is {text!r}; a text is a str, a pair is a tuple of two")
+            if any(_LONE_SURROGATE.search(part) for part in parts):
+                raise InvalidFeeds(
+                    f"Text {position} is {text!r}: it holds half a character, as text does that was no UTF-8"
+                )
         if length is not None and (length < 1 or (self.limit is not None and length > self.limit)):
             raise InvalidFeeds(f"A length of {length} was asked for; the model takes 1 to {self.limit or 'any'} tokens")
 

@@ -55,15 +55,15 @@ def options(name: str, config: CompileConfig) -> onnxruntime.SessionOptions:
     made.inter_op_num_threads = _number(name, given.get("inter_op_threads", 1))
     made.log_severity_level = ERRORS_ONLY
     level = given.get("graph_optimization_level", "all")
-    if level not in _LEVELS:
+    if not isinstance(level, str) or level not in _LEVELS:
         raise BackendUnavailable(
             name, f"it has no graph_optimization_level {level!r}", f"Choose one of {', '.join(_LEVELS)}."
         )
     made.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, _LEVELS[level])
     # Its threads would spin on after a run, in the way of whatever runs next: another session, above all.
-    entries = {RECORD_ASSIGNMENT: "1", _STOP_SPINNING: "1", **given.get("session_config", {})}
+    entries = {RECORD_ASSIGNMENT: "1", _STOP_SPINNING: "1", **mapping(name, config, "session_config")}
     for key, value in entries.items():
-        made.add_session_config_entry(key, str(value))
+        made.add_session_config_entry(key, value)
     if "profile_prefix" in given:
         made.enable_profiling = True
         made.profile_file_prefix = str(given["profile_prefix"])
