@@ -134,7 +134,9 @@ class Choosing(Executable):
         self._lock = threading.Lock()
 
     def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
-        mask = feeds[self._mask]
+        mask = feeds.get(self._mask)
+        if mask is None:  # the model has a mask of its own, which the packed graph knows
+            return self.packed().run(output_names, feeds)
         padding = mask.size - np.count_nonzero(mask)
         if not padding:
             return self._padded.run(output_names, feeds)
@@ -146,11 +148,15 @@ class Choosing(Executable):
 
     def choose(self, feeds: Feeds) -> Executable:
         """What runs these feeds."""
-        mask = feeds[self._mask]
-        return self.packed() if _pays(mask.size - np.count_nonzero(mask), mask.size) else self._padded
+        mask = feeds.get(self._mask)
+        return self.packed() if mask is None or _pays(mask.size - np.count_nonzero(mask), mask.size) else self._padded
 
-    def without_padding(self, output_names: Sequence[str] | None, results: list[Any], mask: np.ndarray) -> list[Any]:
+    def without_padding(
+        self, output_names: Sequence[str] | None, results: list[Any], mask: np.ndarray | None
+    ) -> list[Any]:
         """Results with zeros for padding, in place."""
+        if mask is None:
+            return results
         for name, result in zip(output_names or self._outputs, results, strict=True):
             if name in self._by_token:
                 result[mask == 0] = 0
@@ -169,7 +175,7 @@ class Choosing(Executable):
             return self._packed
 
     def bind(self, feeds: Feeds, outputs: Mapping[str, np.ndarray | None]) -> Binding:
-        return _ChoosingBinding(self, feeds, outputs, feeds[self._mask])
+        return _ChoosingBinding(self, feeds, outputs, feeds.get(self._mask))
 
     def report(self) -> RuntimeReport:
         report = self._padded.report()
@@ -195,7 +201,7 @@ class _ChoosingBinding(Binding):
     """The mask is read at every run, since its contents may have changed; both bindings write to one place."""
 
     def __init__(
-        self, choosing: Choosing, feeds: Feeds, outputs: Mapping[str, np.ndarray | None], mask: np.ndarray
+        self, choosing: Choosing, feeds: Feeds, outputs: Mapping[str, np.ndarray | None], mask: np.ndarray | None
     ) -> None:
         super().__init__(choosing, feeds, outputs)
         self._choosing = choosing

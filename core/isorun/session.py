@@ -195,6 +195,7 @@ class Session:
         self._check_open()
         input_feed = self._checker.check(input_feed)
         with self._turns or nullcontext():
+            self._check_open()
             return self._executable.device_times(input_feed, runs)
 
     def submit(self, output_names: Sequence[str] | None, input_feed: Feeds) -> Future[list[Any]]:
@@ -339,7 +340,9 @@ class Session:
     def provenance(self) -> Provenance:
         """What runs, where, and how it came about: asked of the runtime when first read."""
         self._check_open()
-        return self._resolved.provenance()
+        with self._turns or nullcontext():
+            self._check_open()  # it may have been closed while this waited
+            return self._resolved.provenance()
 
     def close(self) -> None:
         """Let go of the model. Waits for runs that were submitted; a second call does nothing.

@@ -140,6 +140,24 @@ def plain() -> bytes:
     return proto.SerializeToString()
 
 
+def test_a_mask_that_may_be_left_out(model: Path, tmp_path: Path) -> None:
+    proto = onnx.load(model)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(MASK, "attention_mask"))
+    onnx.save(proto, tmp_path / "own-mask.onnx")
+    fed = small_bert.feeds(MASK)
+    without = {name: array for name, array in fed.items() if name != "attention_mask"}
+    with isorun.Session(tmp_path / "own-mask.onnx", "ort-cpu", cache_dir=tmp_path / "cache") as session:
+        expected = session.run(None, fed)
+        for got, right in zip(session.run(None, without), expected, strict=True):
+            np.testing.assert_allclose(got, right, atol=1e-5)
+        binding = session.io_binding()
+        for name, array in without.items():
+            binding.bind_cpu_input(name, array)
+        binding.bind_output("last_hidden_state")
+        session.run_with_iobinding(binding)
+        np.testing.assert_allclose(binding.copy_outputs_to_cpu()[0], expected[0], atol=1e-5)
+
+
 @pytest.mark.parametrize("fate", ["gone", "replaced"])
 def test_a_model_that_is_no_more_what_was_opened(fate: str, tmp_path: Path) -> None:
     """The packed graph is made when it is first needed. What lies there now is not the session's model."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +13,8 @@ from isorun.cache import Cache
 from isorun.cli import console
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+_NOTE = re.compile(r"[0-9a-f]{32,64}(\.json)?")
 
 
 @app.command()
@@ -53,7 +56,7 @@ def _folders(root: Path) -> list[Path]:
 def _entries(folder: Path) -> list[Path]:
     """What is surely the cache's own: a folder that the user chose for it may hold other things."""
     if folder.name in ("entry-points", "fingerprints"):
-        return [path for path in folder.iterdir() if path.is_file()]
+        return [path for path in folder.iterdir() if path.is_file() and _NOTE.fullmatch(path.name)]
     return [path for path in folder.iterdir() if (path / "entry.json").is_file()]
 
 

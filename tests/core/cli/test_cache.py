@@ -25,6 +25,14 @@ def test_an_empty_cache(isorun: Callable[..., Any], own_cache: Path) -> None:
     assert not own_cache.exists()
 
 
+def test_clearing_leaves_other_files(isorun: Callable[..., Any], own_cache: Path) -> None:
+    for kind in ("fingerprints", "entry-points", "models"):
+        (own_cache / kind).mkdir(parents=True, exist_ok=True)
+        (own_cache / kind / "mine.txt").write_text("not the cache's")
+    assert isorun("cache", "--clear").code == 0
+    assert len(list(own_cache.rglob("mine.txt"))) == 3
+
+
 def test_what_is_in_it_and_clearing_it(isorun: Callable[..., Any], own_cache: Path, checkpoint: Path) -> None:
     assert isorun("inspect", checkpoint).code == 0
     listed = isorun("cache", "--json").json

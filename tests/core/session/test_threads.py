@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -63,20 +64,25 @@ def test_a_failing_run_among_many_harms_no_other(session):
 def test_a_backend_that_is_not_thread_safe_is_run_in_turns(bert):
     with isorun.Session(bert, backend="reference", padding="keep") as session:
         inside, most = 0, 0
-        run = session._executable.run
+        run, report = session._executable.run, session._executable.report
 
-        def watched(names, feeds):
+        def watched(call, *given):
             nonlocal inside, most
             inside += 1
             most = max(most, inside)
             try:
-                return run(names, feeds)
+                time.sleep(0.001)
+                return call(*given)
             finally:
                 inside -= 1
 
-        session._executable.run = watched
+        session._executable.run = lambda names, feeds: watched(run, names, feeds)
+        session._executable.report = lambda: watched(report)
 
         def work(number: int) -> None:
+            if number == 5:
+                assert session.provenance.backend == "reference"
+                return
             if number % 2:
                 session.run(None, tiny.feeds())
                 return
