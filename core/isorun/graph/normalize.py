@@ -215,7 +215,8 @@ def _unflatten(model: ir.Model, product: ir.Node) -> None:
         return
     user, bias = _only_user(product), None
     if user is not None and user.op_type == "Add" and subgraph.is_vector(user.inputs[1]):
-        user, bias = _only_user(user), user.inputs[1]
+        bias = user.inputs[1]
+        user = _only_user(user)
     if user is None or user.op_type != "Reshape":
         return
     entry, restored = flattened.inputs[0], user.outputs[0]
