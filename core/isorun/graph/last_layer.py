@@ -83,7 +83,10 @@ def _find(graph: ir.Graph) -> _Last | None:
             positions.update(read)
         else:
             return None
+    readers = {use.node for value in behind for use in value.uses()}  # those in graphs of their own (If, Loop) too
     if attention.outputs[0] not in ranks or len(positions) != 1 or not behind.isdisjoint(graph.outputs):
+        return None
+    if not readers.issubset((*after, *reads)):
         return None
     return _Last(attention, after, frozenset(ranks.keys() - behind), reads, positions.pop())
 

@@ -121,7 +121,7 @@ def _reduction(node: ir.Node, target: int) -> None:
         axes = np.array(node.attributes["axes"].as_ints(), np.int64)
         del node.attributes["axes"]
         node.resize_inputs(2)
-        node.replace_input_with(1, _constant(node, axes))
+        node.replace_input_with(1, _constant(node, "axes", axes))
     elif target < _REDUCTIONS_CHANGED and len(node.inputs) > 1:
         axes_value = node.inputs[1]
         node.resize_inputs(1)
@@ -147,12 +147,15 @@ def _gelu(node: ir.Node, _target: int) -> None:
     graph = node.graph
     assert isinstance(graph, ir.Graph)
     assert x is not None
-    root, one, half = (_constant(node, np.array(number, np.float32)) for number in (math.sqrt(2), 1.0, 0.5))
+    numbers = {"root": math.sqrt(2), "one": 1.0, "half": 0.5}
+    root, one, half = (_constant(node, label, np.array(number, np.float32)) for label, number in numbers.items())
     nodes = [ir.node("Div", [x, root])]
     nodes.append(ir.node("Erf", [nodes[-1].outputs[0]]))
     nodes.append(ir.node("Add", [nodes[-1].outputs[0], one]))
     nodes.append(ir.node("Mul", [x, nodes[-1].outputs[0]]))
     nodes.append(ir.node("Mul", [nodes[-1].outputs[0], half]))
+    for index, made in enumerate(nodes):
+        made.outputs[0].name = _named(node, f"part{index}")
     graph.insert_before(node, nodes)
     old, new = node.outputs[0], nodes[-1].outputs[0]
     if old.is_graph_output():
@@ -162,9 +165,15 @@ def _gelu(node: ir.Node, _target: int) -> None:
     graph.remove(node, safe=True)
 
 
-def _constant(before: ir.Node, array: np.ndarray) -> ir.Value:
+def _named(node: ir.Node, label: str) -> str:
+    """A name for a value that is made for a node: a graph within another must not have the other's names again."""
+    return f"{node.outputs[0].name}.{label}"
+
+
+def _constant(before: ir.Node, label: str, array: np.ndarray) -> ir.Value:
     graph = before.graph
     assert isinstance(graph, ir.Graph)
     node = ir.node("Constant", [], {"value": ir.tensor(array)})
+    node.outputs[0].name = _named(before, label)
     graph.insert_before(before, node)
     return node.outputs[0]

@@ -89,6 +89,12 @@ class _Removal:
                 self._attend_once(node)
             elif any(value in self._packed for value in node.inputs):
                 self._take(node)
+        for value in self._packed:
+            if inner := next((use.node for use in value.uses() if use.node.graph is not self._graph), None):
+                raise UnsupportedModel(
+                    f"Padding cannot be removed: {_name(inner)} ({inner.op_type}), in a graph of its own, may read the "
+                    "hidden states of padding"
+                )
         for index, (value, name, shape, kind) in enumerate(outputs):
             if value in self._packed:
                 value.name = f"{name}.packed"

@@ -9,7 +9,7 @@ from onnx_ir.passes import common
 
 import exports
 from isorun.errors import UnsupportedModel
-from isorun.graph import padding
+from isorun.graph import functions, lower, padding
 from isorun.graph.fused import fuse
 from isorun.graph.fusion import subgraph
 from rewrites import LAYERS, PLAIN, before, check, feeds, first, number
@@ -192,6 +192,33 @@ def test_a_mask_that_is_a_count() -> None:
     (mask,) = {node.inputs[1] for node in fused.graph if node.op_type == "SelfAttention"}
     assert mask is not None
     assert not mask.is_graph_input()
+
+
+def test_hidden_states_that_a_graph_within_the_graph_reads() -> None:
+    """It is lowered with the rest, and what it reads is neither packed nor left out."""
+    model = exports.model(PLAIN)
+    hidden, pooled = model.graph.outputs
+
+    def branch(name: str) -> ir.Graph:
+        made = ir.node("ReduceMean", [hidden], {"axes": [1], "keepdims": 0})
+        made.outputs[0].name, made.outputs[0].type = name, ir.TensorType(ir.DataType.FLOAT)
+        return ir.Graph([], [made.outputs[0]], nodes=[made], name=f"{name}.branch")
+
+    condition = ir.node("Constant", [], {"value": ir.tensor(np.array(True))})
+    branches = [ir.AttrGraph(f"{name}_branch", branch(name)) for name in ("then", "else")]
+    choice = ir.Node("", "If", condition.outputs, branches)
+    choice.outputs[0].name, choice.outputs[0].type = "mean", ir.TensorType(ir.DataType.FLOAT)
+    model.graph.extend([condition, choice])
+    model.graph.outputs[:] = [choice.outputs[0], pooled]
+    expected = exports.run(model, feeds())
+    fused, report = check(model, feeds())
+    assert report.complete
+    assert "SingleQueryAttention" not in {node.op_type for node in fused.graph}
+    for dialect in functions.dialects():
+        got = exports.run(lower.lower(fused.clone(), dialect), feeds())
+        assert exports.difference(expected, got) < exports.TOLERANCE
+    with pytest.raises(UnsupportedModel, match=r"ReduceMean\), in a graph of its own, may read"):
+        padding.remove(fused)
 
 
 def counted(model: ir.Model) -> None:
