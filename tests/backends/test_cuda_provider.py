@@ -44,8 +44,8 @@ def libraries(tmp_path_factory):
 
 @pytest.fixture
 def run(libraries, bert, tmp_path):
-    def ran(precision="fp16", padding="keep", compute=90, libraries=libraries, **options):
-        job = {"model": str(bert), "precision": precision, "padding": padding, "options": options}
+    def ran(precision="fp16", padding="keep", compute=90, libraries=libraries, outputs=None, **options):
+        job = {"model": str(bert), "precision": precision, "padding": padding, "outputs": outputs, "options": options}
         job.update(masks={"right": RIGHT, "left": LEFT}, cache=str(tmp_path / "cache"))
         environment = {
             **os.environ,
@@ -94,6 +94,18 @@ def test_a_packed_form_is_flash_attention_and_waits_for_nothing(run):
     assert sum(packed["kernel"].values()) < sum(groups["kernel"].values()) / 3
     assert found["provenance"]["details"]["attention"]["forms"] == ["packed", "plain"]
     assert not any(each["others"] for each in found["provenance"]["details"]["cpu_nodes"].values())
+
+
+@pytest.mark.parametrize("padding", ["keep", "remove"])
+def test_a_last_layer_of_one_position_is_the_providers_whole(run, padding):
+    found = run(padding=padding, outputs=["pooler_output"], **({"attention": "plain"} if padding == "keep" else {}))
+    assert "error" not in found["right"]
+    assert found["provenance"]["fused"]["SingleQueryAttention"] == 1
+    assert not any(each["others"] for each in found["provenance"]["details"]["cpu_nodes"].values())
+    once = found["right"]["again"]
+    assert named(once, "SoftmaxWithRawMask") == (2 if padding == "keep" else 1)
+    assert named(once, "flash_fwd") == (0 if padding == "keep" else 1)
+    assert "DtoH" not in once["copy"], "the host waits for nothing"
 
 
 def test_without_cudnn_the_attention_kernels_are_refused_and_the_packed_one_runs(run, libraries, tmp_path):

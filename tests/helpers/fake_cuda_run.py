@@ -38,6 +38,7 @@ def main():
         precision=job["precision"],
         padding=job["padding"],
         options=job["options"],
+        outputs=job["outputs"],
         cache_dir=job["cache"],
     ) as session:
         for name, rows in job["masks"].items():
