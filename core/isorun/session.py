@@ -342,7 +342,11 @@ class Session:
         self._check_open()
         with self._turns or nullcontext():
             self._check_open()  # it may have been closed while this waited
-            return self._resolved.provenance()
+            try:
+                return self._resolved.provenance()
+            except BackendFailed:
+                self._check_open()  # another thread may have closed it meanwhile
+                raise
 
     def close(self) -> None:
         """Let go of the model. Waits for runs that were submitted; a second call does nothing.

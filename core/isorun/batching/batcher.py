@@ -112,26 +112,39 @@ class Batcher:
                     thread.join()
 
     def _serve(self) -> None:
+        # While a thread waits, it holds no request: an error has, by its traceback, whoever it was raised to, and so
+        # the results that are to close this batcher once nobody has them any more.
         while requests := self._next():
             self._finish(requests)
+            del requests
 
     def _next(self) -> list[Request]:
         """Wait for a batch; none where the batcher is closed."""
         with self._changed:
-            while True:
-                if not self._waiting:
-                    if self._closed:
-                        return []
-                    self._changed.wait()
-                    continue
-                oldest = min(self._waiting, key=lambda request: request.number)
-                rest = oldest.due - time.monotonic()
-                if self._closed or self._hurry or self._tokens >= self._enough or rest <= 0:
-                    requests = self._pick(oldest)
-                    if requests:
-                        return requests
-                else:
-                    self._changed.wait(min(rest, threading.TIMEOUT_MAX))
+            while not (requests := self._ready()):
+                if self._closed:
+                    break
+                self._changed.wait(self._rest())
+            return requests
+
+    def _ready(self) -> list[Request]:
+        """The next batch; none where nothing waits, or where others may still join what does."""
+        while self._waiting:
+            oldest = self._oldest()
+            if not (self._closed or self._hurry or self._tokens >= self._enough or oldest.due <= time.monotonic()):
+                break
+            if requests := self._pick(oldest):
+                return requests
+        return []
+
+    def _rest(self) -> float | None:
+        """Seconds until something has waited long enough; ``None`` where nothing waits."""
+        if not self._waiting:
+            return None
+        return min(max(0.0, self._oldest().due - time.monotonic()), threading.TIMEOUT_MAX)
+
+    def _oldest(self) -> Request:
+        return min(self._waiting, key=lambda request: request.number)
 
     def _pick(self, oldest: Request) -> list[Request]:
         """The oldest request and those of its kind that are nearest to it in length, within the budget."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -9,7 +13,8 @@ import pytest
 
 import isorun
 import small_bert
-from isorun.errors import InvalidFeeds
+from isorun.errors import BackendFailed, InvalidFeeds
+from recorder import Recorder, small
 from singles import alone, assert_same, request
 
 
@@ -19,6 +24,26 @@ def test_each_gets_its_own_in_order(session: isorun.Session) -> None:
     with session.map(requests, max_tokens=200) as results:
         for feeds, result in zip(requests, results, strict=True):
             assert_same(result, alone(session, feeds))
+
+
+def test_results_left_at_an_error_leave_no_threads() -> None:
+    def serving() -> set[threading.Thread]:
+        return {thread for thread in threading.enumerate() if thread.name.startswith("isorun-batch")}
+
+    before, model = serving(), Recorder()
+    model.poison = 3
+
+    def take() -> None:
+        for _ in model.map([small(4, 3)]):
+            pass
+
+    with contextlib.suppress(BackendFailed):
+        take()
+    deadline = time.monotonic() + 20
+    while serving() - before and time.monotonic() < deadline:
+        gc.collect()
+        time.sleep(0.01)
+    assert serving() - before == set()
 
 
 def test_an_error_is_its_request_s_alone(session: isorun.Session) -> None:
