@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cached_property
@@ -405,9 +406,18 @@ class Session:
         with self._pool_lock:
             if self._closing:
                 self._refuse(None)
+            if not self._batchers:
+                weakref.finalize(self, _end, self._batchers).atexit = False  # then they are closed with a wait
             if wishes not in self._batchers:
+                here = weakref.ref(self)  # its threads are not to keep alive what nobody else has
+
+                def run(names: Sequence[str], feeds: Feeds) -> list[Any]:
+                    session = here()
+                    assert session is not None, "whoever waits for a request has the session"
+                    return session.run(names, feeds)
+
                 layout = self._layout(output_names)
-                self._batchers[wishes] = batching.Batcher(self.run, layout, max_tokens, max_wait, enough=max_tokens)
+                self._batchers[wishes] = batching.Batcher(run, layout, max_tokens, max_wait, enough=max_tokens)
             return self._batchers[wishes]
 
     def _submit(self, work: Callable[..., _T], *arguments: Any) -> Future[_T]:
@@ -422,3 +432,9 @@ class Session:
                     usable_cores(), "isorun", initializer=lambda: threads.append(threading.current_thread())
                 )
             return self._pool.submit(work, *arguments)
+
+
+def _end(batchers: Mapping[Any, batching.Batcher]) -> None:
+    """Of a session that nobody closed."""
+    for batcher in batchers.values():
+        batcher.close(cancel=True, wait=False)

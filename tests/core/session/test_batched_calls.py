@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import subprocess
 import sys
+import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -81,6 +84,20 @@ def test_concurrent_callers_share_batches(session: isorun.Session, monkeypatch: 
     assert shapes == [(6, 9)]
     for feeds, result in zip(requests, got, strict=True):
         assert_same(result, alone(session, feeds))
+
+
+def test_a_session_that_nobody_closed_is_collected_with_its_threads(model: Path) -> None:
+    before = set(threading.enumerate())
+    session = isorun.Session(model, "ort-cpu", threads=1)
+    asyncio.run(session.arun(None, request(4), max_tokens=60, max_wait=0))
+    gone = weakref.ref(session)
+    del session
+    gc.collect()
+    assert gone() is None
+    for thread in set(threading.enumerate()) - before:
+        if thread.name.startswith("isorun-batch"):
+            thread.join(20)
+            assert not thread.is_alive()
 
 
 def test_a_closed_session_takes_nothing(model: Path) -> None:
