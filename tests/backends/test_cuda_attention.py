@@ -15,7 +15,7 @@ from isorun import checkpoint as checkpoints
 from isorun import model as models
 from isorun.cache import Cache
 from isorun.testing.feeds import MASKS
-from isorun_backends.onnxruntime import cuda_attention
+from isorun_backends.onnxruntime.cuda import attention
 
 BATCH, SEQUENCE = 4, 16
 LAYERS = tiny.CONFIG["num_hidden_layers"]
@@ -29,7 +29,7 @@ def lowered(bert):
 
 @pytest.fixture(scope="module")
 def forms(lowered):
-    return cuda_attention.forms(lowered.path)
+    return attention.forms(lowered.path)
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def test_a_form_gives_the_lowered_models_answer_wherever_it_is_allowed(lowered, 
     expected = whole.run(["last_hidden_state"], feeds)[0]
     found = sessions[form].run(["last_hidden_state"], feeds)[0]
     off = np.abs(found - expected)[mask != 0].max()
-    if cuda_attention.allows(form, mask):
+    if attention.allows(form, mask):
         assert off < 1e-5
     elif (form, kind) in {("lengths", "left"), ("lengths", "holes")}:
         assert off > 0.01, "the form is refused for a mask that it would have been right for"
@@ -74,8 +74,8 @@ def test_a_last_layer_of_one_position_has_its_own_mask_in_every_form(bert, kind)
     cache = Cache()
     source = models.open_model(bert, cache, ["pooler_output"])
     lowered = models.lower(source, ("com.microsoft",), cache)
-    forms = cuda_attention.forms(lowered.path)
-    assert list(forms.models) == list(cuda_attention.FORMS[:3])
+    forms = attention.forms(lowered.path)
+    assert list(forms.models) == list(attention.FORMS[:3])
     mask = MASKS[kind](BATCH, SEQUENCE, np.random.default_rng(1))
     feeds = feeds_with(mask)
     (expected,) = onnxruntime.InferenceSession(str(lowered.path), providers=["CPUExecutionProvider"]).run(None, feeds)
@@ -84,14 +84,14 @@ def test_a_last_layer_of_one_position_has_its_own_mask_in_every_form(bert, kind)
     for form, content in forms.models.items():
         kinds = [node.op_type for node in onnx.load_model_from_string(content).graph.node]
         assert (kinds.count("Attention"), kinds.count("MultiHeadAttention")) == (LAYERS - 1, 1)
-        if cuda_attention.allows(form, mask):
+        if attention.allows(form, mask):
             session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
             np.testing.assert_allclose(session.run(None, feeds)[0], expected, atol=1e-5)
 
 
 def test_which_form_a_mask_takes():
     def chosen(*rows):
-        return cuda_attention.choose(np.array(rows))
+        return attention.choose(np.array(rows))
 
     assert chosen([1, 1, 1, 0], [1, 0, 0, 0]) == "lengths"
     assert chosen([1, 1, 1, 1]) == "lengths"
@@ -99,15 +99,15 @@ def test_which_form_a_mask_takes():
     assert chosen([1] * 7 + [0], [1, 0] + [1] * 6) == "bias"
     assert chosen([0, 1, 1]) == "plain"  # 3 keys are no multiple of 8
     assert chosen([1] * 8, [0] * 8) == "plain"  # a row without a key
-    assert cuda_attention.choose(np.zeros((2, 0), np.int64)) == "plain"
+    assert attention.choose(np.zeros((2, 0), np.int64)) == "plain"
 
 
 @given(st.lists(st.lists(st.integers(0, 1), min_size=8, max_size=8), min_size=1, max_size=4))
 def test_what_is_chosen_is_allowed_and_lengths_mean_the_first_keys(rows):
     mask = np.array(rows)
-    form = cuda_attention.choose(mask)
-    assert cuda_attention.allows(form, mask)
-    assert cuda_attention.allows("plain", mask)
+    form = attention.choose(mask)
+    assert attention.allows(form, mask)
+    assert attention.allows("plain", mask)
     by_lengths = np.arange(8) < mask.sum(axis=1)[:, None]
     assert (form == "lengths") == bool((by_lengths == mask).all() and mask.any(axis=1).all())
 
@@ -127,7 +127,7 @@ def test_the_bias_reaches_every_query_and_is_of_the_weights_type(forms):
 def test_an_fp16_graph_has_every_form_and_its_bias_ends_where_fp16_does(bert):
     cache = Cache()
     half = models.lower(models.open_model(bert, cache), ("com.microsoft",), cache, precision="fp16")
-    forms = cuda_attention.forms(half.path)
+    forms = attention.forms(half.path)
     assert set(forms.models) == {"plain", "bias", "lengths"}
     made = onnx.load_model_from_string(forms.models["bias"])
     lowest = next(each for each in made.graph.initializer if each.name == "isorun.bias.0.lowest")
@@ -146,7 +146,7 @@ def test_positions_are_left_to_the_kernel_and_no_shape_is_computed(forms):
 def test_a_model_without_such_attention_has_the_plain_form_alone(bert):
     cache = Cache()
     lowered = models.lower(models.open_model(bert, cache), ("onnx",), cache)
-    forms = cuda_attention.forms(lowered.path)
+    forms = attention.forms(lowered.path)
     assert (list(forms.models), forms.mask) == (["plain"], None)
     assert "not com.microsoft.Attention" in forms.why
 
@@ -159,7 +159,7 @@ def test_a_computed_mask_has_the_plain_form_alone(lowered, tmp_path):
     cast_again = next(node for node in model.graph.node if node.output == cast.output)
     cast_again.input[0] = "twice"
     onnx.save(model, tmp_path / "computed.onnx")
-    forms = cuda_attention.forms(tmp_path / "computed.onnx")
+    forms = attention.forms(tmp_path / "computed.onnx")
     assert list(forms.models) == ["plain"]
     assert "is not one of its inputs" in forms.why
 
@@ -180,7 +180,7 @@ def test_roberta_counts_its_positions_from_its_ids(tmp_path):
         """
     )
     onnx.save(graph, tmp_path / "offset.onnx")
-    made = onnx.load_model_from_string(cuda_attention.forms(tmp_path / "offset.onnx").models["plain"])
+    made = onnx.load_model_from_string(attention.forms(tmp_path / "offset.onnx").models["plain"])
     assert [node.op_type for node in made.graph.node] == ["Range", "Cast", "EmbedLayerNormalization"]
     assert made.graph.node[-1].input[8] == "positions"
 
@@ -191,4 +191,4 @@ def test_a_tiny_checkpoint_of_another_seed_has_forms_too(tmp_path):
     checkpoints.build(folder, path)
     cache = Cache()
     lowered = models.lower(models.open_model(path, cache), ("com.microsoft",), cache)
-    assert cuda_attention.forms(lowered.path).mask == "attention_mask"
+    assert attention.forms(lowered.path).mask == "attention_mask"

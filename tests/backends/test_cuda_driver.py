@@ -16,7 +16,7 @@ CODE = """
 import numpy as np
 from isorun.errors import BackendFailed
 from isorun_backends import cuda_driver
-from isorun_backends.onnxruntime.pinned import Pinned
+from isorun_backends.onnxruntime.cuda.pinned import Pinned
 
 found = cuda_driver.driver()
 assert (found.cuda, found.trouble) == ("13.0", ""), found

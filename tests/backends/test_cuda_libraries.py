@@ -9,7 +9,8 @@ from isorun.errors import BackendUnavailable
 from isorun.types import Availability, CompileConfig
 from isorun_backends import cuda_driver
 from isorun_backends.cuda_driver import Driver, Gpu
-from isorun_backends.onnxruntime import cuda, cuda_libraries, cuda_placement
+from isorun_backends.onnxruntime import cuda
+from isorun_backends.onnxruntime.cuda import libraries, placement
 
 GPU = Driver("13.0", (Gpu("A GPU", "9.0", 1 << 30),), "")
 OK = Availability(True)
@@ -19,21 +20,21 @@ OK = Availability(True)
 def gpu_build(tmp_path, monkeypatch):
     """A build for CUDA 13 whose provider needs a library that is nowhere: a library of the compiler's own making
     would need a compiler, so a text file takes its place where the linker has nothing to say."""
-    monkeypatch.setattr(cuda_libraries, "build", lambda: cuda_libraries.Build("onnxruntime-gpu", "13.0", tmp_path))
+    monkeypatch.setattr(libraries, "build", lambda: libraries.Build("onnxruntime-gpu", "13.0", tmp_path))
     for name in ("cuda", "tensorrt"):
         (tmp_path / f"libonnxruntime_providers_{name}.so").write_text("no library")
     return tmp_path
 
 
 def test_the_active_build_is_known_without_an_import():
-    found = cuda_libraries.build()
+    found = libraries.build()
     assert found is not None
     assert found.package == "onnxruntime"
     assert (found.folder / "build_and_package_info.py").is_file()
 
 
 def test_a_build_without_the_provider_is_named():
-    here = cuda_libraries.availability("cuda", OK)
+    here = libraries.availability("cuda", OK)
     assert not here.ok
     assert (
         "the active ONNX Runtime is the build 'onnxruntime', which has no libonnxruntime_providers_cuda" in here.reason
@@ -42,14 +43,14 @@ def test_a_build_without_the_provider_is_named():
 
 
 def test_a_machine_without_a_driver_says_so(gpu_build, monkeypatch):
-    monkeypatch.setattr(cuda_libraries, "driver", lambda: Driver("", (), "there is no NVIDIA driver here (libcuda)"))
-    here = cuda_libraries.availability("cuda", OK)
+    monkeypatch.setattr(libraries, "driver", lambda: Driver("", (), "there is no NVIDIA driver here (libcuda)"))
+    here = libraries.availability("cuda", OK)
     assert (here.ok, here.reason) == (False, "there is no NVIDIA driver here (libcuda)")
 
 
 def test_a_gpu_build_and_a_driver_are_enough(gpu_build, monkeypatch):
-    monkeypatch.setattr(cuda_libraries, "driver", lambda: GPU)
-    assert cuda_libraries.availability("tensorrt", OK).ok
+    monkeypatch.setattr(libraries, "driver", lambda: GPU)
+    assert libraries.availability("tensorrt", OK).ok
 
 
 def test_cudnn_is_asked_for_by_name(gpu_build, monkeypatch):
@@ -60,18 +61,18 @@ def test_cudnn_is_asked_for_by_name(gpu_build, monkeypatch):
         if name != there:
             raise OSError(f"{name}: cannot open shared object file")
 
-    monkeypatch.setattr(cuda_libraries.ctypes, "CDLL", opened)
+    monkeypatch.setattr(libraries.ctypes, "CDLL", opened)
     there = "libcudnn.so"
-    cuda_libraries.require_cudnn("ort-cuda")
+    libraries.require_cudnn("ort-cuda")
     assert asked == ["libcudnn.so.9", "libcudnn.so"]
     there = ""
     with pytest.raises(BackendUnavailable, match=r"need libcudnn.so.9, .* pip install 'onnxruntime-gpu\[cudnn\]'"):
-        cuda_libraries.require_cudnn("ort-cuda")
+        libraries.require_cudnn("ort-cuda")
 
 
 def test_what_is_wrong_with_the_package_comes_first():
     hollow = Availability(False, "hollow", "reinstall")
-    assert cuda_libraries.availability("cuda", hollow) is hollow
+    assert libraries.availability("cuda", hollow) is hollow
 
 
 @pytest.mark.parametrize(
@@ -86,18 +87,18 @@ def test_the_missing_library_is_named_with_the_command_that_brings_it(gpu_build,
     def refuse(path, mode=0):
         raise OSError(said)
 
-    monkeypatch.setattr(cuda_libraries, "driver", lambda: GPU)
-    monkeypatch.setattr(cuda_libraries.ctypes, "CDLL", refuse)
-    error = cuda_libraries.not_loaded("ort-cuda", "cuda", "")
+    monkeypatch.setattr(libraries, "driver", lambda: GPU)
+    monkeypatch.setattr(libraries.ctypes, "CDLL", refuse)
+    error = libraries.not_loaded("ort-cuda", "cuda", "")
     assert error.reason == f"libonnxruntime_providers_cuda.so needs {missing}, which cannot be loaded"
     assert remedy in error.remedy
 
 
 def test_the_linkers_own_words_are_kept_where_no_library_is_missing(gpu_build, monkeypatch):
-    monkeypatch.setattr(cuda_libraries, "driver", lambda: GPU)
+    monkeypatch.setattr(libraries, "driver", lambda: GPU)
     (gpu_build / "libonnxruntime_providers_shared.so").write_text("no library either")
-    assert "invalid ELF header" in cuda_libraries.not_loaded("ort-cuda", "cuda", "").reason or "too short" in (
-        cuda_libraries.not_loaded("ort-cuda", "cuda", "").reason
+    assert "invalid ELF header" in libraries.not_loaded("ort-cuda", "cuda", "").reason or "too short" in (
+        libraries.not_loaded("ort-cuda", "cuda", "").reason
     )
 
 
@@ -150,7 +151,7 @@ def test_small_shape_computations_may_be_on_the_cpu_and_nothing_else():
         }
         """
     )
-    shapes = cuda_placement.shape_nodes(graph)
+    shapes = placement.shape_nodes(graph)
     assert shapes == {"shape", "length"}
     placed = [
         ("CPUExecutionProvider", "shape", "Shape"),
@@ -158,11 +159,11 @@ def test_small_shape_computations_may_be_on_the_cpu_and_nothing_else():
         ("CPUExecutionProvider", "words", "Gather"),
         ("CUDAExecutionProvider", "spread", "Expand"),
     ]
-    found = cuda_placement.on_cpu(placed, shapes)
+    found = placement.on_cpu(placed, shapes)
     assert found == (("Shape shape", "Slice length"), ("Gather words",))
     with pytest.raises(BackendUnavailable, match=r"left 1 nodes to the CPU: Gather words.*\n?.*allow_cpu_nodes"):
-        cuda_placement.refuse_others("ort-cuda", "CUDAExecutionProvider", found.others)
-    cuda_placement.refuse_others("ort-cuda", "CUDAExecutionProvider", ())
+        placement.refuse_others("ort-cuda", "CUDAExecutionProvider", found.others)
+    placement.refuse_others("ort-cuda", "CUDAExecutionProvider", ())
 
 
 def test_wheels_of_cudas_libraries_are_found_wherever_python_finds_them(tmp_path, monkeypatch):
@@ -172,5 +173,5 @@ def test_wheels_of_cudas_libraries_are_found_wherever_python_finds_them(tmp_path
         monkeypatch.syspath_prepend(str(tmp_path / name.partition("/")[0]))
     looked = []
     monkeypatch.setattr("onnxruntime.preload_dlls", lambda directory=None: looked.append(directory))
-    cuda_libraries.preload()
+    libraries.preload()
     assert looked == [str(tmp_path / "one/nvidia/cu13/lib"), str(tmp_path / "two/nvidia/cudnn/lib"), None]

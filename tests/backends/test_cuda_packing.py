@@ -25,9 +25,11 @@ from isorun.errors import BackendUnavailable, InvalidFeeds
 from isorun.testing.feeds import MASKS
 from isorun.types import CompileConfig, RuntimeReport
 from isorun_backends.cuda_driver import Driver, Gpu
-from isorun_backends.onnxruntime import cuda, cuda_attention, cuda_packing
-from isorun_backends.onnxruntime.cuda_attention import Masks
-from isorun_backends.onnxruntime.cuda_session import CudaExecutable, Device
+from isorun_backends.onnxruntime import cuda
+from isorun_backends.onnxruntime.cuda import attention
+from isorun_backends.onnxruntime.cuda.attention import Masks
+from isorun_backends.onnxruntime.cuda.packing import Packing
+from isorun_backends.onnxruntime.cuda.session import CudaExecutable, Device
 
 BATCH, SEQUENCE = 4, 16
 CPU = ["CPUExecutionProvider"]
@@ -46,7 +48,7 @@ def lowered(bert):
 
 @pytest.fixture(scope="module")
 def forms(lowered):
-    return cuda_attention.forms(lowered.path)
+    return attention.forms(lowered.path)
 
 
 def with_weights(content, lowered, path):
@@ -62,7 +64,7 @@ def evaluators(bert):
     made = {}
     for precision in ("fp32", "fp16"):
         half = lower(bert, precision)
-        packed = cuda_attention.forms(half.path).models["packed"]
+        packed = attention.forms(half.path).models["packed"]
         model = onnx.load(with_weights(packed, half, "packed-form.onnx"))
         made[precision] = ReferenceEvaluator(model, new_ops=contrib_ops.OPERATORS)
     return made
@@ -109,7 +111,7 @@ def test_the_packed_form_gives_the_models_answer(forms, evaluators, expected, ki
 @pytest.mark.parametrize(("precision", "most"), [("fp32", 2e-5), ("fp16", 2e-2)])
 def test_a_last_layer_of_one_position_keeps_its_own_attention(bert, expected, precision, most):
     lowered = lower(bert, precision, outputs=["pooler_output"])
-    forms = cuda_attention.forms(lowered.path)
+    forms = attention.forms(lowered.path)
     model = onnx.load(with_weights(forms.models["packed"], lowered, "packed-form.onnx"))
     kinds = [node.op_type for node in model.graph.node]
     layers = tiny.CONFIG["num_hidden_layers"]
@@ -138,7 +140,7 @@ def test_where_tokens_are(data, batch, width):
     kept = data.draw(st.floats(0, 1))
     mask = (np.random.default_rng(batch * width).random((batch, width)) < kept).astype(np.int64)
     mask[:, 0] = 1
-    packing = cuda_packing.Packing("attention_mask", (0,))
+    packing = Packing("attention_mask", (0,))
     places = packing.places(mask)
     tokens, total = int(mask.sum()), places["padding.kept"].shape[1]
     assert tokens <= total <= mask.size
@@ -151,7 +153,7 @@ def test_where_tokens_are(data, batch, width):
 
 def test_batches_of_a_shape_have_few_numbers_of_tokens():
     """So that CUDA graphs are met again."""
-    packing = cuda_packing.Packing("attention_mask", (0,))
+    packing = Packing("attention_mask", (0,))
     for batch, width in ((1, 5), (1, 128), (8, 125), (8, 128), (9, 111), (32, 384)):
         seen = set()
         for tokens in range(batch, batch * width + 1, max(1, batch * width // 2000)):
@@ -164,10 +166,10 @@ def test_batches_of_a_shape_have_few_numbers_of_tokens():
 
 def test_which_masks_the_packed_form_takes(forms):
     rows = np.array([[1, 1, 0, 0], [1, 0, 1, 0]])
-    assert cuda_attention.choose(rows, forms.packing) == "packed"
-    assert cuda_attention.choose(rows[:, ::-1], forms.packing) == "plain", "the pooler reads a position that is no key"
-    assert cuda_attention.choose(np.array([[1, 1], [0, 0]]), forms.packing) == "plain"
-    assert cuda_attention.choose(np.zeros((0, 4), np.int64), forms.packing) == "plain"
+    assert attention.choose(rows, forms.packing) == "packed"
+    assert attention.choose(rows[:, ::-1], forms.packing) == "plain", "the pooler reads a position that is no key"
+    assert attention.choose(np.array([[1, 1], [0, 0]]), forms.packing) == "plain"
+    assert attention.choose(np.zeros((0, 4), np.int64), forms.packing) == "plain"
 
 
 def test_a_kernel_that_took_a_left_padded_mask_would_be_wrong(forms, evaluators, expected):
@@ -189,7 +191,7 @@ def test_the_graph_has_no_waits_and_one_kernel_for_each_layer(forms):
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_onnx_runtime_takes_types_and_shapes_and_lacks_the_kernel_alone(bert, precision):
     model = lower(bert, precision)
-    path = with_weights(cuda_attention.forms(model.path).models["packed"], model, "schemas.onnx")
+    path = with_weights(attention.forms(model.path).models["packed"], model, "schemas.onnx")
     with pytest.raises(onnxruntime.capi.onnxruntime_pybind11_state.NotImplemented, match="PackedMultiHeadAttention"):
         onnxruntime.InferenceSession(str(path), providers=CPU)
 
@@ -198,7 +200,7 @@ def test_a_model_without_a_pooler(tmp_path, expected):
     path = tmp_path / "plain.onnx"
     checkpoints.build(tiny.write_checkpoint(tmp_path / "checkpoint", pooler=False), path)
     model = lower(path)
-    forms = cuda_attention.forms(model.path)
+    forms = attention.forms(model.path)
     packed = onnx.load(with_weights(forms.models["packed"], model, "packed-form.onnx"))
     mask = first_is_a_key(MASKS["holes"](BATCH, SEQUENCE, np.random.default_rng(2)))
     feeds = feeds_with(mask)
@@ -214,7 +216,7 @@ def test_every_architecture_is_packed(tmp_path, name, head):
     path = tmp_path / "built.onnx"
     checkpoints.build(folder, path)
     packed, padded = lower(path), lower(path, packed=False)
-    forms = cuda_attention.forms(packed.path)
+    forms = attention.forms(packed.path)
     mask = first_is_a_key(MASKS["holes"](BATCH, SEQUENCE, np.random.default_rng(4)))
     feeds = {
         name: array.astype(np.int64)
@@ -234,7 +236,7 @@ def test_every_architecture_is_packed(tmp_path, name, head):
 def test_relative_positions_have_no_packed_form(tmp_path):
     path = tmp_path / "built.onnx"
     checkpoints.build(exports.checkpoint("mpnet", tmp_path), path)
-    forms = cuda_attention.forms(lower(path).path)
+    forms = attention.forms(lower(path).path)
     assert list(forms.models) == ["plain"]
     assert forms.why == "its padding is removed, and its layers add a bias to their scores"
 
@@ -248,7 +250,7 @@ def test_a_computed_mask_has_no_packed_form(lowered, tmp_path):
                 node.input[index] = "twice"
     model.graph.node.insert(0, twice)
     onnx.save(model, tmp_path / "computed.onnx")
-    forms = cuda_attention.forms(tmp_path / "computed.onnx")
+    forms = attention.forms(tmp_path / "computed.onnx")
     assert (list(forms.models), forms.packing, forms.recordable) == (["plain"], None, frozenset())
     assert forms.why == "its padding is removed, and its mask 'twice' is not one of its inputs"
 
@@ -258,7 +260,7 @@ def test_a_bias_on_scores_has_no_packed_form(lowered, tmp_path):
     node = next(each for each in model.graph.node if each.op_type == "MultiHeadAttention")
     node.input.append("bias")
     onnx.save(model, tmp_path / "biased.onnx")
-    assert cuda_attention.forms(tmp_path / "biased.onnx").why.endswith("its layers add a bias to their scores")
+    assert attention.forms(tmp_path / "biased.onnx").why.endswith("its layers add a bias to their scores")
 
 
 def test_forms_are_asked_for_by_name(lowered, monkeypatch):

@@ -17,10 +17,10 @@ from isorun.cache import Cache
 from isorun.device_arrays import ON_DEVICE, DeviceArray, adopt
 from isorun.errors import BackendFailed, InvalidFeeds
 from isorun.types import RuntimeReport
-from isorun_backends.onnxruntime import cuda_attention
-from isorun_backends.onnxruntime.cuda_attention import Masks
-from isorun_backends.onnxruntime.cuda_session import CudaExecutable, Device
-from isorun_backends.onnxruntime.pinned import Pinned
+from isorun_backends.onnxruntime.cuda import attention
+from isorun_backends.onnxruntime.cuda.attention import Masks
+from isorun_backends.onnxruntime.cuda.pinned import Pinned
+from isorun_backends.onnxruntime.cuda.session import CudaExecutable, Device
 
 CPU = ["CPUExecutionProvider"]
 
@@ -37,7 +37,7 @@ def executable(lowered):
 
 
 def opened(lowered, wanted="auto", graphs=0, **more):
-    forms = cuda_attention.forms(lowered.path)
+    forms = attention.forms(lowered.path)
 
     def open_form(form, stream=None):
         options = onnxruntime.SessionOptions()

@@ -14,15 +14,16 @@ from isorun.cache import Cache
 from isorun.errors import BackendUnavailable, InvalidFeeds
 from isorun.types import Availability, CompileConfig
 from isorun_backends.cuda_driver import Driver, Gpu
-from isorun_backends.onnxruntime import cuda, cuda_libraries, tensorrt
-from isorun_backends.onnxruntime.cuda_session import Device, Masks
+from isorun_backends.onnxruntime import cuda, tensorrt
+from isorun_backends.onnxruntime.cuda import libraries
+from isorun_backends.onnxruntime.cuda.session import Device, Masks
 from isorun_backends.tensorrt.profiles import Profile
 
 
 @pytest.fixture(autouse=True)
 def gpu(monkeypatch):
     there = Driver("13.0", (Gpu("A GPU", "9.0", 1 << 30),), "")
-    for module in (cuda, cuda_libraries, tensorrt):
+    for module in (cuda, libraries, tensorrt):
         monkeypatch.setattr(module, "driver", lambda: there)
 
 
@@ -31,7 +32,7 @@ def build(tmp_path, monkeypatch):
     folder = tmp_path / "capi"
     folder.mkdir()
     (folder / "libonnxruntime_providers_tensorrt.so").write_bytes(b"\x7fELF...\0libnvinfer.so.10\0libcudart.so.13\0")
-    monkeypatch.setattr(cuda_libraries, "build", lambda: cuda_libraries.Build("onnxruntime-gpu", "13.0", folder))
+    monkeypatch.setattr(libraries, "build", lambda: libraries.Build("onnxruntime-gpu", "13.0", folder))
 
 
 @pytest.fixture

@@ -21,11 +21,10 @@ from isorun.cache import Cache
 from isorun.errors import BackendUnavailable
 from isorun.types import Availability, Capabilities, CompileConfig, Feeds, Finding, LoweredModel, RuntimeReport
 from isorun_backends.cuda_driver import driver
-from isorun_backends.onnxruntime import cuda_libraries, cuda_placement
-from isorun_backends.onnxruntime.cuda import GPU_OPTIONS, gpu, on_stream, text_options
-from isorun_backends.onnxruntime.cuda_attention import Masks
-from isorun_backends.onnxruntime.cuda_session import CudaExecutable, Device
-from isorun_backends.onnxruntime.pinned import Pinned
+from isorun_backends.onnxruntime.cuda import GPU_OPTIONS, gpu, libraries, on_stream, placement, text_options
+from isorun_backends.onnxruntime.cuda.attention import Masks
+from isorun_backends.onnxruntime.cuda.pinned import Pinned
+from isorun_backends.onnxruntime.cuda.session import CudaExecutable, Device
 from isorun_backends.onnxruntime.session import OPTIONS, open_session, operators, options, versions
 from isorun_backends.output_shapes import sizes_of
 from isorun_backends.tensorrt import engines, profiles
@@ -63,7 +62,7 @@ class OrtTensorRT(Backend):
     )
 
     def availability(self) -> Availability:
-        here = cuda_libraries.availability("tensorrt", super().availability())
+        here = libraries.availability("tensorrt", super().availability())
         if here.ok and (mismatch := _mismatch()):
             reason, command = mismatch
             return Availability(False, reason, f"In an environment of its own: {command}")
@@ -77,7 +76,7 @@ class OrtTensorRT(Backend):
             why = "its provider looks for the library of that version by name, and does not load"
             return [Finding(f"the backend {self.name}", "error", what, why, command)]
         _preload()
-        return cuda_libraries.diagnose(self.name, "tensorrt")
+        return libraries.diagnose(self.name, "tensorrt")
 
     def compile(self, model: LoweredModel, config: CompileConfig) -> CudaExecutable:
         given = config.options
@@ -98,25 +97,25 @@ class OrtTensorRT(Backend):
             **text_options(self.name, given),
         }
         other = {"device_id": str(device.number), "use_tf32": "0"}
-        said = cuda_libraries.preload()
+        said = libraries.preload()
         _preload()
         _check_library(self.name)
-        shapes = cuda_placement.shape_nodes(_graph(model.path))
+        shapes = placement.shape_nodes(_graph(model.path))
 
         def open_form(_: str, on: int | None) -> onnxruntime.InferenceSession:
             wishes = [(_PROVIDER, {**provider, **on_stream(on)}), (_OTHER, {**other, **on_stream(on)})]
             session = open_session(self.name, model, options(self.name, config), wishes)
             for each, part in ((_PROVIDER, "tensorrt"), (_OTHER, "cuda")):
                 if each not in session.get_providers():
-                    raise cuda_libraries.not_loaded(self.name, part, said)
+                    raise libraries.not_loaded(self.name, part, said)
             with runtime_errors(f"{self.name} does not say where its nodes run"):
-                placed = cuda_placement.assigned(session)
+                placed = placement.assigned(session)
             if not any(place == _PROVIDER for place, _, _ in placed):
                 raise BackendUnavailable(
                     self.name, "TensorRT took no node of this model", "Take ort-cuda, or look at ONNX Runtime's log."
                 )
             if not given.get("allow_cpu_nodes", False):
-                cuda_placement.refuse_others(self.name, _PROVIDER, cuda_placement.on_cpu(placed, shapes).others)
+                placement.refuse_others(self.name, _PROVIDER, placement.on_cpu(placed, shapes).others)
             return session
 
         describe = partial(_describe, self.name, config.precision, device.number, ranges[0])
@@ -182,7 +181,7 @@ def _mismatch() -> tuple[str, str] | None:
 
 def wanted_major() -> str | None:
     """The major version of TensorRT that the installed ONNX Runtime was made for; ``None`` where it has no provider."""
-    found = cuda_libraries.build()
+    found = libraries.build()
     if found is None:
         return None
     try:

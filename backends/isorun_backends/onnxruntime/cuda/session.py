@@ -17,10 +17,10 @@ from isorun.device_arrays import ON_DEVICE, DeviceArray
 from isorun.errors import InvalidFeeds
 from isorun.types import Feeds, ModelInfo, RuntimeReport, TensorSpec
 from isorun_backends import cuda_driver
-from isorun_backends.onnxruntime.cuda_attention import Masks
-from isorun_backends.onnxruntime.cuda_buffers import Buffers, run_options
-from isorun_backends.onnxruntime.cuda_graphs import Graphs
-from isorun_backends.onnxruntime.pinned import Pinned
+from isorun_backends.onnxruntime.cuda.attention import Masks
+from isorun_backends.onnxruntime.cuda.buffers import Buffers, run_options
+from isorun_backends.onnxruntime.cuda.graphs import Graphs
+from isorun_backends.onnxruntime.cuda.pinned import Pinned
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -47,7 +47,7 @@ class CudaExecutable(Executable):
         masks: how a form is chosen.
         describe: makes the report, from the sessions that are open.
         graphs: how many shapes may be kept as CUDA graphs; 0 for none. Where there are any, every run is made by one
-            thread of its own: see :mod:`isorun_backends.onnxruntime.cuda_graphs`.
+            thread of its own: see :mod:`isorun_backends.onnxruntime.cuda.graphs`.
         stream: what sessions with graphs run on; ``None`` for another, which nothing can be put on.
         pinned: the host's memory for outputs; ``None`` for any.
     """
@@ -116,7 +116,7 @@ class CudaExecutable(Executable):
         return CudaBinding(self, feeds, outputs)
 
     def form(self, feeds: Feeds) -> str:
-        """The form that these feeds run in: :meth:`isorun_backends.onnxruntime.cuda_attention.Masks.form`."""
+        """The form that these feeds run in: :meth:`isorun_backends.onnxruntime.cuda.attention.Masks.form`."""
         return self.masks.form(feeds)
 
     def alone(self, work: Callable[[], _T]) -> _T:

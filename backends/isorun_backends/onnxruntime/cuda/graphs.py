@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isorun.types import Feeds, ModelInfo
-from isorun_backends.onnxruntime.cuda_buffers import Buffers, run_options
-from isorun_backends.onnxruntime.cuda_packing import KEPT
-from isorun_backends.onnxruntime.pinned import Pinned
+from isorun_backends.onnxruntime.cuda.buffers import Buffers, run_options
+from isorun_backends.onnxruntime.cuda.packing import KEPT
+from isorun_backends.onnxruntime.cuda.pinned import Pinned
 
 if TYPE_CHECKING:
     import onnxruntime

@@ -16,10 +16,11 @@ from isorun.errors import BackendUnavailable, did_you_mean
 from isorun.types import Availability, Capabilities, CompileConfig, Finding, LoweredModel, RuntimeReport
 from isorun_backends import cuda_driver
 from isorun_backends.cuda_driver import driver
-from isorun_backends.onnxruntime import cuda_attention, cuda_libraries, cuda_placement, protos
-from isorun_backends.onnxruntime.cuda_attention import Masks
-from isorun_backends.onnxruntime.cuda_session import CudaExecutable, Device
-from isorun_backends.onnxruntime.pinned import Pinned
+from isorun_backends.onnxruntime import protos
+from isorun_backends.onnxruntime.cuda import attention, libraries, placement
+from isorun_backends.onnxruntime.cuda.attention import Masks
+from isorun_backends.onnxruntime.cuda.pinned import Pinned
+from isorun_backends.onnxruntime.cuda.session import CudaExecutable, Device
 from isorun_backends.onnxruntime.session import OPTIONS, open_session, operators, options, versions
 
 if TYPE_CHECKING:
@@ -61,22 +62,22 @@ class OrtCuda(Backend):
     )
 
     def availability(self) -> Availability:
-        return cuda_libraries.availability("cuda", super().availability())
+        return libraries.availability("cuda", super().availability())
 
     def diagnose(self) -> list[Finding]:
-        return cuda_libraries.diagnose(self.name, "cuda")
+        return libraries.diagnose(self.name, "cuda")
 
     def compile(self, model: LoweredModel, config: CompileConfig) -> CudaExecutable:
         given = config.options
         wanted = given.get("attention", "auto")
-        choices = ("auto", *cuda_attention.FORMS)
+        choices = ("auto", *attention.FORMS)
         if wanted not in choices:
             raise BackendUnavailable(
                 self.name, f"it has no attention {wanted!r}{did_you_mean(str(wanted), choices)}", "Leave it out."
             )
         graphs = whole_number(self.name, given, "cuda_graphs")
         device = gpu(self.name, given)
-        forms = cuda_attention.forms(model.path)
+        forms = attention.forms(model.path)
         if wanted != "auto" and wanted not in forms.models:
             raise BackendUnavailable(
                 self.name, f"this model has no attention {wanted!r}: {forms.why}", "Leave the option out."
@@ -97,9 +98,9 @@ class OrtCuda(Backend):
         stream = cuda_driver.Stream(device.number) if graphs and _STREAM not in provider else None
         if stream is not None:
             provider.update(on_stream(stream.handle))  # its own would be out of reach of the events that time runs
-        said = cuda_libraries.preload()
+        said = libraries.preload()
         graphs_of = {form: _graph(content) for form, content in forms.models.items()}
-        shapes = frozenset().union(*map(cuda_placement.shape_nodes, graphs_of.values()))
+        shapes = frozenset().union(*map(placement.shape_nodes, graphs_of.values()))
 
         def open_form(form: str, on: int | None) -> onnxruntime.InferenceSession:
             made = options(self.name, config)
@@ -108,13 +109,13 @@ class OrtCuda(Backend):
             wishes = [(_PROVIDER, {**record, **provider, **on_stream(on)})]
             session = open_session(self.name, model, made, wishes, content=forms.models[form])
             if _PROVIDER not in session.get_providers():
-                raise cuda_libraries.not_loaded(self.name, "cuda", said)
+                raise libraries.not_loaded(self.name, "cuda", said)
             if any(protos.is_contrib(node, kind) for node in graphs_of[form].node for kind in _NEED_CUDNN):
-                cuda_libraries.require_cudnn(self.name)
+                libraries.require_cudnn(self.name)
             if not given.get("allow_cpu_nodes", False):
                 with runtime_errors(f"{self.name} does not say where its nodes run"):
-                    found = cuda_placement.on_cpu(cuda_placement.assigned(session), shapes)
-                cuda_placement.refuse_others(self.name, _PROVIDER, found.others)
+                    found = placement.on_cpu(placement.assigned(session), shapes)
+                placement.refuse_others(self.name, _PROVIDER, found.others)
             return session
 
         describe = partial(_describe, self.name, config.precision, device.number, forms, shapes)
@@ -126,14 +127,12 @@ def _describe(
     name: str,
     precision: str,
     number: int,
-    forms: cuda_attention.Forms,
+    forms: attention.Forms,
     shapes: frozenset[str],
     sessions: Mapping[str, onnxruntime.InferenceSession],
     graphs: Mapping[str, Any],
 ) -> RuntimeReport:
-    found = {
-        form: cuda_placement.on_cpu(cuda_placement.assigned(session), shapes) for form, session in sessions.items()
-    }
+    found = {form: placement.on_cpu(placement.assigned(session), shapes) for form, session in sessions.items()}
     return RuntimeReport(
         device=driver().gpus[number].name,
         precision=precision,

@@ -11,7 +11,7 @@ import numpy as np
 
 from isorun.types import Feeds, ModelInfo
 from isorun_backends import cuda_driver
-from isorun_backends.onnxruntime.pinned import Pinned
+from isorun_backends.onnxruntime.cuda.pinned import Pinned
 from isorun_backends.output_shapes import output_shapes, sizes_of
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ Runtime 1.31.1's own choice, over stand-ins for CUDA's libraries; none ran on a 
   no number lowers every score of a row alike, so rows need at least one key.
 - ``plain``, (B, S) int32 of 0 and 1: plain products and a softmax, in memory. Right for every mask.
 
-A graph whose padding is removed has ``packed`` beside ``plain``: :mod:`isorun_backends.onnxruntime.cuda_packing`.
+A graph whose padding is removed has ``packed`` beside ``plain``: :mod:`isorun_backends.onnxruntime.cuda.packing`.
 
 All are made from one lowered model; a batch's mask says which may run.
 """
@@ -25,7 +25,8 @@ import numpy as np
 
 from isorun.errors import InvalidFeeds
 from isorun.types import Feeds
-from isorun_backends.onnxruntime import cuda_packing, protos
+from isorun_backends.onnxruntime import protos
+from isorun_backends.onnxruntime.cuda.packing import CannotPack, Packing, is_packed, pack
 
 if TYPE_CHECKING:
     import onnx
@@ -57,7 +58,7 @@ class Forms:
     models: Mapping[str, bytes]
     mask: str | None
     why: str = ""
-    packing: cuda_packing.Packing | None = None
+    packing: Packing | None = None
     recordable: frozenset[str] = frozenset(FORMS)
 
 
@@ -73,7 +74,7 @@ class Masks(NamedTuple):
 
     name: str | None
     wanted: str
-    packing: cuda_packing.Packing | None = None
+    packing: Packing | None = None
     recordable: frozenset[str] = frozenset(FORMS)
 
     def first(self) -> str:
@@ -114,7 +115,7 @@ class Masks(NamedTuple):
         return {**feeds, **self.packing.places(feeds[self.packing.mask])}
 
 
-def choose(mask: np.ndarray, packing: cuda_packing.Packing | None = None) -> str:
+def choose(mask: np.ndarray, packing: Packing | None = None) -> str:
     """The fastest form that is right for a mask (B, S), nonzero at keys."""
     if packing is not None:
         return "packed" if packing.allows(mask) else "plain"
@@ -126,7 +127,7 @@ def choose(mask: np.ndarray, packing: cuda_packing.Packing | None = None) -> str
     return "plain"
 
 
-def allows(form: str, mask: np.ndarray, packing: cuda_packing.Packing | None = None) -> bool:
+def allows(form: str, mask: np.ndarray, packing: Packing | None = None) -> bool:
     """Whether a form is right for a mask."""
     if form in ("lengths", "packed"):
         return choose(mask, packing) == form
@@ -142,7 +143,7 @@ def forms(path: Path) -> Forms:
     import onnx
 
     model = onnx.load(path, load_external_data=False)
-    if cuda_packing.is_packed(model.graph):
+    if is_packed(model.graph):
         return _packed(model)
     _leave_positions_to_the_kernel(model.graph)
     plain = model.SerializeToString()
@@ -169,8 +170,8 @@ def _packed(model: onnx.ModelProto) -> Forms:
     """The forms of a graph whose padding is removed. As it is lowered, the host waits for numbers amid a run."""
     plain = model.SerializeToString()
     try:
-        packing = cuda_packing.pack(model.graph)
-    except cuda_packing.CannotPack as why:
+        packing = pack(model.graph)
+    except CannotPack as why:
         return Forms({"plain": plain}, None, f"its padding is removed, and {why}", recordable=frozenset())
     models = {"plain": plain, "packed": model.SerializeToString()}
     return Forms(models, packing.mask, "its padding is removed", packing, frozenset({"packed"}))
