@@ -13,11 +13,17 @@ import numpy as np
 
 from isorun.cgroup import cpu_quota
 
+MOST = 1024  # more than any machine has cores; runtimes start as many as they are told to, and hang
+
 
 def check(threads: object) -> None:
     """Refuse a number of threads that is none, before a runtime says so in its own words."""
-    if threads is not None and not (isinstance(threads, int | np.integer) and threads >= 1):
-        raise ValueError(f"threads is {threads!r}; a run needs a whole number from 1 on, and None takes what is there")
+    if threads is None:
+        return
+    if isinstance(threads, bool) or not (isinstance(threads, int | np.integer) and 1 <= threads <= MOST):
+        raise ValueError(
+            f"threads is {threads!r}; a run needs a whole number from 1 to {MOST}, and None takes what is there"
+        )
 
 
 def usable_cores() -> int:
