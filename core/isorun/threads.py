@@ -13,7 +13,7 @@ import numpy as np
 
 from isorun.cgroup import cpu_quota
 
-MOST = 1024  # more than any machine has cores; runtimes start as many as they are told to, and hang
+MOST = 1024  # runtimes start as many as they are told to: a million hang them
 
 
 def check(threads: object) -> None:
