@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,12 @@ _HEADS = {
 }
 _FLOATS = ("F32", "F16", "BF16", "F64")
 _OLD_NAMES = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+_OF_A_LAYER = re.compile(r"\.layer\.\d+\.")
 _NO_WEIGHTS = re.compile(r"(^|\.)position_ids$")  # a buffer that old checkpoints hold
+
+
+class CheckpointWarning(UserWarning):
+    """A checkpoint has more than its config says."""
 
 
 def build(folder: Path, output: Path) -> list[str]:
@@ -62,7 +68,10 @@ def build(folder: Path, output: Path) -> list[str]:
 
 
 def build_cached(folder: Path, cache: Cache) -> Path:
-    """The fused graph of a checkpoint, built where the cache does not have it yet."""
+    """The fused graph of a checkpoint, built where the cache does not have it yet.
+
+    Warns, with a :class:`CheckpointWarning`, of layers that are left out because ``config.json`` has fewer.
+    """
     if not (folder / "config.json").is_file():
         raise InvalidModel(
             f"{folder} is a folder without a config.json: give an ONNX file, or the folder of a checkpoint"
@@ -77,7 +86,15 @@ def build_cached(folder: Path, cache: Cache) -> Path:
     # One by one: a file that appears later counts as well as one that changes.
     prints = [[name, cache.fingerprint([folder / name].copy, folder / name)] for name in present]
     key = sha256(json.dumps([code_digest(), prints]).encode())[:40]
-    return cache.get_or_make("built", key, make).folder / _ENTRY_MODEL
+    entry = cache.get_or_make("built", key, make)
+    if layers := [name for name in entry.meta["left_out"] if _OF_A_LAYER.search(name)]:
+        warnings.warn(
+            f"{folder} has {len(layers)} tensors of layers that its config.json does not count, {layers[0]!r} the "
+            "first: they are left out",
+            CheckpointWarning,
+            stacklevel=2,
+        )
+    return entry.folder / _ENTRY_MODEL
 
 
 class _SafeTensors:

@@ -112,6 +112,19 @@ def test_what_the_graph_has_no_place_for_is_named(tmp_path):
     assert checkpoint.build(folder, tmp_path / "bert.onnx") == ["cls.predictions.bias"]
 
 
+def test_layers_that_the_config_does_not_count_are_warned_of(tmp_path):
+    """Each time that a session opens the checkpoint, not when it is built alone. A head without a place is no news."""
+    config = {**tiny.CONFIG, "num_hidden_layers": 1}
+    tensors = tiny.weights()
+    tiny.write_checkpoint(
+        tmp_path / "short", {**tensors, "cls.predictions.bias": np.zeros(3, np.float32)}, config=config
+    )
+    cache = Cache(tmp_path / "cache")
+    for _ in range(2):
+        with pytest.warns(checkpoint.CheckpointWarning, match=r"16 tensors of layers .* '.*layer\.1\..*' the first"):
+            checkpoint.build_cached(tmp_path / "short", cache)
+
+
 def test_the_graph_is_in_the_fused_form(bert):
     model = onnx.load(bert)
     onnx.checker.check_model(model, full_check=True)
