@@ -13,29 +13,27 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 from isorun import model as models
 from isorun import padding as paddings
 from isorun import threads as thread_counts
 from isorun import tuning
+from isorun.background import Background
 from isorun.binding import IOBinding
 from isorun.cache import Cache
 from isorun.errors import BackendFailed, InvalidFeeds, IsorunError
 from isorun.feeds import FeedChecker
 from isorun.resolve import Wishes, resolve
-from isorun.threads import usable_cores
 from isorun.types import Feeds, ModelMetadata, Provenance, TensorSpec
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future, ThreadPoolExecutor
+    from concurrent.futures import Future
 
     import numpy as np
     import onnx
 
     from isorun import batching
-
-_T = TypeVar("_T")
 
 
 class Session:
@@ -126,12 +124,8 @@ class Session:
             self._model.info, indices=not capabilities.checks_indices, device_arrays=capabilities.device_arrays
         )
         self._turns = None if capabilities.thread_safe else threading.Lock()
-        self._closing = False  # takes nothing new, and still runs what was submitted
+        self._background = Background()
         self._closed = False
-        self._pool_lock = threading.Lock()
-        self._pool: ThreadPoolExecutor | None = None
-        self._pool_threads: list[threading.Thread] = []
-        self._batchers: dict[tuple[tuple[str, ...], int, float], batching.Batcher] = {}
         self._source, self._cache = source, cache
 
     def run(
@@ -205,7 +199,7 @@ class Session:
         Returns:
             A future of what :meth:`run` returns or raises.
         """
-        return self._submit(self.run, output_names, input_feed)
+        return self._background.submit(self.run, output_names, input_feed)
 
     def run_async(
         self,
@@ -231,7 +225,7 @@ class Session:
             callback(outputs, user_data, message)
 
         # What a callback of a future raises is logged: here, what the caller's callback raised.
-        self._submit(work).add_done_callback(lambda future: future.result())
+        self._background.submit(work).add_done_callback(lambda future: future.result())
 
     async def arun(
         self,
@@ -283,8 +277,7 @@ class Session:
             had it, and cut to the request's own length. A request that failed raises its error at its place,
             and the iterator goes on after it. ``close()`` stops the work, and so does leaving its ``with`` block.
         """
-        if self._closing:
-            self._refuse(None)
+        self._background.check_open()
         from isorun import batching
 
         return batching.results(
@@ -354,17 +347,8 @@ class Session:
 
         A callback may call it. The runs that would have come after it on the same thread are refused then.
         """
-        with self._pool_lock:
-            if self._closing:
-                return
-            self._closing = True
-        if self._pool is not None:
-            self._pool.shutdown(wait=False)
-            for thread in self._pool_threads:
-                if thread is not threading.current_thread():
-                    thread.join()
-        for batcher in self._batchers.values():
-            batcher.close(cancel=False)
+        if not self._background.close():
+            return
         self._closed = True
         with self._turns or nullcontext():
             self._resolved.close()
@@ -387,8 +371,7 @@ class Session:
             self._refuse(None)
 
     def _refuse(self, run_options: object) -> None:
-        if self._closing:
-            raise IsorunError("This session is closed. Open another.")
+        self._background.check_open()
         raise InvalidFeeds(
             f"run_options is a {type(run_options).__name__}; isorun has no options for a single run: pass None"
         )
@@ -400,41 +383,16 @@ class Session:
 
     def _batcher(self, output_names: Sequence[str] | None, max_tokens: int, max_wait: float) -> batching.Batcher:
         """The batcher of all callers with the same wishes."""
-        from isorun import batching
+        here = weakref.ref(self)  # its threads are not to keep alive what nobody else has
 
-        wishes = (tuple(output_names or ()), max_tokens, max_wait)
-        with self._pool_lock:
-            if self._closing:
-                self._refuse(None)
-            if not self._batchers:
-                weakref.finalize(self, _end, self._batchers).atexit = False  # then they are closed with a wait
-            if wishes not in self._batchers:
-                here = weakref.ref(self)  # its threads are not to keep alive what nobody else has
+        def run(names: Sequence[str], feeds: Feeds) -> list[Any]:
+            session = here()
+            assert session is not None, "whoever waits for a request has the session"
+            return session.run(names, feeds)
 
-                def run(names: Sequence[str], feeds: Feeds) -> list[Any]:
-                    session = here()
-                    assert session is not None, "whoever waits for a request has the session"
-                    return session.run(names, feeds)
+        def make() -> batching.Batcher:
+            from isorun import batching
 
-                layout = self._layout(output_names)
-                self._batchers[wishes] = batching.Batcher(run, layout, max_tokens, max_wait, enough=max_tokens)
-            return self._batchers[wishes]
+            return batching.Batcher(run, self._layout(output_names), max_tokens, max_wait, enough=max_tokens)
 
-    def _submit(self, work: Callable[..., _T], *arguments: Any) -> Future[_T]:
-        from concurrent.futures import ThreadPoolExecutor
-
-        with self._pool_lock:
-            if self._closing:
-                self._refuse(None)
-            if self._pool is None:
-                threads = self._pool_threads  # a thread that held the session would keep it from being collected
-                self._pool = ThreadPoolExecutor(
-                    usable_cores(), "isorun", initializer=lambda: threads.append(threading.current_thread())
-                )
-            return self._pool.submit(work, *arguments)
-
-
-def _end(batchers: Mapping[Any, batching.Batcher]) -> None:
-    """Of a session that nobody closed."""
-    for batcher in batchers.values():
-        batcher.close(cancel=True, wait=False)
+        return self._background.batcher((tuple(output_names or ()), max_tokens, max_wait), make)

@@ -93,7 +93,7 @@ def fuse(
             raise typer.BadParameter(f"nothing is calibrated in {precision}: ask for --precision int8, or leave it out")
     _check_model(model)
     models.check_output(output)
-    wanted = models.names(outputs)
+    wanted = None if outputs is None else models.names(outputs)
     weights = files.external_files(files.read_proto(model))
     models.check_apart(model, weights, output)
 

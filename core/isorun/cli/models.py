@@ -37,9 +37,9 @@ def fetched(name: str, cache: Cache) -> Path:
         return checkpoint_folder(name, cache, progress)
 
 
-def names(given: str | None) -> list[str] | None:
-    """``A,B`` as a list; ``None`` where nothing is given."""
-    return None if given is None else [name.strip() for name in given.split(",")]
+def names(given: str) -> list[str]:
+    """``A,B`` as a list."""
+    return [name.strip() for name in given.split(",")]
 
 
 def check_input(path: Path, what: str) -> None:

@@ -106,7 +106,7 @@ def run(
         threads=threads,
         environment=environment,
         options=settings,
-        outputs=models.names(outputs),
+        outputs=None if outputs is None else models.names(outputs),
     ) as session:
         arrays = _load(feeds) if feeds is not None else _encode(path, text or [], session, cache)
         names = [spec.name for spec in session.get_outputs()]
@@ -129,7 +129,7 @@ def run(
 def backend_names(given: str, *, here: bool = True) -> str | list[str]:
     """``--backend`` or ``--backends``: one name, or several in order. Those that are not known ``here`` are refused at
     once."""
-    names = [name.strip() for name in given.split(",")]
+    names = models.names(given)
     for name in names:
         if here and (name != "auto" or len(names) > 1):
             registry.get(name)
