@@ -17,10 +17,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from isorun.log_end import end_of_file
+
 LOG = "log.txt"
 _GRACE_SECONDS = 1.0
-_TAIL_LINES = 25
-_TAIL_BYTES = 8192
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def launch(module: str, folder: Path, time_limit: float) -> Exit:
                 with suppress(ProcessLookupError):  # it has just ended by itself
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-    return Exit(process.returncode, timed_out, time.monotonic() - started, _tail(folder / LOG))
+    return Exit(process.returncode, timed_out, time.monotonic() - started, end_of_file(folder / LOG))
 
 
 def _announce(process: subprocess.Popen[bytes], ended: threading.Event) -> None:
@@ -103,10 +103,3 @@ def _interrupts_held() -> Iterator[Callable[[], None]]:
         yield let_go
     finally:
         let_go()
-
-
-def _tail(path: Path) -> str:
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
-        text = file.read().decode(errors="replace")
-    return "\n".join(text.splitlines()[-_TAIL_LINES:])

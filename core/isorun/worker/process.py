@@ -18,13 +18,12 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from isorun import log_end
 from isorun.errors import WorkerDied
 from isorun.worker import wire
 
 READY_SECONDS = 60.0
 _END_SECONDS = 5.0
-_TAIL_LINES = 25
-_TAIL_BYTES = 8192
 
 
 class DiedIdle(WorkerDied):
@@ -101,8 +100,7 @@ class WorkerProcess:
     def log(self) -> str:
         """The end of what it printed."""
         size = os.fstat(self._log).st_size
-        text = os.pread(self._log, _TAIL_BYTES, max(0, size - _TAIL_BYTES)).decode(errors="replace")
-        return "\n".join(text.splitlines()[-_TAIL_LINES:])
+        return log_end.end_of(os.pread(self._log, log_end.BYTES, max(0, size - log_end.BYTES)).decode(errors="replace"))
 
     def died(self, when: str, kind: type[WorkerDied] = WorkerDied) -> WorkerDied:
         """The error that says how it ended. It has closed a socket; should it go on living, it is killed."""

@@ -146,7 +146,7 @@ def test_kill_9_during_a_thousand_calls_of_four_threads(bert, fakes):
     assert len(workers) > 2
     assert not any(map(is_alive, workers))
     gc.collect()
-    assert "isorun" not in Path("/proc/self/maps").read_text(), "a segment is still mapped"
+    assert "memfd:isorun" not in Path("/proc/self/maps").read_text(), "a segment is still mapped"
 
 
 # Closing and cancelling

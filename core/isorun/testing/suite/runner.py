@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from isorun.errors import IsorunError, did_you_mean
+from isorun.log_end import end_of_file
 
 SECONDS, BIG_SECONDS = 300.0, 1800.0
 """How long a check may take, without and with the models that take minutes."""
@@ -185,7 +186,7 @@ class _Following:
             if self._current:
                 self._end(self._current, "failed", time.monotonic() - self._since, how)
             elif not self._collected or len(self._ended) < len(self._collected):
-                raise IsorunError(f"The conformance suite broke off between checks: {how}\n{_tail(log)}")
+                raise IsorunError(f"The conformance suite broke off between checks: {how}\n{end_of_file(log)}")
             elif how:
                 self._collected[_AFTERWARDS] = "closing"
                 self._end(_AFTERWARDS, "failed", 0.0, f"after the last check, {how}")
@@ -251,7 +252,3 @@ class _Following:
 
 def _how(code: int) -> str:
     return signal.Signals(-code).name if code < 0 else f"exit code {code}"
-
-
-def _tail(log: Path) -> str:
-    return "\n".join(log.read_text(errors="replace").strip().splitlines()[-20:])
