@@ -40,7 +40,8 @@ ENGINES = (
     *("onnxruntime fp32", "isorun ort-cpu fp32", "isorun ort-cpu fp32 map"),
     *("openvino fp32", "isorun openvino fp32", "isorun openvino fp32 map"),
     *("openvino bf16", "isorun openvino bf16", "isorun openvino bf16 map"),
-    *("isorun ort-cpu int8", "isorun openvino int8", "isorun openvino int8 map"),
+    *("onnxruntime int8", "isorun ort-cpu int8", "isorun ort-cpu int8 map"),
+    *("openvino int8", "isorun openvino int8", "isorun openvino int8 map"),
 )
 Feeds = dict[str, np.ndarray]
 Run = Callable[[Feeds], Any]
@@ -119,15 +120,32 @@ def product_rate(backend: str, precision: str, rows: int, sizes: dict[str, Any])
     return 4 * rows * width * inner / statistics.median(taken[2:])
 
 
-def raw(engine: str, preset: str, outputs: list[str] | None) -> Run:
-    """A runtime by its own interface, on the graph without any fused operator: it makes of it what it can."""
-    from isorun import model, presets
+def unfused(preset: str, backend: str, precision: str, samples: list[Feeds]) -> Path:
+    """A model file in standard operators alone."""
+    from isorun import calibration, model, presets, registry
     from isorun.cache import Cache
     from isorun.threads import usable_cores
+    from isorun.types import CompileConfig
 
     cache = Cache()
-    path = model.lower(model.open_model(presets.build(preset, 0, cache), cache), ("primitive",), cache).path
+    source = model.open_model(presets.build(preset, 0, cache), cache)
+    if precision != "int8":
+        return model.lower(source, ("primitive",), cache).path
+    runner = registry.get(backend)
+    config = CompileConfig("fp32", runner.capabilities.devices[0], usable_cores())
+    table = calibration.calibrate(runner, source, config, samples, cache)
+    return model.lower(source, ("primitive",), cache, precision="int8", quantized=table).path
+
+
+def raw(engine: str, preset: str, outputs: list[str] | None, samples: list[Feeds]) -> Run:
+    """A runtime by its own interface, on the graph without any fused operator: it makes of it what it can.
+
+    In int8 that is isorun's quantized graph, with all its padding.
+    """
+    from isorun.threads import usable_cores
+
     runtime, precision = engine.split()
+    path = unfused(preset, {peer: backend for backend, peer in RAW.items()}[runtime], precision, samples)
     if runtime == "onnxruntime":
         import onnxruntime
 
@@ -138,7 +156,7 @@ def raw(engine: str, preset: str, outputs: list[str] | None) -> Run:
     import openvino
 
     properties = {
-        "INFERENCE_PRECISION_HINT": {"fp32": "f32", "bf16": "bf16"}[precision],
+        "INFERENCE_PRECISION_HINT": {"fp32": "f32", "bf16": "bf16", "int8": "bf16"}[precision],
         "INFERENCE_NUM_THREADS": usable_cores(),
         "PERFORMANCE_HINT": "LATENCY",
     }
@@ -162,8 +180,9 @@ def measure(
 ) -> dict[str, float]:
     """One engine on all batches, after those that warm it up."""
     result: dict[str, float] = {}
+    samples = first[:3]  # what int8 is calibrated on
     if not engine.startswith("isorun"):
-        run = raw(engine, preset, outputs)
+        run = raw(engine, preset, outputs, samples)
         for feeds in first:
             run(feeds)
         wall, cpu = timed(lambda: [run(feeds) for feeds in batches])
@@ -173,8 +192,8 @@ def measure(
         from isorun.cache import Cache
 
         _, backend, precision, *by_map = engine.split()
-        model, samples = presets.build(preset, 0, Cache()), first[:3] if precision == "int8" else None
-        with isorun.Session(model, backend, precision=precision, calibration=samples, outputs=outputs) as session:
+        model, given = presets.build(preset, 0, Cache()), samples if precision == "int8" else None
+        with isorun.Session(model, backend, precision=precision, calibration=given, outputs=outputs) as session:
             if by_map:
                 list(session.map(singles(first)))
                 requests = list(singles(batches))
