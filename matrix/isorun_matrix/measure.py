@@ -1,4 +1,5 @@
-"""Measuring a session: how long each run takes, and how much memory this process and its own have held."""
+"""Measuring a session: how long each run takes, how much memory this process and its own have held, and whether they
+had the processor when they wanted it."""
 
 from __future__ import annotations
 
@@ -61,6 +62,21 @@ def latencies(session: Session, feeds: Sequence[Feeds], repetitions: int | None,
     finally:
         gc.enable()
     return np.array(samples, dtype=np.int64)
+
+
+def waited_ns() -> int | None:
+    """How long the threads of this process, and of those below it, could have run but had no core, in nanoseconds.
+
+    That of the threads that are alive, since each was made; ``None`` where the system does not tell.
+    """
+    waited = None
+    for process in family():
+        for path in Path(f"/proc/{process}/task").glob("*/schedstat"):
+            try:
+                waited = (waited or 0) + int(path.read_text().split()[1])
+            except OSError:  # the thread has just ended
+                continue
+    return waited
 
 
 def resident_mib() -> float:

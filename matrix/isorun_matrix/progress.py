@@ -23,6 +23,7 @@ class Lines:
     def __init__(self) -> None:
         self._done = 0
         self._total = 0
+        self._explained: set[str] = set()
 
     def say(self, text: str) -> None:
         """Print a line."""
@@ -59,6 +60,10 @@ class Lines:
         said = view.explanation(result)
         if said is None:
             said = f"p50 {view.number(view.p(result, 50))} ms, max rel {view.error(result['parity']['max_rel'])}"
+        elif said in self._explained:
+            said = "as above"
+        else:
+            self._explained.add(said)
         self.say(f"[{self._done}/{self._total}] {result['status']:<13} {result['id']}: {said}")
 
 

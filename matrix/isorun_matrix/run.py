@@ -52,7 +52,7 @@ class _Failure:
 _NAMED = ("id", "model", "shape", "backend", "environment", "label", "precision")
 _FOUND = (  # out by running it: what a cell does not have is null
     *("parity", "latency_ms", "device_ms", "spread_ms", "throughput", "load_ms", "first_run_ms", "warmup_runs"),
-    *("memory_mib", "provenance", "reason", "remedy", "log", "notes", "started", "wall_s", "load_average"),
+    *("memory_mib", "provenance", "reason", "remedy", "log", "notes", "started", "wall_s", "load_average", "waited"),
 )
 
 

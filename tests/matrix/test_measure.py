@@ -98,6 +98,27 @@ def test_the_memory_of_a_worker_counts() -> None:
     assert 64 <= float(ran.stdout) < 150
 
 
+def test_waiting_for_a_core_is_told_from_sleeping() -> None:
+    if measure.waited_ns() is None:
+        pytest.skip("this kernel does not tell how long threads wait")
+    code = """
+import os, time
+from isorun_matrix.measure import waited_ns
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+for busy in (False, True):
+    before, end = waited_ns(), time.perf_counter() + 1
+    while time.perf_counter() < end:
+        busy or time.sleep(0.1)
+    print(waited_ns() - before)
+"""
+    # Two of them on one core: each has to wait for the other while both compute, and for nobody while they sleep.
+    both = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    for done in [process.communicate(timeout=60)[0].split() for process in both]:
+        asleep, busy = map(int, done)
+        assert asleep < 0.2e9
+        assert busy > 0.25e9
+
+
 def test_memory_is_that_of_this_process() -> None:
     ran = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True)
     taken, peak = map(float, ran.stdout.split())

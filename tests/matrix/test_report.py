@@ -93,6 +93,55 @@ def test_the_fastest_is_the_fastest_that_is_right(document: dict[str, Any]) -> N
     assert view.groups(nothing)[0].fastest is None
 
 
+def shown(document: dict[str, Any], width: int = 200) -> str:
+    console = Console(width=width, record=True, file=None, color_system=None)
+    with console.capture() as capture:
+        console.print(terminal.render(document))
+    return capture.get()
+
+
+def test_none_is_fastest_where_the_medians_cannot_be_told_apart(document: dict[str, Any]) -> None:
+    slow, quick = document["cells"][:2]
+    slow["latency_ms"]["p50_interval"], quick["latency_ms"]["p50_interval"] = [4.6, 30.0], [4.4, 4.6]
+    (group,) = view.groups(document)
+    assert (group.fastest, group.tied) == (quick["id"], {slow["id"]})
+    assert [view.status(each, group) for each in group.cells[:3]] == ["ok, tied", "ok, tied", "parity-failed"]
+    assert "**ok, tied**" in markdown.render(document)
+    assert "tied with slow fp32" in html.render(document, RUN)
+    slow["latency_ms"]["p50_interval"] = [4.7, 30.0]
+    (group,) = view.groups(document)
+    assert (group.tied, view.status(group.cells[1], group)) == (frozenset(), "ok, fastest")
+
+
+def test_figures_that_something_disturbed_are_said(document: dict[str, Any]) -> None:
+    slow, quick, wrong = document["cells"][:3]
+    slow["waited"], quick["waited"], wrong["waited"] = 0.35, 0.049, None
+    slow["latency_ms"]["p50_interval"] = [18.0, 24.0]
+    quick["latency_ms"]["p50_interval"] = [4.0, 5.0]
+    _, disturbed, unsteady = view.notes(view.groups(document)[0])
+    assert disturbed.startswith("disturbed: slow fp32 (35%) of the time a thread waited for a core")
+    assert unsteady.endswith(": slow fp32 (18.0 to 24.0 ms)")
+    assert disturbed in shown(document)
+    assert f"- {unsteady}" in markdown.render(document)
+    assert "35.0% of the time a thread waited for a core" in html.render(document, RUN)
+
+
+def test_a_reason_is_given_once_for_all_its_cells(document: dict[str, Any]) -> None:
+    document["cells"] += [cell(f"c{index}", "skipped", reason="no model") for index in range(5)]
+    whole = "m/8x128/c0/fp32, m/8x128/c1/fp32, m/8x128/c2/fp32 and 2 more: no model"
+    assert (shown(document).count("no model"), whole in shown(document)) == (1, True)
+    for text in (markdown.render(document), html.render(document, RUN)):
+        assert text.count("no model") == 1
+        assert "c0 fp32, c1 fp32, c2 fp32 and 2 more" in text
+
+
+def test_sections_of_names_that_are_alike_have_links_of_their_own(document: dict[str, Any]) -> None:
+    document["cells"] = [cell("b", "ok", 1.0, model=name, id=name) for name in ("a.1", "a-1")]
+    page = html.render(document, RUN)
+    links = re.findall(r'<a href="#([^"]*)">', page)
+    assert links == re.findall(r'<h2 id="([^"]*)">', page) == ["a.1/8x128", "a-1/8x128"]
+
+
 def test_time_on_the_device_is_said_below_the_table(document: dict[str, Any]) -> None:
     document["cells"][1]["device_ms"] = {"samples": 100, "p50": 0.4321, "p99": 0.5}
     said = "quick fp32: p50 0.432 ms, p99 0.500 ms on the device alone, by its own events"
@@ -217,6 +266,6 @@ def test_a_plot_is_logarithmic_where_latencies_lie_far_apart(document: dict[str,
     plot = html.plot(group)
     assert plot is not None
     assert plot["log"]
-    near = view.Group("m", "s", (cell("a", "ok", 5.0), cell("b", "ok", 6.0)), None)
+    near = view.Group("m", "s", (cell("a", "ok", 5.0), cell("b", "ok", 6.0)), None, frozenset())
     assert html.plot(near) == {"rows": html.plot(near)["rows"], "log": False}  # type: ignore[index]
-    assert html.plot(view.Group("m", "s", (cell("a", "pending"),), None)) is None
+    assert html.plot(view.Group("m", "s", (cell("a", "pending"),), None, frozenset())) is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -131,7 +132,9 @@ def test_every_way_in_which_a_cell_can_end(isorun: Isorun, tiny: Path, tmp_path:
         "MiB",
         "status",
     ]
-    assert explained.count("fastest") == 1
+    led = [line.split()[0] for line in explained.splitlines() if re.search("ok, (fastest|tied) *$", line)]
+    assert led  # which of them is as the machine has it today
+    assert set(led) <= {"right", "chatty"}
     assert "tiny/2x8/unavailable/fp32: it has no such device. Buy one." in explained
     assert processes_of(out) == []
 
@@ -145,6 +148,9 @@ def test_every_way_in_which_a_cell_can_end(isorun: Isorun, tiny: Path, tmp_path:
     ]
     assert right["latency_ms"]["samples"] == 4
     assert right["latency_ms"]["p50"] > 0
+    least, greatest = right["latency_ms"]["p50_interval"]
+    assert least <= right["latency_ms"]["p50"] <= greatest
+    assert right["waited"] is None or right["waited"] >= 0
     assert right["latency_ms"]["p99"] is None
     assert "p99 needs 100 samples; there are 4" in right["latency_ms"]["notes"]
     assert right["throughput"]["tokens_per_s"] == pytest.approx(16 * right["throughput"]["requests_per_s"])

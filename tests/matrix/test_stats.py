@@ -45,9 +45,40 @@ def test_figures_are_in_order_and_do_not_depend_on_the_order_of_runs(runs: np.nd
     assert known == sorted(known)
     assert found["min"] <= found["mean"] * (1 + 1e-12)
     again = stats.latency(runs[::-1])
-    assert {name: value for name, value in found.items() if name not in ("mean", "std")} == {
-        name: value for name, value in again.items() if name not in ("mean", "std")
+    of_order = ("mean", "std", "p50_interval")
+    assert {name: value for name, value in found.items() if name not in of_order} == {
+        name: value for name, value in again.items() if name not in of_order
     }
+
+
+@given(samples)
+def test_a_median_lies_in_its_interval(runs: np.ndarray) -> None:
+    found = stats.latency(runs)
+    if len(runs) < 2:
+        assert found["p50_interval"] is None
+        return
+    least, greatest = found["p50_interval"]
+    assert least <= found["p50"] <= greatest
+    assert (found["min"], found["max"]) <= (least, greatest) or len(runs) > 6
+
+
+def test_an_interval_is_of_the_medians_of_sixths() -> None:
+    parts = [[3, 3, 9], [5, 1, 5], [4, 4, 4], [2, 8, 2], [6, 6, 1], [7, 1, 5]]
+    assert stats.median_interval(np.array(parts).ravel()) == [2, 6]
+
+
+def test_nineteen_of_twenty_intervals_hold_the_median_also_where_runs_resemble_their_neighbours() -> None:
+    rng = np.random.default_rng(0)
+    held = {}
+    for kept in (0.0, 0.9):  # of the one before, in each run
+        noise = rng.lognormal(0, 0.5, size=(2000, 600))
+        for run in range(1, noise.shape[1]):
+            noise[:, run] = kept * noise[:, run - 1] + (1 - kept) * noise[:, run]
+        intervals = np.array([stats.median_interval(each) for each in noise])
+        middle = np.median(noise[:, 100:])
+        held[kept] = np.mean((intervals[:, 0] <= middle) & (middle <= intervals[:, 1]))
+    assert held[0.0] == pytest.approx(0.97, abs=0.015)
+    assert held[0.9] > 0.94
 
 
 @given(samples, st.integers(1, 64))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,7 +35,7 @@ def render(document: Mapping[str, Any], run: Mapping[str, Any]) -> str:
     return environment.get_template("report.html.j2").render(
         document=document,
         run=run,
-        groups=[(group, _identifier(group), plot(group)) for group in found],
+        groups=[(group, f"{group.model}/{group.shape}", plot(group)) for group in found],
         plotly=get_plotlyjs(),
     )
 
@@ -48,8 +47,7 @@ def plot(group: view.Group) -> dict[str, Any] | None:
         ``rows`` (``name``, the five percentiles, ``p99`` and ``right``), first cell first, and ``log``.
     """
     rows = [
-        {"name": f"{cell['label']} {cell['precision']}", "right": cell["status"] == "ok", "p99": view.p(cell, 99)}
-        | cell["spread_ms"]
+        {"name": view.short(cell), "right": cell["status"] == "ok", "p99": view.p(cell, 99)} | cell["spread_ms"]
         for cell in group.cells
         if cell["spread_ms"]
     ]
@@ -57,7 +55,3 @@ def plot(group: view.Group) -> dict[str, Any] | None:
         return None
     ends = [row["p5"] for row in rows] + [row["p95"] for row in rows]
     return {"rows": rows, "log": max(ends) > _WIDE * min(ends)}
-
-
-def _identifier(group: view.Group) -> str:
-    return re.sub(r"[^A-Za-z0-9]+", "-", f"{group.model}-{group.shape}")

@@ -15,7 +15,8 @@ def render(document: Mapping[str, Any]) -> str:
     lines = ["# Backends compared", "", f"{view.tally(document)}.", ""]
     for group in view.groups(document):
         lines += [f"## {group.title}", "", *_table(group), ""]
-        lines += [f"- {cell['label']} {cell['precision']}: {why}" for cell in group.cells if (why := _why(cell))]
+        whys = view.explanations(group.cells)
+        lines += [f"- {_escaped(view.named(cells, view.short))}: {_escaped(why)}" for why, cells in whys.items()]
         lines += [f"- {note}" for note in view.notes(group)]
         lines += [""] if lines[-1] else []
     lines += [
@@ -31,10 +32,10 @@ def _table(group: view.Group) -> Iterator[str]:
     yield _line(("---", "---", *("---:" for _ in _HEADINGS[2:]), "---"))
     for cell in group.cells:
         name, status = _escaped(cell["label"]), view.status(cell, group)
-        fastest = cell["id"] == group.fastest
+        leads = view.leads(cell, group)
         yield _line(
             (
-                f"**{name}**" if fastest else name,
+                f"**{name}**" if leads else name,
                 cell["precision"],
                 *(view.number(view.p(cell, percentile)) for percentile in (50, 90, 99)),
                 view.number(view.measure(cell, "throughput", "tokens_per_s")),
@@ -42,14 +43,9 @@ def _table(group: view.Group) -> Iterator[str]:
                 view.number(view.measure(cell, "memory_mib", "peak")),
                 view.error(view.measure(cell, "parity", "max_rel")),
                 view.cosine(view.measure(cell, "parity", "cosine")),
-                f"**{status}**" if fastest else status,
+                f"**{status}**" if leads else status,
             )
         )
-
-
-def _why(cell: view.Cell) -> str | None:
-    found = view.explanation(cell)
-    return None if found is None else _escaped(found)
 
 
 def _line(cells: tuple[str, ...]) -> str:

@@ -39,7 +39,7 @@ def _table(rows: Sequence[Sequence[Text]], widths: Sequence[int]) -> Table:
 
 
 def _row(cell: view.Cell, group: view.Group) -> tuple[Text, ...]:
-    style = "bold green" if cell["id"] == group.fastest else ""
+    style = "bold green" if view.leads(cell, group) else ""
     return (
         Text(cell["label"], style=style),
         Text(cell["precision"], style=style),
@@ -54,9 +54,9 @@ def _row(cell: view.Cell, group: view.Group) -> tuple[Text, ...]:
 
 
 def _explanations(document: Mapping[str, Any]) -> Iterator[Text]:
-    found = [(cell["id"], text) for cell in document["cells"] if (text := view.explanation(cell))]
-    for name, text in found:
-        yield Text.assemble((name, "bold"), ": ", text)
+    found = view.explanations(document["cells"])
+    for text, cells in found.items():
+        yield Text.assemble((view.named(cells, lambda cell: str(cell["id"])), "bold"), ": ", text)
     said = [(f"{group.model}/{group.shape}", note) for group in view.groups(document) for note in view.notes(group)]
     for name, text in said:
         yield Text.assemble((name, "bold"), ": ", text)

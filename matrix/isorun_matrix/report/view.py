@@ -3,7 +3,7 @@ them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,9 @@ from isorun_matrix.results import LACKING
 
 Cell = Mapping[str, Any]
 NONE = "-"
+_DISTURBED = 0.05  # the share of the time that a thread waited for a core, from which it is said
+_NAMED = 3
+_UNSTEADY = 1.25  # the same for the ends of a median's interval, the greater over the lesser
 
 
 @dataclass(frozen=True)
@@ -22,12 +25,14 @@ class Group:
         model, shape: the names that the spec has for them.
         cells: in the spec's order.
         fastest: the id of the cell with the least median latency among those whose outputs are right.
+        tied: the ids of the others that are right whose medians cannot be told from that one: the intervals overlap.
     """
 
     model: str
     shape: str
     cells: tuple[Cell, ...]
     fastest: str | None
+    tied: frozenset[str]
 
     @property
     def title(self) -> str:
@@ -40,12 +45,27 @@ def groups(document: Mapping[str, Any]) -> list[Group]:
     found: dict[tuple[str, str], list[Cell]] = {}
     for cell in document["cells"]:
         found.setdefault((cell["model"], cell["shape"]), []).append(cell)
-    return [Group(model, shape, tuple(cells), _fastest(cells)) for (model, shape), cells in found.items()]
+    return [Group(model, shape, tuple(cells), *_fastest(cells)) for (model, shape), cells in found.items()]
 
 
-def _fastest(cells: list[Cell]) -> str | None:
-    passing = [(median, cell["id"]) for cell in cells if cell["status"] == "ok" and (median := p(cell, 50)) is not None]
-    return min(passing)[1] if passing else None
+def _fastest(cells: list[Cell]) -> tuple[str | None, frozenset[str]]:
+    """The id of the fastest cell that is right, and the ids of those that are tied with it."""
+    passing = sorted(
+        (median, cell["id"], interval(cell))
+        for cell in cells
+        if cell["status"] == "ok" and (median := p(cell, 50)) is not None
+    )
+    if not passing:
+        return None, frozenset()
+    (_, fastest, (_, greatest)), *others = passing
+    return fastest, frozenset(name for _, name, (least, _) in others if least <= greatest)
+
+
+def interval(cell: Cell) -> tuple[float, float]:
+    """Where a cell's median would be found again; the median alone, of a run from before that was measured."""
+    found = cell["latency_ms"]
+    least, greatest = found.get("p50_interval") or (found["p50"], found["p50"])
+    return least, greatest
 
 
 def p(cell: Cell, percentile: int) -> float | None:
@@ -89,7 +109,14 @@ def cosine(value: float | None) -> str:
 
 def status(cell: Cell, group: Group) -> str:
     """A cell's status in a word or two."""
-    return "ok, fastest" if cell["id"] == group.fastest else str(cell["status"])
+    if leads(cell, group):
+        return "ok, tied" if group.tied else "ok, fastest"
+    return str(cell["status"])
+
+
+def leads(cell: Cell, group: Group) -> bool:
+    """Whether no cell that is right is faster than this one, as far as was measured."""
+    return cell["id"] == group.fastest or cell["id"] in group.tied
 
 
 def explanation(cell: Cell) -> str | None:
@@ -98,6 +125,27 @@ def explanation(cell: Cell) -> str | None:
         return None
     text = " ".join(str(cell["reason"]).split())
     return f"{text}. {cell['remedy']}" if cell.get("remedy") else text
+
+
+def explanations(cells: Iterable[Cell]) -> dict[str, list[Cell]]:
+    """Why cells are not ok, each reason once, with all the cells that it holds for."""
+    found: dict[str, list[Cell]] = {}
+    for cell in cells:
+        if (why := explanation(cell)) is not None:
+            found.setdefault(why, []).append(cell)
+    return found
+
+
+def named(cells: Sequence[Cell], name: Callable[[Cell], str]) -> str:
+    """The first few of some cells, and how many there are beside."""
+    shown = [name(cell) for cell in cells[:_NAMED]]
+    beside = len(cells) - len(shown)
+    return ", ".join(shown) + (f" and {beside} more" if beside else "")
+
+
+def short(cell: Cell) -> str:
+    """What tells a cell from the others of its group."""
+    return f"{cell['label']} {cell['precision']}"
 
 
 def tally(document: Mapping[str, Any]) -> str:
@@ -115,9 +163,30 @@ def kind(cell: Cell) -> str:
 
 
 def notes(group: Group) -> list[str]:
-    """What is worth knowing of what the cells of a group were fed, and what of a cell's time was the device's."""
+    """What is worth knowing of what the cells of a group were fed, what of a cell's time was the device's, and which
+    figures something disturbed."""
     fed = [note for cell in group.cells for note in cell.get("notes") or ()]
-    return list(dict.fromkeys([*fed, *filter(None, map(_on_device, group.cells))]))
+    return [*dict.fromkeys([*fed, *filter(None, map(_on_device, group.cells))]), *_disturbances(group)]
+
+
+def _disturbances(group: Group) -> Iterator[str]:
+    waited = [
+        f"{short(cell)} ({cell['waited']:.0%})" for cell in group.cells if (cell.get("waited") or 0) >= _DISTURBED
+    ]
+    if waited:
+        yield (
+            f"disturbed: {', '.join(waited)} of the time a thread waited for a core; other programs ran, or it has "
+            "more threads than cores: measure again"
+        )
+    unsteady = [
+        f"{short(cell)} ({number(least)} to {number(greatest)} ms)"
+        for cell in group.cells
+        if cell["latency_ms"] and p(cell, 50) is not None
+        for least, greatest in [interval(cell)]
+        if greatest > _UNSTEADY * least
+    ]
+    if unsteady:
+        yield f"unsteady: the median of a sixth of the runs went from least to most: {', '.join(unsteady)}"
 
 
 def _on_device(cell: Cell) -> str | None:
@@ -125,7 +194,7 @@ def _on_device(cell: Cell) -> str | None:
     if not found:
         return None
     times = f"p50 {number(found['p50'])} ms, p99 {number(found['p99'])} ms"
-    return f"{cell['label']} {cell['precision']}: {times} on the device alone, by its own events"
+    return f"{short(cell)}: {times} on the device alone, by its own events"
 
 
 def facts(cell: Cell) -> Iterator[tuple[str, str]]:
@@ -146,11 +215,16 @@ def facts(cell: Cell) -> Iterator[tuple[str, str]]:
     if on_gpu := (cell["memory_mib"] or {}).get("gpu"):
         yield "device memory", f"{number(on_gpu)} MiB"
     if cell["latency_ms"]:
+        if p(cell, 50) is not None:
+            least, greatest = interval(cell)
+            yield "p50 of sixths", f"from {number(least)} to {number(greatest)} ms"
         yield "warm-up", f"{cell['warmup_runs']} runs"
         yield "memory", f"{number(cell['memory_mib']['before_load'])} MiB before the model was loaded"
         yield "notes", "; ".join(cell["latency_ms"]["notes"]) or "none"
     if load := cell.get("load_average"):
         yield "load average", f"{load[0]:.2f} when it started"
+    if (waited := cell.get("waited")) is not None:
+        yield "waited", f"{waited:.1%} of the time a thread waited for a core"
 
 
 def environment(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
