@@ -25,10 +25,12 @@ class Background:
 
     Attributes:
         closing: whether nothing new is taken; what was submitted before still runs.
+        closed: what is said then.
     """
 
     def __init__(self) -> None:
         self.closing = False
+        self.closed = "This session is closed. Open another."
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
         self._threads: list[threading.Thread] = []
@@ -41,7 +43,7 @@ class Background:
             IsorunError: it is.
         """
         if self.closing:
-            raise IsorunError("This session is closed. Open another.")
+            raise IsorunError(self.closed)
 
     def submit(self, work: Callable[..., _T], *arguments: Any) -> Future[_T]:
         """Call on another thread.

@@ -34,6 +34,16 @@ if TYPE_CHECKING:
 class IsorunError(Exception):
     """The root of every error that isorun raises on purpose."""
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """From one process to another: pools of processes break at an exception that cannot be made again."""
+        return _again, (type(self), self.args, self.__dict__)
+
+
+def _again(cls: type[IsorunError], args: tuple[object, ...], attributes: dict[str, object]) -> IsorunError:
+    error = cls.__new__(cls, *args)  # its own __init__ would put the message together anew
+    error.__dict__.update(attributes)
+    return error
+
 
 class BackendNotFound(IsorunError):
     """No backend of that name is installed."""

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
+from isorun import forking, tuning
 from isorun import model as models
 from isorun import padding as paddings
 from isorun import threads as thread_counts
-from isorun import tuning
 from isorun.background import Background
 from isorun.binding import IOBinding
 from isorun.cache import Cache
@@ -127,6 +127,7 @@ class Session:
         self._background = Background()
         self._closed = False
         self._source, self._cache = source, cache
+        forking.watch(self)
 
     def run(
         self,
@@ -361,6 +362,25 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "A session is neither pickled nor copied: its model is in a runtime's memory, with threads at work on it. "
+            "Open one in each process, on the same model; within a process, all threads may use this one"
+        )
+
+    def _forked(self) -> None:
+        """In a forked process: a session with a worker has another there with its next call; any other is refused."""
+        if self._closed:
+            return
+        forking.keep_for_good(self._background)
+        self._background = Background()
+        if self._resolved.worker is not None:
+            self._turns = None if self._turns is None else threading.Lock()
+            return
+        forking.keep_for_good(self._executable)
+        self._closed = self._background.closing = True
+        self._background.closed = forking.REFUSAL
 
     def _on_device(self) -> Callable[..., list[Any]]:
         self._backend.refuse_device_arrays("device_outputs=True")

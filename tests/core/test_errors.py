@@ -1,12 +1,21 @@
 from __future__ import annotations
 
+import copy
 import inspect
+import pickle
 
 import pytest
 
 import isorun
 from isorun import errors
-from isorun.errors import BackendNotFound, BackendUnavailable, UnsupportedModel, did_you_mean
+from isorun.errors import (
+    BackendNotFound,
+    BackendUnavailable,
+    EnvironmentNotFound,
+    UnsupportedModel,
+    WorkerDied,
+    did_you_mean,
+)
 
 CLASSES = [cls for _, cls in inspect.getmembers(errors, inspect.isclass) if issubclass(cls, BaseException)]
 
@@ -17,6 +26,27 @@ def test_every_error_has_the_one_root_is_public_and_is_in_the_tree(cls):
     assert getattr(isorun, cls.__name__) is cls
     assert cls.__name__ in isorun.__all__
     assert cls.__name__ in errors.__doc__
+
+
+WITH_ATTRIBUTES = [
+    BackendNotFound("x", ["y"]),
+    BackendUnavailable("x", "no driver", "Install one."),
+    WorkerDied("It was killed", signal="SIGKILL", log="the end"),
+    EnvironmentNotFound("x", ["y"]),
+    UnsupportedModel("no", ["com.x.Y"]),
+]
+
+
+@pytest.mark.parametrize("again", [lambda error: pickle.loads(pickle.dumps(error)), copy.copy], ids=["pickle", "copy"])
+@pytest.mark.parametrize(
+    "error",
+    [*WITH_ATTRIBUTES, *(cls("why") for cls in CLASSES if cls not in map(type, WITH_ATTRIBUTES))],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_goes_from_one_process_to_another(error, again):
+    error.add_note("a note")
+    made = again(error)
+    assert (type(made), str(made), vars(made)) == (type(error), str(error), vars(error))
 
 
 def test_wrong_feeds_are_value_errors_as_well():

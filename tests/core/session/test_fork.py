@@ -1,0 +1,132 @@
+"""Sessions and processes that fork: what of a session is of no use there says so, and nothing waits for ever."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import backends
+import isolation
+import isorun
+import tiny
+from isorun import environments
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+
+# The child ends by os._exit: onnxruntime has threads of its own, which an orderly end would wait for.
+START = """
+import asyncio, gc, os, signal, sys, threading, warnings
+import isorun, tiny
+warnings.simplefilter("ignore", DeprecationWarning)  # that a process with threads forks
+feeds = tiny.feeds()
+row = {name: array[:1] for name, array in feeds.items()}
+path, backend, environment = sys.argv[1:]
+session = isorun.Session(path, backend, environment=environment or None)
+binding = session.io_binding()
+binding.bind_output("pooler_output")
+for name, array in feeds.items():
+    binding.bind_cpu_input(name, array)
+
+def arun():
+    return asyncio.run(session.arun(None, row, max_tokens=1000))
+
+# Threads of every kind: of the runtime, of submit, of arun's batches.
+calls = {
+    "run": lambda: session.run(None, feeds),
+    "submit": lambda: session.submit(None, feeds).result(),
+    "arun": arun,
+    "map": lambda: list(session.map([row, row])),
+    "binding": lambda: session.run_with_iobinding(binding),
+    "provenance": lambda: session.provenance,
+}
+for name in ("run", "submit", "arun", "map", "binding"):
+    calls[name]()
+
+def in_child(work):
+    child = os.fork()
+    if not child:
+        signal.alarm(120)
+        try:
+            work()
+        except BaseException as error:
+            print(type(error).__name__, error, file=sys.stderr)
+            os._exit(1)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+"""
+
+REFUSED = """
+closed = isorun.Session(path, backend)
+closed.close()
+
+def child():
+    global session
+    for name, call in calls.items():
+        try:
+            call()
+        except isorun.IsorunError as error:
+            assert "This session was opened by the process that this one is a fork of" in str(error), (name, error)
+        else:
+            raise AssertionError(name)
+    session.close()
+    try:
+        closed.run(None, feeds)
+    except isorun.IsorunError as error:
+        assert "This session is closed" in str(error)
+    with isorun.Session(path, backend) as another:
+        assert len(another.run(None, feeds)) == 2
+    session = None
+    gc.collect()
+
+in_child(child)
+for call in calls.values():
+    call()
+session.close()
+"""
+
+WITH_A_WORKER = """
+def child():
+    for call in calls.values():
+        call()
+    session.close()
+
+in_child(child)
+for call in calls.values():
+    call()
+session.close()
+"""
+
+
+def tried(script: str, *arguments: object) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", START + script, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "PYTHONPATH": str(Path(tiny.__file__).parent)},
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("backend", backends.BACKENDS)
+def test_a_fork_is_refused_the_session_and_may_open_another(bert, backend):
+    tried(REFUSED, bert, backend, "")
+
+
+def test_a_fork_of_a_session_with_a_worker_has_all_of_it(bert):
+    tried(WITH_A_WORKER, bert, "ort-cpu", isolation.own_environment(environments.root(), "sessions"))
+
+
+@pytest.mark.parametrize("again", [pickle.dumps, copy.copy, copy.deepcopy], ids=lambda call: call.__name__)
+def test_a_session_is_neither_pickled_nor_copied(bert, any_backend, again):
+    with isorun.Session(bert, any_backend) as session:
+        with pytest.raises(TypeError, match=r"A session is neither pickled nor copied: .* Open one in each process"):
+            again(session)
+        assert np.isfinite(session.run(None, tiny.feeds())[0]).all()
