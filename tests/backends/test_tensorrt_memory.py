@@ -12,7 +12,7 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 
-from isorun.errors import BackendFailed
+from isorun.errors import BackendFailed, BackendUnavailable
 from isorun_backends.tensorrt import memory
 
 
@@ -194,3 +194,18 @@ def test_a_code_is_an_error(runtime):
     with pytest.raises(BackendFailed, match="CUDA answers 2"):
         memory.CudaBindingsMemory(0).allocate(1)
     assert np.isscalar(memory.checked((0, 3)))
+
+
+def test_a_package_that_does_not_load_leaves_it_to_the_other(monkeypatch, runtime):
+    """pycuda may have been built for a newer driver: it lacks a symbol then."""
+
+    def refuse(number):
+        raise ImportError("undefined symbol: cuCtxCreate_v4")
+
+    monkeypatch.setattr(memory, "_here", lambda: iter(("pycuda", "cuda.bindings")))
+    monkeypatch.setattr(memory, "PycudaMemory", refuse)
+    assert memory.open_memory("tensorrt", 0).name == "cuda-bindings"
+    monkeypatch.setattr(memory, "CudaBindingsMemory", refuse)
+    both = "pycuda does not load: undefined symbol: cuCtxCreate_v4; cuda.bindings does not load: "
+    with pytest.raises(BackendUnavailable, match=both):
+        memory.open_memory("tensorrt", 0)

@@ -1,7 +1,8 @@
 """TensorRT and a GPU, played by ONNX Runtime's CPU provider and the host's memory.
 
 The parts of the API that isorun uses (``isorun_backends.tensorrt.api``), strict where TensorRT is: shapes outside the
-profile, addresses that were not set and two threads in one context are refused.
+profile, addresses that were not set or are not aligned, and two threads in one context are refused. Behind NVIDIA's own
+bindings the same is played: :mod:`fake_nvinfer`.
 """
 
 from __future__ import annotations
@@ -28,26 +29,49 @@ class ILogger:
         self.ready = True
 
 
-class NetworkDefinitionCreationFlag(IntEnum):
-    STRONGLY_TYPED = 1
-
-
-BuilderFlag = IntEnum("BuilderFlag", ["TF32"])
-MemoryPoolType = IntEnum("MemoryPoolType", ["WORKSPACE"])
-ProfilingVerbosity = IntEnum("ProfilingVerbosity", ["DETAILED"])
-LayerInformationFormat = IntEnum("LayerInformationFormat", ["JSON"])
+# The numbers are NVIDIA's: through the official bindings nothing else comes.
+NetworkDefinitionCreationFlag = IntEnum("NetworkDefinitionCreationFlag", {"STRONGLY_TYPED": 1})
+BuilderFlag = IntEnum("BuilderFlag", {"TF32": 6})
+MemoryPoolType = IntEnum("MemoryPoolType", {"WORKSPACE": 0})
+ProfilingVerbosity = IntEnum("ProfilingVerbosity", {"DETAILED": 2})
+LayerInformationFormat = IntEnum("LayerInformationFormat", {"JSON": 1})
+_TYPES = {"float": (0, np.float32), "float16": (1, np.float16), "int32": (3, np.int32), "int64": (8, np.int64)}
+_ALIGNED = 256  # what an address is to be a multiple of
 
 builds: list[SimpleNamespace] = []
-"""What was built, in order: forget it between tests."""
+contexts: list[Context] = []
+"""What was built and made, in order."""
+broken: dict[str, str] = {}
+"""What is to fail, with TensorRT's words for it: ``start``, ``run``, ``description``, ``type``."""
+inside = threading.local()
+"""Whether a thread is in the device's context."""
+
+
+def forget():
+    """Between tests."""
+    for each in (builds, contexts, broken):
+        each.clear()
+
+
+def nptype(trt_type):
+    return next(dtype for number, dtype in _TYPES.values() if number == trt_type)
+
+
+def _start(logger):
+    assert logger.ready, "ILogger.__init__ was not called"
+    assert getattr(inside, "depth", 0), "outside the device's context"
+    if "start" in broken:
+        logger.log(ILogger.Severity.ERROR, broken["start"])
+        raise TypeError("pybind11::init(): factory function returned nullptr")
 
 
 class Builder:
     def __init__(self, logger):
-        assert logger.ready, "ILogger.__init__ was not called"
+        _start(logger)
         self.logger = logger
 
     def create_network(self, flags):
-        return SimpleNamespace(flags=flags, path=None, num_inputs=0)
+        return SimpleNamespace(flags=flags, path=None)
 
     def create_builder_config(self):
         return BuilderConfig()
@@ -57,6 +81,7 @@ class Builder:
 
     def build_serialized_network(self, network, config):
         builds.append(SimpleNamespace(network=network, config=config))
+        self.logger.log(ILogger.Severity.VERBOSE, "building")
         if config.level > 5:
             self.logger.log(ILogger.Severity.ERROR, "the level is above 5")
             return None
@@ -66,7 +91,7 @@ class Builder:
 
 class BuilderConfig:
     def __init__(self):
-        self.profiles, self.cleared, self.level, self.timings = [], [], 3, None
+        self.profiles, self.cleared, self.level, self.timings, self.verbosity = [], [], 3, None, 0
 
     def clear_flag(self, flag):
         self.cleared.append(flag)
@@ -75,20 +100,39 @@ class BuilderConfig:
         self.workspace = pool_size
 
     def add_optimization_profile(self, profile):
+        if not profile.valid():
+            return -1
         self.profiles.append(profile)
         return len(self.profiles) - 1
 
     def create_timing_cache(self, serialized_timing_cache):
-        return SimpleNamespace(serialize=lambda: serialized_timing_cache + b"t")
+        return TimingCache(serialized_timing_cache) if set(serialized_timing_cache) <= set(b"t") else None
 
     def set_timing_cache(self, cache, ignore_mismatch):
+        if cache is None:
+            raise TypeError("set_timing_cache(): incompatible function arguments")
         self.timings = cache
         return True
 
     def get_timing_cache(self):
         return self.timings
 
-    builder_optimization_level = property(lambda self: self.level, lambda self, value: setattr(self, "level", value))
+    def set_builder_optimization_level(self, level):
+        self.level = level
+
+    def set_profiling_verbosity(self, verbosity):
+        self.verbosity = verbosity
+
+    builder_optimization_level = property(lambda self: self.level, set_builder_optimization_level)
+    profiling_verbosity = property(lambda self: self.verbosity, set_profiling_verbosity)
+
+
+class TimingCache:
+    def __init__(self, content):
+        self.content = content
+
+    def serialize(self):
+        return self.content + b"t"
 
 
 class OptimizationProfile:
@@ -96,52 +140,97 @@ class OptimizationProfile:
         self.shapes = {}
 
     def set_shape(self, input, min, opt, max):
-        self.shapes[input] = [list(min), list(opt), list(max)]
+        for which, shape in enumerate((min, opt, max)):
+            self.set_dimensions(input, which, shape)
+
+    def set_dimensions(self, input, which, shape):
+        self.shapes.setdefault(input, [None] * 3)[which] = list(shape)
+        return True
+
+    def valid(self):
+        return all(a <= b <= c for sizes in self.shapes.values() for a, b, c in zip(*sizes, strict=True))
 
 
 class OnnxParser:
-    num_errors = 1
-
     def __init__(self, network, logger):
-        self.network = network
+        self.network, self.errors = network, []
 
-    def parse_from_file(self, model):
+    def parse_from_file(self, model, verbosity=0):
         self.network.path = model
-        return all(node.domain in ("", "ai.onnx") for node in onnx.load(model, load_external_data=False).graph.node)
+        nodes = onnx.load(model, load_external_data=False).graph.node
+        self.errors = [ParserError(node) for node in nodes if node.domain not in ("", "ai.onnx")]
+        return not self.errors
+
+    num_errors = property(lambda self: self.count_errors())
+
+    def count_errors(self):
+        return len(self.errors)
 
     def get_error(self, index):
-        return SimpleNamespace(
-            desc=lambda: "no importer", node_name=lambda: "attention", node_operator=lambda: "Attention"
-        )
+        return self.errors[index]
+
+
+class ParserError:
+    def __init__(self, node):
+        self.node = node
+
+    def desc(self):
+        return "no importer"
+
+    def node_name(self):
+        return self.node.name
+
+    def node_operator(self):
+        return self.node.op_type
 
 
 class Runtime:
     def __init__(self, logger):
+        _start(logger)
         self.logger = logger
 
     def deserialize_cuda_engine(self, serialized_engine):
         try:
-            return Engine(**json.loads(serialized_engine))
+            return Engine(self.logger, **json.loads(serialized_engine))
         except ValueError:
             self.logger.log(ILogger.Severity.ERROR, "the engine is damaged")
             return None
 
 
 class Engine:
-    def __init__(self, path, profiles):
+    def __init__(self, logger, path, profiles):
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         self.session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        self.profiles = profiles
-        self.contexts: list[Context] = []
+        self.logger, self.profiles = logger, profiles
+        read = {name for node in onnx.load(path, load_external_data=False).graph.node for name in node.input}
+        self.inputs = {each.name: each for each in self.session.get_inputs() if each.name in read}
+        self.tensors = self.inputs | {each.name: each for each in self.session.get_outputs()}
 
-    def create_execution_context(self):
-        self.contexts.append(Context(self))
-        return self.contexts[-1]
+    num_io_tensors = property(lambda self: self.count_io_tensors())
+
+    def count_io_tensors(self):
+        return len(self.tensors)
+
+    def get_tensor_name(self, index):
+        return list(self.tensors)[index]
+
+    def get_tensor_dtype(self, name):
+        return _TYPES[broken.get("type") or self.tensors[name].type[len("tensor(") : -1]][0]
+
+    def create_execution_context(self, strategy=0):
+        contexts.append(Context(self))
+        return contexts[-1]
 
     def create_engine_inspector(self):
-        layers = {"Layers": [{"LayerType": "gemm"}, {"LayerType": "gemm"}, {"LayerType": "mha"}]}
-        return SimpleNamespace(get_engine_information=lambda format: json.dumps(layers))
+        return Inspector()
+
+
+class Inspector:
+    def get_engine_information(self, format):
+        return broken.get("description") or json.dumps(
+            {"Layers": [{"LayerType": "gemm"}, {"LayerType": "gemm"}, {"LayerType": "mha"}]}
+        )
 
 
 recording = threading.local()
@@ -166,40 +255,59 @@ class Context:
     def _touch(self):
         assert not self.recorded, "what a graph was recorded of is changed"
 
+    def _refuse(self, why):
+        self.engine.logger.log(ILogger.Severity.ERROR, why)
+        return False
+
     def set_optimization_profile_async(self, profile_index, stream_handle):
+        assert stream_handle, "the default stream"
         self.profile = self.engine.profiles[profile_index] if self.engine.profiles else {}
         return True
 
     def set_input_shape(self, name, shape):
         self._touch()
+        if self.profile is None or name not in self.profile:
+            return self._refuse(f"{name} has no profile")
         least, _, most = self.profile[name]
         self.shapes[name] = tuple(shape)
-        return all(low <= size <= high for low, size, high in zip(least, shape, most, strict=True))
+        inside = all(low <= size <= high for low, size, high in zip(least, shape, most, strict=True))
+        return inside or self._refuse(f"{name} of {tuple(shape)} is outside the profile")
 
     def set_tensor_address(self, name, memory):
         self._touch()
+        if name not in self.engine.tensors or memory % _ALIGNED:
+            return self._refuse(f"{name} at {memory} is no tensor, or not aligned to {_ALIGNED} bytes")
         self.addresses[name] = memory
-        return memory != 0
+        return True
 
     def get_tensor_shape(self, name):
         batch, sequence = next(iter(self.shapes.values()))
-        output = next(each for each in self.engine.session.get_outputs() if each.name == name)
-        return [{"batch": batch, "sequence": sequence}.get(size, size) for size in output.shape]
+        return [{"batch": batch, "sequence": sequence}.get(size, size) for size in self.engine.tensors[name].shape]
 
     def execute_async_v3(self, stream_handle):
         self._touch()
+        assert stream_handle, "the default stream"
+        if missing := (set(self.engine.tensors) - set(self.addresses)) | (
+            set(self.engine.inputs) & set(self.profile) - set(self.shapes)
+        ):
+            return self._refuse(f"without an address or a shape: {', '.join(sorted(missing))}")
+        if "run" in broken:
+            return self._refuse(broken["run"])
         if getattr(recording, "contexts", None) is not None:
             recording.contexts.append(self)
             return True
         return self.execute()
 
+    def _fed(self, tensor):
+        if tensor.name not in self.engine.inputs:  # nothing reads it
+            return np.zeros([1] * len(tensor.shape), np.int64)
+        dtype = np.dtype(nptype(self.engine.get_tensor_dtype(tensor.name)))
+        return at(self.addresses[tensor.name], self.shapes[tensor.name], dtype)
+
     def execute(self):
         assert self.busy.acquire(blocking=False), "two threads in one context"
         try:
-            inputs = self.engine.session.get_inputs()
-            feeds = {
-                each.name: at(self.addresses[each.name], self.shapes[each.name], np.dtype(np.int64)) for each in inputs
-            }
+            feeds = {each.name: self._fed(each) for each in self.engine.session.get_inputs()}
             results = self.engine.session.run(None, feeds)
             for output, result in zip(self.engine.session.get_outputs(), results, strict=True):
                 at(self.addresses[output.name], result.shape, result.dtype)[...] = result
@@ -221,19 +329,15 @@ class HostMemory:
     name = "host"
 
     def __init__(self):
-        self.depth = threading.local()
-        self.allocated = 0
+        self.allocated = self.copied = 0
 
     @contextmanager
     def current(self):
-        self.depth.value = True
-        try:
+        with _inside():
             yield
-        finally:
-            self.depth.value = False
 
     def _inside(self):
-        assert getattr(self.depth, "value", False), "outside current()"
+        assert getattr(inside, "depth", 0), "outside current()"
 
     def stream(self):
         self._inside()
@@ -242,8 +346,8 @@ class HostMemory:
     def allocate(self, nbytes):
         self._inside()
         self.allocated += nbytes
-        held = np.zeros(nbytes, np.uint8)
-        return SimpleNamespace(address=held.ctypes.data, held=held)
+        held = np.zeros(nbytes + _ALIGNED, np.uint8)
+        return SimpleNamespace(address=-(-held.ctypes.data // _ALIGNED) * _ALIGNED, held=held)
 
     def pinned(self, shape, dtype):
         self._inside()
@@ -258,5 +362,41 @@ class HostMemory:
         assert array.flags.c_contiguous
         ctypes.memmove(array.ctypes.data, address, array.nbytes)
 
+    def copy(self, to, source, nbytes, stream):
+        self._inside()
+        ctypes.memmove(to, source, nbytes)
+        self.copied += 1
+
     def synchronize(self, stream):
         self._inside()
+
+
+def watched(cls):
+    """A class of device memory that counts as :class:`HostMemory` does, and says when a thread is in its context."""
+
+    class Watched(cls):
+        allocated = copied = 0
+
+        @contextmanager
+        def current(self):
+            with super().current(), _inside():
+                yield
+
+        def allocate(self, nbytes):
+            self.allocated += nbytes
+            return super().allocate(nbytes)
+
+        def copy(self, *arguments):
+            self.copied += 1
+            super().copy(*arguments)
+
+    return Watched
+
+
+@contextmanager
+def _inside():
+    inside.depth = getattr(inside, "depth", 0) + 1
+    try:
+        yield
+    finally:
+        inside.depth -= 1

@@ -1,7 +1,6 @@
 """NVIDIA's TensorRT, its own runtime: engines built beforehand, for shapes that are declared.
 
-Written against the official bindings of 10.16 and 11.4, which :mod:`isorun_backends.tensorrt.check` compares it with;
-not run on hardware yet.
+Run through the official bindings of 10.16 and 11.4 over libraries that are played; not on hardware yet.
 """
 
 from __future__ import annotations
@@ -13,12 +12,14 @@ from typing import Any, cast
 
 from isorun.backend import Backend, runtime_errors
 from isorun.cache import Cache
-from isorun.errors import BackendFailed, BackendUnavailable, did_you_mean
+from isorun.errors import BackendUnavailable, did_you_mean
 from isorun.types import Availability, Capabilities, CompileConfig, Finding, LoweredModel, RuntimeReport
 from isorun_backends.cuda_driver import driver
+from isorun_backends.output_shapes import output_shapes
 from isorun_backends.tensorrt import builder, engines, memory, profiles
 from isorun_backends.tensorrt.api import Module
-from isorun_backends.tensorrt.engine import Loaded, TensorRTExecutable
+from isorun_backends.tensorrt.engine import TensorRTExecutable
+from isorun_backends.tensorrt.loaded import Loaded, load
 
 _OLDEST = (10, 14)  # the first whose parser has Attention
 _INSTALL = (
@@ -92,6 +93,7 @@ class TensorRT(Backend):
                 self.name, f"it has no on_miss {on_miss!r}{did_you_mean(str(on_miss), _ON_MISS)}", "Choose one of them."
             )
         wanted = profiles.declared(self.name, model.info, given.get("shapes"))
+        output_shapes(model.info, {symbol: most for symbol, (_, _, most) in wanted[0].sizes.items()})  # or it raises
         gpus, number = driver().gpus, numbers["device_id"]
         if number >= len(gpus):
             raise BackendUnavailable(self.name, f"there is no GPU {number}", f"The driver sees {len(gpus)}.")
@@ -99,7 +101,7 @@ class TensorRT(Backend):
         held = memory.open_memory(self.name, number)
         place = engines.Place(trt.__version__, gpus[number].name, gpus[number].compute, driver().cuda)
         make = partial(_engine, self.name, trt, model, config, numbers, place)
-        with held.current():
+        with runtime_errors(f"{self.name} cannot build an engine"), held.current():
             first = make(wanted)
         found = {"precision": config.precision, "place": place}
         return TensorRTExecutable(
@@ -129,19 +131,14 @@ def _engine(
     settings = {key: numbers[key] for key in ("workspace", "optimization_level")}
     identity = engines.key(model, config.precision, wanted, place, **settings)
     timings = engines.timings(cache, place)
-    content, _ = engines.load_or_build(
+    content, entry = engines.load_or_build(
         name,
         cache,
         identity,
         lambda: builder.build(name, trt, model, wanted, timings, settings),
         {"profiles": [str(each) for each in wanted], **vars(place)},
     )
-    log = builder.Log(trt)
-    with runtime_errors(f"{name} cannot load its engine"):
-        loaded = trt.Runtime(log.sink).deserialize_cuda_engine(content)
-    if loaded is None:
-        raise BackendFailed(f"{name} cannot load its engine: {log}")
-    return Loaded(loaded, wanted)
+    return load(name, trt, content, entry.folder, model.info, wanted)
 
 
 def _describe(found: Mapping[str, Any], layers: Mapping[str, int], details: Mapping[str, Any]) -> RuntimeReport:

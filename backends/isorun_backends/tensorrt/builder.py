@@ -2,44 +2,19 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from isorun.cache import write_atomically
 from isorun.errors import BackendFailed, BackendUnavailable, UnsupportedModel
 from isorun.types import LoweredModel
-from isorun_backends.tensorrt.api import Module, Parser
+from isorun_backends.tensorrt.api import Builder, BuilderConfig, Module, Parser
+from isorun_backends.tensorrt.log import Log, logger
 from isorun_backends.tensorrt.profiles import Profile, shapes_for
 
-_LAST = 8  # messages
-
-
-class Log:
-    """TensorRT's log: errors and warnings are kept for the error that follows, and nothing is printed.
-
-    Attributes:
-        sink: what TensorRT takes as its logger.
-    """
-
-    def __init__(self, trt: Any) -> None:
-        self.messages: deque[str] = deque(maxlen=_LAST)
-        kept = self.messages
-        worth = {trt.ILogger.Severity.INTERNAL_ERROR, trt.ILogger.Severity.ERROR, trt.ILogger.Severity.WARNING}
-
-        class Sink(trt.ILogger):  # type: ignore[misc]
-            def __init__(self) -> None:
-                trt.ILogger.__init__(self)
-
-            def log(self, severity: Any, msg: str) -> None:
-                if severity in worth:
-                    kept.append(msg)
-
-        self.sink = Sink()
-
-    def __str__(self) -> str:
-        return "; ".join(self.messages) or "TensorRT gives no reason"
+_LAST = 8  # errors of the parser
+_T = TypeVar("_T")
 
 
 def build(
@@ -62,30 +37,24 @@ def build(
 
     Raises:
         UnsupportedModel: the parser has no converter for some operator.
+        BackendUnavailable: TensorRT does not start here, or refuses a profile.
         BackendFailed: TensorRT cannot build it, with its own messages.
     """
-    log = Log(trt)
-    builder = trt.Builder(log.sink)
+    log = Log()
+    builder = started(name, lambda: trt.Builder(logger(trt)))
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
-    parser = trt.OnnxParser(network, log.sink)
+    parser = trt.OnnxParser(network, logger(trt))
     if not parser.parse_from_file(str(model.path)):
-        raise _refusal(name, model, parser)
+        raise _refusal(name, model, parser, log)
     config = builder.create_builder_config()
     config.clear_flag(trt.BuilderFlag.TF32)  # otherwise products in fp32 have 10 bits
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # so that an engine can say what it is made of
     config.builder_optimization_level = settings["optimization_level"]
     if settings["workspace"]:
         config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, settings["workspace"])
-    cache = config.create_timing_cache(timings.read_bytes() if timings.is_file() else b"")
-    config.set_timing_cache(cache, False)
+    _take_timings(name, config, timings, log)
     for each in profiles:
-        shapes = shapes_for(model.info, each)
-        if shapes:
-            profile = builder.create_optimization_profile()
-            for tensor, (least, best, most) in shapes.items():
-                profile.set_shape(tensor, least, best, most)
-            if config.add_optimization_profile(profile) < 0:
-                raise BackendUnavailable(name, f"TensorRT refuses the profile {each}: {log}", "Declare other shapes.")
+        _add_profile(name, builder, config, each, shapes_for(model.info, each), log)
     made = builder.build_serialized_network(network, config)
     if made is None:
         raise BackendFailed(f"{name} cannot build an engine of {model.path}: {log}")
@@ -94,8 +63,52 @@ def build(
     return bytes(memoryview(made))  # type: ignore[arg-type]
 
 
-def _refusal(name: str, model: LoweredModel, parser: Parser) -> UnsupportedModel:
+def started(name: str, make: Callable[[], _T]) -> _T:
+    """A builder or a runtime: the first thing that TensorRT asks of the GPU.
+
+    Raises:
+        BackendUnavailable: it has none to give. The bindings raise TypeError then, which says nothing.
+    """
+    log = Log()
+    try:
+        return make()
+    except TypeError as error:
+        raise BackendUnavailable(
+            name,
+            f"TensorRT does not start: {log}",
+            "Look whether the driver is new enough for the CUDA that this TensorRT was made for (nvidia-smi).",
+        ) from error
+
+
+def _take_timings(name: str, config: BuilderConfig, timings: Path, log: Log) -> None:
+    """What an earlier build measured. A file that TensorRT does not take is of no use: a build writes it anew."""
+    kept = timings.read_bytes() if timings.is_file() else b""
+    for content in (kept, b""):
+        cache = config.create_timing_cache(content)
+        if cache is not None and config.set_timing_cache(cache, False):
+            return
+    raise BackendFailed(f"{name} has no place for the times of kernels: {log}")
+
+
+def _add_profile(
+    name: str,
+    builder: Builder,
+    config: BuilderConfig,
+    each: Profile,
+    shapes: Mapping[str, tuple[list[int], list[int], list[int]]],
+    log: Log,
+) -> None:
+    if not shapes:
+        return
+    profile = builder.create_optimization_profile()
+    for tensor, (least, best, most) in shapes.items():
+        profile.set_shape(tensor, least, best, most)
+    if config.add_optimization_profile(profile) < 0:
+        raise BackendUnavailable(name, f"TensorRT refuses the profile {each}: {log}", "Declare other shapes.")
+
+
+def _refusal(name: str, model: LoweredModel, parser: Parser, log: Log) -> UnsupportedModel:
     errors = [parser.get_error(index) for index in range(parser.num_errors)]
     operators = dict.fromkeys(error.node_operator() for error in errors)
     said = "; ".join(f"{error.node_operator()} {error.node_name()}: {error.desc()}" for error in errors[:_LAST])
-    return UnsupportedModel(f"{name} cannot read {model.path}: {said or 'the parser gives no reason'}", list(operators))
+    return UnsupportedModel(f"{name} cannot read {model.path}: {said or log}", list(operators))

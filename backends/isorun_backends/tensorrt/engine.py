@@ -11,25 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from isorun.backend import Executable, runtime_errors
-from isorun.device_arrays import DeviceArray
+from isorun.backend import Binding, Executable, check_fits, runtime_errors
+from isorun.device_arrays import ON_DEVICE, DeviceArray
 from isorun.errors import BackendFailed, BackendUnavailable, InvalidFeeds, IsorunError
 from isorun.types import Feeds, ModelInfo, RuntimeReport
 from isorun_backends import cuda_driver
 from isorun_backends.output_shapes import output_shapes, sizes_of
-from isorun_backends.tensorrt import memory as memories
-from isorun_backends.tensorrt.api import Engine, Module
+from isorun_backends.tensorrt.api import Module
+from isorun_backends.tensorrt.loaded import Loaded
 from isorun_backends.tensorrt.memory import Memory
 from isorun_backends.tensorrt.profiles import Profile, observed, select
-from isorun_backends.tensorrt.slots import Buffer, Key, Shapes, Slot
-
-
-class Loaded:
-    """An engine and the profiles that it was built for."""
-
-    def __init__(self, engine: Engine, profiles: Sequence[Profile]) -> None:
-        self.engine = engine
-        self.profiles = list(profiles)
+from isorun_backends.tensorrt.slots import Key, Shapes, Slot
 
 
 class TensorRTExecutable(Executable):
@@ -68,61 +60,57 @@ class TensorRTExecutable(Executable):
         self._recorded: set[Shapes] = set()
         self._outputs = [spec.name for spec in info.outputs]
         self._lock = threading.Lock()
+        self._closed = False
         self._building: threading.Thread | None = None
         self._trouble = ""
 
     def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
-        names = list(output_names or self._outputs)
-        place = self._key(feeds, record=True)
-        with runtime_errors(f"{self._name} failed while running"), self._memory.current():
-            slot = self._take(place)
-            shapes = self._enqueue(slot, place, feeds)
-            for name in names:
-                buffer = slot.outputs[name]
-                self._memory.to_host(buffer.host(shapes[name]), buffer.device.address, slot.stream)
-            self._memory.synchronize(slot.stream)
-            results: list[Any] = [slot.outputs[name].host(shapes[name]).copy() for name in names]
-            self._idle[place].append(slot)  # a slot whose run failed is not used again
-        return results
+        return self.run_into(dict.fromkeys(output_names or self._outputs), feeds)
 
     def run_on_device(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[DeviceArray]:
-        names = list(output_names or self._outputs)
-        place = self._key(feeds, record=False)
+        return self.run_into(dict.fromkeys(output_names or self._outputs, ON_DEVICE), feeds)
+
+    def bind(self, feeds: Feeds, outputs: Mapping[str, Any]) -> Binding:
+        return TensorRTBinding(self, feeds, outputs)
+
+    def run_into(self, wanted: Mapping[str, Any], feeds: Feeds) -> list[Any]:
+        """Run once, with each output where it is wanted: :meth:`isorun.backend.Executable.bind` says how."""
+        place = self._key(feeds, record=not any(map(_is_on_device, wanted.values())))
         with runtime_errors(f"{self._name} failed while running"), self._memory.current():
+            if any(each is not None for each in wanted.values()):
+                wanted = self._places(wanted, feeds)
             slot = self._take(place)
-            shapes = output_shapes(self._info, sizes_of(self._info, feeds))
-            made = {}
-            for name in names:
-                shape, dtype = shapes[name]
-                own = self._memory.allocate(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
-                made[name] = DeviceArray(own.address, shape, dtype, self._device, owner=own)
-            self._enqueue(slot, place, feeds, made)
-            self._memory.synchronize(slot.stream)
-            self._idle[place].append(slot)
-        return [made[name] for name in names]
+            results = slot.run(feeds, wanted)
+            self._give(place, slot)  # a slot whose run failed is not used again
+        return results
 
     def device_times(self, feeds: Feeds, runs: int) -> np.ndarray | None:
         place = self._key(feeds, record=True)
         with runtime_errors(f"{self._name} failed while running"), self._memory.current():
             slot = self._take(place)
-            self._enqueue(slot, place, feeds)
+            slot.enqueue(feeds, {})
             self._memory.synchronize(slot.stream)
-            again = slot.launch or partial(self._execute, slot)
-            found = cuda_driver.times(slot.stream, self._device, again, runs)
-            self._idle[place].append(slot)
+            found = cuda_driver.times(slot.stream, self._device, slot.launch or slot.execute, runs)
+            self._give(place, slot)
         return found
 
     def report(self) -> RuntimeReport:
         with runtime_errors(f"{self._name} does not say what it runs"):
             inspector = self._engines[0].engine.create_engine_inspector()
-            layers = json.loads(inspector.get_engine_information(self._trt.LayerInformationFormat.JSON)).get(
-                "Layers", []
-            )
+            said = inspector.get_engine_information(self._trt.LayerInformationFormat.JSON)
+        details: dict[str, Any] = {
+            "profiles": [str(profile) for loaded in self._engines for profile in loaded.profiles],
+            "memory": self._memory.name,
+        }
+        try:
+            layers = json.loads(said).get("Layers", [])
+        except ValueError as error:  # an engine that runs is not refused for how it is described
+            layers, details["layers"] = [], f"TensorRT's description of them is no JSON: {error}"
         kinds = Counter(each.get("LayerType", "?") if isinstance(each, dict) else "layer" for each in layers)
-        profiles = [str(profile) for loaded in self._engines for profile in loaded.profiles]
-        return self._describe(dict(kinds.most_common()), {"profiles": profiles, "memory": self._memory.name})
+        return self._describe(dict(kinds.most_common()), details)
 
     def close(self) -> None:
+        self._closed = True
         if self._building is not None:
             self._building.join()
         with self._memory.current():  # pycuda lets go of memory in its own context alone
@@ -131,6 +119,8 @@ class TensorRTExecutable(Executable):
     def _place(self, feeds: Feeds) -> tuple[int, int]:
         """Which engine, and which of its profiles."""
         engines = list(self._engines)
+        if not engines:
+            raise BackendFailed(f"{self._name}: the session was closed")
         everything = [
             (number, index, profile)
             for number, loaded in enumerate(engines)
@@ -158,7 +148,8 @@ class TensorRTExecutable(Executable):
 
         def work() -> None:
             try:
-                self._engines.append(make(observed([sizes], self._info.limits)))
+                with runtime_errors(f"{self._name} cannot build an engine"), self._memory.current():
+                    self._engines.append(make(observed([sizes], self._info.limits)))
             except IsorunError as error:
                 self._trouble = str(error)
 
@@ -179,52 +170,41 @@ class TensorRTExecutable(Executable):
         return Key(*place, shapes if kept else None)
 
     def _take(self, place: Key) -> Slot:
-        idle = self._idle.setdefault(place, [])
         try:
-            return idle.pop()
+            return self._idle.setdefault(place, []).pop()
         except IndexError:
             loaded = self._engines[place.engine]
-            profile = loaded.profiles[place.profile]
-            return Slot(self._name, loaded.engine, place.profile, profile, self._info, self._memory)
+            return Slot(self._name, loaded, place, self._info, self._memory, self._device)
 
-    def _enqueue(
-        self, slot: Slot, place: Key, feeds: Feeds, outputs: Mapping[str, DeviceArray] | None = None
-    ) -> dict[str, tuple[int, ...]]:
-        """Put one run on the slot's stream; the shapes of its outputs."""
-        addresses = {name: self._feed(slot, name, buffer, feeds[name]) for name, buffer in slot.inputs.items()}
-        if slot.launch is not None:
-            slot.launch()
-            return slot.shapes
-        for name, address in addresses.items():
-            shape = tuple(feeds[name].shape)
-            self._ask(slot.context.set_input_shape(name, shape), f"take {name!r} of {shape}")
-            self._ask(slot.context.set_tensor_address(name, address), f"read {name!r}")
-        for name, buffer in slot.outputs.items():
-            given = (outputs or {}).get(name)
-            address = buffer.device.address if given is None else given.address
-            self._ask(slot.context.set_tensor_address(name, address), f"write {name!r}")
-            slot.shapes[name] = tuple(int(size) for size in slot.context.get_tensor_shape(name))
-        self._execute(slot)
-        if place.shapes is not None:  # TensorRT asks for a run as it is, before
-            slot.launch = memories.capture(self._name, slot.stream, lambda: self._execute(slot))
-        return slot.shapes
+    def _give(self, place: Key, slot: Slot) -> None:
+        if not self._closed:
+            self._idle[place].append(slot)
 
-    def _feed(self, slot: Slot, name: str, buffer: Buffer, array: np.ndarray | DeviceArray) -> int:
-        """The address on the device where a feed is, or will be when the stream comes to it."""
-        if isinstance(array, DeviceArray):
-            if array.device_id != self._device:
-                raise InvalidFeeds(f"Input {name!r} is on GPU {array.device_id}; this session is on GPU {self._device}")
-            if array.stream is not None:
-                cuda_driver.synchronize(array.stream, array.device_id)
-            return array.address
-        host = buffer.host(array.shape)
-        np.copyto(host, array)
-        self._memory.to_device(buffer.device.address, host, slot.stream)
-        return buffer.device.address
+    def _places(self, wanted: Mapping[str, Any], feeds: Feeds) -> dict[str, Any]:
+        """Memory for what is to be new on the device, and what was given, if it is of the right shape and type."""
+        found: dict[str, Any] = {}
+        shapes = output_shapes(self._info, sizes_of(self._info, feeds))
+        for name, each in wanted.items():
+            shape, dtype = shapes[name]
+            found[name] = each
+            if each is ON_DEVICE:
+                own = self._memory.allocate(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
+                found[name] = DeviceArray(own.address, shape, dtype, self._device, owner=own)
+            elif each is not None:
+                check_fits(name, each, shape, dtype)
+        return found
 
-    def _execute(self, slot: Slot) -> None:
-        self._ask(slot.context.execute_async_v3(slot.stream), "run")
 
-    def _ask(self, done: bool, what: str) -> None:
-        if not done:
-            raise BackendFailed(f"{self._name} cannot {what}")
+class TensorRTBinding(Binding):
+    """Arrays tied to inputs and outputs, on the device or in host memory."""
+
+    def __init__(self, executable: TensorRTExecutable, feeds: Feeds, outputs: Mapping[str, Any]) -> None:
+        super().__init__(executable, feeds, outputs)
+        self._run = partial(executable.run_into, outputs, feeds)
+
+    def run(self) -> list[Any]:
+        return self._run()
+
+
+def _is_on_device(wanted: Any) -> bool:
+    return wanted is ON_DEVICE or isinstance(wanted, DeviceArray)

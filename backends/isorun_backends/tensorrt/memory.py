@@ -49,36 +49,46 @@ class Memory(Protocol):
     def to_host(self, array: np.ndarray, address: int, stream: int) -> None:
         """Put a copy on a stream."""
 
+    def copy(self, to: int, source: int, nbytes: int, stream: int) -> None:
+        """Put a copy from the device to itself on a stream."""
+
     def synchronize(self, stream: int) -> None:
         """Wait for all that was put on a stream."""
 
 
 def available() -> str | None:
-    """The package that is here to fill the seam; nothing is imported."""
-    for package in ("pycuda", "cuda.bindings"):
-        try:
-            if importlib.util.find_spec(package) is not None:
-                return package
-        except ModuleNotFoundError:  # the package above it is missing
-            continue
-    return None
+    """The package that is here to fill the seam, the first of them; nothing is imported."""
+    return next(iter(_here()), None)
 
 
 def open_memory(name: str, device: int) -> Memory:
-    """The device's memory by whichever package is here.
+    """The device's memory by the first package that is here and loads; :attr:`Memory.name` says which.
 
     Raises:
-        BackendUnavailable: neither is, or the one that is does not load.
+        BackendUnavailable: none is here, or none loads.
     """
-    package = available()
-    if package is None:
+    errors = []
+    for package in _here():
+        try:
+            return PycudaMemory(device) if package == "pycuda" else CudaBindingsMemory(device)
+        except ImportError as error:
+            errors.append(f"{package} does not load: {error}")
+    if not errors:
         raise BackendUnavailable(name, "neither pycuda nor cuda-bindings is installed", "pip install pycuda")
-    try:
-        return PycudaMemory(device) if package == "pycuda" else CudaBindingsMemory(device)
-    except ImportError as error:
-        raise BackendUnavailable(
-            name, f"{package} does not load: {error}", "It needs the NVIDIA driver (libcuda.so.1)."
-        ) from error
+    raise BackendUnavailable(
+        name,
+        "; ".join(errors),
+        "They need the NVIDIA driver (libcuda.so.1), at least as new as the CUDA that they were built for.",
+    )
+
+
+def _here() -> Iterator[str]:
+    for package in ("pycuda", "cuda.bindings"):
+        try:
+            if importlib.util.find_spec(package) is not None:
+                yield package
+        except ModuleNotFoundError:  # the package above it is missing
+            continue
 
 
 class PycudaMemory:
@@ -119,6 +129,9 @@ class PycudaMemory:
 
     def to_host(self, array: np.ndarray, address: int, stream: int) -> None:
         self._driver.memcpy_dtoh_async(array, address, self._streams[stream])
+
+    def copy(self, to: int, source: int, nbytes: int, stream: int) -> None:
+        self._driver.memcpy_dtod_async(to, source, nbytes, self._streams[stream])
 
     def synchronize(self, stream: int) -> None:
         self._streams[stream].synchronize()
@@ -183,6 +196,10 @@ class CudaBindingsMemory:
     def to_host(self, array: np.ndarray, address: int, stream: int) -> None:
         kind = self._runtime.cudaMemcpyKind.cudaMemcpyDeviceToHost
         self._call(self._runtime.cudaMemcpyAsync(array.ctypes.data, address, array.nbytes, kind, stream))
+
+    def copy(self, to: int, source: int, nbytes: int, stream: int) -> None:
+        kind = self._runtime.cudaMemcpyKind.cudaMemcpyDeviceToDevice
+        self._call(self._runtime.cudaMemcpyAsync(to, source, nbytes, kind, stream))
 
     def synchronize(self, stream: int) -> None:
         self._call(self._runtime.cudaStreamSynchronize(stream))
