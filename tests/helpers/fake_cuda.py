@@ -1,7 +1,7 @@
 """Stand-ins for the libraries that ONNX Runtime's providers for NVIDIA GPUs ask for: with them the real providers load
-without a GPU, take nodes, choose kernels, copy and wait, and compute nothing.
+without a GPU, take nodes, choose kernels, copy and wait, and compute nothing. pycuda loads so too.
 
-They are made with the C compiler from what a provider's own library asks for. Symbols that nobody wrote answer 0.
+They are made with the C compiler from what a library asks for itself. Symbols that nobody wrote answer 0.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def build(folder: Path, provider: Path) -> None:
             wanted[library].append(name)
         elif _OF_TENSORRT.fullmatch(name):
             wanted[next(each for each in needed if ("onnxparser" in each) == ("OnnxParser" in name))].append(name)
-        elif name.startswith("cuTensor"):
+        elif re.match("cu[A-Z]", name):
             wanted["libcuda.so.1"].append(name)
     for library in needed:
         versioned = library.startswith(("libcudart", "libcublas", "libcudnn"))

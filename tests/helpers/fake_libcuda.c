@@ -4,9 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void *const CONTEXT = (void *)0x7fff0000dead0010, *const STREAM = (void *)0x7fff0000beef0020;
-static int depth;
+static void *const CONTEXT = (void *)0x7fff0000dead0010;
+static char STREAMS[64];  /* a stream is a place in it */
+static int streams;
+static _Thread_local int depth;
 #define NEEDS_CONTEXT if (!depth) return 201
+static int is_stream(const char *stream) { return stream >= STREAMS && stream < STREAMS + streams; }
 
 int cuInit(unsigned flags) { return 0; }
 int cuDriverGetVersion(int *version) { *version = 13000; return 0; }
@@ -19,14 +22,19 @@ int cuGetErrorString(int code, const char **text) { *text = "refused"; return 0;
 int cuDevicePrimaryCtxRetain(void **context, int device) { *context = CONTEXT; return 0; }
 int cuCtxPushCurrent_v2(void *context) { depth++; return context == CONTEXT ? 0 : 201; }
 int cuCtxPopCurrent_v2(void **context) { depth--; *context = CONTEXT; return 0; }
-int cuStreamCreate(void **stream, unsigned flags) { NEEDS_CONTEXT; *stream = STREAM; return flags == 1 ? 0 : 1; }
-int cuStreamDestroy_v2(void *stream) { NEEDS_CONTEXT; fputs("destroyed\n", stderr); return stream == STREAM ? 0 : 400; }
-int cuStreamSynchronize(void *stream) { NEEDS_CONTEXT; return stream == STREAM || stream == (void *)1 ? 0 : 400; }
+int cuStreamCreate(void **stream, unsigned flags) { NEEDS_CONTEXT; *stream = STREAMS + streams++ % 64; return flags == 1 ? 0 : 1; }
+int cuStreamDestroy_v2(void *stream) { NEEDS_CONTEXT; fputs("destroyed\n", stderr); return is_stream(stream) ? 0 : 400; }
+int cuStreamSynchronize(void *stream) { NEEDS_CONTEXT; return is_stream(stream) || stream == (void *)1 ? 0 : 400; }
 int cuEventCreate(void **event, unsigned flags) { NEEDS_CONTEXT; *event = calloc(1, 8); return flags; }
-int cuEventRecord(char *event, void *stream) { NEEDS_CONTEXT; *event = 1; return stream == STREAM ? 0 : 400; }
+int cuEventRecord(char *event, void *stream) { NEEDS_CONTEXT; *event = 1; return is_stream(stream) ? 0 : 400; }
 int cuEventSynchronize(char *event) { NEEDS_CONTEXT; return *event ? 0 : 400; }
 int cuEventElapsedTime(float *ms, char *start, char *end) { *ms = 1.5f; return *start && *end && start != end ? 0 : 400; }
 int cuEventDestroy_v2(void *event) { free(event); return 0; }
-int cuMemHostAlloc(void **memory, size_t bytes, unsigned flags) { NEEDS_CONTEXT; *memory = malloc(bytes); return flags != 1; }
+int cuMemHostAlloc(void **memory, size_t bytes, unsigned flags) { NEEDS_CONTEXT; *memory = malloc(bytes); return flags > 1; }
+int cuMemAlloc_v2(unsigned long long *memory, size_t bytes) { NEEDS_CONTEXT; *memory = (size_t)aligned_alloc(256, (bytes + 255) / 256 * 256); return 0; }
+int cuMemFree_v2(unsigned long long memory) { NEEDS_CONTEXT; free((void *)memory); return 0; }
+int cuMemFreeHost(void *memory) { NEEDS_CONTEXT; free(memory); return 0; }
+int cuMemcpyDtoHAsync_v2(void *to, unsigned long long from, size_t bytes, void *stream) { NEEDS_CONTEXT; memcpy(to, (void *)from, bytes); return is_stream(stream) ? 0 : 400; }
+int cuMemcpyDtoDAsync_v2(unsigned long long to, unsigned long long from, size_t bytes, void *stream) { NEEDS_CONTEXT; memcpy((void *)to, (void *)from, bytes); return is_stream(stream) ? 0 : 400; }
 int cuMemcpyDtoH_v2(void *to, unsigned long long from, size_t bytes) { NEEDS_CONTEXT; memcpy(to, (void *)from, bytes); return 0; }
-int cuMemcpyHtoDAsync_v2(unsigned long long to, const void *from, size_t bytes, void *stream) { NEEDS_CONTEXT; memcpy((void *)to, from, bytes); return stream == STREAM ? 0 : 400; }
+int cuMemcpyHtoDAsync_v2(unsigned long long to, const void *from, size_t bytes, void *stream) { NEEDS_CONTEXT; memcpy((void *)to, from, bytes); return is_stream(stream) ? 0 : 400; }

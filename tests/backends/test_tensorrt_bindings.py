@@ -1,0 +1,65 @@
+"""The tests of the tensorrt backend once more, through NVIDIA's own Python bindings of both major versions, and through
+pycuda where it is installed. What is behind them is played: fake_nvinfer.py has TensorRT's libraries, fake_libcuda.c
+the driver.
+
+On demand, since the bindings come from the package index:
+
+    pytest -m long tests/backends/test_tensorrt_bindings.py
+
+or, with bindings that are here already, one version at a time:
+
+    pip install --target FOLDER --no-deps 'tensorrt-cu13-bindings<11'
+    ISORUN_TENSORRT=FOLDER pytest tests/backends/test_tensorrt.py
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fake_cuda
+from isorun_backends.cuda_driver import driver
+
+TESTS = Path(__file__).with_name("test_tensorrt.py")
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
+    pytest.mark.skipif(platform.machine() != "x86_64", reason="structures are returned by hand, as on x86-64"),
+    pytest.mark.skipif(bool(driver().gpus), reason="there is a GPU: stand-ins would hide it"),
+]
+
+
+def ran(tmp_path, **environment):
+    """The tests in a process of their own, which loads what is played."""
+    command = [sys.executable, "-m", "pytest", "-q", "-n0", f"--basetemp={tmp_path / 'tests'}", str(TESTS)]
+    done = subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("wanted", ["tensorrt-cu13-bindings>=10.14,<11", "tensorrt-cu13-bindings>=11,<12"])
+def test_the_backend_through_nvidias_own_bindings(tmp_path, wanted):
+    pip = ["uv", "pip"] if shutil.which("uv") else [sys.executable, "-m", "pip"]
+    command = [*pip, "install", "-q", "--no-deps", "--target", str(tmp_path / "bindings"), wanted]
+    installed = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert installed.returncode == 0, installed.stderr
+    assert " passed" in ran(tmp_path, ISORUN_TENSORRT=str(tmp_path / "bindings"))
+
+
+def test_the_backend_through_pycuda(tmp_path):
+    spec = importlib.util.find_spec("pycuda")
+    if spec is None or spec.origin is None:
+        pytest.skip("pycuda is not installed")
+    (library,) = Path(spec.origin).parent.glob("_driver*.so")
+    fake_cuda.build(tmp_path / "libraries", library)
+    assert " passed" in ran(tmp_path, ISORUN_TENSORRT_MEMORY="pycuda", LD_LIBRARY_PATH=str(tmp_path / "libraries"))
