@@ -68,6 +68,10 @@ CASES = [
     Case("BindsOnce", "bound_inputs_are_read_anew_at_every_run", "run 1 of a binding"),
     Case("WritesElsewhere", "outputs_are_written_to_the_memory_that_is_bound", "what the memory holds is wrong"),
     Case("WritesWhatDoesNotFit", "memory_of_another_shape_is_refused", "DID NOT RAISE"),
+    Case("ClaimsADevice", "an_output_left_on_the_device_can_be_fed", "has no outputs in a device's memory"),
+    Case("CopiesToTheHost", "an_output_left_on_the_device_can_be_fed", "y is a ndarray"),
+    Case("ReusesTheDevicesMemory", "no_later_run_changes_what_was_left_on_the_device", "fed from the device, it is wr"),
+    Case("BindsTheFirstFeed", "a_binding_takes_and_leaves_arrays_of_the_device", "fed from the device, it is wrong"),
     Case("AlwaysTwice", "bad_feeds_are_refused_by_name", "is wrong", {"kind": "another dtype"}),
     Case("ClaimsToCheckIndices", "a_token_outside_the_vocabulary_is_refused", "DID NOT RAISE", {"index": -1}),
     Case("SpoiledByBadFeeds", "a_token_outside_the_vocabulary_is_refused", "is wrong", {"index": "rows"}),
@@ -140,6 +144,7 @@ def test_a_flaw_is_caught_and_said(case: Case) -> None:
 
 
 SETS_THREADS = {"TakesEveryCore", "WrongOnTwoThreads"}  # which what the fakes compute with does not
+ON_DEVICE = {"ClaimsADevice", "CopiesToTheHost", "ReusesTheDevicesMemory", "BindsTheFirstFeed"}
 DOES_NOT_APPLY = {"BareOption", "Fickle", "GuessesShapes", "Silent", "ClaimsAGpu", "GuessesPlacement", "fake-lying"}
 
 
@@ -152,7 +157,7 @@ APPLIES = [case for case in CASES if case.flaw not in DOES_NOT_APPLY]
     ids=lambda case: case.check,
 )
 def test_the_same_check_passes_without_the_flaw(case: Case) -> None:
-    run("ort-cpu" if case.flaw in SETS_THREADS else "Honest", case)
+    run("ort-cpu" if case.flaw in SETS_THREADS else "HonestOnDevice" if case.flaw in ON_DEVICE else "Honest", case)
 
 
 def test_every_check_has_a_flaw_that_it_catches() -> None:

@@ -1,0 +1,82 @@
+"""Wrong behaviour with arrays that stay on a device: here, in the host's memory."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import replace
+
+import numpy as np
+
+from flaws.base import HONEST, Flawed, backend
+from isorun.device_arrays import ON_DEVICE, DeviceArray
+
+
+def _at(array: DeviceArray) -> np.ndarray:
+    memory = (ctypes.c_char * array.nbytes).from_address(array.address)
+    return np.frombuffer(memory, array.dtype).reshape(array.shape)
+
+
+def _left(array: np.ndarray) -> DeviceArray:
+    return DeviceArray(array.ctypes.data, array.shape, array.dtype, owner=array)
+
+
+class OnDevice(Flawed):
+    capabilities = replace(HONEST, device_arrays=True)
+
+    def run(self, output_names, feeds):
+        fed = {name: _at(each) if isinstance(each, DeviceArray) else each for name, each in feeds.items()}
+        return self.right(output_names, fed)
+
+    def run_on_device(self, output_names, feeds):
+        return [_left(each) for each in self.run(output_names, feeds)]
+
+    def bind(self, feeds, outputs):
+        assert all(each is ON_DEVICE for each in outputs.values())
+        return Bound(self, feeds, list(outputs))
+
+
+class Bound:
+    def __init__(self, executable, feeds, names):
+        self.executable, self.feeds, self.names = executable, feeds, names
+
+    def run(self):
+        return self.executable.run_on_device(self.names, self.feeds)
+
+
+HonestOnDevice = backend(OnDevice)
+
+
+@backend
+class ClaimsADevice(Flawed):
+    """It declares what it does not have."""
+
+    capabilities = replace(HONEST, device_arrays=True)
+
+
+@backend
+class CopiesToTheHost(OnDevice):
+    def run_on_device(self, output_names, feeds):
+        return self.run(output_names, feeds)
+
+
+@backend
+class ReusesTheDevicesMemory(OnDevice):
+    def run_on_device(self, output_names, feeds):
+        results = self.run(output_names, feeds)
+        if self.kept is None:
+            self.kept = results
+        for kept, result in zip(self.kept, results, strict=True):
+            kept[...] = result
+        return [_left(each) for each in self.kept]
+
+
+@backend
+class BindsTheFirstFeed(OnDevice):
+    """Its bindings run on what was on the device first."""
+
+    def run_on_device(self, output_names, feeds):
+        self.kept = self.kept or feeds
+        return super().run_on_device(output_names, feeds)
+
+    def bind(self, feeds, outputs):
+        return Bound(self, self.kept or feeds, list(outputs))
