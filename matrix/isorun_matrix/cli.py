@@ -26,6 +26,14 @@ class Format(StrEnum):
     json = "json"
 
 
+class Plain(StrEnum):
+    """The forms of a comparison."""
+
+    terminal = "terminal"
+    md = "md"
+    json = "json"
+
+
 SpecFile = Annotated[Path, typer.Argument(metavar="SPEC", help="A YAML file: see docs/matrix.md.", show_default=False)]
 
 
@@ -121,6 +129,46 @@ def report(
     else:
         output.write_text(text, encoding="utf-8")
         typer.echo(f"Wrote {output}", err=True)
+
+
+@app.command()
+def compare(
+    first: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The run that others are held against.", show_default=False)
+    ],
+    others: Annotated[list[Path], typer.Argument(metavar="OTHER", help="Other runs.", show_default=False)],
+    form: Annotated[Plain, typer.Option("--format", metavar="terminal|md|json", help="How to show it.")] = (
+        Plain.terminal
+    ),
+    fail_above: Annotated[
+        float | None,
+        typer.Option(
+            metavar="PERCENT",
+            min=0,
+            help="Exit with 1 where a p50 grew by more, intervals apart, or a cell is no longer ok.",
+        ),
+    ] = None,
+) -> None:
+    """Hold runs against the first: what is faster or slower, and what differs in machine, software and spec."""
+    import json
+
+    from isorun.cli import console
+    from isorun_matrix import compare as comparing
+    from isorun_matrix.report import compared
+    from isorun_matrix.results import RunFolder
+
+    found = comparing.compare([comparing.Run.read(RunFolder(folder)) for folder in (first, *others)])
+    if form is Plain.json:
+        typer.echo(json.dumps(found, indent=1, allow_nan=False))
+    elif form is Plain.md:
+        typer.echo(compared.as_markdown(found), nl=False)
+    else:
+        console.stdout().print(compared.render(found))
+    worse = [] if fail_above is None else comparing.worse(found, fail_above)
+    for name, number, how in worse:
+        console.note(f"{name}, run {number + 1}: {how}")
+    if worse:
+        raise typer.Exit(_CHECK_FAILED)
 
 
 @app.command()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from isorun_matrix.report import view
@@ -16,7 +16,7 @@ def render(document: Mapping[str, Any]) -> str:
     for group in view.groups(document):
         lines += [f"## {group.title}", "", *_table(group), ""]
         whys = view.explanations(group.cells)
-        lines += [f"- {_escaped(view.named(cells, view.short))}: {_escaped(why)}" for why, cells in whys.items()]
+        lines += [f"- {escaped(view.named(cells, view.short))}: {escaped(why)}" for why, cells in whys.items()]
         lines += [f"- {note}" for note in view.notes(group)]
         lines += [""] if lines[-1] else []
     lines += [
@@ -28,12 +28,12 @@ def render(document: Mapping[str, Any]) -> str:
 
 
 def _table(group: view.Group) -> Iterator[str]:
-    yield _line((*_HEADINGS, "status"))
-    yield _line(("---", "---", *("---:" for _ in _HEADINGS[2:]), "---"))
+    yield line((*_HEADINGS, "status"))
+    yield line(("---", "---", *("---:" for _ in _HEADINGS[2:]), "---"))
     for cell in group.cells:
-        name, status = _escaped(cell["label"]), view.status(cell, group)
+        name, status = escaped(cell["label"]), view.status(cell, group)
         leads = view.leads(cell, group)
-        yield _line(
+        yield line(
             (
                 f"**{name}**" if leads else name,
                 cell["precision"],
@@ -48,11 +48,13 @@ def _table(group: view.Group) -> Iterator[str]:
         )
 
 
-def _line(cells: tuple[str, ...]) -> str:
+def line(cells: Sequence[str]) -> str:
+    """A row of a table."""
     return f"| {' | '.join(cells)} |"
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
+    """Text that Markdown takes for nothing else."""
     for special in "\\`*_|<":
         text = text.replace(special, f"\\{special}")
     return text

@@ -22,20 +22,28 @@ def render(document: Mapping[str, Any]) -> RenderableType:
     groups = view.groups(document)
     blocks = [[_row(cell, group) for cell in group.cells] for group in groups]
     rows = [tuple(Text(heading, style="bold") for heading in _HEADINGS), *(row for block in blocks for row in block)]
-    widths = [max(cell.cell_len for cell in column) for column in zip(*rows, strict=True)]
-    drawn: list[RenderableType] = [_table(rows[:1], widths)]
+    columns = widths(rows)
+    drawn: list[RenderableType] = [table(rows[:1], columns, _HEADINGS, _NUMBERS)]
     for group, block in zip(groups, blocks, strict=True):
-        drawn += [Text(), Text(group.title, style="bold"), _table(block, widths)]
+        drawn += [Text(), Text(group.title, style="bold"), table(block, columns, _HEADINGS, _NUMBERS)]
     return Stack(*drawn, Text(), *_explanations(document), Text(view.tally(document), style="bold"))
 
 
-def _table(rows: Sequence[Sequence[Text]], widths: Sequence[int]) -> Table:
-    table = Table(box=None, show_header=False, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for heading, width in zip(_HEADINGS, widths, strict=True):
-        table.add_column(width=width, justify="right" if heading in _NUMBERS else "left", overflow="fold")
+def widths(rows: Sequence[Sequence[Text]]) -> list[int]:
+    """How wide each column of several tables is, so that they stand in line."""
+    return [max(cell.cell_len for cell in column) for column in zip(*rows, strict=True)]
+
+
+def table(
+    rows: Sequence[Sequence[Text]], widths: Sequence[int], headings: Sequence[str], right: Sequence[str]
+) -> Table:
+    """Rows without a heading of their own; ``right`` names the columns of numbers."""
+    drawn = Table(box=None, show_header=False, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for heading, width in zip(headings, widths, strict=True):
+        drawn.add_column(width=width, justify="right" if heading in right else "left", overflow="fold")
     for row in rows:
-        table.add_row(*row)
-    return table
+        drawn.add_row(*row)
+    return drawn
 
 
 def _row(cell: view.Cell, group: view.Group) -> tuple[Text, ...]:

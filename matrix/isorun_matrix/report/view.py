@@ -169,10 +169,13 @@ def notes(group: Group) -> list[str]:
     return [*dict.fromkeys([*fed, *filter(None, map(_on_device, group.cells))]), *_disturbances(group)]
 
 
+def disturbed(cell: Cell) -> bool:
+    """Whether the threads of a cell often had no core while it was measured."""
+    return (cell.get("waited") or 0) >= _DISTURBED
+
+
 def _disturbances(group: Group) -> Iterator[str]:
-    waited = [
-        f"{short(cell)} ({cell['waited']:.0%})" for cell in group.cells if (cell.get("waited") or 0) >= _DISTURBED
-    ]
+    waited = [f"{short(cell)} ({cell['waited']:.0%})" for cell in group.cells if disturbed(cell)]
     if waited:
         yield (
             f"disturbed: {', '.join(waited)} of the time a thread waited for a core; other programs ran, or it has "
