@@ -62,7 +62,10 @@ class OpenVINO(Backend):
             "INFERENCE_NUM_THREADS": config.threads,
         }
         with runtime_errors(f"{self.name} cannot load {model.path}", partial(_recognise, self.name, model)):
-            compiled = core.compile_model(core.read_model(model.path), "CPU", properties)
+            graph = core.read_model(model.path)
+            if _takes_strings(model):
+                _without_identities(graph)
+            compiled = core.compile_model(graph, "CPU", properties)
             took = compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
         if took != hint:
             raise BackendFailed(f"{self.name} was asked for {hint} and set itself to {took}")
@@ -101,8 +104,11 @@ class OpenVINOExecutable(Executable):
             _Result(port, index, handed_on=not inputs.isdisjoint(port.get_names()))
             for index, port in enumerate(compiled.outputs)
         ]
-        self._strings = {name for spec in model.info.inputs if spec.type == "tensor(string)" for name in [spec.name]}
-        self._alone = compiled.get_property("INFERENCE_NUM_THREADS") == 1
+        self._strings = {spec.name for spec in model.info.inputs if spec.type == "tensor(string)"}
+        # With one thread, the synchronous call loses what a kernel raises and leaves the outputs unwritten; with
+        # strings it warns that it copies them (seen in 2026.4).
+        one_thread = compiled.get_property("INFERENCE_NUM_THREADS") == 1
+        self._asynchronous = one_thread or any(result.strings for result in self._results)
         self._idle: list[openvino.InferRequest] = []
 
     def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
@@ -141,9 +147,7 @@ class OpenVINOExecutable(Executable):
 
     def infer(self, request: openvino.InferRequest) -> None:
         """Run a request, without the copies of its outputs that OpenVINO would return."""
-        if self._alone:
-            # With one thread, the synchronous call loses what a kernel raises and leaves the outputs unwritten
-            # (seen in 2026.4).
+        if self._asynchronous:
             request.start_async()
             request.wait()
         else:
@@ -154,7 +158,9 @@ class OpenVINOExecutable(Executable):
         return self._outputs[name]
 
     def _input(self, name: str, array: np.ndarray) -> openvino.Tensor:
-        if name in self._strings or not _shareable(array):
+        if name in self._strings:
+            return self._tensor(np.asarray(array, np.str_), shared_memory=False)
+        if not _shareable(array):
             # The tensor has memory of its own: one that shares an array's does not keep that array alive.
             return self._tensor(np.asarray(array, order="C"), shared_memory=False)
         return self._tensor(array, shared_memory=True)
@@ -252,7 +258,8 @@ class _Result:
         shape = port.partial_shape
         self._shape = None
         self.handed_on = handed_on
-        if not handed_on and shape.rank.is_static and port.element_type != openvino.Type.string:
+        self.strings = port.element_type == openvino.Type.string
+        if not handed_on and shape.rank.is_static and not self.strings:
             self._shape = [size.get_length() if size.is_static else 0 for size in shape]
 
     def give(self, request: openvino.InferRequest) -> openvino.Tensor | None:
@@ -268,7 +275,20 @@ class _Result:
         if tensor is not None:
             return tensor.data
         own = request.get_output_tensor(self._index)
-        return own.str_data if own.element_type.to_string() == "string" else own.data.copy()
+        return own.str_data.astype(object) if self.strings else own.data.copy()
+
+
+def _takes_strings(model: LoweredModel) -> bool:
+    return any(spec.type == "tensor(string)" for spec in model.info.inputs)
+
+
+def _without_identities(graph: openvino.Model) -> None:
+    """Take them out where they hand strings on: OpenVINO copies those by their pointers, and frees both (2026.4)."""
+    import openvino
+
+    for node in graph.get_ops():
+        if node.get_type_name() == "Identity" and node.get_input_element_type(0) == openvino.Type.string:
+            node.output(0).replace(node.input_value(0))
 
 
 def _shareable(array: Any) -> bool:

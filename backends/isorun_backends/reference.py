@@ -83,7 +83,7 @@ class ReferenceExecutable(Executable):
         except Exception as error:
             raise BackendFailed(f"{self._name} failed while running: {error}") from error
         # An output that is a feed, or another output, is handed on as it is: the caller gets one of its own.
-        return [np.array(value) if isinstance(value, np.ndarray) else value for value in results]
+        return [_own(value) if isinstance(value, np.ndarray) else value for value in results]
 
     def report(self) -> RuntimeReport:
         import onnx
@@ -94,6 +94,11 @@ class ReferenceExecutable(Executable):
             operators={"numpy": dict(self._operators.most_common())},
             versions={"onnx": onnx.__version__, "numpy": np.__version__},
         )
+
+
+def _own(array: np.ndarray) -> np.ndarray:
+    """A copy; of strings, as the objects that every other backend gives."""
+    return array.astype(object) if array.dtype.kind == "U" else np.array(array)
 
 
 def _precision(proto: onnx.ModelProto) -> str:

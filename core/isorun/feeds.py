@@ -15,6 +15,8 @@ from isorun import device_arrays as device
 from isorun.errors import InvalidFeeds, did_you_mean
 from isorun.types import Feeds, ModelInfo, TensorSpec
 
+_STRINGS = "tensor(string)"
+
 
 class FeedChecker:
     """Checks feeds against a model's inputs.
@@ -34,6 +36,7 @@ class FeedChecker:
         self._all_required = len(self._required) == len(self._specs)
         self._limits = info.limits
         self._outputs = frozenset(spec.name for spec in info.outputs)
+        self._strings = [spec for spec in info.inputs if spec.type == _STRINGS]
         self._plan = [_plan(spec, info.limits) for spec in info.inputs if spec.dtype and spec.shape is not None]
         self._bounded = [spec for spec in info.inputs if spec.bounds]
         self._checked_indices = self._bounded if indices else []
@@ -72,6 +75,9 @@ class FeedChecker:
             self._refuse(feeds)
         if self._checked_indices:
             self._check_indices(self._checked_indices, feeds)
+        if self._strings:
+            made = {spec.name: _strings(spec, feeds[spec.name]) for spec in self._strings if spec.name in feeds}
+            return {**feeds, **made}
         return feeds
 
     def explain(self, feeds: Feeds) -> None:
@@ -173,7 +179,6 @@ def _plan(spec: TensorSpec, limits: Mapping[str, int | None]) -> _Plan:
 
 
 def _refuse_array(spec: TensorSpec, array: Any, *, on_device: bool) -> None:
-    assert spec.shape is not None
     if not isinstance(array, np.ndarray) and not (on_device and isinstance(array, device.DeviceArray)):
         if device.is_on_device(array):
             raise InvalidFeeds(
@@ -189,6 +194,34 @@ def _refuse_array(spec: TensorSpec, array: Any, *, on_device: bool) -> None:
             f"Input {spec.name!r} takes {spec.dtype} ({spec.type}); {array.dtype} came. "
             f"array.astype(numpy.{spec.dtype}) converts it"
         )
+    _refuse_shape(spec, array)
+
+
+def _strings(spec: TensorSpec, given: Any) -> np.ndarray:
+    """An array of objects that are strings, as ONNX Runtime gives them.
+
+    It reads bytes beyond their end, and makes strings of whatever else comes.
+
+    Raises:
+        InvalidFeeds: there are others among them, or the shape is not the input's.
+    """
+    array = np.asarray(given, dtype=object) if isinstance(given, list | tuple | str) else given
+    if not isinstance(array, np.ndarray):
+        raise InvalidFeeds(f"Input {spec.name!r} takes a numpy.ndarray of strings; a {type(array).__name__} came")
+    if array.dtype.kind == "S":
+        raise InvalidFeeds(
+            f"Input {spec.name!r} takes strings; bytes came. numpy.char.decode(array) makes them strings"
+        )
+    array = array.astype(object, copy=False)
+    if others := [each for each in array.flat if not isinstance(each, str)]:
+        raise InvalidFeeds(f"Input {spec.name!r} takes strings; {others[0]!r} is a {type(others[0]).__name__}")
+    _refuse_shape(spec, array)
+    return array
+
+
+def _refuse_shape(spec: TensorSpec, array: np.ndarray | device.DeviceArray) -> None:
+    if spec.shape is None:
+        return
     if array.ndim != len(spec.shape):
         raise InvalidFeeds(
             f"Input {spec.name!r} takes {len(spec.shape)} dimensions {_shape(spec.shape)}; "

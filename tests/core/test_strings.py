@@ -1,0 +1,80 @@
+"""Tensors of strings: fed and given alike on every backend."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import pytest
+
+import isorun
+import onnx_text
+from backends import BACKENDS
+from isorun.errors import InvalidFeeds
+
+PICK = onnx_text.graph("pick (string[n] x, int64[k] at) => (string[k] y) { y = Gather(x, at) }")
+WORDS = ["a", "bé", "", "long enough to be anywhere"]
+AT = np.array([1, 3, 2])
+
+
+@pytest.fixture(params=BACKENDS)
+def session(request):
+    with isorun.Session(PICK, request.param) as session:
+        yield session
+
+
+@pytest.mark.parametrize(
+    "words", [WORDS, np.array(WORDS), np.array(WORDS, dtype=object), np.array([*WORDS, "b"] * 2)[:8:2]]
+)
+def test_however_they_are_fed_they_come_back_as_objects(session, words):
+    (found,) = session.run(None, {"x": words, "at": AT})
+    assert found.dtype == object
+    assert list(found) == [list(words)[at] for at in AT]
+    assert all(isinstance(each, str) for each in found)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (np.array([b"a", b"b"]), r"'x' takes strings; bytes came. numpy.char.decode"),
+        (np.array([1, 2]), "'x' takes strings; 1 is a int"),
+        (np.array(["a", None], dtype=object), "'x' takes strings; None is a NoneType"),
+        (np.array(["a", 0.0], dtype=object), "'x' takes strings; 0.0 is a float"),
+        (np.array([["a"]]), r"'x' takes 1 dimensions \[n\]; 2 came"),
+        (7, "'x' takes a numpy.ndarray of strings; a int came"),
+    ],
+)
+def test_what_is_no_string_reaches_no_runtime(session, words, message):
+    with pytest.raises(InvalidFeeds, match=message):
+        session.run(None, {"x": words, "at": AT})
+    assert session.run(None, {"x": WORDS, "at": AT})[0][0] == "bé"
+
+
+def test_strings_are_bound(session):
+    binding = session.io_binding()
+    binding.bind_cpu_input("x", np.array(WORDS, dtype=object))
+    binding.bind_cpu_input("at", AT)
+    binding.bind_output("y")
+    for _ in range(2):
+        session.run_with_iobinding(binding)
+        assert list(binding.copy_outputs_to_cpu()[0]) == [WORDS[at] for at in AT]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_strings_that_are_handed_on(backend, tmp_path):
+    """In a process of its own: OpenVINO would end it at its close."""
+    path = tmp_path / "on.onnx"
+    onnx.save(
+        onnx_text.graph("on (string[n] x) => (string[n] y, string[n] z) { z = Identity(x) y = Identity(z) }"), path
+    )
+    code = f"""
+import isorun
+with isorun.Session({str(path)!r}, {backend!r}) as session:
+    for words in (["a", "b"], ["more than fits in a short string"] * 3):
+        first, second = session.run(None, {{"x": words}})
+        assert list(first) == list(second) == words, (first, second)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
