@@ -58,6 +58,8 @@ def run(
 
     Isolated environments that the spec declares and that are missing are made first.
     """
+    import shlex
+
     from isorun_matrix import progress
     from isorun_matrix import run as runs
     from isorun_matrix.results import RunFolder
@@ -74,14 +76,15 @@ def run(
     watcher.say(f"{_extent(loaded)}; results go to {folder.path}")
     try:
         document = runs.run(loaded, spec.absolute(), folder, watcher, resume=resume)
-    except KeyboardInterrupt:
-        watcher.say(
-            f"Stopped. What is measured is kept; go on with:\n  isorun matrix run {spec} --out {folder.path} --resume"
-        )
+    except (KeyboardInterrupt, OSError) as stopped:
+        again = shlex.join(["isorun", "matrix", "run", str(spec), "--out", str(folder.path), "--resume"])
+        watcher.say(f"Stopped. What is measured is kept; go on with:\n  {again}")
+        if isinstance(stopped, OSError):  # a full disk
+            raise
         raise typer.Exit(_INTERRUPTED) from None
     watcher.say("")
     _print(document)
-    watcher.say(f"More: isorun matrix report {folder.path} --format html --output report.html")
+    watcher.say(f"More: isorun matrix report {shlex.quote(str(folder.path))} --format html --output report.html")
     if code := _exit_code(document):
         raise typer.Exit(code)
 

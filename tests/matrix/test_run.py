@@ -298,6 +298,23 @@ def test_backends_that_are_all_unavailable_exit_with_3(isorun: Isorun, tiny: Pat
     assert isorun("run", spec_file(tmp_path, text), "--out", tmp_path / "out").returncode == 3
 
 
+def test_a_disk_that_is_full_stops_the_run_and_it_says_how_to_go_on(
+    isorun: Isorun, command: list[str], environment: dict[str, str], tiny: Path, tmp_path: Path
+) -> None:
+    out, spec = tmp_path / "the results", slow_spec(tmp_path, 2)
+    # a file may not grow beyond what the job's files take: run.json is the first that does
+    limited = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)); {command[2]}"
+    code = f"import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); {limited}"
+    done = subprocess.run(
+        [command[0], "-c", code, "matrix", "run", str(spec), "--out", str(out)],
+        **{"env": environment, "capture_output": True, "text": True, "timeout": 120, "check": False},
+    )
+    assert done.returncode == 2
+    assert f"go on with:\n  isorun matrix run {spec} --out '{out}' --resume\n" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("isorun: [Errno 27] File too large")
+    assert isorun("run", spec, "--out", out, "--resume").returncode == 0
+
+
 def test_a_folder_that_cannot_be_written_to(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = isorun("run", slow_spec(tmp_path, 1), "--out", tmp_path / "file" / "out")

@@ -212,19 +212,27 @@ def test_a_wrong_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entry:
         ("{path: no.onnx}", "models.m.path: there is no file FOLDER/no.onnx"),
         ("{checkpoint: ./no}", "models.m.checkpoint: there is no folder FOLDER/no"),
         (
-            "{preset: p, outputs: []}",
+            "{preset: bert-3l, outputs: []}",
             "models.m.outputs: list should have at least 1 item after validation, not 0; [] came",
         ),
         ("{checkpoint: c, seed: 1}", "models.m: seed goes with a preset: other models have weights of their own"),
+        (
+            "{preset: bert-9l}",
+            "models.m.preset: there is no preset 'bert-9l'; did you mean 'bert-6l'? "
+            "(known: bert-3l, bert-6l, bert-base, bert-large)",
+        ),
         ("{preset: bert-3l, texts: [a]}", "models.m: texts need a tokenizer, and a preset has none"),
         ("{checkpoint: c, texts: no.txt}", "models.m.texts: there is no file FOLDER/no.txt"),
-        ("{preset: p, shapes: [8]}", "models.m.shapes[0]: should be a mapping of keys to values; 8 came"),
+        ("{preset: bert-3l, shapes: [8]}", "models.m.shapes[0]: should be a mapping of keys to values; 8 came"),
         (
-            "{preset: p, shapes: [8by8]}",
+            "{preset: bert-3l, shapes: [8by8]}",
             "models.m.shapes[0]: a shape is BATCHxSEQUENCE, such as 8x128, or a mapping; '8by8' is neither",
         ),
-        ("{preset: p, shapes: ['0x8']}", "models.m.shapes[0].batch: should be greater than or equal to 1; 0 came"),
-        ("{preset: p, shapes: [1x8, 1x8]}", "two shapes of model 'm' are called '1x8'; give one of them a name"),
+        (
+            "{preset: bert-3l, shapes: ['0x8']}",
+            "models.m.shapes[0].batch: should be greater than or equal to 1; 0 came",
+        ),
+        ("{preset: bert-3l, shapes: [1x8, 1x8]}", "two shapes of model 'm' are called '1x8'; give one of them a name"),
         (
             "{checkpoint: c, texts: [a], shapes: ['1']}",
             "model 'm' has texts; its shape 1 needs a sequence to pad them to",
@@ -234,7 +242,7 @@ def test_a_wrong_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entry:
             "model 'm' has texts, which have lengths of their own; shape 1x8 sets others",
         ),
         (
-            "{preset: p, shapes: [{batch: 1, lengths: [3]}]}",
+            "{preset: bert-3l, shapes: [{batch: 1, lengths: [3]}]}",
             "models.m.shapes[0]: lengths needs a sequence to be padded to",
         ),
     ],
@@ -314,7 +322,7 @@ def test_a_precision_without_default_limits_needs_its_own(tmp_path: Path) -> Non
         ("a: &x [*x]\n", "there is no such key"),
         ("a: \x00\n", "is not text: special characters are not allowed, at character 3"),
         ("? [a]\n: b\n", "line 1: not YAML: found unhashable key"),
-        ("models: {1: {preset: p}}\nbackends: [ort-cpu]\nshapes: [1x1]\n", "should be a valid string; 1 came"),
+        ("models: {1: {preset: bert-3l}}\nbackends: [ort-cpu]\nshapes: [1x1]\n", "should be a valid string; 1 came"),
     ],
 )
 def test_files_that_are_no_spec(tmp_path: Path, content: str, message: str) -> None:

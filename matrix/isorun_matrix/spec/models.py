@@ -6,7 +6,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
 
-from isorun.errors import near_file
+from isorun import presets
+from isorun.errors import did_you_mean, near_file
 from isorun_matrix.spec.base import Strict, located
 from isorun_matrix.spec.shapes import Shape
 
@@ -72,6 +73,13 @@ class Model(Strict):
             return str(path)
         if value.startswith((".", "/", "~")):
             raise ValueError(f"there is no folder {path}")
+        return value
+
+    @field_validator("preset")
+    @classmethod
+    def _known(cls, value: str | None) -> str | None:
+        if value is not None and value not in presets.NAMES:
+            raise ValueError(f"there is no preset {value!r}{did_you_mean(value, presets.NAMES)}")
         return value
 
     @model_validator(mode="after")
