@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import re
 import subprocess
@@ -10,6 +11,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+import isorun
 
 ROOT = Path(__file__).parents[1]
 ROOTS = ("core/isorun", "backends/isorun_backends", "matrix/isorun_matrix")
@@ -73,6 +76,13 @@ def test_importing_brings_in_nothing_heavy(statement):
 def test_importing_isorun_brings_in_numpy_and_the_standard_library_alone():
     others = {name.partition(".")[0] for name in imported_by("import isorun") - imported_by("import numpy")}
     assert others - set(sys.stdlib_module_names) <= {"isorun", "numpy", "isorun_backends"}
+
+
+def test_the_package_says_its_version_and_lists_its_public_names_alone():
+    assert isorun.__version__ == importlib.metadata.version("isorun")
+    assert set(dir(isorun)) == {*isorun.__all__, "__version__"}
+    with pytest.raises(AttributeError, match="'isorun' has no attribute 'nothing'"):
+        isorun.nothing  # noqa: B018
 
 
 def test_imports_point_down():

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from isorun.session import Session
     from isorun.types import Provenance, TensorSpec
 
+    __version__: str
+
 __all__ = [
     "Session",
     "IOBinding",
@@ -62,12 +64,15 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """A public name on its first use (PEP 562)."""
-    if name not in _HOMES:
+    if name == "__version__":
+        value = import_module("importlib.metadata").version("isorun")
+    elif name in _HOMES:
+        value = getattr(import_module(_HOMES[name]), name)
+    else:
         raise AttributeError(f"module 'isorun' has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return [*__all__, "__version__"]

@@ -107,7 +107,8 @@ class Cache:
         files = paths()
         stamps = [[str(path), _stamp(path)] for path in files]  # taken first: a change meanwhile is noticed later
         digest = _sha256(*files)
-        with self._writable(note.parent):
+        with contextlib.suppress(OSError):  # it is hashed again then: a cache that is full or read-only serves
+            note.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(note, json.dumps({"sha256": digest, "files": stamps}).encode())
         return digest
 

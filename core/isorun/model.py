@@ -268,7 +268,7 @@ def _lower(
         lowered.metadata_props.clear()  # the session answers from the model as given; a tokenizer is no runtime's
         files.write(lowered, folder / _FILE, beside_above=0)
         _check_unchanged(source, cache)
-        return {"opset": lowered.graph.opset_imports[""], "notes": notes}
+        return {"notes": notes}
 
     parts = [dialect or _PLAIN, *(["packed"] if packed else []), *([precision] if precision != _AS_IT_IS else [])]
     if quantized:

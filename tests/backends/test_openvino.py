@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import array
+
 import numpy as np
 import onnx
 import openvino
@@ -116,3 +118,30 @@ def test_failures_have_the_name_that_the_backend_was_asked_for_by(tmp_path):
     binding = executable.bind(feeds, {"z": None})
     with pytest.raises(BackendFailed, match=r"^renamed failed while running"):
         binding.run()
+
+
+@pytest.mark.parametrize(("kind", "number"), [("bfloat16", 16), ("int4", 22), ("uint4", 21)])
+def test_an_output_whose_bits_would_be_read_as_another_types_is_refused(kind, number):
+    model = graph(f"agraph (float[n] x) => (float[n] y, {kind}[n] z) {{ y = Neg(x) z = Cast<to={number}>(x) }}")
+    model.opset_import[0].version = 21
+    with pytest.raises(isorun.UnsupportedModel, match=rf"openvino gives the output 'z', a tensor\({kind}\), as if"):
+        isorun.Session(model, "openvino")
+    x = np.array([1.5, -2], np.float32)
+    with isorun.Session(model, "openvino", outputs=["y"]) as session:
+        np.testing.assert_array_equal(session.run(None, {"x": x})[0], -x)
+
+
+@pytest.mark.parametrize("code", "qQ")
+def test_both_of_numpys_types_of_64_bits_are_taken(code):
+    kind = np.dtype(code).name
+    model = graph(f"agraph ({kind}[n] x) => ({kind}[n] y) {{ y = Mul(x, x) }}")
+    x = np.asarray(array.array(code, [1, 2, 3]))
+    assert x.dtype.char == code
+    with isorun.Session(model, "openvino") as session:
+        for feed in (x, np.repeat(x, 2)[::2]):
+            np.testing.assert_array_equal(session.run(None, {"x": feed})[0], [1, 4, 9])
+        binding, given = session.io_binding(), np.empty_like(x)
+        binding.bind_cpu_input("x", x)
+        binding.bind_output("y", element_type=x.dtype, shape=given.shape, buffer_ptr=given.ctypes.data)
+        session.run_with_iobinding(binding)
+        np.testing.assert_array_equal(given, [1, 4, 9])

@@ -209,8 +209,14 @@ def test_a_root_that_is_a_file(tmp_path):
     root.write_text("")
     with pytest.raises(CacheError, match=r"file cannot be written to .*cache_dir=.*ISORUN_CACHE_DIR"):
         Cache(root).get_or_make("kind", "key", Maker())
-    with pytest.raises(CacheError, match="cannot be written to"):
-        Cache(root).fingerprint(lambda: [root], root)
+
+
+def test_a_fingerprint_that_cannot_be_remembered_is_given_all_the_same(cache, tmp_path, files):
+    root = tmp_path / "file"
+    root.write_text("")
+    expected = cache.fingerprint(files, files.paths[0])
+    assert [Cache(root).fingerprint(files, files.paths[0]) for _ in range(2)] == [expected, expected]
+    assert files.times == 3
 
 
 def test_the_root_is_given_or_the_environments_or_the_users(tmp_path, monkeypatch):

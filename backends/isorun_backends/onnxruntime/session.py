@@ -240,7 +240,7 @@ class _OrtBinding(Binding):
                 self._binding.bind_output(key)
             self._session.run_with_iobinding(self._binding)
             values = self._binding.get_outputs()
-        return [value.numpy() if given is None else given for value, given in zip(values, self._given, strict=True)]
+            return [value.numpy() if given is None else given for value, given in zip(values, self._given, strict=True)]
 
 
 def versions() -> dict[str, str]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _UNKNOWN_OPERATORS = (
     r"(?:OpenVINO does not support the following ONNX|No conversion rule found for) operations: ([^\n]+)"
 )
+_NO_NUMPY = ("tensor(bfloat16)", "tensor(int4)", "tensor(uint4)")
 _OURS = ("INFERENCE_PRECISION_HINT", "INFERENCE_NUM_THREADS", "DEVICE_ID")
 
 
@@ -56,6 +57,7 @@ class OpenVINO(Backend):
             "INFERENCE_PRECISION_HINT": hint,
             "INFERENCE_NUM_THREADS": config.threads,
         }
+        _refuse_outputs(self.name, model)
         with runtime_errors(f"{self.name} cannot load {model.path}", partial(_recognise, self.name, model)):
             graph = core.read_model(model.path)
             if _takes_strings(model):
@@ -88,6 +90,16 @@ def _without_identities(graph: openvino.Model) -> None:
     for node in graph.get_ops():
         if node.get_type_name() == "Identity" and node.get_input_element_type(0) == openvino.Type.string:
             node.output(0).replace(node.input_value(0))
+
+
+def _refuse_outputs(name: str, model: LoweredModel) -> None:
+    """OpenVINO hands NumPy the bits of some types as another's: bf16 as fp16, two numbers of 4 bits as one of 8."""
+    for spec in model.info.outputs:
+        if spec.type in _NO_NUMPY:
+            raise UnsupportedModel(
+                f"{name} gives the output {spec.name!r}, a {spec.type}, as if its bits were another type's: "
+                "let the model cast it to a type that NumPy has, such as float"
+            )
 
 
 def _properties(name: str, core: openvino.Core, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -98,6 +98,7 @@ class OpenVINOExecutable(Executable):
     def _input(self, name: str, array: np.ndarray) -> openvino.Tensor:
         if name in self._strings:
             return self._tensor(np.asarray(array, np.str_), shared_memory=False)
+        array = _named(array)
         if not _shareable(array):
             # The tensor has memory of its own: one that shares an array's does not keep that array alive.
             return self._tensor(np.asarray(array, order="C"), shared_memory=False)
@@ -144,7 +145,8 @@ class OpenVINOExecutable(Executable):
                 request.set_input_tensor(index, self._input(name, feeds[name]))
             for name, array in outputs.items():
                 if array is not None:
-                    request.set_output_tensor(self._outputs[name], self._tensor(array, shared_memory=True))
+                    tensor = self._tensor(_named(array), shared_memory=True)
+                    request.set_output_tensor(self._outputs[name], tensor)
         return _OpenVINOBinding(self._name, self, request, feeds, outputs)
 
     def close(self) -> None:
@@ -219,3 +221,9 @@ class _Result:
 def _shareable(array: Any) -> bool:
     """Whether OpenVINO can use an array's memory as it is."""
     return bool(array.flags.c_contiguous and array.flags.writeable)
+
+
+def _named(array: Any) -> Any:
+    """The same memory under the type that OpenVINO knows: NumPy has two for 64 bits, and the array module gives the
+    other."""
+    return array.view(array.dtype.str) if array.dtype.char in "qQ" else array

@@ -77,6 +77,11 @@ class Layout:
                 rows[name], keep_axis = array, True
         self._checker.check(rows)
         for name, array in rows.items():
+            if not isinstance(array, np.ndarray):
+                raise InvalidFeeds(
+                    f"A request is a row of a batch, and input {name!r} is a {type(array).__name__}, which has none. "
+                    "Session.run takes it"
+                )
             if array.shape[:1] != (1,):
                 raise InvalidFeeds(
                     f"A request is a single row; input {name!r} came with the shape {list(array.shape)}. "

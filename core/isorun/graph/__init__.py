@@ -16,7 +16,7 @@
 - ``padding.py``, ``padding.onnxtxt``: the fused form without work for padding
 - ``tokens.py``: what a node does with tokens
 - ``lower.py``: from the fused form to one dialect
-- ``files.py``: reads and writes ONNX files
+- ``files.py``: reads and writes ONNX files; ``maps.py``: those with values that are maps
 - ``describe.py``: what a graph takes, gives and holds
 - ``layers.py``, ``inspect.py``: its layers, and all of it, looked into
 

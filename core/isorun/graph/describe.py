@@ -8,6 +8,7 @@ from collections import Counter
 import numpy as np
 import onnx_ir as ir
 
+from isorun.graph import maps
 from isorun.graph.evaluate import CannotEvaluate, Evaluator
 from isorun.graph.functions import EMBEDDINGS, is_fused
 from isorun.graph.layers import QUANTIZING
@@ -55,7 +56,8 @@ def _spec(value: ir.Value, *, overridable: bool = False, bounds: tuple[int, int]
         sizes = (size if isinstance(size, int) else size.value for size in value.shape)
         # Some exporters write -1 for a size that is not fixed.
         shape = tuple(None if isinstance(size, int) and size < 0 else size for size in sizes)
-    return TensorSpec(value.name or "", _type_name(value.type), shape, overridable, bounds)
+    type_name = maps.spell(kind) if (kind := maps.type_of(value)) else _type_name(value.type)
+    return TensorSpec(value.name or "", type_name, shape, overridable, bounds)
 
 
 def _type_name(kind: ir.TypeProtocol | None) -> str:

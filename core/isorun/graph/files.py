@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 from onnx.external_data_helper import uses_external_data
 
 from isorun.errors import InvalidModel
+from isorun.graph import maps
 
 SINGLE_FILE_LIMIT = 2**31 - 2**24
 """A protobuf message ends at 2 GiB: models with more weights than this have them beside, in bytes."""
@@ -102,7 +103,7 @@ def from_proto(proto: onnx.ModelProto, name: str) -> ir.Model:
         InvalidModel: its graph is none.
     """
     try:
-        return ir.serde.deserialize_model(proto)
+        return maps.deserialize(proto)
     except (ir.serde.SerdeError, ValueError) as error:
         cause: BaseException = error
         while cause.__cause__ is not None:
@@ -133,6 +134,7 @@ def write(model: ir.Model, path: Path, *, beside_above: int) -> None:
             alignment=_ALIGNMENT,
             align_threshold=_INLINE_LIMIT,
         )
+        maps.restore(part, model)
         part.replace(path)
     except OSError as error:
         raise OSError(error.errno, f"{path} cannot be written: {error.strerror or error}") from error

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from isorun.errors import UnsupportedModel
-from isorun.graph import files, functions, last_layer, opset, outputs, upgrade
+from isorun.graph import files, functions, last_layer, maps, opset, outputs, upgrade
 from isorun.graph.fusion import bias_gelu, embeddings, self_attention, skip_layer_normalization
 from isorun.graph.fusion.report import FusionReport
 from isorun.graph.normalize import normalize
@@ -38,6 +38,9 @@ def fuse(model: ir.Model) -> FusionReport:
     current = model.graph.opset_imports.get("", 0)
     if current not in OPSETS:
         report.unread = f"it is in opset {current} of ONNX's operators, and {OPSETS[0]} to {OPSETS[-1]} are read"
+        return report
+    if maps.among(model.graph):
+        report.unread = "some of its values are maps, which no encoder has"
         return report
     try:
         upgrade.upgrade(model)

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from isorun.errors import UnsupportedModel
-from isorun.graph import functions, fused, lower, tokens
+from isorun.graph import functions, fused, lower, maps, tokens
 from isorun.graph.describe import describe
 from isorun.graph.layers import Layer, layers, precision
 from isorun.types import ModelInfo
@@ -60,7 +60,7 @@ def inspect(model: str | os.PathLike[str] | ir.Model) -> Inspection:
     model = model.clone() if isinstance(model, ir.Model) else fused.read(Path(model))[0]
     info, operators = describe(model), _operators(model)
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
-    common.ShapeInferencePass(check_type=False, strict_mode=False)(model)
+    maps.infer_shapes(model)
     found = layers(model)
     per_token = [layer for layer in found if layer.kind == "dense" and layer.per == "token"]
     known = bool(info.fused) and all(layer.per for layer in found if layer.kind == "dense")

@@ -22,7 +22,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from isorun.errors import UnsupportedModel
-from isorun.graph import functions
+from isorun.graph import functions, maps
 from isorun.graph.evaluate import is_constant, sizes
 from isorun.graph.layers import QUANTIZING
 
@@ -117,7 +117,7 @@ def convert(model: ir.Model) -> Fp16Report:
                 "8-bit weights and their products. Ask for precision='fp32': it then runs as it came"
             )
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
-    common.ShapeInferencePass(check_type=False, strict_mode=False)(model)
+    maps.infer_shapes(model)
     conversion = _Conversion(model)
     report = conversion.run()
     if not report.converted and not any(value.dtype == _HALF for value in model.graph.initializers.values()):
