@@ -211,6 +211,16 @@ def test_the_terminal_s_table_fits_80_columns(document: dict[str, Any]) -> None:
     assert lines[-1].startswith("2 ok")
 
 
+def test_no_number_is_on_two_lines(document: dict[str, Any]) -> None:
+    document["cells"][1]["label"] = "ort-openvino@an-environment"
+    whole = shown(document)
+    figures = re.findall(r"(?<= )[\d.,e-]*\d[\d.,e-]*(?= )", whole[whole.index("m, 8x128") : whole.index("pending")])
+    narrow = shown(document, 80)
+    assert len(figures) > 12
+    assert [figure for figure in figures if f" {figure} " not in narrow] == []
+    assert "ok, fastest" in narrow
+
+
 def test_markdown(document: dict[str, Any]) -> None:
     text = markdown.render(document)
     assert "| **quick** | fp32 | 4.50 | 4.95 | - | 228,000 | 250 | 234 | 2.0e-06 | 1.000000 | **ok, fastest** |" in text

@@ -94,7 +94,10 @@ def _word(first: Mapping[str, Any] | None, each: Mapping[str, Any] | None) -> st
         return "not there"
     if each["change"]:
         return str(each["change"]["verdict"])
-    return "new" if first is None else f"{each['status']} (was {first['status']})"
+    if first is None:
+        return "new"
+    before = "" if first["status"] == each["status"] else f" (was {first['status']})"
+    return f"{each['status']}{before}"
 
 
 def _styled(text: str) -> Text:

@@ -37,12 +37,21 @@ def widths(rows: Sequence[Sequence[Text]]) -> list[int]:
 def table(
     rows: Sequence[Sequence[Text]], widths: Sequence[int], headings: Sequence[str], right: Sequence[str]
 ) -> Table:
-    """Rows without a heading of their own; ``right`` names the columns of numbers."""
+    """Rows without a heading of their own; ``right`` names the columns of numbers.
+
+    Where a terminal is too narrow, the first column is folded: a number on two lines would be read as another.
+    """
     drawn = Table(box=None, show_header=False, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for heading, width in zip(headings, widths, strict=True):
-        drawn.add_column(width=width, justify="right" if heading in right else "left", overflow="fold")
-    for row in rows:
-        drawn.add_row(*row)
+    # The first has no width of its own: of one that has, rich narrows all alike.
+    drawn.add_column(overflow="fold", min_width=8)
+    for heading, width in zip(headings[1:], widths[1:], strict=True):
+        drawn.add_column(
+            width=width, justify="right" if heading in right else "left", overflow="ellipsis", no_wrap=True
+        )
+    for first, *others in rows:
+        named = first.copy()
+        named.pad_right(widths[0] - first.cell_len)
+        drawn.add_row(named, *others)
     return drawn
 
 
