@@ -166,7 +166,8 @@ def compare(
     elif form is Plain.md:
         typer.echo(compared.as_markdown(found), nl=False)
     else:
-        console.stdout().print(compared.render(found))
+        out = console.stdout()
+        out.print(compared.render(found, out.width))
     worse = [] if fail_above is None else comparing.worse(found, fail_above)
     for name, number, how in worse:
         console.note(f"{name}, run {number + 1}: {how}")
@@ -217,7 +218,8 @@ def _print(document: dict[str, Any]) -> None:
     from isorun.cli import console
     from isorun_matrix.report import terminal
 
-    console.stdout().print(terminal.render(document))
+    out = console.stdout()
+    out.print(terminal.render(document, out.width))
 
 
 def _exit_code(document: dict[str, Any]) -> int:

@@ -140,7 +140,7 @@ def test_how_it_is_shown() -> None:
     )
     console = Console(width=80, file=None, color_system=None)
     with console.capture() as capture:
-        console.print(compared.render(comparison))
+        console.print(compared.render(comparison, console.width))
     lines = [" ".join(line.split()) for line in capture.get().splitlines()]
     assert lines[0] == "run 1: /a, a CPU, 2 cores, today"
     assert "backend precision run p50 ms p99 tokens/s max rel time status" in lines

@@ -96,7 +96,7 @@ def test_the_fastest_is_the_fastest_that_is_right(document: dict[str, Any]) -> N
 def shown(document: dict[str, Any], width: int = 200) -> str:
     console = Console(width=width, record=True, file=None, color_system=None)
     with console.capture() as capture:
-        console.print(terminal.render(document))
+        console.print(terminal.render(document, console.width))
     return capture.get()
 
 
@@ -195,7 +195,7 @@ def test_explanations_are_one_line(document: dict[str, Any]) -> None:
 def test_the_terminal_s_table_fits_80_columns(document: dict[str, Any]) -> None:
     console = Console(width=80, record=True, quiet=False, file=None, color_system=None)
     with console.capture() as capture:
-        console.print(terminal.render(document))
+        console.print(terminal.render(document, console.width))
     lines = [line.rstrip() for line in capture.get().splitlines()]
     assert max(map(len, lines)) <= 80
     assert lines[0].split() == "backend precision p50 ms p90 p99 tokens/s max rel MiB status".split()  # noqa: SIM905
@@ -219,6 +219,8 @@ def test_no_number_is_on_two_lines(document: dict[str, Any]) -> None:
     assert len(figures) > 12
     assert [figure for figure in figures if f" {figure} " not in narrow] == []
     assert "ok, fastest" in narrow
+    lines = shown(document, 50).splitlines()
+    assert [line[:4] for line in lines if " fp32 " in line] == ["slow", "ort-", "wron", "gone", "dead", "late"]
 
 
 def test_markdown(document: dict[str, Any]) -> None:
@@ -241,7 +243,7 @@ def test_every_report_says_what_ran_in_an_environment(document: dict[str, Any]) 
     }
     console = Console(width=120, file=None, color_system=None)
     with console.capture() as capture:
-        console.print(terminal.render(document))
+        console.print(terminal.render(document, console.width))
     said = "environment ovn: Python 3.11.7, a worker of slow@ovn; the way to it and back is in the latency"
     assert said in capture.get()
     text = markdown.render(document)

@@ -18,11 +18,11 @@ _MOST = 48  # characters of a value
 _STYLES = {"slower": "bold red", "faster": "bold green", "disturbed": "yellow"}
 
 
-def render(comparison: Mapping[str, Any]) -> RenderableType:
-    """What the runs are, a block of cells for each model and shape, and how many cells changed."""
+def render(comparison: Mapping[str, Any], width: int) -> RenderableType:
+    """What the runs are, a block of cells for each model and shape, ``width`` characters wide, and how many changed."""
     blocks = {title: [[*map(_styled, row)] for row in rows] for title, rows in _blocks(comparison).items()}
     headings = [Text(heading, style="bold") for heading in _HEADINGS]
-    widths = terminal.widths([headings, *(row for rows in blocks.values() for row in rows)])
+    widths = terminal.widths([headings, *(row for rows in blocks.values() for row in rows)], width)
     drawn: list[RenderableType] = [Text(line) for line in _runs(comparison)]
     drawn += [Text(), terminal.table([headings], widths, _HEADINGS, _NUMBERS)]
     for title, rows in blocks.items():

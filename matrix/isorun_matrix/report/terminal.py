@@ -14,44 +14,48 @@ from isorun_matrix.report import view
 
 _HEADINGS = ("backend", "precision", "p50 ms", "p90", "p99", "tokens/s", "max rel", "MiB", "status")
 _NUMBERS = _HEADINGS[2:8]
+_LABEL = 8
 _STYLES = {"ok": "green", "bad": "bold red", "lack": "yellow"}
 
 
-def render(document: Mapping[str, Any]) -> RenderableType:
-    """The cells as a table, one block for each model and shape; below it, why cells failed."""
+def render(document: Mapping[str, Any], width: int) -> RenderableType:
+    """The cells as a table ``width`` characters wide, a block for each model and shape; below it, why cells failed."""
     groups = view.groups(document)
     blocks = [[_row(cell, group) for cell in group.cells] for group in groups]
     rows = [tuple(Text(heading, style="bold") for heading in _HEADINGS), *(row for block in blocks for row in block)]
-    columns = widths(rows)
+    columns = widths(rows, width)
     drawn: list[RenderableType] = [table(rows[:1], columns, _HEADINGS, _NUMBERS)]
     for group, block in zip(groups, blocks, strict=True):
         drawn += [Text(), Text(group.title, style="bold"), table(block, columns, _HEADINGS, _NUMBERS)]
     return Stack(*drawn, Text(), *_explanations(document), Text(view.tally(document), style="bold"))
 
 
-def widths(rows: Sequence[Sequence[Text]]) -> list[int]:
-    """How wide each column of several tables is, so that they stand in line."""
-    return [max(cell.cell_len for cell in column) for column in zip(*rows, strict=True)]
+def widths(rows: Sequence[Sequence[Text]], most: int) -> list[int]:
+    """How wide each column of several tables is, so that they stand in line.
+
+    Where ``most`` is too little for all, the first is narrower, down to :data:`_LABEL`: it can be folded, and a number
+    on two lines would be read as another.
+    """
+    first, *others = (max(cell.cell_len for cell in column) for column in zip(*rows, strict=True))
+    left = most - sum(others) - len(others) - 1  # a blank after each column
+    return [min(first, max(left, _LABEL)), *others]
 
 
 def table(
     rows: Sequence[Sequence[Text]], widths: Sequence[int], headings: Sequence[str], right: Sequence[str]
 ) -> Table:
-    """Rows without a heading of their own; ``right`` names the columns of numbers.
-
-    Where a terminal is too narrow, the first column is folded: a number on two lines would be read as another.
-    """
+    """Rows without a heading of their own; ``right`` names the columns of numbers."""
     drawn = Table(box=None, show_header=False, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    # The first has no width of its own: of one that has, rich narrows all alike.
-    drawn.add_column(overflow="fold", min_width=8)
-    for heading, width in zip(headings[1:], widths[1:], strict=True):
+    for heading, width in zip(headings, widths, strict=True):
+        first = heading == headings[0]
         drawn.add_column(
-            width=width, justify="right" if heading in right else "left", overflow="ellipsis", no_wrap=True
+            width=width,
+            justify="right" if heading in right else "left",
+            no_wrap=not first,
+            overflow="fold" if first else "ellipsis",
         )
-    for first, *others in rows:
-        named = first.copy()
-        named.pad_right(widths[0] - first.cell_len)
-        drawn.add_row(named, *others)
+    for row in rows:
+        drawn.add_row(*row)
     return drawn
 
 
