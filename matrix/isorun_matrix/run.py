@@ -79,10 +79,11 @@ class _Run:
             self._watcher.working(f"Preparing {preparation.id}")
             self._models[preparation.id] = self._prepare(preparation)
         for workload in self._plan.workloads:
-            self._keys[workload.id] = self._key(workload)
+            self._keys[workload.id] = self._key(workload, workload.backend)
         for cell in self._plan.cells:
             there = {} if cell.environment is None else {"environment": self._isolated[cell.environment].about}
-            self._keys[cell.id] = self._key(cell, workload=self._keys[cell.workload], **there)
+            here = cell.backend if cell.environment is None else None
+            self._keys[cell.id] = self._key(cell, here, workload=self._keys[cell.workload], **there)
         self._describe()
         kept = {cell.id for cell in self._plan.cells if self._measured(cell)}
         with self._watcher.measuring(len(self._plan.cells), len(kept)):
@@ -92,12 +93,15 @@ class _Run:
                     self._work(workload, cells)
         return self._folder.document()
 
-    def _key(self, job: Workload | Cell, **decides: Any) -> str:
+    def _key(self, job: Workload | Cell, backend: str | None, **decides: Any) -> str:
+        """A job's key; ``backend`` is the one that it runs here. The versions of others decide nothing, so that one
+        which is added to a spec leaves the results of the rest."""
         model = self._models[job.model]
+        others = {*self._spec.backends_here} - {backend}
         return key(
             job,
             fingerprint=None if isinstance(model, _Failure) else model["fingerprint"],
-            packages=self._environment["packages"],
+            packages={name: version for name, version in self._environment["packages"].items() if name not in others},
             python=self._environment["python"],
             cpu=self._environment["cpu"]["model"],
             **decides,

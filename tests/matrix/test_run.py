@@ -250,6 +250,18 @@ def test_stopped_with_ctrl_c_it_says_how_to_go_on(
     assert f"{out} holds a run; go on with it by --resume, or choose another --out" in again.stderr
 
 
+def test_what_is_added_to_a_spec_leaves_the_results_that_are_there(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert isorun("run", slow_spec(tmp_path, 2), "--out", out).returncode == 0
+    kept = {path: path.stat().st_mtime_ns for path in out.rglob("result.json") if "models" not in path.parts}
+    assert len(kept) == 3
+    more = SLOW.replace("shapes: [1x4]", "shapes: [1x4, 2x4]") + "  - ort-cpu\n"
+    more += "".join(f"  - {{name: fake, label: c{index}, options: {{seconds: 0.02}}}}\n" for index in (1, 0))
+    done = isorun("run", spec_file(tmp_path, more), "--out", out, "--resume")
+    assert "2 of 6 cells are done and kept" in done.stderr, done.stderr
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+
+
 def test_a_model_or_reference_that_fails_skips_its_cells_alone(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
     (tmp_path / "broken.onnx").write_bytes(b"no model")
     text = """
