@@ -12,7 +12,7 @@ In the folder: ``summary.json`` (the machine, and all stages with lines and figu
 after every stage; ``STAGE.json``, written line by line; ``matrix/`` and its report ``matrix.md``.
 
 Exit codes: 0 all stages passed that had something to try, 1 one did not or had no time, 2 something to run it with is
-missing, 3 there is no GPU.
+missing or too old, 3 there is no GPU.
 
 Not run on hardware yet: without a GPU it says so for every stage and stops.
 """
@@ -21,10 +21,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.metadata
 import importlib.util
 import json
 import os
 import platform
+import re
 import signal
 import subprocess
 import sys
@@ -63,7 +65,7 @@ STAGES = {
     "matrix": 7200,
 }
 """What is run, in this order, with the seconds that each may take."""
-WIDTH = 300  # of a line of the text
+WIDTH = 300  # of a line of the text: its beginning and its end, where runtimes say why
 GRACE = 15
 """Seconds that a stage has to end what it started, when its time is over."""
 
@@ -72,8 +74,7 @@ def main() -> int:
     arguments = parse()
     with tempfile.TemporaryDirectory() as work:
         prepare(Path(work), arguments.packages)
-        missing = [name for name in NEEDED if not importable(name)]
-        if missing:
+        if missing := [name for name in NEEDED if not importable(name)] + too_old():
             print(f"Missing here: {', '.join(missing)}. Give a folder that has them with --packages.")
             return 2
         machine = describe()
@@ -126,6 +127,23 @@ def prepare(work: Path, packages: Path | None) -> None:
     sys.path[:0] = paths
     os.environ["PYTHONPATH"] = os.pathsep.join([*paths, *filter(None, [os.environ.get("PYTHONPATH")])])
     os.environ.setdefault("ISORUN_CACHE_DIR", str(work / "cache"))
+
+
+def too_old() -> list[str]:
+    """What is there, and older than the project asks for: ``onnx-ir 1.0.0 (1.1 is needed)``."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wishes = [each.partition(">=") for each in project["dependencies"] + project["optional-dependencies"]["graph"]]
+    found = []
+    for name, _, least in wishes:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # what is missing is said elsewhere
+            here = importlib.metadata.version(name)
+            if name.replace("-", "_") in NEEDED and numbers(here) < numbers(least):
+                found.append(f"{name} {here} ({least} is needed)")
+    return found
+
+
+def numbers(version: str) -> list[int]:
+    return [int(each) for each in re.findall(r"\d+", version)[:3]]
 
 
 def importable(name: str) -> bool:
@@ -213,7 +231,10 @@ def text_of(results: dict[str, dict[str, Any]]) -> str:
     words = {True: "passed", False: "FAILED", None: "skipped"}
     lines = []
     for name, result in results.items():
-        shown = [line if len(line) <= WIDTH else f"{line[:WIDTH]}..." for line in result["lines"]]
+        shown = [
+            line if len(line) <= WIDTH else f"{line[: WIDTH // 2]} ... {line[-WIDTH // 2 :]}"
+            for line in result["lines"]
+        ]
         lines += [f"{name}: {words[result['passed']]}", *(f"  {line}" for line in shown), ""]
     return "\n".join(lines)
 

@@ -17,8 +17,9 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,13 @@ WANTED_MS = {("bert-base", 1, 128): 0.5, ("bert-large", 1, 128): 1.1}  # fp16, o
 WANTED_SHARE = 0.45  # of the measured product, at 32 x 128
 SMOKE_OFF = 0.05  # of outputs of about 1: what is wrong is off by more, what is rounded by less
 SECONDS = 3.0  # at most, for one figure
+FORMS: dict[str, dict[str, Any]] = {
+    "lengths": {"attention": "lengths"},
+    "bias": {"attention": "bias"},
+    "bias by CUTLASS": {"attention": "bias", "provider_options": {"sdpa_kernel": 2}},
+    "plain": {"attention": "plain"},
+}
+"""How ``ort-cuda`` takes a mask that is padded on the right, the fastest first: where one fails, the next is timed."""
 PACKED = "ort-cuda"  # what has two ways to remove padding
 PACKED_SHAPES = ((1, 128), (8, 128), (32, 128), (64, 384))
 SEED = 7
@@ -86,16 +94,20 @@ class Stage:
 
 
 def smoke(stage: Stage) -> None:
-    """Each backend and precision once: whether it opens and is right, with CUDA graphs and without, where its nodes
-    run, and whether its time on the device can be had. What fails with graphs does without them afterwards."""
+    """Each backend, precision and form of a mask once: whether it opens and is right, with CUDA graphs and without,
+    where its nodes run, and whether its time on the device can be had. What fails is not tried again."""
     model, given = build("bert-3l"), feeds(2, 64, MASKS["right"])
     with isorun.Session(model, backend="ort-cpu", padding="keep") as session:
         wanted = session.run(None, given)
-    for backend, precision in available(stage):
-        for graphs in (False, True) if "cuda_graphs" in registry.get(backend).capabilities.options else (False,):
-            what = f"{backend} {precision}{' with graphs' if graphs else ''}"
+    for backend, precision in fp16_first(available(stage)):
+        for form, graphs in ways(backend):
+            what = key(backend, precision, form, graphs=graphs)
             stage.figures[what] = {"ok": False}
-            with stage.trying(what), opened(stage, model, backend, precision, ["2x64"], graphs=graphs) as session:
+            stage.write()  # a process that dies here has said where
+            with (
+                stage.trying(what),
+                opened(stage, model, backend, precision, ["2x64"], form=form, graphs=graphs) as session,
+            ):
                 if session is None:
                     continue
                 for _ in range(3):  # the first records a graph, the others play it
@@ -112,6 +124,30 @@ def smoke(stage: Stage) -> None:
                 stage.expect(off < SMOKE_OFF, f"{what}: off by {off:.1e} from fp32 on the CPU, {on_device}")
 
 
+def key(backend: str, precision: str, form: str, *, graphs: bool) -> str:
+    """What a way of running is called in the stage ``smoke``."""
+    return " ".join(filter(None, (backend, precision, form, "with graphs" if graphs else "")))
+
+
+def ways(backend: str) -> list[tuple[str, bool]]:
+    """Forms of a mask, and with CUDA graphs or without: the fastest first."""
+    takes = registry.get(backend).capabilities.options
+    forms = list(FORMS) if "attention" in takes else [""]
+    return [(form, graphs) for graphs in ((True, False) if "cuda_graphs" in takes else (False,)) for form in forms]
+
+
+def best(stage: Stage, backend: str, precision: str) -> tuple[str, bool]:
+    """The fastest way that the stage ``smoke`` found right; the fastest where it did not run."""
+    seen, there = stage.earlier("smoke"), ways(backend)
+    right = [way for way in there if seen.get(key(backend, precision, way[0], graphs=way[1]), {"ok": True})["ok"]]
+    return (right or there)[0]
+
+
+def fp16_first(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """What is asked for comes first."""
+    return sorted(pairs, key=lambda pair: pair[1] != "fp16")
+
+
 def limits(stage: Stage) -> None:
     """The rates that the card reaches: the best of ten, timed by events, after three that are not."""
     if lacks_torch(stage):
@@ -122,10 +158,10 @@ def limits(stage: Stage) -> None:
     a, b = (torch.randn(side, side, device="cuda", dtype=torch.float16) for _ in range(2))
     source = torch.empty(2**30, dtype=torch.uint8, device="cuda")
     target = torch.empty_like(source)
-    product = best_ms(lambda: torch.matmul(a, b))
+    multiplied = best_ms(lambda: torch.matmul(a, b))
     copy = best_ms(lambda: target.copy_(source))
     stage.figures = {
-        "fp16_product_tflops": 2 * side**3 / product / 1e9,
+        "fp16_product_tflops": 2 * side**3 / multiplied / 1e9,
         "copy_gb_per_s": 2 * source.numel() / copy / 1e6,
     }
     stage.passed = True
@@ -217,18 +253,24 @@ def times(stage: Stage) -> None:
     share of the measured product rate. With CUDA graphs; ``host`` has feeds and outputs in host memory."""
     models = ("bert-3l",) if stage.quick else ("bert-base", "bert-large", "bert-3l")
     rate = stage.earlier("limits").get("fp16_product_tflops")
-    pairs = sorted(available(stage), key=lambda pair: pair[1] != "fp16")  # what is asked for comes first
-    for name in models:
-        model = build(name)
-        for backend, precision in pairs:
-            shapes = [f"{batch}x{sequence}" for batch, sequence in SHAPES]
-            what = f"{name} {backend} {precision}"
-            with stage.trying(what), opened(stage, model, backend, precision, shapes, attention="lengths") as session:
+    shapes = [f"{batch}x{sequence}" for batch, sequence in SHAPES]
+    pairs = list(available(stage))
+    for precision in dict.fromkeys(each for _, each in fp16_first(pairs)):
+        for name, backend in product(models, [each for each, its in pairs if its == precision]):
+            what, (form, graphs) = f"{name} {backend} {precision}", best(stage, backend, precision)
+            with (
+                stage.trying(what),
+                opened(stage, build(name), backend, precision, shapes, form=form, graphs=graphs) as session,
+            ):
                 if session is None:
                     continue
                 for shape in SHAPES:
-                    one_time(stage, session, (name, backend, precision), shape, rate)
-                stage.figures[what] = {"provenance": session.provenance.as_dict(), "gpus": gpu.describe()}
+                    with stage.trying(f"{what} {shape}"):
+                        one_time(stage, session, (name, backend, precision), shape, rate)
+                way = {"form": form, "graphs": graphs}
+                stage.figures[what] = {**way, "provenance": session.provenance.as_dict(), "gpus": gpu.describe()}
+                if way != dict(zip(way, ways(backend)[0], strict=True)):
+                    stage.say(f"       {what}: by {key('', '', form, graphs=graphs) or 'no graphs'}, the rest failed")
 
 
 def one_time(
@@ -242,15 +284,15 @@ def one_time(
     own = session.device_times(given, max(5, min(runs, int(SECONDS * 1e3 / wall))))
     device = None if own is None else float(np.median(own))
     operations = encoder_operations(name, batch, sequence)
-    key = f"{name} {backend} {precision} {batch}x{sequence}"
-    best = wall if device is None else device
-    share = None if rate is None else operations / best / 1e9 / rate
-    stage.figures[key] = {"host_ms": wall, "device_ms": device, "operations": operations, "share": share}
+    which = f"{name} {backend} {precision} {batch}x{sequence}"
+    took = wall if device is None else device
+    share = None if rate is None else operations / took / 1e9 / rate
+    stage.figures[which] = {"host_ms": wall, "device_ms": device, "operations": operations, "share": share}
     shown = "" if share is None else f", {share:.0%} of the fp16 product"
-    line = f"{key}: host {wall:.3f} ms, device {'-' if device is None else f'{device:.3f} ms'}{shown}"
+    line = f"{which}: host {wall:.3f} ms, device {'-' if device is None else f'{device:.3f} ms'}{shown}"
     limit = WANTED_MS.get((name, batch, sequence))
     if backend == "ort-cuda" and precision == "fp16" and limit is not None and not stage.quick:
-        stage.expect(best <= limit, f"{line}; at most {limit} ms is asked")
+        stage.expect(took <= limit, f"{line}; at most {limit} ms is asked")
     elif precision == "fp16" and shape == (32, 128) and share is not None and name != "bert-3l":
         stage.expect(share >= WANTED_SHARE, f"{line}; {WANTED_SHARE:.0%} is asked")
     else:
@@ -280,21 +322,16 @@ def kernels(stage: Stage) -> None:
 
     model, runs = build("bert-3l" if stage.quick else "bert-base"), 5
     given = feeds(8, 128, MASKS["right"])
-    cases = [("ort-cuda", form) for form in ("lengths", "bias", "plain", "packed")]
-    cases += [("tensorrt", ""), ("ort-tensorrt", "")]
+    cases = [("ort-cuda", form) for form in (*FORMS, "packed")] + [("tensorrt", ""), ("ort-tensorrt", "")]
     there = dict.fromkeys(backend for backend, _ in available(stage))
     for backend, form in cases:
         what = f"{backend} fp16 {form}".rstrip()
+        padding = "remove" if form == "packed" else "keep"
         if backend not in there:
             continue
         with (
             stage.trying(what),
-            opened(
-                *(stage, model, backend, "fp16", ["8x128"]),
-                attention=form,
-                graphs=False,
-                padding="remove" if form == "packed" else "keep",
-            ) as session,
+            opened(stage, model, backend, "fp16", ["8x128"], form=form, graphs=False, padding=padding) as session,
         ):
             if session is None:
                 continue
@@ -315,16 +352,14 @@ def kernels(stage: Stage) -> None:
 def packing(stage: Stage) -> None:
     """Padding removed on ``ort-cuda``, by one kernel and by groups of rows, against the batch as it came: whether it is
     right under the five kinds of mask, and from which batch on it pays. Lengths are lognormal, with a median of 40."""
-    pairs = [pair for pair in available(stage) if pair[0] == PACKED]
+    pairs = fp16_first(pair for pair in available(stage) if pair[0] == PACKED)
     for backend, precision in pairs:
         what = f"{backend} {precision}, padding removed"
         with stage.trying(what):
             packed_parity(stage, what, backend, precision)
-    for precision in sorted((precision for _, precision in pairs), key=lambda each: each != "fp16"):
+    for _, precision in pairs:
         for name in ("bert-3l",) if stage.quick else ("bert-base", "bert-large"):
-            for batch, sequence in PACKED_SHAPES[:3] if stage.quick else PACKED_SHAPES:
-                with stage.trying(f"{name} {precision} {batch}x{sequence}"):
-                    packed_times(stage, name, precision, batch, sequence)
+            packed_times(stage, name, precision)
 
 
 def packed_parity(stage: Stage, what: str, backend: str, precision: str) -> None:
@@ -343,31 +378,39 @@ def packed_parity(stage: Stage, what: str, backend: str, precision: str) -> None
                 one_parity(stage, f"{what} {kind} {turn}", given, found, right.run(None, given), names, most)
 
 
-def packed_times(stage: Stage, name: str, precision: str, batch: int, sequence: int) -> None:
-    lengths = lognormal_lengths(batch, 40, 0.6, 4, sequence, np.random.default_rng(SEED))
-    given = feeds(batch, sequence, lambda *_: right_padded(lengths, sequence))
-    runs, model = 20 if stage.quick else 100, build(name)
-    ways = {
-        "as it came": {"padding": "keep", "attention": "lengths"},
-        "one kernel": {"padding": "remove", "attention": "packed"},
-        "one kernel, no graphs": {"padding": "remove", "attention": "packed", "graphs": False},
-        "groups": {"padding": "remove", "attention": "plain", "graphs": False},
+def packed_times(stage: Stage, name: str, precision: str) -> None:
+    form, graphs = best(stage, PACKED, precision)
+    by_way: dict[str, dict[str, Any]] = {
+        "as it came": {"padding": "keep", "form": form, "graphs": graphs},
+        "one kernel": {"padding": "remove", "form": "packed"},
+        "one kernel, no graphs": {"padding": "remove", "form": "packed", "graphs": False},
+        "groups": {"padding": "remove", "form": "plain", "graphs": False},
     }
-    found: dict[str, dict[str, float | None]] = {}
-    for way, wishes in ways.items():
-        what = f"{name} {precision} {batch}x{sequence}, {lengths.sum() / given['input_ids'].size:.0%} tokens, {way}"
-        with stage.trying(what), opened(stage, model, PACKED, precision, [], **wishes) as session:  # type: ignore[arg-type]
+    shapes = PACKED_SHAPES[:3] if stage.quick else PACKED_SHAPES
+    for way, wishes in by_way.items():
+        what = f"{name} {precision}, {way}"
+        with stage.trying(what), opened(stage, build(name), PACKED, precision, [], **wishes) as session:
             if session is None:
                 continue
-            host = wall_ms(session, given, runs)
-            device = session.device_times(given, max(5, min(runs, int(SECONDS * 1e3 / host))))
-            found[way] = {"host_ms": host, "device_ms": None if device is None else float(np.median(device))}
-            whole = found.get("as it came", {}).get("host_ms")
-            against = "" if whole is None else f", {host / whole:.2f} of the batch as it came"
-            shown = "-" if device is None else f"{np.median(device):.3f} ms"
-            stage.passed = stage.passed is not False
-            stage.say(f"       {what}: host {host:.3f} ms{against}, device {shown}")
-    stage.figures[f"{name} {precision} {batch}x{sequence}"] = {"tokens": int(lengths.sum()), **found}
+            for batch, sequence in shapes:
+                with stage.trying(f"{what}, {batch}x{sequence}"):
+                    packed_time(stage, session, f"{name} {precision} {batch}x{sequence}", way, batch, sequence)
+
+
+def packed_time(stage: Stage, session: isorun.Session, what: str, way: str, batch: int, sequence: int) -> None:
+    lengths = lognormal_lengths(batch, 40, 0.6, 4, sequence, np.random.default_rng(SEED))
+    given = feeds(batch, sequence, lambda *_: right_padded(lengths, sequence))
+    found = stage.figures.setdefault(what, {"tokens": int(lengths.sum())})
+    runs = 20 if stage.quick else 100
+    host = wall_ms(session, given, runs)
+    device = session.device_times(given, max(5, min(runs, int(SECONDS * 1e3 / host))))
+    found[way] = {"host_ms": host, "device_ms": None if device is None else float(np.median(device))}
+    whole = found.get("as it came", {}).get("host_ms")
+    against = "" if whole is None else f", {host / whole:.2f} of the batch as it came"
+    shown = "-" if device is None else f"{np.median(device):.3f} ms"
+    stage.passed = stage.passed is not False
+    tokens = f"{lengths.sum() / given['input_ids'].size:.0%} tokens"
+    stage.say(f"       {what}, {tokens}, {way}: host {host:.3f} ms{against}, device {shown}")
 
 
 def arrays(stage: Stage) -> None:
@@ -469,7 +512,7 @@ def threads(stage: Stage) -> None:
 def used_mib() -> float | None:
     """Memory in use on the first GPU; ``None`` where nothing tells."""
     found = gpu.describe()
-    return float(found[0]["used_mib"]) if found else None
+    return found[0]["used_mib"] if found else None
 
 
 def in_threads(work: Callable[[], None]) -> None:
@@ -525,7 +568,8 @@ def available(stage: Stage) -> Iterator[tuple[str, str]]:
 class opened:
     """A session, or ``None`` with the reason on record where it cannot be had: fp32 on ort-tensorrt, say.
 
-    With CUDA graphs unless ``graphs`` says otherwise, or the stage ``smoke`` found that they fail.
+    The form of a mask is one of ``FORMS``, or an option of the backend's. With CUDA graphs unless ``graphs`` says
+    otherwise, or the stage ``smoke`` found none that are right.
     """
 
     def __init__(
@@ -536,7 +580,7 @@ class opened:
         precision: str,
         shapes: list[str],
         *,
-        attention: str = "auto",
+        form: str = "auto",
         graphs: bool = True,
         padding: str = "keep",
     ) -> None:
@@ -545,11 +589,10 @@ class opened:
         self.options: dict[str, Any] = {"shapes": shapes} if "shapes" in takes else {}
         if backend == "ort-tensorrt" and len(shapes) > 1:
             self.options = {}
-        known = stage.earlier("smoke").get(f"{backend} {precision} with graphs", {"ok": True})
-        if "cuda_graphs" in takes and graphs and (known["ok"] or stage.file.stem == "smoke"):
+        if "cuda_graphs" in takes and graphs and (stage.file.stem == "smoke" or best(stage, backend, precision)[1]):
             self.options["cuda_graphs"] = 16
         if "attention" in takes:
-            self.options["attention"] = attention  # a mask on the device is not looked at
+            self.options |= FORMS.get(form, {"attention": form})
         self.session: isorun.Session | None = None
 
     def __enter__(self) -> isorun.Session | None:

@@ -112,6 +112,37 @@ def test_a_stage_that_hangs_or_dies_leaves_what_it_had_found(tmp_path, monkeypat
     assert (hung["passed"], dead["passed"]) == (False, False)
 
 
+def test_packages_that_are_too_old_are_named(monkeypatch):
+    gpu = loaded("gpu")
+    assert gpu.too_old() == []
+    there = {"numpy": "2.4.6", "onnx-ir": "1.0.0", "filelock": "3.15"}
+
+    def version(name):
+        if name not in there:
+            raise gpu.importlib.metadata.PackageNotFoundError(name)
+        return there[name]
+
+    monkeypatch.setattr(gpu.importlib.metadata, "version", version)
+    assert gpu.too_old() == ["filelock 3.15 (3.16 is needed)", "onnx-ir 1.0.0 (1.1 is needed)"]
+
+
+def test_the_fastest_way_that_was_right_is_timed(stages, tmp_path):
+    stage = stages.Stage(tmp_path / "times.json", quick=True)
+    assert stages.best(stage, "ort-cuda", "fp16") == ("lengths", True), "nothing was tried"
+    smoke = stages.Stage(tmp_path / "smoke.json", quick=True)
+    for form, graphs in stages.ways("ort-cuda"):
+        smoke.figures[stages.key("ort-cuda", "fp16", form, graphs=graphs)] = {"ok": form == "plain" or not graphs}
+    smoke.write()
+    assert stages.best(stage, "ort-cuda", "fp16") == ("plain", True)
+    smoke.figures["ort-cuda fp16 plain with graphs"] = {"ok": False}
+    smoke.write()
+    assert stages.best(stage, "ort-cuda", "fp16") == ("lengths", False)
+    assert stages.best(stage, "ort-cuda", "fp32") == ("lengths", True)
+    wanted = stages.opened(stage, tmp_path, "ort-cuda", "fp16", [], form="bias by CUTLASS")
+    assert wanted.options == {"attention": "bias", "provider_options": {"sdpa_kernel": 2}}
+    assert stages.opened(stage, tmp_path, "ort-cuda", "fp32", []).options["cuda_graphs"] == 16
+
+
 def test_what_is_off_fails_a_stage(stages, tmp_path):
     stage = stages.Stage(tmp_path / "x.json", quick=True)
     stage.expect(True, "good")

@@ -21,7 +21,8 @@ _THROTTLED = {  # NVML's nvmlClocksEventReason*
 
 
 def describe() -> list[dict[str, Any]]:
-    """Name, driver, memory, clocks and what throttles them, of each GPU at the moment."""
+    """Name, driver, memory, clocks and what throttles them, of each GPU at the moment. What the library does not tell,
+    as in some virtual machines, is ``None``."""
     with _nvml() as nvml:
         return [] if nvml is None else [_one(nvml, handle) for handle in _handles(nvml)]
 
@@ -34,25 +35,34 @@ def held_mib(processes: Collection[int]) -> float | None:
         used = [
             each.usedGpuMemory
             for handle in _handles(nvml)
-            for each in nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+            for each in _told(nvml, "nvmlDeviceGetComputeRunningProcesses", handle) or ()
             if each.pid in processes and each.usedGpuMemory is not None
         ]
     return sum(used) / _MIB if used else None
 
 
 def _one(nvml: Any, handle: Any) -> dict[str, Any]:
-    major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
-    reasons = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+    compute = _told(nvml, "nvmlDeviceGetCudaComputeCapability", handle)
+    reasons = _told(nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+    memory = _told(nvml, "nvmlDeviceGetMemoryInfo", handle)
     return {
-        "name": _text(nvml.nvmlDeviceGetName(handle)),
-        "driver": _text(nvml.nvmlSystemGetDriverVersion()),
-        "compute_capability": f"{major}.{minor}",
-        "memory_mib": nvml.nvmlDeviceGetMemoryInfo(handle).total // _MIB,
-        "used_mib": nvml.nvmlDeviceGetMemoryInfo(handle).used // _MIB,
-        "clock_mhz": nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
-        "most_clock_mhz": nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM),
-        "throttled_by": [name for bit, name in _THROTTLED.items() if reasons & bit],
+        "name": _text(_told(nvml, "nvmlDeviceGetName", handle)),
+        "driver": _text(_told(nvml, "nvmlSystemGetDriverVersion")),
+        "compute_capability": None if compute is None else "{}.{}".format(*compute),
+        "memory_mib": None if memory is None else memory.total // _MIB,
+        "used_mib": None if memory is None else memory.used // _MIB,
+        "clock_mhz": _told(nvml, "nvmlDeviceGetClockInfo", handle, nvml.NVML_CLOCK_SM),
+        "most_clock_mhz": _told(nvml, "nvmlDeviceGetMaxClockInfo", handle, nvml.NVML_CLOCK_SM),
+        "throttled_by": None if reasons is None else [name for bit, name in _THROTTLED.items() if reasons & bit],
     }
+
+
+def _told(nvml: Any, ask: str, *arguments: Any) -> Any:
+    """What the library says; ``None`` where it does not know, or knows no such question."""
+    try:
+        return getattr(nvml, ask)(*arguments)
+    except (nvml.NVMLError, AttributeError):
+        return None
 
 
 @contextmanager
@@ -75,8 +85,11 @@ def _nvml() -> Iterator[Any]:
 
 
 def _handles(nvml: Any) -> list[Any]:
-    return [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+    found = [
+        _told(nvml, "nvmlDeviceGetHandleByIndex", index) for index in range(_told(nvml, "nvmlDeviceGetCount") or 0)
+    ]
+    return [handle for handle in found if handle is not None]
 
 
-def _text(value: str | bytes) -> str:
+def _text(value: str | bytes | None) -> str | None:
     return value.decode() if isinstance(value, bytes) else value

@@ -56,7 +56,11 @@ def test_another_version_of_tensorrt_is_named(build, monkeypatch):
 
 
 @pytest.mark.skipif(find_library("nvinfer") is not None, reason="TensorRT's library is here")
-def test_tensorrts_library_is_named_where_it_is_missing(build, lowered, tmp_path):
+def test_tensorrts_library_is_named_where_it_is_missing(build, lowered, tmp_path, monkeypatch):
+    monkeypatch.setattr(tensorrt.Backend, "availability", lambda self: Availability(True))
+    here = registry.get("ort-tensorrt").availability()
+    assert not here.ok
+    assert here.reason.startswith("its provider needs libnvinfer.so.10: ")
     config = CompileConfig(precision="fp16", cache_dir=str(tmp_path))
     with pytest.raises(BackendUnavailable, match=r"needs libnvinfer\.so\.10: .*tensorrt==10"):
         registry.get("ort-tensorrt").compile(lowered, config)

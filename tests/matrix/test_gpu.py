@@ -66,6 +66,21 @@ def test_a_process_without_memory_there_has_none(nvml):
     assert gpu.held_mib([os.getpid()]) is None
 
 
+def test_what_is_not_told_is_none(nvml):
+    """As in a virtual machine."""
+
+    def refuse(*_):
+        raise NVMLError("not supported")
+
+    for name in ("nvmlDeviceGetMemoryInfo", "nvmlDeviceGetClockInfo", "nvmlDeviceGetComputeRunningProcesses"):
+        setattr(nvml, name, refuse)
+    del nvml.nvmlDeviceGetCurrentClocksThrottleReasons
+    (found,) = gpu.describe()
+    unknown = {"memory_mib", "used_mib", "clock_mhz", "throttled_by"}
+    assert {name for name, value in found.items() if value is None} == unknown
+    assert gpu.held_mib([os.getpid()]) is None
+
+
 def test_without_a_driver_there_is_nothing_to_tell(nvml):
     def refuse():
         raise NVMLError("driver not loaded")

@@ -66,6 +66,11 @@ class OrtTensorRT(Backend):
         if here.ok and (mismatch := _mismatch()):
             reason, command = mismatch
             return Availability(False, reason, f"In an environment of its own: {command}")
+        if here.ok and installed() is None:  # it may be the system's
+            try:
+                _check_library(self.name)
+            except BackendUnavailable as error:
+                return Availability(False, error.reason, error.remedy)
         return here
 
     def diagnose(self) -> list[Finding]:

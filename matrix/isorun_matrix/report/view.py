@@ -242,8 +242,9 @@ def environment(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "memory", f"{found['memory_mib'] / 1024:.1f} GiB"
     for each in found.get("gpus", ()):  # a run from before they were noted has none
         throttled = f", throttled: {', '.join(each['throttled_by'])}" if each["throttled_by"] else ""
-        clocks = f"{each['clock_mhz']} of {each['most_clock_mhz']} MHz{throttled}"
-        yield "GPU", f"{each['name']}, {each['memory_mib'] / 1024:.0f} GiB, driver {each['driver']}, {clocks}"
+        clocks = f"{_known(each['clock_mhz'])} of {_known(each['most_clock_mhz'])} MHz{throttled}"
+        memory = "?" if each["memory_mib"] is None else f"{each['memory_mib'] / 1024:.0f}"
+        yield "GPU", f"{_known(each['name'])}, {memory} GiB, driver {_known(each['driver'])}, {clocks}"
     yield "load average", ", ".join(f"{load:.2f}" for load in found["load_average"]) + " when the run started"
     yield "system", f"{found['os']}, kernel {found['kernel']}"
     yield "python", found["python"]
@@ -264,3 +265,7 @@ def isolated(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                 f"Python {about['python']}, a worker of {', '.join(labels)}; the way to it and back is in the latency"
             )
             yield f"environment {name}", what
+
+
+def _known(value: object) -> object:
+    return "?" if value is None else value
