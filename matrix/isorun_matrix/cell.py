@@ -56,9 +56,9 @@ def measure(job: dict[str, Any], folder: Path) -> dict[str, Any]:
     session.run(None, given[0])
     first = perf_counter_ns()
     warmed = warm_up(session, given, job["warmup"], job["seconds"])
-    waited_before = waited_ns()
+    waited_before, begun = waited_ns(), perf_counter_ns()
     samples = latencies(session, given, job["repetitions"], job["seconds"])
-    waited = waited_ns()
+    waited, ended = waited_ns(), perf_counter_ns()
     peak = peak_resident_mib()
     on_gpu = gpu.held_mib(family())
     on_device = session.device_times(given[0], _DEVICE_RUNS)
@@ -85,18 +85,16 @@ def measure(job: dict[str, Any], folder: Path) -> dict[str, Any]:
         "warmup_runs": warmed,
         "memory_mib": {"before_load": before, "peak": peak, **({} if on_gpu is None else {"gpu": on_gpu})},
         "load_average": list(load_average),
-        "waited": _share(waited, waited_before, samples, provenance["threads"] or usable_cores()),
+        "waited": _share(waited_before, waited, (ended - begun) * (provenance["threads"] or usable_cores())),
         "threads": provenance["threads"],
         "provenance": provenance,
         "notes": workload["notes"],
     }
 
 
-def _share(waited: int | None, before: int | None, samples: np.ndarray, threads: int) -> float | None:
-    """The part of the measured time that a thread of the cell could have run in, and had no core."""
-    if waited is None or before is None:
-        return None
-    return max(0, waited - before) / (int(samples.sum()) * threads)
+def _share(before: int | None, waited: int | None, whole: int) -> float | None:
+    """The part of the whole time of all threads in which one could have run, and had no core."""
+    return None if before is None or waited is None else max(0, waited - before) / whole
 
 
 def _check_precision(job: dict[str, Any], reported: str) -> None:

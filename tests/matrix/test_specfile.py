@@ -186,6 +186,10 @@ def test_one_wrong_key(tmp_path: Path, change: str, problem: str) -> None:
             "backends[0].environment: there is no environment 'ovn'; did you mean 'ovns'? (known: ovns). Declare it "
             "under environments, with its install",
         ),
+        (
+            "{name: ort-cpu, threads: 1025}",
+            "backends[0].threads: should be less than or equal to 1024; 1025 came",
+        ),
         ("{name: ort-cpu, precisions: [fp32, fp32]}", "backends[0]: a precision is listed twice"),
         ("ort-cpu, ort-cpu", "two backends are called 'ort-cpu'; give one of them a label"),
         ("{label: x}", "backends[0].name: this key is required"),

@@ -64,6 +64,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"isorun: {error}", file=sys.stderr)
         return _code(error)
+    except MemoryError as error:
+        if debug:
+            raise
+        print(f"isorun: There is not enough memory for this: {error or 'an allocation failed'}", file=sys.stderr)
+        return BAD_INPUT
     finally:
         warnings.formatwarning = usual
     if code == INTERRUPTED:

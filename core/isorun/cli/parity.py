@@ -14,6 +14,7 @@ from isorun.cli.run import backend_names
 from isorun.errors import IsorunError, ParityError, did_you_mean
 from isorun.parity import DEFAULT_TOLERANCES, Parity, compare, token_level_outputs
 from isorun.samples import MASK_INPUT, fixed_size, masked_cases
+from isorun.threads import MOST
 from isorun.types import TensorSpec
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -39,7 +40,10 @@ def parity(
     threads: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=1, help="Of a run, also of the reference where it can be set. Default: all usable cores."
+            metavar="N",
+            min=1,
+            max=MOST,
+            help="Of a run, also of the reference where it can be set. Default: all usable cores.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

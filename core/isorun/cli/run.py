@@ -21,6 +21,7 @@ from isorun.cache import Cache, write_atomically
 from isorun.cli import console, models
 from isorun.errors import InvalidFeeds, IsorunError, did_you_mean
 from isorun.text import Tokenizer, TruncationWarning, cosine_matrix, mean_pool
+from isorun.threads import MOST
 from isorun.types import threads_in_words
 
 POOLINGS = ("mean", "cls")
@@ -61,7 +62,8 @@ def run(
         str, typer.Option(metavar="auto|keep|remove", help="Whether to leave out the work that padding costs.")
     ] = "auto",
     threads: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Threads of a run. Default: the cores that it may use.")
+        int | None,
+        typer.Option(metavar="N", min=1, max=MOST, help="Threads of a run. Default: the cores that it may use."),
     ] = None,
     environment: Annotated[
         str | None, typer.Option(metavar="NAME", help="Run in that isolated environment: see `isorun env`.")

@@ -10,6 +10,7 @@ from pydantic_core import CoreSchema
 
 from isorun import environments
 from isorun.errors import IsorunError
+from isorun.threads import MOST
 from isorun_matrix.spec.base import Count, Name, Strict, folder, located, or_string
 
 BackendName = Annotated[
@@ -52,7 +53,9 @@ class Entry(Strict):
     label: Name = Field(default="", description="what cells call it, where a backend is listed more than once")
     precisions: list[str] = Field(default=["fp32"], min_length=1)
     threads: Count | None = Field(
-        default=None, description="all the cores that may be used, unless it is given; of backends that can set it"
+        default=None,
+        le=MOST,
+        description="all the cores that may be used, unless it is given; of backends that can set it",
     )
     options: dict[str, Any] = Field(default_factory=dict, description="the backend's own settings")
 

@@ -40,6 +40,14 @@ def test_threads_are_those_of_the_backends_that_can_set_them(isorun: Callable[..
     assert (ran.code, "threads cannot be set" in ran.err) == (3, True)
 
 
+def test_what_no_machine_has_is_said(isorun: Callable[..., Any], bert: Path) -> None:
+    ran = isorun("parity", bert, "--backends", "ort-cpu", "--threads", 1025)
+    assert (ran.code, "less than or equal to 1024" in ran.err) == (2, True)
+    ran = isorun("parity", bert, "--backends", "ort-cpu", "--batch", 10**12)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith("isorun: There is not enough memory for this: Unable to allocate")
+
+
 def test_a_backend_that_is_wrong_is_exit_code_1(
     isorun: Callable[..., Any], bert: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -149,6 +149,7 @@ def test_no_other_padding_is_known(isorun: Callable[..., Any], bert: Path, tmp_p
         (["--precision", "bf16", "--backend", "ort-cpu"], 3, "does not compute in 'bf16'"),
         (["--pooling", "max"], 2, "There is no pooling 'max'"),
         (["--threads", "0"], 2, "--threads"),
+        (["--threads", "1025"], 2, "less than or equal to 1024"),
         (["--repeat", "0"], 2, "--repeat"),
         (["--text", "both"], 2, "either --feeds or --text"),
         (["--output", "/no/such/folder/o.npz"], 2, "there is no folder"),
