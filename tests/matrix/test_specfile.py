@@ -143,6 +143,11 @@ def test_lengths(tmp_path: Path) -> None:
             "repetitions: 5\nseconds: 1",
             "line 1: repetitions and seconds are two ways to say how long a cell runs; give one of them",
         ),
+        (
+            "seconds: 600",
+            "line 1: 600 seconds of measured runs do not fit into a time_limit of 300, which counts from the start of "
+            "a cell's process",
+        ),
     ],
 )
 def test_one_wrong_key(tmp_path: Path, change: str, problem: str) -> None:
@@ -225,6 +230,8 @@ def test_a_wrong_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entry:
             "models.m.preset: there is no preset 'bert-9l'; did you mean 'bert-6l'? "
             "(known: bert-3l, bert-6l, bert-base, bert-large)",
         ),
+        ("{path: .}", "models.m.path: FOLDER is a folder; a checkpoint's folder goes under checkpoint"),
+        ("{checkpoint: spec.yaml}", "models.m.checkpoint: FOLDER/spec.yaml is a file; an ONNX file goes under path"),
         ("{preset: bert-3l, texts: [a]}", "models.m: texts need a tokenizer, and a preset has none"),
         ("{checkpoint: c, texts: no.txt}", "models.m.texts: there is no file FOLDER/no.txt"),
         ("{preset: bert-3l, shapes: [8]}", "models.m.shapes[0]: should be a mapping of keys to values; 8 came"),

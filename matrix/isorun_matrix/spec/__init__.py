@@ -64,6 +64,11 @@ class Spec(Strict):
     def _check(self) -> Self:
         if self.repetitions is not None and self.seconds is not None:
             raise ValueError("repetitions and seconds are two ways to say how long a cell runs; give one of them")
+        if (self.time_of_a_cell or 0) >= self.time_limit:
+            raise ValueError(
+                f"{self.time_of_a_cell:g} seconds of measured runs do not fit into a time_limit of {self.time_limit:g}, "
+                "which counts from the start of a cell's process"
+            )
         labels = [entry.label for entry in self.backends]
         if twice := _repeated(labels):
             raise ValueError(f"two backends are called {twice!r}; give one of them a label")

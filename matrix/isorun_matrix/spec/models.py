@@ -59,6 +59,8 @@ class Model(Strict):
         if value is None:
             return None
         path = located(value, info)
+        if path.is_dir():
+            raise ValueError(f"{path} is a folder; a checkpoint's folder goes under checkpoint")
         if not path.is_file():
             raise ValueError(f"there is no file {path}{near_file(path)}")
         return str(path)
@@ -71,6 +73,8 @@ class Model(Strict):
         path = located(value, info)
         if path.is_dir():
             return str(path)
+        if path.is_file():
+            raise ValueError(f"{path} is a file; an ONNX file goes under path")
         if value.startswith((".", "/", "~")):
             raise ValueError(f"there is no folder {path}")
         return value
