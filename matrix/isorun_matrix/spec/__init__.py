@@ -66,8 +66,8 @@ class Spec(Strict):
             raise ValueError("repetitions and seconds are two ways to say how long a cell runs; give one of them")
         if (self.time_of_a_cell or 0) >= self.time_limit:
             raise ValueError(
-                f"{self.time_of_a_cell:g} seconds of measured runs do not fit into a time_limit of {self.time_limit:g}, "
-                "which counts from the start of a cell's process"
+                f"{self.time_of_a_cell:g} seconds of measured runs do not fit into a time_limit of "
+                f"{self.time_limit:g}, which counts from the start of a cell's process"
             )
         labels = [entry.label for entry in self.backends]
         if twice := _repeated(labels):
