@@ -108,14 +108,14 @@ os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 for busy in (False, True):
     before, end = waited_ns(), time.perf_counter() + 1
     while time.perf_counter() < end:
-        busy or time.sleep(0.1)
+        busy or time.sleep(1)
     print(waited_ns() - before)
 """
     # Two of them on one core: each has to wait for the other while both compute, and for nobody while they sleep.
     both = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)]
     for done in [process.communicate(timeout=60)[0].split() for process in both]:
         asleep, busy = map(int, done)
-        assert asleep < 0.2e9
+        assert asleep < busy / 2
         assert busy > 0.25e9
 
 

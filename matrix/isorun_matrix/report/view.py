@@ -36,7 +36,7 @@ class Group:
 
     @property
     def title(self) -> str:
-        """The model, the shape, and how many of the tokens are real."""
+        """The model and the shape."""
         return f"{self.model}, {self.shape}"
 
 
