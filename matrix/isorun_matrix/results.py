@@ -99,13 +99,17 @@ class RunFolder:
         return kept
 
     def result(self, kind: str, name: str, key: str | None) -> dict[str, Any] | None:
-        """A job's result, if there is one of that key. One that was damaged after it was written is none."""
+        """A job's result, if there is one of that key."""
+        found = self.any_result(kind, name)
+        return found if found is not None and key is not None and found.get("key") == key else None
+
+    def any_result(self, kind: str, name: str) -> dict[str, Any] | None:
+        """A job's result, of whatever key. One that was damaged after it was written is none."""
         try:
             found = json.loads((self.folder(kind, name) / _RESULT).read_text())
         except (FileNotFoundError, ValueError):
             return None
-        of_this_key = isinstance(found, dict) and (found.get("schema"), found.get("key")) == (SCHEMA, key)
-        return found if of_this_key and key is not None else None
+        return found if isinstance(found, dict) and found.get("schema") == SCHEMA else None
 
     def write_run(self, run: Mapping[str, Any]) -> None:
         """Keep what is known of the run as a whole."""

@@ -85,7 +85,13 @@ class _Run:
             here = cell.backend if cell.environment is None else None
             self._keys[cell.id] = self._key(cell, here, workload=self._keys[cell.workload], **there)
         self._describe()
-        kept = {cell.id for cell in self._plan.cells if self._measured(cell)}
+        measured = {cell.id for cell in self._plan.cells if self._measured(cell)}
+        kept = {cell.id for cell in self._plan.cells if cell.id in measured and self._current(cell)}
+        if stale := len(measured) - len(kept):
+            self._watcher.say(
+                f"{stale} of {len(self._plan.cells)} cells were measured otherwise (another spec, model, version or "
+                "processor), and are measured again"
+            )
         with self._watcher.measuring(len(self._plan.cells), len(kept)):
             for workload in self._plan.workloads:
                 cells = [cell for cell in self._plan.cells if cell.workload == workload.id and cell.id not in kept]
@@ -119,8 +125,11 @@ class _Run:
         )
 
     def _measured(self, cell: Cell) -> bool:
-        found = self._folder.result("cells", cell.id, self._keys[cell.id])
+        found = self._folder.any_result("cells", cell.id)
         return found is not None and found["status"] in MEASURED
+
+    def _current(self, cell: Cell) -> bool:
+        return self._folder.result("cells", cell.id, self._keys[cell.id]) is not None
 
     def _prepare(self, preparation: Preparation) -> dict[str, Any] | _Failure:
         job = asdict(preparation)

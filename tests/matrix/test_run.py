@@ -260,6 +260,11 @@ def test_what_is_added_to_a_spec_leaves_the_results_that_are_there(isorun: Isoru
     done = isorun("run", spec_file(tmp_path, more), "--out", out, "--resume")
     assert "2 of 6 cells are done and kept" in done.stderr, done.stderr
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    assert "measured otherwise" not in done.stderr
+    again = isorun(
+        "run", spec_file(tmp_path, more.replace("repetitions: 4", "repetitions: 3")), "--out", out, "--resume"
+    )
+    assert "6 of 6 cells were measured otherwise (another spec, model, version or processor)" in again.stderr
 
 
 def test_a_model_or_reference_that_fails_skips_its_cells_alone(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
