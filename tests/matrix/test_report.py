@@ -122,6 +122,10 @@ def test_figures_that_something_disturbed_are_said(document: dict[str, Any]) -> 
     assert disturbed.startswith("disturbed: slow fp32 (35%) of the time a thread waited for a core")
     assert unsteady.endswith(": slow fp32 (18.0 to 24.0 ms)")
     assert disturbed in shown(document)
+    for number in range(4):
+        document["cells"].append(cell(f"c{number}", "ok", 5.0, waited=0.1 * number + 0.1))
+    said = view.notes(view.groups(document)[0])[1]
+    assert said.startswith("disturbed: c3 fp32 (40%), slow fp32 (35%), c2 fp32 (30%) and 2 more of the time")
     assert f"- {unsteady}" in markdown.render(document)
     assert "35.0% of the time a thread waited for a core" in html.render(document, RUN)
 

@@ -35,6 +35,11 @@ class Group:
     tied: frozenset[str]
 
     @property
+    def ties(self) -> list[Cell]:
+        """The cells of :attr:`tied`."""
+        return [cell for cell in self.cells if cell["id"] in self.tied]
+
+    @property
     def title(self) -> str:
         """The model and the shape."""
         return f"{self.model}, {self.shape}"
@@ -175,21 +180,31 @@ def disturbed(cell: Cell) -> bool:
 
 
 def _disturbances(group: Group) -> Iterator[str]:
-    waited = [f"{short(cell)} ({cell['waited']:.0%})" for cell in group.cells if disturbed(cell)]
+    """The worst first: on a machine that does much else, they are all."""
+    waited = sorted(filter(disturbed, group.cells), key=lambda cell: -cell["waited"])
     if waited:
         yield (
-            f"disturbed: {', '.join(waited)} of the time a thread waited for a core; other programs ran, or it has "
-            "more threads than cores: measure again"
+            f"disturbed: {named(waited, _waited)} of the time a thread waited for a core; other programs ran, or it "
+            "has more threads than cores: measure again"
         )
-    unsteady = [
-        f"{short(cell)} ({number(least)} to {number(greatest)} ms)"
-        for cell in group.cells
-        if cell["latency_ms"] and p(cell, 50) is not None
-        for least, greatest in [interval(cell)]
-        if greatest > _UNSTEADY * least
-    ]
+    timed = [cell for cell in group.cells if p(cell, 50) is not None]
+    unsteady = sorted((cell for cell in timed if _spread(cell) > _UNSTEADY), key=lambda cell: -_spread(cell))
     if unsteady:
-        yield f"unsteady: the median of a sixth of the runs went from least to most: {', '.join(unsteady)}"
+        yield f"unsteady: the median of a sixth of the runs went from least to most: {named(unsteady, _ends)}"
+
+
+def _waited(cell: Cell) -> str:
+    return f"{short(cell)} ({cell['waited']:.0%})"
+
+
+def _spread(cell: Cell) -> float:
+    least, greatest = interval(cell)
+    return greatest / least
+
+
+def _ends(cell: Cell) -> str:
+    least, greatest = interval(cell)
+    return f"{short(cell)} ({number(least)} to {number(greatest)} ms)"
 
 
 def _on_device(cell: Cell) -> str | None:
