@@ -105,7 +105,10 @@ def _check_precision(job: dict[str, Any], reported: str) -> None:
     asked, parts = job["precision"], reported.split("+")
     narrower = [part for part in parts if _WIDTHS.get(part, 0) < _WIDTHS.get(asked, 0)]
     if asked not in parts or narrower:
-        raise BackendFailed(f"{job['backend']} was asked for {asked} and reports that it computes in {reported}")
+        what_to_do = ". A model that is quantized already runs under precisions: [int8]" if "int8" in narrower else ""
+        raise BackendFailed(
+            f"{job['backend']} was asked for {asked} and reports that it computes in {reported}{what_to_do}"
+        )
 
 
 if __name__ == "__main__":
