@@ -9,6 +9,7 @@ import pytest
 
 import isorun
 import tiny
+from onnx_text import graph
 
 
 @pytest.fixture(scope="module")
@@ -47,3 +48,11 @@ def test_options_reach_the_runtime(bert, tmp_path):
 
 def test_it_never_falls_back(session):
     assert session._executable._session._enable_fallback is False
+
+
+def test_a_bad_request_is_an_error_and_no_line_on_the_terminal(session, capfd):
+    with pytest.raises(isorun.InvalidFeeds, match="input_ids"):
+        session.run(None, {**tiny.feeds(), "input_ids": tiny.feeds()["input_ids"] + 10**6})
+    with pytest.raises(isorun.InvalidModel):
+        isorun.Session(graph("agraph (float[n] x) => (float[n] y) { y = Reshape(x, x) }"), "ort-cpu")
+    assert capfd.readouterr() == ("", "")

@@ -15,7 +15,7 @@ import numpy as np
 
 from isorun.backend import runtime_errors
 from isorun.errors import BackendFailed
-from isorun_backends.onnxruntime.session import ERRORS_ONLY, RECORD_ASSIGNMENT
+from isorun_backends.onnxruntime.session import RECORD_ASSIGNMENT, SILENT
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -46,7 +46,7 @@ def measure(provider: str, set_up: Callable[[onnxruntime.SessionOptions], Sequen
 
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry(RECORD_ASSIGNMENT, "1")
-    options.log_severity_level = ERRORS_ONLY
+    options.log_severity_level = SILENT
     with runtime_errors(f"The {provider} cannot be set up"):
         session = onnxruntime.InferenceSession(_MODEL.read_bytes(), options, providers=set_up(options))
         placed = {part.ep_name for part in session.get_provider_graph_assignment_info()}

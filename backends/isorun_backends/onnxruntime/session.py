@@ -36,7 +36,7 @@ _LEVELS = {
 }
 RECORD_ASSIGNMENT = "session.record_ep_graph_assignment_info"
 _STOP_SPINNING = "session.force_spinning_stop"
-ERRORS_ONLY = 3  # the least severe message that reaches the terminal; warnings would, by default
+SILENT = 4  # what is less than fatal is raised as well: on standard error every bad request would be a line
 _NO_KERNEL = r"Could not find an implementation for (\S+?)\("
 _NO_SCHEMA = r"(\S+?)\(-?\d*\) is not a registered function/op"
 
@@ -53,7 +53,7 @@ def options(name: str, config: CompileConfig) -> onnxruntime.SessionOptions:
     made = onnxruntime.SessionOptions()
     made.intra_op_num_threads = config.threads or usable_cores()
     made.inter_op_num_threads = _number(name, given.get("inter_op_threads", 1))
-    made.log_severity_level = ERRORS_ONLY
+    made.log_severity_level = SILENT
     level = given.get("graph_optimization_level", "all")
     if not isinstance(level, str) or level not in _LEVELS:
         raise BackendUnavailable(
