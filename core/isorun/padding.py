@@ -19,7 +19,7 @@ from isorun import model as models
 from isorun.backend import Backend, Binding, Executable
 from isorun.cache import Cache
 from isorun.device_arrays import DeviceArray
-from isorun.errors import CacheError, InvalidModel, UnsupportedModel, did_you_mean
+from isorun.errors import BackendFailed, CacheError, InvalidModel, UnsupportedModel, did_you_mean
 from isorun.types import CompileConfig, Feeds, LoweredModel, RuntimeReport
 
 CHOICES = ("auto", "keep", "remove")
@@ -60,13 +60,13 @@ def compile_model(
 
     def packed() -> tuple[LoweredModel, Executable]:
         lowered = models.lower(source, dialects, cache, packed=True, precision=typed, quantized=quantized)
-        return lowered, backend.compile(lowered, config)
+        return lowered, _compiled(backend, lowered, config)
 
     if padding == "remove":
         lowered, executable = packed()
         return lowered, Noted(executable, {"asked": padding, "removed": "always"})
     lowered = models.lower(source, dialects, cache, precision=typed, quantized=quantized)
-    executable = backend.compile(lowered, config)
+    executable = _compiled(backend, lowered, config)
     if padding == "keep" or not lowered.info.fused:
         return lowered, executable
     if not backend.capabilities.dynamic_shapes or config.device != "cpu":
@@ -77,6 +77,17 @@ def compile_model(
         return lowered, Noted(executable, {"asked": padding, "removed": f"never: {reason}"})
     outputs = [spec.name for spec in lowered.info.outputs]
     return lowered, Choosing(executable, lambda: packed()[1], known, outputs)
+
+
+def _compiled(backend: Backend, lowered: LoweredModel, config: CompileConfig) -> Executable:
+    executable: object = backend.compile(lowered, config)
+    if not isinstance(executable, Executable):
+        kind = type(executable).__name__
+        raise BackendFailed(
+            f"{backend.name}: its compile() gives a {kind}, and no isorun.backend.Executable. "
+            f"Report it to its authors: {type(backend).__module__}"
+        )
+    return executable
 
 
 class Noted(Executable):

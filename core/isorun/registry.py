@@ -20,7 +20,7 @@ from pathlib import Path
 from isorun.backend import Backend
 from isorun.cache import Cache, sha256, write_atomically
 from isorun.errors import BackendNotFound, BackendUnavailable
-from isorun.types import Capabilities
+from isorun.types import Availability, Capabilities
 
 GROUP = "isorun.backends"
 
@@ -109,6 +109,19 @@ def get(name: str) -> Backend:
         if known is None or member not in known:
             raise BackendNotFound(name, [f"{family}:{each}" for each in known] if known else names())
     return _made(cls, name, value)
+
+
+def availability(backend: Backend) -> Availability:
+    """What a backend says of being here; of one that raises instead, or says something else, that it is not."""
+    try:
+        here: object = backend.availability()
+    except Exception as error:  # noqa: BLE001 - it promises not to raise; what it raises is the answer
+        said = f"its availability() raises {type(error).__name__}: {error}"
+    else:
+        if isinstance(here, Availability):
+            return here
+        said = f"its availability() gives a {type(here).__name__}, and no isorun.types.Availability"
+    return Availability(ok=False, reason=said, remedy=f"Report it to its authors: {type(backend).__module__}.")
 
 
 def _load(name: str, value: str) -> type[Backend]:

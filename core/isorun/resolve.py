@@ -142,7 +142,7 @@ def _compile(
 
 def _config(backend: Backend, wishes: Wishes, cache: Cache) -> CompileConfig:
     """What the caller asks for, once this backend is known to be here and to offer it."""
-    here = backend.availability()
+    here = registry.availability(backend)
     if not here.ok:
         raise BackendUnavailable(backend.name, here.reason, here.remedy)
     offers = backend.capabilities

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
 import pytest
 
+import flaws
 import isorun
 from isorun import registry
 from isorun.errors import BackendNotFound, BackendUnavailable, InvalidModel
+from isorun.testing import fakes
 from isorun.threads import usable_cores
 
 
@@ -29,6 +32,25 @@ def test_a_list_is_an_order_of_preference_and_says_why_one_was_passed_over(bert)
     assert "There is no backend 'no-such'" in reasons["no-such"]
     assert "does not compute in 'fp64'. It computes in fp32" in reasons["ort-cpu"]
     assert "passed over" in str(provenance)
+
+
+@pytest.mark.parametrize(
+    ("plugin", "reason"),
+    [
+        ("Rude", "its availability() raises OSError: the driver is upset"),
+        ("SaysTrue", "its availability() gives a bool, and no isorun.types.Availability"),
+        ("CompilesNothing", "its compile() gives a NoneType, and no isorun.backend.Executable"),
+    ],
+)
+def test_a_plugin_that_breaks_its_contract_is_passed_over_by_its_name(bert, plugin, reason):
+    with fakes.installed(flaws.names()):
+        with pytest.raises(isorun.IsorunError, match=re.escape(reason)) as caught:
+            isorun.Session(bert, plugin)
+        assert "Report it to its authors: flaws.discovery" in str(caught.value)
+        with isorun.Session(bert, [plugin, "reference"]) as session:
+            ((name, why),) = session.provenance.passed_over
+    assert name == plugin
+    assert reason in why
 
 
 def test_none_of_a_list_can(bert):

@@ -74,7 +74,7 @@ def conformance(
 def _require(name: str, environment: str | None) -> None:
     """Refuse a backend that cannot be used where it is to run: every check would say the same."""
     if environment is None:
-        here = registry.get(name).availability()
+        here = registry.availability(registry.get(name))
     else:
         with closing(Worker(environments.get(environment))) as worker:
             here = worker.get(name).availability()

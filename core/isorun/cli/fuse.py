@@ -162,7 +162,7 @@ def _quantize(graph: ir.Model, path: Path, wanted: list[str] | None, texts: Path
     from isorun.threads import usable_cores
     from isorun.types import CompileConfig
 
-    here = [backend for backend in map(registry.get, registry.AUTO_ORDER) if backend.availability().ok]
+    here = [backend for backend in map(registry.get, registry.AUTO_ORDER) if registry.availability(backend).ok]
     if not here:
         raise BackendUnavailable(
             " or ".join(registry.AUTO_ORDER),

@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from isorun import registry
-from isorun.backend import Backend, Executable
+from isorun.backend import Executable
 from isorun.errors import BackendFailed
-from isorun.types import Availability, CompileConfig, LoweredModel, ModelInfo
+from isorun.types import CompileConfig, LoweredModel, ModelInfo
 from isorun.worker import failures, wire
 from isorun.worker.memory import Segment
 from isorun.worker.values import Packing, is_plain, rebuild
@@ -87,7 +87,7 @@ class Server:
         backend = registry.get(name)
         return {
             "capabilities": asdict(backend.capabilities),
-            "availability": asdict(_availability(backend)),
+            "availability": asdict(registry.availability(backend)),
             "version": backend.version(),
         }
 
@@ -205,14 +205,6 @@ class _Channel:
         for array, place in zip(arrays, answer.places, strict=True):
             segment.view(array.dtype, array.shape, place)[...] = array
         return wire.DONE, answer.size, answer.text
-
-
-def _availability(backend: Backend) -> Availability:
-    try:
-        return backend.availability()
-    except Exception as error:  # noqa: BLE001 - it promises not to raise; what it raises is the answer
-        said = f"its availability() raises {type(error).__name__}: {error}"
-        return Availability(ok=False, reason=said, remedy=f"Report it to its authors: {type(backend).__module__}.")
 
 
 def _remember(known: dict[Any, Any], key: Any, value: Any) -> None:

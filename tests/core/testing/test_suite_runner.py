@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import flaws
 import isolation
 from isorun import environments
 from isorun.errors import IsorunError
@@ -45,7 +47,15 @@ def test_echo_proves_nothing_that_takes_computing():
     report = runner.run("fake-echo")
     assert not report.passed
     status = by_status(report)
-    assert status["proved"] == {*DECLARED, "provenance", "true placement", "closing", "leaks", "model file"}
+    assert status["proved"] == {
+        *DECLARED,
+        "provenance",
+        "true placement",
+        "closing",
+        "leaks",
+        "model file",
+        "the program around it",
+    }
     assert {"availability", "parity on the five masks", "dynamic shapes", "results", "binding"} <= status["failed"]
     assert {"true precision", "true device", "wrapped errors", "concurrent sessions"} <= status["failed"]
 
@@ -54,6 +64,15 @@ def test_failing_fails_wherever_it_runs():
     status = by_status(runner.run("fake-failing"))
     assert status["proved"] == {*DECLARED, "true placement", "true versions", "provenance"}
     assert {"availability", "results", "binding", "leaks", "closing"} <= status["failed"]
+
+
+def test_a_failure_without_a_word_is_told_by_its_place(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(flaws.__file__).parents[1]))
+    with fakes.installed(flaws.names()):
+        report = runner.run("FailsWithoutAWord", only=["true device"])
+    (capability,) = report.capabilities
+    assert capability.status == "failed"
+    assert re.search(r"AssertionError without a word, from .*flaws.discovery\.py:\d+", capability.reasons[0])
 
 
 def test_failing_without_a_wrapper_is_told_where_to_put_one():

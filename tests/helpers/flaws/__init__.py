@@ -5,7 +5,7 @@ A backend's name is its class's; a module's name is that of the suite's module w
 
 from __future__ import annotations
 
-from flaws import calls, claims, devices, discovery, failures, lifetime, numerics
+from flaws import calls, claims, devices, discovery, failures, lifetime, numerics, program
 from isorun.backend import Backend
 from isorun.testing.fakes import Right
 
@@ -17,7 +17,7 @@ class Honest(Right):
 def names() -> dict[str, str]:
     """Every backend here, as an entry point names it."""
     found = {"Honest": f"{__name__}:Honest"}
-    for module in (discovery, numerics, calls, devices, failures, lifetime, claims):
+    for module in (discovery, numerics, calls, devices, failures, lifetime, claims, program):
         for name, value in vars(module).items():
             if isinstance(value, type) and issubclass(value, Backend) and value.__module__ == module.__name__:
                 found[name] = f"{module.__name__}:{name}"

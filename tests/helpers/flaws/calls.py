@@ -19,6 +19,31 @@ class IgnoresTheOrder(Flawed):
 
 
 @backend
+class GivesATuple(Flawed):
+    def run(self, output_names, feeds):
+        return tuple(self.right(output_names, feeds))
+
+
+@backend
+class GivesAll(Flawed):
+    """Whatever is asked for."""
+
+    def run(self, output_names, feeds):
+        return self.right(None, feeds)
+
+
+@backend
+class HandsOnItsFeeds(Flawed):
+    """What is the same as a feed is that feed."""
+
+    def run(self, output_names, feeds):
+        return [
+            next((feed for feed in feeds.values() if np.array_equal(feed, result)), result)
+            for result in self.right(output_names, feeds)
+        ]
+
+
+@backend
 class Widens(Flawed):
     def run(self, output_names, feeds):
         return [result.astype(np.float64) for result in self.right(output_names, feeds)]

@@ -60,6 +60,22 @@ class Rude(Right):
         raise OSError("the driver is upset")
 
 
+class SaysTrue(Right):
+    def availability(self):
+        return True
+
+
+class CompilesNothing(Right):
+    def compile(self, model, config):
+        return None
+
+
+class FailsWithoutAWord(Right):
+    def compile(self, model, config):
+        assert config.precision == "fp64"
+        return super().compile(model, config)
+
+
 class ImportsAtTheTop(Right):
     def availability(self):
         import onnx  # noqa: F401

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import subprocess
 import threading
@@ -105,12 +104,3 @@ class WritesToItsModel(Flawed):
     def __init__(self, model, config):
         super().__init__(model, config)
         self.path.write_bytes(self.path.read_bytes() + b"\x92\x03\x00")  # a field that no reader knows
-
-
-@backend
-class SetsTheEnvironment(Flawed):
-    numbers = itertools.count()
-
-    def __init__(self, model, config):
-        super().__init__(model, config)
-        os.environ["OMP_NUM_THREADS"] = str(next(self.numbers))

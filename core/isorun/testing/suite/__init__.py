@@ -13,8 +13,8 @@ the reason. Answers are compared with those of ONNX's reference evaluator in fp6
 - ``subject.py``: the backend under test, and how the checks open models on it
 - ``samples.py``: the models, from one node to bert-base
 - ``proofs.py``: what ties a check to the capability that it proves
-- ``discovery.py``, ``numerics.py``, ``calls.py``, ``devices.py``, ``failures.py``, ``lifetime.py``, ``claims.py``: the
-  checks
+- ``discovery.py``, ``numerics.py``, ``calls.py``, ``devices.py``, ``failures.py``, ``lifetime.py``, ``claims.py``,
+  ``program.py``: the checks
 - ``child.py``, ``runner.py``: the suite in a process of its own, and what became of it
 """
 
@@ -31,7 +31,8 @@ except ModuleNotFoundError as error:
 
 _HERE = __name__
 pytest.register_assert_rewrite(
-    *(f"{_HERE}.{each}" for each in ("discovery", "numerics", "calls", "devices", "failures", "lifetime", "claims"))
+    *(f"{_HERE}.{each}" for each in ("discovery", "numerics", "calls", "devices", "failures", "lifetime", "claims")),
+    f"{_HERE}.program",
 )
 
 from isorun.testing.suite.calls import Calls  # noqa: E402 - after pytest knows whose assertions to explain
@@ -41,12 +42,13 @@ from isorun.testing.suite.discovery import Discovery  # noqa: E402
 from isorun.testing.suite.failures import Failures  # noqa: E402
 from isorun.testing.suite.lifetime import Lifetime  # noqa: E402
 from isorun.testing.suite.numerics import Numerics  # noqa: E402
+from isorun.testing.suite.program import Program  # noqa: E402
 
 __all__ = ["Conformance"]
 
 
 class Conformance(
-    Lifetime, Failures, Devices, Calls, Numerics, Claims, Discovery
+    Program, Lifetime, Failures, Devices, Calls, Numerics, Claims, Discovery
 ):  # pytest takes the last base's checks first
     """All checks. Subclass it in a test file, under a name that pytest collects.
 

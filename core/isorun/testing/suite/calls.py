@@ -13,8 +13,8 @@ from isorun import IOBinding, Session
 from isorun.errors import BackendFailed, InvalidFeeds
 from isorun.testing.suite.processes import processor_ticks
 from isorun.testing.suite.proofs import proves
-from isorun.testing.suite.samples import Sample, dense
-from isorun.testing.suite.subject import Checks
+from isorun.testing.suite.samples import HandsOn, Sample, dense
+from isorun.testing.suite.subject import Checks, named
 from isorun.threads import usable_cores
 
 _TICKS = 40  # of 10 ms each: how much processor time a measurement of threads waits for
@@ -49,12 +49,13 @@ class Calls(Checks):
         model = self.subject.bert()
         with self.subject.open(model) as session:
             feeds = model.feeds()
-            hidden, pooled = session.run(None, feeds)
+            hidden, pooled = named(session, session.run(None, feeds)).values()
+            only = session.run(["pooler_output"], feeds)
+            assert len(only) == 1, f"asked for one output, it gives {len(only)}"
+            np.testing.assert_allclose(only[0], pooled, rtol=1e-5, atol=1e-6)
             again = session.run(["pooler_output", "last_hidden_state"], feeds)
             np.testing.assert_allclose(again[0], pooled, rtol=1e-5, atol=1e-6)
             np.testing.assert_allclose(again[1], hidden, rtol=1e-5, atol=1e-6)
-            (only,) = session.run(["pooler_output"], feeds)
-            np.testing.assert_allclose(only, pooled, rtol=1e-5, atol=1e-6)
 
     @proves("results")
     def test_outputs_have_the_types_and_shapes_that_the_session_says(self) -> None:
@@ -90,6 +91,17 @@ class Calls(Checks):
             session.run(None, feeds)
         for name, array in feeds.items():
             np.testing.assert_array_equal(array, before[name], err_msg=f"a run changed its feed {name!r}")
+
+    @proves("results")
+    def test_a_result_is_no_feed(self) -> None:
+        """A feed is its owner's to write to again: what was handed on as it is has memory of its own."""
+        model = HandsOn("hands-on", False, 4)
+        with self.subject.open(model) as session:
+            feeds = model.feeds()
+            for spec, value in zip(session.get_outputs(), session.run(None, feeds), strict=True):
+                shared = np.shares_memory(value, feeds["x"])
+                assert not shared, f"the result {spec.name!r} lies in the memory of the feed 'x': give it a copy"
+            self.subject.assert_right(model, session, feeds)
 
     @proves("results")
     @pytest.mark.parametrize("layout", LAYOUTS)

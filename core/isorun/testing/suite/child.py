@@ -91,6 +91,9 @@ def _said(report: pytest.TestReport, error: BaseException) -> str:
     said = isinstance(error, AssertionError | pytest.fail.Exception)
     text = text.partition("\nassert ")[0] if said else f"{type(error).__name__}: {text}"
     lines = [line for line in text.splitlines() if line.strip()][:_MESSAGE_LINES]
+    if not lines:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        lines = [f"{type(error).__name__} without a word, from {place.filename}:{place.lineno}"]
     return "\n".join([*lines, *_cause(error)])
 
 

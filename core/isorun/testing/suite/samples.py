@@ -109,6 +109,18 @@ class Dense(Sample):
         return {"x": np.random.default_rng(seed).standard_normal((self.batch, WIDTH), np.float32)}
 
 
+class HandsOn(Dense):
+    """``x`` (rows, 256) float32 to ``y``, the same, and ``z``, its negative."""
+
+    def _model(self) -> onnx.ModelProto:
+        from onnx import TensorProto, helper
+
+        x, y, z = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [self.batch, WIDTH]) for name in "xyz")
+        nodes = [helper.make_node("Identity", ["x"], ["y"]), helper.make_node("Neg", ["x"], ["z"])]
+        graph = helper.make_graph(nodes, self.name, [x], [y, z])
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR_VERSION)
+
+
 class Bert(Sample):
     """A BERT in the fused form: ``bert-LAYERSxWIDTH``, or one of isorun's presets."""
 

@@ -218,6 +218,7 @@ class Subject:
 
 def named(session: Session, values: list[Any]) -> dict[str, Any]:
     """Output name to value, for all outputs."""
+    assert isinstance(values, list), f"run() gives a {type(values).__name__}; a list of arrays is due"
     outputs = session.get_outputs()
     assert len(values) == len(outputs), f"the model has {len(outputs)} outputs; {len(values)} came"
     return {spec.name: value for spec, value in zip(outputs, values, strict=True)}
