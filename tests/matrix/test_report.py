@@ -282,6 +282,11 @@ def test_a_plot_is_logarithmic_where_latencies_lie_far_apart(document: dict[str,
     plot = html.plot(group)
     assert plot is not None
     assert plot["log"]
+    few = cell("few", "ok", 5.0)
+    few["latency_ms"] |= {"samples": 19, "min": 4.0, "max": 9.0}
+    drawn = html.plot(view.Group("m", "s", (few, cell("enough", "ok", 5.0)), None, frozenset()))
+    assert drawn is not None
+    assert [(row["p5"], row["p95"]) for row in drawn["rows"]] == [(4.0, 9.0), (4.5, 6.0)]
     near = view.Group("m", "s", (cell("a", "ok", 5.0), cell("b", "ok", 6.0)), None, frozenset())
     assert html.plot(near) == {"rows": html.plot(near)["rows"], "log": False}  # type: ignore[index]
     assert html.plot(view.Group("m", "s", (cell("a", "pending"),), None, frozenset())) is None

@@ -9,6 +9,7 @@ import jinja2
 
 from isorun_matrix.report import view
 from isorun_matrix.results import STATUSES
+from isorun_matrix.stats import samples_needed
 
 _WIDE = 8.0
 """Latencies that differ by more than this are drawn on a logarithmic axis."""
@@ -41,13 +42,16 @@ def render(document: Mapping[str, Any], run: Mapping[str, Any]) -> str:
 
 
 def plot(group: view.Group) -> dict[str, Any] | None:
-    """What the page draws for a group: boxes from the 5th to the 95th percentile; ``None`` without a figure.
+    """What the page draws for a group: boxes from the 5th to the 95th percentile, of fewer runs than those need from
+    the least to the greatest; ``None`` without a figure.
 
     Returns:
         ``rows`` (``name``, the five percentiles, ``p99`` and ``right``), first cell first, and ``log``.
     """
     rows = [
-        {"name": view.short(cell), "right": cell["status"] == "ok", "p99": view.p(cell, 99)} | cell["spread_ms"]
+        {"name": view.short(cell), "right": cell["status"] == "ok", "p99": view.p(cell, 99)}
+        | cell["spread_ms"]
+        | _ends(cell["latency_ms"])
         for cell in group.cells
         if cell["spread_ms"]
     ]
@@ -55,3 +59,8 @@ def plot(group: view.Group) -> dict[str, Any] | None:
         return None
     ends = [row["p5"] for row in rows] + [row["p95"] for row in rows]
     return {"rows": rows, "log": max(ends) > _WIDE * min(ends)}
+
+
+def _ends(latency: Mapping[str, Any]) -> dict[str, float]:
+    """Where a box ends, if not at percentiles."""
+    return {"p5": latency["min"], "p95": latency["max"]} if latency["samples"] < samples_needed(95) else {}
