@@ -124,6 +124,8 @@ def _open(model: str | os.PathLike[str] | bytes | onnx.ModelProto, cache: Cache)
 
         path = checkpoint.build_cached(path, cache)
     elif not path.is_file():
+        if path.is_symlink() and not path.exists():
+            raise InvalidModel(f"{path} is a link to {path.readlink()}, and nothing is there")
         if path.exists():
             raise InvalidModel(f"{path} is no regular file, which a model has to be: it is read more than once")
         raise InvalidModel(f"There is no model at {path}{_instead_of(path)}")

@@ -137,6 +137,12 @@ def test_a_file_that_is_no_regular_one(cache, tmp_path):
         models.open_model(tmp_path / "pipe.onnx", cache)
 
 
+def test_a_link_to_nothing(tmp_path, cache):
+    (tmp_path / "link.onnx").symlink_to("gone.onnx")
+    with pytest.raises(InvalidModel, match=r"link\.onnx is a link to gone\.onnx, and nothing is there"):
+        models.open_model(tmp_path / "link.onnx", cache)
+
+
 @pytest.mark.parametrize("damage", ["empty", "cut", "text"])
 @pytest.mark.parametrize("given", ["path", "bytes"])
 def test_a_damaged_file(own, cache, damage, given):

@@ -66,7 +66,7 @@ class Batcher:
         ]
         for thread in self._threads:
             thread.start()
-        _open.add(self)
+        _alive.add(self)
 
     def submit(self, feeds: Feeds) -> tuple[Future[list[Any]], int]:
         """Hand in a request. Its future, and the request's length in tokens."""
@@ -102,7 +102,6 @@ class Batcher:
             if cancel:
                 self._waiting, self._tokens = [], 0
             self._changed.notify_all()
-        _open.discard(self)
         for request in waiting:
             request.future.cancel()
             request.future.set_running_or_notify_cancel()
@@ -187,15 +186,15 @@ class Batcher:
             request.future.set_result(result)
 
 
-_open: weakref.WeakSet[Batcher] = weakref.WeakSet()
+_alive: weakref.WeakSet[Batcher] = weakref.WeakSet()  # a closed one, too, while its threads have it
 
 
 @atexit.register
 def _close_all() -> None:
     """Python ends its daemon threads where they are; a runtime that is amid a run then aborts the process."""
-    for batcher in list(_open):
+    for batcher in list(_alive):
         batcher.close(cancel=True)
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_open.clear)  # a fork leaves the threads behind, and locks as they were
+    os.register_at_fork(after_in_child=_alive.clear)  # a fork leaves the threads behind, and locks as they were

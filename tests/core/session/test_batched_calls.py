@@ -44,13 +44,14 @@ def test_arun(session: isorun.Session) -> None:
     np.testing.assert_array_equal(asyncio.run(work())[0], session.run(["pooler_output"], feeds)[0])
 
 
+@pytest.mark.parametrize("end", ["next(results)", "next(results); del results", "next(results); del results, session"])
 @pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
-def test_a_program_may_end_amid_a_map(backend: str, model: Path) -> None:
+def test_a_program_may_end_amid_a_map(backend: str, end: str, model: Path) -> None:
     program = f"""
 import itertools, isorun, singles
 session = isorun.Session({str(model)!r}, {backend!r})
-results = session.map(itertools.repeat(singles.request(60)))
-next(results)
+results = session.map(itertools.repeat(singles.request(60)), max_tokens=60_000)
+{end}
 """
     helpers = str(Path(singles.__file__).parent)
     ended = subprocess.run(
