@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import json
 import threading
+import time
 from contextlib import contextmanager
 from enum import IntEnum
 from types import SimpleNamespace
@@ -202,7 +203,7 @@ class Engine:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         self.session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        self.logger, self.profiles = logger, profiles
+        self.logger, self.profiles, self.busy = logger, profiles, threading.Lock()
         read = {name for node in onnx.load(path, load_external_data=False).graph.node for name in node.input}
         self.inputs = {each.name: each for each in self.session.get_inputs() if each.name in read}
         self.tensors = self.inputs | {each.name: each for each in self.session.get_outputs()}
@@ -219,8 +220,12 @@ class Engine:
         return _TYPES[broken.get("type") or self.tensors[name].type[len("tensor(") : -1]][0]
 
     def create_execution_context(self, strategy=0):
-        contexts.append(Context(self))
-        return contexts[-1]
+        assert self.busy.acquire(blocking=False), "two threads in one engine"
+        time.sleep(0.01)
+        made = Context(self)
+        contexts.append(made)
+        self.busy.release()
+        return made
 
     def create_engine_inspector(self):
         return Inspector()

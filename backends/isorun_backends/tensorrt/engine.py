@@ -96,8 +96,7 @@ class TensorRTExecutable(Executable):
 
     def report(self) -> RuntimeReport:
         with runtime_errors(f"{self._name} does not say what it runs"):
-            inspector = self._engines[0].engine.create_engine_inspector()
-            said = inspector.get_engine_information(self._trt.LayerInformationFormat.JSON)
+            said = self._engines[0].description(self._trt.LayerInformationFormat.JSON)
         details: dict[str, Any] = {
             "profiles": [str(profile) for loaded in self._engines for profile in loaded.profiles],
             "memory": self._memory.name,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from isorun.backend import runtime_errors
 from isorun.errors import BackendFailed
 from isorun.types import ModelInfo
-from isorun_backends.tensorrt.api import Engine, Module
+from isorun_backends.tensorrt.api import Context, Engine, Module
 from isorun_backends.tensorrt.builder import started
 from isorun_backends.tensorrt.log import Log, logger
 from isorun_backends.tensorrt.profiles import Profile
@@ -24,8 +26,19 @@ class Loaded:
     """
 
     def __init__(self, engine: Engine, profiles: Sequence[Profile]) -> None:
-        self.engine, self.profiles = engine, list(profiles)
+        self._engine, self.profiles = engine, list(profiles)
+        self._lock = threading.Lock()  # no object of TensorRT's is to be used by two threads at once
         self.tensors = {engine.get_tensor_name(index) for index in range(engine.num_io_tensors)}
+
+    def context(self) -> Context | None:
+        """A new context; ``None`` where there is no memory for it."""
+        with self._lock:
+            return self._engine.create_execution_context()
+
+    def description(self, form: Any) -> str:
+        """What it is made of, in TensorRT's words."""
+        with self._lock:
+            return self._engine.create_engine_inspector().get_engine_information(form)
 
 
 def load(name: str, trt: Module, content: bytes, folder: Path, info: ModelInfo, profiles: Sequence[Profile]) -> Loaded:

@@ -65,7 +65,7 @@ class Slot:
     def __init__(self, name: str, loaded: Loaded, key: Key, info: ModelInfo, memory: Memory, device: int) -> None:
         profile = loaded.profiles[key.profile]
         self._name, self._memory, self._device, self._log = name, memory, device, Log()
-        context = loaded.engine.create_execution_context()
+        context = loaded.context()
         if context is None:
             raise BackendFailed(f"{name} has no memory on the device for another context: {self._log}")
         self._context: Context = context
