@@ -231,10 +231,8 @@ def text_of(results: dict[str, dict[str, Any]]) -> str:
     words = {True: "passed", False: "FAILED", None: "skipped"}
     lines = []
     for name, result in results.items():
-        shown = [
-            line if len(line) <= WIDTH else f"{line[: WIDTH // 2]} ... {line[-WIDTH // 2 :]}"
-            for line in result["lines"]
-        ]
+        said = [line.rstrip().replace("\n", " ") for line in result["lines"]]
+        shown = [each if len(each) <= WIDTH else f"{each[: WIDTH // 2]} ... {each[-WIDTH // 2 :]}" for each in said]
         lines += [f"{name}: {words[result['passed']]}", *(f"  {line}" for line in shown), ""]
     return "\n".join(lines)
 
