@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from isorun import registry
-from isorun.errors import BackendUnavailable
-from isorun.types import Availability, CompileConfig
+from isorun.errors import BackendFailed, BackendUnavailable
+from isorun.types import Availability, CompileConfig, LoweredModel, ModelInfo
 from isorun_backends import cuda_driver
 from isorun_backends.cuda_driver import Driver, Gpu
 from isorun_backends.onnxruntime import cuda
@@ -135,6 +135,34 @@ def test_the_backend_is_described_without_its_runtime():
     capabilities = registry.get("ort-cuda").capabilities
     assert capabilities.devices == ("cuda",)
     assert capabilities.device_arrays
+
+
+def test_of_a_like_cast_only_the_type_of_its_second_input_counts():
+    """As in ONNX's own definition of Attention: the head's size, in the type of the query."""
+    import onnx
+
+    graph = onnx.parser.parse_graph(
+        """
+        g (float[B,S] query) => (float[B,S] out)
+        {
+          [shape] size = Shape <start = 1> (query)
+          [cast] like = CastLike (size, query)
+          [root] scale = Sqrt (like)
+          [other] data = CastLike (query, size)
+          [scaled] out = Div (query, scale)
+        }
+        """
+    )
+    assert placement.shape_nodes(graph) == {"shape", "cast", "root"}
+
+
+def test_a_damaged_file_is_refused_with_the_cause(tmp_path, monkeypatch):
+    monkeypatch.setattr(cuda, "gpu", lambda *_: None)
+    (tmp_path / "model.onnx").write_bytes(b"\x08\x0a not a model")
+    model = LoweredModel(tmp_path / "model.onnx", "com.microsoft", "", ModelInfo((), (), 17), cached=False)
+    with pytest.raises(BackendFailed, match=r"ort-cuda cannot read .*model\.onnx: Error parsing") as caught:
+        registry.get("ort-cuda").compile(model, CompileConfig())
+    assert caught.value.__cause__ is not None
 
 
 def test_small_shape_computations_may_be_on_the_cpu_and_nothing_else():

@@ -166,6 +166,32 @@ def bindings(folder: Path, work: Path):
     return importlib.import_module(library.parent.name)
 
 
+def site(folder: Path, bindings_folder: Path) -> None:
+    """A folder for PYTHONPATH in which a package ``tensorrt`` is those bindings, and device memory the host's: for
+    processes that the code under test starts."""
+    (about,) = bindings_folder.glob("tensorrt*.dist-info")
+    version = about.stem.partition("-")[2]
+    for each in ("tensorrt", "pycuda", "tensorrt.dist-info"):
+        (folder / each).mkdir(parents=True)
+    (folder / "pycuda" / "__init__.py").touch()  # what is looked for, and not used
+    about = folder / "tensorrt.dist-info"
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: tensorrt\nVersion: {version}\n")
+    (about / "RECORD").write_text("tensorrt/__init__.py,,\n")
+    (folder / "tensorrt" / "__init__.py").write_text(
+        f"""
+import sys, tempfile
+from pathlib import Path
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import fake_nvinfer, fake_tensorrt
+from isorun_backends import cuda_driver
+from isorun_backends.tensorrt import memory
+fake_tensorrt.contexts = fake_tensorrt.Forgetful()
+memory.open_memory = lambda name, number: fake_tensorrt.HostMemory(cuda_driver.Stream(number))
+sys.modules["tensorrt"] = fake_nvinfer.bindings(Path({str(bindings_folder)!r}), Path(tempfile.mkdtemp()))
+"""
+    )
+
+
 def _maker(kind: str):
     made = {"Builder": fake_tensorrt.Builder, "Runtime": fake_tensorrt.Runtime, "Parser": fake_tensorrt.OnnxParser}
 

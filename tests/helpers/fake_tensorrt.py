@@ -18,6 +18,7 @@ from types import SimpleNamespace
 import numpy as np
 import onnx
 import onnxruntime
+from google.protobuf.message import DecodeError
 
 __version__ = "10.16.1"
 
@@ -46,6 +47,13 @@ broken: dict[str, str] = {}
 """What is to fail, with TensorRT's words for it: ``start``, ``run``, ``description``, ``type``."""
 inside = threading.local()
 """Whether a thread is in the device's context."""
+
+
+class Forgetful(list):
+    """In the place of such a list, where what was made is to go."""
+
+    def append(self, each):
+        pass
 
 
 def forget():
@@ -158,7 +166,10 @@ class OnnxParser:
 
     def parse_from_file(self, model, verbosity=0):
         self.network.path = model
-        nodes = onnx.load(model, load_external_data=False).graph.node
+        try:
+            nodes = onnx.load(model, load_external_data=False).graph.node
+        except DecodeError:
+            return False
         self.errors = [ParserError(node) for node in nodes if node.domain not in ("", "ai.onnx")]
         return not self.errors
 
@@ -204,7 +215,8 @@ class Engine:
         options.intra_op_num_threads = 1
         self.session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         self.logger, self.profiles, self.busy = logger, profiles, threading.Lock()
-        read = {name for node in onnx.load(path, load_external_data=False).graph.node for name in node.input}
+        self.nodes = onnx.load(path, load_external_data=False).graph.node
+        read = {name for node in self.nodes for name in node.input}
         self.inputs = {each.name: each for each in self.session.get_inputs() if each.name in read}
         self.tensors = self.inputs | {each.name: each for each in self.session.get_outputs()}
 
@@ -228,14 +240,16 @@ class Engine:
         return made
 
     def create_engine_inspector(self):
-        return Inspector()
+        return Inspector(self)
 
 
 class Inspector:
+    def __init__(self, engine):
+        self.engine = engine
+
     def get_engine_information(self, format):
-        return broken.get("description") or json.dumps(
-            {"Layers": [{"LayerType": "gemm"}, {"LayerType": "gemm"}, {"LayerType": "mha"}]}
-        )
+        layers = [{"LayerType": node.op_type} for node in self.engine.nodes]
+        return broken.get("description") or json.dumps({"Layers": layers})
 
 
 recording = threading.local()
@@ -271,9 +285,10 @@ class Context:
 
     def set_input_shape(self, name, shape):
         self._touch()
-        if self.profile is None or name not in self.profile:
+        fixed = list(self.engine.tensors[name].shape)
+        if self.profile is None or (name not in self.profile and any(isinstance(size, str) for size in fixed)):
             return self._refuse(f"{name} has no profile")
-        least, _, most = self.profile[name]
+        least, _, most = self.profile.get(name) or (fixed,) * 3
         self.shapes[name] = tuple(shape)
         inside = all(low <= size <= high for low, size, high in zip(least, shape, most, strict=True))
         return inside or self._refuse(f"{name} of {tuple(shape)} is outside the profile")
@@ -286,8 +301,10 @@ class Context:
         return True
 
     def get_tensor_shape(self, name):
-        batch, sequence = next(iter(self.shapes.values()))
-        return [{"batch": batch, "sequence": sequence}.get(size, size) for size in self.engine.tensors[name].shape]
+        sizes = {}
+        for read, tensor in self.engine.inputs.items():
+            sizes.update(zip(tensor.shape, self.shapes[read], strict=True))
+        return [sizes.get(size, size) for size in self.engine.tensors[name].shape]
 
     def execute_async_v3(self, stream_handle):
         self._touch()
@@ -333,8 +350,9 @@ class HostMemory:
 
     name = "host"
 
-    def __init__(self):
+    def __init__(self, stream=None):
         self.allocated = self.copied = 0
+        self._stream = stream
 
     @contextmanager
     def current(self):
@@ -346,7 +364,7 @@ class HostMemory:
 
     def stream(self):
         self._inside()
-        return 1
+        return 1 if self._stream is None else self._stream.handle
 
     def allocate(self, nbytes):
         self._inside()

@@ -105,7 +105,8 @@ class OrtTensorRT(Backend):
         said = libraries.preload()
         _preload()
         _check_library(self.name)
-        shapes = placement.shape_nodes(_graph(model.path))
+        with runtime_errors(f"{self.name} cannot read {model.path}"):
+            shapes = placement.shape_nodes(_graph(model.path))
 
         def open_form(_: str, on: int | None) -> onnxruntime.InferenceSession:
             wishes = [(_PROVIDER, {**provider, **on_stream(on)}), (_OTHER, {**other, **on_stream(on)})]

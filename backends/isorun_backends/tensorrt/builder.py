@@ -45,7 +45,7 @@ def build(
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
     parser = trt.OnnxParser(network, logger(trt))
     if not parser.parse_from_file(str(model.path)):
-        raise _refusal(name, model, parser, log)
+        raise _refusal(name, model, parser, log) from log.error()
     config = builder.create_builder_config()
     config.clear_flag(trt.BuilderFlag.TF32)  # otherwise products in fp32 have 10 bits
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # so that an engine can say what it is made of
@@ -57,7 +57,7 @@ def build(
         _add_profile(name, builder, config, each, shapes_for(model.info, each), log)
     made = builder.build_serialized_network(network, config)
     if made is None:
-        raise BackendFailed(f"{name} cannot build an engine of {model.path}: {log}")
+        raise BackendFailed(f"{name} cannot build an engine of {model.path}: {log}") from log.error()
     timings.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(timings, bytes(memoryview(config.get_timing_cache().serialize())))  # type: ignore[arg-type]
     return bytes(memoryview(made))  # type: ignore[arg-type]
@@ -87,7 +87,7 @@ def _take_timings(name: str, config: BuilderConfig, timings: Path, log: Log) -> 
         cache = config.create_timing_cache(content)
         if cache is not None and config.set_timing_cache(cache, False):
             return
-    raise BackendFailed(f"{name} has no place for the times of kernels: {log}")
+    raise BackendFailed(f"{name} has no place for the times of kernels: {log}") from log.error()
 
 
 def _add_profile(
@@ -104,7 +104,9 @@ def _add_profile(
     for tensor, (least, best, most) in shapes.items():
         profile.set_shape(tensor, least, best, most)
     if config.add_optimization_profile(profile) < 0:
-        raise BackendUnavailable(name, f"TensorRT refuses the profile {each}: {log}", "Declare other shapes.")
+        raise BackendUnavailable(
+            name, f"TensorRT refuses the profile {each}: {log}", "Declare other shapes."
+        ) from log.error()
 
 
 def _refusal(name: str, model: LoweredModel, parser: Parser, log: Log) -> UnsupportedModel:

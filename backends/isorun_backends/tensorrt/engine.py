@@ -131,11 +131,12 @@ class TensorRTExecutable(Executable):
         except InvalidFeeds as error:
             if self._make is None:
                 raise
+            trouble = self._trouble
             self._build_aside(sizes)
             raise BackendUnavailable(
                 self._name,
                 f"an engine for {' '.join(f'{key}={size}' for key, size in sizes.items())} is being built"
-                + (f" (an earlier one could not be: {self._trouble})" if self._trouble else ""),
+                + (f" (an earlier one could not be: {trouble})" if trouble else ""),
                 "Ask again later, or declare the shape beforehand with options={'shapes': [...]}.",
             ) from error
         return number, index

@@ -53,7 +53,9 @@ def load(name: str, trt: Module, content: bytes, folder: Path, info: ModelInfo, 
         runtime = started(name, lambda: trt.Runtime(logger(trt)))
         engine = runtime.deserialize_cuda_engine(content)
         if engine is None:
-            raise BackendFailed(f"{name} cannot load the engine in {folder}: {log}. Delete it to have it built anew")
+            raise BackendFailed(
+                f"{name} cannot load the engine in {folder}: {log}. Delete it to have it built anew"
+            ) from log.error()
         found = Loaded(engine, profiles)
         for spec in [*info.inputs, *info.outputs]:
             if spec.name in found.tensors and spec.dtype is not None:

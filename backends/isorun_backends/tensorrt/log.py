@@ -22,6 +22,10 @@ class Log:
     def __init__(self) -> None:
         self._since = next(_numbers)
 
+    def error(self) -> RuntimeError:
+        """The same as an exception, to be the cause of isorun's own: TensorRT raises none."""
+        return RuntimeError(str(self))
+
     def __str__(self) -> str:
         said = [text for number, text in _messages.copy() if number > self._since]
         return "; ".join(said[-_LAST:]) or "TensorRT gives no reason"

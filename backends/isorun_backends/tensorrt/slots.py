@@ -67,7 +67,9 @@ class Slot:
         self._name, self._memory, self._device, self._log = name, memory, device, Log()
         context = loaded.context()
         if context is None:
-            raise BackendFailed(f"{name} has no memory on the device for another context: {self._log}")
+            raise BackendFailed(
+                f"{name} has no memory on the device for another context: {self._log}"
+            ) from self._log.error()
         self._context: Context = context
         self._is_recorded = key.shapes is not None
         self._shapes: dict[str, tuple[int, ...]] = {}
@@ -154,7 +156,7 @@ class Slot:
 
     def _ask(self, done: bool, what: str) -> None:
         if not done:
-            raise BackendFailed(f"{self._name} cannot {what}: {self._log}")
+            raise BackendFailed(f"{self._name} cannot {what}: {self._log}") from self._log.error()
 
 
 class Buffer:

@@ -77,7 +77,8 @@ class OrtCuda(Backend):
             )
         graphs = whole_number(self.name, given, "cuda_graphs")
         device = gpu(self.name, given)
-        forms = attention.forms(model.path)
+        with runtime_errors(f"{self.name} cannot read {model.path}"):
+            forms = attention.forms(model.path)
         if wanted != "auto" and wanted not in forms.models:
             raise BackendUnavailable(
                 self.name, f"this model has no attention {wanted!r}: {forms.why}", "Leave the option out."

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 CPU = "CPUExecutionProvider"
 _SHAPES = frozenset({"Shape", "Size"})
+_LIKE = "CastLike"  # of its second input it takes the type
 _SHOWN = 8
 
 
@@ -55,11 +56,12 @@ def assigned(session: onnxruntime.InferenceSession) -> list[tuple[str, str, str]
 
 
 def shape_nodes(graph: onnx.GraphProto) -> frozenset[str]:
-    """The names of the nodes whose results follow from shapes and constants alone."""
+    """The names of the nodes whose results follow from shapes, constants and types alone."""
     known = {initializer.name for initializer in graph.initializer} | {""}
     found = set()
     for node in graph.node:
-        if node.op_type in _SHAPES or all(name in known for name in node.input):
+        read = node.input[:1] if node.op_type == _LIKE else node.input
+        if node.op_type in _SHAPES or all(name in known for name in read):
             known.update(node.output)
             found.add(node.name)
     return frozenset(found - {""})

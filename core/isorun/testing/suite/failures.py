@@ -109,7 +109,7 @@ def _sum_of_any_lengths() -> bytes:
     import onnx.parser
 
     text = """<ir_version: 8, opset_import: ["" : 17]>
-        g (float[N] x, float[M] y) => (float[K] z) { z = Add (x, y) }"""
+        g (float[batch] x, float[sequence] y) => (float[sequence] z) { z = Add (x, y) }"""
     content: bytes = onnx.parser.parse_model(text).SerializeToString()
     return content
 
