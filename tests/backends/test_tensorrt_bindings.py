@@ -1,6 +1,6 @@
 """The tests of the tensorrt backend once more, and the suite that is shipped, through NVIDIA's own Python bindings of
-both major versions, and through pycuda where it is installed. What is behind them is played: fake_nvinfer.py has TensorRT's libraries, fake_libcuda.c
-the driver.
+both major versions, and through pycuda where it is installed. What is behind them is played: fake_nvinfer.py has
+TensorRT's libraries, fake_libcuda.c the driver.
 
 On demand, since the bindings come from the package index:
 
