@@ -3,7 +3,7 @@
 - ``dialects/``: what each fused operator becomes, a file of ONNX functions for each dialect
 - ``functions.py``: reads them
 - ``encoder.py``: writes the fused form of a BERT from its weights
-- ``normalize.py``: one spelling for what exporters write in several
+- ``normalize.py``: one spelling for what exporters write in several; ``batch_first.py``: hidden states in one order
 - ``contrib.py``, ``contrib.onnxtxt``: ONNX Runtime's fused operators taken apart
 - ``fused.py``: from any exporter's graph to the fused form, by the fusions in ``fusion/``; ``upgrade.py`` brings old
   opsets to the first that they know, ``share.py`` makes one of equal weights

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from isorun.errors import UnsupportedModel
-from isorun.graph import files, functions, last_layer, maps, opset, outputs, upgrade
+from isorun.graph import batch_first, files, functions, last_layer, maps, opset, outputs, upgrade
 from isorun.graph.fusion import bias_gelu, embeddings, self_attention, skip_layer_normalization
 from isorun.graph.fusion.report import FusionReport
 from isorun.graph.normalize import normalize
@@ -49,6 +49,7 @@ def fuse(model: ir.Model) -> FusionReport:
         return report
     declared = [value.shape for value in model.graph.outputs]
     normalize(model, report)
+    batch_first.rewrite(model)
     self_attention.fuse(model, report)
     embeddings.fuse(model, report)
     bias_gelu.fuse(model, report)

@@ -102,6 +102,12 @@ def test_a_dense_layer_of_queries_keys_and_values_is_one_graph_in_every_layout()
     assert len({exports.digest(fused(label)) for label in labels}) == 1
 
 
+def test_layers_of_pytorchs_own_are_one_graph_however_hidden_states_lie_and_positions_are_had() -> None:
+    labels = [label for label, entry in exports.manifest().items() if entry["architecture"] == "torch"]
+    assert len(labels) == 3
+    assert len({exports.digest(fused(label)) for label in labels}) == 1
+
+
 ALBERTS = [label for label in LABELS if label.startswith("albert-") and "-tf2onnx" not in label]
 
 

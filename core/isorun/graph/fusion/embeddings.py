@@ -4,7 +4,8 @@ Matched, whichever way round the sums are written: ``LayerNormalization`` over t
 ``word[ids] + position[positions]`` and, where the model has them, ``+ type[types]``. Which table is which is
 told by its index: token ids are an input of the graph as it is (a cast aside); positions differ along the
 sequence where every id is the same. Positions may be counted from the ids or the mask (RoBERTa, MPNet): they
-stay whatever the graph computes. Where the model has no token types, or always the same one, there is
+stay whatever the graph computes. The first rows of a table, as many as the sequence is long, are a position table
+in order. Where the model has no token types, or always the same one, there is
 ``EmbedLayerNormalizationWithoutTypes``, and the one type's row is added to the position table. Where the length is
 fixed, a row for each place will do in place of the position table.
 
@@ -67,6 +68,8 @@ def _fuse(graph: ir.Graph, trials: Trials, node: ir.Node, terms: list[_Rows | ir
     gathers = [term for term in terms if isinstance(term, _Rows)]
     others = [term for term in terms if isinstance(term, ir.Value)]
     by_place = [term for term in others if is_constant(term) and _row(term) is None and _by_place(trials, term)]
+    tables = {term: table for term in others if (table := _first_rows(graph, trials, term)) is not None}
+    others = [term for term in others if term not in tables]
     if strange := [term for term in others if term not in by_place and (not is_constant(term) or _row(term) is None)]:
         raise Refused(f"it adds {strange[0].name!r}, which is no row of a table")
     words = [term for term in gathers if _is_ids(term)]
@@ -74,13 +77,14 @@ def _fuse(graph: ir.Graph, trials: Trials, node: ir.Node, terms: list[_Rows | ir
     rest = [term for term in gathers if term is not word]
     positions = [term for term in rest if _varies(trials, term.index)]
     types = [term for term in rest if term not in positions]
-    if len(positions) + bool(by_place) != 1 or len(types) > 1:
-        raise Refused(f"it adds the rows of {len(gathers)} tables, {len(positions)} of them by position")
+    by_position = len(positions) + bool(by_place) + len(tables)
+    if by_position != 1 or len(types) > 1:
+        raise Refused(f"it adds the rows of {len(gathers) + len(tables)} tables, {by_position} of them by position")
     added = [array(term).reshape(-1) for term in others if term not in by_place]
     if types and (always := _always(types[0].index)) is not None:
         added.append(array(types[0].table)[always])
         types = []
-    table = positions[0].table if positions else _placed(graph, by_place)
+    table = positions[0].table if positions else _placed(graph, by_place) if by_place else next(iter(tables.values()))
     if added:
         table = _raised(graph, table, added)
     _name_length(graph, _index(word))
@@ -107,7 +111,21 @@ def _terms(value: ir.Value) -> list[_Rows | ir.Value]:
             axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 0
             if table is not None and index is not None and is_constant(table) and axis == 0:
                 return [_Rows(table, index)]
+        if node.op_type == "Unsqueeze" and node.inputs[0] is not None and _before_the_first(node):
+            rows, *others = _terms(node.inputs[0])
+            if not others and isinstance(rows, _Rows) and _counts_alone(rows.index):
+                return [rows]
     return [value]
+
+
+def _before_the_first(node: ir.Node) -> bool:
+    axes = node.inputs[1] if len(node.inputs) > 1 else None
+    return axes is not None and is_constant(axes) and array(axes).tolist() == [0]
+
+
+def _counts_alone(index: ir.Value) -> bool:
+    """Whether an index is of the sequence alone, the same for every row of a batch."""
+    return index.shape is not None and len(index.shape) == 1
 
 
 def _is_ids(rows: _Rows) -> bool:
@@ -134,7 +152,7 @@ def _varies(trials: Trials, index: ir.Value) -> bool:
     """Whether an index differs along the sequence where every id is the same and no key is masked."""
     feeds = trials.feeds(trials.lengths[0])
     seen = trials.evaluator({value: np.full_like(zeros, 3) for value, zeros in feeds.items()})(index)
-    return bool(seen.ndim == 2 and (seen != seen[:, :1]).any())
+    return bool(seen.ndim in (1, 2) and (seen != seen[..., :1]).any())
 
 
 def _always(index: ir.Value) -> int | None:
@@ -165,6 +183,9 @@ def _positions(trials: Trials, node: ir.Node, index: ir.Value, ids: ir.Value) ->
             sample[:, ::3] = padding
             if np.array_equal(trials.evaluator({source: sample})(index), places.counted_array(sample, padding)):
                 return places.counted(subgraph.Before(node), ids, padding)
+    if _counts_alone(index):
+        index = subgraph.insert(node, "Unsqueeze", [index, subgraph.Before(node).constant("rows", np.array([0]))])
+        index.type, index.shape = ir.TensorType(ir.DataType.INT64), None
     return _as_int64(node, index)
 
 
@@ -200,6 +221,22 @@ def _by_place(trials: Trials, value: ir.Value) -> bool:
     constant = array(value)
     rows = constant.reshape(-1, *constant.shape[-2:])
     return trials.fixed and rows.shape[1:2] == trials.lengths and bool((rows == rows[:1]).all())
+
+
+def _first_rows(graph: ir.Graph, trials: Trials, value: ir.Value) -> ir.Value | None:
+    """The table of which a value is the first rows, as many as the sequence is long; the same for the whole batch."""
+    if is_constant(value) or data_inputs(value):
+        return None
+    for table in ancestors(value):
+        if not is_constant(table) or sum(size > 1 for size in sizes(table)) != 2 or len(sizes(table)) > 3:
+            continue
+        rows = array(table).reshape(-1, sizes(table)[-1])
+        seen = [(length, trials.evaluator(trials.feeds(length))(value)) for length in trials.lengths]
+        if all(found.size == found.shape[-2] * found.shape[-1] for _, found in seen) and all(
+            np.array_equal(found.reshape(-1, found.shape[-1]), rows[:length]) for length, found in seen
+        ):
+            return table if len(sizes(table)) == 2 else subgraph.constant(graph, "isorun.positions", ir.tensor(rows))
+    return None
 
 
 def _placed(graph: ir.Graph, terms: list[ir.Value]) -> ir.Value:
