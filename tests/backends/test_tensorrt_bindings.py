@@ -9,7 +9,7 @@ On demand, since the bindings come from the package index:
 or, with bindings that are here already, one version at a time:
 
     pip install --target FOLDER --no-deps 'tensorrt-cu13-bindings<11'
-    ISORUN_TENSORRT=FOLDER pytest tests/backends/test_tensorrt.py
+    ISORUN_TENSORRT=FOLDER pytest tests/backends/tensorrt
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import fake_cuda
 import fake_nvinfer
 from isorun_backends.cuda_driver import driver
 
-TESTS = Path(__file__).with_name("test_tensorrt.py")
+TESTS = Path(__file__).with_name("tensorrt")
 LIBCUDA = Path(__file__).parents[1] / "helpers" / "fake_libcuda.c"
 SUITE = """
 import json

@@ -182,11 +182,11 @@ def site(folder: Path, bindings_folder: Path) -> None:
 import sys, tempfile
 from pathlib import Path
 sys.path.insert(0, {str(Path(__file__).parent)!r})
-import fake_nvinfer, fake_tensorrt
+import fake_device_memory, fake_nvinfer, fake_tensorrt
 from isorun_backends import cuda_driver
 from isorun_backends.tensorrt import memory
 fake_tensorrt.contexts = fake_tensorrt.Forgetful()
-memory.open_memory = lambda name, number: fake_tensorrt.HostMemory(cuda_driver.Stream(number))
+memory.open_memory = lambda name, number: fake_device_memory.HostMemory(cuda_driver.Stream(number))
 sys.modules["tensorrt"] = fake_nvinfer.bindings(Path({str(bindings_folder)!r}), Path(tempfile.mkdtemp()))
 """
     )

@@ -1,4 +1,4 @@
-"""TensorRT and a GPU, played by ONNX Runtime's CPU provider and the host's memory.
+"""TensorRT, played by ONNX Runtime's CPU provider; the device's memory is that of :mod:`fake_device_memory`.
 
 The parts of the API that isorun uses (``isorun_backends.tensorrt.api``), strict where TensorRT is: shapes outside the
 profile, addresses that were not set or are not aligned, and two threads in one context are refused. Behind NVIDIA's own
@@ -7,11 +7,9 @@ bindings the same is played: :mod:`fake_nvinfer`.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import threading
 import time
-from contextlib import contextmanager
 from enum import IntEnum
 from types import SimpleNamespace
 
@@ -19,6 +17,8 @@ import numpy as np
 import onnx
 import onnxruntime
 from google.protobuf.message import DecodeError
+
+from fake_device_memory import ALIGNED, at, is_inside
 
 __version__ = "10.16.1"
 
@@ -38,15 +38,12 @@ MemoryPoolType = IntEnum("MemoryPoolType", {"WORKSPACE": 0})
 ProfilingVerbosity = IntEnum("ProfilingVerbosity", {"DETAILED": 2})
 LayerInformationFormat = IntEnum("LayerInformationFormat", {"JSON": 1})
 _TYPES = {"float": (0, np.float32), "float16": (1, np.float16), "int32": (3, np.int32), "int64": (8, np.int64)}
-_ALIGNED = 256  # what an address is to be a multiple of
 
 builds: list[SimpleNamespace] = []
 contexts: list[Context] = []
 """What was built and made, in order."""
 broken: dict[str, str] = {}
 """What is to fail, with TensorRT's words for it: ``start``, ``run``, ``description``, ``type``."""
-inside = threading.local()
-"""Whether a thread is in the device's context."""
 
 
 class Forgetful(list):
@@ -68,7 +65,7 @@ def nptype(trt_type):
 
 def _start(logger):
     assert logger.ready, "ILogger.__init__ was not called"
-    assert getattr(inside, "depth", 0), "outside the device's context"
+    assert is_inside(), "outside the device's context"
     if "start" in broken:
         logger.log(ILogger.Severity.ERROR, broken["start"])
         raise TypeError("pybind11::init(): factory function returned nullptr")
@@ -295,8 +292,8 @@ class Context:
 
     def set_tensor_address(self, name, memory):
         self._touch()
-        if name not in self.engine.tensors or memory % _ALIGNED:
-            return self._refuse(f"{name} at {memory} is no tensor, or not aligned to {_ALIGNED} bytes")
+        if name not in self.engine.tensors or memory % ALIGNED:
+            return self._refuse(f"{name} at {memory} is no tensor, or not aligned to {ALIGNED} bytes")
         self.addresses[name] = memory
         return True
 
@@ -337,89 +334,3 @@ class Context:
         finally:
             self.busy.release()
         return True
-
-
-def at(address, shape, dtype):
-    """The array at an address of the host."""
-    size = int(np.prod(shape)) * dtype.itemsize
-    return np.ndarray(tuple(shape), dtype, memoryview((ctypes.c_char * size).from_address(address)))
-
-
-class HostMemory:
-    """The seam of device memory, in the host's."""
-
-    name = "host"
-
-    def __init__(self, stream=None):
-        self.allocated = self.copied = 0
-        self._stream = stream
-
-    @contextmanager
-    def current(self):
-        with _inside():
-            yield
-
-    def _inside(self):
-        assert getattr(inside, "depth", 0), "outside current()"
-
-    def stream(self):
-        self._inside()
-        return 1 if self._stream is None else self._stream.handle
-
-    def allocate(self, nbytes):
-        self._inside()
-        self.allocated += nbytes
-        held = np.zeros(nbytes + _ALIGNED, np.uint8)
-        return SimpleNamespace(address=-(-held.ctypes.data // _ALIGNED) * _ALIGNED, held=held)
-
-    def pinned(self, shape, dtype):
-        self._inside()
-        return np.empty(shape, dtype)
-
-    def to_device(self, address, array, stream):
-        self._inside()
-        ctypes.memmove(address, np.ascontiguousarray(array).ctypes.data, array.nbytes)
-
-    def to_host(self, array, address, stream):
-        self._inside()
-        assert array.flags.c_contiguous
-        ctypes.memmove(array.ctypes.data, address, array.nbytes)
-
-    def copy(self, to, source, nbytes, stream):
-        self._inside()
-        ctypes.memmove(to, source, nbytes)
-        self.copied += 1
-
-    def synchronize(self, stream):
-        self._inside()
-
-
-def watched(cls):
-    """A class of device memory that counts as :class:`HostMemory` does, and says when a thread is in its context."""
-
-    class Watched(cls):
-        allocated = copied = 0
-
-        @contextmanager
-        def current(self):
-            with super().current(), _inside():
-                yield
-
-        def allocate(self, nbytes):
-            self.allocated += nbytes
-            return super().allocate(nbytes)
-
-        def copy(self, *arguments):
-            self.copied += 1
-            super().copy(*arguments)
-
-    return Watched
-
-
-@contextmanager
-def _inside():
-    inside.depth = getattr(inside, "depth", 0) + 1
-    try:
-        yield
-    finally:
-        inside.depth -= 1

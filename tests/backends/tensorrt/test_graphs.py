@@ -1,0 +1,47 @@
+"""CUDA graphs of shapes, and the device's own time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import fake_tensorrt
+import tiny
+from tensorrt_sessions import assert_close, back, expected, on_device, opened
+
+
+def test_a_graph_is_recorded_after_a_shapes_first_run_in_a_context_of_its_own(bert, tmp_path, graphs):
+    with opened(bert, tmp_path, cuda_graphs=2) as session:
+        for seed in range(3):
+            for length in (4, 5, 6):  # the last is one too many: it runs without
+                feeds = tiny.feeds(2, length, seed=seed)
+                assert_close(session.run(None, feeds), expected(bert, feeds))
+        assert [context.recorded for context in fake_tensorrt.contexts] == [True, True, False]
+        assert [context.runs for context in fake_tensorrt.contexts] == [3, 3, 3]
+    assert len(graphs) == 2
+
+
+def test_feeds_on_the_device_do_not_touch_what_is_recorded(bert, tmp_path, graphs):
+    feeds = tiny.feeds()
+    given = {name: on_device(array) for name, array in feeds.items()}
+    with opened(bert, tmp_path, cuda_graphs=4) as session:
+        for _ in range(2):
+            assert_close(session.run(None, feeds), expected(bert, feeds))
+            found = session.run(None, given, device_outputs=True)
+            assert_close(map(back, found), expected(bert, feeds))
+    assert len(graphs) == 1
+
+
+@pytest.mark.parametrize("most", [0, 1])
+def test_the_devices_own_time_is_that_of_the_engine_alone(bert, tmp_path, monkeypatch, graphs, most):
+
+    def times(stream, device, work, runs):
+        for _ in range(runs):
+            work()
+        return np.full(runs, 0.25)
+
+    monkeypatch.setattr("isorun_backends.cuda_driver.times", times)
+    with opened(bert, tmp_path, cuda_graphs=most) as session:
+        assert session.device_times(tiny.feeds(2, 7), runs=3).tolist() == [0.25] * 3
+        (context,) = fake_tensorrt.contexts
+        assert context.runs == 1 + 3, "one to begin with"
