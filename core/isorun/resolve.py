@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from isorun import model as models
+from isorun import padding as paddings
 from isorun import registry, tuning
+from isorun import threads as thread_counts
 from isorun.backend import Backend, Executable
 from isorun.cache import Cache
 from isorun.errors import BackendFailed, BackendNotFound, BackendUnavailable, UnsupportedModel, did_you_mean, nearest
-from isorun.threads import usable_cores
 from isorun.types import Capabilities, CompileConfig, LoweredModel, Provenance
 
 if TYPE_CHECKING:
@@ -28,6 +29,35 @@ class Wishes(NamedTuple):
     environment: str | None = None
     calibration: Sequence[Any] | None = None
     tolerance: float = tuning.TOLERANCE
+
+    @classmethod
+    def of(
+        cls,
+        device: str | None,
+        precision: str,
+        padding: str,
+        threads: int | None,
+        tolerance: float | None,
+        environment: str | None,
+        options: Mapping[str, Any] | None,
+        calibration: Iterable[Any] | None,
+    ) -> Wishes:
+        """A session's arguments, once it is known that each means something.
+
+        Raises:
+            ValueError, TypeError: one means nothing, or is one that nothing would heed.
+        """
+        if options is not None and not isinstance(options, Mapping):
+            raise TypeError(f"options is a mapping of names to values; a {type(options).__name__} came")
+        if isinstance(calibration, str | Mapping):
+            kind = type(calibration).__name__
+            raise TypeError(f"calibration is a list of texts or of feeds; a {kind} came. Put it in a list")
+        thread_counts.check(threads)
+        paddings.check(padding)
+        tuning.check(precision, tolerance, calibrated=calibration is not None)
+        samples = None if calibration is None else list(calibration)
+        near = tuning.TOLERANCE if tolerance is None else tolerance
+        return cls(device, precision, padding, threads, dict(options or {}), environment, samples, near)
 
 
 class Resolved(NamedTuple):
@@ -170,7 +200,7 @@ def _config(backend: Backend, wishes: Wishes, cache: Cache) -> CompileConfig:
                 f"it has no option {key!r}{did_you_mean(key, offers.options)}",
                 "`isorun backends --options` describes them.",
             )
-    threads = wishes.threads or usable_cores() if offers.sets_threads else None
+    threads = wishes.threads or thread_counts.usable_cores() if offers.sets_threads else None
     return CompileConfig(wishes.precision, device, threads, wishes.options, str(cache.root))
 
 

@@ -15,10 +15,8 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from isorun import forking, tuning
+from isorun import forking
 from isorun import model as models
-from isorun import padding as paddings
-from isorun import threads as thread_counts
 from isorun.background import Background
 from isorun.binding import IOBinding
 from isorun.cache import Cache
@@ -103,19 +101,9 @@ class Session:
         outputs: Sequence[str] | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
     ) -> None:
-        if options is not None and not isinstance(options, Mapping):
-            raise TypeError(f"options is a mapping of names to values; a {type(options).__name__} came")
-        if isinstance(calibration, str | Mapping):
-            kind = type(calibration).__name__
-            raise TypeError(f"calibration is a list of texts or of feeds; a {kind} came. Put it in a list")
-        thread_counts.check(threads)
-        paddings.check(padding)
-        tuning.check(precision, tolerance, calibrated=calibration is not None)
+        wishes = Wishes.of(device, precision, padding, threads, tolerance, environment, options, calibration)
         cache = Cache(cache_dir)
         source = models.open_model(model, cache, outputs)
-        samples = None if calibration is None else list(calibration)
-        near = tuning.TOLERANCE if tolerance is None else tolerance
-        wishes = Wishes(device, precision, padding, threads, dict(options or {}), environment, samples, near)
         self._resolved = resolve(source, backend, wishes, cache)
         self._backend, self._model = self._resolved.backend, self._resolved.model
         self._executable = self._resolved.executable
