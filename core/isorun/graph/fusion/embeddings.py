@@ -227,14 +227,14 @@ def _first_rows(graph: ir.Graph, trials: Trials, value: ir.Value) -> ir.Value | 
     """The table of which a value is the first rows, as many as the sequence is long; the same for the whole batch."""
     if is_constant(value) or data_inputs(value):
         return None
+    seen = {length: trials.evaluator(trials.feeds(length))(value) for length in trials.lengths}
+    if any(found.ndim < 2 or found.size != length * found.shape[-1] for length, found in seen.items()):
+        return None
     for table in ancestors(value):
         if not is_constant(table) or sum(size > 1 for size in sizes(table)) != 2 or len(sizes(table)) > 3:
             continue
         rows = array(table).reshape(-1, sizes(table)[-1])
-        seen = [(length, trials.evaluator(trials.feeds(length))(value)) for length in trials.lengths]
-        if all(found.size == found.shape[-2] * found.shape[-1] for _, found in seen) and all(
-            np.array_equal(found.reshape(-1, found.shape[-1]), rows[:length]) for length, found in seen
-        ):
+        if all(np.array_equal(found.reshape(length, -1), rows[:length]) for length, found in seen.items()):
             return table if len(sizes(table)) == 2 else subgraph.constant(graph, "isorun.positions", ir.tensor(rows))
     return None
 
