@@ -157,8 +157,8 @@ def describe() -> dict[str, Any]:
     """The machine, what is installed, and what each backend says of itself here."""
     from dataclasses import asdict
 
-    from isorun import registry
-    from isorun.packages import package_version
+    from isorun.plugin import registry
+    from isorun.system.packages import package_version
     from isorun_backends.cuda_driver import driver
     from isorun_matrix import gpu
 

@@ -26,10 +26,12 @@ from typing import Any
 import numpy as np
 
 import isorun
-from isorun import parity, presets, registry
-from isorun.cache import Cache
+from isorun import parity
 from isorun.errors import IsorunError
-from isorun.samples import MASKS, lognormal_lengths, right_padded
+from isorun.models import presets
+from isorun.parity.samples import MASKS, lognormal_lengths, right_padded
+from isorun.plugin import registry
+from isorun.system.cache import Cache
 from isorun_matrix import gpu
 
 BACKENDS = ("ort-cuda", "tensorrt", "ort-tensorrt")

@@ -19,9 +19,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from isorun import Session, model, presets
-from isorun.cache import Cache
-from isorun.threads import usable_cores
+from isorun import Session
+from isorun.models import presets, source
+from isorun.system.cache import Cache
+from isorun.system.threads import usable_cores
 
 BACKENDS = {"ort-cpu": ("onnxruntime", "com.microsoft"), "openvino": ("openvino", "primitive")}
 
@@ -65,7 +66,7 @@ def main() -> None:
     given = presets.build(arguments.preset, 0, cache)
     results: dict[str, Any] = {}
     for backend, (_, dialect) in BACKENDS.items():
-        lowered = model.lower(model.open_model(given, cache), (dialect,), cache).path
+        lowered = source.lower(source.open_model(given, cache), (dialect,), cache).path
         rounds: dict[str, list[dict[str, float]]] = {"raw": [], "isorun": []}
         for _ in range(arguments.rounds):
             for who, taken in rounds.items():

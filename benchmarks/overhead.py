@@ -25,9 +25,10 @@ from typing import Any
 import numpy as np
 
 import isorun
-from isorun import presets
-from isorun.graph import encoder, files
-from isorun.threads import usable_cores
+from isorun.graph.builders import encoder
+from isorun.graph.io import files
+from isorun.models import presets
+from isorun.system.threads import usable_cores
 
 _PAIRS = 6
 RNG = np.random.default_rng(0)

@@ -29,7 +29,7 @@ import onnx.parser
 from overhead import RAW, addition, by_turns
 
 import isorun
-from isorun import environments
+from isorun.isolation import environments
 
 _PAIRS = 6
 _TURN = 100  # calls: one alone in this process would find the caches as the worker left them, and be slower

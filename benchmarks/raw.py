@@ -24,9 +24,11 @@ from typing import Any
 
 import numpy as np
 
-from isorun import Session, model, presets
-from isorun.cache import Cache
-from isorun.threads import usable_cores
+from isorun import Session
+from isorun.models import presets
+from isorun.models import source as model
+from isorun.system.cache import Cache
+from isorun.system.threads import usable_cores
 
 Run = Callable[[dict[str, np.ndarray]], Any]
 OPTIMIZER = "onnxruntime optimizer"

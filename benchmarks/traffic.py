@@ -122,9 +122,12 @@ def product_rate(backend: str, precision: str, rows: int, sizes: dict[str, Any])
 
 def unfused(preset: str, backend: str, precision: str, samples: list[Feeds]) -> Path:
     """A model file in standard operators alone."""
-    from isorun import calibration, model, presets, registry
-    from isorun.cache import Cache
-    from isorun.threads import usable_cores
+    from isorun.compilation import calibration
+    from isorun.models import presets
+    from isorun.models import source as model
+    from isorun.plugin import registry
+    from isorun.system.cache import Cache
+    from isorun.system.threads import usable_cores
     from isorun.types import CompileConfig
 
     cache = Cache()
@@ -142,7 +145,7 @@ def raw(engine: str, preset: str, outputs: list[str] | None, samples: list[Feeds
 
     In int8 that is isorun's quantized graph, with all its padding.
     """
-    from isorun.threads import usable_cores
+    from isorun.system.threads import usable_cores
 
     runtime, precision = engine.split()
     path = unfused(preset, {peer: backend for backend, peer in RAW.items()}[runtime], precision, samples)
@@ -188,8 +191,8 @@ def measure(
         wall, cpu = timed(lambda: [run(feeds) for feeds in batches])
     else:
         import isorun
-        from isorun import presets
-        from isorun.cache import Cache
+        from isorun.models import presets
+        from isorun.system.cache import Cache
 
         _, backend, precision, *by_map = engine.split()
         model, given = presets.build(preset, 0, Cache()), samples if precision == "int8" else None

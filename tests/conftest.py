@@ -10,8 +10,8 @@ import pytest
 from hypothesis import settings
 
 import tiny
-from isorun.cache import ENVIRONMENT_VARIABLE
-from isorun.environments import FOLDER_VARIABLE
+from isorun.isolation.environments import FOLDER_VARIABLE
+from isorun.system.cache import ENVIRONMENT_VARIABLE
 
 settings.register_profile("gate", deadline=None)  # how long an example takes is the machine's affair
 settings.load_profile("gate")
@@ -46,7 +46,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def bert(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same in the fused form: an ONNX file. Read it only."""
-    from isorun import checkpoint as checkpoints
+    from isorun.models import checkpoint as checkpoints
 
     path = tmp_path_factory.mktemp("models") / "bert.onnx"
     assert checkpoints.build(checkpoint, path) == []

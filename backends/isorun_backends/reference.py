@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from isorun.backend import Backend, Executable, runtime_errors
 from isorun.errors import BackendFailed, BackendUnavailable, UnsupportedModel
-from isorun.hardware import cpu_name
+from isorun.plugin.backend import Backend, Executable, runtime_errors
+from isorun.system.hardware import cpu_name
 from isorun.types import Capabilities, CompileConfig, Feeds, LoweredModel, RuntimeReport
 
 if TYPE_CHECKING:

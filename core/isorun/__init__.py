@@ -27,8 +27,8 @@ from isorun.errors import (
 )
 
 if TYPE_CHECKING:
-    from isorun.binding import IOBinding
-    from isorun.session import Session
+    from isorun.session.io_binding import IOBinding
+    from isorun.session.session import Session
     from isorun.types import Provenance, TensorSpec
 
     __version__: str
@@ -55,8 +55,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Session": "isorun.session",
-    "IOBinding": "isorun.binding",
+    "Session": "isorun.session.session",
+    "IOBinding": "isorun.session.io_binding",
     "Provenance": "isorun.types",
     "TensorSpec": "isorun.types",
 }

@@ -18,8 +18,8 @@
     └── CacheError            the cache folder cannot be used
 
 A message says what happened, why, and what to do. A vendor's exception becomes the most specific of these
-where the backend is entered (:func:`isorun.backend.runtime_errors`), and stays reachable as ``__cause__``; where
-the backend runs in another process, as the text of a :class:`isorun.worker.failures.RemoteError`.
+where the backend is entered (:func:`isorun.plugin.backend.runtime_errors`), and stays reachable as ``__cause__``; where
+the backend runs in another process, as the text of a :class:`isorun.isolation.worker.failures.RemoteError`.
 """
 
 from __future__ import annotations

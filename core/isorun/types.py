@@ -83,7 +83,7 @@ class Capabilities:
         requirement: what to install for it, as given to pip.
         reports: what :meth:`Executable.report` can prove: ``"placement"`` (operators by device or
             provider), ``"precision"`` (the precision that kernels were built for).
-        device_arrays: whether feeds and outputs may stay in a GPU's memory (:mod:`isorun.device_arrays`): it
+        device_arrays: whether feeds and outputs may stay in a GPU's memory (:mod:`isorun.plugin.device_arrays`): it
             then implements :meth:`Executable.run_on_device`.
     """
 

@@ -19,7 +19,7 @@ import numpy as np
 from isorun import Session
 from isorun.errors import BackendFailed
 from isorun.parity import Tolerance
-from isorun.threads import usable_cores
+from isorun.system.threads import usable_cores
 from isorun_matrix import child, feeds, gpu, parity, stats
 from isorun_matrix.measure import family, latencies, peak_resident_mib, resident_mib, waited_ns, warm_up
 from isorun_matrix.reference import FEEDS

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from isorun.cache import write_atomically
 from isorun.errors import BackendUnavailable, IsorunError, UnsupportedModel, WorkerDied
+from isorun.system.cache import write_atomically
 
 JOB = "job.json"
 OUTCOME = "outcome.json"

@@ -9,11 +9,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from isorun import registry
-from isorun.cgroup import cpu_quota
 from isorun.errors import BackendUnavailable
-from isorun.hardware import cpu_flags, cpu_name
-from isorun.threads import usable_cores
+from isorun.plugin import registry
+from isorun.system.cgroup import cpu_quota
+from isorun.system.hardware import cpu_flags, cpu_name
+from isorun.system.threads import usable_cores
 from isorun_matrix import gpu
 
 _FLAGS = (

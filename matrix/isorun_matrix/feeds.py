@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from isorun.cache import write_atomically
 from isorun.errors import InvalidFeeds, InvalidModel
-from isorun.samples import MASK_INPUT, MASKS, lognormal_lengths, random_feeds, right_padded
+from isorun.parity.samples import MASK_INPUT, MASKS, lognormal_lengths, random_feeds, right_padded
+from isorun.system.cache import write_atomically
 from isorun.types import TensorSpec
 
 Arrays = dict[str, np.ndarray]
@@ -109,7 +109,7 @@ def _made_up(
 
 
 def _of_texts(job: Mapping[str, Any], inputs: Sequence[TensorSpec], notes: list[str]) -> list[Arrays]:
-    from isorun.text import Tokenizer, TruncationWarning
+    from isorun.models.tokenizer import Tokenizer, TruncationWarning
 
     try:
         tokenizer = Tokenizer.beside(job["origin"])

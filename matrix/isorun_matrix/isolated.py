@@ -8,10 +8,10 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from isorun import environments
-from isorun.environments import interpreters
 from isorun.errors import BackendNotFound, BackendUnavailable, IsorunError
-from isorun.worker.backend import Worker
+from isorun.isolation import environments
+from isorun.isolation.environments import interpreters
+from isorun.isolation.worker.backend import Worker
 from isorun_matrix.progress import Lines
 from isorun_matrix.spec import Spec
 from isorun_matrix.spec.backends import Environment

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from isorun.log_end import end_of_file
+from isorun.system.log_tail import end_of_file
 
 LOG = "log.txt"
 _GRACE_SECONDS = 1.0

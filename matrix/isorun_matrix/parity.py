@@ -8,7 +8,7 @@ from typing import Any
 
 from isorun import Session
 from isorun.parity import Tolerance, compare
-from isorun.samples import MASK_INPUT
+from isorun.parity.samples import MASK_INPUT
 from isorun_matrix import feeds
 from isorun_matrix.reference import FEEDS, OUTPUTS
 

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from isorun import registry
 from isorun.errors import BackendUnavailable
 from isorun.parity import Tolerance
+from isorun.plugin import registry
 from isorun_matrix.spec import Spec
 from isorun_matrix.spec.models import Model
 from isorun_matrix.spec.shapes import Shape

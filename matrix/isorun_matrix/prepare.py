@@ -9,10 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from isorun import model as models
-from isorun import presets
-from isorun.cache import Cache
 from isorun.errors import UnsupportedModel
+from isorun.models import presets
+from isorun.models import source as models
+from isorun.system.cache import Cache
 from isorun_matrix import child
 
 

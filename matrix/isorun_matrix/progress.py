@@ -14,7 +14,7 @@ from isorun.cli import console
 from isorun_matrix.report import view
 
 if TYPE_CHECKING:
-    from isorun.fetch import Progress as Fetching
+    from isorun.models.hub import Progress as Fetching
 
 
 class Lines:

@@ -23,8 +23,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from isorun.cache import write_atomically
 from isorun.errors import SpecError
+from isorun.system.cache import write_atomically
 
 SCHEMA = 1
 STATUSES = {

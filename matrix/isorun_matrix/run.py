@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from isorun import fetch
-from isorun.cache import Cache
 from isorun.errors import IsorunError
+from isorun.models import hub
+from isorun.system.cache import Cache
 from isorun_matrix import environment, isolated
 from isorun_matrix.child import JOB, OUTCOME
 from isorun_matrix.launch import launch
@@ -136,7 +136,7 @@ class _Run:
         if preparation.checkpoint is not None:
             try:
                 with self._watcher.fetching() as progress:
-                    job["checkpoint"] = str(fetch.checkpoint_folder(preparation.checkpoint, Cache(), progress))
+                    job["checkpoint"] = str(hub.checkpoint_folder(preparation.checkpoint, Cache(), progress))
             except IsorunError as error:
                 return _Failure(f"model {preparation.id!r} could not be fetched: {error}")
         result = self._do("isorun_matrix.prepare", "models", preparation.id, key(preparation), job)

@@ -13,11 +13,12 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from isorun import environments, registry
-from isorun.backend import Backend
 from isorun.errors import BackendNotFound, BackendUnavailable, IsorunError, SpecError, did_you_mean, near_file
+from isorun.isolation import environments
+from isorun.isolation.worker.backend import Worker
 from isorun.parity import DEFAULT_TOLERANCES
-from isorun.worker.backend import Worker
+from isorun.plugin import registry
+from isorun.plugin.backend import Backend
 from isorun_matrix.spec import Spec
 from isorun_matrix.spec.backends import Entry
 

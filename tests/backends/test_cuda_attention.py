@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tiny
-from isorun import checkpoint as checkpoints
-from isorun import model as models
-from isorun.cache import Cache
+from isorun.models import checkpoint as checkpoints
+from isorun.models import source as models
+from isorun.system.cache import Cache
 from isorun.testing.feeds import MASKS
 from isorun_backends.onnxruntime.cuda import attention
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from isorun import registry
 from isorun.errors import BackendFailed, BackendUnavailable
+from isorun.plugin import registry
 from isorun.types import Availability, CompileConfig, LoweredModel, ModelInfo
 from isorun_backends import cuda_driver
 from isorun_backends.cuda_driver import Driver, Gpu

@@ -16,12 +16,12 @@ from onnx.reference import ReferenceEvaluator
 import contrib_ops
 import exports
 import tiny
-from isorun import checkpoint as checkpoints
-from isorun import model as models
-from isorun import registry
-from isorun.cache import Cache
-from isorun.device_arrays import DeviceArray
 from isorun.errors import BackendUnavailable, InvalidFeeds
+from isorun.models import checkpoint as checkpoints
+from isorun.models import source as models
+from isorun.plugin import registry
+from isorun.plugin.device_arrays import DeviceArray
+from isorun.system.cache import Cache
 from isorun.testing.feeds import MASKS
 from isorun.types import CompileConfig, RuntimeReport
 from isorun_backends.cuda_driver import Driver, Gpu

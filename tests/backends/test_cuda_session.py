@@ -12,10 +12,10 @@ import onnxruntime
 import pytest
 
 import tiny
-from isorun import model as models
-from isorun.cache import Cache
-from isorun.device_arrays import ON_DEVICE, DeviceArray, adopt
 from isorun.errors import BackendFailed, InvalidFeeds
+from isorun.models import source as models
+from isorun.plugin.device_arrays import ON_DEVICE, DeviceArray, adopt
+from isorun.system.cache import Cache
 from isorun.types import RuntimeReport
 from isorun_backends.onnxruntime.cuda import attention
 from isorun_backends.onnxruntime.cuda.attention import Masks

@@ -12,9 +12,9 @@ import pytest
 import isorun
 import numpy_bert
 import tiny
-from isorun import model as models
-from isorun.cache import Cache
 from isorun.errors import BackendFailed
+from isorun.models import source as models
+from isorun.system.cache import Cache
 from isorun.types import CompileConfig
 from isorun_backends.openvino import OpenVINO
 from onnx_text import graph

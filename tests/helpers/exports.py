@@ -15,8 +15,10 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 
-from isorun import registry
-from isorun.graph import describe, files, lower
+from isorun.graph.analysis import describe
+from isorun.graph.io import files
+from isorun.graph.ops import lower
+from isorun.plugin import registry
 from isorun.types import CompileConfig, LoweredModel
 
 FOLDER = Path(__file__).parents[1] / "fixtures"

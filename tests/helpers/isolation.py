@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from isorun.environments import interpreters
 from isorun.errors import EnvironmentBroken
+from isorun.isolation.environments import interpreters
 
 OPENVINO = "ort-openvino"
 OPENVINO_WHEEL = "onnxruntime-openvino==1.24.1"

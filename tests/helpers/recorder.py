@@ -1,4 +1,4 @@
-"""A model of two inputs that remembers its batches: what :mod:`isorun.batching` is tried on without a runtime."""
+"""A model of two inputs that remembers its batches: what :mod:`isorun.session.batching` is tried on without a runtime."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from isorun import batching
 from isorun.errors import BackendFailed
-from isorun.model import Padding
+from isorun.models.source import Padding
+from isorun.session import batching
 from isorun.types import Feeds, ModelInfo, TensorSpec
 
 INPUTS = tuple(TensorSpec(name, "tensor(int64)", ("batch", "sequence")) for name in ("ids", "mask"))

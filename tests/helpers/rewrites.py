@@ -6,9 +6,9 @@ import numpy as np
 import onnx_ir as ir
 
 import exports
-from isorun.graph.fused import fuse
-from isorun.graph.fusion import subgraph
-from isorun.graph.fusion.report import FusionReport
+from isorun.graph.matching import subgraph
+from isorun.graph.matching.report import FusionReport
+from isorun.graph.pipeline import fuse
 
 LAYERS = 3
 PLAIN = "bert-torchscript17-eager"

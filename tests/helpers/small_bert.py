@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph import encoder, files
+from isorun.graph.builders import encoder
+from isorun.graph.io import files
 
 VOCABULARY, WIDTH, POSITIONS = 60, 16, 64
 
@@ -25,7 +26,7 @@ class Weights:
 
 
 def build(**settings: Any) -> ir.Model:
-    """The fused graph; settings of :class:`isorun.graph.encoder.EncoderConfig` may differ."""
+    """The fused graph; settings of :class:`isorun.graph.builders.encoder.EncoderConfig` may differ."""
     config = {
         "vocab_size": VOCABULARY,
         "hidden_size": WIDTH,

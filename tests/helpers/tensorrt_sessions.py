@@ -6,7 +6,7 @@ import numpy as np
 
 import fake_device_memory
 import isorun
-from isorun.device_arrays import DeviceArray
+from isorun.plugin.device_arrays import DeviceArray
 
 
 def opened(model, cache_dir, **options):

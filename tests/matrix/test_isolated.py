@@ -13,13 +13,13 @@ import onnx.parser
 import pytest
 
 import isolation
-from isorun import environments
-from isorun.environments import FOLDER_VARIABLE
+from isorun.isolation import environments
+from isorun.isolation.environments import FOLDER_VARIABLE
 from isorun_matrix.results import RunFolder
 
 Isorun = Callable[..., "subprocess.CompletedProcess[str]"]
 
-ODD = Path(__file__).parents[1] / "core" / "worker" / "fakes"
+ODD = Path(__file__).parents[1] / "core" / "isolation" / "worker" / "fakes"
 IDENTITY = '<ir_version: 10, opset_import: ["" : 17]> g (float[batch] x) => (float[batch] y) { y = Identity (x) }'
 QUICK = "repetitions: 2\nwarmup: 0\nfeeds: 1\nreference: {backend: ort-cpu, precision: fp32}\n"
 UV = """#!/bin/sh

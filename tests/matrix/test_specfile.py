@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from isorun.environments import FOLDER_VARIABLE
 from isorun.errors import SpecError
+from isorun.isolation.environments import FOLDER_VARIABLE
 from isorun.parity import DEFAULT_TOLERANCES
 from isorun_matrix import specfile
 from isorun_matrix.spec import Spec

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from isorun.backend import Backend
-from isorun.hardware import cpu_name
+from isorun.plugin.backend import Backend
+from isorun.system.hardware import cpu_name
 from isorun.types import Capabilities, CompileConfig, LoweredModel, RuntimeReport
 from isorun_backends.onnxruntime.session import OPTIONS, OrtExecutable, executed, open_session, options, versions
 

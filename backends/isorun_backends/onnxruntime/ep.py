@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from isorun.backend import Backend
 from isorun.errors import BackendUnavailable, did_you_mean
-from isorun.packages import package_owners, package_version
+from isorun.plugin.backend import Backend
+from isorun.system.packages import package_owners, package_version
 from isorun.types import Availability, Capabilities, CompileConfig, Finding, LoweredModel, RuntimeReport
 from isorun_backends.onnxruntime import placement, plugins, precision
 from isorun_backends.onnxruntime.session import OPTIONS, OrtExecutable, mapping, open_session, options, versions

@@ -14,10 +14,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from isorun.backend import Backend
 from isorun.errors import BackendFailed, BackendUnavailable, UnsupportedModel
-from isorun.hardware import cpu_name
-from isorun.packages import package_version
+from isorun.plugin.backend import Backend
+from isorun.system.hardware import cpu_name
+from isorun.system.packages import package_version
 from isorun.types import Availability, Capabilities, CompileConfig, LoweredModel, RuntimeReport
 from isorun_backends.onnxruntime import placement, plugins, precision
 from isorun_backends.onnxruntime.session import OPTIONS, OrtExecutable, mapping, open_session, options, versions

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from isorun.errors import BackendUnavailable
-from isorun.packages import package_version, packages_distributions
+from isorun.system.packages import package_version, packages_distributions
 
 if TYPE_CHECKING:
     import onnxruntime

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from isorun.backend import runtime_errors
 from isorun.errors import BackendFailed
+from isorun.plugin.backend import runtime_errors
 from isorun_backends.onnxruntime.session import RECORD_ASSIGNMENT, SILENT
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from isorun.backend import Binding, Executable, runtime_errors
 from isorun.errors import BackendFailed, BackendUnavailable, InvalidModel, IsorunError, UnsupportedModel
-from isorun.threads import usable_cores
+from isorun.plugin.backend import Binding, Executable, runtime_errors
+from isorun.system.threads import usable_cores
 from isorun.types import CompileConfig, Feeds, LoweredModel
 
 if TYPE_CHECKING:

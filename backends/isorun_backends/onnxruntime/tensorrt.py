@@ -16,9 +16,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isorun.backend import Backend, runtime_errors
-from isorun.cache import Cache
 from isorun.errors import BackendUnavailable
+from isorun.plugin.backend import Backend, runtime_errors
+from isorun.system.cache import Cache
 from isorun.types import Availability, Capabilities, CompileConfig, Feeds, Finding, LoweredModel, RuntimeReport
 from isorun_backends.cuda_driver import driver
 from isorun_backends.onnxruntime.cuda import GPU_OPTIONS, gpu, libraries, on_stream, placement, text_options

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from isorun.backend import Backend, runtime_errors
 from isorun.errors import BackendFailed, BackendUnavailable, UnsupportedModel, did_you_mean
+from isorun.plugin.backend import Backend, runtime_errors
 from isorun.types import Capabilities, CompileConfig, LoweredModel
 from isorun_backends.openvino.executable import OpenVINOExecutable
 

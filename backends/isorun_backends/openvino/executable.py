@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from isorun.backend import Binding, Executable, check_fits, runtime_errors
 from isorun.errors import BackendFailed, InvalidFeeds
+from isorun.plugin.backend import Binding, Executable, check_fits, runtime_errors
 from isorun.types import Feeds, LoweredModel, RuntimeReport
 
 if TYPE_CHECKING:

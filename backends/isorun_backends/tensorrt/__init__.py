@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
-from isorun.backend import Backend, runtime_errors
-from isorun.cache import Cache
 from isorun.errors import BackendUnavailable, did_you_mean
+from isorun.plugin.backend import Backend, runtime_errors
+from isorun.system.cache import Cache
 from isorun.types import Availability, Capabilities, CompileConfig, Finding, LoweredModel, RuntimeReport
 from isorun_backends.cuda_driver import driver
 from isorun_backends.output_shapes import output_shapes

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from isorun.cache import write_atomically
 from isorun.errors import BackendFailed, BackendUnavailable, UnsupportedModel
+from isorun.system.cache import write_atomically
 from isorun.types import LoweredModel
 from isorun_backends.tensorrt.api import Builder, BuilderConfig, Module, Parser
 from isorun_backends.tensorrt.log import Log, logger

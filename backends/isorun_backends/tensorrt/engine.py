@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from isorun.backend import Binding, Executable, check_fits, runtime_errors
-from isorun.device_arrays import ON_DEVICE, DeviceArray
 from isorun.errors import BackendFailed, BackendUnavailable, InvalidFeeds, IsorunError
+from isorun.plugin.backend import Binding, Executable, check_fits, runtime_errors
+from isorun.plugin.device_arrays import ON_DEVICE, DeviceArray
 from isorun.types import Feeds, ModelInfo, RuntimeReport
 from isorun_backends import cuda_driver
 from isorun_backends.output_shapes import output_shapes, sizes_of
@@ -74,7 +74,7 @@ class TensorRTExecutable(Executable):
         return TensorRTBinding(self, feeds, outputs)
 
     def run_into(self, wanted: Mapping[str, Any], feeds: Feeds) -> list[Any]:
-        """Run once, with each output where it is wanted: :meth:`isorun.backend.Executable.bind` says how."""
+        """Run once, with each output where it is wanted: :meth:`isorun.plugin.backend.Executable.bind` says how."""
         place = self._key(feeds, record=not any(map(_is_on_device, wanted.values())))
         with runtime_errors(f"{self._name} failed while running"), self._memory.current():
             if any(each is not None for each in wanted.values()):

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from isorun.cache import Cache, Entry, sha256
 from isorun.errors import BackendUnavailable
+from isorun.system.cache import Cache, Entry, sha256
 from isorun.types import LoweredModel
 from isorun_backends.tensorrt.profiles import Profile
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from isorun.backend import runtime_errors
 from isorun.errors import BackendFailed
+from isorun.plugin.backend import runtime_errors
 from isorun.types import ModelInfo
 from isorun_backends.tensorrt.api import Context, Engine, Module
 from isorun_backends.tensorrt.builder import started

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from isorun.device_arrays import DeviceArray
 from isorun.errors import BackendFailed, InvalidFeeds
+from isorun.plugin.device_arrays import DeviceArray
 from isorun.types import Feeds, ModelInfo
 from isorun_backends import cuda_driver
 from isorun_backends.output_shapes import output_shapes

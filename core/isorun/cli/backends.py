@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from isorun import registry
-from isorun.backend import Backend
 from isorun.cli import console
 from isorun.errors import BackendUnavailable
+from isorun.plugin import registry
+from isorun.plugin.backend import Backend
 
 if TYPE_CHECKING:
-    from isorun.worker.backend import Worker
+    from isorun.isolation.worker.backend import Worker
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -61,8 +61,8 @@ def backends(
 
 @contextmanager
 def _worker(environment: str) -> Iterator[Worker]:
-    from isorun import environments
-    from isorun.worker.backend import Worker
+    from isorun.isolation import environments
+    from isorun.isolation.worker.backend import Worker
 
     with closing(Worker(environments.get(environment))) as worker:
         yield worker

@@ -10,10 +10,10 @@ from typing import Annotated
 
 import typer
 
-from isorun.cache import Cache
 from isorun.cli import console, models
 from isorun.cli.inspect import describe, show
 from isorun.errors import IsorunError, did_you_mean
+from isorun.system.cache import Cache
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -41,14 +41,14 @@ def build(
     cache = Cache()
     left_out: list[str] = []
     if preset is not None:
-        from isorun import presets
+        from isorun.models import presets
 
         if preset not in presets.NAMES:
             raise IsorunError(f"There is no preset {preset!r}{did_you_mean(preset, presets.NAMES)}")
         with console.working(f"Building {preset}"), whole(output) as made:
             presets.write(preset, seed or 0, made)
     elif checkpoint is not None:
-        from isorun import checkpoint as checkpoints
+        from isorun.models import checkpoint as checkpoints
 
         folder = models.fetched(checkpoint, cache)
         with console.working(f"Building {checkpoint}"), whole(output) as made:

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from isorun.cache import Cache
 from isorun.cli import console
+from isorun.system.cache import Cache
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 

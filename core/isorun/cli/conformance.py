@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from isorun import environments, registry
 from isorun.cli import console
 from isorun.cli.run import option_settings
 from isorun.errors import BackendUnavailable
-from isorun.worker.backend import Worker
+from isorun.isolation import environments
+from isorun.isolation.worker.backend import Worker
+from isorun.plugin import registry
 
 if TYPE_CHECKING:
     from isorun.testing.suite.runner import Check, Report

@@ -18,7 +18,7 @@ import numpy as np
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from isorun.fetch import Progress
+    from isorun.models.hub import Progress
 
 _PIPED_WIDTH = 160
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from isorun import environments
 from isorun.cli import console
-from isorun.environments import Environment
 from isorun.errors import BackendUnavailable, EnvironmentBroken, WorkerDied
+from isorun.isolation import environments
+from isorun.isolation.environments import Environment
 
 if TYPE_CHECKING:
-    from isorun.worker.backend import Worker
+    from isorun.isolation.worker.backend import Worker
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, no_args_is_help=True)
 
@@ -95,7 +95,7 @@ def _described(name: str) -> dict[str, Any]:
 
 
 def _describe(environment: Environment) -> dict[str, Any]:
-    from isorun.worker.backend import Worker
+    from isorun.isolation.worker.backend import Worker
 
     with closing(Worker(environment)) as worker:
         backends = [name for name in worker.names() if _answers(worker, name)]

@@ -17,7 +17,7 @@ from isorun.errors import BackendUnavailable, InvalidModel, UnsupportedModel
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from isorun.graph.fusion.report import Refusal
+    from isorun.graph.matching.report import Refusal
 
 FUSED = "fused"
 AS_IT_IS = "fp32"  # types stay as they are
@@ -80,9 +80,10 @@ def fuse(
 
     Inputs stay as they are, and the outputs that are wanted. A model that is no encoder is written as it came.
     """
-    from isorun.graph import files, functions, lower
-    from isorun.graph import padding as removal
-    from isorun.graph import precision as precisions
+    from isorun.graph.io import files
+    from isorun.graph.ops import functions, lower
+    from isorun.graph.transforms import padding_removal as removal
+    from isorun.graph.transforms import precision as precisions
 
     models.check_choice("dialect", dialect, (FUSED, *functions.dialects()))
     models.check_choice("padding", padding, PADDINGS)
@@ -155,11 +156,12 @@ def _check_model(model: Path) -> None:
 
 def _quantize(graph: ir.Model, path: Path, wanted: list[str] | None, texts: Path | None) -> dict[str, Any]:
     """Quantize a graph, in place, by a run of the model on the first backend that is here. Says what it suits."""
-    from isorun import calibration, registry
-    from isorun.cache import Cache
-    from isorun.graph.precision import int8
-    from isorun.model import open_model
-    from isorun.threads import usable_cores
+    from isorun.compilation import calibration
+    from isorun.graph.transforms.precision import int8
+    from isorun.models.source import open_model
+    from isorun.plugin import registry
+    from isorun.system.cache import Cache
+    from isorun.system.threads import usable_cores
     from isorun.types import CompileConfig
 
     here = [backend for backend in map(registry.get, registry.AUTO_ORDER) if registry.availability(backend).ok]
@@ -180,9 +182,10 @@ def _quantize(graph: ir.Model, path: Path, wanted: list[str] | None, texts: Path
 
 def _fused(path: Path, wanted: list[str] | None) -> tuple[ir.Model, _Found]:
     """A model in the fused form, or as it came where it is no encoder, and what was found in it."""
-    from isorun.graph import functions, last_layer
-    from isorun.graph import fused as fusion
-    from isorun.graph.fusion.report import KINDS
+    from isorun.graph import pipeline as fusion
+    from isorun.graph.matching.report import KINDS
+    from isorun.graph.ops import functions
+    from isorun.graph.transforms import last_layer
 
     model = fusion.as_it_came(path, wanted)
     if here := [node.op_type for node in model.graph if functions.is_fused(node)]:

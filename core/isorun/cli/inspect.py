@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from isorun import model as model_module
-from isorun.cache import Cache
 from isorun.cli import console, models
+from isorun.models import source as model_module
+from isorun.system.cache import Cache
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -35,8 +35,8 @@ def inspect(
 
 def describe(path: Path, cache: Cache) -> dict[str, Any]:
     """Everything that ``isorun inspect --json`` prints."""
-    from isorun.graph import files
     from isorun.graph.inspect import inspect as look_into
+    from isorun.graph.io import files
 
     source = model_module.open_model(path, cache)
     found = look_into(source.path)

@@ -7,11 +7,11 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from isorun.cache import Cache, expanded
 from isorun.cli import console
 from isorun.errors import InvalidModel, IsorunError, did_you_mean, near_file
-from isorun.fetch import KNOWN, checkpoint_folder
-from isorun.text import FILE, places_of
+from isorun.models.hub import KNOWN, checkpoint_folder
+from isorun.models.tokenizer import FILE, places_of
+from isorun.system.cache import Cache, expanded
 
 
 def model_path(name: str, cache: Cache) -> Path:

@@ -7,14 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
-from isorun import Session, registry
-from isorun.cache import Cache
+from isorun import Session
 from isorun.cli import console, models
 from isorun.cli.run import backend_names
 from isorun.errors import IsorunError, ParityError, did_you_mean
 from isorun.parity import DEFAULT_TOLERANCES, Parity, compare, token_level_outputs
-from isorun.samples import MASK_INPUT, fixed_size, masked_cases
-from isorun.threads import MOST
+from isorun.parity.samples import MASK_INPUT, fixed_size, masked_cases
+from isorun.plugin import registry
+from isorun.system.cache import Cache
+from isorun.system.threads import MOST
 from isorun.types import TensorSpec
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)

@@ -11,12 +11,12 @@ from typing import Annotated
 import typer
 
 import isorun
-from isorun import registry
 from isorun.errors import IsorunError
+from isorun.plugin import registry
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, no_args_is_help=True)
 
-TEMPLATE = Path(isorun.__file__).parent / "template"
+TEMPLATE = Path(isorun.__file__).parent / "plugin" / "template"
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _LEFT_BY_TOOLS = re.compile(r"\..*|__pycache__|dist|build|.*\.egg-info")
 

@@ -54,7 +54,7 @@ def probe(name: str, precision: str, environment: str | None = None) -> ProbeRes
     """Compute ``tanh(x @ w + b)`` of 8 x 64 by 64 x 32 on a backend, in this process or in an environment. In int8 it
     is a layer of an encoder, since those are what is quantized."""
     import isorun
-    from isorun.calibration import CalibrationWarning
+    from isorun.compilation.calibration import CalibrationWarning
 
     random = np.random.default_rng(0)
     try:
@@ -137,8 +137,8 @@ def _layer(random: np.random.Generator) -> _Case:
     import onnx_ir as ir
 
     from isorun import Session
-    from isorun.graph.encoder import EncoderConfig, encoder
-    from isorun.presets import SeededWeights
+    from isorun.graph.builders.encoder import EncoderConfig, encoder
+    from isorun.models.presets import SeededWeights
 
     config = EncoderConfig(
         vocab_size=64, hidden_size=64, num_hidden_layers=1, num_attention_heads=4, intermediate_size=128, pooler=False

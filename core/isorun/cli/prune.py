@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from isorun import model as model_module
-from isorun.cache import Cache
 from isorun.cli import console, models
 from isorun.cli.build import whole
 from isorun.cli.inspect import describe
+from isorun.models import source as model_module
+from isorun.system.cache import Cache
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -41,8 +41,9 @@ def prune(
     By magnitude, in one go, without training. Embeddings, poolers and classifiers stay as they are. A file that is
     there is replaced; the model itself never is.
     """
-    from isorun.graph import files, fused
-    from isorun.graph import prune as pruning
+    from isorun.graph import pipeline
+    from isorun.graph.io import files
+    from isorun.graph.transforms import prune as pruning
 
     models.check_choice("pattern", pattern, pruning.PATTERNS)
     models.check_output(output)
@@ -52,7 +53,7 @@ def prune(
     models.check_apart(path, weights, output)
 
     with console.working(f"Pruning {model}"):
-        graph, _ = fused.read(path)
+        graph, _ = pipeline.read(path)
         pruned = pruning.prune(graph, sparsity, pattern, layers=layers)
     with console.working(f"Writing {output}"), whole(output) as made:
         files.write(graph, made, beside_above=0 if weights else files.SINGLE_FILE_LIMIT)

@@ -14,14 +14,15 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from isorun import Session, registry
-from isorun import model as model_module
-from isorun import padding as paddings
-from isorun.cache import Cache, write_atomically
+from isorun import Session
 from isorun.cli import console, models
+from isorun.compilation import padding_policy as paddings
 from isorun.errors import InvalidFeeds, IsorunError, did_you_mean
-from isorun.text import Tokenizer, TruncationWarning, cosine_matrix, mean_pool
-from isorun.threads import MOST
+from isorun.models import source as model_module
+from isorun.models.tokenizer import Tokenizer, TruncationWarning, cosine_matrix, mean_pool
+from isorun.plugin import registry
+from isorun.system.cache import Cache, write_atomically
+from isorun.system.threads import MOST
 from isorun.types import threads_in_words
 
 POOLINGS = ("mean", "cls")

@@ -1,13 +1,13 @@
 """What is wrong here, and what mends it: packages, backends, limits, the cache, environments. Nothing is changed.
 
 Whatever may load a vendor's library runs in a process of its own (:mod:`isorun.doctor.installation`), so that one that
-crashes is a finding. What only a backend can know is asked of it: :meth:`isorun.backend.Backend.diagnose`.
+crashes is a finding. What only a backend can know is asked of it: :meth:`isorun.plugin.backend.Backend.diagnose`.
 """
 
 from __future__ import annotations
 
-from isorun.cache import Cache
 from isorun.doctor import entries, installation, isolated, limits
+from isorun.system.cache import Cache
 from isorun.types import Finding
 
 

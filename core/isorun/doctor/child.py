@@ -12,12 +12,12 @@ from collections.abc import Callable
 from dataclasses import asdict
 from importlib import metadata
 
-from isorun import registry
-from isorun.backend import Backend
 from isorun.doctor import packages
 from isorun.doctor.lines import tell
 from isorun.errors import BackendUnavailable
-from isorun.packages import is_importable
+from isorun.plugin import registry
+from isorun.plugin.backend import Backend
+from isorun.system.packages import is_importable
 from isorun.types import Finding
 
 

@@ -6,7 +6,7 @@ import os
 import shlex
 from collections.abc import Iterator
 
-from isorun.cache import ENVIRONMENT_VARIABLE, Cache
+from isorun.system.cache import ENVIRONMENT_VARIABLE, Cache
 from isorun.types import Finding
 
 

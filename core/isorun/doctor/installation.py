@@ -18,10 +18,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from isorun.cache import ENVIRONMENT_VARIABLE
 from isorun.doctor import lines
-from isorun.environments import Environment
-from isorun.threads import usable_cores
+from isorun.isolation.environments import Environment
+from isorun.system.cache import ENVIRONMENT_VARIABLE
+from isorun.system.threads import usable_cores
 from isorun.types import Finding
 
 SECONDS = 120.0

@@ -6,10 +6,10 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 
-from isorun import environments
 from isorun.doctor import installation
-from isorun.environments import Environment
 from isorun.errors import EnvironmentBroken
+from isorun.isolation import environments
+from isorun.isolation.environments import Environment
 from isorun.types import Finding
 
 

@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from isorun import cgroup
-from isorun.cache import Cache
-from isorun.threads import usable_cores
+from isorun.system import cgroup
+from isorun.system.cache import Cache
+from isorun.system.threads import usable_cores
 from isorun.types import Finding
 
 _POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from importlib.metadata import Distribution, distribution
 from pathlib import Path, PurePosixPath
 
-from isorun.packages import is_importable, package_owners, recorded
+from isorun.system.packages import is_importable, package_owners, recorded
 from isorun.types import Finding
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import onnx
     import onnx_ir
 
-    from isorun.graph.fusion.report import FusionReport
+    from isorun.graph.matching.report import FusionReport
 
 
 def fuse(model: onnx.ModelProto | onnx_ir.Model) -> FusionReport:
@@ -54,16 +54,17 @@ def fuse(model: onnx.ModelProto | onnx_ir.Model) -> FusionReport:
     import onnx_ir
 
     from isorun.errors import InvalidModel
-    from isorun.graph import files, fused
+    from isorun.graph import pipeline
+    from isorun.graph.io import files
 
     if isinstance(model, onnx.ModelProto):
         if outside := files.external_files(model):
             raise InvalidModel(
                 f"The onnx.ModelProto keeps weights in the file {outside[0]!r}: load it with them, or give what "
-                "isorun.graph.files.read makes of its path, whose weights stay on disk"
+                "isorun.graph.io.files.read makes of its path, whose weights stay on disk"
             )
         made = files.from_proto(model, "The onnx.ModelProto")
-        report = fused.fuse(made)
+        report = pipeline.fuse(made)
         if report.is_encoder:
             model.CopyFrom(onnx_ir.serde.serialize_model(made))
             return report
@@ -71,7 +72,7 @@ def fuse(model: onnx.ModelProto | onnx_ir.Model) -> FusionReport:
     if not isinstance(model, onnx_ir.Model):
         raise TypeError(f"A model is an onnx.ModelProto or an onnx_ir.Model; a {type(model).__name__} came")
     made = model.clone()
-    report = fused.fuse(made)
+    report = pipeline.fuse(made)
     if report.is_encoder:
         model.graph, model.ir_version = made.graph, made.ir_version
         model.functions.clear()
@@ -82,8 +83,8 @@ def fuse(model: onnx.ModelProto | onnx_ir.Model) -> FusionReport:
 
 def _with_those_there(report: FusionReport, model: onnx_ir.Model) -> FusionReport:
     """The report of a model that was left as it came, with the fused operators that it came with."""
-    from isorun.graph import functions
-    from isorun.graph.fusion.report import KINDS
+    from isorun.graph.matching.report import KINDS
+    from isorun.graph.ops import functions
 
     for node in model.graph:
         if functions.is_fused(node):

@@ -12,9 +12,12 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from isorun.errors import UnsupportedModel
-from isorun.graph import functions, fused, lower, maps, tokens
-from isorun.graph.describe import describe
-from isorun.graph.layers import Layer, layers, precision
+from isorun.graph import pipeline
+from isorun.graph.analysis import tokens
+from isorun.graph.analysis.describe import describe
+from isorun.graph.analysis.layers import Layer, layers, precision
+from isorun.graph.io import maps
+from isorun.graph.ops import functions, lower
 from isorun.types import ModelInfo
 
 _PACKED = ("PackedAttention", "BiasedPackedAttention")
@@ -57,7 +60,7 @@ def inspect(model: str | os.PathLike[str] | ir.Model) -> Inspection:
     Raises:
         InvalidModel: the file cannot be read.
     """
-    model = model.clone() if isinstance(model, ir.Model) else fused.read(Path(model))[0]
+    model = model.clone() if isinstance(model, ir.Model) else pipeline.read(Path(model))[0]
     info, operators = describe(model), _operators(model)
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     maps.infer_shapes(model)

@@ -31,9 +31,9 @@ from typing import Any
 
 import numpy as np
 
-from isorun import registry
-from isorun.backend import Backend, Executable, runtime_errors
 from isorun.errors import BackendUnavailable, did_you_mean
+from isorun.plugin import registry
+from isorun.plugin.backend import Backend, Executable, runtime_errors
 from isorun.types import Capabilities, CompileConfig, Feeds, LoweredModel, RuntimeReport
 
 NAMES: Mapping[str, str] = {

@@ -1,8 +1,8 @@
-"""Seeded feeds, by the name that plugins and their tests have for them: see :mod:`isorun.samples`."""
+"""Seeded feeds, by the name that plugins and their tests have for them: see :mod:`isorun.parity.samples`."""
 
 from __future__ import annotations
 
-from isorun.samples import (
+from isorun.parity.samples import (
     MASK_INPUT,
     MASKS,
     SEGMENT_INPUT,

@@ -23,8 +23,9 @@ import onnx
 from onnx import helper
 from onnx.backend.base import Backend, BackendRep
 
-from isorun import Session, registry
+from isorun import Session
 from isorun.errors import UnsupportedModel
+from isorun.plugin import registry
 
 _DEVICES = {"CPU": "cpu", "CUDA": "cuda"}
 _IR_VERSION = 8

@@ -12,7 +12,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from isorun.parity import DEFAULT_TOLERANCES, Tolerance
-from isorun.samples import MASKS
+from isorun.parity.samples import MASKS
 from isorun_matrix.spec.backends import BackendName, Entry, Environment
 from isorun_matrix.spec.base import Count, Name, Strict
 from isorun_matrix.spec.models import Model

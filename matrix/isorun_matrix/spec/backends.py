@@ -8,9 +8,9 @@ from pydantic import Field, GetJsonSchemaHandler, ValidationInfo, field_validato
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from isorun import environments
 from isorun.errors import IsorunError
-from isorun.threads import MOST
+from isorun.isolation import environments
+from isorun.system.threads import MOST
 from isorun_matrix.spec.base import Count, Name, Strict, folder, located, or_string
 
 BackendName = Annotated[

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
 
-from isorun import presets
 from isorun.errors import did_you_mean, near_file
+from isorun.models import presets
 from isorun_matrix.spec.base import Strict, located
 from isorun_matrix.spec.shapes import Shape
 

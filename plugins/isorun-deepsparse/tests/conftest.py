@@ -7,9 +7,9 @@ from contextlib import closing
 
 import pytest
 
-from isorun import environments
 from isorun.errors import EnvironmentNotFound
-from isorun.worker.backend import Worker
+from isorun.isolation import environments
+from isorun.isolation.worker.backend import Worker
 
 VARIABLE = "ISORUN_DEEPSPARSE_ENVIRONMENT"
 

@@ -15,8 +15,9 @@ import exports
 import isorun
 import quantized_forms
 from isorun.errors import BackendUnavailable, InvalidFeeds, UnsupportedModel
-from isorun.graph import encoder, files
-from isorun.graph.prune import prune
+from isorun.graph.builders import encoder
+from isorun.graph.io import files
+from isorun.graph.transforms.prune import prune
 from isorun.testing.feeds import MASKS
 from isorun_deepsparse.backend import DeepSparse, operators, sparse_layers
 

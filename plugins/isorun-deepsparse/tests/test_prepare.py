@@ -9,8 +9,8 @@ import onnx
 import onnxruntime
 import pytest
 
-from isorun import model as models
-from isorun.cache import Cache
+from isorun.models import source as models
+from isorun.system.cache import Cache
 from isorun.testing.suite.samples import bert
 from isorun_deepsparse.prepare import prepare, private_copy
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from isorun.backend import Backend, Executable, runtime_errors
 from isorun.errors import UnsupportedModel
-from isorun.hardware import cpu_name
-from isorun.packages import package_version
+from isorun.plugin.backend import Backend, Executable, runtime_errors
+from isorun.system.hardware import cpu_name
+from isorun.system.packages import package_version
 from isorun.types import Capabilities, CompileConfig, Feeds, LoweredModel, RuntimeReport
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import tiny
-from isorun.device_arrays import DeviceArray
 from isorun.errors import InvalidFeeds
+from isorun.plugin.device_arrays import DeviceArray
 from tensorrt_sessions import assert_close, back, expected, on_device, opened
 
 

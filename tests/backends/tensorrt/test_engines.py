@@ -10,8 +10,8 @@ import pytest
 
 import fake_tensorrt
 import tiny
-from isorun.cache import Cache
 from isorun.errors import BackendUnavailable, InvalidFeeds
+from isorun.system.cache import Cache
 from isorun_backends.tensorrt import engines
 from tensorrt_sessions import assert_close, expected, opened
 
@@ -79,7 +79,7 @@ def test_an_engine_is_found_again_and_timings_are_kept(bert, tmp_path):
 
 
 def test_models_of_one_name_and_other_weights_share_no_engine(bert, tmp_path):
-    from isorun import checkpoint
+    from isorun.models import checkpoint
 
     other = tmp_path / "other" / bert.name
     other.parent.mkdir()
@@ -94,7 +94,7 @@ def test_models_of_one_name_and_other_weights_share_no_engine(bert, tmp_path):
 def test_every_part_of_the_key_counts(bert, tmp_path):
     from dataclasses import replace
 
-    from isorun import model as models
+    from isorun.models import source as models
     from isorun_backends.tensorrt.profiles import Profile
 
     cache = Cache(tmp_path)

@@ -9,16 +9,16 @@ import pytest
 import fake_tensorrt
 import onnx_text
 import tiny
-from isorun import registry
-from isorun.cache import Cache
 from isorun.errors import BackendFailed, BackendUnavailable, UnsupportedModel
+from isorun.plugin import registry
+from isorun.system.cache import Cache
 from isorun.types import CompileConfig
 from isorun_backends import tensorrt
 from tensorrt_sessions import assert_close, expected, opened
 
 
 def test_an_operator_that_the_parser_lacks_is_named(bert, tmp_path):
-    from isorun import model as models
+    from isorun.models import source as models
 
     cache = Cache(tmp_path)
     lowered = models.lower(models.open_model(bert, cache), ("com.microsoft",), cache)

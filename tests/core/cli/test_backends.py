@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from isorun import registry
 from isorun.cli.probe import probe, probe_in_process
+from isorun.plugin import registry
 
 _PLUGIN = """
 import os, signal, time
 import numpy as np
-from isorun.backend import Backend, Executable
+from isorun.plugin.backend import Backend, Executable
 from isorun.types import Availability, Capabilities, RuntimeReport
 
 class _Zeros(Executable):

@@ -20,7 +20,7 @@ def test_a_checkpoint_becomes_a_model(isorun: Callable[..., Any], checkpoint: Pa
 def test_a_preset_is_the_same_for_the_same_seed(
     isorun: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from isorun import presets
+    from isorun.models import presets
 
     small = {**presets._SIZES["bert-3l"], "vocab_size": 50, "hidden_size": 24, "intermediate_size": 32}
     monkeypatch.setitem(presets._SIZES, "bert-3l", small)
@@ -57,7 +57,7 @@ def test_the_output_is_checked_before_the_work(
     def work(*_: object) -> None:
         raise AssertionError("it began to build")
 
-    monkeypatch.setattr("isorun.presets.write", work)
+    monkeypatch.setattr("isorun.models.presets.write", work)
     (tmp_path / "file").write_text("")
     for output, message in (
         (tmp_path, "is a folder; name a file"),
@@ -84,7 +84,7 @@ def test_an_interrupted_build_leaves_what_was_there(
         output.write_text("half of a model")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("isorun.presets.write", interrupted)
+    monkeypatch.setattr("isorun.models.presets.write", interrupted)
     (tmp_path / "m.onnx").write_text("the old model")
     ran = isorun("build", "--preset", "bert-3l", "-o", tmp_path / "m.onnx")
     assert (ran.code, ran.err) == (130, "isorun: interrupted\n")

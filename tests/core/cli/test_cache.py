@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from isorun.cache import ENVIRONMENT_VARIABLE
+from isorun.system.cache import ENVIRONMENT_VARIABLE
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ def test_a_failed_check_is_shown_with_its_reason_and_is_exit_code_1(isorun: Call
 def test_what_failed_alike_is_said_once_and_where_it_came_from(isorun: Callable[..., Any]) -> None:
     with fakes.installed({"typo": "with_a_typo:Typo"}) as folder:
         (folder / "with_a_typo.py").write_text("""
-from isorun.backend import runtime_errors
+from isorun.plugin.backend import runtime_errors
 from isorun.testing.fakes import Right
 
 class Typo(Right):

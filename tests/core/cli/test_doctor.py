@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import sites
-from isorun import environments
-from isorun.cache import ENVIRONMENT_VARIABLE, Cache
-from isorun.cgroup import cpu_quota
+from isorun.isolation import environments
+from isorun.system.cache import ENVIRONMENT_VARIABLE, Cache
+from isorun.system.cgroup import cpu_quota
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import isolation
-from isorun import environments
 from isorun.cli.probe import probe_in_process
+from isorun.isolation import environments
 
 
 @pytest.fixture

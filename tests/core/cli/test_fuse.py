@@ -16,8 +16,9 @@ import pytest
 import exports
 import tiny
 from isorun import Session
-from isorun.calibration import CalibrationWarning
-from isorun.graph import files, functions
+from isorun.compilation.calibration import CalibrationWarning
+from isorun.graph.io import files
+from isorun.graph.ops import functions
 
 LABEL = "bert-torchscript17-eager"
 LAYERS = 3
@@ -235,7 +236,7 @@ def test_files_are_checked_before_the_work(
     def work(*_: object) -> None:
         raise AssertionError("it began to fuse")
 
-    monkeypatch.setattr("isorun.graph.fused.fuse", work)
+    monkeypatch.setattr("isorun.graph.pipeline.fuse", work)
     link = tmp_path / "link.onnx"
     link.symlink_to(export)
     beside = tmp_path / "beside.onnx"
@@ -266,7 +267,7 @@ def test_an_interrupted_write_leaves_what_was_there(
         path.write_text("half of a model")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("isorun.graph.files.write", interrupted)
+    monkeypatch.setattr("isorun.graph.io.files.write", interrupted)
     (tmp_path / "out.onnx").write_text("the old model")
     before = sorted(tmp_path.iterdir())
     assert isorun("fuse", export, "-o", tmp_path / "out.onnx").code == 130

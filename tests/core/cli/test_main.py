@@ -91,7 +91,7 @@ def test_errors_are_one_message_and_a_code(
     def fail(self: object) -> None:
         raise error
 
-    monkeypatch.setattr("isorun.cache.Cache.__init__", lambda *_: fail(_))
+    monkeypatch.setattr("isorun.system.cache.Cache.__init__", lambda *_: fail(_))
     ran = isorun("cache")
     assert (ran.code, ran.out, ran.err) == (code, "", f"isorun: {error}\n")
 
@@ -116,7 +116,7 @@ def test_ctrl_c_is_one_line(isorun: Callable[..., Any], monkeypatch: pytest.Monk
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("isorun.cache.Cache.__init__", interrupted)
+    monkeypatch.setattr("isorun.system.cache.Cache.__init__", interrupted)
     ran = isorun("cache")
     assert (ran.code, ran.out, ran.err) == (130, "", "isorun: interrupted\n")
 

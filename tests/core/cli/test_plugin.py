@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from isorun import registry
 from isorun.cli.plugin import TEMPLATE
 from isorun.errors import IsorunError
+from isorun.plugin import registry
 from isorun.testing import fakes
 from isorun.testing.suite import runner
 

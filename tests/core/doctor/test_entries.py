@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from isorun.cache import Cache
 from isorun.doctor import entries
+from isorun.system.cache import Cache
 
 KEYS = ("a", "b")
 

@@ -15,7 +15,7 @@ from isorun.doctor import installation, packages
 from isorun.types import Finding
 
 PLUGIN = """
-from isorun.backend import Backend
+from isorun.plugin.backend import Backend
 from isorun.types import Capabilities, Finding
 
 class Mine(Backend):

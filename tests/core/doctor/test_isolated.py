@@ -9,8 +9,8 @@ import pytest
 
 import isolation
 import sites
-from isorun import environments
 from isorun.doctor import isolated
+from isorun.isolation import environments
 
 
 @pytest.fixture

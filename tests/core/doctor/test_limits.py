@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from isorun.cache import Cache
 from isorun.doctor import limits
-from isorun.threads import usable_cores
+from isorun.system.cache import Cache
+from isorun.system.threads import usable_cores
 
 MIB = 1 << 20
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import sites
-from isorun.backend import Backend
 from isorun.doctor import packages
+from isorun.plugin.backend import Backend
 from isorun.types import Capabilities
 
 ONE = {"rival/__init__.py": "one = 1\n", "rival/native.so": b"one" * 100, "rival/LICENSE": "free", "rival/own.py": ""}

@@ -11,7 +11,8 @@ import pytest
 import exports
 from isorun import graph
 from isorun.errors import InvalidModel
-from isorun.graph import files, functions
+from isorun.graph.io import files
+from isorun.graph.ops import functions
 
 LABEL = "bert-torchscript17-eager"
 

@@ -10,8 +10,10 @@ import pytest
 
 import exports
 import tiny
-from isorun.graph import files, functions, padding
 from isorun.graph.inspect import inspect
+from isorun.graph.io import files
+from isorun.graph.ops import functions
+from isorun.graph.transforms import padding_removal
 
 WIDTH, INNER, LAYERS = tiny.WIDTH, tiny.CONFIG["intermediate_size"], tiny.CONFIG["num_hidden_layers"]
 PER_TOKEN = LAYERS * 2 * (4 * WIDTH * WIDTH + 2 * WIDTH * INNER)
@@ -42,7 +44,7 @@ def test_a_graph_is_left_as_it_is(bert: Path):
 
 def test_padding_changes_no_figure_for_a_token(bert: Path):
     model = files.read(bert)
-    padding.remove(model)
+    padding_removal.remove(model)
     found = inspect(model)
     assert (found.operations_per_token, found.operations_per_token_and_key) == (PER_TOKEN, LAYERS * 4 * WIDTH)
 

@@ -7,7 +7,7 @@ import pytest
 import backends
 import isolation
 import isorun
-from isorun import environments
+from isorun.isolation import environments
 
 ISOLATED = "ort-cpu in an environment"
 

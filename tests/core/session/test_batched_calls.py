@@ -1,4 +1,4 @@
-"""``Session.arun`` and ``Session.map``: what the session adds to :mod:`isorun.batching`."""
+"""``Session.arun`` and ``Session.map``: what the session adds to :mod:`isorun.session.batching`."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ import backends
 import isolation
 import isorun
 import tiny
-from isorun import environments
+from isorun.isolation import environments
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 

@@ -13,8 +13,8 @@ from onnx import numpy_helper
 import exports
 import tiny
 from isorun import BackendUnavailable, Session
-from isorun.hardware import cpu_flags
-from isorun.text import Tokenizer, cosine_matrix, mean_pool
+from isorun.models.tokenizer import Tokenizer, cosine_matrix, mean_pool
+from isorun.system.hardware import cpu_flags
 
 SENTENCES = (
     "A man is eating food.",

@@ -16,7 +16,7 @@ import pytest
 import isorun
 import tiny
 from backends import BACKENDS
-from isorun.cache import Cache
+from isorun.system.cache import Cache
 
 
 def test_provenance_says_what_the_runtime_says(session):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import isorun
-from isorun import registry
+from isorun.plugin import registry
 from isorun.testing import fakes
 from isorun.testing.suite.samples import dense
 

@@ -6,7 +6,7 @@ A backend's name is its class's; a module's name is that of the suite's module w
 from __future__ import annotations
 
 from flaws import calls, claims, devices, discovery, failures, lifetime, numerics, program
-from isorun.backend import Backend
+from isorun.plugin.backend import Backend
 from isorun.testing.fakes import Right
 
 

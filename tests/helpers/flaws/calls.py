@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from flaws.base import HONEST, Flawed, backend
-from isorun.backend import Binding
+from isorun.plugin.backend import Binding
 
 
 @backend

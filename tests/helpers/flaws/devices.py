@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from flaws.base import HONEST, Flawed, backend
-from isorun.device_arrays import ON_DEVICE, DeviceArray
+from isorun.plugin.device_arrays import ON_DEVICE, DeviceArray
 
 
 def _at(array: DeviceArray) -> np.ndarray:

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from flaws.base import HONEST, Flawed, backend
-from isorun.backend import Executable
 from isorun.errors import BackendFailed, InvalidModel, IsorunError
+from isorun.plugin.backend import Executable
 from isorun.testing.fakes import Right
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from isorun.backend import Backend, Executable
 from isorun.errors import BackendUnavailable, UnsupportedModel
+from isorun.plugin.backend import Backend, Executable
 from isorun.types import Capabilities, CompileConfig, Feeds, LoweredModel, RuntimeReport
 
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from isorun.backend import Backend, runtime_errors
 from isorun.errors import BackendUnavailable, did_you_mean
+from isorun.plugin.backend import Backend, runtime_errors
 from isorun.types import Availability, Capabilities, CompileConfig, Finding, LoweredModel, RuntimeReport
 from isorun_backends import cuda_driver
 from isorun_backends.cuda_driver import driver

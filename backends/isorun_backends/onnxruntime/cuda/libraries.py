@@ -56,7 +56,7 @@ def availability(provider: str, otherwise: Availability) -> Availability:
 
     Args:
         provider: ``cuda`` or ``tensorrt``: part of its library's name.
-        otherwise: what :meth:`isorun.backend.Backend.availability` says of the package.
+        otherwise: what :meth:`isorun.plugin.backend.Backend.availability` says of the package.
     """
     if not otherwise.ok:
         return otherwise

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from isorun.backend import Binding, Executable, check_fits, runtime_errors
-from isorun.device_arrays import ON_DEVICE, DeviceArray
 from isorun.errors import InvalidFeeds
+from isorun.plugin.backend import Binding, Executable, check_fits, runtime_errors
+from isorun.plugin.device_arrays import ON_DEVICE, DeviceArray
 from isorun.types import Feeds, ModelInfo, RuntimeReport, TensorSpec
 from isorun_backends import cuda_driver
 from isorun_backends.onnxruntime.cuda.attention import Masks

@@ -18,9 +18,9 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph.evaluate import HALVES, CannotEvaluate, Evaluator, is_constant
-from isorun.graph.fusion import subgraph
-from isorun.graph.fusion.report import FusionReport, Refused
+from isorun.graph.analysis.evaluate import HALVES, CannotEvaluate, Evaluator, is_constant
+from isorun.graph.matching import subgraph
+from isorun.graph.matching.report import FusionReport, Refused
 
 KIND = "BiasGelu"
 

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph import places
-from isorun.graph.evaluate import CannotEvaluate, ancestors, array, data_inputs, is_constant, sizes
-from isorun.graph.fusion import subgraph
-from isorun.graph.fusion.report import FusionReport, Refused
+from isorun.graph.analysis.evaluate import CannotEvaluate, ancestors, array, data_inputs, is_constant, sizes
 from isorun.graph.fusion.skip_layer_normalization import norm
-from isorun.graph.fusion.trials import Trials
+from isorun.graph.matching import subgraph
+from isorun.graph.matching.probes import Trials
+from isorun.graph.matching.report import FusionReport, Refused
+from isorun.graph.ops import positions as places
 
 KIND = "EmbedLayerNormalization"
 WITHOUT_TYPES = "EmbedLayerNormalizationWithoutTypes"

@@ -25,10 +25,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph import functions
-from isorun.graph.evaluate import CannotEvaluate, Samples, ancestors, array, data_inputs, is_constant, sizes
-from isorun.graph.fusion.report import Refused
-from isorun.graph.fusion.trials import Evaluate, Trials
+from isorun.graph.analysis.evaluate import CannotEvaluate, Samples, ancestors, array, data_inputs, is_constant, sizes
+from isorun.graph.matching.probes import Evaluate, Trials
+from isorun.graph.matching.report import Refused
+from isorun.graph.ops import functions
 
 Around = Callable[[int, int], Samples]
 

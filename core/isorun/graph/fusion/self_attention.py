@@ -26,14 +26,15 @@ from itertools import permutations
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph import functions, places
-from isorun.graph.evaluate import HALVES, CannotEvaluate, Samples, ancestors, array, is_constant, sizes
-from isorun.graph.fusion import masks, subgraph
-from isorun.graph.fusion.attention_place import Place, find
+from isorun.graph.analysis.evaluate import HALVES, CannotEvaluate, Samples, ancestors, array, is_constant, sizes
+from isorun.graph.fusion import masks
+from isorun.graph.fusion.attention_pattern import Place, find
 from isorun.graph.fusion.masks import Bias, Judge, KeyMask
-from isorun.graph.fusion.report import FusionReport, Refused
-from isorun.graph.fusion.subgraph import Dense
-from isorun.graph.fusion.trials import Evaluate, Trials
+from isorun.graph.matching import subgraph
+from isorun.graph.matching.probes import Evaluate, Trials
+from isorun.graph.matching.report import FusionReport, Refused
+from isorun.graph.matching.subgraph import Dense
+from isorun.graph.ops import functions, positions
 
 KIND = "SelfAttention"
 _TOLERANCE = 1e-4
@@ -222,12 +223,12 @@ class _Fusion:
             assert before is not None
             for table in tables:
                 seen = {**self._trials.feeds(_FAR), **place.around(self._trials.rows, _FAR)}
-                expected = places.relative_bias_array(_FAR, array(table)) if sizes(table)[0] >= _BUCKETS else None
+                expected = positions.relative_bias_array(_FAR, array(table)) if sizes(table)[0] >= _BUCKETS else None
                 if ids is not None and expected is not None:
                     found = self._trials.evaluator(seen)(bias)
                     if (found.shape[1:] == expected.shape[1:]) and (found == expected).all():
                         rows = subgraph.Before(before)
-                        self._biases[bias] = places.relative_bias(rows, ids, table, sizes(table)[0])
+                        self._biases[bias] = positions.relative_bias(rows, ids, table, sizes(table)[0])
         return self._biases[bias]
 
     def _key_mask(self, origin: ir.Value | None, place: Place, before: ir.Node) -> ir.Value:

@@ -13,9 +13,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph.evaluate import sizes
-from isorun.graph.fusion import subgraph
-from isorun.graph.fusion.report import FusionReport, Refused
+from isorun.graph.analysis.evaluate import sizes
+from isorun.graph.matching import subgraph
+from isorun.graph.matching.report import FusionReport, Refused
 
 KIND = "SkipLayerNormalization"
 

@@ -11,11 +11,11 @@ import pytest
 
 from isorun import IOBinding, Session
 from isorun.errors import BackendFailed, InvalidFeeds
+from isorun.system.threads import usable_cores
 from isorun.testing.suite.processes import processor_ticks
 from isorun.testing.suite.proofs import proves
 from isorun.testing.suite.samples import HandsOn, Sample, dense
 from isorun.testing.suite.subject import Checks, named
-from isorun.threads import usable_cores
 
 _TICKS = 40  # of 10 ms each: how much processor time a measurement of threads waits for
 _SECONDS = 30

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
+from isorun.isolation.worker.failures import RemoteError
 from isorun.testing.suite.proofs import capability_of
-from isorun.worker.failures import RemoteError
 
 SETTINGS: dict[str, Any] = {}
 """Of this run: backend, environment, options and big are for ``by_name.py``; done lists checks to leave out, only the

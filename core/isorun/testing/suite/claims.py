@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from isorun.hardware import cpu_name
+from isorun.system.hardware import cpu_name
 from isorun.testing.suite.processes import open_files
 from isorun.testing.suite.proofs import proves
 from isorun.testing.suite.samples import Sample, dense, of_size

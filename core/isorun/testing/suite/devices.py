@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from isorun import Session
-from isorun.device_arrays import DeviceArray
+from isorun.plugin.device_arrays import DeviceArray
 from isorun.testing.suite.proofs import proves
 from isorun.testing.suite.samples import Sample, dense
 from isorun.testing.suite.subject import Checks

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from isorun.backend import Backend
 from isorun.errors import BackendUnavailable
+from isorun.plugin.backend import Backend
 from isorun.testing.parity import DEFAULT_TOLERANCES
 from isorun.testing.suite.proofs import proves
 from isorun.testing.suite.samples import dense
@@ -24,7 +24,7 @@ import json, sys
 name, package, hide = sys.argv[1:]
 if hide:
     sys.modules[package] = None  # to find_spec and to import, as if it were not installed
-from isorun import registry
+from isorun.plugin import registry
 here = registry.get(name).availability()
 imported = package in sys.modules and not hide
 print(json.dumps({"ok": here.ok, "reason": here.reason, "remedy": here.remedy, "imported": imported}))
@@ -51,7 +51,7 @@ class Discovery(Checks):
 
     @proves("metadata")
     def test_capabilities_are_of_the_known_kinds(self) -> None:
-        from isorun.graph.functions import dialects
+        from isorun.graph.ops.functions import dialects
 
         offers = self.subject.capabilities
         assert isinstance(offers, Capabilities)

@@ -18,7 +18,7 @@ _SECONDS = 300
 _TRY = """
 import contextlib, io, json, logging, os, random, signal, sys
 import numpy as np
-from isorun.worker.server import Server
+from isorun.isolation.worker.server import Server
 
 shared = {
     "environment variables": lambda: dict(os.environ),

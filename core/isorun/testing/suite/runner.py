@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from isorun.errors import IsorunError, did_you_mean
-from isorun.log_end import end_of_file
+from isorun.system.log_tail import end_of_file
 
 SECONDS, BIG_SECONDS = 300.0, 1800.0
 """How long a check may take, without and with the models that take minutes."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from isorun import presets
+from isorun.models import presets
 from isorun.testing.feeds import MASKS, random_feeds
 from isorun.types import TensorSpec
 
@@ -134,7 +134,8 @@ class Bert(Sample):
         return {**_TINY, **_BERTS[self.name]} if self.name in _BERTS else presets.sizes(self.name)
 
     def write(self, path: Path) -> None:
-        from isorun.graph import encoder, files
+        from isorun.graph.builders import encoder
+        from isorun.graph.io import files
 
         config = encoder.EncoderConfig(**self._sizes)
         model = encoder.encoder(config, presets.SeededWeights(0), self.name)

@@ -14,15 +14,17 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from isorun import Session, environments, registry
-from isorun import model as models
-from isorun.backend import Backend, Executable
-from isorun.cache import Cache
+from isorun import Session
 from isorun.errors import BackendUnavailable, IsorunError
+from isorun.isolation import environments
+from isorun.isolation.worker.backend import Worker
+from isorun.models import source as models
+from isorun.plugin import registry
+from isorun.plugin.backend import Backend, Executable
+from isorun.system.cache import Cache
 from isorun.testing.parity import DEFAULT_TOLERANCES, Parity, Tolerance, compare, token_level_outputs
 from isorun.testing.suite.samples import Bert, Sample, bert
 from isorun.types import Capabilities, CompileConfig, Feeds, LoweredModel
-from isorun.worker.backend import Worker
 
 BIG_VARIABLE = "ISORUN_CONFORMANCE_BIG"
 _ORACLE = "reference"

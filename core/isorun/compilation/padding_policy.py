@@ -1,0 +1,226 @@
+"""Which graph a session runs: the one that works on padding, the one that does not, or each where it pays.
+
+:mod:`isorun.graph.transforms.padding_removal` says what removing padding means. To find the real tokens and put them back takes
+time as well, so with ``padding="auto"`` every run looks at its mask, and the packed graph gets the batches with
+enough padding. It is made and compiled when the first such batch comes. A batch with less takes the graph as it
+came; what that gives for padding is set to zero afterwards, so that outputs do not depend on the choice.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from isorun.errors import BackendFailed, CacheError, InvalidModel, UnsupportedModel, did_you_mean
+from isorun.models import source as models
+from isorun.plugin.backend import Backend, Binding, Executable
+from isorun.plugin.device_arrays import DeviceArray
+from isorun.system.cache import Cache
+from isorun.types import CompileConfig, Feeds, LoweredModel, RuntimeReport
+
+CHOICES = ("auto", "keep", "remove")
+
+# What the packed graph has to save: a share of a batch's tokens, and some more in each batch. It computes whole
+# steps of tokens, as ``graph/padding.onnxtxt`` rounds them up. Measured with three layers, 768 wide, on two cores
+# (docs/padding.md).
+_SHARE, _TOKENS, _STEP = 1 / 12, 4, 16
+
+
+def check(padding: str) -> None:
+    """Refuse what is none of :data:`CHOICES`."""
+    if padding not in CHOICES:
+        raise ValueError(f"padding is {padding!r}{did_you_mean(str(padding), CHOICES)}")
+
+
+def compile_model(
+    backend: Backend,
+    source: models.ModelSource,
+    config: CompileConfig,
+    padding: str,
+    cache: Cache,
+    quantized: models.Quantized | None = None,
+) -> tuple[LoweredModel, Executable]:
+    """Lower a model for a backend and compile it, with its padding kept, removed, or either as a batch needs.
+
+    Args:
+        backend, source, config, padding, cache: as for a session.
+        quantized: the table that the precision ``int8`` takes.
+
+    Raises:
+        UnsupportedModel: padding is to be removed and the graph does not allow it, or the backend has no
+            implementation of some operator.
+        BackendUnavailable, BackendFailed: as :meth:`isorun.plugin.backend.Backend.compile` says.
+    """
+    dialects = backend.capabilities.dialects
+    typed = config.precision if config.precision in backend.capabilities.typed else "fp32"
+
+    def packed() -> tuple[LoweredModel, Executable]:
+        lowered = models.lower(source, dialects, cache, packed=True, precision=typed, quantized=quantized)
+        return lowered, _compiled(backend, lowered, config)
+
+    if padding == "remove":
+        lowered, executable = packed()
+        return lowered, Noted(executable, {"asked": padding, "removed": "always"})
+    lowered = models.lower(source, dialects, cache, precision=typed, quantized=quantized)
+    executable = _compiled(backend, lowered, config)
+    if padding == "keep" or not lowered.info.fused:
+        return lowered, executable
+    if not backend.capabilities.dynamic_shapes or config.device != "cpu":
+        return lowered, Noted(executable, {"asked": padding, "removed": "never: not known to pay on this backend"})
+    known = models.padding(source, cache)
+    if known.mask is None:
+        reason = known.refusal or "The key mask is not made from one of the model's inputs"
+        return lowered, Noted(executable, {"asked": padding, "removed": f"never: {reason}"})
+    outputs = [spec.name for spec in lowered.info.outputs]
+    return lowered, Choosing(executable, lambda: packed()[1], known, outputs)
+
+
+def _compiled(backend: Backend, lowered: LoweredModel, config: CompileConfig) -> Executable:
+    executable: object = backend.compile(lowered, config)
+    if not isinstance(executable, Executable):
+        kind = type(executable).__name__
+        raise BackendFailed(
+            f"{backend.name}: its compile() gives a {kind}, and no isorun.plugin.backend.Executable. "
+            f"Report it to its authors: {type(backend).__module__}"
+        )
+    return executable
+
+
+class Noted(Executable):
+    """An executable whose report says what is done about padding."""
+
+    def __init__(self, executable: Executable, note: Mapping[str, Any]) -> None:
+        self._executable = executable
+        self._note = note
+
+    def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
+        return self._executable.run(output_names, feeds)
+
+    def run_on_device(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[DeviceArray]:
+        return self._executable.run_on_device(output_names, feeds)
+
+    def bind(self, feeds: Feeds, outputs: Mapping[str, np.ndarray | None]) -> Binding:
+        return self._executable.bind(feeds, outputs)
+
+    def device_times(self, feeds: Feeds, runs: int) -> np.ndarray | None:
+        return self._executable.device_times(feeds, runs)
+
+    def report(self) -> RuntimeReport:
+        report = self._executable.report()
+        return replace(report, details={**report.details, "padding": dict(self._note)})
+
+    def close(self) -> None:
+        self._executable.close()
+
+
+class Choosing(Executable):
+    """Two executables of one model: as it came, and packed. The mask of each run says which.
+
+    Args:
+        padded: the model as it came.
+        make_packed: compiles the packed one. Called once, by the first run that needs it.
+        known: the input that has 0 for padding, and the outputs that have a value for each token.
+        outputs: all outputs, in the model's order.
+    """
+
+    def __init__(
+        self,
+        padded: Executable,
+        make_packed: Callable[[], Executable],
+        known: models.Padding,
+        outputs: Sequence[str],
+    ) -> None:
+        assert known.mask is not None
+        self._padded = padded
+        self._make_packed = make_packed
+        self._mask = known.mask
+        self._by_token = frozenset(known.token_outputs)
+        self._outputs = list(outputs)
+        self._packed: Executable | None = None
+        self._refusal = ""
+        self._lock = threading.Lock()
+
+    def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
+        mask = feeds.get(self._mask)
+        if mask is None:  # the model has a mask of its own, which the packed graph knows
+            return self.packed().run(output_names, feeds)
+        padding = mask.size - np.count_nonzero(mask)
+        if not padding:
+            return self._padded.run(output_names, feeds)
+        executable = (self._packed or self.packed()) if _pays(padding, mask.size) else self._padded
+        results = executable.run(output_names, feeds)
+        if executable is self._padded:
+            return self.without_padding(output_names, results, mask)
+        return results
+
+    def choose(self, feeds: Feeds) -> Executable:
+        """What runs these feeds."""
+        mask = feeds.get(self._mask)
+        return self.packed() if mask is None or _pays(mask.size - np.count_nonzero(mask), mask.size) else self._padded
+
+    def without_padding(
+        self, output_names: Sequence[str] | None, results: list[Any], mask: np.ndarray | None
+    ) -> list[Any]:
+        """Results with zeros for padding, in place."""
+        if mask is None:
+            return results
+        for name, result in zip(output_names or self._outputs, results, strict=True):
+            if name in self._by_token:
+                result[mask == 0] = 0
+        return results
+
+    def packed(self) -> Executable:
+        """What runs batches with padding."""
+        with self._lock:
+            if self._packed is None:
+                try:
+                    self._packed = self._make_packed()
+                # The backend lacks an operator that only the packed graph has; or the model is gone, has changed, or
+                # finds no room in the cache since the session was opened.
+                except (UnsupportedModel, InvalidModel, CacheError) as error:
+                    self._packed, self._refusal = self._padded, str(error)
+            return self._packed
+
+    def bind(self, feeds: Feeds, outputs: Mapping[str, np.ndarray | None]) -> Binding:
+        return _ChoosingBinding(self, feeds, outputs, feeds.get(self._mask))
+
+    def report(self) -> RuntimeReport:
+        report = self._padded.report()
+        note: dict[str, Any] = {"asked": "auto", "removed": "from batches that have enough of it"}
+        if self._refusal:
+            note["removed"] = f"never: {self._refusal}"
+        elif self._packed is not None:
+            note["operators"] = self._packed.report().operators
+        return replace(report, details={**report.details, "padding": note})
+
+    def close(self) -> None:
+        self._padded.close()
+        if self._packed is not None and self._packed is not self._padded:
+            self._packed.close()
+
+
+def _pays(padding: int, tokens: int) -> bool:
+    computed = -(-(tokens - padding) // _STEP) * _STEP
+    return tokens - computed > tokens * _SHARE + _TOKENS
+
+
+class _ChoosingBinding(Binding):
+    """The mask is read at every run, since its contents may have changed; both bindings write to one place."""
+
+    def __init__(
+        self, choosing: Choosing, feeds: Feeds, outputs: Mapping[str, np.ndarray | None], mask: np.ndarray | None
+    ) -> None:
+        super().__init__(choosing, feeds, outputs)
+        self._choosing = choosing
+        self._mask = mask
+        self._bound: dict[Executable, Binding] = {}
+
+    def run(self) -> list[Any]:
+        executable = self._choosing.choose(self._feeds)
+        if executable not in self._bound:
+            self._bound[executable] = executable.bind(self._feeds, self._outputs)
+        return self._choosing.without_padding(list(self._outputs), self._bound[executable].run(), self._mask)

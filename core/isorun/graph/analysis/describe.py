@@ -1,0 +1,142 @@
+"""What a graph takes, gives and holds, in a form that outlives it: see :class:`isorun.types.ModelInfo`."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+
+import numpy as np
+import onnx_ir as ir
+
+from isorun.graph.analysis.evaluate import CannotEvaluate, Evaluator
+from isorun.graph.analysis.layers import QUANTIZING
+from isorun.graph.io import maps
+from isorun.graph.ops.functions import EMBEDDINGS, is_fused
+from isorun.types import ModelInfo, TensorSpec
+
+_ONNX_RUNTIME_NAMES = {
+    ir.DataType.FLOAT: "float",
+    ir.DataType.DOUBLE: "double",
+    ir.DataType.FLOAT8E4M3FN: "float8e4m3fn",
+    ir.DataType.FLOAT8E4M3FNUZ: "float8e4m3fnuz",
+    ir.DataType.FLOAT8E5M2: "float8e5m2",
+    ir.DataType.FLOAT8E5M2FNUZ: "float8e5m2fnuz",
+}
+_PASS_ON = {"Cast", "Identity"}
+_SAMPLE = 4
+_ANY = np.array([[1], [2], [3]], np.int64)
+
+_logger = logging.getLogger(__name__)
+
+
+def describe(model: ir.Model) -> ModelInfo:
+    """Everything that a session needs to know of a model."""
+    graph = model.graph
+    bounds = _index_bounds(graph)
+    inputs = [
+        _spec(value, overridable=value.name in graph.initializers, bounds=bounds.get(value.name or ""))
+        for value in graph.inputs
+    ]
+    return ModelInfo(
+        inputs=tuple(inputs),
+        outputs=tuple(_spec(value) for value in graph.outputs),
+        opset=graph.opset_imports.get("", 0),
+        fused=dict(Counter(node.op_type for node in graph if is_fused(node))),
+        limits=_limits(graph),
+        metadata=dict(model.metadata_props),
+        producer=" ".join(part for part in (model.producer_name, model.producer_version) if part),
+        graph_name=graph.name or "",
+        quantized=any(node.op_type in QUANTIZING for node in graph.all_nodes()),
+    )
+
+
+def _spec(value: ir.Value, *, overridable: bool = False, bounds: tuple[int, int] | None = None) -> TensorSpec:
+    shape: tuple[int | str | None, ...] | None = None
+    if value.shape is not None:
+        sizes = (size if isinstance(size, int) else size.value for size in value.shape)
+        # Some exporters write -1 for a size that is not fixed.
+        shape = tuple(None if isinstance(size, int) and size < 0 else size for size in sizes)
+    type_name = maps.spell(kind) if (kind := maps.type_of(value)) else _type_name(value.type)
+    return TensorSpec(value.name or "", type_name, shape, overridable, bounds)
+
+
+def _type_name(kind: ir.TypeProtocol | None) -> str:
+    """ONNX Runtime's name for a type."""
+    if isinstance(kind, ir.SequenceType):
+        return f"seq({_type_name(kind.elem_type)})"
+    if isinstance(kind, ir.OptionalType):
+        return f"optional({_type_name(kind.elem_type)})"
+    if kind is None:
+        return "unknown"
+    name = _ONNX_RUNTIME_NAMES.get(kind.dtype, kind.dtype.name.lower())
+    return f"sparse_tensor({name})" if isinstance(kind, ir.SparseTensorType) else f"tensor({name})"
+
+
+def _rows(table: ir.Value | None, axis: int = 0) -> int | None:
+    if table is None or not table.is_initializer() or table.shape is None:
+        return None
+    size = table.shape[axis]
+    return size if isinstance(size, int) else None
+
+
+def _index_bounds(graph: ir.Graph) -> dict[str, tuple[int, int]]:
+    """For each input that indexes a table of the model, the least and the greatest index that means something.
+
+    ONNX counts negative indices of ``Gather`` from a table's end; token ids are never that.
+    """
+    bounds: dict[str, tuple[int, int]] = {}
+
+    def narrow(index: ir.Value | None, least: int, most: int) -> None:
+        while index is not None and (node := index.producer()) is not None:
+            if node.op_type not in _PASS_ON or node.domain != "":
+                return
+            index = node.inputs[0]
+        if index is not None and index.is_graph_input() and index.name is not None:
+            low, high = bounds.get(index.name, (least, most))
+            bounds[index.name] = (max(low, least), min(high, most))
+
+    for node in graph:
+        if is_fused(node) and node.op_type in EMBEDDINGS:
+            tables = EMBEDDINGS[node.op_type]
+            for index, table in (*tables.ids, (tables.at, tables.positions)):
+                rows = _rows(node.inputs[table])
+                assert rows is not None, "the fused form keeps its tables as initializers"
+                narrow(node.inputs[index], 0, rows - 1)
+        elif node.op_type == "Gather" and node.domain == "":
+            axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 0
+            rows = _rows(node.inputs[0], axis)
+            if rows is not None:
+                narrow(node.inputs[1], -rows, rows - 1)
+    return bounds
+
+
+def _limits(graph: ir.Graph) -> dict[str, int | None]:
+    """For a graph in the fused form, the names of its dimensions, and the positions that it has a table for."""
+    limits: dict[str, int | None] = {}
+    for node in graph:
+        if is_fused(node) and node.op_type in EMBEDDINGS:
+            ids = node.inputs[0]
+            if ids is None or ids.shape is None or len(ids.shape) != 2:
+                continue
+            batch, length = ids.shape
+            if isinstance(batch, ir.SymbolicDim) and batch.value:
+                limits[batch.value] = None
+            if isinstance(length, ir.SymbolicDim) and length.value:
+                limits[length.value] = _longest(graph, node)
+    return limits
+
+
+def _longest(graph: ir.Graph, embedding: ir.Node) -> int | None:
+    """The most tokens that an embedding has positions for; ``None`` where the caller gives the positions."""
+    tables = EMBEDDINGS[embedding.op_type]
+    rows, positions = _rows(embedding.inputs[tables.positions]), embedding.inputs[tables.at]
+    if rows is None or positions is None or positions.is_graph_input():
+        return None
+    # Models that count the ids that are no padding begin behind the id of padding. Of these rows at most one is it.
+    given = {value: np.repeat(_ANY, _SAMPLE, 1).astype(value.dtype.numpy()) for value in graph.inputs if value.dtype}
+    try:
+        first = int(Evaluator(graph.opset_imports[""], given)(positions).max()) - (_SAMPLE - 1)
+    except CannotEvaluate as why:
+        _logger.info("where positions begin is not known: %s", why)
+        return rows
+    return rows - max(first, 0)

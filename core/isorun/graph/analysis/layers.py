@@ -1,0 +1,252 @@
+"""The layers of a graph that hold matrices: their precision, their zeros, and what they compute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from isorun.graph.ops import functions
+
+BLOCK = 4
+"""How many weights a block has: as many 8-bit products as VNNI's ``vpdpbusd`` adds to one sum."""
+
+PRECISIONS = {
+    ir.DataType.FLOAT: "fp32",
+    ir.DataType.DOUBLE: "fp64",
+    ir.DataType.FLOAT16: "fp16",
+    ir.DataType.BFLOAT16: "bf16",
+}
+_STORED = frozenset(("INT8", "UINT8", "INT4", "UINT4", "FLOAT8E4M3FN", "FLOAT8E5M2", "FLOAT4E2M1"))
+
+QUANTIZING = frozenset(
+    (
+        *("QuantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "QLinearMatMul", "ConvInteger", "QLinearConv"),
+        *("QAttention", "QGemm", "DynamicQuantizeMatMul", "MatMulIntegerToFloat"),
+    )
+)
+"""Operators of models whose activations are in 8 bits. A model with ``DequantizeLinear`` alone has weights in it."""
+
+_MICROSOFT = "com.microsoft"
+# Where a dense layer's weights (input, output) are among a node's inputs, and where their zero point is.
+_DENSE: dict[tuple[str, str], tuple[int, int | None]] = {
+    ("", "MatMul"): (1, None),
+    ("", "Gemm"): (1, None),
+    ("", "MatMulInteger"): (1, 3),
+    ("", "QLinearMatMul"): (3, 5),
+    (_MICROSOFT, "Attention"): (1, None),
+    (_MICROSOFT, "DynamicQuantizeMatMul"): (1, 3),
+    (_MICROSOFT, "FusedGemm"): (1, None),
+    (_MICROSOFT, "FusedMatMul"): (1, None),
+    (_MICROSOFT, "MatMulIntegerToFloat"): (1, 5),
+    (_MICROSOFT, "QAttention"): (1, 7),
+    **{(functions.DOMAIN, name): (2, None) for name in functions.ATTENTIONS},
+}
+_PASSED = frozenset(("Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"))
+_SPARSE = 0.1  # trained weights have next to no zeros, and rounding to 8 bits gives a few in a hundred
+_IN_BLOCKS = 0.9  # of the zeros that chance does not put there
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A node and one matrix that it has as a constant.
+
+    Attributes:
+        name: the node's.
+        operator: what it is, with its domain where that is not ONNX's own.
+        kind: ``"dense"``, ``"embedding"`` (rows are looked up), or ``"other"``.
+        weight: the matrix's name.
+        shape: its dimensions as they are stored: (input, output) for a dense layer, unless it is ``transposed``.
+        transposed: whether a dense layer's are (output, input).
+        precision: what its elements are stored as: ``fp32``, ``fp16``, ``int8`` ...
+        activations: the same of what it is multiplied by; ``None`` where that is not known.
+        bytes: its size.
+        sparsity: the share of its elements that stand for 0.
+        zero_blocks: for a dense layer, the share of its blocks of :data:`BLOCK` weights, side by side along the input
+            and of one output, that are 0 throughout; ``None`` where the input cannot be cut into blocks.
+        pattern: ``"dense"``, ``"unstructured"``, or ``"block4"`` where the zeros lie in such blocks.
+        operations: for a dense layer, multiplications and additions for one vector: 2 for each weight. Else 0.
+        per: ``"token"`` or ``"sequence"``: what a dense layer's vectors belong to in the fused form; ``None`` where it
+            is not known.
+    """
+
+    name: str
+    operator: str
+    kind: str
+    weight: str
+    shape: tuple[int, ...]
+    transposed: bool
+    precision: str
+    activations: str | None
+    bytes: int
+    sparsity: float
+    zero_blocks: float | None
+    pattern: str
+    operations: int
+    per: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A constant on its way to a node.
+
+    Attributes:
+        value: where it is stored.
+        zero: the zero point that its elements are counted from, where they are.
+        transposed: whether its dimensions are turned round on the way.
+    """
+
+    value: ir.Value
+    zero: ir.Value | None = None
+    transposed: bool = False
+
+
+def layers(model: ir.Model) -> tuple[Layer, ...]:
+    """The layers, in the graph's order. Every matrix is read once; shapes of values have to be inferred already."""
+    encoder = any(functions.is_fused(node) for node in model.graph)
+    measured: dict[tuple[ir.Value, bool], tuple[float, float | None]] = {}
+    found = []
+    for node in model.graph.all_nodes():
+        for index, matrix in matrices(node):
+            tensor = matrix.value.const_value
+            assert tensor is not None
+            kind, turned = _kind(node, index), matrix.transposed != turns(node)
+            if (matrix.value, turned) not in measured:
+                measured[matrix.value, turned] = _zeros(tensor, matrix.zero, turned, blocks=kind == "dense")
+            sparsity, blocks = measured[matrix.value, turned]
+            data = node.inputs[0] if kind == "dense" and index else None
+            found.append(
+                Layer(
+                    name=node.name or node.outputs[0].name or "",
+                    operator=f"{node.domain}.{node.op_type}" if node.domain else node.op_type,
+                    kind=kind,
+                    weight=matrix.value.name or "",
+                    shape=tuple(int(size) for size in tensor.shape),  # type: ignore[arg-type]
+                    transposed=turned and kind == "dense",
+                    precision=precision(tensor.dtype),
+                    activations=_activations(data),
+                    bytes=tensor.nbytes,
+                    sparsity=sparsity,
+                    zero_blocks=blocks if kind == "dense" else None,
+                    pattern=_pattern(sparsity, blocks if kind == "dense" else None),
+                    operations=2 * tensor.size if kind == "dense" else 0,
+                    per=_per(data) if encoder else None,
+                )
+            )
+    return tuple(found)
+
+
+def matrices(node: ir.Node) -> Iterator[tuple[int, Matrix]]:
+    """The constants of two dimensions or more that are a node's weights, each with its place among the inputs."""
+    if node.op_type in _PASSED or node.op_type == "DequantizeLinear":
+        return
+    for index, value in enumerate(node.inputs):
+        matrix = stored(value)
+        if matrix is None:
+            continue
+        tensor = matrix.value.const_value
+        if (
+            tensor is not None
+            and len(tensor.shape) >= 2
+            and (tensor.dtype in PRECISIONS or tensor.dtype.name in _STORED)
+        ):
+            if matrix.zero is None:
+                zero = _DENSE.get((node.domain, node.op_type), (0, None))[1]
+                point = node.inputs[zero] if zero is not None and zero < len(node.inputs) else None
+                matrix = Matrix(matrix.value, point, matrix.transposed)
+            yield index, matrix
+
+
+def stored(value: ir.Value | None) -> Matrix | None:
+    """Where a constant that a node reads is stored, at most dequantized, cast or turned round on its way."""
+    zero, transposed = None, False
+    while value is not None:
+        if value.const_value is not None:
+            return None if value.is_graph_input() else Matrix(value, zero, transposed)
+        node = value.producer()
+        if node is None or node.domain not in ("", _MICROSOFT):
+            return None
+        if node.op_type == "DequantizeLinear":
+            zero = node.inputs[2] if len(node.inputs) > 2 else None
+        elif node.op_type == "Transpose":
+            transposed = not transposed
+        elif node.op_type not in _PASSED:
+            return None
+        value = node.inputs[0]
+    return None
+
+
+def precision(dtype: ir.DataType) -> str:
+    """A type's name as a precision."""
+    return PRECISIONS.get(dtype, dtype.name.lower())
+
+
+def is_dense(node: ir.Node, index: int) -> bool:
+    """Whether the constant at that place among a node's inputs is a dense layer's weights."""
+    place = _DENSE.get((node.domain, node.op_type))
+    return place is not None and (index == place[0] or (node.op_type == "MatMul" and node.domain == ""))
+
+
+def _kind(node: ir.Node, index: int) -> str:
+    if is_dense(node, index):
+        return "dense"
+    embeds = node.op_type in ("Gather", "EmbedLayerNormalization") or (
+        functions.is_fused(node) and node.op_type in functions.EMBEDDINGS
+    )
+    return "embedding" if embeds else "other"
+
+
+def turns(node: ir.Node) -> bool:
+    """Whether a dense layer turns its weights round itself."""
+    return "transB" in node.attributes and bool(node.attributes["transB"].as_int())
+
+
+def _activations(data: ir.Value | None) -> str | None:
+    if data is None:
+        return None
+    node = data.producer()
+    if node is not None and node.op_type == "DequantizeLinear" and (source := node.inputs[0]) is not None:
+        data = source
+    return None if data.dtype is None else precision(data.dtype)
+
+
+def _per(data: ir.Value | None) -> str | None:
+    """In the fused form tokens keep their own dimension: what has three belongs to them, what has two to sequences; so
+    does what is of a single position."""
+    if data is None or data.shape is None or len(data.shape) not in (2, 3):
+        return None
+    return "token" if len(data.shape) == 3 and data.shape[1] != 1 else "sequence"
+
+
+def _zeros(
+    tensor: ir.TensorProtocol, zero: ir.Value | None, transposed: bool, *, blocks: bool
+) -> tuple[float, float | None]:
+    """The shares of elements and of blocks that are 0."""
+    array = tensor.numpy()
+    if array.size == 0:
+        return 0.0, None
+    point = None if zero is None or zero.const_value is None else zero.const_value.numpy()
+    if point is not None and point.size > 1:
+        # One for each output; along the other axis where that fits alone.
+        axis = 0 if transposed or array.shape[-1] != point.size else array.ndim - 1
+        point = point.reshape([-1 if at == axis else 1 for at in range(array.ndim)])
+    kept = array != (0 if point is None else point)
+    sparsity = 1 - int(np.count_nonzero(kept)) / kept.size
+    if not blocks or kept.ndim != 2:
+        return sparsity, None
+    by_input = kept.T if transposed else kept
+    if by_input.shape[0] % BLOCK:
+        return sparsity, None
+    held = by_input.reshape(-1, BLOCK, by_input.shape[1]).any(axis=1)
+    return sparsity, 1 - int(np.count_nonzero(held)) / held.size
+
+
+def _pattern(sparsity: float, zero_blocks: float | None) -> str:
+    if sparsity < _SPARSE:
+        return "dense"
+    by_chance = sparsity**BLOCK
+    if zero_blocks is not None and zero_blocks >= by_chance + _IN_BLOCKS * (sparsity - by_chance):
+        return "block4"
+    return "unstructured"

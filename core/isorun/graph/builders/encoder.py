@@ -1,0 +1,341 @@
+"""The fused form of an encoder, written from its weights.
+
+Weights are asked for by the names that Hugging Face gives them, and read one at a time as the file is
+written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import onnx_ir as ir
+
+from isorun.graph.builders.architectures import BERT, Architecture
+from isorun.graph.ops import functions
+from isorun.graph.ops import positions as places
+
+IR_VERSION = 10
+
+ACTIVATIONS = {
+    "gelu": "BiasGelu",
+    "gelu_new": "BiasGeluTanh",
+    "gelu_fast": "BiasGeluTanh",
+    "gelu_pytorch_tanh": "BiasGeluTanh",
+}
+"""Hugging Face's names of activations, and the fused operator for each."""
+
+HEADS = ("sequence-classification", "token-classification", "question-answering")
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """The sizes of an encoder, by the names in BERT's ``config.json``.
+
+    ``pooler`` and ``head`` say what stands on the encoder; ``labels`` is the width of a classifier.
+    ``embedding_size`` is the width of the embeddings, where it is not the layers'. ``num_hidden_groups`` groups of
+    ``inner_group_num`` layers share their weights, where the architecture shares any.
+    """
+
+    vocab_size: int
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    intermediate_size: int
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    layer_norm_eps: float = 1e-12
+    hidden_act: str = "gelu"
+    pooler: bool = True
+    head: str | None = None
+    labels: int = 2
+    architecture: Architecture = BERT
+    embedding_size: int | None = None
+    pad_token_id: int = 0
+    num_hidden_groups: int = 1
+    inner_group_num: int = 1
+    relative_attention_num_buckets: int = 32
+
+
+class Weights(Protocol):
+    """Where weights come from."""
+
+    def check(self, name: str, shape: tuple[int, ...]) -> None:
+        """Refuse a tensor that is not there or has another shape. Asked of every one before any is read."""
+
+    def read(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
+        """The tensor of that name and shape, float32."""
+
+
+def encoder(config: EncoderConfig, weights: Weights, name: str) -> ir.Model:
+    """The fused graph: int64 (batch, sequence) inputs ``input_ids``, ``attention_mask`` and, where the architecture
+    takes them, ``token_type_ids``.
+
+    Outputs, float32: ``last_hidden_state`` (batch, sequence, hidden); ``pooler_output`` (batch, hidden) where
+    there is a pooler; ``logits`` (batch, labels) or (batch, sequence, labels) where there is a classifier;
+    ``start_logits`` and ``end_logits`` (batch, sequence) where there is a head for question answering.
+    """
+    return _Builder(config, weights).model(name)
+
+
+class _Builder:
+    def __init__(self, config: EncoderConfig, weights: Weights) -> None:
+        self._config = config
+        self._architecture = config.architecture
+        self._weights = weights
+        self._nodes: list[ir.Node] = []
+        self._initializers: dict[str, ir.Value] = {}
+
+    def model(self, name: str) -> ir.Model:
+        inputs = {each: _input(each) for each in self._architecture.inputs}
+        ids, mask = inputs["input_ids"], inputs["attention_mask"]
+        hidden = self._project(self._embed(ids, inputs.get("token_type_ids")))
+        bias = self._relative_bias(ids) if self._architecture.relative_bias else None
+        for index, weights in enumerate(self._layers()):
+            hidden = self._layer(f"layer.{index}", weights, hidden, mask, bias)
+        outputs = self._outputs(hidden)
+        opset = functions.opset(functions.BODIES)
+        graph = ir.Graph(
+            list(inputs.values()),
+            outputs,
+            nodes=self._nodes,
+            initializers=list(self._initializers.values()),
+            opset_imports={"": opset, functions.DOMAIN: functions.DOMAIN_VERSION},
+            name=name,
+        )
+        used = {node.op_type for node in self._nodes}
+        bodies = [body for kind, body in functions.functions(functions.BODIES).items() if kind in used]
+        return ir.Model(graph, ir_version=IR_VERSION, producer_name="isorun", functions=bodies)
+
+    def _layers(self) -> Iterator[str]:
+        """The name of each layer's weights, in the order that the layers run: a name comes again where they share."""
+        config = self._config
+        for layer in range(config.num_hidden_layers):
+            group = layer * config.num_hidden_groups // config.num_hidden_layers
+            for inner in range(config.inner_group_num):
+                yield self._architecture.layers.format(layer=layer, group=group, inner=inner)
+
+    def _embed(self, ids: ir.Value, types: ir.Value | None) -> ir.Value:
+        config, prefix = self._config, "embeddings"
+        width = config.embedding_size or config.hidden_size
+        nodes = _Named(self, f"{prefix}.positions")
+        counts = self._architecture.padding_id is not None
+        positions = places.counted(nodes, ids, config.pad_token_id) if counts else places.in_order(nodes, ids)
+        words = self._weight(f"{prefix}.word_embeddings.weight", config.vocab_size, width)
+        norm = self._norm(f"{prefix}.LayerNorm", width)
+        if types is None:
+            return self._fused(
+                "EmbedLayerNormalizationWithoutTypes",
+                prefix,
+                [ids, positions, words, self._position_table(width), *norm],
+                epsilon=config.layer_norm_eps,
+            )
+        typed = self._weight(f"{prefix}.token_type_embeddings.weight", config.type_vocab_size, width)
+        return self._fused(
+            "EmbedLayerNormalization",
+            prefix,
+            [ids, types, positions, words, self._position_table(width), typed, *norm],
+            epsilon=config.layer_norm_eps,
+        )
+
+    def _position_table(self, width: int) -> ir.Value:
+        """The table of positions, raised by the one type of token where the architecture has no more."""
+        name, shape = "embeddings.position_embeddings.weight", (self._config.max_position_embeddings, width)
+        if self._architecture.types != "zero":
+            return self._weight(name, *shape)
+        types, types_shape = "embeddings.token_type_embeddings.weight", (self._config.type_vocab_size, width)
+        self._weights.check(name, shape)
+        self._weights.check(types, types_shape)
+
+        def raised() -> np.ndarray:
+            total: np.ndarray = np.add(
+                self._weights.read(name, shape), self._weights.read(types, types_shape)[0], dtype=np.float32
+            )
+            return total
+
+        return self._lazy(f"{name}.raised", raised, shape)
+
+    def _project(self, embedded: ir.Value) -> ir.Value:
+        config, architecture = self._config, self._architecture
+        width = config.embedding_size or config.hidden_size
+        if architecture.projection is None or (width == config.hidden_size and not architecture.always_projects):
+            return embedded
+        return self._linear(architecture.projection, embedded, width, config.hidden_size)
+
+    def _relative_bias(self, ids: ir.Value) -> ir.Value:
+        buckets, heads = self._config.relative_attention_num_buckets, self._config.num_attention_heads
+        table = self._weight(f"{self._architecture.relative_bias}.weight", buckets, heads)
+        return places.relative_bias(_Named(self, "relative_bias"), ids, table, buckets)
+
+    def _layer(self, name: str, prefix: str, hidden: ir.Value, mask: ir.Value, bias: ir.Value | None) -> ir.Value:
+        """A layer whose nodes have that name, and whose weights that prefix."""
+        config, names = self._config, self._architecture.layer
+        width, inner = config.hidden_size, config.intermediate_size
+        context = self._fused(
+            "SelfAttention" if bias is None else "BiasedSelfAttention",
+            f"{name}.attention",
+            [hidden, mask, *self._qkv(prefix), *([] if bias is None else [bias])],
+            num_heads=config.num_attention_heads,
+            mask_filter_value=functions.LOWEST,
+        )
+        hidden = self._skip(
+            f"{name}.attended",
+            self._dense(f"{prefix}.{names.attention_output}", context, width, width, f"{name}.attention_output"),
+            hidden,
+            f"{prefix}.{names.attention_output}.bias",
+            f"{prefix}.{names.attention_norm}",
+        )
+        widened = self._dense(f"{prefix}.{names.intermediate}", hidden, width, inner, f"{name}.intermediate")
+        activated = self._fused(
+            ACTIVATIONS[config.hidden_act],
+            f"{name}.activation",
+            [widened, self._weight(f"{prefix}.{names.intermediate}.bias", inner)],
+        )
+        return self._skip(
+            name,
+            self._dense(f"{prefix}.{names.output}", activated, inner, width, f"{name}.output"),
+            hidden,
+            f"{prefix}.{names.output}.bias",
+            f"{prefix}.{names.output_norm}",
+        )
+
+    def _skip(self, name: str, product: ir.Value, skip: ir.Value, bias: str, norm: str) -> ir.Value:
+        width = self._config.hidden_size
+        return self._fused(
+            "SkipLayerNormalization",
+            name,
+            [product, skip, *self._norm(norm, width), self._weight(bias, width)],
+            epsilon=self._config.layer_norm_eps,
+        )
+
+    def _outputs(self, hidden: ir.Value) -> list[ir.Value]:
+        config, architecture = self._config, self._architecture
+        width = config.hidden_size
+        outputs = [self._output("last_hidden_state", hidden, "sequence", width)]
+        pooled = None
+        if config.pooler and architecture.pooler is not None:
+            pooled = self._first_token(architecture.pooler, "Tanh", hidden)
+            outputs.append(self._output("pooler_output", pooled, width))
+        if config.head == "sequence-classification":
+            head = architecture.classifier
+            if not architecture.classifies_pooled:
+                pooled = self._first_token(head.dense, head.activation, hidden)
+            assert pooled is not None, "this classifier stands on the pooler"
+            logits = self._linear(head.output, pooled, width, config.labels)
+            outputs.append(self._output("logits", logits, config.labels))
+        elif config.head == "token-classification":
+            logits = self._linear("classifier", hidden, width, config.labels)
+            outputs.append(self._output("logits", logits, "sequence", config.labels))
+        elif config.head == "question-answering":
+            both = self._linear("qa_outputs", hidden, width, 2)
+            split = ir.node("Split", [both], {"axis": -1}, num_outputs=2, name="qa_outputs.split")
+            self._nodes.append(split)
+            last = self._constant("qa_outputs.last", np.array([-1]))
+            for label, part in zip(("start_logits", "end_logits"), split.outputs, strict=True):
+                part.name = f"qa_outputs.{label}"
+                outputs.append(self._output(label, self._node("Squeeze", f"qa.{label}", [part, last]), "sequence"))
+        return outputs
+
+    def _first_token(self, dense: str, activation: str, hidden: ir.Value) -> ir.Value:
+        """Dense layer and activation over the first position, (B, H)."""
+        width = self._config.hidden_size
+        zero = self._constant("first.position", np.array(0))
+        first = self._node("Gather", f"{dense}.first", [hidden, zero], axis=1)
+        if activation in ACTIVATIONS.values():
+            product = self._dense(dense, first, width, width)
+            return self._fused(activation, f"{dense}.activated", [product, self._weight(f"{dense}.bias", width)])
+        return self._node(activation, f"{dense}.activated", [self._linear(dense, first, width, width)])
+
+    def _output(self, name: str, value: ir.Value, *shape: int | str) -> ir.Value:
+        """A graph output of that name: the value itself may be read by other nodes under its own."""
+        output = self._node("Identity", f"output.{name}", [value])
+        output.name = name
+        output.type = ir.TensorType(ir.DataType.FLOAT)
+        output.shape = ir.Shape(["batch", *shape])
+        return output
+
+    def _qkv(self, prefix: str) -> list[ir.Value]:
+        """One weight (H, 3 H) and one bias (3 H) out of the three projections'."""
+        width, names = self._config.hidden_size, self._architecture.layer
+        parts = [f"{prefix}.{part}" for part in (names.query, names.key, names.value)]
+        for part in parts:
+            self._weights.check(f"{part}.weight", (width, width))
+            self._weights.check(f"{part}.bias", (width,))
+
+        def weight() -> np.ndarray:
+            return np.concatenate([self._weights.read(f"{part}.weight", (width, width)).T for part in parts], axis=1)
+
+        def bias() -> np.ndarray:
+            return np.concatenate([self._weights.read(f"{part}.bias", (width,)) for part in parts])
+
+        name = f"{parts[0].rpartition('.')[0]}.qkv"
+        return [
+            self._lazy(f"{name}.weight", weight, (width, 3 * width)),
+            self._lazy(f"{name}.bias", bias, (3 * width,)),
+        ]
+
+    def _norm(self, prefix: str, width: int) -> list[ir.Value]:
+        return [self._weight(f"{prefix}.weight", width), self._weight(f"{prefix}.bias", width)]
+
+    def _dense(self, prefix: str, value: ir.Value, rows: int, columns: int, name: str | None = None) -> ir.Value:
+        """value W, without the bias: the fused operator that follows adds it. The node's name is the weight's or its
+        own."""
+        self._weights.check(f"{prefix}.weight", (columns, rows))
+
+        def transposed() -> np.ndarray:
+            return np.ascontiguousarray(self._weights.read(f"{prefix}.weight", (columns, rows)).T)
+
+        weight = self._lazy(f"{prefix}.weight", transposed, (rows, columns))
+        return self._node("MatMul", name or prefix, [value, weight])
+
+    def _linear(self, prefix: str, value: ir.Value, rows: int, columns: int) -> ir.Value:
+        product = self._dense(prefix, value, rows, columns)
+        return self._node("Add", f"{prefix}.biased", [product, self._weight(f"{prefix}.bias", columns)])
+
+    def _weight(self, name: str, *shape: int) -> ir.Value:
+        self._weights.check(name, shape)
+        return self._lazy(name, lambda: self._weights.read(name, shape), shape)
+
+    def _lazy(self, name: str, read: Callable[[], np.ndarray], shape: tuple[int, ...]) -> ir.Value:
+        tensor = ir.LazyTensor(lambda: ir.tensor(read()), dtype=ir.DataType.FLOAT, shape=ir.Shape(shape), name=name)
+        return self._initializer(name, tensor, shape)
+
+    def _constant(self, name: str, array: np.ndarray) -> ir.Value:
+        return self._initializer(name, ir.tensor(array, name=name), array.shape)
+
+    def _initializer(self, name: str, tensor: ir.TensorProtocol, shape: tuple[int, ...]) -> ir.Value:
+        """The constant of that name: one, however many nodes use it."""
+        if name not in self._initializers:
+            kind = ir.TensorType(tensor.dtype)
+            self._initializers[name] = ir.Value(name=name, const_value=tensor, shape=ir.Shape(shape), type=kind)
+        return self._initializers[name]
+
+    def _fused(self, kind: str, name: str, inputs: Sequence[ir.Value], **attributes: float | list[int]) -> ir.Value:
+        return self._node(kind, name, inputs, domain=functions.DOMAIN, **attributes)
+
+    def _node(
+        self, kind: str, name: str, inputs: Sequence[ir.Value], domain: str = "", **attributes: float | list[int]
+    ) -> ir.Value:
+        node = ir.node(kind, list(inputs), attributes, domain=domain, name=name)
+        self._nodes.append(node)
+        node.outputs[0].name = f"{name}:0"
+        return node.outputs[0]
+
+
+class _Named:
+    """A builder's nodes under one prefix."""
+
+    def __init__(self, builder: _Builder, prefix: str) -> None:
+        self._builder, self._prefix = builder, prefix
+
+    def node(self, label: str, kind: str, inputs: Sequence[ir.Value], **attributes: int | list[int]) -> ir.Value:
+        return self._builder._node(kind, f"{self._prefix}.{label}", inputs, "", **attributes)
+
+    def constant(self, label: str, array: np.ndarray) -> ir.Value:
+        return self._builder._constant(f"{self._prefix}.{label}", array)
+
+
+def _input(name: str) -> ir.Value:
+    return ir.Value(name=name, shape=ir.Shape(["batch", "sequence"]), type=ir.TensorType(ir.DataType.INT64))

@@ -1,0 +1,161 @@
+"""Where one position of the encoder is all that is read, its last layer is computed for that position alone.
+
+A classifier or a pooler reads the first token. The last layer's keys and values are still those of every token; its
+queries, and all that comes after them, are needed for one position of each row. The product with the weights of Q, K
+and V becomes one with those of Q, for that position, and one with those of K and V. Skip connections, feed-forward
+layer and whatever else treats each token alike follow for that position.
+
+Of the 12 H^2 weights of a layer (H the hidden size, 4 H the inner one) 2 H^2 are still multiplied for every token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from isorun.graph.analysis import tokens
+from isorun.graph.matching import subgraph
+from isorun.graph.ops import functions
+
+
+def narrow(model: ir.Model) -> bool:
+    """Rewrite a model in the fused form, in place, where one position alone is read.
+
+    Returns:
+        Whether it was rewritten. It stays as it is where more is read, by an output of the graph for one.
+    """
+    last = _find(model.graph)
+    if last is None:
+        return False
+    _rewrite(model.graph, last)
+    common.RemoveUnusedNodesPass()(model)
+    functions.carry(model)
+    return True
+
+
+@dataclass(frozen=True)
+class _Last:
+    """The last layer.
+
+    Attributes:
+        attention: its attention.
+        after: the nodes behind that which treat each token alike, in order.
+        others: the values of tokens that come from before the attention.
+        reads: the nodes that read the position.
+        position: its number.
+    """
+
+    attention: ir.Node
+    after: Sequence[ir.Node]
+    others: frozenset[ir.Value]
+    reads: Sequence[ir.Node]
+    position: int
+
+
+def _find(graph: ir.Graph) -> _Last | None:
+    attention = next((node for node in reversed(graph) if _is(node, functions.ATTENTIONS)), None)
+    if attention is None or any(tokens.constant(weight) is None for weight in attention.inputs[2:4]):
+        return None
+    ranks: dict[ir.Value, int] = {}
+    behind = set(attention.outputs)
+    after: list[ir.Node] = []
+    reads: list[ir.Node] = []
+    positions: set[int] = set()
+    for node in graph:
+        if _is(node, functions.EMBEDDINGS) or (_is(node, functions.ATTENTIONS) and node.inputs[0] in ranks):
+            ranks[node.outputs[0]] = 3
+            continue
+        if not any(value in ranks for value in node.inputs):
+            continue
+        rank = tokens.rank_by_token(node, ranks)
+        if rank is not None:
+            ranks.update(dict.fromkeys(node.outputs, rank))
+        if behind.isdisjoint(node.inputs):
+            continue
+        if rank is not None:
+            after.append(node)
+            behind.update(node.outputs)
+        elif node.inputs[0] in behind and (read := tokens.positions_read(node, ranks[node.inputs[0]])):
+            reads.append(node)
+            positions.update(read)
+        else:
+            return None
+    readers = {use.node for value in behind for use in value.uses()}  # those in graphs of their own (If, Loop) too
+    if attention.outputs[0] not in ranks or len(positions) != 1 or not behind.isdisjoint(graph.outputs):
+        return None
+    if not readers.issubset((*after, *reads)):
+        return None
+    return _Last(attention, after, frozenset(ranks.keys() - behind), reads, positions.pop())
+
+
+def _is(node: ir.Node, kinds: Collection[str]) -> bool:
+    return functions.is_fused(node) and node.op_type in kinds
+
+
+def _rewrite(graph: ir.Graph, last: _Last) -> None:
+    read: dict[ir.Value, ir.Value] = {}  # each of the other values at the position, (B, 1, ...)
+
+    def at_position(value: ir.Value, reader: ir.Node) -> ir.Value:
+        if value not in read:
+            place = subgraph.Before(reader)
+            read[value] = place.node(
+                "", "Gather", [value, place.constant("position", np.array([last.position]))], axis=1
+            )
+        return read[value]
+
+    hidden = last.attention.inputs[0]
+    assert hidden is not None
+    _attend(graph, last, at_position(hidden, last.attention))
+    for node in last.after:
+        for index, value in enumerate(node.inputs):
+            if value is not None and value in last.others:
+                node.replace_input_with(index, at_position(value, node))
+        for value in node.outputs:
+            value.shape = None
+    for node in last.reads:
+        source, place = node.inputs[0], tokens.constant(node.inputs[1])
+        assert source is not None
+        assert place is not None
+        if node.op_type == "Slice":
+            subgraph.replace(node.outputs[0], source)
+        else:
+            first = np.zeros(place.shape.numpy(), np.int64)
+            node.replace_input_with(1, subgraph.Before(node).constant("first", first))
+
+
+def _attend(graph: ir.Graph, last: _Last, query: ir.Value) -> None:
+    """The attention of the hidden states at the position, (B, 1, H), to those of all tokens."""
+    node, place = last.attention, subgraph.Before(last.attention)
+    hidden, mask, weight, bias, *on_scores = node.inputs
+    assert hidden is not None
+    assert mask is not None
+
+    def dense(value: ir.Value, part: str, begin: int, end: int) -> ir.Value:
+        product = place.node("", "MatMul", [value, _thirds(graph, weight, part, begin, end)])
+        return place.node("", "Add", [product, _thirds(graph, bias, part, begin, end)])
+
+    both = ir.node("Split", [dense(hidden, "key_value", 1, 3)], {"axis": -1}, num_outputs=2)
+    graph.insert_before(node, both)
+    position = place.constant("position", np.array([last.position]))
+    biases = [place.node("", "Gather", [value, position], axis=2) for value in on_scores if value is not None]
+    attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+    context = node.outputs[0]
+    inputs = [dense(query, "query", 0, 1), *both.outputs, mask, *biases]
+    context.shape = None
+    subgraph.put(functions.SINGLE_QUERY[node.op_type], inputs, attributes, context)
+
+
+def _thirds(graph: ir.Graph, value: ir.Value | None, part: str, begin: int, end: int) -> ir.Value:
+    """Some thirds of the last dimension of a weight (H, 3 H) or a bias (3 H)."""
+    tensor = tokens.constant(value)
+    assert value is not None
+    assert tensor is not None
+    *rows, width = tensor.shape.numpy()
+    third = width // 3
+    shape = (*rows, (end - begin) * third)
+    made = subgraph.lazy(lambda: tensor.numpy()[..., begin * third : end * third], tensor.dtype, shape)
+    return subgraph.constant(graph, f"{value.name}.{part}", made)

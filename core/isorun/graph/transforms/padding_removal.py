@@ -1,0 +1,285 @@
+"""No work for padding: a rewrite of the fused form in which dense layers run over real tokens alone.
+
+What belongs to a token has the shape (B, S, ...) in the fused form. Here it has the shape (1, T, ...): the T
+tokens that are kept, those of all rows side by side. Dense layers, normalization and activations treat
+each token alike and stay as they are. For the attention core the tokens go back to their rows, and so they do
+at the outputs.
+
+Kept are the positions with a mask other than 0, and besides:
+
+- every position of a row without any key: such a row attends to all its positions alike;
+- position 0 and every other position that the graph reads by its number, as a pooler reads the first.
+
+So whatever a sequence-level output is made from is there, whatever the mask, and the output is unchanged.
+Outputs with a value for each token are zero where the mask is 0.
+
+A graph that reads hidden states in another way (their plain mean, say) would see that the padding is gone:
+it is refused, by the name of the node that does so. ``padding.onnxtxt`` finds the places of the tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from isorun.errors import UnsupportedModel
+from isorun.graph.analysis import tokens
+from isorun.graph.analysis.evaluate import data_inputs
+from isorun.graph.ops import functions
+
+_GROUPS = ("first", "second", "third", "fourth")
+_OF_GROUP = ("", "_mask", "_positions", "_rows")
+_PLACES = (
+    *("kept", "rows", "places", "begin", "number", "length"),
+    *(f"{group}{what}" for group in _GROUPS for what in _OF_GROUP),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """What became known of a graph by removing its padding.
+
+    Attributes:
+        mask: the graph's input that the key mask is made from, (B, S) with 0 for padding; ``None`` where the
+            mask is made in another way.
+        token_outputs: the outputs that have a value for each token, (B, S, ...).
+    """
+
+    mask: str | None
+    token_outputs: tuple[str, ...]
+
+
+def remove(model: ir.Model) -> Removed:
+    """Rewrite a model in the fused form, in place, so that only the attention core works on padding.
+
+    Args:
+        model: a graph with operators of the domain ``isorun.fused``.
+
+    Raises:
+        UnsupportedModel: the graph does something for which its padding has to be there. The model is half
+            rewritten then, and of no more use.
+    """
+    return _Removal(model).run()
+
+
+class _Removal:
+    """One rewrite. ``_packed`` holds the values that have the shape (1, T, ...) by now, each with its rank;
+    ``_places`` the outputs of ``PackedPlaces`` by their names."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._model = model
+        self._graph = model.graph
+        self._mask = _key_mask(model.graph)
+        self._packed: dict[ir.Value, int] = {}
+        self._places = {name: ir.Value(name=f"padding.{name}") for name in _PLACES}
+        self._positions = {0}
+        self._made: dict[tuple[str, ir.Value], ir.Value] = {}
+        self._constants: dict[tuple[int, ...] | int, ir.Value] = {}
+
+    def run(self) -> Removed:
+        outputs = [(value, value.name, value.shape, value.type) for value in self._graph.outputs]
+        for node in list(self._graph):
+            if functions.is_fused(node) and node.op_type in functions.EMBEDDINGS:
+                self._embed(node)
+            elif functions.is_fused(node) and node.op_type in functions.ATTENTIONS:
+                self._attend(node)
+            elif functions.is_fused(node) and node.op_type in functions.SINGLE_QUERY.values():
+                self._attend_once(node)
+            elif any(value in self._packed for value in node.inputs):
+                self._take(node)
+        for value in self._packed:
+            if inner := next((use.node for use in value.uses() if use.node.graph is not self._graph), None):
+                raise UnsupportedModel(
+                    f"Padding cannot be removed: {_name(inner)} ({inner.op_type}), in a graph of its own, may read the "
+                    "hidden states of padding"
+                )
+        for index, (value, name, shape, kind) in enumerate(outputs):
+            if value in self._packed:
+                value.name = f"{name}.packed"
+                given = self._once("restored", value)
+                given.name, given.shape, given.type = name, shape, kind
+                self._graph.outputs[index] = given
+        self._graph.append(
+            ir.node(
+                "PackedPlaces",
+                [self._mask],
+                {"positions": sorted(self._positions)},
+                domain=functions.DOMAIN,
+                outputs=list(self._places.values()),
+                name="padding.places",
+            )
+        )
+        self._graph.sort()
+        functions.carry(self._model)
+        source = tokens.source(self._mask)
+        by_token = tuple(name for value, name, *_ in outputs if value in self._packed and name)
+        return Removed(source.name if source.is_graph_input() else None, by_token)
+
+    def _pack(self, value: ir.Value, rank: int) -> None:
+        self._packed[value] = rank
+        value.shape = None
+
+    def _embed(self, node: ir.Node) -> None:
+        tables = functions.EMBEDDINGS[node.op_type]
+        for index in range(len(tables.ids) + 1):  # ids, then positions: (B, S) or what broadcasts to it
+            ids = node.inputs[index]
+            if ids is not None:
+                node.replace_input_with(index, self._once("ids", ids))
+        self._pack(node.outputs[0], 3)
+
+    def _attend(self, node: ir.Node) -> None:
+        """The product with Q, K and V over tokens, the attention core over each group of rows."""
+        hidden, _, weight, bias, *on_scores = node.inputs
+        name = _name(node)
+        if hidden not in self._packed:
+            raise UnsupportedModel(
+                f"Padding cannot be removed: {name} does not read what an EmbedLayerNormalization began"
+            )
+        product = self._node("MatMul", f"{name}.product", [hidden, weight])
+        qkv = self._node("Add", f"{name}.biased", [product, bias])
+        places = [self._places[f"{group}{what}"] for group in _GROUPS for what in ("", "_mask")]
+        back = [self._places[what] for what in ("begin", "number", "length")]
+        biases = [self._once(group, value) for value in on_scores if value is not None for group in _GROUPS]
+        attributes = {"mask_filter_value": functions.LOWEST, **{key: a.value for key, a in node.attributes.items()}}
+        kind = "BiasedPackedAttention" if biases else "PackedAttention"
+        inputs = [qkv, *places, *back, *biases]
+        packed = self._node(kind, f"{name}.packed", inputs, domain=functions.DOMAIN, **attributes)
+        if node.op_type == "GuardedSelfAttention":  # a row without any key gives zeros
+            factor = self._node("CastLike", f"{name}.guard", [self._once("guard", self._mask), packed])
+            packed = self._node("Mul", f"{name}.guarded", [packed, factor])
+        self._pack(packed, 3)
+        self._replace(node, packed)
+
+    def _attend_once(self, node: ir.Node) -> None:
+        """The attention of one query for each row: keys and values go back to their rows."""
+        for index in (1, 2):
+            value = node.inputs[index]
+            if value not in self._packed:
+                raise UnsupportedModel(
+                    f"Padding cannot be removed: {_name(node)} does not read what an EmbedLayerNormalization began"
+                )
+            rows = self._places["rows"]  # not zeros at padding: a row without any key attends to all its positions
+            node.replace_input_with(
+                index, self._node("Gather", f"{value.name}.in_rows", [self._once("table", value), rows], axis=0)
+            )
+
+    def _take(self, node: ir.Node) -> None:
+        """A node that reads packed values: leave it, have it read single tokens, or give it rows again."""
+        rank = tokens.rank_by_token(node, self._packed)
+        if rank is not None:
+            for value in node.outputs:
+                self._pack(value, rank)
+            return
+        first = node.inputs[0]
+        if first is not None and first in self._packed:
+            positions = tokens.positions_read(node, self._packed[first])
+            if positions:
+                self._positions.update(positions)
+                self._read_positions(node, first)
+                return
+        # Rows with zeros for padding do where a node reads their shape alone, or multiplies by the mask.
+        blind = node.op_type == "Shape" or (
+            node.op_type == "Mul" and any(tokens.is_mask(value, self._mask) for value in node.inputs)
+        )
+        if node.domain != "" or not blind:
+            raise UnsupportedModel(
+                f"Padding cannot be removed: {_name(node)} ({node.op_type}) may read the hidden states of padding"
+            )
+        for index, read in enumerate(node.inputs):
+            if read is not None and read in self._packed:
+                node.replace_input_with(index, self._once("restored", read))
+
+    def _read_positions(self, node: ir.Node, value: ir.Value) -> None:
+        """Of a node that reads positions, make one that reads those rows' tokens."""
+        name, inputs = f"{_name(node)}.rows", [self._places["rows"], *node.inputs[1:]]
+        rows = (
+            self._node("Gather", name, inputs, axis=1)
+            if node.op_type == "Gather"
+            else self._node("Slice", name, inputs)
+        )
+        read = self._node("Gather", f"{_name(node)}.tokens", [self._once("table", value), rows], axis=0)
+        self._replace(node, read)
+
+    def _once(self, what: str, value: ir.Value) -> ir.Value:
+        """What is made from a value the first time that it is asked for."""
+        if (what, value) not in self._made:
+            self._made[what, value] = self._make(what, value, f"{value.name}.{what}")
+        return self._made[what, value]
+
+    def _make(self, what: str, value: ir.Value, name: str) -> ir.Value:
+        if what == "ids":  # what broadcasts to (B, S) -> (1, T)
+            whole = self._node("Expand", f"{name}.whole", [value, self._once("shape", self._mask)])
+            flat = self._node("Reshape", f"{name}.flat", [whole, self._ints((-1,))])
+            return self._node("Gather", name, [flat, self._places["kept"]], axis=0)
+        if what == "shape":
+            return self._node("Shape", name, [value])
+        if what == "guard":  # whether a token's row has any key, (1, T, 1)
+            attends = self._node("Cast", f"{name}.attends", [value], to=int(ir.DataType.BOOL))
+            numbers = self._node("Cast", f"{name}.numbers", [attends], to=int(ir.DataType.INT64))
+            count = self._node("ReduceSum", f"{name}.count", [numbers, self._ints((1,))], keepdims=1)
+            any_key = self._node("Cast", f"{name}.any", [count], to=int(ir.DataType.BOOL))
+            return self._node("Unsqueeze", name, [self._once("ids", any_key), self._ints((-1,))])
+        if what == "table":  # (1, T, ...) -> (T, ...)
+            return self._node("Squeeze", name, [value, self._ints((0,))])
+        if what == "restored":  # (1, T, ...) -> (B, S, ...) with zeros where the mask is 0
+            table = self._once("table", value)
+            own_shape = self._node("Shape", f"{name}.shape", [table], start=1)
+            row_shape = self._node("Concat", f"{name}.row_shape", [self._ints((1,)), own_shape], axis=0)
+            zero = self._node("CastLike", f"{name}.zero", [self._ints(0), table])
+            zeros = self._node("Expand", f"{name}.zeros", [zero, row_shape])
+            with_zeros = self._node("Concat", f"{name}.with_zeros", [table, zeros], axis=0)
+            return self._node("Gather", name, [with_zeros, self._places["places"]], axis=0)
+        # the bias on the scores of a group
+        places = [self._places[f"{what}_rows"], self._places[f"{what}_positions"]]
+        return self._node("PackedBias", name, [value, *places], domain=functions.DOMAIN)
+
+    def _replace(self, node: ir.Node, value: ir.Value) -> None:
+        """Put a value in the place of a node's only output."""
+        old = node.outputs[0]
+        if value not in self._packed:
+            value.shape, value.type = old.shape, old.type
+        name, old.name = old.name, None
+        old.replace_all_uses_with(value, replace_graph_outputs=True)
+        self._graph.remove(node, safe=True)
+        value.name = name
+
+    def _ints(self, values: tuple[int, ...] | int) -> ir.Value:
+        """A constant, int64: a scalar or of one dimension."""
+        if values not in self._constants:
+            name = "padding.constant." + "_".join(map(str, values if isinstance(values, tuple) else ("scalar", values)))
+            tensor = ir.tensor(np.array(values, np.int64), name=name)
+            shape = ir.Shape(np.shape(values))
+            value = ir.Value(name=name, const_value=tensor, shape=shape, type=ir.TensorType(tensor.dtype))
+            self._graph.initializers.add(value)
+            self._constants[values] = value
+        return self._constants[values]
+
+    def _node(
+        self, kind: str, name: str, inputs: Sequence[ir.Value | None], domain: str = "", **attributes: float
+    ) -> ir.Value:
+        node = ir.node(kind, list(inputs), attributes, domain=domain, name=name)
+        self._graph.append(node)
+        node.outputs[0].name = name
+        return node.outputs[0]
+
+
+def _key_mask(graph: ir.Graph) -> ir.Value:
+    """The mask of all the attention layers."""
+    fused = [node for node in graph if functions.is_fused(node)]
+    masks = {node.inputs[1] for node in fused if node.op_type in functions.ATTENTIONS}
+    masks |= {node.inputs[3] for node in fused if node.op_type in functions.SINGLE_QUERY.values()}
+    if not masks:
+        raise UnsupportedModel("Padding cannot be removed: the model has no SelfAttention of the fused form")
+    mask = masks.pop()
+    if masks or mask is None:
+        raise UnsupportedModel("Padding cannot be removed: not all layers have the same key mask")
+    if not data_inputs(mask):
+        raise UnsupportedModel("Padding cannot be removed: no input of the model says which tokens are padding")
+    return mask
+
+
+def _name(node: ir.Node) -> str:
+    return node.name or node.outputs[0].name or node.op_type

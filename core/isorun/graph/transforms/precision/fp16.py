@@ -1,0 +1,308 @@
+"""A graph's weights and activations in fp16, its inputs and outputs as they were.
+
+Made from the fused form, padding removed or not; lowered to a dialect afterwards, by the functions in
+``dialects/half/`` where those of fp32 would not do. Three kinds of nodes:
+
+- those that gain (:data:`FASTER`, and the fused operators) take fp16,
+- those that would lose (:data:`KEPT`, with the reasons) take fp32, casts between the two,
+- all others follow what they are given: fp32 if anything that is computed reaches them in fp32.
+
+A node with a constant that fp16 cannot hold stays in fp32 too, and so does what takes its results, until they are
+normalized: they may be as large. The report has the reasons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from isorun.errors import UnsupportedModel
+from isorun.graph.analysis.evaluate import is_constant, sizes
+from isorun.graph.analysis.layers import QUANTIZING
+from isorun.graph.io import maps
+from isorun.graph.ops import functions
+
+LARGEST = 65504.0
+"""The greatest number that fp16 holds."""
+
+FASTER = frozenset(
+    (
+        *("MatMul", "Gemm", "Einsum", "Conv", "ConvTranspose", "Attention"),
+        *("LayerNormalization", "RMSNormalization"),  # fp32 inside: stash_type
+        *("Gelu", "Relu", "Tanh", "Sigmoid"),
+    )
+)
+"""ONNX's operators that are computed in fp16 whatever they are given."""
+
+_SUMS = "it adds up many elements: sums leave fp16's range, and lose digits before that"
+_GROWS = "its results leave fp16's range for inputs well inside it"
+_DIVIDES = "divisors as small as those that guard against 0 are 0 in fp16"
+_EXACT = "its results are numbers or places that fp16 would round"
+KEPT: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("ReduceSum", "ReduceMean", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare"), _SUMS
+    ),
+    **dict.fromkeys(("CumSum", "GlobalAveragePool", "AveragePool", "LpPool", "GlobalLpPool"), _SUMS),
+    **dict.fromkeys(("BatchNormalization", "GroupNormalization", "InstanceNormalization", "LpNormalization"), _SUMS),
+    **dict.fromkeys(
+        ("Softmax", "LogSoftmax", "Softplus"), "it adds up exponentials, and what masks a score has no fp16"
+    ),
+    **dict.fromkeys(("Exp", "Pow", "ReduceProd", "Cosh", "Sinh"), _GROWS),
+    **dict.fromkeys(("Div", "Reciprocal", "Log", "Sqrt"), _DIVIDES),
+    "Erf": "1 + erf(x), of which GELU is made, has no digits left near -1",
+    **dict.fromkeys(("Range", "Resize", "Upsample", "RoiAlign", "GridSample", "NonMaxSuppression", "TopK"), _EXACT),
+    **dict.fromkeys(("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial"), _EXACT),
+}
+"""ONNX's operators that stay in fp32, each with the reason."""
+
+_FLOAT, _HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
+_QUANTIZED = QUANTIZING | {"DequantizeLinear", "MatMulNBits"}
+_BOUNDED = frozenset(  # whose results stay within fp16 whatever they are given
+    (
+        *("Softmax", "Tanh", "Sigmoid", "LayerNormalization", "RMSNormalization"),
+        *("SkipLayerNormalization", *functions.EMBEDDINGS),
+    )
+)
+_FREE = {"Attention": (3,)}  # inputs of a type of their own: a mask
+_FEW = 16  # elements: a constant of so many is a number that somebody chose, no weights
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A node that stays in fp32.
+
+    Attributes:
+        node: its name.
+        operator: what it is.
+        reason: why.
+    """
+
+    node: str
+    operator: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fp16Report:
+    """What became of a graph.
+
+    Attributes:
+        converted: how many nodes compute in fp16.
+        kept: the nodes that stay in fp32 for a reason of their own; others do because of these.
+    """
+
+    converted: int
+    kept: tuple[Kept, ...]
+
+
+def convert(model: ir.Model) -> Fp16Report:
+    """Bring a graph to fp16, in place. Weights are looked at once, and converted whenever they are read.
+
+    What is fp16 already stays so. Sub-graphs (of ``If`` and ``Loop``) stay in fp32.
+
+    Args:
+        model: the fused form, or any other graph.
+
+    Raises:
+        UnsupportedModel: it is quantized, or nothing in it could be brought to fp16.
+    """
+    for node in model.graph.all_nodes():
+        if node.op_type in _QUANTIZED:
+            raise UnsupportedModel(
+                f"The model is quantized already ({node.op_type} at {node.name!r}), and fp16 would come between its "
+                "8-bit weights and their products. Ask for precision='fp32': it then runs as it came"
+            )
+    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    maps.infer_shapes(model)
+    conversion = _Conversion(model)
+    report = conversion.run()
+    if not report.converted and not any(value.dtype == _HALF for value in model.graph.initializers.values()):
+        reasons = "; ".join(dict.fromkeys(f"{each.operator}: {each.reason}" for each in report.kept))
+        raise UnsupportedModel(f"Nothing in the model could be brought to fp16 ({reasons or 'it computes no fp32'})")
+    common.RemoveUnusedNodesPass()(model)
+    conversion.rename()
+    if any(functions.is_fused(node) for node in model.graph):
+        functions.carry(model)
+    return report
+
+
+class _Conversion:
+    """One conversion. Values keep their names: ``_converted`` are those that are fp16 now, ``_halves`` and ``_wholes``
+    the other form of a value, made where something asks for it."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._graph = model.graph
+        self._opset = model.graph.opset_imports.get("", 1)
+        self._converted: dict[ir.Value, None] = {}
+        self._halves: dict[ir.Value, ir.Value] = {}
+        self._wholes: dict[ir.Value, ir.Value] = {}
+        self._unfit: dict[ir.Value, tuple[str | None, bool]] = {}
+        self._large: dict[ir.Value, None] = {}  # may be beyond fp16
+
+    def run(self) -> Fp16Report:
+        kept, count = [], 0
+        for node in list(self._graph):
+            if not any(map(self._is_float, (*node.inputs, *node.outputs))):
+                continue
+            large = next((value for value in node.inputs if self._is_large(value)), None)
+            reason = self._reason(node)
+            if reason is None and self._gains(node):
+                if large is None:
+                    count += self._convert(node)
+                    continue
+                reason = f"what it takes, {large.name!r}, may be beyond fp16"
+            if large is not None and node.op_type not in _BOUNDED:
+                self._large.update(dict.fromkeys(node.outputs))
+            if reason is not None:
+                kept.append(Kept(node.name or "", node.op_type, reason))
+            if node.op_type not in ("Shape", "Size"):
+                self._keep(node)
+        self._restore()
+        return Fp16Report(count, tuple(kept))
+
+    def rename(self) -> None:
+        """Weights in fp16 get their names, where none in fp32 is left that has it."""
+        for whole, half in self._halves.items():
+            if is_constant(half) and whole.name not in self._graph.initializers:
+                half.name = whole.name
+
+    def _is_float(self, value: ir.Value | None) -> bool:
+        """Whether a value was fp32 before, whatever it is now."""
+        return value is not None and (value.dtype == _FLOAT or value in self._converted)
+
+    def _reason(self, node: ir.Node) -> str | None:
+        """Why a node has to stay in fp32; ``None`` where it need not."""
+        kinds = {attribute.type for attribute in node.attributes.values()}
+        if kinds & {ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS}:
+            return "it has graphs of its own"
+        if not functions.is_fused(node):
+            if node.domain != "":
+                return f"it is of the domain {node.domain!r}: what it does in fp16 is not known"
+            if node.op_type in KEPT:
+                return KEPT[node.op_type]
+            if node.op_type == "LayerNormalization" and _integer(node, "stash_type", 1) != _FLOAT:
+                return "its stash_type says that it does not compute in fp32 inside"
+            if any(value is not None and value.dtype is None for value in (*node.inputs, *node.outputs)):
+                return "the types of what it takes and gives are not known"
+            if not self._is_defined(node):
+                return f"ONNX's opset {self._opset} does not define it for fp16"
+        return next((reason for value in node.inputs if (reason := self._no_fp16(value)[0]) is not None), None)
+
+    def _is_defined(self, node: ir.Node) -> bool:
+        try:
+            schema = onnx.defs.get_schema(node.op_type, max_inclusive_version=self._opset)
+        except onnx.defs.SchemaError:
+            return False
+        for formals, values in ((schema.inputs, node.inputs), (schema.outputs, node.outputs)):
+            for index, value in enumerate(values):
+                if self._is_float(value) and "tensor(float16)" not in formals[min(index, len(formals) - 1)].types:
+                    return False
+        return True
+
+    def _no_fp16(self, value: ir.Value | None) -> tuple[str | None, bool]:
+        """Why fp16 cannot hold a constant, ``None`` for any other value; and whether it is too large for it."""
+        if value is None or value.dtype != _FLOAT or not is_constant(value):
+            return None, False
+        if value not in self._unfit:
+            self._unfit[value] = _unfit(value)
+        return self._unfit[value]
+
+    def _is_large(self, value: ir.Value | None) -> bool:
+        return value in self._large or self._no_fp16(value)[1]
+
+    def _gains(self, node: ir.Node) -> bool:
+        """Whether a node takes fp16: it is faster in it, or has it given."""
+        if functions.is_fused(node) or (node.domain == "" and node.op_type in FASTER):
+            return True
+        given = [value for value in node.inputs if value is not None and self._is_float(value)]
+        computed = [value for value in given if not is_constant(value)]
+        if node.op_type == "Cast" and _integer(node, "to", 0) != _FLOAT:
+            return False  # to numbers that rounding would change
+        return bool(given) and all(value in self._converted for value in computed)
+
+    def _convert(self, node: ir.Node) -> bool:
+        """Have a node take fp16. Whether it gives it, too."""
+        for index, value in enumerate(node.inputs):
+            if value is not None and value.dtype == _FLOAT and index not in _FREE.get(node.op_type, ()):
+                node.replace_input_with(index, self._half(value))
+        if node.op_type == "Cast":
+            node.attributes["to"] = ir.AttrInt64("to", int(_HALF))
+        given = [value for value in node.outputs if value.dtype == _FLOAT]
+        for value in given:
+            value.type = ir.TensorType(_HALF)
+            self._converted[value] = None
+        return bool(given)
+
+    def _keep(self, node: ir.Node) -> None:
+        for index, value in enumerate(node.inputs):
+            if value is not None and value in self._converted:
+                node.replace_input_with(index, self._whole(value))
+
+    def _restore(self) -> None:
+        """Outputs, and what sub-graphs read, are fp32 as before."""
+        for value in list(self._converted):
+            for use in list(value.uses()):
+                if use.node.graph is not self._graph:
+                    use.node.replace_input_with(use.idx, self._whole(value))
+        for index, value in enumerate(self._graph.outputs):
+            if value in self._converted:
+                whole = self._whole(value)
+                name, value.name = value.name, f"{value.name}.fp16"
+                whole.name = name
+                self._graph.outputs[index] = whole
+
+    def _half(self, value: ir.Value) -> ir.Value:
+        if value not in self._halves:
+            self._halves[value] = self._constant(value) if is_constant(value) else self._cast(value, _HALF, "fp16")
+        return self._halves[value]
+
+    def _whole(self, value: ir.Value) -> ir.Value:
+        if value not in self._wholes:
+            self._wholes[value] = self._cast(value, _FLOAT, "fp32")
+        return self._wholes[value]
+
+    def _constant(self, value: ir.Value) -> ir.Value:
+        tensor = value.const_value
+        assert tensor is not None
+        made = ir.LazyTensor(
+            lambda: ir.tensor(tensor.numpy().astype(np.float16)), dtype=_HALF, shape=ir.Shape(sizes(value))
+        )
+        half = ir.Value(name=f"{value.name}.fp16", const_value=made, shape=made.shape, type=ir.TensorType(_HALF))
+        self._graph.register_initializer(half)
+        return half
+
+    def _cast(self, value: ir.Value, dtype: ir.DataType, label: str) -> ir.Value:
+        node = ir.node("Cast", [value], {"to": int(dtype)}, name=f"{value.name}.{label}")
+        producer = value.producer()
+        if producer is None:
+            self._graph.insert_before(next(iter(self._graph)), node)
+        else:
+            self._graph.insert_after(producer, node)
+        made = node.outputs[0]
+        made.name, made.type, made.shape = f"{value.name}.{label}", ir.TensorType(dtype), value.shape
+        return made
+
+
+def _unfit(value: ir.Value) -> tuple[str | None, bool]:
+    """Why fp16 cannot hold a constant, and whether it is too large for it."""
+    assert value.const_value is not None
+    array = value.const_value.numpy()
+    if not array.size:
+        return None, False
+    greatest = max(float(array.max()), -float(array.min()))
+    if np.isinf(greatest):  # fp16 has infinities
+        greatest = float(np.abs(array[np.isfinite(array)]).max(initial=0.0))
+    if greatest > LARGEST:
+        return f"its constant {value.name!r} has values up to {greatest:.3g}, and fp16 ends at {LARGEST:.0f}", True
+    if array.size <= _FEW and np.any((array != 0) & (array.astype(np.float16) == 0)):
+        return f"its constant {value.name!r} would be 0 in fp16", False
+    return None, False
+
+
+def _integer(node: ir.Node, name: str, default: int) -> int:
+    return node.attributes[name].as_int() if name in node.attributes else default

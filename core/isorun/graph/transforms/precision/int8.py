@@ -1,0 +1,231 @@
+"""Dense layers in 8 bits: quantized weights and activations around each of their products, as QDQ.
+
+A product x W of hidden states (..., K) and weights (K, N) becomes
+
+    DequantizeLinear(QuantizeLinear(x / s)) DequantizeLinear(W')
+
+with W' the integers nearest to s W, scaled for each of its N columns (symmetric, zero point 0), and x / s scaled as a
+whole. The K factors s take from the activations' channels what makes them hard to quantize and give it to the
+weights (SmoothQuant, Xiao et al. 2022). Everything else, residual sums, normalization and the attention core among
+it, stays in floating point.
+
+The same numbers go into the graph that works on padding and the one that does not, so both give one answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from isorun.graph.analysis import tokens
+from isorun.graph.ops import functions
+
+_CORES = {name: f"{name.removesuffix('SelfAttention')}AttentionCore" for name in functions.ATTENTIONS}
+_QKV = ("query", "key", "value")
+_FILE = "dense.npz"
+_LEAST = 32  # rows and columns: a smaller product costs nothing, and answers (a classifier's) hang on it
+
+
+@dataclass(frozen=True, slots=True)
+class Dense:
+    """How one dense layer is quantized.
+
+    Attributes:
+        weight: W' (K, N), int8.
+        weight_scale: (N,), float32.
+        factors: 1 / s (K,), float32.
+        scale, zero_point: of x / s: float32, and uint8 or, with zero point 0, int8.
+    """
+
+    weight: npt.NDArray[np.int8]
+    weight_scale: npt.NDArray[np.float32]
+    factors: npt.NDArray[np.float32]
+    scale: np.float32
+    zero_point: np.uint8 | np.int8
+
+
+Table = Mapping[str, Dense]
+"""Dense layers by the names of their weights."""
+
+
+def layers(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Value, ir.Value]]:
+    """The dense layers of a model in the fused form: each node, what it reads, and its weights (K, N)."""
+    for node, read, weight in _products(model):
+        if read is not None and weight is not None and not _reason(weight):
+            yield node, read, weight
+
+
+def refusal(model: ir.Model) -> str:
+    """Why the products that are no dense layers are none: the reasons, each once."""
+    reasons = {_reason(weight): None for _, _, weight in _products(model) if weight is not None}
+    return "; ".join(filter(None, reasons)) or "it has no product with a matrix"
+
+
+def _products(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Value | None, ir.Value | None]]:
+    for node in model.graph:
+        if functions.is_fused(node) and node.op_type in functions.ATTENTIONS:
+            yield node, node.inputs[0], node.inputs[2]
+        elif node.domain == "" and node.op_type == "MatMul":
+            yield node, node.inputs[0], node.inputs[1]
+
+
+def _reason(weight: ir.Value) -> str:
+    """Why a product's second factor cannot be quantized as a dense layer's weights; empty where it can."""
+    tensor = tokens.constant(weight)
+    if tensor is None or not weight.is_initializer() or weight.is_graph_input():
+        return "weights that are no constants of the graph"
+    if tensor.dtype != ir.DataType.FLOAT:
+        return f"weights that are {tensor.dtype.name.lower()}, not fp32 (quantize the fp32 model)"
+    shape = tensor.shape.numpy()
+    if len(shape) != 2 or min(shape) < _LEAST:
+        return f"weights that are no matrix of at least {_LEAST} rows and columns"
+    return ""
+
+
+def tap(model: ir.Model) -> tuple[dict[str, ir.TensorProtocol], dict[str, list[str]]]:
+    """Make what the dense layers read outputs of the graph, in place.
+
+    Returns:
+        The layers' weights by name, and for each value read the names of the weights that it is multiplied by.
+    """
+    weights: dict[str, ir.TensorProtocol] = {}
+    readers: dict[str, list[str]] = {}
+    outputs = {value.name for value in model.graph.outputs}
+    for _, read, weight in list(layers(model)):
+        assert read.name
+        assert weight.name
+        assert weight.const_value is not None
+        weights[weight.name] = weight.const_value
+        readers.setdefault(read.name, []).append(weight.name)
+        if read.name not in outputs:
+            read.type = read.type or ir.TensorType(ir.DataType.FLOAT)
+            model.graph.outputs.append(read)
+            outputs.add(read.name)
+    return weights, readers
+
+
+def quantize(model: ir.Model, table: Table) -> None:
+    """Quantize the dense layers that a table has, in place.
+
+    Args:
+        model: a graph in the fused form, its padding removed or not.
+        table: made for it by :mod:`isorun.compilation.calibration`.
+    """
+    _Quantizer(model, table).run()
+
+
+def save(table: Table, folder: Path) -> None:
+    """Write a table to a folder."""
+    np.savez(
+        folder / _FILE,
+        **{f"{f.name}:{name}": getattr(dense, f.name) for name, dense in table.items() for f in fields(dense)},
+    )
+
+
+def load(folder: Path) -> dict[str, Dense]:
+    """Read a table from a folder."""
+    found: dict[str, dict[str, Any]] = {}
+    with np.load(folder / _FILE) as arrays:
+        for key in arrays.files:
+            field, name = key.split(":", 1)
+            found.setdefault(name, {})[field] = arrays[key]
+    return {name: Dense(**values) for name, values in found.items()}
+
+
+class _Quantizer:
+    """One rewrite of one model."""
+
+    def __init__(self, model: ir.Model, table: Table) -> None:
+        self._model = model
+        self._graph = model.graph
+        self._table = table
+        self._weights: dict[tuple[str, int], ir.Value] = {}
+
+    def run(self) -> None:
+        for node, _, weight in list(layers(self._model)):
+            read = node.inputs[0]  # as it is by now: an attention before it has been replaced
+            assert read is not None
+            assert weight.name
+            if weight.name not in self._table:
+                continue
+            dense = self._table[weight.name]
+            name = node.name or node.outputs[0].name or weight.name
+            quantized = self._activation(name, read, dense)
+            if node.op_type == "MatMul":
+                node.replace_input_with(0, quantized)
+                node.replace_input_with(1, self._weight(weight.name, dense))
+            else:
+                self._attention(name, node, quantized, weight.name, dense)
+        for name in [name for name in self._table if name in self._graph.initializers]:
+            value = self._graph.initializers[name]
+            if not value.uses() and not value.is_graph_output():
+                del self._graph.initializers[name]
+        self._graph.sort()
+        functions.carry(self._model)
+
+    def _attention(self, name: str, node: ir.Node, hidden: ir.Value, weight: str, dense: Dense) -> None:
+        """Three products and the attention core."""
+        _, mask, _, bias, *on_scores = node.inputs
+        biases = tokens.constant(bias)
+        assert bias is not None
+        assert biases is not None
+        parts = []
+        for index, (part, values) in enumerate(zip(_QKV, np.split(biases.numpy(), 3), strict=True)):
+            product = self._node("MatMul", f"{name}.{part}.product", [hidden, self._weight(weight, dense, index, 3)])
+            own_bias = self._constant(f"{bias.name}.{part}", values)
+            parts.append(self._node("Add", f"{name}.{part}", [product, own_bias]))
+        core = ir.node(
+            _CORES[node.op_type],
+            [*parts, mask, *on_scores],
+            dict(node.attributes),
+            domain=functions.DOMAIN,
+            name=f"{name}.core",
+        )
+        self._graph.append(core)
+        old, new = node.outputs[0], core.outputs[0]
+        new.shape, new.type = old.shape, old.type
+        called, old.name = old.name, None
+        old.replace_all_uses_with(new, replace_graph_outputs=True)
+        self._graph.remove(node, safe=True)
+        new.name = called
+
+    def _activation(self, name: str, read: ir.Value, dense: Dense) -> ir.Value:
+        """x -> DequantizeLinear(QuantizeLinear(x / s))."""
+        if not np.all(dense.factors == 1):
+            read = self._node("Mul", f"{name}.smoothed", [read, self._constant(f"{name}.factors", dense.factors)])
+        scale = self._constant(f"{name}.scale", np.asarray(dense.scale))
+        zero = self._constant(f"{name}.zero_point", np.asarray(dense.zero_point))
+        quantized = self._node("QuantizeLinear", f"{name}.quantized", [read, scale, zero])
+        return self._node("DequantizeLinear", f"{name}.dequantized", [quantized, scale, zero])
+
+    def _weight(self, name: str, dense: Dense, index: int = 0, parts: int = 1) -> ir.Value:
+        """One of some equal parts of a weight's columns. Weights that several layers share stay shared."""
+        if (name, index) not in self._weights:
+            label = f"{name}.int8" if parts == 1 else f"{name}.int8.{index}"
+            weight = np.ascontiguousarray(np.split(dense.weight, parts, axis=1)[index])
+            scale = np.split(dense.weight_scale, parts)[index]
+            inputs = [self._constant(label, weight), self._constant(f"{label}.scale", scale)]
+            inputs.append(self._constant(f"{label}.zero_point", np.zeros(scale.shape, np.int8)))
+            self._weights[name, index] = self._node("DequantizeLinear", f"{label}.dequantized", inputs, axis=1)
+        return self._weights[name, index]
+
+    def _constant(self, name: str, array: npt.NDArray[Any]) -> ir.Value:
+        if name not in self._graph.initializers:
+            tensor = ir.tensor(array, name=name)
+            value = ir.Value(
+                name=name, const_value=tensor, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype)
+            )
+            self._graph.initializers.add(value)
+        return self._graph.initializers[name]
+
+    def _node(self, kind: str, name: str, inputs: list[ir.Value], **attributes: int) -> ir.Value:
+        node = ir.node(kind, inputs, attributes, name=name)
+        self._graph.append(node)
+        node.outputs[0].name = name
+        return node.outputs[0]

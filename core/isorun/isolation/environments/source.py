@@ -1,0 +1,107 @@
+"""The isorun that runs, made importable elsewhere: by links to its packages, and to nothing that lies beside them.
+
+An installed isorun lies among packages that another environment must not see, and an editable one in several folders.
+So a folder is made that holds a link to each package and the distribution's metadata, which is where entry points are
+found. A worker has it on its path: it runs the very code that started it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import tempfile
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+from isorun.errors import IsorunError
+from isorun.system.cache import sha256
+
+NAME = "isorun"
+GROUP = "isorun.backends"
+_WHEEL = f"Wheel-Version: 1.0\nGenerator: {NAME}\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+
+
+def requirements() -> list[str]:
+    """What isorun's core needs, as given to pip."""
+    return [each for each in _distribution().requires or [] if "extra ==" not in each]
+
+
+def links(root: Path) -> Path:
+    """A folder from which another interpreter imports the isorun that runs here; made where it is missing.
+
+    Args:
+        root: the folder of all environments.
+    """
+    return root / ".source" / _made(root)
+
+
+@cache
+def _made(root: Path) -> str:
+    packages, files = _packages(), _metadata()
+    described = "\n".join([*(f"{name} {path}" for name, path in packages.items()), *files.values()])
+    name = sha256(described.encode())[:16]
+    folder = root / ".source" / name
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        part = Path(tempfile.mkdtemp(prefix=".part-", dir=folder.parent))
+        for package, path in packages.items():
+            (part / package).symlink_to(path, target_is_directory=True)
+        _write(part, files)
+        try:
+            part.rename(folder)
+        except OSError:  # another process was first
+            shutil.rmtree(part)
+            if not folder.is_dir():
+                raise
+    return name
+
+
+def register(site_packages: Path, root: Path) -> None:
+    """Have an environment's installers take isorun for installed, and its interpreter find it on its own as well."""
+    _write(site_packages, _metadata())
+    information = site_packages / _information()
+    (site_packages / f"{NAME}.pth").write_text(f"{links(root)}{os.linesep}")
+    (information / "INSTALLER").write_text(f"{NAME}\n")
+    (information / "WHEEL").write_text(_WHEEL)  # without one, uv takes it for broken
+    owned = [f"{NAME}.pth", *(f"{information.name}/{name}" for name in (*_metadata(), "INSTALLER", "WHEEL", "RECORD"))]
+    (information / "RECORD").write_text("".join(f"{name},,\n" for name in owned))
+
+
+def _write(folder: Path, files: dict[str, str]) -> None:
+    information = folder / _information()
+    information.mkdir()
+    for name, text in files.items():
+        (information / name).write_text(text)
+
+
+def _information() -> str:
+    return f"{NAME}-{_distribution().version}.dist-info"
+
+
+def _packages() -> dict[str, Path]:
+    """isorun's own package and those that its backends are in, with the folder of each."""
+    points = metadata.EntryPoints(_distribution().entry_points).select(group=GROUP)
+    names = dict.fromkeys([NAME, *(point.module.partition(".")[0] for point in points)])
+    found = {}
+    for name in names:
+        spec = importlib.util.find_spec(name)
+        if spec is None or not spec.submodule_search_locations:
+            raise IsorunError(f"isorun's package {name!r} cannot be found. Install isorun anew")
+        found[name] = Path(next(iter(spec.submodule_search_locations))).absolute()
+    return found
+
+
+def _metadata() -> dict[str, str]:
+    points = metadata.EntryPoints(_distribution().entry_points).select(group=GROUP)
+    lines = [f"[{GROUP}]", *sorted(f"{point.name} = {point.value}" for point in points), ""]
+    return {"METADATA": _distribution().read_text("METADATA") or "", "entry_points.txt": "\n".join(lines)}
+
+
+@cache
+def _distribution() -> metadata.Distribution:
+    try:
+        return metadata.distribution(NAME)
+    except metadata.PackageNotFoundError as error:
+        raise IsorunError("isorun is not installed as a distribution: pip install it, -e for a checkout") from error

@@ -1,0 +1,206 @@
+"""The backends of an environment, behind the contracts of :mod:`isorun.plugin.backend`: a worker does what they do.
+
+A worker that died is replaced by the next call that needs one; what was compiled is compiled again there.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any, TypeVar
+
+from isorun.errors import BackendNotFound, BackendUnavailable, EnvironmentBroken, IsorunError
+from isorun.isolation.environments import Environment
+from isorun.isolation.worker.client import Connection
+from isorun.isolation.worker.process import DiedIdle, WorkerProcess
+from isorun.plugin.backend import Backend, Executable
+from isorun.system.packages import how_to_install
+from isorun.types import Availability, Capabilities, CompileConfig, Feeds, LoweredModel, RuntimeReport
+
+_T = TypeVar("_T")
+
+
+class Worker:
+    """A session's worker: started when it is first needed, replaced when it has died.
+
+    Args:
+        environment: whose interpreter it runs under.
+        cache_dir: where what backends keep goes.
+    """
+
+    def __init__(self, environment: Environment, cache_dir: str | os.PathLike[str] | None = None) -> None:
+        self.environment = environment
+        self._cache_dir = cache_dir
+        self._lock = threading.RLock()
+        self._numbers = itertools.count()
+        self._connection: Connection | None = None
+        self._closed = False
+
+    def names(self) -> list[str]:
+        """The names of the backends in the environment."""
+        names: list[str] = self.connection().ask("names")
+        return names
+
+    def get(self, name: str) -> IsolatedBackend:
+        """The backend of that name in the environment.
+
+        Raises:
+            BackendNotFound: there is none.
+            BackendUnavailable: there is one, and its module does not import.
+            EnvironmentBroken: the environment's interpreter cannot be started.
+            WorkerDied: the worker did not come to answer.
+        """
+        where = f"in the environment {self.environment.name!r}"
+        try:
+            return IsolatedBackend(self, name, self.connection().ask("backend", name=name))
+        except BackendNotFound as error:
+            raise BackendNotFound(name, error.installed, f" {where}") from None
+        except BackendUnavailable as error:
+            raise BackendUnavailable(name, error.reason, f"There: {error.remedy}") from error.__cause__
+
+    def connection(self) -> Connection:
+        """The worker that is alive."""
+        with self._lock:
+            if self._closed:
+                raise IsorunError("This session is closed. Open another.")
+            if self._connection is not None and self._connection.dead:
+                self._connection.close()
+                self._connection = None
+            if self._connection is None:
+                self._connection = self._start()
+            return self._connection
+
+    def _start(self) -> Connection:
+        environment = self.environment
+        environment.check()
+        variables = environment.variables(self._cache_dir)
+        title = f"The worker of the environment {environment.name!r}"
+        try:
+            return Connection(WorkerProcess(str(environment.python), variables, title))
+        except OSError as error:
+            what = f"The interpreter of the environment {environment.name!r} does not start: {error}"
+            raise EnvironmentBroken(f"{what}. {environment.remedy()}") from error
+
+    def number(self) -> int:
+        """A number for an executable."""
+        return next(self._numbers)
+
+    def about(self) -> dict[str, str]:
+        """The environment's name, and the versions of Python and NumPy there."""
+        return {"name": self.environment.name, **self.connection().process.about}
+
+    def close(self) -> None:
+        """End the worker, if there is one."""
+        self._closed = True
+        if self._connection is not None:
+            self._connection.close()
+
+
+class IsolatedBackend(Backend):
+    """A backend in an environment. What it is was asked of the worker.
+
+    Args:
+        worker: the environment's.
+        name: the backend's.
+        described: what :meth:`isorun.isolation.worker.server.Server.backend` says of it.
+    """
+
+    def __init__(self, worker: Worker, name: str, described: Mapping[str, Any]) -> None:
+        super().__init__(name)
+        self._worker = worker
+        offers: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in described["capabilities"].items()
+        }
+        offers["device_arrays"] = False  # a device's memory is one process's
+        self.capabilities = Capabilities(**offers)  # type: ignore[misc]  # a class's own elsewhere
+        self._availability = Availability(**described["availability"])
+        self._version: str | None = described["version"]
+
+    def availability(self) -> Availability:
+        if self._availability.ok:
+            return self._availability
+        environment, remedy = self._worker.environment, self._availability.remedy
+        needed = self.capabilities.requirement or self.capabilities.package
+        if needed is not None and remedy == how_to_install(needed):  # an environment is what it was made from
+            return replace(self._availability, remedy=environment.remedy(needed))
+        return replace(self._availability, remedy=f"In the environment {environment.name!r}: {remedy}")
+
+    def version(self) -> str | None:
+        return self._version
+
+    def compile(self, model: LoweredModel, config: CompileConfig) -> IsolatedExecutable:
+        options = {key: _plain(self.name, key, value) for key, value in config.options.items()}
+        given = {
+            "name": self.name,
+            "model": {**asdict(model), "path": str(model.path)},
+            "config": {**asdict(config), "options": options},
+        }
+        return IsolatedExecutable(self._worker, given)
+
+
+class IsolatedExecutable(Executable):
+    """A model that a worker has compiled.
+
+    Args:
+        worker: what compiles it, now and whenever it had to be replaced.
+        given: what :meth:`isorun.isolation.worker.server.Server.compile` takes, but for its number.
+    """
+
+    def __init__(self, worker: Worker, given: Mapping[str, Any]) -> None:
+        self._worker = worker
+        self._given = given
+        self._number = worker.number()
+        self._lock = threading.Lock()
+        self._connection = worker.connection()
+        self._connection.ask("compile", number=self._number, **given)
+
+    def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
+        connection = self._connection
+        if not connection.process.dead:
+            try:
+                return connection.run(self._number, output_names, feeds)
+            except DiedIdle:  # nothing was lost
+                pass
+        return self._again().run(self._number, output_names, feeds)
+
+    def report(self) -> RuntimeReport:
+        connection = self._connection
+        if not connection.dead:
+            try:
+                return RuntimeReport(**connection.ask("report", number=self._number))
+            except DiedIdle:
+                pass
+        return RuntimeReport(**self._again().ask("report", number=self._number))
+
+    def _again(self) -> Connection:
+        """A worker that is alive and has this model."""
+        with self._lock:
+            connection = self._worker.connection()
+            if connection is not self._connection:
+                connection.ask("compile", number=self._number, **self._given)
+                self._connection = connection
+            return connection
+
+    def close(self) -> None:
+        if not self._connection.dead:
+            self._connection.close_executable(self._number)
+
+
+def _plain(backend: str, key: str, value: Any) -> Any:
+    """The value of an option as it can be sent to another process."""
+    if isinstance(value, str | int | float | bool | None):
+        return value
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Mapping):
+        return {str(name): _plain(backend, key, each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(backend, key, each) for each in value]
+    raise BackendUnavailable(
+        backend,
+        f"its option {key!r} is a {type(value).__name__}, which cannot be sent to an environment",
+        "Give numbers, strings, lists and mappings.",
+    )

@@ -1,0 +1,141 @@
+"""A worker that is alive, and the channels to it. Once it is not, every request says how it died."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from isorun.errors import WorkerDied
+from isorun.isolation.worker import wire
+from isorun.isolation.worker.channel import Channel
+from isorun.isolation.worker.memory import Pool
+from isorun.isolation.worker.process import DiedIdle, WorkerProcess
+from isorun.types import Feeds
+
+_PATIENCE = 5.0  # seconds that a worker has to finish what it does when it is closed
+
+
+class Connection:
+    """A worker process and the channels to it. Any thread may use it.
+
+    Args:
+        process: the worker.
+    """
+
+    def __init__(self, process: WorkerProcess) -> None:
+        self.process = process
+        self._pool = Pool()
+        self._channels: set[Channel] = set()
+        self._idle: list[Channel] = []
+        self._asking = threading.Lock()
+        self._main = self._open()
+        # One that nobody closes ends with its last user, or with this process.
+        weakref.finalize(self, _end, process, self._channels)
+        _alive.add(self)
+
+    @property
+    def dead(self) -> bool:
+        """Whether the worker is known to be gone."""
+        return self.process.dead
+
+    def ask(self, what: str, seconds: float | None = None, **given: Any) -> Any:
+        """Ask for one of :data:`isorun.isolation.worker.server.ANSWERS`. The worker's main thread answers.
+
+        Raises:
+            TimeoutError: not within so many seconds.
+        """
+        if not self._asking.acquire(timeout=-1 if seconds is None else seconds):
+            raise TimeoutError(f"the worker did not come to {what} within {seconds:g} s")
+        try:
+            if not self._main.sound:  # an answer was not waited for: Ctrl-C
+                self._drop(self._main)
+                self._main = self._open()
+            return self._main.ask(what, given, seconds)
+        finally:
+            self._asking.release()
+
+    def run(self, executable: int, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
+        """Run once: see :meth:`isorun.plugin.backend.Executable.run`."""
+        try:
+            channel = self._idle.pop()
+        except IndexError:  # more runs are in flight than ever were
+            channel = self._open()
+        try:
+            return channel.run(executable, output_names, feeds)
+        finally:
+            if channel.sound:
+                self._idle.append(channel)
+            else:
+                self._drop(channel)
+
+    def close_executable(self, number: int) -> None:
+        """Let go of a model, once the runs in flight have ended. A worker that takes too long over it is killed."""
+        deadline = time.monotonic() + _PATIENCE
+        while len(self._idle) + 1 < len(self._channels) and time.monotonic() < deadline:
+            time.sleep(0.001)
+        try:
+            self.ask("close", max(0.1, deadline - time.monotonic()), number=number)
+        except (TimeoutError, WorkerDied):
+            self.close()
+
+    def close(self) -> None:
+        """End the worker. What is in flight ends with :class:`isorun.errors.WorkerDied`."""
+        self.process.end()
+        while self._idle:
+            self._drop(self._idle.pop())
+        with self._asking:
+            self._drop(self._main)
+        self._pool.close()
+
+    def fork(self) -> None:
+        """Before a fork: see :meth:`isorun.isolation.worker.memory.Pool.fork`."""
+        self._pool.fork()
+
+    def abandon(self) -> None:
+        """In a forked process: leave the worker to the process that started it."""
+        self.process.abandon()
+        for channel in self._channels:
+            channel.close()
+
+    def _open(self) -> Channel:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                wire.send(self.process.trunk, wire.CHANNEL, files=[theirs.fileno()])
+            except wire.Closed:
+                ours.close()
+                raise self.process.died("while it was idle", DiedIdle) from None
+        channel = Channel(ours, self._pool, self.process)
+        self._channels.add(channel)
+        return channel
+
+    def _drop(self, channel: Channel) -> None:
+        self._channels.discard(channel)
+        channel.close()
+
+
+def _end(process: WorkerProcess, channels: set[Channel]) -> None:
+    process.end()
+    for channel in channels:
+        channel.close()
+
+
+_alive: weakref.WeakSet[Connection] = weakref.WeakSet()
+
+
+def _forking() -> None:
+    for connection in list(_alive):
+        connection.fork()
+
+
+def _forked() -> None:
+    for connection in list(_alive):
+        connection.abandon()
+
+
+os.register_at_fork(before=_forking, after_in_child=_forked)

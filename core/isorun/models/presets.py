@@ -1,0 +1,95 @@
+"""BERTs of the usual sizes with seeded random weights, for measuring speed where no trained model is needed.
+
+The weights keep activations in a trained model's range: every dense layer passes its input's variance on,
+and scores spread enough for attention to prefer some keys to others.
+"""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from isorun.errors import InvalidModel, did_you_mean
+from isorun.system.cache import Cache
+
+_ENTRY_MODEL = "model.onnx"
+_BASE = {"vocab_size": 30522, "hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}
+_LARGE = {"vocab_size": 30522, "hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096}
+_SIZES: dict[str, dict[str, Any]] = {
+    "bert-3l": {**_BASE, "num_hidden_layers": 3},
+    "bert-6l": {**_BASE, "num_hidden_layers": 6},
+    "bert-base": {**_BASE, "num_hidden_layers": 12},
+    "bert-large": {**_LARGE, "num_hidden_layers": 24},
+}
+
+NAMES = tuple(_SIZES)
+
+
+def sizes(name: str) -> dict[str, Any]:
+    """A preset's sizes, by the names in a ``config.json``.
+
+    Raises:
+        InvalidModel: there is no preset of that name.
+    """
+    if name not in _SIZES:
+        raise InvalidModel(f"There is no preset {name!r}{did_you_mean(name, NAMES)}")
+    return dict(_SIZES[name])
+
+
+def write(name: str, seed: int, output: Path) -> None:
+    """Write a preset's fused graph to an ONNX file. The same name and seed give the same file.
+
+    Raises:
+        InvalidModel: there is no preset of that name.
+    """
+    from isorun.graph.builders import encoder
+    from isorun.graph.io import files
+
+    if seed < 0:
+        raise InvalidModel(f"The seed is {seed}; it has to be 0 or more")
+    config = encoder.EncoderConfig(**sizes(name))
+    files.write(encoder.encoder(config, SeededWeights(seed), name), output, beside_above=files.SINGLE_FILE_LIMIT)
+
+
+def build(name: str, seed: int, cache: Cache) -> Path:
+    """The ONNX file of a preset, made where the cache does not have it yet."""
+    from isorun.graph import code_digest
+
+    def make(folder: Path) -> dict[str, Any]:
+        write(name, seed, folder / _ENTRY_MODEL)
+        return {}
+
+    return cache.get_or_make("presets", f"{name}-{seed}-{code_digest()[:16]}", make).folder / _ENTRY_MODEL
+
+
+class SeededWeights:
+    """Weights by their names: the seed and the name alone decide each tensor."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def check(self, name: str, shape: tuple[int, ...]) -> None:
+        """There is a tensor for every name and shape."""
+
+    def read(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
+        """Normally distributed, with the deviation that its place in the model asks for; float32."""
+        random = np.random.default_rng([self._seed, zlib.crc32(name.encode())])
+        mean, deviation = _distribution(name, shape)
+        values = random.standard_normal(shape, dtype=np.float32)
+        values *= np.float32(deviation)
+        values += np.float32(mean)
+        return values
+
+
+def _distribution(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
+    if name.endswith("LayerNorm.weight"):
+        return 1.0, 0.1
+    if name.endswith(".bias"):
+        return 0.0, 0.05
+    if "embeddings" in name:
+        return 0.0, 1.0 if "word" in name else 0.3
+    gain = 1.2 if name.endswith(("query.weight", "key.weight")) else 1.0
+    return 0.0, gain / float(np.sqrt(shape[1]))

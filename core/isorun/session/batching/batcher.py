@@ -1,0 +1,200 @@
+"""Batches of requests that arrive one by one.
+
+Two threads serve a :class:`Batcher`: while one has a batch in the runtime, the other picks the next and lays out
+its arrays. A batch is made around the request that has waited longest, of those nearest to it in length, within a
+budget of tokens. What goes wrong with a request is that request's alone: where a batch fails, its requests are run
+again one by one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import bisect
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from isorun.errors import IsorunError
+from isorun.session.batching.layout import Layout, Request
+from isorun.types import Feeds
+
+
+class Batcher:
+    """Batches requests that arrive one by one.
+
+    Args:
+        run: runs a batch: ``run(output_names, feeds)``, as ``Session.run`` does.
+        layout: of the model's requests.
+        max_tokens: the most that rows times the longest row of a batch may be; a longer request runs alone.
+        max_wait: seconds that a request may wait for others to share a batch with.
+        enough: the tokens at which waiting ends, all requests counted.
+
+    Raises:
+        ValueError: a budget that nothing fits in, or a wait that is no time.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Sequence[str], Feeds], list[Any]],
+        layout: Layout,
+        max_tokens: int,
+        max_wait: float,
+        enough: int,
+    ) -> None:
+        if max_tokens < 1:
+            raise ValueError(f"max_tokens is {max_tokens}; a batch holds at least 1")
+        if not max_wait >= 0:
+            raise ValueError(f"max_wait is {max_wait}; it is a time in seconds, 0 or more")
+        self._run = run
+        self._layout = layout
+        self._max_tokens = max_tokens
+        self._max_wait = max_wait
+        self._enough = enough
+        self._waiting: list[Request] = []  # sorted
+        self._tokens = 0
+        self._count = 0
+        self._closed = False
+        self._hurry = False
+        self._changed = threading.Condition()
+        self._running = threading.Lock()
+        self._threads = [
+            threading.Thread(target=self._serve, name=f"isorun-batch-{index}", daemon=True) for index in range(2)
+        ]
+        for thread in self._threads:
+            thread.start()
+        _alive.add(self)
+
+    def submit(self, feeds: Feeds) -> tuple[Future[list[Any]], int]:
+        """Hand in a request. Its future, and the request's length in tokens."""
+        with self._changed:
+            self._count += 1
+            number = self._count
+        request = self._layout.request(feeds, number, time.monotonic() + self._max_wait)
+        with self._changed:
+            if self._closed:
+                raise IsorunError("This session is closed. Open another.")
+            bisect.insort(self._waiting, request)
+            self._tokens += request.length
+            self._hurry = False
+            self._changed.notify_all()
+        return request.future, request.length
+
+    def hurry(self) -> None:
+        """Nothing more comes for now: do not wait for it."""
+        with self._changed:
+            self._hurry = True
+            self._changed.notify_all()
+
+    def close(self, *, cancel: bool, wait: bool = True) -> None:
+        """Take nothing more.
+
+        Args:
+            cancel: whether to cancel what waits rather than run it.
+            wait: whether to wait for what runs.
+        """
+        with self._changed:
+            self._closed = True
+            waiting = self._waiting if cancel else []
+            if cancel:
+                self._waiting, self._tokens = [], 0
+            self._changed.notify_all()
+        for request in waiting:
+            request.future.cancel()
+            request.future.set_running_or_notify_cancel()
+        if wait:
+            for thread in self._threads:
+                if thread is not threading.current_thread():
+                    thread.join()
+
+    def _serve(self) -> None:
+        # While a thread waits, it holds no request: an error has, by its traceback, whoever it was raised to, and so
+        # the results that are to close this batcher once nobody has them any more.
+        while requests := self._next():
+            self._finish(requests)
+            del requests
+
+    def _next(self) -> list[Request]:
+        """Wait for a batch; none where the batcher is closed."""
+        with self._changed:
+            while not (requests := self._ready()):
+                if self._closed:
+                    break
+                self._changed.wait(self._rest())
+            return requests
+
+    def _ready(self) -> list[Request]:
+        """The next batch; none where nothing waits, or where others may still join what does."""
+        while self._waiting:
+            oldest = self._oldest()
+            if not (self._closed or self._hurry or self._tokens >= self._enough or oldest.due <= time.monotonic()):
+                break
+            if requests := self._pick(oldest):
+                return requests
+        return []
+
+    def _rest(self) -> float | None:
+        """Seconds until something has waited long enough; ``None`` where nothing waits."""
+        if not self._waiting:
+            return None
+        return min(max(0.0, self._oldest().due - time.monotonic()), threading.TIMEOUT_MAX)
+
+    def _oldest(self) -> Request:
+        return min(self._waiting, key=lambda request: request.number)
+
+    def _pick(self, oldest: Request) -> list[Request]:
+        """The oldest request and those of its kind that are nearest to it in length, within the budget."""
+        same = [request for request in self._waiting if request.kind == oldest.kind]
+        low = high = same.index(oldest)
+        while True:
+            shorter = oldest.length - same[low - 1].length if low > 0 else None
+            longer = same[high + 1].length - oldest.length if high + 1 < len(same) else None
+            count = high - low + 2
+            if longer is not None and count * same[high + 1].length > self._max_tokens:
+                longer = None
+            if shorter is not None and count * same[high].length > self._max_tokens:
+                shorter = None
+            if shorter is not None and (longer is None or shorter <= longer):
+                low -= 1
+            elif longer is not None:
+                high += 1
+            else:
+                break
+        chosen = same[low : high + 1]
+        numbers = {request.number for request in chosen}
+        self._waiting = [request for request in self._waiting if request.number not in numbers]
+        self._tokens -= sum(request.length for request in chosen)
+        return [request for request in chosen if request.future.set_running_or_notify_cancel()]
+
+    def _finish(self, requests: list[Request]) -> None:
+        try:
+            feeds = self._layout.batch(requests)
+            with self._running:
+                outputs = self._run(self._layout.outputs, feeds)
+            results = self._layout.split(outputs, requests)
+        except Exception as error:  # noqa: BLE001  # whatever it is, it is somebody's result
+            if len(requests) == 1:
+                requests[0].future.set_exception(error)
+                return
+            for request in requests:  # one of them is to blame: the others are to have their results
+                self._finish([request])
+            return
+        for request, result in zip(requests, results, strict=True):
+            request.future.set_result(result)
+
+
+_alive: weakref.WeakSet[Batcher] = weakref.WeakSet()  # a closed one, too, while its threads have it
+
+
+@atexit.register
+def _close_all() -> None:
+    """Python ends its daemon threads where they are; a runtime that is amid a run then aborts the process."""
+    for batcher in list(_alive):
+        batcher.close(cancel=True)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_alive.clear)  # a fork leaves the threads behind, and locks as they were

@@ -1,0 +1,138 @@
+"""Requests on their way, between the thread that reads them and the one that takes results."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Any
+
+from isorun.session.batching.batcher import Batcher
+from isorun.types import Feeds
+
+
+class Flow:
+    """What one thread hands in by :meth:`feed`, and another takes by :meth:`take`, in one order.
+
+    Args:
+        batcher: runs the requests. It is the flow's own, and is closed with it.
+        window: how many tokens may be on their way.
+    """
+
+    def __init__(self, batcher: Batcher, window: int) -> None:
+        self._batcher = batcher
+        self._window = window
+        self._tokens = 0
+        self._futures: deque[tuple[Future[list[Any]], int]] = deque()
+        self._changed = threading.Condition()
+        self._reader = 0  # the thread in feed
+        self._asking = False  # it is inside the iterator, for as long as that likes
+        self._ended = False  # it has nothing more to do
+        self._stopped = False  # nothing more is taken
+        self._left = False  # and nobody waits for what the reader may still meet
+        self._error: BaseException | None = None  # in reading the iterator
+        self._closing_error: BaseException | None = None  # in closing it
+
+    def feed(self, requests: Iterator[Feeds]) -> None:
+        """Hand every request in, no more than a window ahead; then close the iterator, where it can be closed.
+
+        What goes wrong in either is raised where the results are taken. Where nobody is left to raise it to, an
+        error in closing the iterator is this thread's own.
+        """
+        self._reader = threading.get_ident()
+        try:
+            self._hand_in_all(requests)
+        except BaseException as error:  # noqa: BLE001  # raised again by take
+            self._error = error
+        try:
+            close = getattr(requests, "close", None)
+            if close is not None:
+                close()
+        except BaseException as error:  # raised again by take or close
+            with self._changed:
+                if self._left:
+                    raise
+                self._closing_error = error
+        finally:
+            with self._changed:
+                self._ended = True
+                self._changed.notify_all()
+            self._batcher.hurry()
+
+    def _hand_in_all(self, requests: Iterator[Feeds]) -> None:
+        while self._wait_for_room():
+            self._asking = True
+            try:
+                feeds = next(requests)
+            except StopIteration:
+                return
+            finally:
+                self._asking = False
+            self._hand_in(feeds)
+
+    def _wait_for_room(self) -> bool:
+        with self._changed:
+            while self._tokens >= self._window and not self._stopped:
+                self._batcher.hurry()
+                self._changed.wait()
+            return not self._stopped
+
+    def _hand_in(self, feeds: Feeds) -> None:
+        try:
+            future, length = self._batcher.submit(feeds)
+        except Exception as error:  # noqa: BLE001  # this request's alone
+            future, length = Future(), 1
+            future.set_exception(error)
+        with self._changed:
+            self._futures.append((future, length))
+            self._tokens += length
+            self._changed.notify_all()
+
+    def take(self) -> Future[list[Any]]:
+        """The next result, done or not.
+
+        Raises:
+            StopIteration: there is none.
+            BaseException: what the iterator raised, once there are no more results.
+        """
+        with self._changed:
+            while not self._futures and not self._ended and not self._stopped:
+                self._changed.wait()
+            if not self._futures:
+                self._stop(wait=False)
+                error, self._error = self._error, None
+                raise error or self._take_closing_error() or StopIteration
+            future, length = self._futures.popleft()
+            self._tokens -= length
+            self._changed.notify_all()
+            return future
+
+    def close(self, wait: bool) -> None:
+        """Stop: nothing more is read or run, and the iterator is closed.
+
+        Args:
+            wait: whether to wait for a batch in the runtime, and for the iterator to be closed, unless it is at
+                work on its next request.
+
+        Raises:
+            BaseException: what closing the iterator raised.
+        """
+        self._stop(wait)
+        with self._changed:
+            if wait and threading.get_ident() != self._reader:
+                self._changed.wait_for(lambda: self._ended or self._asking)
+            self._left = not self._ended
+            if error := self._take_closing_error():
+                raise error
+
+    def _stop(self, wait: bool) -> None:
+        with self._changed:
+            self._stopped = True
+            self._futures.clear()
+            self._changed.notify_all()
+        self._batcher.close(cancel=True, wait=wait)
+
+    def _take_closing_error(self) -> BaseException | None:
+        error, self._closing_error = self._closing_error, None
+        return error

@@ -1,0 +1,134 @@
+"""How single requests of one model become a batch, and the batch's outputs single results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from isorun.errors import InvalidFeeds, IsorunError
+from isorun.models.feeds import FeedChecker
+from isorun.models.source import Padding
+from isorun.types import ModelInfo
+
+
+@dataclass(order=True, slots=True)
+class Request:
+    """One request, ordered by length, then by arrival."""
+
+    length: int
+    number: int
+    feeds: dict[str, np.ndarray] = field(compare=False)  # each (1, ...)
+    kind: tuple[Any, ...] = field(compare=False)  # requests of one kind fit in one batch
+    keep_axis: bool = field(compare=False)  # whether results have the batch's axis
+    due: float = field(compare=False)
+    future: Future[list[Any]] = field(compare=False)
+
+
+class Layout:
+    """How single requests of one model become a batch, and its outputs single results.
+
+    Requests of different lengths share a batch where the model is known not to see padding: the shorter ones
+    are padded on the right with zeros, mask 0. Any others share one with requests of just their shapes.
+
+    Args:
+        info: the model's inputs and outputs.
+        padding: what is known about its padding.
+        output_names: the outputs wanted; ``None`` for all.
+    """
+
+    def __init__(self, info: ModelInfo, padding: Padding, output_names: Sequence[str] | None) -> None:
+        self._specs = {spec.name: spec for spec in info.inputs}
+        self._checker = FeedChecker(info, indices=True)
+        if output_names:
+            self._checker.check_outputs(output_names)
+        self._outputs = list(output_names or [spec.name for spec in info.outputs])
+        self._mask = None if padding.refusal else padding.mask
+        mask_shape = self._specs[self._mask].shape if self._mask else None
+        symbol = mask_shape[1] if mask_shape and len(mask_shape) == 2 else None
+        self._by_token = {
+            spec.name
+            for spec in (*info.inputs, *info.outputs)
+            if isinstance(symbol, str) and spec.shape and len(spec.shape) > 1 and spec.shape[1] == symbol
+        } | set(padding.token_outputs)
+
+    @property
+    def outputs(self) -> list[str]:
+        """The outputs that each result holds."""
+        return self._outputs
+
+    def request(self, feeds: Any, number: int, due: float) -> Request:
+        """A request, checked: every input without the batch's axis, or with one of size 1.
+
+        Raises:
+            InvalidFeeds: the model does not take it, or it holds more than one row.
+        """
+        if not isinstance(feeds, Mapping):
+            self._checker.check(feeds)  # says what it should have been
+        rows, keep_axis = {}, False
+        for name, array in self._checker.with_arrays(feeds).items():
+            spec = self._specs.get(name)
+            if isinstance(array, np.ndarray) and spec is not None and spec.shape and array.ndim == len(spec.shape) - 1:
+                rows[name] = array[None]
+            else:
+                rows[name], keep_axis = array, True
+        self._checker.check(rows)
+        for name, array in rows.items():
+            if not isinstance(array, np.ndarray):
+                raise InvalidFeeds(
+                    f"A request is a row of a batch, and input {name!r} is a {type(array).__name__}, which has none. "
+                    "Session.run takes it"
+                )
+            if array.shape[:1] != (1,):
+                raise InvalidFeeds(
+                    f"A request is a single row; input {name!r} came with the shape {list(array.shape)}. "
+                    "Session.run takes a batch as it is"
+                )
+        mask = None if self._mask is None else rows.get(self._mask)
+        # A row without any key attends to all its positions alike: more of them would change it.
+        stretches = mask is not None and bool(np.count_nonzero(mask))
+        length = mask.shape[1] if mask is not None else max(array.size for array in rows.values())
+        kind = (stretches, *(self._rest(name, array, stretches) for name, array in sorted(rows.items())))
+        return Request(length, number, rows, kind, keep_axis, due, Future())
+
+    def _rest(self, name: str, array: np.ndarray, stretches: bool) -> tuple[Any, ...]:
+        """What of an input's shape has to be the same in all of a batch."""
+        return (name, array.shape[2:] if stretches and name in self._by_token else array.shape[1:])
+
+    def batch(self, requests: Sequence[Request]) -> dict[str, np.ndarray]:
+        """The feeds of a batch: new arrays (B, S, ...), S the longest request's length."""
+        if len(requests) == 1:
+            return requests[0].feeds
+        longest = max(request.length for request in requests)
+        made = {}
+        for name, first in requests[0].feeds.items():
+            arrays = [request.feeds[name] for request in requests]
+            if name not in self._by_token or all(array.shape == first.shape for array in arrays):
+                made[name] = np.concatenate(arrays)
+                continue
+            made[name] = np.zeros((len(arrays), longest, *first.shape[2:]), first.dtype)
+            for row, array in zip(made[name], arrays, strict=True):
+                row[: array.shape[1]] = array[0]
+        return made
+
+    def split(self, outputs: Sequence[Any], requests: Sequence[Request]) -> list[list[Any]]:
+        """Each request's own results, cut to its length; copies, which outlive the batch."""
+        for name, output in zip(self._outputs, outputs, strict=True):
+            if not isinstance(output, np.ndarray) or output.ndim == 0 or output.shape[0] != len(requests):
+                raise IsorunError(
+                    f"Output {name!r} does not have a row for each of the {len(requests)} requests of a batch, so "
+                    "single requests cannot be told apart in it. Leave it out, or call Session.run"
+                )
+        results = []
+        for index, request in enumerate(requests):
+            row: list[Any] = []
+            for name, output in zip(self._outputs, outputs, strict=True):
+                part = output[index : index + 1] if request.keep_axis else output[index]
+                if name in self._by_token:
+                    part = part[:, : request.length] if request.keep_axis else part[: request.length]
+                row.append(part.copy())
+            results.append(row)
+        return results

@@ -1,0 +1,202 @@
+"""``IOBinding`` in the convention of ``onnxruntime.IOBinding``: arrays in host memory on any backend, and in a GPU's
+memory on those that take them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from isorun.errors import BackendFailed, InvalidFeeds
+from isorun.models.feeds import FeedChecker
+from isorun.plugin.backend import Binding, Executable
+from isorun.plugin.device_arrays import ON_DEVICE, DeviceArray, adopt
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+
+class BoundOutput:
+    """One result of a binding, in the shape of ``onnxruntime.OrtValue``."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def numpy(self) -> Any:
+        """The result itself, not a copy.
+
+        Raises:
+            InvalidFeeds: it lies on a GPU.
+        """
+        if isinstance(self._value, DeviceArray):
+            raise InvalidFeeds("This output was left on the GPU: value() gives it, or bind it to cpu")
+        return self._value
+
+    def value(self) -> Any:
+        """The result, wherever it lies: ``numpy.ndarray`` or ``DeviceArray``."""
+        return self._value
+
+    def shape(self) -> list[int]:
+        """Its dimensions."""
+        return list(self._value.shape)
+
+    def device_name(self) -> str:
+        """Where it is: ``cpu`` or ``cuda``."""
+        return "cuda" if isinstance(self._value, DeviceArray) else "cpu"
+
+
+class IOBinding:
+    """Arrays tied to inputs and outputs once, then run many times with ``Session.run_with_iobinding``.
+
+    An array that is bound as an input is read in place at every run: change its contents, not the array.
+    Made by ``Session.io_binding()``, which says how to tell whether the session is open and, where runs take turns,
+    whose turn it is.
+    """
+
+    def __init__(
+        self,
+        executable: Executable,
+        checker: FeedChecker,
+        refuse_device: Callable[[str], None],
+        check_open: Callable[[], None],
+        turns: AbstractContextManager[Any] | None,
+    ) -> None:
+        self._executable = executable
+        self._checker = checker
+        self._refuse_device = refuse_device
+        self._check_open = check_open
+        self._turns = nullcontext() if turns is None else turns
+        self._inputs: dict[str, Any] = {}
+        self._outputs: dict[str, Any] = {}
+        self._bound: Binding | None = None
+        self._results: list[Any] = []
+
+    def is_for(self, executable: Executable) -> bool:
+        """Whether it runs that executable."""
+        return self._executable is executable
+
+    def bind_cpu_input(self, name: str, arr_on_cpu: np.ndarray) -> None:
+        """Bind an array to an input. A list is made an array here, as it is now."""
+        self._inputs |= self._checker.with_arrays({name: arr_on_cpu})
+        self._bound = None
+
+    def bind_input(
+        self,
+        name: str,
+        device_type: str,
+        device_id: int,
+        element_type: npt.DTypeLike,
+        shape: Sequence[int],
+        buffer_ptr: int,
+    ) -> None:
+        """Bind memory at an address to an input: C-contiguous, alive until the last run.
+
+        Raises:
+            BackendUnavailable: the address is on a GPU, and the backend reads host memory.
+        """
+        self.bind_cpu_input(name, self._array_at(name, device_type, device_id, element_type, shape, buffer_ptr))
+
+    def bind_device_input(self, name: str, array: Any) -> None:
+        """Bind an array in a GPU's memory to an input: anything with ``__cuda_array_interface__`` or ``__dlpack__``."""
+        self._refuse_device(f"the input {name!r}")
+        self.bind_cpu_input(name, adopt({name: array})[name])
+
+    def bind_output(
+        self,
+        name: str,
+        device_type: str = "cpu",
+        device_id: int = 0,
+        element_type: npt.DTypeLike | None = None,
+        shape: Sequence[int] | None = None,
+        buffer_ptr: int | None = None,
+    ) -> None:
+        """Ask for an output, in new memory or in memory at an address: C-contiguous, of the right size.
+
+        Raises:
+            BackendUnavailable: it is to lie on a GPU, and the backend writes host memory.
+        """
+        self._checker.check_outputs([name])
+        if buffer_ptr is None:
+            self._outputs[name] = ON_DEVICE if self._on_device(name, device_type, device_id) else None
+        else:
+            if element_type is None or shape is None:
+                raise InvalidFeeds(f"Output {name!r} is bound to an address without an element type and a shape")
+            self._outputs[name] = self._array_at(name, device_type, device_id, element_type, shape, buffer_ptr)
+        self._bound = None
+
+    def clear_binding_inputs(self) -> None:
+        """Forget the inputs."""
+        self._inputs, self._bound = {}, None
+
+    def clear_binding_outputs(self) -> None:
+        """Forget the outputs."""
+        self._outputs, self._bound = {}, None
+
+    def synchronize_inputs(self) -> None:
+        """Nothing to wait for in host memory."""
+
+    def synchronize_outputs(self) -> None:
+        """Nothing to wait for in host memory."""
+
+    def get_outputs(self) -> list[BoundOutput]:
+        """The results of the last run, in the order in which they were bound."""
+        return [BoundOutput(value) for value in self._results]
+
+    def copy_outputs_to_cpu(self) -> list[Any]:
+        """The results of the last run as arrays. Those in host memory are given as they are.
+
+        Raises:
+            InvalidFeeds: one was left on a GPU. Bind it to cpu to have it copied.
+        """
+        return [BoundOutput(value).numpy() for value in self._results]
+
+    def run(self) -> None:
+        """Run once. ``Session.run_with_iobinding`` calls this.
+
+        Raises:
+            InvalidFeeds: what is bound is not what the model takes, or no output is bound.
+            BackendFailed: the runtime failed; its own error is the cause.
+            IsorunError: the session is closed.
+        """
+        self._check_open()
+        self._checker.check(self._inputs)  # at every run: their contents may have changed
+        if not self._outputs:
+            raise InvalidFeeds("No output is bound: call bind_output with the name of each that is wanted")
+        try:
+            with self._turns:
+                self._check_open()  # it may have been closed while this waited
+                if self._bound is None:
+                    self._bound = self._executable.bind(dict(self._inputs), dict(self._outputs))
+                self._results = self._bound.run()
+        except BackendFailed:
+            self._check_open()  # another thread may have closed it meanwhile
+            self._checker.explain(self._inputs)
+            raise
+
+    def _on_device(self, name: str, device_type: str, device_id: int) -> bool:
+        if (device_type, device_id) == ("cpu", 0):
+            return False
+        if device_type != "cuda":
+            raise InvalidFeeds(f"{name!r} is bound to {device_type}:{device_id}; there are cpu:0 and cuda")
+        self._refuse_device(f"{name!r} on {device_type}:{device_id}")
+        return True
+
+    def _array_at(
+        self,
+        name: str,
+        device_type: str,
+        device_id: int,
+        element_type: npt.DTypeLike,
+        shape: Sequence[int],
+        address: int,
+    ) -> Any:
+        dtype = np.dtype(element_type)
+        if self._on_device(name, device_type, device_id):
+            return DeviceArray(address, tuple(shape), dtype, device_id)
+        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        import ctypes
+
+        memory = memoryview((ctypes.c_char * size).from_address(address))
+        return np.ndarray(tuple(shape), dtype=dtype, buffer=memory)

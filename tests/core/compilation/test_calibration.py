@@ -1,0 +1,227 @@
+"""Calibration: on feeds, on texts, on the sentences that come with isorun, or on random tokens with a warning."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import numpy_helper
+
+import exports
+import isorun
+import small_bert
+import tiny
+from isorun.compilation.calibration import CalibrationWarning
+from isorun.errors import InvalidFeeds, UnsupportedModel
+
+ADDITION = """<ir_version: 10, opset_import: ["" : 17]>
+addition (float[N] x, float[N] y) => (float[N] z) { z = Add (x, y) }"""
+LAYER = "encoder.layer.0.intermediate.dense.weight"
+WIDE = {"hidden_size": 32, "intermediate_size": 48}
+MASK = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 0, 0, 0, 0], [0, 0, 0, 1, 1, 0], [0, 0, 0, 0, 0, 0]])
+
+MANY = np.ones((26, 10), np.int64)
+
+
+def cosine(one: np.ndarray, other: np.ndarray) -> float:
+    return float(np.sum(one * other) / np.linalg.norm(one) / np.linalg.norm(other))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_bert.write(tmp_path_factory.mktemp("int8") / "model.onnx", **WIDE)
+
+
+@pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
+def test_int8_on_given_feeds(backend: str, model: Path, tmp_path: Path) -> None:
+    samples = [small_bert.feeds(MASK, seed) for seed in range(26)]
+    given = small_bert.feeds(MASK, 9)
+    with isorun.Session(model, backend, cache_dir=tmp_path) as session:
+        wanted = session.run(None, given)
+    answers = {}
+    for padding in ("keep", "remove"):
+        with isorun.Session(
+            model, backend, precision="int8", padding=padding, calibration=samples, cache_dir=tmp_path
+        ) as session:
+            assert "int8" in session.provenance.precision
+            assert session.provenance.details["graph"]["int8"] == {
+                "calibrated_on": "26 feeds",
+                "batches": 26,
+                "layers": 8,
+            }
+            answers[padding] = session.run(None, given)
+    for got in answers.values():
+        assert (
+            cosine(got[0][MASK != 0], wanted[0][MASK != 0]) > 0.98
+        )  # a model this narrow, of random weights, makes much of little
+        assert cosine(got[1], wanted[1]) > 0.98
+    assert cosine(answers["keep"][1], answers["remove"][1]) > 0.9999
+
+
+def test_calibration_is_done_once_for_a_model_and_its_feeds(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings: dict[str, Any] = {"precision": "int8", "cache_dir": tmp_path, "backend": "ort-cpu"}
+    isorun.Session(model, calibration=[small_bert.feeds(MANY)], **settings).close()
+    monkeypatch.setattr(
+        "isorun.compilation.calibration._quantize", lambda *_, **__: pytest.fail("it was calibrated again")
+    )
+    isorun.Session(model, calibration=[small_bert.feeds(MANY)], **settings).close()
+    with pytest.raises(pytest.fail.Exception):
+        isorun.Session(model, calibration=[small_bert.feeds(MANY, 1)], **settings)
+
+
+def test_a_model_with_a_tokenizer_takes_the_sentences_that_come_with_isorun(tokenizer: Path, tmp_path: Path) -> None:
+    folder = tiny.write_checkpoint(tmp_path / "tiny")
+    shutil.copy(tokenizer, folder / "tokenizer.json")
+    with isorun.Session(folder, "ort-cpu", precision="int8", cache_dir=tmp_path) as session:
+        assert session.provenance.details["graph"]["int8"]["calibrated_on"] == "isorun's sentences"
+    with (
+        pytest.warns(CalibrationWarning, match="Calibrated on 11 tokens"),
+        isorun.Session(
+            folder, "ort-cpu", precision="int8", cache_dir=tmp_path, calibration=["a man", "a man is eating food"]
+        ) as session,
+    ):
+        assert session.provenance.details["graph"]["int8"]["calibrated_on"] == "2 texts"
+
+
+def test_without_a_tokenizer_it_warns(model: Path, tmp_path: Path) -> None:
+    with pytest.warns(CalibrationWarning, match="random tokens"):
+        isorun.Session(model, "ort-cpu", precision="int8", cache_dir=tmp_path).close()
+
+
+@pytest.mark.parametrize(
+    ("samples", "message"),
+    [
+        ([], "empty"),
+        (["a text", small_bert.feeds(MASK)], "dict and str"),
+        ([7], "int"),
+        ([{"input_ids": MASK}], "attention_mask"),
+        ([small_bert.feeds(MASK * 0)], "no real token: 'attention_mask' is 0 throughout"),
+    ],
+)
+def test_samples_that_are_none(samples: list[Any], message: str, model: Path, tmp_path: Path) -> None:
+    with pytest.raises(InvalidFeeds, match=message):
+        isorun.Session(model, "ort-cpu", precision="int8", calibration=samples, cache_dir=tmp_path)
+
+
+def test_a_model_that_is_no_encoder_cannot_be_quantized(tmp_path: Path) -> None:
+    path = tmp_path / "add.onnx"
+    onnx.save(onnx.parser.parse_model(ADDITION), path)
+    with pytest.raises(UnsupportedModel, match="no encoder"):
+        isorun.Session(path, "ort-cpu", precision="int8", cache_dir=tmp_path)
+
+
+@pytest.mark.parametrize("shape", [(1, 40), (1, 1)])
+@pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
+def test_one_sample_is_little_and_suits_itself(
+    backend: str, shape: tuple[int, int], model: Path, tmp_path: Path
+) -> None:
+    sample = small_bert.feeds(np.ones(shape, np.int64))
+    with isorun.Session(model, backend, cache_dir=tmp_path) as session:
+        wanted = session.run(None, sample)
+    with pytest.warns(CalibrationWarning, match=f"Calibrated on {shape[1]} tokens"):
+        session = isorun.Session(model, backend, precision="int8", calibration=[sample], cache_dir=tmp_path)
+    with session:
+        for got, expected in zip(session.run(None, sample), wanted, strict=True):
+            assert cosine(got, expected) > 0.99
+
+
+def edited(edit: Callable[[onnx.GraphProto], None]) -> bytes:
+    """The model with something about it changed."""
+    proto = ir.to_proto(small_bert.build(**WIDE))
+    edit(proto.graph)
+    content: bytes = proto.SerializeToString()
+    return content
+
+
+def initializer(graph: onnx.GraphProto, name: str) -> onnx.TensorProto:
+    return next(each for each in graph.initializer if each.name == name)
+
+
+def computed_weight(graph: onnx.GraphProto) -> None:
+    """A layer whose weights come out of a node."""
+    layer = next(node for node in graph.node if LAYER in node.input)
+    layer.input[1] = "computed"
+    initializer(graph, LAYER).CopyFrom(
+        numpy_helper.from_array(np.ascontiguousarray(numpy_helper.to_array(initializer(graph, LAYER)).T), LAYER)
+    )
+    graph.node.insert(0, onnx.helper.make_node("Transpose", [LAYER], ["computed"], perm=[1, 0]))
+
+
+def fed_weight(graph: onnx.GraphProto) -> None:
+    """A layer whose weights a caller may replace."""
+    shape = list(initializer(graph, LAYER).dims)
+    graph.input.append(onnx.helper.make_tensor_value_info(LAYER, onnx.TensorProto.FLOAT, shape))
+
+
+def given_weight(graph: onnx.GraphProto) -> None:
+    """A layer whose weights are an output, too."""
+    shape = list(initializer(graph, LAYER).dims)
+    graph.output.append(onnx.helper.make_tensor_value_info(LAYER, onnx.TensorProto.FLOAT, shape))
+
+
+def looked_up_weight(graph: onnx.GraphProto) -> None:
+    """A layer whose weights are a table as well: what a language model's head has of its embedding."""
+    graph.node.append(onnx.helper.make_node("Gather", [LAYER, "token_type_ids"], ["rows"]))
+    graph.output.append(onnx.helper.make_tensor_value_info("rows", onnx.TensorProto.FLOAT, None))
+
+
+@pytest.mark.parametrize(
+    ("edit", "quantized"), [(computed_weight, 7), (fed_weight, 7), (given_weight, 8), (looked_up_weight, 8)]
+)
+@pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
+def test_layers_that_are_used_in_unusual_ways(
+    backend: str, edit: Callable[[onnx.GraphProto], None], quantized: int, tmp_path: Path
+) -> None:
+    content, given = edited(edit), small_bert.feeds(MASK)
+    samples = [small_bert.feeds(MANY)]
+    settings: dict[str, Any] = {"cache_dir": tmp_path, "padding": "keep"}
+    with isorun.Session(content, backend, **settings) as session:
+        wanted = session.run(None, given)
+    with isorun.Session(content, backend, precision="int8", calibration=samples, **settings) as session:
+        assert session.provenance.details["graph"]["int8"]["layers"] == quantized
+        got = session.run(None, given)
+        for one, other in zip(got, wanted, strict=True):
+            assert cosine(one, other) > 0.98
+        if edit is fed_weight and backend == "ort-cpu":
+            zero = session.run(None, {**given, LAYER: np.zeros((32, 48), np.float32)})
+            assert cosine(zero[0], wanted[0]) < 0.98  # it is heeded
+
+
+def test_layers_with_fp16_weights_are_refused_with_the_reason(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModel, match=r"weights that are float16, not fp32 \(quantize the fp32 model\)"):
+        isorun.Session(
+            exports.archive("half")["bert-torchscript14-eager"],
+            "ort-cpu",
+            precision="int8",
+            calibration=[small_bert.feeds(MANY)],
+            cache_dir=tmp_path,
+        )
+
+
+@pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
+def test_of_a_model_with_fp16_in_part_the_fp32_layers_are_quantized(backend: str, tmp_path: Path) -> None:
+    content, given = exports.archive("half")["bert-torchscript14-sdpa"], exports.given("bert-torchscript14-sdpa")
+    samples = [exports.given("bert-torchscript14-sdpa", length) for length in (8, 9, 10, 11, 12) * 2]
+    with isorun.Session(content, backend, padding="keep", cache_dir=tmp_path) as session:
+        wanted = session.run(None, given)
+    with isorun.Session(
+        content, backend, precision="int8", padding="keep", calibration=samples, cache_dir=tmp_path
+    ) as session:
+        assert 0 < session.provenance.details["graph"]["int8"]["layers"] < 12
+        for got, expected in zip(session.run(None, given), wanted, strict=True):
+            assert cosine(got, expected) > 0.99
+
+
+def test_a_model_with_fp16_inputs_that_is_no_encoder_is_refused_with_the_reason(tmp_path: Path) -> None:
+    text = """<ir_version: 10, opset_import: ["" : 17]> g (float16[N,4] x) => (float16[N,4] y) { y = Relu (x) }"""
+    content = onnx.parser.parse_model(text).SerializeToString()
+    with pytest.raises(UnsupportedModel, match="no encoder"):
+        isorun.Session(content, "ort-cpu", precision="int8", cache_dir=tmp_path)

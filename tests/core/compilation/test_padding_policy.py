@@ -1,0 +1,235 @@
+"""Which graph a session runs, with its padding kept, removed, or as each batch needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import backends
+import isorun
+import small_bert
+from isorun.compilation.padding_policy import Choosing
+from isorun.errors import UnsupportedModel
+from isorun.graph.io import files
+from isorun.models.source import Padding
+from isorun.plugin.backend import Executable
+from isorun.types import Feeds, RuntimeReport
+
+MASK = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 0, 0, 0, 0], [0, 0, 0, 1, 1, 0], [0, 0, 0, 0, 0, 0]])  # is packed
+LITTLE = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0], [0, 0, 1, 1, 1, 0], [1, 1, 0, 1, 1, 1]])  # is not
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_bert.write(tmp_path_factory.mktemp("padding") / "model.onnx", num_hidden_layers=1)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.mark.parametrize("mask", [MASK, LITTLE], ids=["much", "little"])
+@pytest.mark.parametrize("backend", backends.BACKENDS)
+def test_the_three_choices_agree(backend: str, mask: np.ndarray, model: Path, cache: Path) -> None:
+    outputs, threads = {}, backends.threads(backend, 1)
+    for padding in ("keep", "remove", "auto"):
+        with isorun.Session(model, backend, padding=padding, threads=threads, cache_dir=cache) as session:
+            outputs[padding] = session.run(None, small_bert.feeds(mask))
+    hidden, pooled = outputs["keep"]
+    for padding in ("remove", "auto"):
+        np.testing.assert_allclose(outputs[padding][0], hidden * mask[..., None], atol=1e-5)
+        np.testing.assert_allclose(outputs[padding][1], pooled, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", backends.BACKENDS)
+def test_a_binding_follows_its_mask(backend: str, model: Path, cache: Path) -> None:
+    threads = backends.threads(backend, 1)
+    with (
+        isorun.Session(model, backend, padding="keep", threads=threads, cache_dir=cache) as kept,
+        isorun.Session(model, backend, padding="auto", threads=threads, cache_dir=cache) as session,
+    ):
+        fed = small_bert.feeds(np.ones_like(MASK))
+        binding = session.io_binding()
+        for name, array in fed.items():
+            binding.bind_cpu_input(name, array)
+        here = np.zeros((*MASK.shape, 16), np.float32)
+        binding.bind_output("last_hidden_state", "cpu", 0, np.float32, here.shape, here.ctypes.data)
+        for mask in (np.ones_like(MASK), MASK, LITTLE, MASK[::-1]):
+            fed["attention_mask"][:] = mask
+            session.run_with_iobinding(binding)
+            np.testing.assert_allclose(here, kept.run(None, fed)[0] * mask[..., None], atol=1e-5)
+
+
+KNOWN = Padding("mask", ("each",))
+
+
+class Counting(Executable):
+    def __init__(self) -> None:
+        self.runs = 0
+        self.closed = 0
+
+    def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
+        self.runs += 1
+        return [np.ones((1, 3)), np.ones(feeds["mask"].shape)]
+
+    def report(self) -> RuntimeReport:
+        return RuntimeReport("here", "fp32", {"cpu": {"Op": self.runs}}, {})
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_auto_packs_batches_with_padding_alone_and_makes_the_packed_graph_once() -> None:
+    padded, packed, made = Counting(), Counting(), []
+
+    def make() -> Executable:
+        made.append(packed)
+        return packed
+
+    choosing = Choosing(padded, make, KNOWN, ["whole", "each"])
+    _, each = choosing.run(None, {"mask": np.ones((2, 3), np.int64)})
+    assert (padded.runs, packed.runs, len(made)) == (1, 0, 0)
+    assert each.all()
+    for _ in range(3):
+        choosing.run(None, {"mask": np.arange(40)[None] < 10})
+    assert (padded.runs, packed.runs, len(made)) == (1, 3, 1)
+    note: Mapping[str, Any] = choosing.report().details["padding"]
+    assert note == {"asked": "auto", "removed": "from batches that have enough of it", "operators": {"cpu": {"Op": 3}}}
+    choosing.close()
+    assert (padded.closed, packed.closed) == (1, 1)
+
+
+def test_a_little_padding_is_worked_on_and_comes_out_as_zeros() -> None:
+    padded = Counting()
+    choosing = Choosing(padded, Counting, KNOWN, ["whole", "each"])
+    mask = np.array([[1, 1, 0], [0, 1, 1]])
+    whole, each = choosing.run(None, {"mask": mask})
+    assert padded.runs == 1
+    assert whole.all()
+    np.testing.assert_array_equal(each, mask)
+
+
+def test_auto_keeps_padding_where_the_backend_lacks_an_operator_and_says_so() -> None:
+    padded, asked = Counting(), []
+
+    def make() -> Executable:
+        asked.append(1)
+        raise UnsupportedModel("no NonZero here", ["NonZero"])
+
+    choosing = Choosing(padded, make, KNOWN, ["whole", "each"])
+    for _ in range(2):
+        choosing.run(None, {"mask": np.arange(40)[None] < 10})
+    assert (padded.runs, len(asked)) == (2, 1)
+    assert choosing.report().details["padding"]["removed"] == "never: no NonZero here"
+    choosing.close()
+    assert padded.closed == 1
+
+
+@pytest.fixture
+def plain() -> bytes:
+    """A model that is no encoder."""
+    proto = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 17]> g (float[N] x) => (float[N] y) { y = Neg (x) }'
+    )
+    return proto.SerializeToString()
+
+
+def test_a_mask_that_may_be_left_out(model: Path, tmp_path: Path) -> None:
+    proto = onnx.load(model)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(MASK, "attention_mask"))
+    onnx.save(proto, tmp_path / "own-mask.onnx")
+    fed = small_bert.feeds(MASK)
+    without = {name: array for name, array in fed.items() if name != "attention_mask"}
+    with isorun.Session(tmp_path / "own-mask.onnx", "ort-cpu", cache_dir=tmp_path / "cache") as session:
+        expected = session.run(None, fed)
+        for got, right in zip(session.run(None, without), expected, strict=True):
+            np.testing.assert_allclose(got, right, atol=1e-5)
+        binding = session.io_binding()
+        for name, array in without.items():
+            binding.bind_cpu_input(name, array)
+        binding.bind_output("last_hidden_state")
+        session.run_with_iobinding(binding)
+        np.testing.assert_allclose(binding.copy_outputs_to_cpu()[0], expected[0], atol=1e-5)
+
+
+@pytest.mark.parametrize("fate", ["gone", "replaced"])
+def test_a_model_that_is_no_more_what_was_opened(fate: str, tmp_path: Path) -> None:
+    """The packed graph is made when it is first needed. What lies there now is not the session's model."""
+    path = small_bert.write(tmp_path / "model.onnx", num_hidden_layers=1)
+    fed = small_bert.feeds(MASK)
+    with isorun.Session(path, "ort-cpu", cache_dir=tmp_path / "other") as session:
+        expected = session.run(None, fed)
+    with isorun.Session(path, "ort-cpu", cache_dir=tmp_path / "cache") as session:
+        path.unlink()
+        if fate == "replaced":
+            small_bert.write(path, num_hidden_layers=2)
+        for got, right in zip(session.run(None, fed), expected, strict=True):
+            np.testing.assert_allclose(got, right, atol=1e-5)
+        said = {"gone": "cannot be read", "replaced": "has changed since it was opened"}[fate]
+        assert said in session.provenance.details["padding"]["removed"]
+    small_bert.write(path, num_hidden_layers=1)
+    with isorun.Session(path, "ort-cpu", cache_dir=tmp_path / "cache") as session:
+        for got, right in zip(session.run(None, fed), expected, strict=True):
+            np.testing.assert_allclose(got, right, atol=1e-5)
+        assert session.provenance.details["padding"]["removed"] == "from batches that have enough of it"
+
+
+def test_a_model_that_is_no_encoder(plain: bytes, cache: Path) -> None:
+    with isorun.Session(plain, "ort-cpu", cache_dir=cache) as session:
+        assert session.run(None, {"x": np.ones(2, np.float32)})[0].tolist() == [-1, -1]
+        assert "padding" not in session.provenance.details
+    with pytest.raises(UnsupportedModel, match="Padding cannot be removed: the model has no SelfAttention"):
+        isorun.Session(plain, "ort-cpu", padding="remove", cache_dir=cache)
+
+
+def test_provenance_says_what_was_done(model: Path, cache: Path) -> None:
+    notes = {}
+    for padding in ("keep", "remove", "auto"):
+        with isorun.Session(model, "ort-cpu", padding=padding, cache_dir=cache) as session:
+            notes[padding] = session.provenance.details.get("padding")
+            assert session.get_outputs()[0].shape == ("batch", "sequence", 16)
+    assert notes == {
+        "keep": None,
+        "remove": {"asked": "remove", "removed": "always"},
+        "auto": {"asked": "auto", "removed": "from batches that have enough of it"},
+    }
+
+
+def test_the_packed_graph_is_made_once(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    isorun.Session(model, "ort-cpu", padding="remove", cache_dir=tmp_path).close()
+    monkeypatch.setattr(files, "read", None)
+    with isorun.Session(model, "ort-cpu", padding="remove", cache_dir=tmp_path) as session:
+        assert session.provenance.cache == "found"
+
+
+def test_another_word_is_refused(model: Path) -> None:
+    with pytest.raises(ValueError, match="padding is 'removed'; did you mean 'remove'"):
+        isorun.Session(model, padding="removed")
+
+
+@pytest.mark.parametrize(
+    ("rows", "length", "kept", "pays"),
+    [
+        (1, 32, 17, False),  # it would compute 32 all the same
+        (1, 32, 16, True),
+        (1, 128, 113, False),
+        (1, 128, 112, True),
+        (8, 64, 465, False),
+        (8, 64, 464, True),
+        (1, 8, 1, False),
+    ],
+)
+def test_what_counts_is_what_the_packed_graph_leaves_out(rows: int, length: int, kept: int, pays: bool) -> None:
+    padded, packed = Counting(), Counting()
+    mask = np.zeros((rows, length), np.int64)
+    mask.flat[:kept] = 1
+    choosing = Choosing(padded, lambda: packed, KNOWN, ["whole", "each"])
+    choosing.run(None, {"mask": mask})
+    assert (packed.runs, padded.runs) == (int(pays), int(not pays))
+    assert choosing.choose({"mask": mask}) is (packed if pays else padded)

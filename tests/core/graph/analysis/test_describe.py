@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import onnx
+import onnx.parser
+import onnx_ir as ir
+import pytest
+
+import tiny
+from isorun.graph.analysis import describe
+from isorun.graph.io import files
+
+
+def described(text: str):
+    return describe.describe(ir.serde.deserialize_model(onnx.parser.parse_model(text)))
+
+
+HEAD = '<ir_version: 10, opset_import: ["" : 17]>'
+
+
+def test_a_bert(bert):
+    info = describe.describe(files.read(bert))
+    assert [(v.name, v.type, v.shape) for v in info.inputs] == [
+        (name, "tensor(int64)", ("batch", "sequence")) for name in ("input_ids", "attention_mask", "token_type_ids")
+    ]
+    assert [v.bounds for v in info.inputs] == [(0, tiny.VOCABULARY - 1), None, (0, 1)]
+    assert info.limits == {"batch": None, "sequence": tiny.POSITIONS}
+    assert (info.opset, info.producer, info.graph_name) == (17, "isorun", "tiny")
+    assert info.fused["SelfAttention"] == 2
+
+
+@pytest.mark.parametrize(
+    ("onnx_type", "name", "shape"),
+    [
+        ("float[2,N]", "tensor(float)", (2, "N")),
+        ("double", "tensor(double)", ()),
+        ("bfloat16[?]", "tensor(bfloat16)", (None,)),
+        ("float[-1,3]", "tensor(float)", (None, 3)),
+        ("float8e4m3fn[1]", "tensor(float8e4m3fn)", (1,)),
+        ("int4[1]", "tensor(int4)", (1,)),
+        ("string[3]", "tensor(string)", (3,)),
+        ("bool[]", "tensor(bool)", None),
+        ("seq(float[2])", "seq(tensor(float))", None),
+        ("optional(float[2])", "optional(tensor(float))", None),
+        ("optional(seq(int64[1]))", "optional(seq(tensor(int64)))", None),
+    ],
+)
+def test_types_by_onnx_runtimes_names(onnx_type, name, shape):
+    (value,) = described(f"{HEAD} g ({onnx_type} x) => ({onnx_type} y) {{ y = Identity (x) }}").inputs
+    assert value.type == name
+    if name.startswith("tensor"):
+        assert value.shape == shape
+
+
+@pytest.mark.parametrize(
+    ("nodes", "bounds"),
+    [
+        ("y = Gather (t, i)", (-3, 2)),
+        ("y = Gather <axis = 1> (t, i)", (-2, 1)),
+        ("j = Identity (i)  k = Cast <to = 7> (j)  y = Gather (t, k)", (-3, 2)),
+        ("a = Gather (t, i)  b = Gather <axis = 1> (t, i)  c = Transpose (b)  y = Concat <axis = 0> (a, b)", (-2, 1)),
+        ("j = Add (i, i)  y = Gather (t, j)", None),
+        ("c = Cast <to = 1> (i)  y = Add (c, t)", None),
+    ],
+)
+def test_bounds_of_indices(nodes, bounds):
+    text = f"{HEAD} g (int64[N] i) => (float[?,?] y) <float[3,2] t = {{1,2,3,4,5,6}}> {{ {nodes} }}"
+    assert described(text).inputs[0].bounds == bounds
+
+
+def test_an_input_with_a_value_of_its_own():
+    info = described(f"{HEAD} g (float[1] x, float[1] w) => (float[1] y) <float[1] w = {{3}}> {{ y = Add (x, w) }}")
+    assert [(v.name, v.overridable) for v in info.inputs] == [("x", False), ("w", True)]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "quantized"),
+    [
+        ("y = QuantizeLinear (x, s)", True),
+        ("y, a, b = DynamicQuantizeLinear (x)", True),
+        ("y = DequantizeLinear (w, s)", False),
+        ("y = Identity (x)", False),
+    ],
+)
+def test_activations_in_8_bits_are_noticed(nodes, quantized):
+    text = f"{HEAD} g (float[N] x) => (float[N] y) <float s = {{2}}, int8[2] w = {{1, 2}}> {{ {nodes} }}"
+    assert described(text).quantized is quantized

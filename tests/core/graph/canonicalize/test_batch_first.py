@@ -1,0 +1,118 @@
+"""Transpositions of batch and sequence go to where they cancel out, and nothing that is computed changes."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from onnx import numpy_helper
+from onnx_ir.passes import common
+
+import onnx_text
+from isorun.graph.canonicalize import batch_first
+
+RNG = np.random.default_rng(0)
+BATCH, LENGTH, WIDTH = 2, 5, 4
+X = "float[b,s,4] x"
+WEIGHTS = {"w": (4, 4), "c": (4,), "g": (4,), "row": (1, 1, 4), "place": (5, 1, 4), "wide": (2, 4)}
+
+
+def model(body: str, output: str = "float[p,q,r] y") -> ir.Model:
+    proto = onnx_text.graph(f"g ({X}) => ({output}) {{ {body} }}")
+    for name, shape in WEIGHTS.items():
+        if any(name in node.input for node in proto.graph.node):
+            proto.graph.initializer.append(numpy_helper.from_array(RNG.standard_normal(shape).astype(np.float32), name))
+    made = ir.serde.deserialize_model(proto)
+    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(made)
+    common.ShapeInferencePass(check_type=False, strict_mode=False)(made)
+    return made
+
+
+def run(made: ir.Model) -> list[np.ndarray]:
+    content = ir.serde.serialize_model(made).SerializeToString()
+    x = np.random.default_rng(1).standard_normal((BATCH, LENGTH, WIDTH)).astype(np.float32)
+    return onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"]).run(None, {"x": x})
+
+
+def rewritten(made: ir.Model) -> Counter[str]:
+    """The operators after it, once it is known that they answer what those before did."""
+    names, before = [value.name for value in made.graph.outputs], run(made)
+    batch_first.rewrite(made)
+    assert [value.name for value in made.graph.outputs] == names
+    for found, wanted in zip(run(made), before, strict=True):
+        np.testing.assert_allclose(found, wanted, atol=1e-5)
+    return Counter(node.op_type for node in made.graph)
+
+
+IN, OUT = "t = Transpose<perm=[1,0,2]>(x)", "y = Transpose<perm=[1,0,2]>(z)"
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        "m = MatMul(t, w) z = Add(m, c)",
+        "m = MatMul(t, w) a = Add(c, m) r = Relu(a) n = MatMul(r, w) z = Add(t, n)",
+        "l = LayerNormalization<axis=-1>(t, g, c) z = Mul(l, row)",
+        "z = Identity(t)",
+        "a = Mul(t, t) e = Erf(a) z = Sub(e, t)",
+    ],
+    ids=["dense", "feed-forward", "normalization", "nothing", "both"],
+)
+def test_two_cancel_out(between: str) -> None:
+    between = between.replace("z = Identity(t)", "z = Neg(t)")
+    assert rewritten(model(f"{IN} {between} {OUT}"))["Transpose"] == 0
+
+
+def test_a_layer_whose_rows_lie_side_by_side() -> None:
+    """As PyTorch writes the dense layer after an attention: its transposition goes before it."""
+    flat = "n = Constant<value = int64[2] {-1, 4}>() f = Reshape(t, n) m = MatMul(f, w) a = Add(m, c)"
+    back = "q = Constant<value = int64[3] {5, -1, 4}>() r = Reshape(a, q) z = Transpose<perm=[1,0,2]>(r) y = Add(x, z)"
+    made = model(f"{IN} {flat} {back}")
+    operators = rewritten(made)
+    (add,) = (node for node in made.graph.outputs[0].producer().inputs if node.name != "x")
+    assert add.producer().op_type == "Add"
+    assert add.producer().inputs[0].producer().op_type == "MatMul"
+    assert operators["MatMul"] == 1
+
+
+def test_a_sum_with_what_a_dense_layer_gives() -> None:
+    """A residual: that layer takes what is transposed, and the transposition stands before it."""
+    heads = "n = Constant<value = int64[4] {0, 0, 2, 2}>() h = Reshape(t, n) p = Transpose<perm=[0,1,3,2]>(h)"
+    dense = "k = Constant<value = int64[3] {0, 0, 4}>() i = Reshape(p, k) m = MatMul(i, w) a = Add(m, c)"
+    made = model(f"{IN} {heads} {dense} z = Add(t, a) {OUT}")
+    operators = rewritten(made)
+    assert made.graph.outputs[0].producer().op_type == "Add"
+    assert operators["Transpose"] == 3, "into the heads, of the heads, out of them"
+
+
+@pytest.mark.parametrize(
+    ("body", "left"),
+    [
+        (f"{IN} z = Softmax<axis=0>(t) {OUT}", 2),
+        (f"{IN} l = LayerNormalization<axis=1>(t, wide) z = Neg(l) {OUT}", 2),
+        ("t = Transpose<perm=[2,1,0]>(x) z = Neg(t) y = Transpose<perm=[2,1,0]>(z)", 2),
+        (f"{IN} y = Neg(t)", 1),
+        (f"{IN} z = Add(t, place) {OUT}", 1),
+        ("y = Transpose<perm=[1,0,2]>(x)", 1),
+    ],
+    ids=["another axis", "two axes", "another order", "an output", "a table by place, laid in its stead", "alone"],
+)
+def test_what_cannot_cancel_out_is_left(body: str, left: int) -> None:
+    assert rewritten(model(body))["Transpose"] == left
+
+
+def test_two_at_once_cancel_out() -> None:
+    assert rewritten(model(f"{IN} u = Transpose<perm=[1,0,2]>(t) y = Neg(u)"))["Transpose"] == 0
+
+
+def test_two_in_a_row_that_end_at_an_output() -> None:
+    """The input itself cannot be the output."""
+    assert rewritten(model(f"{IN} y = Transpose<perm=[1,0,2]>(t)"))["Transpose"] == 2
+
+
+def test_values_that_are_outputs_on_the_way() -> None:
+    made = model(f"{IN} m = MatMul(t, w) z = Add(m, c) {OUT}", "float[p,q,r] y, float[q,p,r] z")
+    assert rewritten(made)["Transpose"] == 1

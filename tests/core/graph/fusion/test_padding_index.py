@@ -1,0 +1,37 @@
+"""Exports of every architecture without the work that padding costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import exports
+from isorun.graph.io import files
+from isorun.graph.ops import lower
+from isorun.graph.pipeline import fuse
+from isorun.graph.transforms import padding_removal
+
+LABELS = [
+    *("bert-torchscript17-eager", "bert-torchscript17-sdpa", "roberta-dynamo18-sdpa", "distilbert-dynamo23-sdpa"),
+    *("electra-torchscript14-sdpa", "albert-dynamo18-eager", "camembert-sequence-torchscript17-sdpa", "bert-tf2onnx13"),
+    *("mpnet-dynamo18-eager", "mpnet-torchscript17-eager"),
+]
+
+
+@pytest.mark.parametrize("dialect", ["com.microsoft", "onnx", "primitive"])
+@pytest.mark.parametrize("label", LABELS)
+def test_an_export_without_padding_answers_alike(label: str, dialect: str, tmp_path: Path) -> None:
+    model = exports.model(label)
+    fuse(model)
+    removed = padding_removal.remove(model)
+    path = tmp_path / "model.onnx"
+    files.write(lower.lower(model, dialect), path, beside_above=files.SINGLE_FILE_LIMIT)
+    given = exports.given(label)
+    real = given["attention_mask"] != 0
+    expected = [np.where(real[..., None], each, 0) if each.ndim == 3 else each for each in exports.answers(label)]
+    got = exports.run(path.read_bytes(), given)
+    assert removed.mask == "attention_mask"
+    assert exports.difference([each[:4] for each in expected], [each[:4] for each in got]) < exports.TOLERANCE
+    assert exports.difference(expected, got) < (0.01 if "tf2onnx" in label else exports.TOLERANCE)

@@ -1,0 +1,277 @@
+"""What people's models have beside the exports in tests/fixtures."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from onnx_ir.passes import common
+
+import exports
+from isorun.errors import UnsupportedModel
+from isorun.graph.matching import subgraph
+from isorun.graph.ops import functions, lower
+from isorun.graph.pipeline import fuse
+from isorun.graph.transforms import padding_removal
+from rewrites import LAYERS, PLAIN, before, check, feeds, first, number
+
+LOWEST = float(np.finfo(np.float32).min)
+
+
+@pytest.mark.parametrize("dtype", [ir.DataType.INT32, ir.DataType.FLOAT, ir.DataType.BOOL])
+def test_a_mask_of_another_type(dtype: ir.DataType) -> None:
+    model = exports.model(PLAIN)
+    mask = next(value for value in model.graph.inputs if value.name == "attention_mask")
+    mask.type = ir.TensorType(dtype)
+    given = feeds()
+    given["attention_mask"] = given["attention_mask"].astype(dtype.numpy())
+    fused, report = check(model, given)
+    assert report.complete, str(report)
+    assert next(value for value in fused.graph.inputs if value.name == "attention_mask").dtype == dtype
+
+
+def test_ids_of_32_bits() -> None:
+    model = exports.model(PLAIN)
+    given = feeds()
+    for value in model.graph.inputs:
+        assert value.name is not None
+        value.type = ir.TensorType(ir.DataType.INT32)
+        given[value.name] = given[value.name].astype(np.int32)
+    fused, report = check(model, given)
+    assert report.complete, str(report)
+    assert all(value.dtype == ir.DataType.INT32 for value in fused.graph.inputs)
+
+
+def test_other_names_of_dimensions_and_inputs() -> None:
+    model = exports.model(PLAIN)
+    for value in model.graph.inputs:
+        value.name = f"{value.name}:0"
+        value.shape = ir.Shape(["N", None])
+    given = {f"{name}:0": array for name, array in feeds().items()}
+    fused, report = check(model, given)
+    assert report.complete, str(report)
+    ids, *others = fused.graph.inputs
+    assert ids.shape == ir.Shape(["N", "sequence"]), "it is held to the table of positions, by this name"
+    assert all(value.shape == ir.Shape(["N", None]) for value in others)
+
+
+@pytest.mark.parametrize("label", [PLAIN, "mpnet-dynamo18-eager", "bert-dynamo23-sdpa"])
+def test_no_mask(label: str) -> None:
+    """A mask that is part of the model, all ones, is no mask."""
+    model = exports.model(label)
+    ids = model.graph.inputs[0]
+    at = next(index for index, value in enumerate(model.graph.inputs) if value.name == "attention_mask")
+    mask = model.graph.inputs.pop(at)
+    shape = ir.node("Shape", [ids])
+    ones = ir.node("ConstantOfShape", shape.outputs, {"value": ir.tensor(np.ones(1, np.int64))})
+    model.graph.insert_before(model.graph[0], [shape, ones])
+    ir.convenience.replace_all_uses_with(mask, ones.outputs[0])
+    names = tuple(value.name or "" for value in model.graph.inputs)
+    _, report = check(model, feeds(names))
+    assert report.complete, str(report)
+
+
+def test_a_mask_from_the_ids() -> None:
+    """Where the id of padding masks, the comparison is the mask."""
+    model = exports.model(PLAIN)
+    ids = model.graph.inputs[0]
+    mask = model.graph.inputs.pop(1)
+    pad = number(model, "pad", 7, np.int64)
+    equal = ir.node("Equal", [ids, pad])
+    keep = ir.node("Not", equal.outputs)
+    as_numbers = ir.node("Cast", keep.outputs, {"to": int(ir.DataType.INT64)})
+    model.graph.insert_before(model.graph[0], [equal, keep, as_numbers])
+    ir.convenience.replace_all_uses_with(mask, as_numbers.outputs[0])
+    given = feeds(("input_ids", "token_type_ids"))
+    given["input_ids"][:, 2::3] = 7
+    given["input_ids"][4] = 7
+    _, report = check(model, given)
+    assert report.complete, str(report)
+
+
+def test_a_mask_that_the_ids_have_a_part_in() -> None:
+    """Two masks make one, and that one is taken."""
+    model = exports.model(PLAIN)
+    mask, ids = model.graph.inputs[1], model.graph.inputs[0]
+    uses = list(mask.uses())
+    equal = ir.node("Equal", [ids, number(model, "pad", 7, np.int64)])
+    keep = ir.node("Not", equal.outputs)
+    as_numbers = ir.node("Cast", keep.outputs, {"to": int(ir.DataType.INT64)})
+    both = ir.node("Mul", [mask, as_numbers.outputs[0]])
+    model.graph.insert_before(model.graph[0], [equal, keep, as_numbers, both])
+    for user, index in uses:
+        if user.op_type != "Shape":
+            user.replace_input_with(index, both.outputs[0])
+    given = feeds()
+    given["input_ids"][:, 2::3] = 7
+    _, report = check(model, given)
+    assert report.complete, str(report)
+
+
+def test_a_finite_mask_value() -> None:
+    """Where masked scores are lowered by 10,000, a row without any key attends by its scores.
+
+    Scores of such a row are rounded to thousandths, so the last row is compared loosely.
+    """
+    model = exports.model(PLAIN)
+    lowered = 0
+    for node in model.graph:
+        for index, value in enumerate(node.inputs):
+            if node.op_type == "Where" and subgraph.scalar(value) == LOWEST:
+                node.replace_input_with(index, number(model, "minus_10000", -10000.0))
+                lowered += 1
+    for node in model.graph:
+        if node.op_type == "Constant" and subgraph.scalar(held(node)) == LOWEST:
+            node.attributes["value"] = ir.AttrTensor("value", ir.tensor(np.float32(-10000.0)))
+            lowered += 1
+    assert lowered
+    proto = ir.serde.serialize_model(model)
+    report = fuse(model)
+    assert report.complete, str(report)
+    attentions = [node for node in model.graph if node.op_type == "SelfAttention"]
+    assert {node.attributes["mask_filter_value"].as_float() for node in attentions} == {-10000.0}
+    expected, got = exports.run(proto, feeds()), exports.run(model, feeds())
+    assert exports.difference([each[:4] for each in expected], [each[:4] for each in got]) < exports.TOLERANCE
+    assert exports.difference(expected, got) < 0.01
+
+
+def test_batch_and_sequence_as_one_dimension() -> None:
+    """Dense layers and normalizations over (tokens, hidden); the heads alone have batch and sequence apart."""
+    model = exports.model(PLAIN)
+    tokens = number(model, "tokens", [-1, 32], np.int64)
+
+    def flatten(value: ir.Value) -> ir.Value:
+        uses = [use for use in value.uses() if use.node.op_type != "Shape"]
+        made = ir.node("Reshape", [value, tokens])
+        producer = value.producer()
+        assert producer is not None
+        model.graph.insert_after(producer, made)
+        for use in uses:
+            use.node.replace_input_with(use.idx, made.outputs[0])
+        return made.outputs[0]
+
+    for layer in range(LAYERS):
+        bias = model.graph.initializers[f"model.encoder.layer.{layer}.attention.output.dense.bias"]
+        (add,) = bias.consumers()
+        product = next(value for value in add.inputs if value is not bias)
+        assert product is not None
+        matmul = product.producer()
+        assert matmul is not None
+        context = matmul.inputs[0]
+        assert context is not None
+        flatten(context)
+    for node in model.graph:  # batch and sequence are told by the ids, the only value left that has them apart
+        source = node.inputs[0].producer() if node.op_type == "Shape" and node.inputs[0] is not None else None
+        if source is not None and source.op_type == "LayerNormalization":
+            node.replace_input_with(0, model.graph.inputs[0])
+    flatten(first(model, "LayerNormalization").outputs[0])
+    model.graph.outputs.pop()  # the pooler takes the first token of three dimensions
+    common.RemoveUnusedNodesPass()(model)
+    model.graph.outputs[0].shape = None
+    _, report = check(model, feeds())
+    assert report.complete, str(report)
+
+
+def test_projections_without_biases() -> None:
+    model = exports.model(PLAIN)
+    for name in ("query", "key", "value"):
+        bias = model.graph.initializers[f"model.encoder.layer.1.attention.self.{name}.bias"]
+        (add,) = bias.consumers()
+        product = next(value for value in add.inputs if value is not bias)
+        assert product is not None
+        ir.convenience.replace_all_uses_with(add.outputs[0], product)
+    _, report = check(model, feeds())
+    assert report.complete, str(report)
+
+
+def test_a_mask_that_is_a_count() -> None:
+    """What is computed from the count masks, right or wrong: it is kept."""
+    model = exports.model(PLAIN)
+    counted(model)
+    fused, report = check(model, feeds())
+    assert report.complete, str(report)
+    (mask,) = {node.inputs[1] for node in fused.graph if node.op_type == "SelfAttention"}
+    assert mask is not None
+    assert not mask.is_graph_input()
+
+
+def test_hidden_states_that_a_graph_within_the_graph_reads() -> None:
+    """It is lowered with the rest, and what it reads is neither packed nor left out."""
+    model = exports.model(PLAIN)
+    hidden, pooled = model.graph.outputs
+
+    def branch(name: str) -> ir.Graph:
+        made = ir.node("ReduceMean", [hidden], {"axes": [1], "keepdims": 0})
+        made.outputs[0].name, made.outputs[0].type = name, ir.TensorType(ir.DataType.FLOAT)
+        return ir.Graph([], [made.outputs[0]], nodes=[made], name=f"{name}.branch")
+
+    condition = ir.node("Constant", [], {"value": ir.tensor(np.array(True))})
+    branches = [ir.AttrGraph(f"{name}_branch", branch(name)) for name in ("then", "else")]
+    choice = ir.Node("", "If", condition.outputs, branches)
+    choice.outputs[0].name, choice.outputs[0].type = "mean", ir.TensorType(ir.DataType.FLOAT)
+    model.graph.extend([condition, choice])
+    model.graph.outputs[:] = [choice.outputs[0], pooled]
+    expected = exports.run(model, feeds())
+    fused, report = check(model, feeds())
+    assert report.complete
+    assert "SingleQueryAttention" not in {node.op_type for node in fused.graph}
+    for dialect in functions.dialects():
+        got = exports.run(lower.lower(fused.clone(), dialect), feeds())
+        assert exports.difference(expected, got) < exports.TOLERANCE
+    with pytest.raises(UnsupportedModel, match=r"ReduceMean\), in a graph of its own, may read"):
+        padding_removal.remove(fused)
+
+
+def counted(model: ir.Model) -> None:
+    """A mask made a count of its ones: right padding alone is masked rightly."""
+    mask = model.graph.inputs[1]
+    uses = list(mask.uses())
+    axis = number(model, "axis", [1], np.int64)
+    nodes = [ir.node("ReduceSum", [mask, axis])]
+    nodes.append(ir.node("CumSum", [ones(model, mask), number(model, "along", 1, np.int64)]))
+    nodes.append(ir.node("LessOrEqual", [nodes[1].outputs[0], nodes[0].outputs[0]]))
+    nodes.append(ir.node("Cast", nodes[-1].outputs, {"to": int(ir.DataType.INT64)}))
+    at = next(node for node in model.graph if node.op_type == "ConstantOfShape" and node.name == "ones")
+    model.graph.insert_after(at, nodes)
+    for user, index in uses:
+        if user not in nodes and user.op_type != "Shape":
+            user.replace_input_with(index, nodes[-1].outputs[0])
+
+
+def ones(model: ir.Model, like: ir.Value) -> ir.Value:
+    shape = ir.node("Shape", [like])
+    made = ir.node("ConstantOfShape", shape.outputs, {"value": ir.tensor(np.ones(1, np.int64))}, name="ones")
+    model.graph.insert_before(model.graph[0], [shape, made])
+    return made.outputs[0]
+
+
+def test_a_slice_of_everything_goes() -> None:
+    """As ``hidden[:, 0]`` is exported without optimization: padding can still be removed."""
+    model = exports.model(PLAIN)
+    pooler = next(node for node in model.graph if node.name == "/model/pooler/Gather")
+    ends = {"start": 0, "end": 2**63 - 1, "axis": 0}
+    before(pooler, 0, "Slice", *(number(model, name, [value], np.int64) for name, value in ends.items()))
+    fused, report = check(model, feeds())
+    assert report.complete
+    assert "Slice" not in {node.op_type for node in fused.graph}
+    assert padding_removal.remove(fused).token_outputs == ("last_hidden_state",)
+
+
+def test_padding_of_a_model_without_a_mask_stays() -> None:
+    model = exports.model(PLAIN)
+    mask = next(value for value in model.graph.inputs if value.name == "attention_mask")
+    ids = next(value for value in model.graph.inputs if value.name == "input_ids")
+    shape = ir.node("Shape", [ids])
+    ones = ir.node("Expand", [number(model, "one", 1, np.int64), shape.outputs[0]])
+    mask.replace_all_uses_with(ones.outputs[0])
+    model.graph.insert_before(model.graph[0], [shape, ones])
+    model.graph.inputs.remove(mask)
+    fused, report = check(model, feeds(("input_ids", "token_type_ids")))
+    assert report.complete
+    with pytest.raises(UnsupportedModel, match="no input of the model says which tokens are padding"):
+        padding_removal.remove(fused)
+
+
+def held(node: ir.Node) -> ir.Value:
+    """What a Constant node holds."""
+    return ir.Value(const_value=node.attributes["value"].as_tensor())

@@ -1,0 +1,290 @@
+"""What a graph computes does not depend on the dialect that it is lowered to.
+
+The fused form is run as it is, by ONNX Runtime from the bodies that it carries; each dialect is held to that
+on every kind of mask, on every runtime that reads it. The same check has to see errors that are put into a dialect.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+import tiny
+from isorun.errors import UnsupportedModel
+from isorun.graph.io import files
+from isorun.graph.ops import functions, lower
+from isorun.models import checkpoint
+
+Run = Callable[[Path, dict[str, np.ndarray]], list[np.ndarray]]
+
+
+def ort(path: Path, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+    import onnxruntime
+
+    return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, feeds)
+
+
+def openvino(path: Path, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+    import openvino
+
+    compiled = openvino.Core().compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    results = compiled(feeds)
+    return [results[output].copy() for output in compiled.outputs]
+
+
+def reference(path: Path, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+    from onnx.reference import ReferenceEvaluator
+
+    return ReferenceEvaluator(onnx.load(path)).run(None, feeds)
+
+
+READERS: list[tuple[str, Run]] = [
+    ("com.microsoft", ort),
+    ("onnx", ort),
+    ("primitive", ort),
+    ("onnx", openvino),
+    ("primitive", openvino),
+    ("primitive", reference),
+]
+
+
+def lowered(fused: Path, dialect: str, folder: Path) -> Path:
+    path = folder / f"{dialect}.onnx"
+    files.write(lower.lower(files.read(fused), dialect), path, beside_above=0)
+    return path
+
+
+def difference(fused: Path, path: Path, run: Run, kind: str, seed: int = 0) -> float:
+    """The largest difference in any output, on random feeds of two shapes."""
+    largest = 0.0
+    for batch, length in ((3, 9), (1, tiny.POSITIONS)):
+        feeds = tiny.feeds(batch, length, kind=kind, seed=seed)
+        for expected, found in zip(ort(fused, feeds), run(path, feeds), strict=True):
+            assert found.dtype == expected.dtype
+            assert found.shape == expected.shape
+            if not np.isfinite(found).all():
+                return float("inf")
+            largest = max(largest, float(abs(found - expected).max()))
+    return largest
+
+
+TOLERANCE = 1e-5
+
+
+@pytest.fixture(scope="module", params=["gelu", "gelu_new"])
+def fused(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp(request.param)
+    heads = {"gelu": "BertForSequenceClassification", "gelu_new": "BertForQuestionAnswering"}
+    head = {"gelu": "sequence", "gelu_new": "question"}[request.param]
+    settings = {"hidden_act": request.param, "architectures": [heads[request.param]], "num_labels": tiny.LABELS}
+    checkpoint.build(tiny.write_checkpoint(folder / "tiny", tiny.weights(head=head), **settings), folder / "m.onnx")
+    return folder / "m.onnx"
+
+
+@pytest.fixture(scope="module")
+def dialects(fused, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("lowered")
+    return {dialect: lowered(fused, dialect, folder) for dialect in functions.dialects()}
+
+
+@pytest.mark.parametrize("kind", tiny.MASKS)
+@pytest.mark.parametrize(("dialect", "run"), READERS, ids=[f"{dialect}-{run.__name__}" for dialect, run in READERS])
+def test_a_dialect_computes_what_the_fused_graph_does(fused, dialects, dialect, run, kind):
+    assert difference(fused, dialects[dialect], run, kind) < TOLERANCE
+
+
+def test_masks_matter_and_are_no_counts(fused):
+    """The five kinds give five answers: what is compared above is not the same thing five times."""
+    answers = {kind: ort(fused, tiny.feeds(3, 9, kind=kind)) for kind in tiny.MASKS}
+    for one in tiny.MASKS:
+        for other in tiny.MASKS:
+            if one != other:
+                assert abs(answers[one][0] - answers[other][0]).max() > 1e-2
+
+
+def test_a_mask_is_zero_or_anything_else(fused, dialects):
+    """As where the models come from: what is not 0 is attended to."""
+    feeds = tiny.feeds(2, 6, kind="holes")
+    odd = {**feeds, "attention_mask": feeds["attention_mask"] * np.array([7, -1, 1, 2**40, 2, 3])}
+    for path in (fused, *dialects.values()):
+        for expected, found in zip(ort(path, feeds), ort(path, odd), strict=True):
+            np.testing.assert_array_equal(expected, found)
+
+
+@pytest.mark.parametrize("dialect", functions.dialects())
+def test_what_comes_out_is_a_sound_model_in_the_dialects_opset_alone(dialects, dialect):
+    model = onnx.load(dialects[dialect])
+    onnx.checker.check_model(model)
+    assert not model.functions
+    domains = {opset.domain: opset.version for opset in model.opset_import}
+    assert domains[""] == functions.opset(dialect)
+    assert set(domains) <= {"", dialect} | ({"com.microsoft"} if dialect == "com.microsoft" else set())
+    assert {node.domain for node in model.graph.node} == ({"", "com.microsoft"} if dialect == "com.microsoft" else {""})
+
+
+@pytest.mark.parametrize("dialect", functions.dialects())
+def test_inputs_outputs_and_names_stay(fused, dialects, dialect):
+    before, after = onnx.load(fused).graph, onnx.load(dialects[dialect]).graph
+    assert list(before.input) == list(after.input)
+    assert list(before.output) == list(after.output)
+
+
+def kinds(path: Path) -> Counter[str]:
+    return Counter(node.op_type for node in onnx.load(path, load_external_data=False).graph.node)
+
+
+def test_fused_operators_become_the_runtimes_own(dialects):
+    found = kinds(dialects["com.microsoft"])
+    assert (found["EmbedLayerNormalization"], found["Attention"], found["LayerNormalization"]) == (1, 2, 4)
+    assert found["BiasGelu"] + found["FastGelu"] == 2
+    found = kinds(dialects["onnx"])
+    assert (found["Attention"], found["LayerNormalization"], found["Gelu"]) == (2, 5, 2)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "once"),
+    [
+        ("onnx", {"Where": 1, "Expand": 1, "Cast": 1}),
+        ("primitive", {"Where": 1, "Cast": 1}),
+        ("com.microsoft", {"Cast": 5}),  # three of the ids and two of the mask
+    ],
+)
+def test_the_mask_is_computed_once_for_all_layers(dialects, dialect, once):
+    found = kinds(dialects[dialect])
+    assert {name: found[name] for name in once} == once
+
+
+def test_lowering_leaves_the_file_it_read_alone(fused, tmp_path):
+    before = fused.read_bytes()
+    lowered(fused, "onnx", tmp_path)
+    assert fused.read_bytes() == before
+
+
+def test_lowering_is_repeatable(fused, tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        lowered(fused, "primitive", tmp_path / name)
+    assert (tmp_path / "one/primitive.onnx").read_bytes() == (tmp_path / "two/primitive.onnx").read_bytes()
+
+
+# The same check, on dialects with an error in them
+
+
+@pytest.fixture
+def planted(monkeypatch, tmp_path, dialects, fused):
+    """Lower with one line of a dialect's text changed; the largest difference over all kinds of mask."""
+
+    def plant(dialect: str, right: str, wrong: str, run: Run) -> float:
+        text = functions._text(dialect)
+        assert right in text, "the error is put where the dialect says something"
+        monkeypatch.setattr(functions, "_text", lambda _: text.replace(right, wrong))
+        path = lowered(fused, dialect, tmp_path)
+        monkeypatch.undo()
+        return max(difference(fused, path, run, kind) for kind in tiny.MASKS)
+
+    return plant
+
+
+ERRORS = [
+    ("primitive", "root = Sqrt (head_size_float)", "root = Identity (head_size_float)", ort, "a wrong scale"),
+    (
+        "primitive",
+        "value_part = Add (value_product, value_bias)",
+        "value_part = Identity (value_product)",
+        ort,
+        "a dropped bias",
+    ),
+    (
+        "primitive",
+        "query_weight, key_weight, value_weight = Split",
+        "key_weight, query_weight, value_weight = Split",
+        reference,
+        "Q and K swapped",
+    ),
+    ("primitive", "masked = Add (scores, mask_bias)", "masked = Identity (scores)", ort, "no mask"),
+    ("primitive", "unit = Div (centered, deviation)", "unit = Div (centered, variance)", ort, "a wrong norm"),
+    ("primitive", "sum = Add (biased, skip)", "sum = Identity (biased)", ort, "no residual"),
+    ("onnx", "query, key, value = Split", "key, query, value = Split", ort, "Q and K swapped"),
+    ("onnx", "query, key, value = Split", "query, value, key = Split", openvino, "K and V swapped"),
+    ("onnx", "qkv = Add (product, qkv_bias)", "qkv = Identity (product)", openvino, "a dropped bias"),
+    (
+        "onnx",
+        "kv_num_heads: int = @num_heads>",
+        "kv_num_heads: int = @num_heads, scale = 0.3>",
+        ort,
+        "a wrong scale",
+    ),
+    ("onnx", "typed = Add (words, types)", "typed = Identity (words)", ort, "no types"),
+    ("com.microsoft", "(hidden, qkv_weight, qkv_bias, mask)", "(hidden, qkv_weight, qkv_bias)", ort, "no mask"),
+    (
+        "com.microsoft",
+        "mask_filter_value: float = @mask_filter_value> (hidden, qkv_weight, qkv_bias, mask)",
+        "scale: float = 0.3> (hidden, qkv_weight, qkv_bias, mask)",
+        ort,
+        "a wrong scale",
+    ),
+    ("com.microsoft", "biased = Add (input, bias)", "biased = Identity (input)", ort, "a dropped bias"),
+]
+
+
+@pytest.mark.parametrize(
+    ("dialect", "right", "wrong", "run"), [e[:4] for e in ERRORS], ids=[f"{e[0]}-{e[4]}" for e in ERRORS]
+)
+def test_an_error_in_a_dialect_is_seen(planted, dialect, right, wrong, run):
+    assert planted(dialect, right, wrong, run) > 100 * TOLERANCE
+
+
+def test_a_mask_reduced_to_a_count_is_seen(planted):
+    """What ONNX Runtime's own fused embedding hands on: right for right padding, and nothing else."""
+    wrong = """
+  one_d = Constant <value = int64[1] {1}> ()
+  counted = ReduceSum <keepdims = 0> (mask, one_d)
+  context = com.microsoft.Attention <num_heads: int = @num_heads> (hidden, qkv_weight, qkv_bias, counted)"""
+    right = functions._text("com.microsoft")
+    line = next(line for line in right.splitlines() if "context = com.microsoft.Attention" in line)
+    assert planted("com.microsoft", line, wrong, ort) > 1e-2
+
+
+# What cannot be lowered
+
+
+def test_other_operators_that_mean_the_same_in_both_opsets_come_along(fused):
+    model = lower.lower(files.read(fused), "onnx")
+    assert model.graph.opset_imports[""] == 23
+    assert any(node.op_type == "Tanh" for node in model.graph)
+
+
+def test_an_operator_that_means_something_else_in_the_dialects_opset(fused):
+    model = files.read(fused)
+    hidden = model.graph.outputs[0]
+    model.graph.append(ir.node("Resize", [hidden]))
+    with pytest.raises(UnsupportedModel, match=r"opset 17; in opset 23 Resize mean something else") as caught:
+        lower.lower(model, "onnx")
+    assert caught.value.operators == ("Resize",)
+
+
+def test_a_reduction_over_given_axes_is_brought_along(fused):
+    """Its axes were an attribute, and became an input in opset 18."""
+    model = files.read(fused)
+    node = ir.node("ReduceMean", [model.graph.outputs[0]], {"axes": [1]})
+    node.outputs[0].name = "mean"
+    model.graph.append(node)
+    model.graph.outputs.append(node.outputs[0])
+    lowered = lower.lower(model, "onnx")
+    mean = next(each for each in lowered.graph if each.outputs[0].name == "mean")
+    assert "axes" not in mean.attributes
+    assert mean.inputs[1] is not None
+
+
+def test_a_fused_operator_that_a_dialect_does_not_have(fused):
+    model = files.read(fused)
+    model.graph.append(ir.node("Unheard", [model.graph.outputs[0]], domain=functions.DOMAIN))
+    with pytest.raises(UnsupportedModel, match=r"'primitive' has no isorun\.fused\.Unheard") as caught:
+        lower.lower(model, "primitive")
+    assert caught.value.operators == ("Unheard",)

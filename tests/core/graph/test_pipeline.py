@@ -1,0 +1,232 @@
+"""Every export in tests/fixtures is fused whole, and answers what it answered, on every backend and dialect."""
+
+from __future__ import annotations
+
+import itertools
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+import exports
+from isorun.graph.analysis import describe
+from isorun.graph.ops import functions
+from isorun.graph.pipeline import fuse
+
+LABELS = sorted(exports.manifest())
+LAYERS = 3
+TARGETS = exports.targets()
+
+
+@cache
+def written(label: str) -> bytes:
+    model = exports.model(label)
+    fuse(model)
+    return ir.serde.serialize_model(model).SerializeToString()
+
+
+def fused(label: str) -> ir.Model:
+    return ir.serde.deserialize_model(onnx.load_from_string(written(label)))
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_an_export_is_fused_whole(label: str) -> None:
+    model = exports.model(label)
+    report = fuse(model)
+    assert report.complete, str(report)
+    assert not report.refusals
+    assert report.fused == report.found
+    assert report.fused["EmbedLayerNormalization"] == 1
+    layers = exports.manifest()[label]["layers"]
+    assert report.fused["SelfAttention"] == layers
+    assert report.fused["SkipLayerNormalization"] == 2 * layers
+    assert report.fused["BiasGelu"] >= layers  # the head of ELECTRA's sequence classifier has one of its own
+    left = {node.op_type for node in model.graph if not functions.is_fused(node)}
+    assert not left & {"Softmax", "Erf", "Attention", "LayerNormalization", "ReduceMean", "Sqrt", "IsNaN"}
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_inputs_and_outputs_stay_as_they_were(label: str) -> None:
+    before, after = describe.describe(exports.model(label)), describe.describe(fused(label))
+    assert [(each.name, each.type, each.shape) for each in after.inputs] == [
+        (each.name, each.type, each.shape) for each in before.inputs
+    ]
+    assert [(each.name, each.type, each.shape) for each in after.outputs] == [
+        (each.name, each.type, each.shape) for each in before.outputs
+    ]
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_the_fused_form_itself_answers_alike(label: str) -> None:
+    assert exports.agree(label, exports.run(fused(label), exports.given(label)))
+
+
+@pytest.mark.parametrize(("backend", "dialect"), TARGETS)
+@pytest.mark.parametrize("architecture", sorted({entry["architecture"] for entry in exports.manifest().values()}))
+def test_every_backend_answers_alike(architecture: str, backend: str, dialect: str, tmp_path: Path) -> None:
+    """All five kinds of mask, in every dialect. Exports that fuse to the same graph are run once."""
+    answers: dict[str, list[np.ndarray]] = {}
+    for label in LABELS:
+        if exports.manifest()[label]["architecture"] != architecture:
+            continue
+        model = fused(label)
+        name = f"{exports.digest(model)}-{exports.manifest()[label].get('rows')}"
+        if name not in answers:
+            answers[name] = exports.run_lowered(
+                backend, dialect, model, exports.given(label), tmp_path / f"{name}.onnx"
+            )
+        assert exports.agree(label, answers[name]), label
+
+
+@cache
+def digests() -> dict[str, str]:
+    return {label: exports.digest(fused(label)) for label in LABELS if exports.manifest()[label]["head"] is None}
+
+
+@pytest.mark.parametrize("architecture", sorted({entry["architecture"] for entry in exports.manifest().values()}))
+def test_exports_of_one_model_fuse_to_one_graph(architecture: str) -> None:
+    """Names aside; PyTorch's guard for rows without any key is a difference in what they compute."""
+    entries = exports.manifest()
+    groups: dict[object, set[str]] = {}
+    for label, name in digests().items():
+        if entries[label]["architecture"] == architecture and entries[label]["exporter"] == "torchscript":
+            groups.setdefault(entries[label]["attention"], set()).add(name)
+    assert [len(names) for names in groups.values()] == [1] * len(groups)
+
+
+def test_a_dense_layer_of_queries_keys_and_values_is_one_graph_in_every_layout() -> None:
+    """One behind the other they are taken as they are; by head, or taking turns, their columns are put in order."""
+    labels = [label for label, entry in exports.manifest().items() if entry["architecture"] == "packed"]
+    assert len({exports.digest(fused(label)) for label in labels}) == 1
+
+
+def test_layers_of_pytorchs_own_are_one_graph_however_hidden_states_lie_and_positions_are_had() -> None:
+    labels = [label for label, entry in exports.manifest().items() if entry["architecture"] == "torch"]
+    assert len(labels) == 3
+    assert len({exports.digest(fused(label)) for label in labels}) == 1
+
+
+ALBERTS = [label for label in LABELS if label.startswith("albert-") and "-tf2onnx" not in label]
+
+
+@pytest.mark.parametrize("label", ALBERTS)
+def test_albert_shares_its_weights(label: str) -> None:
+    """However often an exporter has written them."""
+    model = fused(label)
+    matrices = {node.inputs[1] for node in model.graph if node.op_type == "MatMul"}
+    outside_layers = {None: 2, "sequence": 3, "token": 2, "qa": 2}  # after the embeddings, the pooler, the head
+    attentions = [node for node in model.graph if node.op_type in functions.ATTENTIONS]
+    narrow = len(attentions) < LAYERS  # the last layer has parts of a weight: for queries, and for keys and values
+    assert narrow == (exports.manifest()[label]["head"] == "sequence")
+    assert len(matrices) == 3 + outside_layers[exports.manifest()[label]["head"]] + 2 * narrow
+    assert len({node.inputs[2] for node in attentions}) == len({node.inputs[3] for node in attentions}) == 1
+
+
+def test_fusing_again_changes_nothing() -> None:
+    model = fused("bert-dynamo18-sdpa")
+    before = exports.digest(model)
+    fuse(model)
+    assert exports.digest(model) == before
+
+
+def test_a_graph_without_an_encoder_is_reported_as_one() -> None:
+    x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([2]))
+    node = ir.node("Relu", [x])
+    node.outputs[0].name = "y"
+    node.outputs[0].type, node.outputs[0].shape = x.type, x.shape
+    model = ir.Model(ir.Graph([x], node.outputs, nodes=[node], opset_imports={"": 17}), ir_version=10)
+    report = fuse(model)
+    assert not report.is_encoder
+    assert not report.complete
+    assert "No part of an encoder" in str(report)
+    assert [each.op_type for each in model.graph] == ["Relu"]
+
+
+@pytest.mark.parametrize(
+    "label", ["bert-torchscript17-sdpa", "mpnet-dynamo18-eager", "roberta-dynamo23-eager", "bert-tf2onnx17"]
+)
+def test_lengths_and_batches_are_free(label: str) -> None:
+    model = ir.serde.serialize_model(fused(label))
+    for batch, length in itertools.product((1, 3), (1, 7, 33)):
+        given = exports.given(label, length, batch)
+        assert exports.difference(exports.run(exports.content(label), given), exports.run(model, given)) < 1e-5
+
+
+def test_a_large_weight_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Q, K and V are put side by side when the file is written, not before."""
+    model = exports.model("bert-torchscript17-eager")
+    monkeypatch.setattr("isorun.graph.matching.subgraph._LARGE", 64)
+    fuse(model)
+    weight = next(node for node in model.graph if node.op_type == "SelfAttention").inputs[2]
+    assert weight is not None
+    assert isinstance(weight.const_value, ir.LazyTensor)
+    given = exports.given("bert-torchscript17-eager")
+    answer = exports.run(model, given)
+    assert exports.difference(exports.answers("bert-torchscript17-eager"), answer) < exports.TOLERANCE
+
+
+PLANTED = {
+    "a wrong number of heads": lambda node: _set(node, "num_heads", 8),
+    "a dropped bias": lambda node: _zero(node, 3),
+    "Q and K swapped": lambda node: _swap(node),
+    "a wrong scale": lambda node: _scale(node),
+}
+
+
+@pytest.mark.parametrize("error", PLANTED)
+def test_a_planted_error_is_seen(error: str) -> None:
+    """The check that everything above stands on: it tells each of these from a right fusion."""
+    label = "bert-torchscript17-eager"
+    model = fused(label)
+    PLANTED[error](next(node for node in model.graph if node.op_type == "SelfAttention"))
+    given = exports.given(label)
+    assert exports.difference(exports.answers(label), exports.run(model, given)) > 100 * exports.TOLERANCE
+
+
+def test_a_planted_mix_of_masks_is_seen() -> None:
+    """A guarded attention made a plain one differs in the fully masked row alone, and that is seen."""
+    label = "bert-torchscript17-sdpa"
+    model = fused(label)
+    guarded = [node for node in model.graph if node.op_type == "GuardedSelfAttention"]
+    assert len(guarded) == LAYERS
+    for node in guarded:
+        node.op_type = "SelfAttention"
+    given = exports.given(label)
+    answers, got = exports.answers(label), exports.run(model, given)
+    assert exports.difference(answers, got) > 100 * exports.TOLERANCE
+    assert exports.difference([each[:4] for each in answers], [each[:4] for each in got]) < exports.TOLERANCE
+
+
+def _set(node: ir.Node, name: str, value: int) -> None:
+    node.attributes[name] = ir.AttrInt64(name, value)
+
+
+def _weight(node: ir.Node, index: int, array: np.ndarray) -> None:
+    value = node.inputs[index]
+    assert value is not None
+    value.const_value = ir.tensor(np.ascontiguousarray(array))
+
+
+def _array(node: ir.Node, index: int) -> np.ndarray:
+    value = node.inputs[index]
+    assert value is not None
+    assert value.const_value is not None
+    return value.const_value.numpy()
+
+
+def _zero(node: ir.Node, index: int) -> None:
+    _weight(node, index, np.zeros_like(_array(node, index)))
+
+
+def _swap(node: ir.Node) -> None:
+    for index in (2, 3):
+        query, key, value = np.split(_array(node, index), 3, axis=-1)
+        _weight(node, index, np.concatenate([key, query, value], axis=-1))
+
+
+def _scale(node: ir.Node) -> None:
+    query, key, value = np.split(_array(node, 2), 3, axis=-1)
+    _weight(node, 2, np.concatenate([query * 1.1, key, value], axis=-1))

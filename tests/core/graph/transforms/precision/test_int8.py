@@ -1,0 +1,114 @@
+"""Dense layers in 8 bits: the same integers with padding and without, in every dialect, on every kind of mask."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+import exports
+import small_bert
+from isorun.graph.ops import functions, lower
+from isorun.graph.pipeline import fuse
+from isorun.graph.transforms import padding_removal
+from isorun.graph.transforms.precision import int8
+from isorun.graph.transforms.precision.ranges import Recipe, Seen
+
+WIDE = {"hidden_size": 32, "intermediate_size": 48}
+MASK = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 0, 0, 0, 0], [0, 0, 0, 1, 1, 0], [1, 0, 1, 0, 0, 1], [0, 0, 0, 0, 0, 0]])
+
+
+def answers(model: ir.Model, given: dict[str, np.ndarray]) -> list[np.ndarray]:
+    return exports.run(lower.lower(model, "primitive"), given)
+
+
+def table_of(model: ir.Model, given: dict[str, np.ndarray]) -> dict[str, int8.Dense]:
+    """A table for a model in the fused form, from one batch; the model is of no more use."""
+    weights, readers = int8.tap(model)
+    found = dict(zip([value.name for value in model.graph.outputs], answers(model, given), strict=True))
+    seen = {name: Seen() for name in weights}
+    for read, names in readers.items():
+        for name in names:  # several layers may share one
+            seen[name].add(found[read])
+    return {name: each.quantize(weights[name].numpy(), Recipe()) for name, each in seen.items()}
+
+
+@pytest.fixture(scope="module")
+def table() -> dict[str, int8.Dense]:
+    return table_of(small_bert.build(**WIDE), small_bert.feeds(MASK))
+
+
+def test_answers_are_near_and_alike_without_padding(table: dict[str, int8.Dense]) -> None:
+    given = small_bert.feeds(MASK)
+    untouched = answers(small_bert.build(**WIDE), given)
+    padded = small_bert.build(**WIDE)
+    int8.quantize(padded, table)
+    packed = small_bert.build(**WIDE)
+    padding_removal.remove(packed)
+    int8.quantize(packed, table)
+    (hidden, pooled), (packed_hidden, packed_pooled) = answers(padded, given), answers(packed, given)
+    np.testing.assert_allclose(packed_hidden, hidden * (MASK != 0)[..., None], atol=2e-5)
+    np.testing.assert_allclose(packed_pooled, pooled, atol=2e-5)
+    difference = np.abs(hidden - untouched[0])
+    assert 1e-4 < difference.max() < 0.3  # it is quantized, and it is near
+    cosine = np.sum(hidden * untouched[0]) / np.linalg.norm(hidden) / np.linalg.norm(untouched[0])
+    assert cosine > 0.999
+
+
+def test_every_dense_layer_of_the_encoder_is_quantized(table: dict[str, int8.Dense]) -> None:
+    model = small_bert.build(**WIDE)
+    int8.quantize(model, table)
+    kinds = [node.op_type for node in model.graph]
+    assert len(table) == 9  # four in each of two layers, and the pooler's
+    assert kinds.count("AttentionCore") == 2
+    assert kinds.count("QuantizeLinear") == 9
+    left = {name for name, value in model.graph.initializers.items() if value.const_value.dtype == ir.DataType.FLOAT}
+    assert not left & table.keys()
+
+
+@pytest.mark.parametrize("dialect", functions.dialects())
+@pytest.mark.parametrize("label", ["albert-dynamo18-eager", "mpnet-dynamo18-eager", "bert-dynamo23-sdpa"])
+def test_exports_of_other_families(label: str, dialect: str) -> None:
+    model = exports.model(label)
+    fuse(model)
+    given = exports.given(label)
+    table = table_of(model, given)
+    assert table
+    for removed in (False, True):
+        model = exports.model(label)
+        fuse(model)
+        if removed:
+            padding_removal.remove(model)
+        int8.quantize(model, table)
+        got = exports.run(lower.lower(model, dialect), given)
+        for one, other in zip(got, exports.answers(label), strict=True):
+            if one.ndim == 3:
+                real = given["attention_mask"] != 0
+                one, other = one[real], other[real]
+            assert np.sum(one * other) / np.linalg.norm(one) / np.linalg.norm(other) > 0.99
+
+
+def test_a_planted_error_is_seen(table: dict[str, int8.Dense]) -> None:
+    given = small_bert.feeds(MASK)
+    untouched = answers(small_bert.build(**WIDE), given)[0]
+    name, dense = next((name, dense) for name, dense in table.items() if "attention.output" in name)
+    wrong = replace(dense, weight_scale=-dense.weight_scale)
+    model = small_bert.build(**WIDE)
+    int8.quantize(model, {**table, name: wrong})
+    got = answers(model, given)[0]
+    assert np.sum(got * untouched) / np.linalg.norm(got) / np.linalg.norm(untouched) < 0.99
+
+
+def test_a_table_is_kept(table: dict[str, int8.Dense], tmp_path: Path) -> None:
+    int8.save(table, tmp_path)
+    found = int8.load(tmp_path)
+    assert found.keys() == table.keys()
+    for name, dense in table.items():
+        np.testing.assert_array_equal(found[name].weight, dense.weight)
+        np.testing.assert_array_equal(found[name].factors, dense.factors)
+        assert found[name].scale == dense.scale
+        assert found[name].zero_point == dense.zero_point
+        assert found[name].zero_point.dtype == np.uint8

@@ -1,0 +1,290 @@
+"""Removing padding: the same answers as the untouched graph, on every kind of mask, dialect and runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from onnx.reference import ReferenceEvaluator
+
+import small_bert
+from isorun.errors import UnsupportedModel
+from isorun.graph.analysis import describe
+from isorun.graph.builders import encoder
+from isorun.graph.io import files
+from isorun.graph.ops import functions, lower
+from isorun.graph.transforms import padding_removal
+from isorun.plugin.backend import Executable
+from isorun.types import CompileConfig, LoweredModel
+from isorun_backends.onnxruntime.cpu import OrtCpu
+from isorun_backends.openvino import OpenVINO
+from isorun_backends.reference import Reference
+
+TOLERANCE = 1e-5
+BACKENDS = {"ort-cpu": OrtCpu, "openvino": OpenVINO, "reference": Reference}
+PAIRS = [
+    ("ort-cpu", "com.microsoft"),
+    ("ort-cpu", "onnx"),
+    ("ort-cpu", "primitive"),
+    ("openvino", "onnx"),
+    ("openvino", "primitive"),
+    ("reference", "primitive"),
+]
+MASKS = {
+    "none": [[1] * 7, [1] * 7],
+    "right": [[1, 1, 1, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1, 1], [1, 0, 0, 0, 0, 0, 0]],
+    "left": [[0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 0, 0, 0, 1]],
+    "holes": [[1, 0, 1, 1, 0, 0, 1], [0, 1, 0, 1, 0, 1, 0]],
+    "no key": [[1, 1, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0, 1]],
+    "no key at all": [[0, 0, 0]],
+    "one token": [[1]],
+}
+
+
+def model(head: str | None = None) -> ir.Model:
+    return small_bert.build(head=head, labels=3)
+
+
+def open_on(backend: str, dialect: str, made: ir.Model, path: Path) -> Executable:
+    info = describe.describe(made)
+    files.write(lower.lower(made, dialect), path, beside_above=files.SINGLE_FILE_LIMIT)
+    lowered = LoweredModel(path, dialect, "", info, cached=False)
+    return BACKENDS[backend](backend).compile(lowered, CompileConfig())
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Executable]:
+    """The packed model on a backend in a dialect."""
+    opened: dict[tuple[str, str], Executable] = {}
+
+    def give(backend: str, dialect: str) -> Executable:
+        if (backend, dialect) not in opened:
+            made = model()
+            padding_removal.remove(made)
+            path = tmp_path_factory.mktemp("packed") / "model.onnx"
+            opened[backend, dialect] = open_on(backend, dialect, made, path)
+        return opened[backend, dialect]
+
+    return give
+
+
+def untouched(made: ir.Model, fed: dict[str, np.ndarray]) -> list[np.ndarray]:
+    return ReferenceEvaluator(ir.serde.serialize_model(lower.lower(made, "primitive"))).run(None, fed)  # type: ignore[return-value]
+
+
+UNTOUCHED = ReferenceEvaluator(ir.serde.serialize_model(lower.lower(model(), "primitive")))
+
+
+def assert_same(
+    got: list[np.ndarray],
+    wanted: list[np.ndarray],
+    mask: np.ndarray,
+    by_token: tuple[bool, ...] = (True, False),
+) -> None:
+    """Equal where the mask is not 0, and zero elsewhere; equal everywhere where a value is a sequence's."""
+    for one, other, token in zip(got, wanted, by_token, strict=True):
+        assert one.shape == other.shape
+        assert one.dtype == other.dtype
+        if token:
+            other = np.where((mask != 0).reshape(*mask.shape, *[1] * (other.ndim - 2)), other, 0)
+            assert not one[mask == 0].any()
+        np.testing.assert_allclose(one, other, atol=TOLERANCE, rtol=0)
+
+
+@pytest.mark.parametrize("kind", MASKS)
+@pytest.mark.parametrize(("backend", "dialect"), PAIRS)
+def test_every_mask_on_every_backend(
+    backend: str, dialect: str, kind: str, packed: Callable[[str, str], Executable]
+) -> None:
+    fed = small_bert.feeds(np.array(MASKS[kind]))
+    assert_same(packed(backend, dialect).run(None, fed), UNTOUCHED.run(None, fed), fed["attention_mask"])
+
+
+@pytest.mark.parametrize(("backend", "dialect"), [pair for pair in PAIRS if pair[0] != "reference"])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_mask_of_any_shape(
+    backend: str, dialect: str, packed: Callable[[str, str], Executable], data: st.DataObject
+) -> None:
+    rows, length = data.draw(st.integers(1, 5)), data.draw(st.integers(1, small_bert.POSITIONS))
+    bits = data.draw(st.lists(st.sampled_from((0, 0, 1, 1, 7)), min_size=rows * length, max_size=rows * length))
+    fed = small_bert.feeds(np.array(bits).reshape(rows, length), data.draw(st.integers(0, 99)))
+    assert_same(packed(backend, dialect).run(None, fed), UNTOUCHED.run(None, fed), fed["attention_mask"])
+
+
+@pytest.mark.parametrize("head", encoder.HEADS)
+@pytest.mark.parametrize(("backend", "dialect"), PAIRS)
+def test_heads(backend: str, dialect: str, head: str, tmp_path: Path) -> None:
+    made = model(head)
+    known = padding_removal.remove(made)
+    executable = open_on(backend, dialect, made, tmp_path / "model.onnx")
+    tokens = {
+        "sequence-classification": ("last_hidden_state",),
+        "token-classification": ("last_hidden_state", "logits"),
+        "question-answering": ("last_hidden_state", "start_logits", "end_logits"),
+    }
+    assert known == padding_removal.Removed("attention_mask", tokens[head])
+    by_token = tuple(value.name in tokens[head] for value in made.graph.outputs)
+    for mask in MASKS.values():
+        fed = small_bert.feeds(np.array(mask))
+        assert_same(executable.run(None, fed), untouched(model(head), fed), fed["attention_mask"], by_token)
+
+
+def test_dense_layers_see_kept_tokens_only() -> None:
+    made = model()
+    padding_removal.remove(made)
+    inner = next(node for node in made.graph if node.op_type == "BiasGelu").inputs[0]
+    assert inner is not None
+    made.graph.outputs.append(inner)
+    inner.type = ir.TensorType(ir.DataType.FLOAT)
+    mask = np.array([[1, 1, 0, 0, 0], [0, 0, 1, 0, 1], [0, 0, 0, 0, 0]])  # 2, then 2 and position 0, then all 5
+    seen = untouched(made, small_bert.feeds(mask))[-1]
+    assert seen.shape == (1, 16, 24)  # 2 + 3 + 5, rounded up
+
+
+def test_the_rewritten_model_is_a_sound_one_in_the_fused_form() -> None:
+    made = model()
+    padding_removal.remove(made)
+    proto = ir.serde.serialize_model(made)
+    onnx.checker.check_model(proto)
+    assert {each.name for each in proto.functions} == {
+        "BiasGelu",
+        "EmbedLayerNormalization",
+        "PackedAttention",
+        "PackedGroup",
+        "PackedGroupPlaces",
+        "PackedLength",
+        "PackedPlaces",
+        "SkipLayerNormalization",
+    }
+    fed = small_bert.feeds(np.array(MASKS["holes"]))
+    assert_same(ReferenceEvaluator(proto).run(None, fed), UNTOUCHED.run(None, fed), fed["attention_mask"])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("backend", "dialect"), PAIRS)
+def test_a_broken_row_breaks_no_other(backend: str, dialect: str, tmp_path: Path) -> None:
+    made = model()
+    words = made.graph.initializers["embeddings.word_embeddings.weight"]
+    table = words.const_value.numpy().copy()  # type: ignore[union-attr]
+    table[7] = np.nan
+    words.const_value = ir.tensor(table, name=words.name)
+    padding_removal.remove(made)
+    executable = open_on(backend, dialect, made, tmp_path / "model.onnx")
+    mask = np.array([[1, 1, 1], [0, 0, 1], [1, 0, 0]])
+    fed = small_bert.feeds(mask)
+    fed["input_ids"] = np.where(fed["input_ids"] == 7, 8, fed["input_ids"])
+    want = executable.run(["pooler_output"], fed)[0]
+    fed["input_ids"][0, 2] = 7  # the token just before row 1, whose own first position is padding
+    got = executable.run(["pooler_output"], fed)[0]
+    assert not np.allclose(got[0], want[0])  # the poison was felt
+    np.testing.assert_allclose(got[1:], want[1:], atol=TOLERANCE)
+
+
+def with_head(add: Callable[[ir.Value, ir.Value], ir.Value]) -> ir.Model:
+    """The tiny model with one output more, made of its hidden states and its mask."""
+    made = model()
+    node = next(each for each in made.graph if each.outputs[0] is made.graph.outputs[0])
+    hidden = node.inputs[0]
+    assert hidden is not None
+    new = add(hidden, made.graph.inputs[1])
+    new.name, new.type = "new", ir.TensorType(ir.DataType.FLOAT)
+    pending, nodes = [new.producer()], []
+    while pending:
+        each = pending.pop()
+        if each is not None and each.graph is None:
+            nodes.append(each)
+            pending.extend(value.producer() for value in each.inputs if value is not None)
+    made.graph.extend(reversed(list(dict.fromkeys(nodes))))
+    made.graph.outputs.append(new)
+    made.graph.sort()
+    for each in list(made.graph):
+        for value in each.inputs:
+            if value is not None and value.const_value is not None and value.name not in made.graph.initializers:
+                made.graph.initializers.add(value)
+    return made
+
+
+def constant(*numbers: int) -> ir.Value:
+    name = f"constant.{'.'.join(map(str, numbers))}"
+    tensor = ir.tensor(np.array(numbers, np.int64), name=name)
+    return ir.Value(name=name, const_value=tensor, shape=ir.Shape(tensor.shape), type=ir.TensorType(tensor.dtype))
+
+
+def op(kind: str, *inputs: ir.Value, **attributes: int) -> ir.Value:
+    return ir.node(kind, list(inputs), attributes).outputs[0]
+
+
+def masked_mean(hidden: ir.Value, mask: ir.Value) -> ir.Value:
+    """As sentence-transformers exports it."""
+    factor = op("Expand", op("Cast", op("Unsqueeze", mask, constant(-1)), to=1), op("Shape", hidden))
+    total = op("ReduceSum", op("Mul", hidden, factor), constant(1), keepdims=0)
+    return op("Div", total, op("ReduceSum", factor, constant(1), keepdims=0))
+
+
+READERS = {
+    "masked mean": masked_mean,
+    "positions 0 and 2": lambda hidden, mask: op("Gather", hidden, constant(0, 2), axis=1),
+    "slice": lambda hidden, mask: op("Slice", hidden, constant(1), constant(3), constant(1), constant(1)),
+    "first by slice": lambda hidden, mask: op(
+        "Squeeze", op("Slice", hidden, constant(0), constant(1), constant(1)), constant(1)
+    ),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("kind", [kind for kind in MASKS if kind not in ("no key at all", "one token")])
+def test_what_reads_hidden_states_soundly(reader: str, kind: str) -> None:
+    made = with_head(READERS[reader])
+    padding_removal.remove(made)
+    fed = small_bert.feeds(np.array(MASKS[kind]))
+    with np.errstate(invalid="ignore"):  # the mean of no token
+        wanted = untouched(with_head(READERS[reader]), fed)[-1]
+        got = untouched(made, fed)[-1]
+    np.testing.assert_allclose(got, wanted, atol=TOLERANCE)
+
+
+REFUSED = {
+    "ReduceMean": lambda hidden, mask: op("ReduceMean", hidden, keepdims=0),
+    "ReduceMax": lambda hidden, mask: op("ReduceMax", hidden, keepdims=0),
+    "Gather": lambda hidden, mask: op("Gather", hidden, constant(-1), axis=1),
+    "Slice": lambda hidden, mask: op("Slice", hidden, constant(-2), constant(2**62), constant(1)),
+    "Transpose": lambda hidden, mask: op("Transpose", hidden),
+    "MatMul": lambda hidden, mask: op("MatMul", hidden, op("Transpose", hidden)),
+    "Add": lambda hidden, mask: op("Add", hidden, op("Cast", op("Unsqueeze", mask, constant(-1)), to=1)),
+    "Mul": lambda hidden, mask: op("Mul", hidden, op("Cast", op("Unsqueeze", mask, constant(1)), to=1)),
+    "Softmax": lambda hidden, mask: op("Softmax", hidden, axis=1),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_may_read_padding_is_refused_by_name(kind: str) -> None:
+    with pytest.raises(
+        UnsupportedModel, match=rf"Padding cannot be removed: .*\({kind if kind != 'MatMul' else '.*'}\)"
+    ):
+        padding_removal.remove(with_head(REFUSED[kind]))
+
+
+def test_layers_with_masks_of_their_own_are_refused() -> None:
+    made = model()
+    layer = [node for node in made.graph if node.op_type == "SelfAttention"][1]
+    layer.replace_input_with(1, made.graph.inputs[2])
+    with pytest.raises(UnsupportedModel, match="same key mask"):
+        padding_removal.remove(made)
+
+
+def test_a_model_that_is_no_encoder_is_refused() -> None:
+    x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([2]))
+    graph = ir.Graph([x], [op("Identity", x)], nodes=[], opset_imports={"": 17})
+    with pytest.raises(UnsupportedModel, match="no SelfAttention"):
+        padding_removal.remove(ir.Model(graph, ir_version=10))
+
+
+@pytest.mark.parametrize("dialect", functions.dialects())
+def test_every_dialect_has_the_packed_attentions(dialect: str) -> None:
+    assert {"PackedAttention", "BiasedPackedAttention"} <= functions.functions(dialect).keys()

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import onnx.parser
+import pytest
+
+import isolation
+from isorun.isolation import environments
+
+
+@pytest.fixture(scope="session")
+def own() -> str:
+    """An environment whose interpreter is the one that runs the tests."""
+    return isolation.own_environment(environments.root(), "own")
+
+
+@pytest.fixture(scope="session")
+def neg(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model: y = -x."""
+    path = tmp_path_factory.mktemp("neg") / "neg.onnx"
+    text = '<ir_version: 10, opset_import: ["" : 17]> g (float[N] x) => (float[N] y) { y = Neg (x) }'
+    onnx.save(onnx.parser.parse_model(text), path)
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of environments for one test alone."""
+    monkeypatch.setenv(environments.FOLDER_VARIABLE, str(tmp_path / "environments"))
+    return tmp_path / "environments"

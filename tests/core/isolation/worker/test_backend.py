@@ -1,0 +1,274 @@
+"""Sessions in an environment: the same answers and the same errors as in this process."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import isorun
+import tiny
+from isorun.errors import (
+    BackendFailed,
+    BackendNotFound,
+    BackendUnavailable,
+    EnvironmentBroken,
+    EnvironmentNotFound,
+    InvalidFeeds,
+    UnsupportedModel,
+)
+from isorun.isolation import environments
+from isorun.isolation.worker.failures import RemoteError
+
+OWN = f"{sys.version_info.major}.{sys.version_info.minor}"
+WELL = np.arange(4, dtype=np.float32)
+BAD = -WELL - 1
+
+
+def run(session, x=WELL):
+    return session.run(None, {"x": x})[0]
+
+
+# Answers
+
+
+@pytest.mark.parametrize("backend", ["ort-cpu", "openvino", "reference"])
+def test_every_backend_answers_as_it_does_in_this_process(bert, fakes, backend):
+    with isorun.Session(bert, backend) as here, isorun.Session(bert, backend, environment=fakes) as there:
+        for kind in tiny.MASKS:
+            feeds = tiny.feeds(5, 16, kind=kind)
+            for one, other in zip(here.run(None, feeds), there.run(None, feeds), strict=True):
+                np.testing.assert_array_equal(one, other)
+        assert here.provenance.operators == there.provenance.operators
+        assert here.provenance.versions == there.provenance.versions
+
+
+def test_results_are_the_callers_and_outlive_the_session(odd):
+    session = odd("alias")  # the backend hands out the very memory that it was fed from
+    arrays = [np.full(20_000, value, np.float32) for value in range(30)]
+    kept = [run(session, array) for array in arrays]
+    for result in kept[:3]:
+        result += 100
+    del kept[3:6]
+    kept += [run(session, array) for array in arrays]
+    session.close()
+    del session
+    gc.collect()
+    expected = [*(value + 100 for value in range(3)), *range(6, 30), *range(30)]
+    for result, value in zip(kept, expected, strict=True):
+        assert (result == value).all()
+
+
+def test_large_results_are_lent_not_copied(odd):
+    session = odd()
+    result = run(session, np.ones(100_000, np.float32))
+    assert not result.flags.owndata
+    assert result.flags.writeable
+    assert run(session).flags.owndata, "a small one is not worth it"
+
+
+def test_feeds_and_results_grow_and_shrink(odd):
+    session = odd()
+    for size in (1, 70_000, 3, 5_000_000, 0, 200):
+        array = np.random.default_rng(size).standard_normal(size).astype(np.float32)
+        np.testing.assert_array_equal(run(session, array), array)
+
+
+def test_feeds_that_do_not_lie_in_one_piece(odd):
+    session = odd()
+    for array in (np.arange(10, dtype=np.float32)[::-2], np.broadcast_to(np.float32(3), 7)):
+        np.testing.assert_array_equal(run(session, array), array)
+
+
+def test_what_is_no_tensor_crosses_too(odd):
+    strings = run(odd("strings"), BAD)
+    np.testing.assert_array_equal(strings, np.array([["a", "ü\ud800"], ["", "\0"]], dtype=object))
+    numbers, empty, (nothing, mapped) = run(odd("sequence"), BAD)
+    np.testing.assert_array_equal(numbers, [0, 1, 2])
+    assert (empty.dtype, empty.shape, nothing, mapped[1]) == (np.float16, (0, 2), None, 2.5)
+    assert np.isnan(mapped[7])
+    scalar = run(odd("scalar"), BAD)
+    assert (scalar.dtype, scalar.shape, scalar) == (np.float64, (), 2.5)
+    np.testing.assert_array_equal(run(odd("transposed"), BAD), [[0, 3], [1, 4], [2, 5]])
+
+
+def test_a_result_that_is_nothing_of_onnx(odd):
+    with pytest.raises(BackendFailed, match="odd gave a object, which is nothing that an ONNX model takes or gives"):
+        run(odd("object"), BAD)
+
+
+def test_what_the_backend_prints_is_not_taken_for_an_answer(odd):
+    session = odd("print")
+    for _ in range(5):
+        np.testing.assert_array_equal(run(session, BAD), BAD)
+
+
+def test_requests_run_side_by_side(odd):
+    session = odd("nap")
+    start = time.monotonic()
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda value: run(session, BAD - value), range(8)))
+    assert time.monotonic() - start < 8 * 0.3
+    for value, result in enumerate(results):
+        np.testing.assert_array_equal(result, BAD - value)
+
+
+def test_many_threads_many_shapes(odd):
+    session = odd()
+
+    def work(seed):
+        random = np.random.default_rng(seed)
+        for _ in range(100):
+            array = random.standard_normal(random.integers(0, 20_000)).astype(np.float32)
+            if not np.array_equal(run(session, array), array):
+                return False
+        return True
+
+    with ThreadPoolExecutor(6) as pool:
+        assert all(pool.map(work, range(6)))
+
+
+# Requests and errors
+
+
+def test_what_is_asked_for_goes_along(odd, fakes, model):
+    asked = {"options": {"also": {"a": [1, Path("b")]}}, "threads": 3, "precision": "fp64", "environment": fakes}
+    with isorun.Session(model, "odd", **asked) as session:
+        provenance = session.provenance
+        assert (provenance.threads, provenance.precision) == (3, "fp64")
+        assert provenance.details["threads"] == 3
+        assert provenance.details["also"] == {"a": [1, "b"]}
+        assert provenance.details["pid"] != os.getpid()
+        assert provenance.environment == {
+            "name": fakes,
+            "python": environments.get(fakes).version,
+            "numpy": np.__version__,
+        }
+        assert f"environment  {fakes}: Python" in str(provenance)
+
+
+def test_an_option_that_cannot_be_sent(odd):
+    with pytest.raises(BackendUnavailable, match="its option 'also' is a object, which cannot be sent"):
+        odd(also=[object()])
+
+
+@pytest.mark.parametrize("where", ["run", "compile"])
+@pytest.mark.parametrize(
+    ("do", "kind", "message", "cause"),
+    [
+        ("bug", ValueError, "a bug in a plugin", "ValueError: a bug in a plugin"),
+        ("odd-bug", BackendFailed, "KeyError: 'missing'", "KeyError: 'missing'"),
+        ("sys-exit", BackendFailed, "SystemExit: 3", "SystemExit: 3"),
+        ("vendor", BackendFailed, "odd failed while running: the vendor's own words", "ConnectionError: the vendor's"),
+        ("unsupported", UnsupportedModel, "odd lacks Foo", None),
+        ("unavailable", BackendUnavailable, "Backend 'odd' is not available: the device is on fire. Put it", None),
+        ("feeds", InvalidFeeds, "Input 'x' is not to its taste", None),
+    ],
+)
+def test_errors_are_what_they_are_in_this_process(odd, do, kind, message, cause, where):
+    with pytest.raises(kind) as caught:
+        run(odd(do, where), BAD)
+    assert type(caught.value) is kind
+    assert message in str(caught.value)
+    if kind is UnsupportedModel:
+        assert caught.value.operators == ("Foo", "ai.bar.Baz")
+    if kind is BackendUnavailable:
+        assert (caught.value.reason, caught.value.remedy) == ("the device is on fire", "Put it out.")
+    if cause is not None:
+        assert isinstance(caught.value.__cause__, RemoteError)
+        assert str(caught.value.__cause__).startswith(cause)
+        assert "isorun_isolation.py" in caught.value.__cause__.traceback
+
+
+def test_a_session_goes_on_after_an_error(odd):
+    session = odd("bug")
+    for _ in range(3):
+        with pytest.raises(ValueError, match="a bug"):
+            run(session, BAD)
+        np.testing.assert_array_equal(run(session), WELL)
+
+
+def test_bad_feeds_are_refused_before_they_are_sent(odd):
+    with pytest.raises(InvalidFeeds, match="Input 'x' takes float32"):
+        run(odd(), WELL.astype(np.float64))
+
+
+def test_a_backend_that_is_not_there(bert, fakes):
+    with pytest.raises(BackendNotFound, match=rf"no backend 'od' in the environment '{fakes}'; did you mean 'odd'"):
+        isorun.Session(bert, "od", environment=fakes)
+
+
+def test_a_runtime_that_is_not_there(bert, fakes):
+    with pytest.raises(BackendUnavailable, match="'no_such_runtime' is not installed") as caught:
+        isorun.Session(bert, "absent", environment=fakes)
+    # Not by pip, which an environment may not have: what is in one is what it was made with.
+    assert caught.value.remedy == (
+        f"Make it anew: isorun env remove {fakes} && isorun env create {fakes} "
+        f"--python {OWN} --install 'no-such-runtime>=3'"
+    )
+
+
+def test_the_first_of_several_that_can(bert, fakes):
+    with isorun.Session(bert, ["absent", "no-such", "ort-cpu"], environment=fakes) as session:
+        assert session.provenance.backend == "ort-cpu"
+        assert [name for name, _ in session.provenance.passed_over] == ["absent", "no-such"]
+
+
+def test_an_environment_that_is_not_there(bert):
+    with pytest.raises(EnvironmentNotFound, match=r"no environment 'nowhere'.*isorun env create nowhere"):
+        isorun.Session(bert, "ort-cpu", environment="nowhere")
+
+
+def test_an_interpreter_that_is_gone(bert, tmp_path, monkeypatch):
+    monkeypatch.setenv(environments.FOLDER_VARIABLE, str(tmp_path))
+    (tmp_path / "gone" / "bin").mkdir(parents=True)
+    (tmp_path / "gone" / "bin" / "python").symlink_to("/nowhere/python3.11")
+    (tmp_path / "gone" / "environment.json").write_text('{"python": "3.11.7", "install": ["a==1"]}')
+    with pytest.raises(EnvironmentBroken, match=r"there is no /nowhere/python3\.11") as caught:
+        isorun.Session(bert, "ort-cpu", environment="gone")
+    assert str(caught.value).endswith("isorun env remove gone && isorun env create gone --python 3.11 --install a==1")
+
+
+def test_an_interpreter_that_cannot_be_started(bert, tmp_path, monkeypatch):
+    monkeypatch.setenv(environments.FOLDER_VARIABLE, str(tmp_path))
+    (tmp_path / "odd" / "bin").mkdir(parents=True)
+    (tmp_path / "odd" / "bin" / "python").write_text("no program")
+    (tmp_path / "odd" / "bin" / "python").chmod(0o755)
+    (tmp_path / "odd" / "environment.json").write_text('{"python": "3.11.7", "install": []}')
+    with pytest.raises(EnvironmentBroken, match=r"does not start: .*Exec format error"):
+        isorun.Session(bert, "ort-cpu", environment="odd")
+
+
+# Other ways to run
+
+
+def test_submit_and_bindings(odd):
+    session = odd()
+    assert [future.result(20)[0][0] for future in [session.submit(None, {"x": WELL + 1}) for _ in range(5)]] == [1] * 5
+    binding = session.io_binding()
+    x, y = np.zeros(3, np.float32), np.empty(3, np.float32)
+    binding.bind_cpu_input("x", x)
+    binding.bind_output("y", element_type=np.float32, shape=y.shape, buffer_ptr=y.ctypes.data)
+    for value in (1, 2):
+        x[...] = value
+        session.run_with_iobinding(binding)
+        assert (y == value).all()
+
+
+def test_a_session_opened_by_a_thread_that_ended(odd):
+    """The kernel kills a worker when the thread that started it ends: that must not be the caller's."""
+    opened = []
+    thread = threading.Thread(target=lambda: opened.append(odd()))
+    thread.start()
+    thread.join()
+    time.sleep(0.1)
+    pid = opened[0].provenance.details["pid"]
+    np.testing.assert_array_equal(run(opened[0]), WELL)
+    assert opened[0]._resolved.worker.connection().process.pid == pid

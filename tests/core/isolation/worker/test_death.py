@@ -1,0 +1,300 @@
+"""Workers that die, sessions that close, parents that die: who hears of it, and what is left."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import isorun
+import tiny
+from isolation import is_alive, wait_until
+from isorun.errors import IsorunError, WorkerDied
+from isorun.isolation.worker import client
+
+WELL = np.arange(4, dtype=np.float32)
+BAD = -WELL - 1
+
+
+def run(session, x=WELL):
+    return session.run(None, {"x": x})[0]
+
+
+def pid(session):
+    return session._resolved.worker.connection().process.pid
+
+
+@pytest.mark.parametrize(
+    ("do", "how", "signalled", "code", "log"),
+    [
+        ("crash", "was killed by SIGSEGV while it was at work", "SIGSEGV", None, "in misbehave"),
+        ("exit", "ended with exit code 7 while it was at work", None, 7, "the runtime gives up"),
+    ],
+)
+def test_a_crash_is_told_and_the_next_call_has_a_new_worker(odd, do, how, signalled, code, log):
+    session = odd(do)
+    np.testing.assert_array_equal(run(session), WELL)
+    first = pid(session)
+    with pytest.raises(WorkerDied, match=how) as caught:
+        run(session, BAD)
+    assert (caught.value.signal, caught.value.exit_code) == (signalled, code)
+    assert log in caught.value.log
+    assert log in str(caught.value)
+    np.testing.assert_array_equal(run(session), WELL)
+    assert pid(session) != first
+    assert not is_alive(first)
+
+
+def test_a_crash_while_compiling(odd):
+    with pytest.raises(WorkerDied, match="SIGSEGV"):
+        odd("crash", "compile")
+
+
+def test_a_worker_that_died_idle_is_replaced_unheard(odd):
+    session = odd()
+    for _ in range(3):
+        run(session)
+        worker = pid(session)
+        os.kill(worker, signal.SIGKILL)
+        assert wait_until(lambda worker=worker: not is_alive(worker))
+        np.testing.assert_array_equal(run(session), WELL)
+    assert session.provenance.precision == "fp32"
+
+
+def test_a_worker_that_died_idle_is_replaced_for_the_provenance(odd):
+    session = odd()
+    first = pid(session)
+    os.kill(first, signal.SIGKILL)
+    assert wait_until(lambda: not is_alive(first))
+    assert session.provenance.details["pid"] == pid(session) != first
+
+
+def test_all_calls_in_flight_hear_of_it(odd):
+    session = odd("sleep")
+    futures = [session.submit(None, {"x": BAD}) for _ in range(2)]
+    connection = session._resolved.worker.connection()
+    assert wait_until(lambda: len(connection._channels) - len(connection._idle) == 3)  # one is for other questions
+    time.sleep(0.1)
+    os.kill(connection.process.pid, signal.SIGKILL)
+    for future in futures:
+        with pytest.raises(WorkerDied, match=r"killed by SIGKILL.*the system does that when memory runs out"):
+            future.result(20)
+    np.testing.assert_array_equal(run(session), WELL)
+
+
+def test_kill_9_during_a_thousand_calls_of_four_threads(bert, fakes):
+    """Every call gives a right answer or WorkerDied; none hangs; nothing is left."""
+    feeds = [tiny.feeds(*shape, seed=index) for index, shape in enumerate([(1, 3), (2, 9), (8, 16), (32, 40)])]
+    with isorun.Session(bert, "ort-cpu", threads=1, padding="keep") as here:
+        expected = [here.run(None, each) for each in feeds]
+    counts: Counter[str] = Counter()
+    workers: set[int] = set()
+    done = threading.Event()
+    session = isorun.Session(bert, "ort-cpu", threads=1, padding="keep", environment=fakes)
+
+    def call(seed: int) -> None:
+        choice = random.Random(seed)
+        kept: list[tuple[int, list[np.ndarray]]] = []
+        for _ in range(250):
+            which = choice.randrange(len(feeds))
+            try:
+                kept.append((which, session.run(None, feeds[which])))
+            except WorkerDied as error:
+                counts[f"died of {error.signal}"] += 1
+                continue
+            del kept[:-3]  # what is still held must not change either
+            right = all(np.array_equal(a, b) for w, got in kept for a, b in zip(got, expected[w], strict=True))
+            counts["right" if right else "WRONG"] += 1
+
+    def kill() -> None:
+        """A worker after some hundred answers; now and then the next one too, while it starts or compiles."""
+        choice = random.Random(0)
+        answered = 0
+        while not done.wait(0.002):
+            connection = session._resolved.worker._connection
+            if connection is None or connection.dead or counts["right"] < answered:
+                continue
+            time.sleep(choice.random() / 100)
+            workers.add(connection.process.pid)
+            with suppress(ProcessLookupError):
+                os.kill(connection.process.pid, signal.SIGKILL)
+            answered = counts["right"] + choice.choice([0, 100, 100, 200])
+
+    threads = [threading.Thread(target=call, args=(seed,)) for seed in range(4)]
+    killer = threading.Thread(target=kill)
+    for thread in (*threads, killer):
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+        assert not thread.is_alive(), "a call hangs"
+    done.set()
+    killer.join()
+    session.close()
+    assert counts.total() == 1000
+    assert set(counts) == {"right", "died of SIGKILL"}
+    assert len(workers) > 2
+    assert not any(map(is_alive, workers))
+    gc.collect()
+    assert "memfd:isorun" not in Path("/proc/self/maps").read_text(), "a segment is still mapped"
+
+
+# Closing and cancelling
+
+
+def test_closing_ends_the_worker(odd):
+    session = odd()
+    worker = pid(session)
+    session.close()
+    session.close()
+    assert not is_alive(worker)
+    with pytest.raises(IsorunError, match="This session is closed"):
+        run(session)
+
+
+def test_a_session_that_nobody_closes_ends_its_worker(model, fakes):
+    session = isorun.Session(model, "odd", environment=fakes)
+    result = run(session, np.ones(100_000, np.float32))
+    worker = pid(session)
+    del session
+    gc.collect()
+    assert not is_alive(worker)
+    assert (result == 1).all()
+
+
+def test_a_session_that_does_not_open_leaves_no_worker(model, fakes):
+    before = children()
+    with pytest.raises(IsorunError):
+        isorun.Session(model, ["absent", "no-such"], environment=fakes)
+    assert children() == before
+
+
+def test_closing_lets_runs_in_flight_end(odd):
+    session = odd("nap")
+    future = session.submit(None, {"x": BAD})
+    thread_result = []
+    thread = threading.Thread(target=lambda: thread_result.append(run(session, BAD)))
+    thread.start()
+    connection = session._resolved.worker.connection()
+    assert wait_until(lambda: len(connection._channels) - len(connection._idle) == 3)
+    session.close()
+    thread.join()
+    np.testing.assert_array_equal(future.result(0)[0], BAD)
+    np.testing.assert_array_equal(thread_result[0], BAD)
+
+
+def test_closing_waits_for_nobody_for_ever(odd, monkeypatch):
+    monkeypatch.setattr(client, "_PATIENCE", 0.3)
+    session = odd("sleep")
+    caught = []
+
+    def work() -> None:
+        try:
+            run(session, BAD)
+        except IsorunError as error:
+            caught.append(str(error))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    connection = session._resolved.worker.connection()
+    assert wait_until(lambda: len(connection._channels) - len(connection._idle) == 2)
+    session.close()
+    thread.join(20)
+    assert caught == ["This session is closed. Open another."]
+    session = odd("hang-at-end")
+    worker = pid(session)
+    session.close()
+    assert not is_alive(worker)
+
+
+def test_an_answer_that_was_not_waited_for(odd):
+    session = odd()
+    connection = session._resolved.worker.connection()
+    connection._main.sound = False  # as an answer that was not waited for leaves it
+    assert session.provenance.device == "odd"
+
+
+# The process that has the session
+
+
+SCRIPT = """
+import contextlib, os, signal, sys, threading, time
+import numpy as np
+import isorun
+session = isorun.Session(sys.argv[1], "odd", environment=sys.argv[2], options={"do": "sleep"})
+def work():
+    with contextlib.suppress(isorun.IsorunError):
+        session.run(None, {"x": -np.ones(3, np.float32)})
+if sys.argv[3] != "idle":
+    threading.Thread(target=work, daemon=True).start()
+    time.sleep(0.3)
+print(session._resolved.worker.connection().process.pid, flush=True)
+if sys.argv[4] == "kill":
+    os.kill(os.getpid(), signal.SIGKILL)
+if sys.argv[4] == "exit":
+    os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("does", ["idle", "working"])
+@pytest.mark.parametrize("ends", ["kill", "exit", "return"])
+def test_a_worker_does_not_outlive_its_session(tmp_path, model, fakes, does, ends):
+    (tmp_path / "model.onnx").write_bytes(model)
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", "-c", SCRIPT, tmp_path / "model.onnx", fakes, does, ends],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert ran.stderr == ""
+    assert wait_until(lambda: not is_alive(int(ran.stdout)))
+
+
+FORK = """
+import os, sys, warnings
+import numpy as np
+import isorun
+warnings.simplefilter("ignore", DeprecationWarning)  # that a process with threads forks
+session = isorun.Session(sys.argv[1], "odd", environment=sys.argv[2])
+large = session.run(None, {"x": np.full(50_000, 7, np.float32)})[0]
+worker = session._resolved.worker.connection().process.pid
+child = os.fork()
+for value in range(20):
+    x = np.full(50_000, value, np.float32)
+    assert (session.run(None, {"x": x})[0] == value).all()
+assert (session._resolved.worker.connection().process.pid == worker) == bool(child)
+if not child:
+    assert (large == 7).all()
+    session.close()
+    sys.exit(0)
+assert os.waitpid(child, 0)[1] == 0
+large[...] = 8
+assert (session.run(None, {"x": x})[0] == 19).all()
+session.close()
+"""
+
+
+def test_a_forked_process_has_a_worker_of_its_own(tmp_path, model, fakes):
+    (tmp_path / "model.onnx").write_bytes(model)
+    ran = subprocess.run(
+        [sys.executable, "-c", FORK, tmp_path / "model.onnx", fakes], capture_output=True, text=True, timeout=300
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def children() -> set[str]:
+    """The processes that this one has started and that live."""
+    found = set()
+    for task in Path("/proc/self/task").iterdir():
+        found |= set((task / "children").read_text().split())
+    return {each for each in found if is_alive(int(each))}

@@ -1,0 +1,97 @@
+"""Ctrl-C while a worker is at work: the session stays usable, and no worker is left.
+
+Each is a process of its own, whose main thread is interrupted once the worker is known to be at it: in a test's own
+process an interrupt that comes late would end other tests.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PRELUDE = """
+import os, signal, sys, threading, time
+from pathlib import Path
+import numpy as np
+import isorun
+from isolation import is_alive, wait_until
+from isorun.isolation.worker.client import Connection
+
+model, environment = sys.argv[1:]
+interruptions = []
+
+def interrupt_in(name, when=lambda *arguments: True):
+    '''Ctrl-C soon after the main thread has entered a method of the connection.'''
+    method = getattr(Connection, name)
+    def entered(self, *arguments, **given):
+        if not interruptions and when(*arguments):
+            interruptions.append(threading.Timer(0.5, signal.pthread_kill, [threading.get_ident(), signal.SIGINT]))
+            interruptions[0].start()
+        return method(self, *arguments, **given)
+    setattr(Connection, name, entered)
+
+def open_(**options):
+    return isorun.Session(Path(model), "odd", environment=environment, options={"do": "sleep", **options})
+
+def expect_interrupt(call):
+    try:
+        call()
+    except KeyboardInterrupt:
+        interruptions[0].join()
+        return
+    raise AssertionError("it was not interrupted")
+"""
+
+RUN = """
+well = np.arange(4, dtype=np.float32)
+session = open_()
+session.run(None, {"x": well})
+worker = session._resolved.worker.connection().process.pid
+interrupt_in("run")
+expect_interrupt(lambda: session.run(None, {"x": -well - 1}))
+np.testing.assert_array_equal(session.run(None, {"x": well})[0], well)
+assert session._resolved.worker.connection().process.pid == worker
+session.close()
+assert not is_alive(worker)
+"""
+
+COMPILE = """
+started = []
+original = Connection.__init__
+def remember(self, process):
+    started.append(process.pid)
+    original(self, process)
+Connection.__init__ = remember
+interrupt_in("ask", lambda what, *_: what == "compile")
+expect_interrupt(lambda: open_(**{"in": "compile"}))
+assert len(started) == 1, started
+assert wait_until(lambda: not is_alive(started[0]))
+"""
+
+PROVENANCE = """
+session = open_()
+worker = session._resolved.worker.connection().process.pid
+interrupt_in("ask", lambda what, *_: what == "report")
+os.kill(worker, signal.SIGSTOP)  # it does not answer
+expect_interrupt(lambda: session.provenance)
+os.kill(worker, signal.SIGCONT)
+assert session.provenance.device == "odd"
+assert session._resolved.worker.connection().process.pid == worker
+session.close()
+"""
+
+
+@pytest.mark.parametrize("script", [RUN, COMPILE, PROVENANCE], ids=["run", "compile", "provenance"])
+def test_ctrl_c(tmp_path: Path, model: bytes, fakes: str, script: str) -> None:
+    (tmp_path / "model.onnx").write_bytes(model)
+    helpers = f"import sys; sys.path.insert(0, {str(Path(__file__).parents[3] / 'helpers')!r})\n"
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", "-c", helpers + PRELUDE + script, str(tmp_path / "model.onnx"), fakes],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")

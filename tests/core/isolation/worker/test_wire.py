@@ -1,0 +1,104 @@
+"""Frames of any size, in whatever pieces a socket hands them over."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isorun.isolation.worker import wire
+
+
+@pytest.fixture
+def pair():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield ours, theirs
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1), st.sampled_from([0, 1, 4079, 4080, 4081, 9000]))
+def test_a_frame_arrives_as_it_was_sent(kind, number, length):
+    text = os.urandom(length)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        wire.send(ours, kind, number, text)
+        assert wire.Receiver(theirs).receive() == (kind, number, text)
+
+
+def test_a_frame_larger_than_the_socket_holds(pair):
+    ours, theirs = pair
+    text = os.urandom(10_000_000)
+    sender = threading.Thread(target=wire.send, args=(ours, 1, 2, text))
+    sender.start()
+    assert wire.Receiver(theirs).receive() == (1, 2, text)
+    sender.join()
+
+
+def test_a_frame_in_single_bytes(pair):
+    ours, theirs = pair
+    recorder, recorded = socket.socketpair()
+    with recorder, recorded:
+        wire.send(recorder, 3, 4, b"abc" * 2000)
+        content = recorded.recv(10_000)
+
+    def drip():
+        for byte in content:
+            ours.send(bytes([byte]))
+
+    sender = threading.Thread(target=drip)
+    sender.start()
+    assert wire.Receiver(theirs).receive() == (3, 4, b"abc" * 2000)
+    sender.join()
+
+
+def test_an_open_file_comes_with_its_frame(pair, tmp_path):
+    ours, theirs = pair
+    incoming = wire.Receiver(theirs, files=True)
+    with (tmp_path / "file").open("w") as file:
+        wire.send(ours, 1, files=[file.fileno()])
+    wire.send(ours, 2, text=b"without")
+    assert incoming.receive() == (1, 0, b"")
+    assert incoming.file is not None
+    assert not os.get_inheritable(incoming.file)
+    os.write(incoming.file, b"through the socket")
+    os.close(incoming.file)
+    assert (tmp_path / "file").read_text() == "through the socket"
+    assert incoming.receive() == (2, 0, b"without")
+
+
+@pytest.mark.parametrize("part", [b"", b"\0" * 5, b"\x09\0\0\0" + b"\0" * 12 + b"abc"])
+def test_the_other_side_goes_away(pair, part):
+    ours, theirs = pair
+    ours.send(part)
+    ours.close()
+    with pytest.raises(wire.Closed):
+        wire.Receiver(theirs).receive()
+    with pytest.raises(wire.Closed):
+        wire.send(theirs, 1)
+    theirs.close()
+    with pytest.raises(wire.Closed):
+        wire.send(theirs, 1)
+
+
+def test_a_side_that_stays_awake_gets_what_comes_at_once_and_what_comes_late(pair, tmp_path):
+    ours, theirs = pair
+    incoming = wire.Receiver(theirs, files=True, eager=True)
+    for number in range(3):  # each is there when it is looked for
+        wire.send(ours, 1, number)
+        assert incoming.receive() == (1, number, b"")
+    late = threading.Timer(0.05, wire.send, (ours, 1, 3, b"late"))
+    late.start()
+    assert incoming.receive() == (1, 3, b"late")
+    late.join()
+    with (tmp_path / "file").open("w") as file:
+        wire.send(ours, 1, files=[file.fileno()])
+    incoming.receive()
+    assert incoming.file is not None
+    os.close(incoming.file)
+    ours.close()
+    with pytest.raises(wire.Closed):
+        incoming.receive()

@@ -1,0 +1,80 @@
+"""Checkpoints of every architecture answer as PyTorch does, and are the graph that their exports are fused to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+import exports
+from isorun import Session
+from isorun.graph import pipeline
+from isorun.graph.io import files
+from isorun.graph.ops import functions
+from isorun.models import checkpoint
+
+NAMES = ("albert", "bert", "camembert", "distilbert", "electra", "mpnet", "roberta", "xlm-r")
+HEADS = ("", "sequence", "token", "qa")
+
+
+@pytest.mark.parametrize("backend", ["ort-cpu", "openvino", "reference"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_checkpoint_answers_as_pytorch_does(name: str, backend: str, tmp_path: Path) -> None:
+    folder, path = exports.checkpoint(f"{name}-sequence", tmp_path), tmp_path / "built.onnx"
+    assert checkpoint.build(folder, path) == []
+    with np.load(folder / "expected.npz") as stored:
+        given = {key: stored[key] for key in stored if key not in ("logits", "last_hidden_state")}
+        expected = {key: stored[key] for key in ("logits", "last_hidden_state")}
+    with Session(path, backend=backend, padding="keep") as session:
+        assert [spec.name for spec in session.get_inputs()] == list(given)
+        found = session.run(list(expected), given)
+    for (label, array), got in zip(expected.items(), found, strict=True):
+        np.testing.assert_allclose(got, array, rtol=0, atol=1e-5, err_msg=label)
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_checkpoint_and_its_export_are_one_graph(name: str, head: str, tmp_path: Path) -> None:
+    """Built from its weights, or exported by PyTorch and fused: the same operators on the same numbers.
+
+    What a checkpoint's graph gives beside what the export gives (the hidden states under a head) is left out.
+    """
+    whole = "-".join(filter(None, (name, head)))
+    assert checkpoint.build(exports.checkpoint(whole, tmp_path), tmp_path / "built.onnx") == []
+    entries = exports.manifest().items()
+    labels = [
+        label
+        for label, entry in entries
+        if (entry["archive"], entry["head"] or "", entry["attention"]) == (name, head, "eager")
+    ]
+    assert len(labels) == (1 if head else 5)
+    for label in labels:
+        export = exports.model(label)
+        assert pipeline.fuse(export).complete
+        built, _ = pipeline.read(tmp_path / "built.onnx", [value.name or "" for value in export.graph.outputs])
+        for model in (built, export):
+            for node in model.graph:
+                if "epsilon" in node.attributes:  # exporters round it to float32 and back
+                    exact = float(np.float32(node.attributes["epsilon"].as_float()))
+                    node.attributes["epsilon"] = ir.AttrFloat32("epsilon", exact)
+        assert exports.digest(built) == exports.digest(export), label
+        assert exports.agree(label, exports.run(built, exports.given(label))), label
+
+
+def test_albert_stores_its_layer_once(tmp_path: Path) -> None:
+    checkpoint.build(exports.checkpoint("albert", tmp_path), tmp_path / "built.onnx")
+    attentions = [n for n in files.read(tmp_path / "built.onnx").graph if n.op_type in functions.ATTENTIONS]
+    assert len(attentions) == 3
+    assert len({node.inputs[2] for node in attentions}) == 1
+
+
+@pytest.mark.parametrize("padding", [-1, 120, "one"])
+def test_a_padding_id_that_is_none(padding: object, tmp_path: Path) -> None:
+    folder = exports.checkpoint("roberta", tmp_path)
+    config = (folder / "config.json").read_text()
+    said = repr(padding).replace("'", '"')
+    (folder / "config.json").write_text(config.replace('"pad_token_id": 1', f'"pad_token_id": {said}'))
+    with pytest.raises(checkpoint.InvalidModel, match="pad_token_id"):
+        checkpoint.build(folder, tmp_path / "built.onnx")

@@ -1,0 +1,259 @@
+"""Whatever is wrong with a feed is said with its input's name; whatever is right passes."""
+
+from __future__ import annotations
+
+import re
+from types import MappingProxyType
+
+import hypothesis.extra.numpy as arrays
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from isorun.errors import InvalidFeeds
+from isorun.models.feeds import FeedChecker
+from isorun.types import ModelInfo, TensorSpec
+
+LENGTH = 6
+INFO = ModelInfo(
+    inputs=(
+        TensorSpec("input_ids", "tensor(int64)", ("batch", "length"), bounds=(0, 98)),
+        TensorSpec("token_type_ids", "tensor(int64)", ("batch", "length"), bounds=(0, 1)),
+        TensorSpec("extra", "tensor(float)", ("batch", 3, None)),
+        TensorSpec("scale", "tensor(float)", (), overridable=True),
+    ),
+    outputs=(TensorSpec("out", "tensor(float)", ("batch",)),),
+    opset=17,
+    limits={"batch": None, "length": LENGTH},
+)
+CHECKER = FeedChecker(INFO, indices=True)
+NAMES = ["input_ids", "token_type_ids", "extra"]
+DTYPES = {"input_ids": np.int64, "token_type_ids": np.int64, "extra": np.float32, "scale": np.float32}
+OTHER_DTYPES = st.sampled_from(
+    [
+        np.bool_,
+        np.int8,
+        np.int16,
+        np.int32,
+        np.int64,
+        np.uint8,
+        np.uint64,
+        np.float16,
+        np.float32,
+        np.float64,
+        "S4",
+        "U4",
+        "O",
+        ">i8",
+        ">f4",
+        "M8[s]",
+        np.complex64,
+    ]
+)
+
+
+def make(batch: int = 2, length: int = 5, extra: int = 4, seed: int = 0) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(seed)
+    return {
+        "input_ids": random.integers(0, 99, (batch, length)),
+        "token_type_ids": random.integers(0, 2, (batch, length)),
+        "extra": random.random((batch, 3, extra), np.float32),
+    }
+
+
+right = st.builds(make, st.integers(1, 5), st.integers(1, LENGTH), st.integers(0, 5), st.integers(0, 9))
+
+
+def assert_refused(feeds: object, *parts: str) -> None:
+    with pytest.raises(InvalidFeeds) as caught:
+        CHECKER.check(feeds)
+    for part in parts:
+        assert part in str(caught.value)
+
+
+@given(right, st.booleans())
+def test_right_feeds_pass(feeds, overridden):
+    if overridden:
+        feeds["scale"] = np.array(0.5, np.float32)
+    CHECKER.check(feeds)
+    CHECKER.check(MappingProxyType(feeds))
+    CHECKER.explain(feeds)
+
+
+@given(right, st.sampled_from(NAMES), st.sampled_from(["reversed", "strided", "Fortran", "read-only", "a view"]))
+def test_how_an_array_lies_in_memory_does_not_matter(feeds, name, way):
+    array = feeds[name]
+    match way:
+        case "reversed":
+            feeds[name] = array[::-1]
+        case "strided":
+            feeds[name] = np.repeat(array, 2, axis=0)[::2]
+        case "Fortran":
+            feeds[name] = np.asfortranarray(array)
+        case "read-only":
+            array.flags.writeable = False
+        case "a view":
+            feeds[name] = array[...].view()
+    CHECKER.check(feeds)
+
+
+@given(right, st.text())
+def test_a_wrong_name(feeds, name):
+    assume(name not in DTYPES)
+    assert_refused({**feeds, name: feeds["input_ids"]}, f"no input {name!r}")
+
+
+def test_a_name_that_is_near():
+    feeds = make()
+    feeds["input_id"] = feeds.pop("input_ids")
+    assert_refused(feeds, "no input 'input_id'; did you mean 'input_ids'?")
+    assert_refused({**make(), 3: make()["input_ids"]}, "no input 3")
+
+
+@given(right, st.sampled_from(NAMES))
+def test_a_missing_name(feeds, name):
+    del feeds[name]
+    assert_refused(feeds, f"No feed for {name!r}", "input_ids tensor(int64) [batch, length]", "scale")
+
+
+@given(right, st.sampled_from([*NAMES, "scale"]), OTHER_DTYPES)
+def test_a_wrong_dtype(feeds, name, dtype):
+    feeds = {**feeds, "scale": np.array(0.5, np.float32)}
+    assume(np.dtype(dtype) != np.dtype(DTYPES[name]))
+    feeds[name] = np.zeros(feeds[name].shape, dtype)
+    assert_refused(feeds, f"Input {name!r} takes {np.dtype(DTYPES[name])}", f"{np.dtype(dtype)} came", "astype")
+
+
+@given(right, st.sampled_from([*NAMES, "scale"]), arrays.array_shapes(min_dims=0, max_dims=5, max_side=3))
+def test_a_wrong_rank(feeds, name, shape):
+    feeds = {**feeds, "scale": np.array(0.5, np.float32)}
+    rank = feeds[name].ndim
+    assume(len(shape) != rank)
+    feeds[name] = np.zeros(shape, DTYPES[name])
+    assert_refused(feeds, f"Input {name!r} takes {rank} dimensions", f"{len(shape)} came")
+
+
+@given(right, st.integers(0, 6))
+def test_a_wrong_fixed_dimension(feeds, size):
+    assume(size != 3)
+    feeds["extra"] = np.zeros((len(feeds["extra"]), size, 2), np.float32)
+    assert_refused(feeds, "Input 'extra' takes 3 at dimension 1 of [batch, 3, ?]", f"; {size} came")
+
+
+@given(right, st.sampled_from(NAMES), st.integers(1, 9))
+def test_batches_that_disagree(feeds, name, batch):
+    before = len(feeds[name])
+    assume(batch != before)
+    feeds[name] = np.zeros((batch, *feeds[name].shape[1:]), DTYPES[name])
+    assert_refused(feeds, "disagree on batch", repr(name), str(before), str(batch))
+
+
+@given(right, st.integers(1, LENGTH))
+def test_lengths_that_disagree(feeds, length):
+    assume(length != feeds["input_ids"].shape[1])
+    feeds["token_type_ids"] = np.zeros((len(feeds["input_ids"]), length), np.int64)
+    assert_refused(feeds, "'input_ids' and 'token_type_ids' disagree on length")
+
+
+@pytest.mark.parametrize(("batch", "length", "symbol"), [(0, 5, "batch"), (2, 0, "length"), (0, 0, "batch")])
+def test_nothing_to_run_on(batch, length, symbol):
+    assert_refused(make(batch, length), "Input 'input_ids' is empty", f"its {symbol} dimension is 0")
+
+
+def test_more_positions_than_the_model_has():
+    CHECKER.check(make(length=LENGTH))
+    assert_refused(make(length=LENGTH + 1), f"length of {LENGTH + 1}", f"up to {LENGTH}", "positions")
+
+
+@given(
+    right,
+    st.sampled_from(["input_ids", "token_type_ids"]),
+    st.one_of(st.integers(-(2**63), -1), st.integers(99, 2**63 - 1), st.sampled_from([-1, 99, 2**31, 2**32, 2**62])),
+    st.data(),
+)
+def test_an_index_outside_its_table(feeds, name, index, data):
+    array = feeds[name]
+    place = tuple(data.draw(st.integers(0, size - 1)) for size in array.shape)
+    array[place] = index
+    most = 98 if name == "input_ids" else 1
+    assert_refused(feeds, f"Input {name!r} holds {index} at [{place[0]}, {place[1]}]", f"0 to {most}")
+    feeds[name] = np.asfortranarray(array)
+    assert_refused(feeds, f"{index} at [{place[0]}, {place[1]}]")
+    unchecked = FeedChecker(INFO, indices=False)
+    unchecked.check(feeds)
+    with pytest.raises(InvalidFeeds, match=re.escape(f"{index} at [{place[0]}, {place[1]}]")):
+        unchecked.explain(feeds)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize(("index", "fits"), [(-4, False), (-3, True), (2, True), (3, False)])
+def test_bounds_below_zero_and_other_dtypes(dtype, index, fits):
+    spec = TensorSpec("index", f"tensor({dtype})", (None,), bounds=(-3, 2))
+    checker = FeedChecker(ModelInfo((spec,), (), 17), indices=True)
+    feeds = {"index": np.array([0, index, 0], dtype)}
+    checker.check({"index": np.zeros(0, dtype)})
+    if fits:
+        checker.check(feeds)
+    else:
+        with pytest.raises(InvalidFeeds, match=rf"holds {index} at \[1\]; the model's table takes -3 to 2"):
+            checker.check(feeds)
+
+
+@pytest.mark.parametrize("value", ["text", None, b"bytes", memoryview(b"ab"), object(), {"a": 1}, ["text"], [[1j]]])
+@pytest.mark.parametrize("name", ["input_ids", "scale"])
+def test_what_is_no_array(name, value):
+    assert_refused(
+        {**make(), name: value}, f"Input {name!r} takes a numpy.ndarray", type(value).__name__, "numpy.asarray"
+    )
+
+
+def test_lists_and_numbers_become_arrays_where_nothing_is_lost():
+    spec = TensorSpec("x", "tensor(float)", ("n",)), TensorSpec("n", "tensor(int64)", ())
+    checker = FeedChecker(ModelInfo(spec, (), 17), indices=True)
+    given = checker.check({"x": [1, 2.5], "n": 3})
+    assert (given["x"].dtype, given["x"].tolist(), given["n"].dtype) == (np.float32, [1, 2.5], np.int64)
+    for wrong, said in (
+        ({"x": [1.0], "n": 2.5}, "Input 'n' takes a numpy.ndarray of int64; a float came"),
+        ({"x": [[1.0], [2.0, 3.0]], "n": 3}, "Input 'x' is a list that makes no array"),
+        ({"x": [[1.0]], "n": 3}, "Input 'x' takes 1 dimensions"),
+        ({"x": [1.0], "n": 2**63}, f"Input 'n' is int64, which does not hold {2**63}"),
+    ):
+        with pytest.raises(InvalidFeeds, match=said):
+            checker.check(wrong)
+
+
+@pytest.mark.parametrize(("values", "unfit"), [([1, 300], 300), ([-129], -129), ([[1], [2**31]], 2**31)])
+def test_an_integer_in_a_list_is_not_wrapped_around(values, unfit):
+    checker = FeedChecker(ModelInfo((TensorSpec("x", "tensor(int8)", None),), (), 17), indices=True)
+    with pytest.raises(InvalidFeeds, match=f"Input 'x' is int8, which does not hold {unfit}"):
+        checker.with_arrays({"x": values})
+
+
+@pytest.mark.parametrize("feeds", [None, 3, "input_ids", [1, 2, 3], (), np.zeros((2, 5)), [("input_ids", 1)]])
+def test_feeds_that_are_no_mapping(feeds):
+    assert_refused(feeds, "Feeds are a mapping of input names to arrays", type(feeds).__name__)
+
+
+def test_no_feeds_at_all():
+    assert_refused({}, "No feed for 'extra', 'input_ids', 'token_type_ids'")
+
+
+def test_a_value_that_is_no_tensor_or_has_no_rank_is_the_runtimes_to_judge():
+    specs = (
+        TensorSpec("sequence", "seq(tensor(float))", None),
+        TensorSpec("optional", "optional(tensor(float))", None),
+        TensorSpec("strings", "tensor(string)", (2,)),
+        TensorSpec("any", "tensor(float)", None),
+    )
+    checker = FeedChecker(ModelInfo(specs, (), 17), indices=True)
+    feeds = {"sequence": [], "optional": None, "strings": np.array(["a", "b"]), "any": np.zeros((1, 2, 3), np.float32)}
+    checker.check(feeds)
+
+
+def test_names_of_outputs():
+    CHECKER.check_outputs(["out"])
+    with pytest.raises(InvalidFeeds, match=r"no output 'outt'; did you mean 'out'\?"):
+        CHECKER.check_outputs(["out", "outt"])
+    with pytest.raises(InvalidFeeds, match="no output 1; known: out"):
+        CHECKER.check_outputs([1])

@@ -1,0 +1,137 @@
+"""Models that came pruned and quantized, as oBERT's are published: sessions run them as they came.
+
+They are made here as those were: an export pruned in blocks of 4, then quantized, by ONNX Runtime's tool or into the
+forms of SparseML and of NNCF. What the raw runtimes answer is what sessions answer.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime.quantization as tool
+import openvino
+import pytest
+
+import exports
+import quantized_forms
+from isorun import BackendUnavailable, Session, UnsupportedModel
+from isorun.graph.inspect import inspect
+from isorun.graph.transforms.prune import prune
+
+SPARSITY = 0.8
+FORMS = {
+    "sparseml-int8": partial(quantized_forms.sparseml, weights=np.int8),
+    "sparseml-uint8": partial(quantized_forms.sparseml, weights=np.uint8),
+    "nncf": quantized_forms.nncf,
+}
+
+
+class Calibration(tool.CalibrationDataReader):
+    def __init__(self, label: str) -> None:
+        self._left = [exports.given(label), exports.given(label, length=9)]
+
+    def get_next(self) -> exports.Feeds | None:
+        return self._left.pop() if self._left else None
+
+
+@pytest.fixture(scope="module", params=["bert-torchscript17-eager", "bert-tf2onnx17"])
+def pruned(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """An export's label, and the export with its dense layers pruned."""
+    model = exports.model(request.param)
+    prune(model, SPARSITY, "block4", layers=["*"])
+    path = tmp_path_factory.mktemp("pruned") / "pruned.onnx"
+    ir.save(model, path)
+    return request.param, path
+
+
+@pytest.fixture(scope="module", params=["qdq", "integer", "sparseml-int8", "sparseml-uint8", "nncf"])
+def quantized(request: pytest.FixtureRequest, pruned: tuple[str, Path]) -> tuple[str, Path]:
+    """The same, its dense layers and embeddings quantized: Q and DQ with per-channel weights, or MatMulInteger."""
+    chosen, source = pruned
+    path = source.with_name(f"{request.param}.onnx")
+    if request.param in FORMS:
+        feeds = [exports.given(chosen), exports.given(chosen, length=9)]
+        onnx.save(FORMS[request.param](onnx.load(source), feeds), path)
+        return chosen, path
+    logging.disable(logging.WARNING)  # it wishes that the model had been optimized before
+    try:
+        if request.param == "qdq":
+            tool.quantize_static(
+                source,
+                path,
+                Calibration(chosen),
+                quant_format=tool.QuantFormat.QDQ,
+                op_types_to_quantize=["MatMul", "Gemm", "Gather"],
+                per_channel=True,
+                weight_type=tool.QuantType.QInt8,
+                activation_type=tool.QuantType.QUInt8,
+            )
+        else:
+            tool.quantize_dynamic(source, path, op_types_to_quantize=["MatMul", "Gemm"])
+    finally:
+        logging.disable(logging.NOTSET)
+    return chosen, path
+
+
+def raw(backend: str, path: Path, given: exports.Feeds) -> list[np.ndarray]:
+    """What the runtime itself answers."""
+    if backend == "ort-cpu":
+        return exports.run(path.read_bytes(), given)
+    compiled = openvino.Core().compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    answers = compiled(given)
+    return [answers[output].copy() for output in compiled.outputs]
+
+
+@pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
+def test_a_session_answers_as_the_runtime_does(quantized: tuple[str, Path], backend: str):
+    label, path = quantized
+    given = exports.given(label)
+    with Session(path, backend) as session:
+        got = session.run(None, given)
+        assert session.provenance.fused == {}  # nothing of it is rewritten
+    assert exports.difference(raw(backend, path, given), got) < 1e-5
+
+
+def test_its_weights_are_found_pruned_and_in_8_bits(quantized: tuple[str, Path]):
+    if quantized[1].stem == "nncf":
+        pytest.skip("it holds its weights in fp32, with a Q and a DQ behind them")
+    layers = [layer for layer in inspect(quantized[1]).layers if layer.kind == "dense"]
+    quantized_layers = [layer for layer in layers if layer.precision in ("int8", "uint8")]
+    assert len(quantized_layers) >= 6 * 3
+    for layer in quantized_layers:
+        assert layer.sparsity >= SPARSITY - 0.01
+        assert layer.pattern == "block4"
+
+
+def test_onnx_runtime_says_that_it_computes_in_8_bits(quantized: tuple[str, Path]):
+    with Session(quantized[1], "ort-cpu") as session:
+        assert "int8" in session.provenance.precision.split("+")
+
+
+def test_padding_cannot_be_removed_from_it(quantized: tuple[str, Path]):
+    with pytest.raises(UnsupportedModel, match="no SelfAttention of the fused form"):
+        Session(quantized[1], "ort-cpu", padding="remove")
+
+
+def test_int8_is_what_they_are(quantized: tuple[str, Path]):
+    label, path = quantized
+    given = exports.given(label)
+    with Session(path, "ort-cpu", precision="int8") as session:
+        got = session.run(None, given)
+        assert "int8" in session.provenance.precision.split("+")
+    assert exports.difference(raw("ort-cpu", path, given), got) < 1e-5
+
+
+def test_openvino_runs_q_and_dq_in_8_bits_and_refuses_to_call_the_others_so(quantized: tuple[str, Path]):
+    if quantized[1].stem in ("qdq", "nncf"):
+        with Session(quantized[1], "openvino", precision="int8") as session:
+            assert "int8" in session.provenance.precision.split("+")
+    else:
+        with pytest.raises(BackendUnavailable, match=r"came in 8 bits.*computes in (bf16|fp32)") as refusal:
+            Session(quantized[1], "openvino", precision="int8")
+        assert "precision='fp32'" in refusal.value.remedy

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from isorun.errors import InvalidFeeds, InvalidModel, IsorunError
+from isorun.models.tokenizer import Tokenizer, TruncationWarning, cosine_matrix, mean_pool
+
+_PAD, _UNKNOWN, _CLS, _SEP, _A, _MAN, _EATS, _BREAD = range(8)
+
+
+def test_a_batch_is_padded_on_the_right_to_its_longest_text(tokenizer: Path) -> None:
+    encoded = Tokenizer(tokenizer).encode(["a man eats bread", "man"])
+    np.testing.assert_array_equal(
+        encoded["input_ids"], [[_CLS, _A, _MAN, _EATS, _BREAD, _SEP], [_CLS, _MAN, _SEP, _PAD, _PAD, _PAD]]
+    )
+    np.testing.assert_array_equal(encoded["attention_mask"], [[1] * 6, [1, 1, 1, 0, 0, 0]])
+    np.testing.assert_array_equal(encoded["token_type_ids"], np.zeros((2, 6)))
+    assert {array.dtype for array in encoded.values()} == {np.dtype(np.int64)}
+
+
+def test_a_pair_has_two_kinds_of_token(tokenizer: Path) -> None:
+    encoded = Tokenizer(tokenizer).encode([("a man", "eats"), "bread"])
+    np.testing.assert_array_equal(encoded["input_ids"][0], [_CLS, _A, _MAN, _SEP, _EATS, _SEP])
+    np.testing.assert_array_equal(encoded["token_type_ids"], [[0, 0, 0, 0, 1, 1], [0] * 6])
+
+
+def test_a_length_pads_and_cuts(tokenizer: Path) -> None:
+    assert Tokenizer(tokenizer).encode(["man"], length=9)["input_ids"].shape == (1, 9)
+    with pytest.warns(TruncationWarning, match=r"Cut to 3 tokens.*: text 1 \(6\)"):
+        encoded = Tokenizer(tokenizer).encode(["man", "a man eats bread"], length=3)
+    np.testing.assert_array_equal(encoded["input_ids"], [[_CLS, _MAN, _SEP], [_CLS, _A, _SEP]])
+
+
+def test_the_models_limit_cuts_and_says_so(tokenizer: Path) -> None:
+    tokenizer = Tokenizer(tokenizer, limit=5)
+    with pytest.warns(TruncationWarning, match=r"text 0 \(8\), text 2 \(6\)"):
+        encoded = tokenizer.encode(["a man eats a man eats", "man", "a man eats bread"])
+    assert encoded["input_ids"].shape == (3, 5)
+    assert tokenizer.encode(["a man eats"])["input_ids"].shape == (1, 5)  # what just fits is no warning
+
+
+@pytest.mark.parametrize(
+    ("texts", "length", "message"),
+    [
+        ([], None, "at least one text"),
+        ("one", None, "list of at least one"),
+        ([1], None, "Text 0 is 1"),
+        ([("a", "b", "c")], None, "a pair is a tuple of two"),
+        (["a", ("b",)], None, "Text 1 is .*a pair is a tuple of two"),
+        ([()], None, "a pair is a tuple of two"),
+        (["a", ("b", "\udcff")], None, "Text 1 is .* half a character"),
+        (["a"], 6, "takes 1 to 5"),
+        (["a"], 0, "takes 1 to 5"),
+        (["a"], 2, "leaves no room"),
+    ],
+)
+def test_what_cannot_be_encoded_is_refused(tokenizer: Path, texts: list[str], length: int | None, message: str) -> None:
+    with pytest.raises(InvalidFeeds, match=message):
+        Tokenizer(tokenizer, limit=5).encode(texts, length)
+
+
+@pytest.mark.parametrize("place", ["m.tokenizer.json", "tokenizer.json", "../tokenizer.json"])
+def test_the_tokenizer_is_found_beside_a_model(tokenizer: Path, tmp_path: Path, place: str) -> None:
+    folder = tmp_path / "onnx"
+    folder.mkdir()
+    (folder / place).write_bytes(tokenizer.read_bytes())
+    assert Tokenizer.beside(folder / "m.onnx").path.samefile(folder / place)
+
+
+def test_the_models_own_tokenizer_comes_before_the_folders(tokenizer: Path, tmp_path: Path) -> None:
+    for name in ("m.tokenizer.json", "tokenizer.json"):
+        (tmp_path / name).write_bytes(tokenizer.read_bytes())
+    assert Tokenizer.beside(tmp_path / "m.onnx").path.name == "m.tokenizer.json"
+    assert Tokenizer.beside(tmp_path).path.name == "tokenizer.json"
+
+
+def test_no_tokenizer_says_where_it_was_looked_for(tmp_path: Path) -> None:
+    with pytest.raises(InvalidModel, match=r"m\.tokenizer\.json.*tokenizer\.json.*Copy the tokenizer\.json"):
+        Tokenizer.beside(tmp_path / "m.onnx")
+
+
+def test_a_damaged_tokenizer_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps({"version": "1.0"}))
+    with pytest.raises(InvalidModel, match=r"tokenizer\.json is not a tokenizer"):
+        Tokenizer(path)
+    with pytest.raises(InvalidModel, match="There is no tokenizer"):
+        Tokenizer(tmp_path / "other.json")
+
+
+def test_without_the_package_the_message_says_what_to_install(tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(IsorunError, match=r"pip install 'isorun\[graph\]'"):
+        Tokenizer(tokenizer)
+
+
+def test_tokenizers_is_imported_only_when_used() -> None:
+    code = "import sys, isorun.models.tokenizer; sys.exit('tokenizers' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+_FLOATS = st.floats(-1e3, 1e3, width=32)
+
+
+@given(st.data())
+def test_mean_pool_is_the_mean_of_real_tokens(data: st.DataObject) -> None:
+    batch, sequence, width = data.draw(st.tuples(st.integers(1, 4), st.integers(1, 6), st.integers(1, 5)))
+    hidden = data.draw(arrays.arrays(np.float32, (batch, sequence, width), elements=_FLOATS))
+    mask = data.draw(arrays.arrays(np.int64, (batch, sequence), elements=st.integers(0, 1)))
+    pooled = mean_pool(hidden, mask)
+    for row in range(batch):
+        real = hidden[row][mask[row] == 1]
+        expected = real.mean(axis=0, dtype=np.float64) if len(real) else np.zeros(width)
+        np.testing.assert_allclose(pooled[row], expected, rtol=1e-4, atol=1e-3)
+
+
+def test_mean_pool_leaves_padding_out_even_where_it_is_not_a_number() -> None:
+    hidden = np.array([[[1.0], [np.nan]], [[np.inf], [np.nan]]], np.float32)
+    np.testing.assert_array_equal(mean_pool(hidden, np.array([[1, 0], [0, 0]])), [[1.0], [0.0]])
+
+
+def test_cosine_matrix() -> None:
+    matrix = cosine_matrix(np.array([[2.0, 0.0], [3.0, 3.0], [-1.0, 0.0], [0.0, 0.0]], np.float32))
+    half = np.sqrt(0.5)
+    np.testing.assert_allclose(matrix, [[1, half, -1, 0], [half, 1, -half, 0], [-1, -half, 1, 0], [0, 0, 0, 0]])

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isorun.errors import InvalidFeeds
+from isorun.parity.samples import MASKS, lognormal_lengths, random_feeds, resolve_shape, right_padded
+from isorun.types import TensorSpec
+
+BERT = [
+    TensorSpec("input_ids", "tensor(int64)", ("batch", "sequence"), bounds=(0, 99)),
+    TensorSpec("attention_mask", "tensor(int64)", ("batch", "sequence")),
+    TensorSpec("token_type_ids", "tensor(int64)", ("batch", "sequence"), bounds=(0, 1)),
+]
+seeds = st.integers(0, 2**32 - 1)
+sizes = st.integers(1, 20)
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+@given(st.sampled_from(sorted(MASKS)), sizes, sizes, seeds)
+def test_every_mask_is_of_zeros_and_ones_and_repeats_with_its_seed(
+    kind: str, batch: int, sequence: int, seed: int
+) -> None:
+    mask = MASKS[kind](batch, sequence, rng(seed))
+    assert (mask.shape, mask.dtype) == ((batch, sequence), np.dtype(np.int64))
+    assert set(np.unique(mask)) <= {0, 1}
+    assert np.array_equal(mask, MASKS[kind](batch, sequence, rng(seed)))
+
+
+@given(sizes, st.integers(2, 20), seeds)
+def test_masks_are_what_their_names_say(batch: int, sequence: int, seed: int) -> None:
+    made = {kind: mask(batch, sequence, rng(seed)) for kind, mask in MASKS.items()}
+    assert made["none"].all()
+    assert (np.diff(made["right"], axis=1) <= 0).all()
+    assert (np.diff(made["left"], axis=1) >= 0).all()
+    for kind in ("right", "left", "holes"):
+        real = made[kind].sum(axis=1)
+        assert (real >= 1).all()
+        assert (real < sequence).all()
+    assert not made["masked-row"][-1].any()
+    assert made["masked-row"][:-1].any(axis=1).all()
+
+
+def test_holes_are_neither_left_nor_right_padding() -> None:
+    mask = MASKS["holes"](4, 32, rng())
+    assert (np.diff(mask, axis=1) > 0).any()
+    assert (np.diff(mask, axis=1) < 0).any()
+
+
+def test_right_padded() -> None:
+    assert right_padded([1, 3], 3).tolist() == [[1, 0, 0], [1, 1, 1]]
+
+
+@given(st.floats(1, 500), st.floats(0.01, 3), st.integers(1, 100), st.integers(0, 400), st.integers(0, 50), seeds)
+def test_lengths_stay_between_their_ends(
+    median: float, sigma: float, least: int, room: int, count: int, seed: int
+) -> None:
+    lengths = lognormal_lengths(count, median, sigma, least, least + room, rng(seed))
+    assert lengths.shape == (count,)
+    assert ((lengths >= least) & (lengths <= least + room)).all()
+
+
+def test_lengths_have_the_median_asked_for_and_pile_up_at_no_end() -> None:
+    lengths = lognormal_lengths(20_000, 40, 0.5, 1, 512, rng())
+    assert np.median(lengths) == pytest.approx(40, abs=1)
+    cut = lognormal_lengths(20_000, 100, 0.5, 1, 128, rng())
+    assert np.mean(cut == 128) < 0.03
+
+
+def test_feeds_of_a_bert_keep_the_mask_the_bounds_and_the_seed() -> None:
+    mask = right_padded([2, 7, 5], 7)
+    feeds = random_feeds(BERT, rng(1), batch=3, sequence=7, mask=mask)
+    assert list(feeds) == ["input_ids", "attention_mask", "token_type_ids"]
+    assert all(feed.shape == (3, 7) and feed.dtype == np.int64 for feed in feeds.values())
+    assert np.array_equal(feeds["attention_mask"], mask)
+    ids = np.concatenate([random_feeds(BERT, rng(i), batch=3, sequence=7)["input_ids"].ravel() for i in range(100)])
+    assert (ids.min(), ids.max()) == (0, 99)
+    segments = feeds["token_type_ids"]
+    assert (segments[:, 0] == 0).all()
+    assert (np.diff(segments, axis=1) >= 0).all()
+    again = random_feeds(BERT, rng(1), batch=3, sequence=7, mask=mask)
+    assert all(np.array_equal(feeds[name], again[name]) for name in feeds)
+
+
+def test_a_model_with_one_segment_is_given_no_other() -> None:
+    one = [TensorSpec("token_type_ids", "tensor(int64)", ("batch", "sequence"), bounds=(0, 0))]
+    assert not random_feeds(one, rng(), batch=4, sequence=9)["token_type_ids"].any()
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [("float", "f4"), ("double", "f8"), ("float16", "f2"), ("bool", "?"), ("int32", "i4"), ("complex64", "c8")],
+)
+def test_feeds_of_any_tensor_type(kind: str, dtype: str) -> None:
+    feeds = random_feeds([TensorSpec("x", f"tensor({kind})", ("n", 3, "width"))], rng(), batch=2, dims={"width": 4})
+    assert (feeds["x"].shape, feeds["x"].dtype) == ((2, 3, 4), np.dtype(dtype))
+
+
+def test_negative_indices_are_not_fed() -> None:
+    spec = TensorSpec("ids", "tensor(int64)", ("n",), bounds=(-5, 4))
+    assert random_feeds([spec], rng(), batch=200)["ids"].min() == 0
+
+
+def test_a_scalar_has_no_dimension_to_fill() -> None:
+    inputs = [TensorSpec("x", "tensor(float)", ("n",)), TensorSpec("scale", "tensor(float)", ())]
+    assert random_feeds(inputs, rng(), batch=2)["scale"].shape == ()
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ([TensorSpec("x", "tensor(float)", None)], "'x' is tensor(float) of unknown rank"),
+        ([TensorSpec("x", "seq(tensor(float))", ("n",))], "'x' is seq(tensor(float)): feeds for it cannot"),
+        ([TensorSpec("x", "tensor(string)", ("n",))], "'x' is tensor(string): feeds for it cannot"),
+        ([TensorSpec("x", "tensor(float)", ("n", "s", "w"))], "'x' has a dimension 2 named 'w', and nothing says"),
+        ([TensorSpec("x", "tensor(float)", ("n", "s", None))], "'x' has a dimension 2 without a name"),
+        ([TensorSpec("x", "tensor(float)", (1, "s"))], "A batch of 2 was asked for; the model's inputs are fixed"),
+        ([TensorSpec("x", "tensor(float)", (2, 64))], "A sequence of 8 was asked for; the model's inputs are fixed"),
+    ],
+)
+def test_what_cannot_be_fed_says_why(inputs: Sequence[TensorSpec], message: str) -> None:
+    with pytest.raises(InvalidFeeds) as caught:
+        random_feeds(inputs, rng(), batch=2, sequence=8)
+    assert message in str(caught.value)
+
+
+def test_a_mask_of_another_shape_is_refused() -> None:
+    with pytest.raises(InvalidFeeds, match=r"\[2, 8\]; a mask of \[2, 4\] was asked for"):
+        random_feeds(BERT, rng(), batch=2, sequence=8, mask=right_padded([1, 2], 4))
+
+
+def test_dimensions_given_by_name_come_first() -> None:
+    assert resolve_shape(TensorSpec("x", "tensor(float)", ("a", "b")), 2, 8, {"b": 3}) == (2, 3)

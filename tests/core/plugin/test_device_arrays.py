@@ -1,0 +1,191 @@
+"""Arrays on a GPU, without one: memory of the host that says it lies on a device, by either protocol."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+import pytest
+
+import isorun
+import tiny
+from isorun.errors import BackendUnavailable, InvalidFeeds
+from isorun.models.feeds import FeedChecker
+from isorun.plugin import device_arrays
+from isorun.plugin.device_arrays import DeviceArray, adopt, is_on_device
+from isorun.types import ModelInfo, TensorSpec
+
+
+class ByInterface:
+    """What CuPy, PyTorch and pycuda offer."""
+
+    def __init__(self, array: np.ndarray, **changes: Any) -> None:
+        self.array = array
+        self.__cuda_array_interface__ = {
+            "shape": array.shape,
+            "typestr": array.dtype.str,
+            "data": (array.ctypes.data, False),
+            "version": 3,
+            **changes,
+        }
+
+
+class ByDLPack:
+    """What offers ``__dlpack__`` alone: NumPy's own capsule, its device rewritten."""
+
+    def __init__(self, array: np.ndarray, number: int = 0) -> None:
+        self.array, self.number, self.streams = array, number, []
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (2, self.number)
+
+    def __dlpack__(self, *, stream: int | None = None) -> Any:
+        self.streams.append(stream)
+        capsule = self.array.__dlpack__()
+        pointer = ctypes.pythonapi.PyCapsule_GetPointer
+        pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+        tensor = device_arrays._DLTensor.from_address(pointer(capsule, b"dltensor"))
+        tensor.device.type, tensor.device.id = self.__dlpack_device__()
+        return capsule
+
+
+ARRAY = np.arange(24, dtype=np.int64).reshape(2, 3, 4)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "float16", "float32", "float64", "bool"])
+@pytest.mark.parametrize("kind", [ByInterface, ByDLPack])
+def test_an_array_is_taken_where_it_lies(kind, dtype):
+    array = ARRAY.astype(dtype)
+    given = kind(array)
+    assert is_on_device(given)
+    taken = adopt({"x": given})["x"]
+    assert (taken.address, taken.shape, taken.dtype) == (array.ctypes.data, array.shape, array.dtype)
+    assert (taken.ndim, taken.size, taken.nbytes, taken.device_id) == (3, 24, array.nbytes, 0)
+
+
+def test_what_is_in_host_memory_passes_through():
+    feeds = {"array": ARRAY, "list": [1, 2], "number": 3}
+    assert adopt(feeds) == feeds
+    assert adopt(feeds)["array"] is ARRAY
+    assert not any(map(is_on_device, feeds.values()))
+
+
+def test_dlpack_is_asked_for_its_contents_on_the_default_stream_and_kept_alive():
+    given = ByDLPack(ARRAY, number=1)
+    taken = adopt({"x": given})["x"]
+    assert given.streams == [device_arrays.DEFAULT_STREAM]
+    assert (taken.stream, taken.device_id) == (device_arrays.DEFAULT_STREAM, 1)
+    assert taken.owner[0] is given
+
+
+def test_an_interface_that_says_nothing_of_streams_is_read_by_dlpack_or_waited_for():
+    """PyTorch's is of version 2, and its tensors may still be computed."""
+    assert adopt({"x": ByInterface(ARRAY, version=2)})["x"].stream == device_arrays.DEFAULT_STREAM
+
+    class Both(ByDLPack, ByInterface):
+        def __init__(self) -> None:
+            ByInterface.__init__(self, ARRAY, version=2)
+            ByDLPack.__init__(self, ARRAY)
+
+    given = Both()
+    assert adopt({"x": given})["x"].stream == device_arrays.DEFAULT_STREAM
+    assert given.streams == [device_arrays.DEFAULT_STREAM], "its own work is ordered before that stream's"
+
+
+def test_the_interface_keeps_the_producers_stream():
+    assert adopt({"x": ByInterface(ARRAY, stream=77)})["x"].stream == 77
+    assert adopt({"x": ByInterface(ARRAY)})["x"].stream is None
+
+
+def test_what_is_given_back_can_be_taken_again():
+    first = adopt({"x": ByInterface(ARRAY, stream=5)})["x"]
+    again = adopt({"x": first})["x"]
+    assert again is first
+    assert first.__cuda_array_interface__ == {
+        "shape": (2, 3, 4),
+        "typestr": "<i8",
+        "data": (ARRAY.ctypes.data, False),
+        "strides": None,
+        "stream": 5,
+        "version": 3,
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (ByInterface(ARRAY, strides=(8, 16, 48)), r"'x' .* not C-contiguous .*\(1, 2, 6\) elements for \(2, 3, 4\)"),
+        (ByDLPack(ARRAY.transpose(2, 1, 0)), "'x' on the device is not C-contiguous"),
+        (ByInterface(ARRAY, mask=object()), "'x' is a masked array"),
+    ],
+)
+def test_what_cannot_be_read_in_place_is_refused(given, message):
+    with pytest.raises(InvalidFeeds, match=message):
+        adopt({"x": given})
+
+
+def test_strides_of_single_elements_mean_nothing():
+    array = ARRAY[:1]
+    strides = (1000, array.strides[1], array.strides[2])
+    assert adopt({"x": ByInterface(array, strides=strides)})["x"].shape == (1, 3, 4)
+
+
+def test_a_type_that_numpy_lacks_is_refused():
+    class BFloat16(ByDLPack):
+        def __dlpack__(self, *, stream=None):
+            capsule = super().__dlpack__(stream=stream)
+            pointer = ctypes.pythonapi.PyCapsule_GetPointer
+            tensor = device_arrays._DLTensor.from_address(pointer(capsule, b"dltensor"))
+            tensor.dtype.code = 4
+            return capsule
+
+    with pytest.raises(InvalidFeeds, match=r"type that NumPy lacks .DLPack code 4, 16 bits"):
+        adopt({"x": BFloat16(ARRAY.astype(np.int16))})
+
+
+INFO = ModelInfo(
+    inputs=(TensorSpec("ids", "tensor(int64)", ("batch", 4), bounds=(0, 9)),),
+    outputs=(TensorSpec("out", "tensor(float)", ("batch",)),),
+    opset=17,
+)
+
+
+def test_feeds_on_a_device_are_checked_as_others_are():
+    checker = FeedChecker(INFO, indices=True, device_arrays=True)
+    good = ByInterface(np.full((2, 4), 99))  # an index outside the table: nobody can see it without a copy
+    assert isinstance(checker.check({"ids": good})["ids"], DeviceArray)
+    with pytest.raises(InvalidFeeds, match=r"takes int64 .*; int32 came"):
+        checker.check({"ids": ByInterface(np.zeros((2, 4), np.int32))})
+    with pytest.raises(InvalidFeeds, match="takes 4 at dimension 1"):
+        checker.check({"ids": ByInterface(np.zeros((2, 5), np.int64))})
+
+
+@pytest.mark.parametrize("kind", [ByInterface, ByDLPack])
+@pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
+def test_a_backend_in_host_memory_refuses_feeds_on_a_gpu(bert, backend, kind):
+    with isorun.Session(bert, backend=backend, threads=1) as session:
+        feeds = {name: kind(array) for name, array in tiny.feeds().items()}
+        with pytest.raises(InvalidFeeds, match=r"'\w+' lies on a GPU, and this backend reads host memory"):
+            session.run(None, feeds)
+
+
+def test_a_backend_in_host_memory_refuses_outputs_on_a_gpu(bert):
+    with isorun.Session(bert, backend="ort-cpu", threads=1) as session:
+        with pytest.raises(BackendUnavailable, match=r"device_outputs=True asks for a GPU's.*ort-cuda"):
+            session.run(None, tiny.feeds(), device_outputs=True)
+        with pytest.raises(BackendUnavailable, match=r"the input 'input_ids' asks for a GPU's"):
+            session.io_binding().bind_device_input("input_ids", ByInterface(ARRAY))
+
+
+def test_an_array_that_says_it_is_numpys_kind_is_no_way_around(bert):
+    """CuPy's arrays have a NumPy dtype, ``ndim`` and ``shape``: they must not slip past the check."""
+
+    class LikeCuPy(ByInterface):
+        dtype, ndim, shape, size = np.dtype(np.int64), 2, (2, 5), 10
+
+    with (
+        isorun.Session(bert, backend="ort-cpu", threads=1, padding="auto") as session,
+        pytest.raises(InvalidFeeds, match="lies on a GPU"),
+    ):
+        session.run(None, {name: LikeCuPy(array) for name, array in tiny.feeds().items()})

@@ -1,0 +1,244 @@
+"""Plugins come as folders of the shape that pip installs, put on a new process's path."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+
+from isorun.errors import BackendNotFound
+from isorun.plugin import registry
+from isorun.plugin.backend import Backend
+from onnx_text import graph
+
+
+def distribution(folder: Path, name: str, entry_points: dict[str, str], modules: dict[str, str] | None = None) -> Path:
+    """An installed distribution, as far as importlib.metadata can tell."""
+    info = folder / f"{name}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    lines = [f"{backend} = {target}" for backend, target in entry_points.items()]
+    (info / "entry_points.txt").write_text("\n".join([f"[{registry.GROUP}]", *lines, ""]))
+    for module, source in (modules or {}).items():
+        (folder / f"{module}.py").write_text(source)
+    return folder
+
+
+def answers(script: str, *folders: Path, cache: Path) -> object:
+    """What a script prints last, as JSON, with folders on its path; its stevedore remembers nothing from before."""
+    path = os.pathsep.join(str(folder) for folder in folders)
+    environment = {**os.environ, "PYTHONPATH": path, "XDG_CACHE_HOME": str(cache)}
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout.splitlines()[-1])
+
+
+MESSAGE = """
+import json, sys
+from isorun import IsorunError
+from isorun.plugin import registry
+try:
+    print(json.dumps(type(registry.get(sys.argv[1]) if len(sys.argv) > 1 else registry.get({name!r})).__name__))
+except IsorunError as error:
+    print(json.dumps([type(error).__name__, str(error)]))
+"""
+
+RUN = """
+import json
+import numpy
+import isorun
+with isorun.Session({model!r}, backend="mine") as session:
+    print(json.dumps(session.run(None, {{"x": numpy.ones(2, numpy.float32)}})[0].tolist()))
+"""
+
+
+def test_the_backends_of_isorun_are_there_by_name():
+    assert {"ort-cpu", "openvino", "reference"} <= set(registry.names())
+    assert registry.names() == sorted(registry.names())
+    for name in registry.names():
+        backend = registry.get(name)
+        assert isinstance(backend, Backend)
+        assert backend.name == name
+
+
+def test_auto_names_backends_that_exist():
+    assert set(registry.AUTO_ORDER) <= set(registry.names())
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("ort-cpuu", "ort-cpu"), ("openvin", "openvino"), ("Reference", "reference")]
+)
+def test_a_wrong_name_is_told_the_nearest(name, near):
+    with pytest.raises(BackendNotFound, match=rf"no backend '{name}'; did you mean '{near}'\? \(known: .*openvino"):
+        registry.get(name)
+
+
+def test_listing_imports_no_backend(tmp_path):
+    boom = distribution(tmp_path / "site", "boom", {"boom": "boom:Boom"}, {"boom": "raise RuntimeError('imported')"})
+    script = """
+import json, sys
+from isorun.plugin import registry
+names = registry.names()
+heavy = sorted({"onnx", "onnx_ir", "onnxruntime", "openvino", "boom", "isorun_backends"} & set(sys.modules))
+print(json.dumps([names, heavy]))
+"""
+    names, heavy = answers(script, boom, cache=tmp_path)
+    assert {"boom", "ort-cpu"} <= set(names)
+    assert heavy == []
+
+
+def test_a_plugin_that_does_not_import_says_why_and_whose_it_is(tmp_path):
+    boom = distribution(tmp_path / "site", "boom-dist", {"boom": "boom:Boom"}, {"boom": "import nowhere_to_be_found"})
+    kind, message = answers(MESSAGE.format(name="boom"), boom, cache=tmp_path)
+    assert kind == "BackendUnavailable"
+    assert "No module named 'nowhere_to_be_found'" in message
+    assert "boom-dist" in message
+
+
+def test_a_plugin_without_the_class_that_it_names(tmp_path):
+    boom = distribution(tmp_path / "site", "boom-dist", {"boom": "boom:Boom"}, {"boom": ""})
+    kind, message = answers(MESSAGE.format(name="boom"), boom, cache=tmp_path)
+    assert kind == "BackendUnavailable"
+    assert "Boom" in message
+    assert "boom-dist" in message
+
+
+@pytest.mark.parametrize("source", ["Boom = 3", "class Boom: pass", "def Boom(name): return name"])
+def test_a_plugin_that_is_no_backend(tmp_path, source):
+    boom = distribution(tmp_path / "site", "boom-dist", {"boom": "boom:Boom"}, {"boom": source})
+    kind, message = answers(MESSAGE.format(name="boom"), boom, cache=tmp_path)
+    assert kind == "BackendUnavailable"
+    assert "'boom:Boom' is no subclass of isorun.plugin.backend.Backend" in message
+    assert "boom-dist" in message
+
+
+ODD = """
+import sys
+from isorun.plugin.backend import Backend
+from isorun.types import Capabilities
+class Abstract(Backend):
+    capabilities = Capabilities(dialects=("primitive",), precisions=("fp32",))
+class Mute(Backend):
+    def compile(self, model, config): ...
+class Shy(Mute):
+    capabilities = {"precisions": ["fp32"]}
+class Moody(Mute):
+    capabilities = Abstract.capabilities
+    @classmethod
+    def members(cls): raise ValueError("not today")
+"""
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("odd:Abstract", "its class makes no backend (TypeError: Can't instantiate abstract class"),
+        ("odd:Mute", "its class has no capabilities that are isorun.types.Capabilities"),
+        ("odd:Shy", "its class has no capabilities that are isorun.types.Capabilities"),
+        ("leaves:Any", "its module does not import (SystemExit: 3)"),
+    ],
+)
+def test_a_plugin_that_is_wrong_says_so_and_harms_no_other(tmp_path, target, said):
+    modules = {"odd": ODD, "leaves": "raise SystemExit(3)"}
+    made = distribution(tmp_path / "a", "odd-plugin", {"mine": target, "moody": "odd:Moody"}, modules)
+    kind, message = answers(MESSAGE.format(name="mine"), made, cache=tmp_path)
+    assert (kind, said in message, "odd-plugin" in message) == ("BackendUnavailable", True, True)
+    listed = answers(
+        "import json; from isorun import registry; print(json.dumps(registry.members()))", made, cache=tmp_path
+    )
+    assert {"mine", "moody", "ort-cpu", "openvino"} <= set(listed)
+
+
+def test_a_plugin_of_another_distribution_works(tmp_path):
+    source = """
+from isorun.plugin.backend import Backend, Executable
+from isorun.types import Capabilities, RuntimeReport
+
+class Mine(Backend):
+    capabilities = Capabilities(dialects=("onnx",))
+    def compile(self, model, config):
+        return Doubles()
+
+class Doubles(Executable):
+    def run(self, output_names, feeds):
+        return [feeds["x"] * 2]
+    def report(self):
+        return RuntimeReport("here", "fp32", {"here": {"Add": 1}}, {})
+"""
+    mine = distribution(tmp_path / "site", "mine-dist", {"mine": "mine:Mine"}, {"mine": source})
+    assert answers(MESSAGE.format(name="mine"), mine, cache=tmp_path) == "Mine"
+    onnx.save(graph("g (float[N] x) => (float[N] y) { y = Add (x, x) }"), tmp_path / "model.onnx")
+    assert answers(RUN.format(model=str(tmp_path / "model.onnx")), mine, cache=tmp_path) == [2.0, 2.0]
+
+
+def test_two_distributions_with_one_name_are_both_named(tmp_path):
+    one = distribution(tmp_path / "one", "first-dist", {"twin": "first:Twin"})
+    two = distribution(tmp_path / "two", "second-dist", {"twin": "second:Twin"})
+    kind, message = answers(MESSAGE.format(name="twin"), one, two, cache=tmp_path)
+    assert kind == "BackendUnavailable"
+    assert "register a backend of that name: first-dist (first:Twin) and second-dist (second:Twin)" in message
+    assert "pip uninstall second-dist" in message
+
+
+def test_two_distributions_with_one_name_harm_no_other_backend(tmp_path):
+    one = distribution(tmp_path / "one", "first-dist", {"twin": "first:Twin"})
+    two = distribution(tmp_path / "two", "second-dist", {"twin": "second:Twin"})
+    for _ in range(2):  # found, then remembered
+        assert answers(MESSAGE.format(name="reference"), one, two, cache=tmp_path) == "Reference"
+    listing = "import json; from isorun import registry; print(json.dumps(registry.names()))"
+    assert "twin" in answers(listing, one, two, cache=tmp_path)
+
+
+def test_two_distributions_that_point_at_one_class_are_no_conflict_of_classes(tmp_path):
+    """Whichever is asked for, it is the same: the first on the path is the one that is imported."""
+    modules = {"same": "from isorun_backends.reference import Reference as Twin"}
+    one = distribution(tmp_path / "one", "first-dist", {"twin": "same:Twin"}, modules)
+    two = distribution(tmp_path / "two", "second-dist", {"twin": "same:Twin"})
+    assert answers(MESSAGE.format(name="twin"), one, two, cache=tmp_path) == "Reference"
+
+
+FAMILY = """
+from isorun.plugin.backend import Backend
+from isorun.types import Capabilities
+
+class Several(Backend):
+    capabilities = Capabilities(dialects=("onnx",))
+    @classmethod
+    def members(cls):
+        return ("one", "two") if cls is Several else None
+    def compile(self, model, config):
+        raise AssertionError("nothing is compiled here")
+
+class Single(Several):
+    pass
+"""
+MEMBERS = """
+import json
+from isorun import IsorunError
+from isorun.plugin import registry
+def get(name):
+    try:
+        return registry.get(name).name
+    except IsorunError as error:
+        return str(error)
+print(json.dumps([registry.members(), *map(get, ["several:two", "several", "several:tow", "single:one", "other:one"])]))
+"""
+
+
+def test_a_class_may_stand_for_several_backends(tmp_path):
+    entry_points = {"several": "family:Several", "single": "family:Single"}
+    site = distribution(tmp_path / "site", "family-dist", entry_points, {"family": FAMILY})
+    members, two, several, wrong, single, other = answers(MEMBERS, site, cache=tmp_path)
+    assert {"several:one", "several:two", "single", "ort-cpu"} <= set(members)
+    assert "several" not in members
+    assert (two, several) == ("several:two", "several")
+    assert wrong.endswith("did you mean 'several:two'? (known: several:one, several:two)")
+    assert single.startswith("There is no backend 'single:one'; did you mean 'single'?")
+    assert other.startswith("There is no backend 'other:one'")

@@ -1,0 +1,88 @@
+"""Batches of requests that arrive one by one."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from isorun.errors import BackendFailed, IsorunError
+from isorun.models.source import Padding
+from isorun.session import batching
+from recorder import FIXED, INFO, PADDABLE, Recorder, small
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 30), max_size=40),
+    max_tokens=st.integers(1, 80),
+    padding=st.sampled_from((PADDABLE, FIXED)),
+)
+def test_any_lengths_within_any_budget(lengths: list[int], max_tokens: int, padding: Padding) -> None:
+    model = Recorder()
+    requests = [small(length, value) for value, length in enumerate(lengths)]
+    got = list(model.map(requests, padding, max_tokens=max_tokens))
+    assert [result[0].tolist() for result in got] == [feeds["ids"].tolist() for feeds in requests]
+    assert sum(rows for rows, _ in model.batches) == len(requests)
+    assert all(rows == 1 or rows * longest <= max_tokens for rows, longest in model.batches)
+
+
+def test_like_lengths_share_a_batch() -> None:
+    model = Recorder()
+    list(model.map([small(length) for length in [2, 30] * 8], max_tokens=60, max_wait=60))
+    assert sum(rows * longest for rows, longest in model.batches) == 8 * 2 + 8 * 30  # nothing was padded
+    assert len(model.batches) < 16
+
+
+def test_a_batch_that_fails_is_run_again_one_by_one() -> None:
+    model = Recorder()
+    model.poison = 3
+    results = model.map([small(4, value) for value in range(1, 6)], max_wait=60, return_exceptions=True)
+    got = list(results)
+    assert isinstance(got[2], BackendFailed)
+    assert [result[0][0] for index, result in enumerate(got) if index != 2] == [1, 2, 4, 5]
+    assert model.batches == [(5, 4)] + [(1, 4)] * 5
+
+
+def test_a_caller_that_gives_up_is_not_run() -> None:
+    model = Recorder()
+    batcher = batching.Batcher(model.run, batching.Layout(INFO, PADDABLE, None), 100, 0.2, enough=100)
+    gone, _ = batcher.submit(small(3))
+    stays, _ = batcher.submit(small(4, 9))
+    assert gone.cancel()
+    assert stays.result(20)[0].tolist() == [9] * 4
+    assert model.batches == [(1, 4)]
+    batcher.close(cancel=True)
+    with pytest.raises(IsorunError, match="closed"):
+        batcher.submit(small(2))
+
+
+@pytest.mark.parametrize("cancel", [False, True])
+def test_closing_runs_or_cancels_what_waits(cancel: bool) -> None:
+    model = Recorder()
+    batcher = batching.Batcher(model.run, batching.Layout(INFO, PADDABLE, None), 100, 60, enough=100)
+    future, _ = batcher.submit(small(3))
+    batcher.close(cancel=cancel)
+    assert future.cancelled() is cancel
+    assert len(model.batches) == (0 if cancel else 1)
+
+
+def test_waiting_may_take_as_long_as_others_need() -> None:
+    model = Recorder()
+    batcher = batching.Batcher(model.run, batching.Layout(INFO, PADDABLE, None), 8, float("inf"), enough=8)
+    first, _ = batcher.submit(small(4))
+    second, _ = batcher.submit(small(4))
+    assert first.result(20)[0].shape == second.result(20)[0].shape == (4,)
+    assert model.batches == [(2, 4)]
+    batcher.close(cancel=True)
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan")])
+def test_a_wait_that_is_no_time_is_refused(seconds: float) -> None:
+    with pytest.raises(ValueError, match=f"max_wait is {seconds}"):
+        Recorder().map([small(3)], max_wait=seconds)
+
+
+def test_a_budget_that_nothing_fits_in_is_refused() -> None:
+    with pytest.raises(ValueError, match="max_tokens is 0"):
+        Recorder().map([small(3)], max_tokens=0)

@@ -1,0 +1,69 @@
+"""Single requests made a batch, and its outputs made single results."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import isorun
+from isorun.errors import InvalidFeeds, IsorunError
+from isorun.session import batching
+from isorun.types import ModelInfo, TensorSpec
+from recorder import FIXED, INPUTS, PADDABLE, Recorder, small
+from singles import alone, assert_same, request
+
+
+def test_masks_of_a_request_are_kept(session: isorun.Session) -> None:
+    masks = [[1, 1, 1, 0, 0], [0, 0, 1, 1, 1], [1, 0, 1, 0, 1], [0, 0, 0, 0, 0], [1] * 9, [0] * 5, [0] * 3]
+    requests = [request(len(mask), seed, mask) for seed, mask in enumerate(masks)]
+    for feeds, result in zip(requests, session.map(requests), strict=True):
+        assert_same(result, alone(session, feeds))
+
+
+def test_results_have_the_axis_that_requests_have(session: isorun.Session) -> None:
+    row = request(5)
+    batch_of_one = {name: array[None] for name, array in row.items()}
+    first, second = session.map([row, batch_of_one], output_names=["pooler_output", "last_hidden_state"])
+    assert [array.shape for array in first] == [(16,), (5, 16)]
+    assert [array.shape for array in second] == [(1, 16), (1, 5, 16)]
+
+
+def test_lists_are_taken_as_run_takes_them(session: isorun.Session) -> None:
+    row = request(5)
+    lists = {name: array.tolist() for name, array in row.items()}
+    batch_of_one = {name: [array] for name, array in lists.items()}
+    expected, plain, with_axis = session.map([row, lists, batch_of_one])
+    assert_same(plain, expected)
+    assert_same([array[0] for array in with_axis], expected)
+
+
+def test_a_model_that_sees_padding_gets_none() -> None:
+    model = Recorder()
+    list(model.map([small(length) for length in [3, 4] * 4], FIXED, max_wait=60))
+    assert sorted(model.batches) == [(4, 3), (4, 4)]
+
+
+def test_more_than_one_row_is_no_request(session: isorun.Session) -> None:
+    two = {name: np.stack([array, array]) for name, array in request(4).items()}
+    with pytest.raises(InvalidFeeds, match="single row"):
+        next(session.map([two]))
+
+
+def test_outputs_without_rows_are_refused() -> None:
+    info = ModelInfo(INPUTS, (TensorSpec("sum", "tensor(int64)", ()),), 17)
+    layout = batching.Layout(info, PADDABLE, None)
+    results = batching.results(
+        [small(2)],
+        lambda names, feeds: [np.array(3)],
+        layout,
+        max_tokens=8,
+        max_wait=0,
+        return_exceptions=False,
+    )
+    with pytest.raises(IsorunError, match="'sum' does not have a row for each"):
+        next(results)
+
+
+def test_an_unknown_output_is_refused_at_once(session: isorun.Session) -> None:
+    with pytest.raises(InvalidFeeds, match="pooler_output"):
+        session.map([], output_names=["pooler"])

@@ -1,0 +1,61 @@
+"""Import packages, and the distributions that brought them."""
+
+from __future__ import annotations
+
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+
+import sites
+from isorun.system import packages
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def test_the_owner_of_a_package_has_its_name_or_another(site: Path) -> None:
+    sites.install(site, "rival-gpu", "2.0", {"rival/__init__.py": "", "single.py": "", "native.so": b""})
+    for package in ("rival", "single", "native"):
+        assert packages.package_owners(package) == ["rival-gpu"]
+        assert packages.package_version(package) == "2.0"
+    assert packages.package_owners("rival_gpu") == []
+    assert packages.package_version("rival_gpu") is None
+
+
+def test_each_owner_of_a_package_is_told(site: Path) -> None:
+    sites.install(site, "rival", "1.0", {"rival/__init__.py": ""})
+    sites.install(site, "rival-gpu", "2.0", {"rival/__init__.py": ""})
+    assert packages.package_owners("rival") == ["rival", "rival-gpu"]
+    assert packages.package_version("rival") == "1.0 or 2.0"
+
+
+def test_a_package_whose_files_are_gone_keeps_its_owner_and_cannot_be_imported(site: Path) -> None:
+    sites.install(site, "rival", "1.0", {"rival/__init__.py": "one = 1\n", "rival/data.txt": ""})
+    assert packages.is_importable("rival")
+    (site / "rival" / "__init__.py").unlink()
+    assert packages.package_owners("rival") == ["rival"]
+    assert not packages.is_importable("rival")
+    assert not packages.is_importable("no_such_package")
+    paths = [path for path, *_ in packages.recorded(distribution("rival"))]
+    assert paths == ["rival/__init__.py", "rival/data.txt", "rival-1.0.dist-info/METADATA"]
+
+
+def test_what_is_recorded_has_its_hash_and_size(site: Path) -> None:
+    sites.install(site, "rival", "1.0", {"rival/a, b.py": "one = 1\n"})
+    record = site / "rival-1.0.dist-info" / "RECORD"
+    record.write_text('"rival/a, b.py",sha256=abc,8\nrival/unhashed.py,,\n')
+    assert list(packages.recorded(distribution("rival"))) == [
+        ("rival/a, b.py", "sha256=abc", 8),
+        ("rival/unhashed.py", "", None),
+    ]
+
+
+def test_a_distribution_without_metadata_owns_nothing(site: Path) -> None:
+    sites.install(site, "rival", "1.0", {"rival/__init__.py": ""})
+    (site / "nameless-1.0.dist-info").mkdir()
+    (site / "nameless-1.0.dist-info" / "RECORD").write_text("rival/__init__.py,,\n")
+    assert packages.package_version("rival") == "1.0"
