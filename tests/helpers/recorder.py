@@ -1,4 +1,4 @@
-"""A model of two inputs that remembers its batches: what :mod:`isorun.session.batching` is tried on without a runtime."""
+"""A model of two inputs that records its batches, to test :mod:`isorun.session.batching` without a runtime."""
 
 from __future__ import annotations
 

@@ -136,7 +136,8 @@ def compile_fastest(
 
     Raises:
         BackendUnavailable: the backend does not compute in fp32, which the others are compared with.
-        UnsupportedModel: feeds for the model cannot be made up; or as :func:`isorun.compilation.padding_policy.compile_model` says.
+        UnsupportedModel: feeds for the model cannot be generated; or as
+            :func:`isorun.compilation.padding_policy.compile_model` says.
     """
     offered = backend.capabilities.precisions
     if _BASE not in offered:

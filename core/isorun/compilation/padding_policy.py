@@ -1,9 +1,9 @@
 """Which graph a session runs: the one that works on padding, the one that does not, or each where it pays.
 
-:mod:`isorun.graph.transforms.padding_removal` says what removing padding means. To find the real tokens and put them back takes
-time as well, so with ``padding="auto"`` every run looks at its mask, and the packed graph gets the batches with
-enough padding. It is made and compiled when the first such batch comes. A batch with less takes the graph as it
-came; what that gives for padding is set to zero afterwards, so that outputs do not depend on the choice.
+:mod:`isorun.graph.transforms.padding_removal` defines the packed graph. Gathering real tokens and scattering them back
+costs time, so with ``padding="auto"`` every run inspects its mask; batches with enough padding use the packed graph.
+It is compiled when the first such batch arrives. Other batches use the unpacked graph, whose token outputs are then set
+to zero at padding, so that outputs do not depend on the choice.
 """
 
 from __future__ import annotations

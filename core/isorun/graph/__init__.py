@@ -1,24 +1,14 @@
-"""The graph: isorun's fused form of an encoder, and what is done to it.
+"""isorun's fused form of an encoder, and every pass that makes or changes it.
 
-- ``dialects/``: what each fused operator becomes, a file of ONNX functions for each dialect
-- ``functions.py``: reads them
-- ``encoder.py``: writes the fused form of a BERT from its weights
-- ``normalize.py``: one spelling for what exporters write in several; ``batch_first.py``: hidden states in one order
-- ``contrib.py``, ``contrib.onnxtxt``: ONNX Runtime's fused operators taken apart
-- ``fused.py``: from any exporter's graph to the fused form, by the fusions in ``fusion/``; ``upgrade.py`` brings old
-  opsets to the first that they know, ``share.py`` makes one of equal weights
-- ``evaluate.py``: a part of a graph, computed on samples
-- ``places.py``: positions and biases by distance
-- ``opset.py``: from one version of ONNX's operators to another
-- ``precision/``: graphs that say their own precision
-- ``prune.py``: weights set to zero
-- ``outputs.py``: some of a graph's outputs alone; ``last_layer.py``: one position alone of the last layer
-- ``padding.py``, ``padding.onnxtxt``: the fused form without work for padding
-- ``tokens.py``: what a node does with tokens
-- ``lower.py``: from the fused form to one dialect
-- ``files.py``: reads and writes ONNX files; ``maps.py``: those with values that are maps
-- ``describe.py``: what a graph takes, gives and holds
-- ``layers.py``, ``inspect.py``: its layers, and all of it, looked into
+- ``io/``: reading and writing ONNX files
+- ``analysis/``: what a graph computes and contains
+- ``matching/``: recognizing subgraphs, by structure and by numeric probes
+- ``canonicalize/``: one spelling for what exporters and other tools write in several
+- ``fusion/``: one file for each fusion
+- ``transforms/``: passes over the fused form
+- ``ops/``: the fused operators, their dialects, lowering
+- ``builders/``: the fused form from a checkpoint's weights
+- ``pipeline.py``: the order in which passes run; ``inspect.py``: a summary of a graph
 
 Nothing here is imported before a model has to be read; a session on a model that is in the cache reads none.
 """

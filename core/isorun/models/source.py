@@ -156,8 +156,8 @@ def lower(
         source: the model.
         dialects: the backend's, in order of preference.
         cache: where lowered models are kept.
-        packed: whether to remove the work that padding costs (:mod:`isorun.graph.transforms.padding_removal`).
-        precision: what to write the graph in (:mod:`isorun.graph.transforms.precision`); with ``fp32`` types stay as they are.
+        packed: whether to remove padding (:mod:`isorun.graph.transforms.padding_removal`).
+        precision: what to write the graph in (:mod:`isorun.graph.transforms.precision`); ``fp32`` keeps its types.
         quantized: the table that ``int8`` takes; a model that came quantized needs none, and stays as it is.
 
     Raises:

@@ -1,0 +1,1 @@
+"""Sessions: one model, one backend, one calling convention; executor, bindings and batching."""

@@ -1,7 +1,7 @@
 """The session: one model, one backend, one calling convention, whatever the hardware.
 
-It checks what is fed and dispatches: to the backend that :mod:`isorun.compilation.select` found, on this thread or another,
-one by one or in batches.
+It validates feeds and dispatches to the backend that :mod:`isorun.compilation.select` found: on this thread or another,
+one request at a time or in batches.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Session:
         threads: how many threads a run may use; ``None`` for the cores that this process may use
             (CPU affinity and cgroup quota). A backend whose threads cannot be set refuses a number.
         tolerance: for ``precision="auto"``, the least cosine of any request's outputs to fp32's; ``None`` for 0.99.
-        environment: run in a worker process in the environment of that name (:mod:`isorun.isolation.environments`), for a
+        environment: run in a worker process in this isolated environment (:mod:`isorun.isolation.environments`), for a
             backend that cannot share this one; ``None`` runs in this process.
         options: the backend's own settings; ``isorun backends`` lists them.
         calibration: what ``precision="int8"`` is made to suit, and what ``"auto"`` compares on: feeds as :meth:`run`

@@ -1,0 +1,1 @@
+"""The machine and this process: cache, threads, cgroups, hardware, packages, child processes."""

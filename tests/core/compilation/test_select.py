@@ -163,7 +163,8 @@ import isorun
 real = __import__("importlib.util").util.find_spec
 __import__("importlib.util").util.find_spec = lambda name, package=None: None if name == hidden else real(name, package)
 sys.meta_path.insert(0, Hide())
-__import__("isorun.plugin.backend").backend.package_owners = lambda package: []  # its metadata too, or it would be hollow
+# Its metadata too, or the package would be reported as hollow.
+__import__("isorun.plugin.backend").plugin.backend.package_owners = lambda package: []
 try:
     isorun.Session(sys.argv[1], backend=sys.argv[3])
 except isorun.BackendUnavailable as error:

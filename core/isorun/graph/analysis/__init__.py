@@ -1,0 +1,1 @@
+"""What a graph computes: evaluation of subgraphs, token positions, layers, descriptions."""

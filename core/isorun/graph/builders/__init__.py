@@ -1,0 +1,1 @@
+"""The fused form of an encoder, from a checkpoint's weights."""

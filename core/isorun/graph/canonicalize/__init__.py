@@ -1,0 +1,1 @@
+"""One spelling for what exporters and other tools write in several."""

@@ -1,0 +1,1 @@
+"""Recognizing subgraphs, by structure and by numeric probes."""

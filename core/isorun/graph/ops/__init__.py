@@ -1,0 +1,1 @@
+"""The fused operators: their dialects, and lowering to one of them."""

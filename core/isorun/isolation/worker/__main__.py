@@ -1,5 +1,7 @@
-"""A worker: ``python -m isorun.isolation.worker SOCKET PARENT``, where SOCKET is the number of an inherited socket and PARENT
-the id of the process that started this one. :mod:`isorun.isolation.worker.process` calls it."""
+"""A worker process: ``python -m isorun.isolation.worker SOCKET PARENT``, started by :mod:`.process`.
+
+SOCKET is the number of an inherited socket, PARENT the id of the process that started this one.
+"""
 
 from __future__ import annotations
 

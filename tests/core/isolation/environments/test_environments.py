@@ -62,7 +62,8 @@ def test_a_real_one(folder, monkeypatch, with_uv):
     }
     assert made.version == platform.python_version()
     assert made.size() > 10_000_000
-    script = "import isorun.isolation.worker.server, isorun_backends, tabulate, sys; print(isorun.__file__); print(sys.prefix)"
+    imports = "import isorun.isolation.worker.server, isorun_backends, tabulate, sys"
+    script = f"{imports}; print(isorun.__file__); print(sys.prefix)"
     for variables in (made.variables(), {}):  # also on its own, as for who looks in there
         ran = subprocess.run([made.python, "-c", script], env=variables, capture_output=True, text=True, check=True)
         found, prefix = ran.stdout.splitlines()
