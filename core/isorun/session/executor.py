@@ -1,4 +1,4 @@
-"""The threads behind a session: those that run what is submitted, and those that make batches for many callers."""
+"""The threads behind a session: a pool for submitted runs, and batchers shared by concurrent callers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from isorun.errors import IsorunError
+from isorun.session.handle import CLOSED
 from isorun.system.threads import usable_cores
 
 if TYPE_CHECKING:
@@ -18,32 +19,27 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
-class Background:
-    """Threads, started when there is work for them.
+class Executor:
+    """Threads that start when there is work for them.
 
-    None of them keeps the session alive that they work for: one that nobody closed is collected, and they end.
-
-    Attributes:
-        closing: whether nothing new is taken; what was submitted before still runs.
-        closed: what is said then.
+    They do not keep their session alive: a session that is not closed is collected, and its threads end.
     """
 
     def __init__(self) -> None:
-        self.closing = False
-        self.closed = "This session is closed. Open another."
+        self._refusal = ""
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
         self._threads: list[threading.Thread] = []
         self._batchers: dict[object, Batcher] = {}
 
     def check_open(self) -> None:
-        """Refuse new work once it is closing.
+        """Raise ``IsorunError`` once new work is refused; submitted work still runs."""
+        if self._refusal:
+            raise IsorunError(self._refusal)
 
-        Raises:
-            IsorunError: it is.
-        """
-        if self.closing:
-            raise IsorunError(self.closed)
+    def refuse(self, reason: str) -> None:
+        """Refuse new work."""
+        self._refusal = reason
 
     def submit(self, work: Callable[..., _T], *arguments: Any) -> Future[_T]:
         """Call on another thread.
@@ -56,14 +52,14 @@ class Background:
         with self._lock:
             self.check_open()
             if self._pool is None:
-                threads = self._threads  # a thread that held this would keep it from being collected
+                threads = self._threads  # a reference to self would prevent its collection
                 self._pool = ThreadPoolExecutor(
                     usable_cores(), "isorun", initializer=lambda: threads.append(threading.current_thread())
                 )
             return self._pool.submit(work, *arguments)
 
-    def batcher(self, wishes: object, make: Callable[[], Batcher]) -> Batcher:
-        """The batcher of all callers with the same wishes, made for the first of them.
+    def batcher(self, settings: object, make: Callable[[], Batcher]) -> Batcher:
+        """The batcher that all callers with the same settings share, created for the first of them.
 
         Raises:
             As :meth:`check_open`.
@@ -71,21 +67,21 @@ class Background:
         with self._lock:
             self.check_open()
             if not self._batchers:
-                weakref.finalize(self, _end, self._batchers).atexit = False  # then they are closed with a wait
-            if wishes not in self._batchers:
-                self._batchers[wishes] = make()
-            return self._batchers[wishes]
+                weakref.finalize(self, _end, self._batchers).atexit = False  # at exit they are closed with a wait
+            if settings not in self._batchers:
+                self._batchers[settings] = make()
+            return self._batchers[settings]
 
     def close(self) -> bool:
-        """Wait for what was submitted, but for what the calling thread itself is in, and end the threads.
+        """Wait for submitted work, except a call on this very thread, and end the threads.
 
         Returns:
-            Whether this call did so; ``False`` where another has.
+            Whether this call closed it; ``False`` if it was closed before.
         """
         with self._lock:
-            if self.closing:
+            if self._refusal:
                 return False
-            self.closing = True
+            self._refusal = CLOSED
         if self._pool is not None:
             self._pool.shutdown(wait=False)
             for thread in self._threads:
@@ -97,6 +93,6 @@ class Background:
 
 
 def _end(batchers: Mapping[object, Batcher]) -> None:
-    """Of a session that nobody closed."""
+    """Stop the batchers of a session that was collected without being closed."""
     for batcher in batchers.values():
         batcher.close(cancel=True, wait=False)

@@ -4,15 +4,14 @@ memory on those that take them."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from isorun.errors import BackendFailed, InvalidFeeds
-from isorun.models.feeds import FeedChecker
+from isorun.errors import InvalidFeeds
 from isorun.plugin.backend import Binding, Executable
 from isorun.plugin.device_arrays import ON_DEVICE, DeviceArray, adopt
+from isorun.session.handle import Handle
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -58,16 +57,13 @@ class IOBinding:
     def __init__(
         self,
         executable: Executable,
-        checker: FeedChecker,
+        handle: Handle,
         refuse_device: Callable[[str], None],
-        check_open: Callable[[], None],
-        turns: AbstractContextManager[Any] | None,
     ) -> None:
         self._executable = executable
-        self._checker = checker
+        self._handle = handle
+        self._checker = handle.checker
         self._refuse_device = refuse_device
-        self._check_open = check_open
-        self._turns = nullcontext() if turns is None else turns
         self._inputs: dict[str, Any] = {}
         self._outputs: dict[str, Any] = {}
         self._bound: Binding | None = None
@@ -160,20 +156,16 @@ class IOBinding:
             BackendFailed: the runtime failed; its own error is the cause.
             IsorunError: the session is closed.
         """
-        self._check_open()
+        self._handle.check_open()
         self._checker.check(self._inputs)  # at every run: their contents may have changed
         if not self._outputs:
             raise InvalidFeeds("No output is bound: call bind_output with the name of each that is wanted")
-        try:
-            with self._turns:
-                self._check_open()  # it may have been closed while this waited
-                if self._bound is None:
-                    self._bound = self._executable.bind(dict(self._inputs), dict(self._outputs))
-                self._results = self._bound.run()
-        except BackendFailed:
-            self._check_open()  # another thread may have closed it meanwhile
-            self._checker.explain(self._inputs)
-            raise
+        self._results = self._handle.call(self._run, feeds=self._inputs)
+
+    def _run(self) -> list[Any]:
+        if self._bound is None:
+            self._bound = self._executable.bind(dict(self._inputs), dict(self._outputs))
+        return self._bound.run()
 
     def _on_device(self, name: str, device_type: str, device_id: int) -> bool:
         if (device_type, device_id) == ("cpu", 0):

@@ -7,20 +7,19 @@ one request at a time or in batches.
 from __future__ import annotations
 
 import os
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from isorun.compilation.select import Wishes, resolve
-from isorun.errors import BackendFailed, InvalidFeeds, IsorunError
+from isorun.errors import InvalidFeeds, IsorunError
 from isorun.models import source as models
 from isorun.models.feeds import FeedChecker
 from isorun.session import fork
-from isorun.session.executor import Background
+from isorun.session.executor import Executor
+from isorun.session.handle import Handle
 from isorun.session.io_binding import IOBinding
 from isorun.system.cache import Cache
 from isorun.types import Feeds, ModelMetadata, Provenance, TensorSpec
@@ -111,9 +110,8 @@ class Session:
         self._checker = FeedChecker(
             self._model.info, indices=not capabilities.checks_indices, device_arrays=capabilities.device_arrays
         )
-        self._turns = None if capabilities.thread_safe else threading.Lock()
-        self._background = Background()
-        self._closed = False
+        self._handle = Handle(self._checker, thread_safe=capabilities.thread_safe, release=self._resolved.close)
+        self._executor = Executor()
         self._source, self._cache = source, cache
         fork.watch(self)
 
@@ -144,24 +142,16 @@ class Session:
             BackendFailed: the runtime failed; its own error is the cause.
             BackendUnavailable: outputs are to stay on a device, and the backend has none.
         """
-        if self._closed or run_options is not None:
-            self._refuse(run_options)
+        self._handle.check_open()
+        if run_options is not None:
+            _refuse_options(run_options)
         execute = self._on_device() if device_outputs else self._executable.run
         input_feed = self._checker.check(input_feed)
         if output_names is not None and len(output_names):
             self._checker.check_outputs(output_names)
         else:
             output_names = None
-        try:
-            if self._turns is None:
-                return execute(output_names, input_feed)
-            with self._turns:
-                self._check_open()  # it may have been closed while this waited
-                return execute(output_names, input_feed)
-        except BackendFailed:
-            self._check_open()  # another thread may have closed it meanwhile
-            self._checker.explain(input_feed)  # a clearer word, where the runtime met a bad index, say
-            raise
+        return self._handle.call(execute, output_names, input_feed, feeds=input_feed)
 
     def device_times(self, input_feed: Feeds, runs: int = 100) -> np.ndarray | None:
         """How long a GPU takes over one run, by its own events: feeds and outputs stay where they are on it.
@@ -176,11 +166,9 @@ class Session:
         Raises:
             As :meth:`run`.
         """
-        self._check_open()
+        self._handle.check_open()
         input_feed = self._checker.check(input_feed)
-        with self._turns or nullcontext():
-            self._check_open()
-            return self._executable.device_times(input_feed, runs)
+        return self._handle.call(self._executable.device_times, input_feed, runs, feeds=input_feed)
 
     def submit(self, output_names: Sequence[str] | None, input_feed: Feeds) -> Future[list[Any]]:
         """Run on another thread.
@@ -188,7 +176,7 @@ class Session:
         Returns:
             A future of what :meth:`run` returns or raises.
         """
-        return self._background.submit(self.run, output_names, input_feed)
+        return self._executor.submit(self.run, output_names, input_feed)
 
     def run_async(
         self,
@@ -214,7 +202,7 @@ class Session:
             callback(outputs, user_data, message)
 
         # What a callback of a future raises is logged: here, what the caller's callback raised.
-        self._background.submit(work).add_done_callback(lambda future: future.result())
+        self._executor.submit(work).add_done_callback(lambda future: future.result())
 
     async def arun(
         self,
@@ -266,7 +254,7 @@ class Session:
             had it, and cut to the request's own length. A request that failed raises its error at its place,
             and the iterator goes on after it. ``close()`` stops the work, and so does leaving its ``with`` block.
         """
-        self._background.check_open()
+        self._executor.check_open()
         from isorun.session import batching
 
         return batching.results(
@@ -280,9 +268,8 @@ class Session:
 
     def io_binding(self) -> IOBinding:
         """A binding of arrays to inputs and outputs, for :meth:`run_with_iobinding`."""
-        self._check_open()
-        refuse = self._backend.refuse_device_arrays
-        return IOBinding(self._executable, self._checker, refuse, self._check_open, self._turns)
+        self._handle.check_open()
+        return IOBinding(self._executable, self._handle, self._backend.refuse_device_arrays)
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: None = None) -> None:
         """Run once on bound arrays; the results are the binding's.
@@ -290,8 +277,9 @@ class Session:
         Raises:
             InvalidFeeds: the binding is another session's, whose model its arrays are for, or none of isorun's.
         """
-        if self._closed or run_options is not None:
-            self._refuse(run_options)
+        self._handle.check_open()
+        if run_options is not None:
+            _refuse_options(run_options)
         if not (isinstance(iobinding, IOBinding) and iobinding.is_for(self._executable)):
             kind = type(iobinding).__name__
             what = "another session's" if isinstance(iobinding, IOBinding) else f"of the type {kind}"
@@ -322,28 +310,18 @@ class Session:
     @cached_property
     def provenance(self) -> Provenance:
         """What runs, where, and how it came about: asked of the runtime when first read."""
-        self._check_open()
-        with self._turns or nullcontext():
-            self._check_open()  # it may have been closed while this waited
-            try:
-                return self._resolved.provenance()
-            except BackendFailed:
-                self._check_open()  # another thread may have closed it meanwhile
-                raise
+        return self._handle.call(self._resolved.provenance)
 
     def close(self) -> None:
         """Let go of the model. Waits for runs that were submitted; a second call does nothing.
 
         A callback may call it. The runs that would have come after it on the same thread are refused then.
         """
-        if not self._background.close():
-            return
-        self._closed = True
-        with self._turns or nullcontext():
-            self._resolved.close()
+        if self._executor.close():
+            self._handle.close()
 
     def __enter__(self) -> Self:
-        self._check_open()
+        self._handle.check_open()
         return self
 
     def __exit__(
@@ -359,30 +337,20 @@ class Session:
 
     def _forked(self) -> None:
         """In a forked process: a session with a worker has another there with its next call; any other is refused."""
-        if self._closed:
+        if self._handle.closed:
             return
-        fork.keep_for_good(self._background)
-        self._background = Background()
+        fork.keep_for_good(self._executor)
+        self._executor = Executor()
         if self._resolved.worker is not None:
-            self._turns = None if self._turns is None else threading.Lock()
+            self._handle.unlock_after_fork()
             return
         fork.keep_for_good(self._executable)
-        self._closed = self._background.closing = True
-        self._background.closed = fork.REFUSAL
+        self._handle.refuse(fork.REFUSAL)
+        self._executor.refuse(fork.REFUSAL)
 
     def _on_device(self) -> Callable[..., list[Any]]:
         self._backend.refuse_device_arrays("device_outputs=True")
         return self._executable.run_on_device
-
-    def _check_open(self) -> None:
-        if self._closed:
-            self._refuse(None)
-
-    def _refuse(self, run_options: object) -> None:
-        self._background.check_open()
-        raise InvalidFeeds(
-            f"run_options is a {type(run_options).__name__}; isorun has no options for a single run: pass None"
-        )
 
     def _layout(self, output_names: Sequence[str] | None) -> batching.Layout:
         from isorun.session import batching
@@ -403,4 +371,8 @@ class Session:
 
             return batching.Batcher(run, self._layout(output_names), max_tokens, max_wait, enough=max_tokens)
 
-        return self._background.batcher((tuple(output_names or ()), max_tokens, max_wait), make)
+        return self._executor.batcher((tuple(output_names or ()), max_tokens, max_wait), make)
+
+
+def _refuse_options(run_options: object) -> NoReturn:
+    raise InvalidFeeds(f"run_options is not supported (got {type(run_options).__name__}). Pass None.")
