@@ -65,7 +65,7 @@ def imported_by(statement: str) -> set[str]:
     "statement",
     [
         "import isorun",
-        "from isorun import registry; registry.names(); [registry.get(n).availability() for n in registry.AUTO_ORDER]",
+        "from isorun.plugin import registry as r; r.names(); [r.get(n).availability() for n in r.AUTO_ORDER]",
     ],
 )
 def test_importing_brings_in_nothing_heavy(statement):

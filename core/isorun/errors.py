@@ -1,25 +1,25 @@
-"""Every error that isorun raises on purpose.
+"""Every error that isorun raises deliberately.
 
 ::
 
     IsorunError
     ├── BackendNotFound       no backend of that name is installed
-    ├── BackendUnavailable    installed, but what was asked for cannot be had here: a reason and a remedy
-    ├── BackendFailed         the runtime itself failed; its own error is the cause
-    │   └── WorkerDied        the process that an isolated backend runs in is gone: how, and the end of its log
-    ├── EnvironmentNotFound   no isolated environment of that name was made
-    ├── EnvironmentBroken     an isolated environment cannot be made or used
-    ├── InvalidModel          not a model, a damaged one, or one that refers to files that it may not
-    ├── UnsupportedModel      a sound model with operators that the backend does not have
-    ├── InvalidFeeds          names, types, shapes or values that the model does not take
+    ├── BackendUnavailable    installed, but does not support the request here: a reason and a remedy
+    ├── BackendFailed         the runtime failed; its own error is the cause
+    │   └── WorkerDied        the worker process of an isolated backend ended: how, and the end of its log
+    ├── EnvironmentNotFound   no isolated environment of that name exists
+    ├── EnvironmentBroken     an isolated environment cannot be created or used
+    ├── InvalidModel          not a model, a damaged one, or one that refers to files outside its folder
+    ├── UnsupportedModel      a valid model with operators that the backend lacks
+    ├── InvalidFeeds          names, types, shapes or values that the model does not accept
     ├── ParityError           outputs differ by more than the tolerance
-    ├── FetchFailed           a checkpoint cannot be had, or is not what was due
-    ├── SpecError             a matrix spec with a key or value that means nothing
+    ├── FetchFailed           a checkpoint cannot be downloaded, or failed verification
+    ├── SpecError             a matrix spec with an invalid key or value
     └── CacheError            the cache folder cannot be used
 
-A message says what happened, why, and what to do. A vendor's exception becomes the most specific of these
-where the backend is entered (:func:`isorun.plugin.backend.runtime_errors`), and stays reachable as ``__cause__``; where
-the backend runs in another process, as the text of a :class:`isorun.isolation.worker.failures.RemoteError`.
+A message says what is wrong, why, and what to do. :func:`isorun.plugin.backend.runtime_errors` converts a vendor's
+exception into the most specific of these, with the original as ``__cause__``; from another process the cause is a
+:class:`isorun.isolation.worker.failures.RemoteError` with its text.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 
 
 class IsorunError(Exception):
-    """The root of every error that isorun raises on purpose."""
+    """Base class of every error that isorun raises deliberately."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        """From one process to another: pools of processes break at an exception that cannot be made again."""
-        return _again, (type(self), self.args, self.__dict__)
+        """Support pickling: process pools break on an exception that cannot be reconstructed."""
+        return _restore, (type(self), self.args, self.__dict__)
 
 
-def _again(cls: type[IsorunError], args: tuple[object, ...], attributes: dict[str, object]) -> IsorunError:
-    error = cls.__new__(cls, *args)  # its own __init__ would put the message together anew
+def _restore(cls: type[IsorunError], args: tuple[object, ...], attributes: dict[str, object]) -> IsorunError:
+    error = cls.__new__(cls, *args)  # __init__ would format the message a second time
     error.__dict__.update(attributes)
     return error
 
@@ -51,15 +51,15 @@ class BackendNotFound(IsorunError):
     def __init__(self, name: str, installed: Sequence[str], where: str = "") -> None:
         self.name = name
         self.installed = tuple(installed)
-        super().__init__(f"There is no backend {name!r}{where}{did_you_mean(name, installed)}")
+        super().__init__(f"No backend {name!r} is installed{where}{did_you_mean(name, installed)}")
 
 
 class BackendUnavailable(IsorunError):
-    """A backend that is installed cannot do here what was asked of it.
+    """An installed backend does not support the request on this machine.
 
     Attributes:
         backend: the backend's name.
-        reason: why it cannot.
+        reason: why not.
         remedy: what to do about it, a command where there is one.
     """
 
@@ -67,7 +67,7 @@ class BackendUnavailable(IsorunError):
         self.backend = backend
         self.reason = reason
         self.remedy = remedy
-        super().__init__(f"Backend {backend!r} is not available: {reason}. {remedy}")
+        super().__init__(f"Backend {backend!r} cannot be used: {reason}. {remedy}")
 
 
 class BackendFailed(IsorunError):
@@ -75,13 +75,13 @@ class BackendFailed(IsorunError):
 
 
 class WorkerDied(BackendFailed):
-    """The process that an isolated backend runs in is gone. The next call starts another.
+    """The worker process of an isolated backend ended. The next call starts another.
 
     Attributes:
         how: how it ended, in a sentence.
         signal: the name of the signal that killed it, such as ``SIGSEGV``; else ``None``.
-        exit_code: what it exited with, where it did.
-        log: the end of what it printed.
+        exit_code: its exit code, if it exited.
+        log: the end of its output.
     """
 
     def __init__(self, message: str, *, signal: str | None = None, exit_code: int | None = None, log: str = "") -> None:
@@ -93,24 +93,26 @@ class WorkerDied(BackendFailed):
 
 
 class EnvironmentNotFound(IsorunError):
-    """No isolated environment of that name was made."""
+    """No isolated environment of that name exists."""
 
     def __init__(self, name: str, made: Sequence[str]) -> None:
         self.name = name
         known = did_you_mean(name, made)
-        super().__init__(f"There is no environment {name!r}{known}. Make it: isorun env create {name} --install ...")
+        super().__init__(
+            f"There is no environment {name!r}{known}. Create it with: isorun env create {name} --install ..."
+        )
 
 
 class EnvironmentBroken(IsorunError):
-    """An isolated environment cannot be made or used."""
+    """An isolated environment cannot be created or used."""
 
 
 class InvalidModel(IsorunError):
-    """Not a model, a damaged model, or one that refers to files that it may not."""
+    """Not a model, a damaged model, or one that refers to files outside its folder."""
 
 
 class UnsupportedModel(IsorunError):
-    """A sound model with operators that the backend has no implementation of.
+    """A valid model with operators that the backend lacks.
 
     Attributes:
         operators: the operators, as ``domain.Name`` or ``Name``; empty where the runtime does not say.
@@ -122,7 +124,7 @@ class UnsupportedModel(IsorunError):
 
 
 class InvalidFeeds(IsorunError, ValueError):
-    """Feeds, or names of outputs, that the model does not take."""
+    """Feeds or output names that the model does not accept."""
 
 
 class ParityError(IsorunError):
@@ -130,11 +132,11 @@ class ParityError(IsorunError):
 
 
 class FetchFailed(IsorunError):
-    """A checkpoint could not be had, or what came is not what was due. Nothing of it is kept."""
+    """A checkpoint could not be downloaded or failed verification. Nothing is kept."""
 
 
 class SpecError(IsorunError):
-    """A matrix spec that says something isorun does not understand."""
+    """A matrix spec with an invalid key or value."""
 
 
 class CacheError(IsorunError):
@@ -142,7 +144,7 @@ class CacheError(IsorunError):
 
 
 def nearest(name: object, known: Iterable[str]) -> str | None:
-    """The known name that is spelt most like an unknown one, whatever its case; ``None`` where none is like it."""
+    """The known name closest in spelling, ignoring case; ``None`` if none is close."""
     from difflib import get_close_matches
 
     spelt = {each.casefold(): each for each in known}
@@ -151,15 +153,15 @@ def nearest(name: object, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
-    """The end of a message about an unknown name: its nearest match, else all that there is."""
+    """The end of a message about an unknown name: the closest known name, and all known names."""
     names = sorted(known)
     if near := nearest(name, names):
         return f"; did you mean {near!r}? (known: {', '.join(names)})"
-    return f"; known: {', '.join(names)}" if names else ", nor any other"
+    return f"; known: {', '.join(names)}" if names else "; none are known"
 
 
 def near_file(path: Path, others: Iterable[str] = ()) -> str:
-    """The end of a message about a file that is not there: what lies in its folder, or else is known by such a name."""
+    """The end of a message about a missing file: the closest name in its folder or among ``others``."""
     beside = [each.name for each in path.parent.iterdir() if each != path] if path.parent.is_dir() else []
     near = nearest(path.name, [*others, *beside])
     if near is None:

@@ -298,7 +298,7 @@ class Provenance:
         if self.environment:
             python, numpy = self.environment["python"], self.environment["numpy"]
             lines.append(("environment", f"{self.environment['name']}: Python {python}, NumPy {numpy}"))
-        lines += [("passed over", f"{name}: {reason}") for name, reason in self.passed_over]
+        lines += [("skipped", f"{name}: {reason}") for name, reason in self.passed_over]
         return "\n".join(f"{label:<13}{value}" for label, value in lines)
 
 

@@ -1,4 +1,4 @@
-"""Write the fused graph of a BERT checkpoint, or of a preset."""
+"""Build the fused graph of a BERT checkpoint or preset."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 def build(
     output: Annotated[Path, typer.Option("-o", "--output", metavar="MODEL.onnx", help="The file to write.")],
     checkpoint: Annotated[
-        str | None, typer.Argument(help="all-MiniLM-L6-v2, a hub id, or a folder with config.json and safetensors.")
+        str | None, typer.Argument(help="all-MiniLM-L6-v2, a Hugging Face hub id, or a folder.")
     ] = None,
     preset: Annotated[
         str | None, typer.Option(metavar="NAME", help="Random weights: bert-3l, bert-6l, bert-base or bert-large.")
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="The seed of a preset's weights. Default: 0.")
+        int | None, typer.Option(metavar="N", min=0, help="Seed of a preset's random weights. Default: 0.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Write the fused graph of a BERT checkpoint, or of a preset. A file that is there is replaced."""
+    """Build the fused graph of a BERT checkpoint or preset. An existing file is replaced."""
     if (checkpoint is None) == (preset is None):
         raise typer.BadParameter("give either a CHECKPOINT or --preset")
     if checkpoint is not None and seed is not None:
-        raise typer.BadParameter("--seed is for --preset: the weights of a checkpoint are its own")
+        raise typer.BadParameter("--seed requires --preset: a checkpoint has trained weights")
     models.check_output(output)
     cache = Cache()
     left_out: list[str] = []
@@ -44,7 +44,7 @@ def build(
         from isorun.models import presets
 
         if preset not in presets.NAMES:
-            raise IsorunError(f"There is no preset {preset!r}{did_you_mean(preset, presets.NAMES)}")
+            raise IsorunError(f"Unknown preset {preset!r}{did_you_mean(preset, presets.NAMES)}")
         with console.working(f"Building {preset}"), whole(output) as made:
             presets.write(preset, seed or 0, made)
     elif checkpoint is not None:
@@ -59,12 +59,12 @@ def build(
     else:
         show(described)
         if left_out:
-            print(f"\nNot in the graph, of the checkpoint's tensors: {', '.join(left_out)}")
+            print(f"\nTensors of the checkpoint that the graph does not use: {', '.join(left_out)}")
 
 
 @contextmanager
 def whole(output: Path) -> Iterator[Path]:
-    """Where to write instead, so that what is at ``output`` is the old model or the whole new one."""
+    """A path to write to instead, so that ``output`` is always the old model or the complete new one."""
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as work:
         yield (made := Path(work) / output.name)
         for path in sorted(Path(work).iterdir(), key=lambda path: path == made):  # the model after its weights

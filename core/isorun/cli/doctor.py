@@ -1,4 +1,4 @@
-"""Look for what is broken here: packages, libraries, limits, the cache, environments."""
+"""Diagnose this installation: packages, libraries, limits, the cache, environments."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 @app.command()
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """Look for what is broken here: packages, libraries, limits, the cache, environments.
+    """Diagnose this installation: packages, libraries, limits, the cache, environments.
 
-    Each finding has the command that mends it. Nothing is changed. The exit code is 1 where there is a finding.
+    Each finding has a command that fixes it. Nothing is changed. The exit code is 1 if there are findings.
     """
     from isorun.doctor import examine
 
-    with console.working("Looking at backends, packages and environments"):
+    with console.working("Checking backends, packages and environments"):
         found = examine()
     if as_json:
         console.json_out([asdict(each) for each in found])
     elif found:
         print("\n\n".join(map(_text, found)))
     else:
-        print("Nothing was found")
+        print("No problems found")
     if found:
         raise typer.Exit(CHECK_FAILED)
 

@@ -1,4 +1,4 @@
-"""Bring a checkpoint into the cache, and print its folder."""
+"""Download a checkpoint into the cache and print its folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def fetch(
     name: Annotated[str, typer.Argument(help="all-MiniLM-L6-v2, or an id on the Hugging Face hub.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Bring a checkpoint into the cache, and print its folder."""
+    """Download a checkpoint into the cache and print its folder."""
     folder = models.fetched(name, Cache())
     if not as_json:
         print(folder)

@@ -1,4 +1,4 @@
-"""Models and files as people name them on the command line, checked before any work begins."""
+"""Names of models and files on the command line, validated before any work begins."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from isorun.system.cache import Cache, expanded
 
 
 def model_path(name: str, cache: Cache) -> Path:
-    """The ONNX file or checkpoint folder that a model's name stands for; a hub id is fetched.
+    """The ONNX file or checkpoint folder for a model's name; a hub id is downloaded.
 
     Raises:
-        InvalidModel: there is no such file; the message has the nearest name in its folder.
+        InvalidModel: there is no such file; the message suggests the closest name in its folder.
     """
     path = expanded(name)
     if path.exists():
@@ -26,13 +26,13 @@ def model_path(name: str, cache: Cache) -> Path:
     if path.suffix == ".onnx" or path.is_absolute() or not (name in KNOWN or "/" in name):
         near = near_file(path, KNOWN)
         if not near and path.suffix != ".onnx" and not path.is_absolute():
-            near = f". A name is {', '.join(KNOWN)}, or OWNER/NAME on the Hugging Face hub"
+            near = f". Expected a file, a folder, {', '.join(KNOWN)}, or OWNER/NAME on the Hugging Face hub"
         raise InvalidModel(f"There is no model {name}{near}")
     return fetched(name, cache)
 
 
 def fetched(name: str, cache: Cache) -> Path:
-    """The folder of a checkpoint, fetched with a progress bar where it is not here yet."""
+    """The folder of a checkpoint, downloaded with a progress bar if it is not cached."""
     with console.download() as progress:
         return checkpoint_folder(name, cache, progress)
 
@@ -43,44 +43,44 @@ def names(given: str) -> list[str]:
 
 
 def check_input(path: Path, what: str) -> None:
-    """Refuse a file that is not there, or is a folder."""
+    """Reject a missing file, or a folder."""
     if path.is_dir():
-        raise IsorunError(f"{path} is a folder; {what} is a file")
+        raise IsorunError(f"{path} is a folder; {what} must be a file")
     if not path.is_file():
         raise IsorunError(f"There is no file {path}{near_file(path)}")
 
 
 def check_output(path: Path) -> None:
-    """Refuse a file that cannot be written, before the work whose result it would hold."""
+    """Reject a path that cannot be written, before any work."""
     if path.is_dir():
-        raise IsorunError(f"{path} is a folder; name a file to write to, such as {path / 'model.onnx'}")
+        raise IsorunError(f"{path} is a folder. Name a file, such as {path / 'model.onnx'}")
     if path.parent.exists() and not path.parent.is_dir():
-        raise IsorunError(f"{path} cannot be written: {path.parent} is a file and no folder")
+        raise IsorunError(f"Cannot write {path}: {path.parent} is not a folder")
     if not path.parent.is_dir():
-        raise IsorunError(f"{path} cannot be written: there is no folder {path.parent} (mkdir -p makes it)")
+        raise IsorunError(f"Cannot write {path}: the folder does not exist. Create it with `mkdir -p {path.parent}`")
     try:
-        # Permissions do not tell (a superuser, a read-only file system): writing does.
+        # Permission bits do not tell (superuser, read-only file systems): try.
         tempfile.TemporaryFile(dir=path.parent).close()
     except OSError as error:
-        raise IsorunError(f"{path} cannot be written: its folder does not take files ({error.strerror})") from error
+        raise IsorunError(f"Cannot write {path}: {error.strerror}") from error
 
 
 def check_choice(what: str, given: str, choices: Sequence[str]) -> None:
-    """Refuse what is none of the choices."""
+    """Reject a value that is not one of the choices."""
     if given not in choices:
-        raise IsorunError(f"There is no {what} {given!r}{did_you_mean(given, choices)}")
+        raise IsorunError(f"Invalid {what} {given!r}{did_you_mean(given, choices)}")
 
 
 def check_apart(model: Path, weights: Sequence[str], output: Path) -> None:
-    """Refuse to write over what is read: the model, or the files beside it that have its weights."""
+    """Refuse to overwrite an input: the model or its external weights."""
     for written in (output, output.with_name(f"{output.stem}.weights.bin")):
         for read in (model, *(model.parent / name for name in weights)):
             if written.exists() and written.samefile(read):
                 what = "the model itself" if read == model else f"the weights of {model}"
-                raise IsorunError(f"{written} would be written, and it is {what}. Name another --output")
+                raise IsorunError(f"{written} is {what} and would be overwritten. Choose another --output")
 
 
 def copy_tokenizer(model: Path, made: Path) -> Path | None:
-    """The tokenizer that belongs to a model, beside what was made of it; ``None`` where it has none."""
+    """Copy a model's tokenizer next to a file made from it; ``None`` if the model has none."""
     tokenizer = next((place for place in places_of(model) if place.is_file()), None)
     return None if tokenizer is None else Path(shutil.copyfile(tokenizer, made.with_name(f"{made.stem}.{FILE}")))

@@ -28,36 +28,36 @@ def parity(
     model: Annotated[str, typer.Argument(help="An ONNX file, a checkpoint's folder, or a name to fetch.")],
     backends: Annotated[str, typer.Option(metavar="A,B", help="The backends to compare.")],
     against: Annotated[
-        str, typer.Option(metavar="NAME", help="The backend that is taken to be right, in fp64 where it has it.")
+        str, typer.Option(metavar="NAME", help="The reference backend, in fp64 if it supports that.")
     ] = "reference",
-    precision: Annotated[str, typer.Option(help="What the compared backends compute in.")] = "fp32",
+    precision: Annotated[str, typer.Option(help="Precision of the compared backends.")] = "fp32",
     batch: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Rows of the feeds. Default: 4, or what the model fixes.")
+        int | None, typer.Option(metavar="N", min=1, help="Batch size. Default: 4, or the model's fixed size.")
     ] = None,
     sequence: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Tokens of a row. Default: 32, or what the model fixes.")
+        int | None, typer.Option(metavar="N", min=1, help="Sequence length. Default: 32, or the model's fixed length.")
     ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the random feeds.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the random feeds.")] = 0,
     threads: Annotated[
         int | None,
         typer.Option(
             metavar="N",
             min=1,
             max=MOST,
-            help="Of a run, also of the reference where it can be set. Default: all usable cores.",
+            help="Threads of a run, and of the reference if it supports that. Default: all usable cores.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Compare backends with a reference, on five kinds of mask: none, right, left, holes, a fully masked row.
 
-    Every output is compared over real tokens; a NaN fails anywhere. Exits with 1 where one differs by more than
-    the tolerance of its precision.
+    Outputs are compared at real tokens; a NaN fails anywhere. The exit code is 1 if any differs by more than the
+    tolerance of the precision.
     """
     given = backend_names(backends)
     names = [given] if isinstance(given, str) else given
     if precision not in DEFAULT_TOLERANCES:
-        raise IsorunError(f"There is no tolerance for {precision!r}{did_you_mean(precision, DEFAULT_TOLERANCES)}")
+        raise IsorunError(f"Unknown precision {precision!r}{did_you_mean(precision, DEFAULT_TOLERANCES)}")
     offers = registry.get(against).capabilities
     widest = "fp64" if "fp64" in offers.precisions else "fp32"
     path = models.model_path(model, Cache())

@@ -1,4 +1,4 @@
-"""Set the smallest weights of an encoder's dense layers to zero, for engines that gain from zeros."""
+"""Prune an encoder's dense layers by magnitude, for engines that exploit sparsity."""
 
 from __future__ import annotations
 
@@ -22,13 +22,11 @@ def prune(
     model: Annotated[str, typer.Argument(help="An ONNX file, a checkpoint's folder, or a name to fetch.")],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="OUT.onnx", help="The file to write.")],
     sparsity: Annotated[
-        float, typer.Option(metavar="SHARE", help="The share of each matrix that becomes zero, such as 0.8.")
+        float, typer.Option(metavar="SHARE", help="Fraction of each matrix to set to zero, such as 0.8.")
     ],
     pattern: Annotated[
         str,
-        typer.Option(
-            metavar="unstructured|block4", help="block4: 4 weights side by side along the input, as VNNI adds."
-        ),
+        typer.Option(metavar="unstructured|block4", help="block4: blocks of 4 weights along the input, for VNNI."),
     ] = "unstructured",
     layers: Annotated[
         list[str] | None,
@@ -36,10 +34,10 @@ def prune(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Set the smallest weights of an encoder's dense layers to zero, for engines that gain from zeros.
+    """Prune an encoder's dense layers by magnitude, for engines that exploit sparsity.
 
-    By magnitude, in one go, without training. Embeddings, poolers and classifiers stay as they are. A file that is
-    there is replaced; the model itself never is.
+    One shot, without training. Embeddings, poolers and classifiers are not pruned. An existing output file is replaced;
+    the model itself never is.
     """
     from isorun.graph import pipeline
     from isorun.graph.io import files

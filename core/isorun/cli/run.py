@@ -32,7 +32,7 @@ _FIRST = 3
 
 @dataclass
 class _Result:
-    """What a run came to."""
+    """The results of a run."""
 
     outputs: dict[str, Any]
     texts: list[str] = field(default_factory=list)
@@ -49,47 +49,43 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 def run(
     model: Annotated[str, typer.Argument(help="An ONNX file, a checkpoint's folder, or a name to fetch.")],
     backend: Annotated[
-        str, typer.Option(metavar="NAME", help="A name, names in order of preference (A,B), or auto.")
+        str, typer.Option(metavar="NAME", help="A backend, several in order of preference (A,B), or auto.")
     ] = "auto",
-    feeds: Annotated[Path | None, typer.Option(metavar="F.npz", help="One array for each input.")] = None,
-    text: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="A text; give it again for a batch.")] = None,
-    outputs: Annotated[
-        str | None, typer.Option(metavar="A,B", help="The outputs that are wanted, instead of all.")
-    ] = None,
+    feeds: Annotated[Path | None, typer.Option(metavar="F.npz", help="A file with one array for each input.")] = None,
+    text: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="A text; repeat for a batch.")] = None,
+    outputs: Annotated[str | None, typer.Option(metavar="A,B", help="The outputs to compute. Default: all.")] = None,
     precision: Annotated[
-        str, typer.Option(help="fp32, bf16, fp16, int8 or fp64: that, or an error. auto: what is fastest.")
+        str, typer.Option(help="fp32, bf16, fp16, int8, fp64, or auto (the fastest accurate one).")
     ] = "fp32",
     padding: Annotated[
-        str, typer.Option(metavar="auto|keep|remove", help="Whether to leave out the work that padding costs.")
+        str, typer.Option(metavar="auto|keep|remove", help="Whether to skip the computation of padding.")
     ] = "auto",
     threads: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, max=MOST, help="Threads of a run. Default: the cores that it may use."),
+        typer.Option(metavar="N", min=1, max=MOST, help="Threads of a run. Default: all usable cores."),
     ] = None,
     environment: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Run in that isolated environment: see `isorun env`.")
+        str | None, typer.Option(metavar="NAME", help="Run in this isolated environment (see `isorun env`).")
     ] = None,
     option: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of the backend; repeatable.")
     ] = None,
     pooling: Annotated[
         str | None,
-        typer.Option(metavar="mean|cls", help="How a text becomes a vector. Default: as the model says."),
+        typer.Option(metavar="mean|cls", help="How to pool a text's tokens. Default: from the model's metadata."),
     ] = None,
-    repeat: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Run so many times more, and time them.")
-    ] = None,
+    repeat: Annotated[int | None, typer.Option(metavar="N", min=1, help="Run N more times and report latency.")] = None,
     output: Annotated[Path | None, typer.Option(metavar="F.npz", help="Save the outputs.")] = None,
-    provenance: Annotated[bool, typer.Option("--provenance", help="Show all that is known of what ran.")] = False,
+    provenance: Annotated[bool, typer.Option("--provenance", help="Show the full provenance.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Run a model on arrays or text: results, latency, provenance."""
     if (feeds is None) == (not text):
         raise typer.BadParameter("give either --feeds or --text")
     if pooling is not None and pooling not in POOLINGS:
-        raise IsorunError(f"There is no pooling {pooling!r}{did_you_mean(pooling, POOLINGS)}")
+        raise IsorunError(f"Invalid pooling {pooling!r}{did_you_mean(pooling, POOLINGS)}")
     if padding not in paddings.CHOICES:
-        raise IsorunError(f"There is no padding {padding!r}{did_you_mean(padding, paddings.CHOICES)}")
+        raise IsorunError(f"Invalid padding {padding!r}{did_you_mean(padding, paddings.CHOICES)}")
     if feeds is not None:
         models.check_input(feeds, "--feeds")
     if output is not None:
@@ -99,7 +95,7 @@ def run(
     path = models.model_path(model, cache)
     for read in (path, feeds):
         if output is not None and read is not None and output.exists() and output.samefile(read):
-            raise IsorunError(f"{output} would be written, and it is what is read. Name another --output")
+            raise IsorunError(f"--output {output} is also an input. Choose another file.")
     settings = option_settings(option or [])
     with Session(
         path,
@@ -114,8 +110,8 @@ def run(
         arrays = _load(feeds) if feeds is not None else _encode(path, text or [], session, cache)
         names = [spec.name for spec in session.get_outputs()]
         result = _Result(dict(zip(names, session.run(None, arrays), strict=True)), texts=list(text or []))
-        said = session.get_modelmeta().custom_metadata_map.get("isorun.pooling")
-        result.pooling = pooling or said
+        declared = session.get_modelmeta().custom_metadata_map.get("isorun.pooling")
+        result.pooling = pooling or declared
         if len(result.texts) > 1 and result.pooling:
             _pool(result, arrays)
         if repeat:
@@ -130,8 +126,7 @@ def run(
 
 
 def backend_names(given: str, *, here: bool = True) -> str | list[str]:
-    """``--backend`` or ``--backends``: one name, or several in order. Those that are not known ``here`` are refused at
-    once."""
+    """``--backend`` or ``--backends``: one name, or several in order. Rejects names that are not installed ``here``."""
     names = models.names(given)
     for name in names:
         if here and (name != "auto" or len(names) > 1):
@@ -140,30 +135,32 @@ def backend_names(given: str, *, here: bool = True) -> str | list[str]:
 
 
 def option_settings(given: Sequence[str]) -> dict[str, Any]:
-    """``--option KEY=VALUE``, given any number of times, as ``Session(options=...)`` takes them."""
+    """``--option KEY=VALUE``, repeated, as ``Session(options=...)`` expects them."""
     settings: dict[str, Any] = {}
     for each in given:
         key, equals, value = each.partition("=")
         if not (key and equals):
-            raise IsorunError(f"--option {each!r} is not of the form KEY=VALUE")
+            raise IsorunError(f"Invalid --option {each!r}: expected KEY=VALUE")
         try:
             settings[key] = json.loads(value)
-        except ValueError:  # not JSON: the string that it looks like
+        except ValueError:  # not JSON: a plain string
             settings[key] = value
     return settings
 
 
 def _load(path: Path) -> dict[str, np.ndarray]:
-    if path.suffix != ".npy" and not zipfile.is_zipfile(path):  # NumPy would take it for a pickle
-        raise InvalidFeeds(f"{path} is no .npz file: write one with numpy.savez(path, NAME=array, ...)")
+    if path.suffix != ".npy" and not zipfile.is_zipfile(path):  # NumPy would try to unpickle it
+        raise InvalidFeeds(f"{path} is not an .npz file. Write one with numpy.savez(path, NAME=array, ...)")
     try:
         loaded = np.load(path, allow_pickle=False)
         if not isinstance(loaded, np.ndarray):
             with loaded:
                 return {name: loaded[name] for name in loaded.files}
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise InvalidFeeds(f"{path} is no .npz file of plain arrays, such as numpy.savez writes ({error})") from error
-    raise InvalidFeeds(f"{path} holds one array without a name: write it with numpy.savez(path, x=array)")
+        raise InvalidFeeds(
+            f"{path} is not an .npz file of plain arrays ({error}). Write one with numpy.savez"
+        ) from error
+    raise InvalidFeeds(f"{path} holds one unnamed array. Write it with numpy.savez(path, NAME=array)")
 
 
 def _encode(path: Path, texts: Sequence[str], session: Session, cache: Cache) -> dict[str, np.ndarray]:
@@ -178,8 +175,8 @@ def _encode(path: Path, texts: Sequence[str], session: Session, cache: Cache) ->
     for warning in caught:
         console.note(f"isorun: {warning.message}")
     inputs = [spec.name for spec in session.get_inputs()]
-    if strange := [name for name in inputs if name not in encoded]:
-        raise InvalidFeeds(f"The model takes {', '.join(strange)}, which a text does not give. Use --feeds")
+    if missing := [name for name in inputs if name not in encoded]:
+        raise InvalidFeeds(f"The model requires {', '.join(missing)}, which a tokenizer does not produce. Use --feeds")
     return {name: encoded[name] for name in inputs}
 
 
@@ -210,7 +207,7 @@ def _save(path: Path, outputs: Mapping[str, Any]) -> None:
 
     odd = [name for name, value in outputs.items() if not isinstance(value, np.ndarray)]
     if odd:
-        raise IsorunError(f"{', '.join(odd)} is no tensor, and an .npz file holds nothing else")
+        raise IsorunError(f"Cannot save {', '.join(odd)}: not a tensor, and .npz files hold tensors only")
     buffer = io.BytesIO()
     np.savez(buffer, **outputs)
     write_atomically(path, buffer.getvalue())
@@ -252,7 +249,7 @@ def _show(feeds: Mapping[str, np.ndarray], result: _Result) -> None:
             f"{result.latency[name]:.3f}" if result.latency[name] < 100 else f"{result.latency[name]:.1f}"
             for name in names
         ]
-        print(f"Latency of {result.latency['runs']:.0f} runs after the first, milliseconds")
+        print(f"Latency in milliseconds over {result.latency['runs']:.0f} runs, after one warm-up run")
         console.table(names, [figures], right=names)
 
 
@@ -269,8 +266,8 @@ def _show_cosine(result: _Result) -> None:
         ]
         console.table(("", "text", *numbers), rows, right=numbers)
         return
-    print(f"Nearest text to each ({how}); --json has the whole matrix")
-    others = result.cosine - 4 * np.eye(count)  # a text is not its own nearest
+    print(f"Nearest text to each ({how}); --json prints the whole matrix")
+    others = result.cosine - 4 * np.eye(count)  # exclude each text itself
     nearest = others.argmax(axis=1)
     rows = [
         (numbers[index], _short_text(result.texts[index]), numbers[near], f"{result.cosine[index, near]:.3f}")
@@ -295,5 +292,5 @@ def _short(session: Session) -> str:
     nodes = ", ".join(f"{sum(counts.values())} nodes on {place}" for place, counts in ran.operators.items())
     where = f", in the environment {ran.environment['name']}" if ran.environment else ""
     first = f"{ran.backend}, {ran.precision}, {threads_in_words(ran.threads)}, {ran.device}{where}"
-    passed = "".join(f"passed over {name}: {reason}\n" for name, reason in ran.passed_over)
-    return f"{passed}{first}\n{nodes}; graph lowered to {ran.dialect}; --provenance says more"
+    passed = "".join(f"skipped {name}: {reason}\n" for name, reason in ran.passed_over)
+    return f"{passed}{first}\n{nodes}; graph lowered to {ran.dialect} (--provenance for details)"

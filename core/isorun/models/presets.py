@@ -35,7 +35,7 @@ def sizes(name: str) -> dict[str, Any]:
         InvalidModel: there is no preset of that name.
     """
     if name not in _SIZES:
-        raise InvalidModel(f"There is no preset {name!r}{did_you_mean(name, NAMES)}")
+        raise InvalidModel(f"Unknown preset {name!r}{did_you_mean(name, NAMES)}")
     return dict(_SIZES[name])
 
 

@@ -40,7 +40,7 @@ def test_a_preset_is_the_same_for_the_same_seed(
         ([], "either a CHECKPOINT or --preset"),
         (["--preset", "bert-3"], "did you mean 'bert-3l'?"),
         (["--preset", "bert-3l", "--seed", "-1"], "--seed"),
-        (["all-MiniLM-L6-v2", "--seed", "1"], "--seed is for --preset"),
+        (["all-MiniLM-L6-v2", "--seed", "1"], "--seed requires --preset"),
         (["./nowhere"], "There is no folder"),
     ],
 )
@@ -60,9 +60,9 @@ def test_the_output_is_checked_before_the_work(
     monkeypatch.setattr("isorun.models.presets.write", work)
     (tmp_path / "file").write_text("")
     for output, message in (
-        (tmp_path, "is a folder; name a file"),
-        (tmp_path / "none" / "m.onnx", "there is no folder"),
-        (tmp_path / "file" / "m.onnx", "is a file and no folder"),
+        (tmp_path, "is a folder"),
+        (tmp_path / "none" / "m.onnx", "does not exist"),
+        (tmp_path / "file" / "m.onnx", "is not a folder"),
         (Path("/proc/m.onnx"), "its folder does not take files"),
     ):
         ran = isorun("build", "--preset", "bert-3l", "-o", output)

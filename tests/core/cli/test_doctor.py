@@ -41,7 +41,7 @@ def everything(folder: Path) -> dict[Path, tuple[int, bytes | None]]:
 
 def test_nothing_wrong(isorun, home):
     ran = isorun("doctor")
-    assert (ran.code, ran.out) == (0, "Nothing was found\n")
+    assert (ran.code, ran.out) == (0, "No problems found\n")
     assert isorun("doctor", "--json").json == []
     assert everything(home) == {}
 

@@ -75,7 +75,7 @@ def test_what_is_read_is_not_written_over(isorun: Callable[..., Any], bert: Path
         before = output.read_bytes()
         ran = isorun("run", model, "--feeds", feeds, "--output", output)
         assert (ran.code, ran.out) == (2, "")
-        assert f"{output} would be written, and it is what is read" in ran.err
+        assert f"{output} is also an input" in ran.err
         assert output.read_bytes() == before
 
 
@@ -95,7 +95,7 @@ def test_repeat_gives_percentiles_in_order(isorun: Callable[..., Any], bert: Pat
     assert order == sorted(order)
     assert 0 < order[0] <= latency["mean"] <= order[-1]
     ran = isorun("run", bert, "--backend", "ort-cpu", "--feeds", feeds, "--repeat", 3)
-    assert "Latency of 3 runs after the first, milliseconds" in ran.out
+    assert "over 3 runs" in ran.out
 
 
 def test_provenance_in_full(isorun: Callable[..., Any], bert: Path, feeds: Path) -> None:
@@ -109,7 +109,7 @@ def test_provenance_in_full(isorun: Callable[..., Any], bert: Path, feeds: Path)
 def test_what_was_passed_over_is_said(isorun: Callable[..., Any], bert: Path, feeds: Path) -> None:
     ran = isorun("run", bert, "--backend", "ort-cpu,reference", "--precision", "fp64", "--feeds", feeds)
     assert ran.code == 0
-    assert "passed over ort-cpu: it does not compute in 'fp64'" in ran.out
+    assert "skipped ort-cpu: " in ran.out
     assert "reference, fp64" in ran.out
 
 
@@ -117,7 +117,7 @@ def test_options_reach_the_backend(isorun: Callable[..., Any], bert: Path, feeds
     arguments = ("run", bert, "--backend", "ort-cpu", "--feeds", feeds, "--option")
     assert isorun(*arguments, "graph_optimization_level=basic").code == 0
     assert "did you mean 'graph_optimization_level'" in isorun(*arguments, "graph_optimization=1").err
-    assert "is not of the form KEY=VALUE" in isorun(*arguments, "level").err
+    assert "expected KEY=VALUE" in isorun(*arguments, "level").err
 
 
 @pytest.mark.parametrize("padding", ["auto", "keep", "remove"])
@@ -147,12 +147,12 @@ def test_no_other_padding_is_known(isorun: Callable[..., Any], bert: Path, tmp_p
         (["--backend", "ort-cp"], 2, "did you mean 'ort-cpu'"),
         (["--backend", "ort-cpu,openvin"], 2, "did you mean 'openvino'"),
         (["--precision", "bf16", "--backend", "ort-cpu"], 3, "does not compute in 'bf16'"),
-        (["--pooling", "max"], 2, "There is no pooling 'max'"),
+        (["--pooling", "max"], 2, "pooling 'max'"),
         (["--threads", "0"], 2, "--threads"),
         (["--threads", "1025"], 2, "less than or equal to 1024"),
         (["--repeat", "0"], 2, "--repeat"),
         (["--text", "both"], 2, "either --feeds or --text"),
-        (["--output", "/no/such/folder/o.npz"], 2, "there is no folder"),
+        (["--output", "/no/such/folder/o.npz"], 2, "does not exist"),
     ],
 )
 def test_what_cannot_be_done_is_said(
@@ -197,10 +197,10 @@ def test_what_is_no_npz_file(isorun: Callable[..., Any], bert: Path, tmp_path: P
     (tmp_path / "text.npz").write_text("hello")
     (tmp_path / "empty.npz").write_bytes(b"")
     for name, message in (
-        ("one.npy", "one array without a name"),
-        ("objects.npz", "is no .npz file of plain arrays"),
-        ("text.npz", "is no .npz file: write one with numpy.savez"),
-        ("empty.npz", "is no .npz file: write one with numpy.savez"),
+        ("one.npy", "one unnamed array"),
+        ("objects.npz", "not an .npz file of plain arrays"),
+        ("text.npz", "is not an .npz file"),
+        ("empty.npz", "is not an .npz file"),
         ("txt.npz", "did you mean"),
         (".", "is a folder"),
     ):

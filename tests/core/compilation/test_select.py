@@ -29,9 +29,9 @@ def test_a_list_is_an_order_of_preference_and_says_why_one_was_passed_over(bert)
     assert (provenance.backend, provenance.precision) == ("reference", "fp64")
     assert [name for name, _ in provenance.passed_over] == ["no-such", "ort-cpu", "openvino"]
     reasons = dict(provenance.passed_over)
-    assert "There is no backend 'no-such'" in reasons["no-such"]
+    assert "'no-such'" in reasons["no-such"]
     assert "does not compute in 'fp64'. It computes in fp32" in reasons["ort-cpu"]
-    assert "passed over" in str(provenance)
+    assert "skipped" in str(provenance)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_bad_model_is_no_reason_to_try_another_backend(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "kind", "message"),
     [
-        ({"backend": "ort-cup"}, BackendNotFound, r"no backend 'ort-cup'; did you mean 'ort-cpu'\?"),
+        ({"backend": "ort-cup"}, BackendNotFound, r"'ort-cup'.*did you mean 'ort-cpu'\?"),
         ({"backend": []}, ValueError, "empty list"),
         ({"backend": "ort-cpu", "precision": "bf16"}, BackendUnavailable, "does not compute in 'bf16'.*fp32"),
         ({"backend": "openvino", "precision": "fp8"}, BackendUnavailable, "'fp8'.*fp32, bf16"),
@@ -185,5 +185,5 @@ def test_a_backend_whose_package_is_absent(bert, package, backend, command):
         [sys.executable, "-c", HIDDEN, str(bert), package, backend], capture_output=True, text=True, timeout=60
     )
     assert ran.returncode == 0, ran.stderr
-    assert f"Backend {backend!r} is not available: the package {package!r} is not installed" in ran.stdout
+    assert f"Backend {backend!r} cannot be used: the package {package!r} is not installed" in ran.stdout
     assert command in ran.stdout

@@ -206,7 +206,7 @@ def test_progress_goes_from_nothing_to_all(tmp_path: Path) -> None:
 
 def test_an_interrupted_command_takes_its_children_with_it(tmp_path: Path) -> None:
     note = tmp_path / "pid"
-    code = f"from isorun import fetch; fetch._run(['sh', '-c', 'sleep 60 & echo $! > {note}; wait'])"
+    code = f"from isorun.models import hub; hub._run(['sh', '-c', 'sleep 60 & echo $! > {note}; wait'])"
     process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
     hub.wait_until(lambda: note.exists() and note.read_text().strip())
     process.send_signal(signal.SIGINT)

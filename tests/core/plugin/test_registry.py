@@ -76,7 +76,7 @@ def test_auto_names_backends_that_exist():
     ("name", "near"), [("ort-cpuu", "ort-cpu"), ("openvin", "openvino"), ("Reference", "reference")]
 )
 def test_a_wrong_name_is_told_the_nearest(name, near):
-    with pytest.raises(BackendNotFound, match=rf"no backend '{name}'; did you mean '{near}'\? \(known: .*openvino"):
+    with pytest.raises(BackendNotFound, match=rf"'{name}'.*; did you mean '{near}'\? \(known: .*openvino"):
         registry.get(name)
 
 
@@ -151,7 +151,7 @@ def test_a_plugin_that_is_wrong_says_so_and_harms_no_other(tmp_path, target, sai
     kind, message = answers(MESSAGE.format(name="mine"), made, cache=tmp_path)
     assert (kind, said in message, "odd-plugin" in message) == ("BackendUnavailable", True, True)
     listed = answers(
-        "import json; from isorun import registry; print(json.dumps(registry.members()))", made, cache=tmp_path
+        "import json; from isorun.plugin import registry; print(json.dumps(registry.members()))", made, cache=tmp_path
     )
     assert {"mine", "moody", "ort-cpu", "openvino"} <= set(listed)
 
@@ -192,7 +192,7 @@ def test_two_distributions_with_one_name_harm_no_other_backend(tmp_path):
     two = distribution(tmp_path / "two", "second-dist", {"twin": "second:Twin"})
     for _ in range(2):  # found, then remembered
         assert answers(MESSAGE.format(name="reference"), one, two, cache=tmp_path) == "Reference"
-    listing = "import json; from isorun import registry; print(json.dumps(registry.names()))"
+    listing = "import json; from isorun.plugin import registry; print(json.dumps(registry.names()))"
     assert "twin" in answers(listing, one, two, cache=tmp_path)
 
 
@@ -240,5 +240,6 @@ def test_a_class_may_stand_for_several_backends(tmp_path):
     assert "several" not in members
     assert (two, several) == ("several:two", "several")
     assert wrong.endswith("did you mean 'several:two'? (known: several:one, several:two)")
-    assert single.startswith("There is no backend 'single:one'; did you mean 'single'?")
-    assert other.startswith("There is no backend 'other:one'")
+    assert "'single:one'" in single
+    assert "did you mean 'single'?" in single
+    assert "'other:one'" in other

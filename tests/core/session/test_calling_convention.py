@@ -124,7 +124,7 @@ def test_submit_gives_a_future(session):
 
 
 def test_run_options_are_refused(session):
-    with pytest.raises(InvalidFeeds, match="run_options.*dict"):
+    with pytest.raises(InvalidFeeds, match=r"run_options.*dict"):
         session.run(None, tiny.feeds(), {})
 
 

@@ -35,7 +35,7 @@ def test_they_are_found_while_they_are_installed_and_not_after():
     before = os.environ.get("PYTHONPATH"), list(sys.path)
     with fakes.installed():
         assert set(fakes.NAMES) <= set(registry.names())
-        script = "import json; from isorun import registry; print(json.dumps(registry.names()))"
+        script = "import json; from isorun.plugin import registry; print(json.dumps(registry.names()))"
         found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
         assert set(fakes.NAMES) <= set(json.loads(found.stdout))
         for name in fakes.NAMES:

@@ -71,7 +71,7 @@ def prune(
     if not 0 < sparsity < 1:
         raise IsorunError(f"The sparsity is {sparsity:g}; it is a share above 0 and below 1, such as 0.8")
     if pattern not in PATTERNS:
-        raise IsorunError(f"There is no pattern {pattern!r}{did_you_mean(pattern, PATTERNS)}")
+        raise IsorunError(f"Invalid pattern {pattern!r}{did_you_mean(pattern, PATTERNS)}")
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     found = [(node, index, matrix) for node in model.graph for index, matrix in matrices(node)]
     dense = [(node, matrix) for node, index, matrix in found if is_dense(node, index)]

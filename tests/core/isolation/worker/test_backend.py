@@ -168,7 +168,7 @@ def test_an_option_that_cannot_be_sent(odd):
         ("sys-exit", BackendFailed, "SystemExit: 3", "SystemExit: 3"),
         ("vendor", BackendFailed, "odd failed while running: the vendor's own words", "ConnectionError: the vendor's"),
         ("unsupported", UnsupportedModel, "odd lacks Foo", None),
-        ("unavailable", BackendUnavailable, "Backend 'odd' is not available: the device is on fire. Put it", None),
+        ("unavailable", BackendUnavailable, "Backend 'odd' cannot be used: the device is on fire. Put it", None),
         ("feeds", InvalidFeeds, "Input 'x' is not to its taste", None),
     ],
 )
