@@ -1,4 +1,4 @@
-"""Sessions in a forked process, which has their memory and none of the threads at work on it."""
+"""Sessions in a forked process, which inherits their memory but none of their threads."""
 
 from __future__ import annotations
 
@@ -7,37 +7,37 @@ import weakref
 from typing import Protocol
 
 REFUSAL = (
-    "This session was opened by the process that this one is a fork of, and the threads that it runs on stayed there. "
-    "Open a session in this process (a server that forks has a hook for that), or start processes by spawn"
+    "This session was opened before a fork, and its threads exist in the parent process only. Open a session in this "
+    "process (servers that fork have a hook for it), or start processes with spawn."
 )
 
 
 class Forked(Protocol):
-    """What is told of a fork."""
+    """An object that is notified of a fork."""
 
     def _forked(self) -> None:
-        """In the new process: wait for nothing that stayed in the old one."""
+        """In the child: do not wait for anything that exists in the parent only."""
 
 
 _watched: weakref.WeakSet[Forked] = weakref.WeakSet()
 
 
 def watch(session: Forked) -> None:
-    """Tell it of every fork, for as long as it lives."""
+    """Notify a session of every fork while it is alive."""
     _watched.add(session)
 
 
 def keep_for_good(value: object) -> None:
-    """Have something of the old process never freed in the new one: that would wait for threads that are not there."""
+    """Never free an object of the parent in this child: its destructor would wait for threads that do not exist."""
     import ctypes
 
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
 
 
-def _tell() -> None:
+def _notify() -> None:
     for session in list(_watched):
         session._forked()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_tell)
+    os.register_at_fork(after_in_child=_notify)

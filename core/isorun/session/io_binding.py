@@ -1,5 +1,4 @@
-"""``IOBinding`` in the convention of ``onnxruntime.IOBinding``: arrays in host memory on any backend, and in a GPU's
-memory on those that take them."""
+"""``IOBinding`` in the convention of ``onnxruntime.IOBinding``: host arrays on every backend, device arrays on GPUs."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class BoundOutput:
-    """One result of a binding, in the shape of ``onnxruntime.OrtValue``."""
+    """One result of a binding, with the methods of ``onnxruntime.OrtValue``."""
 
     def __init__(self, value: Any) -> None:
         self._value = value
@@ -27,14 +26,14 @@ class BoundOutput:
         """The result itself, not a copy.
 
         Raises:
-            InvalidFeeds: it lies on a GPU.
+            InvalidFeeds: it is in device memory.
         """
         if isinstance(self._value, DeviceArray):
-            raise InvalidFeeds("This output was left on the GPU: value() gives it, or bind it to cpu")
+            raise InvalidFeeds("This output is in device memory. Use value(), or bind the output to cpu")
         return self._value
 
     def value(self) -> Any:
-        """The result, wherever it lies: ``numpy.ndarray`` or ``DeviceArray``."""
+        """The result in host or device memory: ``numpy.ndarray`` or ``DeviceArray``."""
         return self._value
 
     def shape(self) -> list[int]:
@@ -47,11 +46,10 @@ class BoundOutput:
 
 
 class IOBinding:
-    """Arrays tied to inputs and outputs once, then run many times with ``Session.run_with_iobinding``.
+    """Arrays bound to inputs and outputs once, then run many times with ``Session.run_with_iobinding``.
 
-    An array that is bound as an input is read in place at every run: change its contents, not the array.
-    Made by ``Session.io_binding()``, which says how to tell whether the session is open and, where runs take turns,
-    whose turn it is.
+    A bound input is read in place at every run: change its contents, not the array. Created by
+    ``Session.io_binding()``.
     """
 
     def __init__(
@@ -74,7 +72,7 @@ class IOBinding:
         return self._executable is executable
 
     def bind_cpu_input(self, name: str, arr_on_cpu: np.ndarray) -> None:
-        """Bind an array to an input. A list is made an array here, as it is now."""
+        """Bind an array to an input. A list is converted now; later changes to it are not seen."""
         self._inputs |= self._checker.with_arrays({name: arr_on_cpu})
         self._bound = None
 
@@ -90,7 +88,7 @@ class IOBinding:
         """Bind memory at an address to an input: C-contiguous, alive until the last run.
 
         Raises:
-            BackendUnavailable: the address is on a GPU, and the backend reads host memory.
+            BackendUnavailable: the address is on a GPU and the backend supports host memory only.
         """
         self.bind_cpu_input(name, self._array_at(name, device_type, device_id, element_type, shape, buffer_ptr))
 
@@ -141,10 +139,10 @@ class IOBinding:
         return [BoundOutput(value) for value in self._results]
 
     def copy_outputs_to_cpu(self) -> list[Any]:
-        """The results of the last run as arrays. Those in host memory are given as they are.
+        """The results of the last run as arrays; those in host memory are not copied.
 
         Raises:
-            InvalidFeeds: one was left on a GPU. Bind it to cpu to have it copied.
+            InvalidFeeds: a result is in device memory. Bind the output to cpu to have it copied.
         """
         return [BoundOutput(value).numpy() for value in self._results]
 
@@ -152,14 +150,14 @@ class IOBinding:
         """Run once. ``Session.run_with_iobinding`` calls this.
 
         Raises:
-            InvalidFeeds: what is bound is not what the model takes, or no output is bound.
+            InvalidFeeds: the model does not accept what is bound, or no output is bound.
             BackendFailed: the runtime failed; its own error is the cause.
             IsorunError: the session is closed.
         """
         self._handle.check_open()
         self._checker.check(self._inputs)  # at every run: their contents may have changed
         if not self._outputs:
-            raise InvalidFeeds("No output is bound: call bind_output with the name of each that is wanted")
+            raise InvalidFeeds("No output is bound. Call bind_output() for each output")
         self._results = self._handle.call(self._run, feeds=self._inputs)
 
     def _run(self) -> list[Any]:
@@ -171,7 +169,7 @@ class IOBinding:
         if (device_type, device_id) == ("cpu", 0):
             return False
         if device_type != "cuda":
-            raise InvalidFeeds(f"{name!r} is bound to {device_type}:{device_id}; there are cpu:0 and cuda")
+            raise InvalidFeeds(f"{name!r}: unknown device {device_type}:{device_id}. Use cpu:0 or cuda")
         self._refuse_device(f"{name!r} on {device_type}:{device_id}")
         return True
 

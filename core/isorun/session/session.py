@@ -48,40 +48,38 @@ class Session:
         model: an ONNX file, its bytes, an ``onnx.ModelProto``, or the folder of a checkpoint
             (``config.json`` and ``model.safetensors``).
         backend: a backend's name; a list of names in order of preference; or ``"auto"``, which is
-            ``isorun.plugin.registry.AUTO_ORDER``. With a list or ``"auto"``, a backend that cannot take the model
-            as asked is passed over, and ``provenance.passed_over`` says why; a single name is taken or refused.
+            ``isorun.plugin.registry.AUTO_ORDER``. With a list or ``"auto"``, a backend that does not support the
+            request is skipped, and ``provenance.passed_over`` records why. A single name has no fallback.
         device: one of the backend's devices; ``None`` for its first.
-        precision: what to compute in: ``"fp32"``, ``"bf16"``, ``"fp16"``, ``"int8"``, ``"fp64"``. It is what is asked
-            for or an error. ``"auto"`` measures, the first time, and takes the fastest that the backend has within
-            the tolerance.
-        padding: ``"remove"`` runs dense layers over real tokens alone; ``"keep"`` runs the graph as it came;
-            ``"auto"`` chooses for every batch by what was measured to pay. With either of the others than
-            ``"keep"``, outputs with a value for each token are zero at the positions that the mask leaves out.
-        threads: how many threads a run may use; ``None`` for the cores that this process may use
-            (CPU affinity and cgroup quota). A backend whose threads cannot be set refuses a number.
-        tolerance: for ``precision="auto"``, the least cosine of any request's outputs to fp32's; ``None`` for 0.99.
+        precision: ``"fp32"``, ``"bf16"``, ``"fp16"``, ``"int8"`` or ``"fp64"``; never another. ``"auto"`` measures
+            once and selects the fastest precision of the backend within the tolerance.
+        padding: ``"remove"`` runs dense layers on real tokens only; ``"keep"`` runs the graph unchanged; ``"auto"``
+            chooses for every batch. Except with ``"keep"``, outputs with a value for each token are zero at masked
+            positions.
+        threads: number of threads for one run; ``None`` for the cores that this process may use (CPU affinity and
+            cgroup quota). An error if the backend does not support it.
+        tolerance: for ``precision="auto"``, the minimum cosine similarity to fp32 of any request's outputs; ``None``
+            for 0.99.
         environment: run in a worker process in this isolated environment (:mod:`isorun.isolation.environments`), for a
             backend that cannot share this one; ``None`` runs in this process.
-        options: the backend's own settings; ``isorun backends`` lists them.
-        calibration: what ``precision="int8"`` is made to suit, and what ``"auto"`` compares on: feeds as :meth:`run`
-            takes them, or texts for the tokenizer beside the model. ``None`` for the sentences that come with isorun
-            or, where there is no tokenizer, random tokens (int8 with a
-            :class:`isorun.compilation.calibration.CalibrationWarning`).
-        outputs: those of the model's outputs that are wanted, in this order; ``None`` for all. What only others need is
-            left out. Where the wanted ones read a single position, as a classifier or pooler reads the first token,
-            the last layer is computed for that position alone.
-        cache_dir: where lowered models are kept; ``None`` for ``$ISORUN_CACHE_DIR`` or the user's cache folder.
+        options: settings of the backend, listed by ``isorun backends --options``.
+        calibration: samples for ``precision="int8"`` and ``"auto"``: feeds as for :meth:`run`, or texts for the
+            tokenizer next to the model. ``None`` for sentences shipped with isorun or, without a tokenizer, random
+            tokens (with a :class:`isorun.compilation.calibration.CalibrationWarning` for int8).
+        outputs: the outputs to compute, in this order; ``None`` for all. If they read a single position, as a
+            classifier or pooler reads the first token, the last layer is computed for that position only.
+        cache_dir: the cache folder; ``None`` for ``$ISORUN_CACHE_DIR`` or the user's cache folder.
 
     Raises:
         BackendNotFound: no backend of that name is installed.
-        BackendUnavailable: the backend cannot do what is asked; the error says why and what to do.
+        BackendUnavailable: the backend does not support the request; the error says why and what to do.
         InvalidModel: the model is missing, damaged, or refers to files outside its folder.
         UnsupportedModel: the backend lacks some of the model's operators.
-        BackendFailed: the runtime refused the model.
-        EnvironmentNotFound, EnvironmentBroken: there is no such environment, or its interpreter is gone.
-        InvalidFeeds: the model has no output of a name in ``outputs``, or no such samples are taken for calibration.
-        CacheError: the cache folder cannot be written to.
-        ValueError, TypeError: an argument that means nothing, or one that nothing would heed.
+        BackendFailed: the runtime rejected the model.
+        EnvironmentNotFound, EnvironmentBroken: the environment does not exist, or its interpreter is gone.
+        InvalidFeeds: ``outputs`` names an unknown output, or the calibration samples are invalid.
+        CacheError: the cache folder is not writable.
+        ValueError, TypeError: an invalid argument, or one without effect.
     """
 
     def __init__(
@@ -126,21 +124,21 @@ class Session:
         """Run once.
 
         Args:
-            output_names: the outputs wanted, in that order; ``None`` (or none) for all.
+            output_names: the outputs to return, in that order; ``None`` or empty for all.
             input_feed: input name to ``numpy.ndarray``, of the dtypes and shapes that ``get_inputs()`` gives.
-                Lists and Python's numbers are made arrays of the input's dtype, where nothing is lost by it.
-            run_options: there for the calling convention; anything but ``None`` is refused.
-            device_outputs: leave outputs in the device's memory. A backend for GPUs also takes feeds that are there
-                already: anything with ``__cuda_array_interface__`` or ``__dlpack__``.
+                Lists and Python numbers are converted if the conversion is exact.
+            run_options: must be ``None``; present for compatibility with ONNX Runtime.
+            device_outputs: leave outputs in device memory. GPU backends also accept feeds that are there already:
+                anything with ``__cuda_array_interface__`` or ``__dlpack__``.
 
         Returns:
             One array for each output: ``numpy.ndarray``, or :class:`isorun.plugin.device_arrays.DeviceArray` with
-            ``device_outputs``. They are the caller's: no later run changes them.
+            ``device_outputs``. They belong to the caller: no later run changes them.
 
         Raises:
-            InvalidFeeds: a name, dtype, rank, fixed dimension or index that the model does not take.
+            InvalidFeeds: a name, dtype, rank, fixed dimension or index that the model does not accept.
             BackendFailed: the runtime failed; its own error is the cause.
-            BackendUnavailable: outputs are to stay on a device, and the backend has none.
+            BackendUnavailable: ``device_outputs`` with a backend without device arrays.
         """
         self._handle.check_open()
         if run_options is not None:
@@ -154,14 +152,14 @@ class Session:
         return self._handle.call(execute, output_names, input_feed, feeds=input_feed)
 
     def device_times(self, input_feed: Feeds, runs: int = 100) -> np.ndarray | None:
-        """How long a GPU takes over one run, by its own events: feeds and outputs stay where they are on it.
+        """The time of one run on a GPU by its own events, with feeds and outputs in device memory.
 
         Args:
             input_feed: as in :meth:`run`, in host memory; copied to the device once.
-            runs: how often.
+            runs: number of runs.
 
         Returns:
-            (runs,), float64, milliseconds. ``None`` where the backend has no device, or nothing to put events on.
+            (runs,), float64, milliseconds. ``None`` if the backend has no device or no events.
 
         Raises:
             As :meth:`run`.
@@ -174,7 +172,7 @@ class Session:
         """Run on another thread.
 
         Returns:
-            A future of what :meth:`run` returns or raises.
+            A future with what :meth:`run` returns or raises.
         """
         return self._executor.submit(self.run, output_names, input_feed)
 
@@ -188,8 +186,8 @@ class Session:
     ) -> None:
         """Run on another thread and call ``callback(outputs, user_data, error)`` there.
 
-        ``error`` is empty where the run succeeded; where it failed, ``outputs`` is empty and ``error`` says why. What
-        the callback raises is logged by ``concurrent.futures``.
+        ``error`` is empty if the run succeeded; if it failed, ``outputs`` is empty and ``error`` says why. Exceptions
+        of the callback are logged by ``concurrent.futures``.
         """
 
         def work() -> None:
@@ -197,11 +195,11 @@ class Session:
                 outputs, message = self.run(output_names, input_feed, run_options), ""
             except IsorunError as error:
                 outputs, message = [], str(error)
-            except Exception as error:  # noqa: BLE001  # whatever it is, somebody waits to be called
+            except Exception as error:  # noqa: BLE001  # the callback must be called in any case
                 outputs, message = [], f"{type(error).__name__}: {error}".removesuffix(": ")
             callback(outputs, user_data, message)
 
-        # What a callback of a future raises is logged: here, what the caller's callback raised.
+        # concurrent.futures logs what a done callback raises: here, what the caller's callback raised.
         self._executor.submit(work).add_done_callback(lambda future: future.result())
 
     async def arun(
@@ -217,9 +215,9 @@ class Session:
         Args:
             output_names: as in :meth:`run`.
             input_feed: as in :meth:`run`; with ``max_tokens``, a single request as in :meth:`map`.
-            max_tokens: run in one batch with the requests of other callers that ask for the same outputs with
-                the same ``max_tokens`` and ``max_wait``; ``None`` runs these feeds as they are.
-            max_wait: seconds that a request may wait for others.
+            max_tokens: share batches with other callers that request the same outputs with the same ``max_tokens`` and
+                ``max_wait``; ``None`` runs these feeds on their own.
+            max_wait: maximum time in seconds that a request waits for others.
 
         Returns:
             What :meth:`run` returns or raises; with ``max_tokens``, a request's result as in :meth:`map`.
@@ -239,20 +237,20 @@ class Session:
         max_wait: float = 0.05,
         return_exceptions: bool = False,
     ) -> batching.Results:
-        """Run single requests in batches of like length.
+        """Run single requests in batches of similar length.
 
         Args:
-            requests: each a mapping of input name to an array without the batch's axis, or with one of size 1.
-                Read by a thread of its own, some batches ahead of the results taken; it may be endless.
-            output_names: the outputs wanted, in that order; ``None`` for all.
-            max_tokens: the most that a batch may hold, rows times its longest row. A longer request runs alone.
-            max_wait: seconds that a request may wait for others to share a batch with.
-            return_exceptions: give a request's error in place of its result rather than raise it there.
+            requests: mappings of input name to an array without a batch axis, or with one of size 1. Read on a
+                separate thread, a few batches ahead of the results taken; may be endless.
+            output_names: the outputs to return, in that order; ``None`` for all.
+            max_tokens: maximum size of a batch, rows times its longest row. A longer request runs alone.
+            max_wait: maximum time in seconds that a request waits for others.
+            return_exceptions: return a request's error in place of its result instead of raising it.
 
         Returns:
-            An iterator of each request's outputs, in the requests' order, with the batch's axis where the request
-            had it, and cut to the request's own length. A request that failed raises its error at its place,
-            and the iterator goes on after it. ``close()`` stops the work, and so does leaving its ``with`` block.
+            An iterator over each request's outputs, in request order, with a batch axis if the request had one, cut to
+            the request's length. A failed request raises its error in its place, and the iterator continues after it.
+            ``close()``, or leaving the ``with`` block, stops the work.
         """
         self._executor.check_open()
         from isorun.session import batching
@@ -267,23 +265,23 @@ class Session:
         )
 
     def io_binding(self) -> IOBinding:
-        """A binding of arrays to inputs and outputs, for :meth:`run_with_iobinding`."""
+        """A new binding of arrays to inputs and outputs, for :meth:`run_with_iobinding`."""
         self._handle.check_open()
         return IOBinding(self._executable, self._handle, self._backend.refuse_device_arrays)
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: None = None) -> None:
-        """Run once on bound arrays; the results are the binding's.
+        """Run once on bound arrays; the binding holds the results.
 
         Raises:
-            InvalidFeeds: the binding is another session's, whose model its arrays are for, or none of isorun's.
+            InvalidFeeds: the binding belongs to another session, or is not a binding of isorun.
         """
         self._handle.check_open()
         if run_options is not None:
             _refuse_options(run_options)
         if not (isinstance(iobinding, IOBinding) and iobinding.is_for(self._executable)):
             kind = type(iobinding).__name__
-            what = "another session's" if isinstance(iobinding, IOBinding) else f"of the type {kind}"
-            raise InvalidFeeds(f"The binding is {what}. Bind the arrays to one of this session's: session.io_binding()")
+            what = "belongs to another session" if isinstance(iobinding, IOBinding) else f"is a {kind}"
+            raise InvalidFeeds(f"The binding {what}. Create one with io_binding() of this session.")
         iobinding.run()
 
     def get_inputs(self) -> list[TensorSpec]:
@@ -291,7 +289,7 @@ class Session:
         return [spec for spec in self._model.info.inputs if not spec.overridable]
 
     def get_overridable_initializers(self) -> list[TensorSpec]:
-        """The inputs that have a value of their own and may be fed another."""
+        """The inputs that have a default value."""
         return [spec for spec in self._model.info.inputs if spec.overridable]
 
     def get_outputs(self) -> list[TensorSpec]:
@@ -299,23 +297,23 @@ class Session:
         return list(self._model.info.outputs)
 
     def get_modelmeta(self) -> ModelMetadata:
-        """What the model says of itself."""
+        """The model's own metadata."""
         info = self._model.info
         return ModelMetadata(info.producer, info.graph_name, "", "", 0, dict(info.metadata))
 
     def get_providers(self) -> list[str]:
-        """The providers or devices that took at least one node, by the runtime's own account."""
+        """The providers or devices that run at least one node, as the runtime reports them."""
         return list(self.provenance.operators)
 
     @cached_property
     def provenance(self) -> Provenance:
-        """What runs, where, and how it came about: asked of the runtime when first read."""
+        """What runs, where, and how it was made: obtained from the runtime when first read."""
         return self._handle.call(self._resolved.provenance)
 
     def close(self) -> None:
-        """Let go of the model. Waits for runs that were submitted; a second call does nothing.
+        """Release the model. Waits for submitted runs; a second call does nothing.
 
-        A callback may call it. The runs that would have come after it on the same thread are refused then.
+        A callback may call it; runs queued after it on the same thread are then refused.
         """
         if self._executor.close():
             self._handle.close()
@@ -330,13 +328,10 @@ class Session:
         self.close()
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            "A session is neither pickled nor copied: its model is in a runtime's memory, with threads at work on it. "
-            "Open one in each process, on the same model; within a process, all threads may use this one"
-        )
+        raise TypeError("Sessions cannot be pickled or copied. Open one in each process; threads can share a session.")
 
     def _forked(self) -> None:
-        """In a forked process: a session with a worker has another there with its next call; any other is refused."""
+        """In a forked child: a session with a worker starts another at its next call; any other refuses calls."""
         if self._handle.closed:
             return
         fork.keep_for_good(self._executor)
@@ -358,12 +353,12 @@ class Session:
         return batching.Layout(self._model.info, models.padding(self._source, self._cache), output_names)
 
     def _batcher(self, output_names: Sequence[str] | None, max_tokens: int, max_wait: float) -> batching.Batcher:
-        """The batcher of all callers with the same wishes."""
-        here = weakref.ref(self)  # its threads are not to keep alive what nobody else has
+        """The batcher that all callers with the same settings share."""
+        reference = weakref.ref(self)  # the batcher's threads must not keep the session alive
 
         def run(names: Sequence[str], feeds: Feeds) -> list[Any]:
-            session = here()
-            assert session is not None, "whoever waits for a request has the session"
+            session = reference()
+            assert session is not None, "a caller that waits for a request holds the session"
             return session.run(names, feeds)
 
         def make() -> batching.Batcher:

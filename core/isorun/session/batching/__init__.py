@@ -1,8 +1,7 @@
-"""Single requests in, batches to the runtime, single results out.
+"""Dynamic batching: single requests in, batches to the runtime, single results out.
 
-:mod:`.layout` says how requests of one model become a batch, and its outputs single results. A :class:`Batcher`
-takes requests one by one, each with a future for its result. :class:`Results` puts an iterable of requests through
-a batcher and gives the results in the requests' order.
+:mod:`.layout` assembles a batch from requests and splits its outputs. A :class:`Batcher` accepts requests one by one,
+each with a future. :class:`Results` runs an iterable of requests through a batcher and yields results in order.
 """
 
 from isorun.session.batching.batcher import Batcher

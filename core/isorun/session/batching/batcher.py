@@ -1,9 +1,8 @@
 """Batches of requests that arrive one by one.
 
-Two threads serve a :class:`Batcher`: while one has a batch in the runtime, the other picks the next and lays out
-its arrays. A batch is made around the request that has waited longest, of those nearest to it in length, within a
-budget of tokens. What goes wrong with a request is that request's alone: where a batch fails, its requests are run
-again one by one.
+Two threads serve a :class:`Batcher`: while one runs a batch, the other selects and assembles the next. A batch is built
+around the request that has waited longest, from those closest to it in length, within a token budget. If a batch fails,
+its requests run again one by one, so that an error affects only the request that caused it.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ class Batcher:
 
     Args:
         run: runs a batch: ``run(output_names, feeds)``, as ``Session.run`` does.
-        layout: of the model's requests.
-        max_tokens: the most that rows times the longest row of a batch may be; a longer request runs alone.
-        max_wait: seconds that a request may wait for others to share a batch with.
-        enough: the tokens at which waiting ends, all requests counted.
+        layout: assembles and splits batches.
+        max_tokens: maximum size of a batch, rows times its longest row; a longer request runs alone.
+        max_wait: maximum time in seconds that a request waits for others.
+        enough: number of waiting tokens at which a batch starts at once.
 
     Raises:
-        ValueError: a budget that nothing fits in, or a wait that is no time.
+        ValueError: ``max_tokens`` below 1, or ``max_wait`` negative or NaN.
     """
 
     def __init__(
@@ -46,9 +45,9 @@ class Batcher:
         enough: int,
     ) -> None:
         if max_tokens < 1:
-            raise ValueError(f"max_tokens is {max_tokens}; a batch holds at least 1")
+            raise ValueError(f"max_tokens must be at least 1, got {max_tokens}")
         if not max_wait >= 0:
-            raise ValueError(f"max_wait is {max_wait}; it is a time in seconds, 0 or more")
+            raise ValueError(f"max_wait must be 0 or more seconds, got {max_wait}")
         self._run = run
         self._layout = layout
         self._max_tokens = max_tokens
@@ -69,7 +68,7 @@ class Batcher:
         _alive.add(self)
 
     def submit(self, feeds: Feeds) -> tuple[Future[list[Any]], int]:
-        """Hand in a request. Its future, and the request's length in tokens."""
+        """Submit a request. Returns its future and its length in tokens."""
         with self._changed:
             self._count += 1
             number = self._count
@@ -84,17 +83,17 @@ class Batcher:
         return request.future, request.length
 
     def hurry(self) -> None:
-        """Nothing more comes for now: do not wait for it."""
+        """Run what is waiting: no further request is expected soon."""
         with self._changed:
             self._hurry = True
             self._changed.notify_all()
 
     def close(self, *, cancel: bool, wait: bool = True) -> None:
-        """Take nothing more.
+        """Accept no further requests.
 
         Args:
-            cancel: whether to cancel what waits rather than run it.
-            wait: whether to wait for what runs.
+            cancel: cancel waiting requests instead of running them.
+            wait: wait for the batch that is running.
         """
         with self._changed:
             self._closed = True
@@ -111,14 +110,14 @@ class Batcher:
                     thread.join()
 
     def _serve(self) -> None:
-        # While a thread waits, it holds no request: an error has, by its traceback, whoever it was raised to, and so
-        # the results that are to close this batcher once nobody has them any more.
+        # Hold no request while waiting: through tracebacks it would keep the Results object alive that closes this
+        # batcher when it is collected.
         while requests := self._next():
             self._finish(requests)
             del requests
 
     def _next(self) -> list[Request]:
-        """Wait for a batch; none where the batcher is closed."""
+        """Wait for a batch; empty once the batcher is closed."""
         with self._changed:
             while not (requests := self._ready()):
                 if self._closed:
@@ -127,7 +126,7 @@ class Batcher:
             return requests
 
     def _ready(self) -> list[Request]:
-        """The next batch; none where nothing waits, or where others may still join what does."""
+        """The next batch; empty if nothing waits, or if waiting requests may still be joined by others."""
         while self._waiting:
             oldest = self._oldest()
             if not (self._closed or self._hurry or self._tokens >= self._enough or oldest.due <= time.monotonic()):
@@ -137,7 +136,7 @@ class Batcher:
         return []
 
     def _rest(self) -> float | None:
-        """Seconds until something has waited long enough; ``None`` where nothing waits."""
+        """Seconds until the oldest request is due; ``None`` if nothing waits."""
         if not self._waiting:
             return None
         return min(max(0.0, self._oldest().due - time.monotonic()), threading.TIMEOUT_MAX)
@@ -146,7 +145,7 @@ class Batcher:
         return min(self._waiting, key=lambda request: request.number)
 
     def _pick(self, oldest: Request) -> list[Request]:
-        """The oldest request and those of its kind that are nearest to it in length, within the budget."""
+        """The oldest request and those of its kind closest to it in length, within the budget."""
         same = [request for request in self._waiting if request.kind == oldest.kind]
         low = high = same.index(oldest)
         while True:
@@ -175,26 +174,26 @@ class Batcher:
             with self._running:
                 outputs = self._run(self._layout.outputs, feeds)
             results = self._layout.split(outputs, requests)
-        except Exception as error:  # noqa: BLE001  # whatever it is, it is somebody's result
+        except Exception as error:  # noqa: BLE001  # delivered through the request's future
             if len(requests) == 1:
                 requests[0].future.set_exception(error)
                 return
-            for request in requests:  # one of them is to blame: the others are to have their results
+            for request in requests:  # only the faulty one fails then
                 self._finish([request])
             return
         for request, result in zip(requests, results, strict=True):
             request.future.set_result(result)
 
 
-_alive: weakref.WeakSet[Batcher] = weakref.WeakSet()  # a closed one, too, while its threads have it
+_alive: weakref.WeakSet[Batcher] = weakref.WeakSet()  # including closed ones whose threads still run
 
 
 @atexit.register
 def _close_all() -> None:
-    """Python ends its daemon threads where they are; a runtime that is amid a run then aborts the process."""
+    """Python stops daemon threads anywhere at exit; a runtime that is running then aborts the process."""
     for batcher in list(_alive):
         batcher.close(cancel=True)
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_alive.clear)  # a fork leaves the threads behind, and locks as they were
+    os.register_at_fork(after_in_child=_alive.clear)  # threads do not survive a fork

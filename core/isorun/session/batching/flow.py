@@ -1,4 +1,4 @@
-"""Requests on their way, between the thread that reads them and the one that takes results."""
+"""Requests in flight, between the thread that reads them and the one that takes results."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from isorun.types import Feeds
 
 
 class Flow:
-    """What one thread hands in by :meth:`feed`, and another takes by :meth:`take`, in one order.
+    """An ordered queue: one thread submits with :meth:`feed`, another receives with :meth:`take`.
 
     Args:
-        batcher: runs the requests. It is the flow's own, and is closed with it.
-        window: how many tokens may be on their way.
+        batcher: runs the requests; closed together with the flow.
+        window: maximum number of tokens in flight.
     """
 
     def __init__(self, batcher: Batcher, window: int) -> None:
@@ -27,22 +27,22 @@ class Flow:
         self._futures: deque[tuple[Future[list[Any]], int]] = deque()
         self._changed = threading.Condition()
         self._reader = 0  # the thread in feed
-        self._asking = False  # it is inside the iterator, for as long as that likes
-        self._ended = False  # it has nothing more to do
-        self._stopped = False  # nothing more is taken
-        self._left = False  # and nobody waits for what the reader may still meet
-        self._error: BaseException | None = None  # in reading the iterator
-        self._closing_error: BaseException | None = None  # in closing it
+        self._asking = False  # it is inside the iterator, which may block
+        self._ended = False  # feed is done
+        self._stopped = False  # nothing more is read
+        self._left = False  # nobody is left to raise the reader's errors to
+        self._error: BaseException | None = None  # from the iterator
+        self._closing_error: BaseException | None = None  # from closing the iterator
 
     def feed(self, requests: Iterator[Feeds]) -> None:
-        """Hand every request in, no more than a window ahead; then close the iterator, where it can be closed.
+        """Submit every request, at most a window ahead; then close the iterator.
 
-        What goes wrong in either is raised where the results are taken. Where nobody is left to raise it to, an
-        error in closing the iterator is this thread's own.
+        Errors of either are raised where results are taken; if nobody is left there, an error from closing the iterator
+        is raised on this thread.
         """
         self._reader = threading.get_ident()
         try:
-            self._hand_in_all(requests)
+            self._submit_all(requests)
         except BaseException as error:  # noqa: BLE001  # raised again by take
             self._error = error
         try:
@@ -60,7 +60,7 @@ class Flow:
                 self._changed.notify_all()
             self._batcher.hurry()
 
-    def _hand_in_all(self, requests: Iterator[Feeds]) -> None:
+    def _submit_all(self, requests: Iterator[Feeds]) -> None:
         while self._wait_for_room():
             self._asking = True
             try:
@@ -69,7 +69,7 @@ class Flow:
                 return
             finally:
                 self._asking = False
-            self._hand_in(feeds)
+            self._submit(feeds)
 
     def _wait_for_room(self) -> bool:
         with self._changed:
@@ -78,10 +78,10 @@ class Flow:
                 self._changed.wait()
             return not self._stopped
 
-    def _hand_in(self, feeds: Feeds) -> None:
+    def _submit(self, feeds: Feeds) -> None:
         try:
             future, length = self._batcher.submit(feeds)
-        except Exception as error:  # noqa: BLE001  # this request's alone
+        except Exception as error:  # noqa: BLE001  # delivered through this request's future
             future, length = Future(), 1
             future.set_exception(error)
         with self._changed:
@@ -93,8 +93,8 @@ class Flow:
         """The next result, done or not.
 
         Raises:
-            StopIteration: there is none.
-            BaseException: what the iterator raised, once there are no more results.
+            StopIteration: there are no more results.
+            BaseException: the iterator's error, after the last result.
         """
         with self._changed:
             while not self._futures and not self._ended and not self._stopped:
@@ -109,14 +109,13 @@ class Flow:
             return future
 
     def close(self, wait: bool) -> None:
-        """Stop: nothing more is read or run, and the iterator is closed.
+        """Stop reading and running, and close the iterator.
 
         Args:
-            wait: whether to wait for a batch in the runtime, and for the iterator to be closed, unless it is at
-                work on its next request.
+            wait: wait for the running batch, and for the iterator to be closed unless it is blocked in ``next``.
 
         Raises:
-            BaseException: what closing the iterator raised.
+            BaseException: raised by closing the iterator.
         """
         self._stop(wait)
         with self._changed:

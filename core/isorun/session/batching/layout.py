@@ -1,4 +1,4 @@
-"""How single requests of one model become a batch, and the batch's outputs single results."""
+"""Assembling a batch from single requests, and splitting its outputs into single results."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ class Request:
     length: int
     number: int
     feeds: dict[str, np.ndarray] = field(compare=False)  # each (1, ...)
-    kind: tuple[Any, ...] = field(compare=False)  # requests of one kind fit in one batch
-    keep_axis: bool = field(compare=False)  # whether results have the batch's axis
+    kind: tuple[Any, ...] = field(compare=False)  # requests of one kind can share a batch
+    keep_axis: bool = field(compare=False)  # whether results have a batch axis
     due: float = field(compare=False)
     future: Future[list[Any]] = field(compare=False)
 
 
 class Layout:
-    """How single requests of one model become a batch, and its outputs single results.
+    """Assembles batches from single requests of one model, and splits their outputs.
 
-    Requests of different lengths share a batch where the model is known not to see padding: the shorter ones
-    are padded on the right with zeros, mask 0. Any others share one with requests of just their shapes.
+    If the graph is known not to see padding, requests of different lengths share a batch: shorter ones are padded on
+    the right with zeros, mask 0. Otherwise only requests of equal shapes share one.
 
     Args:
         info: the model's inputs and outputs.
-        padding: what is known about its padding.
-        output_names: the outputs wanted; ``None`` for all.
+        padding: its mask and token outputs.
+        output_names: the outputs to return; ``None`` for all.
     """
 
     def __init__(self, info: ModelInfo, padding: Padding, output_names: Sequence[str] | None) -> None:
@@ -57,17 +57,17 @@ class Layout:
 
     @property
     def outputs(self) -> list[str]:
-        """The outputs that each result holds."""
+        """The outputs in each result."""
         return self._outputs
 
     def request(self, feeds: Any, number: int, due: float) -> Request:
-        """A request, checked: every input without the batch's axis, or with one of size 1.
+        """Validate a request: every input without a batch axis, or with one of size 1.
 
         Raises:
-            InvalidFeeds: the model does not take it, or it holds more than one row.
+            InvalidFeeds: the model does not accept it, or it has more than one row.
         """
         if not isinstance(feeds, Mapping):
-            self._checker.check(feeds)  # says what it should have been
+            self._checker.check(feeds)  # raises, and says what is expected
         rows, keep_axis = {}, False
         for name, array in self._checker.with_arrays(feeds).items():
             spec = self._specs.get(name)
@@ -79,23 +79,22 @@ class Layout:
         for name, array in rows.items():
             if not isinstance(array, np.ndarray):
                 raise InvalidFeeds(
-                    f"A request is a row of a batch, and input {name!r} is a {type(array).__name__}, which has none. "
-                    "Session.run takes it"
+                    f"Input {name!r} is a {type(array).__name__}, which cannot be batched. Use Session.run"
                 )
             if array.shape[:1] != (1,):
                 raise InvalidFeeds(
-                    f"A request is a single row; input {name!r} came with the shape {list(array.shape)}. "
-                    "Session.run takes a batch as it is"
+                    f"Input {name!r}: a request must be a single row, got shape {list(array.shape)}. "
+                    "Use Session.run for a batch"
                 )
         mask = None if self._mask is None else rows.get(self._mask)
-        # A row without any key attends to all its positions alike: more of them would change it.
+        # A fully masked row attends to all its positions equally: padding would change it.
         stretches = mask is not None and bool(np.count_nonzero(mask))
         length = mask.shape[1] if mask is not None else max(array.size for array in rows.values())
         kind = (stretches, *(self._rest(name, array, stretches) for name, array in sorted(rows.items())))
         return Request(length, number, rows, kind, keep_axis, due, Future())
 
     def _rest(self, name: str, array: np.ndarray, stretches: bool) -> tuple[Any, ...]:
-        """What of an input's shape has to be the same in all of a batch."""
+        """The part of an input's shape that must be equal throughout a batch."""
         return (name, array.shape[2:] if stretches and name in self._by_token else array.shape[1:])
 
     def batch(self, requests: Sequence[Request]) -> dict[str, np.ndarray]:
@@ -115,12 +114,12 @@ class Layout:
         return made
 
     def split(self, outputs: Sequence[Any], requests: Sequence[Request]) -> list[list[Any]]:
-        """Each request's own results, cut to its length; copies, which outlive the batch."""
+        """Each request's results, cut to its length; copies, so that they do not keep the batch alive."""
         for name, output in zip(self._outputs, outputs, strict=True):
             if not isinstance(output, np.ndarray) or output.ndim == 0 or output.shape[0] != len(requests):
                 raise IsorunError(
-                    f"Output {name!r} does not have a row for each of the {len(requests)} requests of a batch, so "
-                    "single requests cannot be told apart in it. Leave it out, or call Session.run"
+                    f"Output {name!r} does not have one row for each of the {len(requests)} requests of a batch, so it "
+                    "cannot be split. Leave it out of output_names, or use Session.run"
                 )
         results = []
         for index, request in enumerate(requests):

@@ -1,4 +1,4 @@
-"""The results of an iterable of requests, in their order."""
+"""The results of an iterable of requests, in request order."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ from isorun.session.batching.flow import Flow
 from isorun.session.batching.layout import Layout
 from isorun.types import Feeds
 
-_AHEAD = 4  # batches' worth of tokens that a map reads ahead
+_AHEAD = 4  # batches that map reads ahead
 
 
 class Results(Iterator[Any]):
-    """The results of an iterable of requests, in their order: what ``Session.map`` returns.
+    """The results of an iterable of requests, in request order: what ``Session.map`` returns.
 
-    A request that failed raises its error where its result would come, as ``concurrent.futures`` does; the next
-    call of ``next`` goes on with the request after it. An error of the iterable itself comes after the results of
-    all that it gave, and ends them.
+    A failed request raises its error in place of its result, as in ``concurrent.futures``; ``next`` then continues with
+    the request after it. An error of the iterable is raised after the results of what it produced, and ends them.
 
-    The iterable is read by a thread of its own, ``4 max_tokens`` ahead of what has been taken. ``close()``, or
-    leaving a ``with`` block, stops the work and closes the iterator. An error in closing it is raised there, or, where
-    the results were taken to their end, after them.
+    The iterable is read on a separate thread, ``4 * max_tokens`` ahead of the results taken. ``close()``, or leaving
+    the ``with`` block, stops the work, closes the iterator and raises an error from closing it; if all results were
+    taken, that error is raised after them.
     """
 
     def __init__(self, requests: Iterable[Feeds], batcher: Batcher, window: int, return_exceptions: bool) -> None:
@@ -38,20 +37,20 @@ class Results(Iterator[Any]):
         future = self._flow.take()
         try:
             return future.result()
-        except CancelledError:  # by close(), on another thread
+        except CancelledError:  # close() was called on another thread
             raise StopIteration from None
         except Exception as error:
             if self._return_exceptions:
                 return error
             raise
         finally:
-            del future  # which an error's traceback would keep, and the error with it
+            del future  # an error's traceback would keep it, and it the error
 
     def close(self) -> None:
-        """Stop: nothing more is read or run. Waits for a batch in the runtime. Another call does nothing.
+        """Stop reading and running; waits for the running batch. A second call does nothing.
 
         Raises:
-            BaseException: what closing the iterator of requests raised.
+            BaseException: raised by closing the iterator of requests.
         """
         self._flow.close(wait=True)
 
@@ -77,7 +76,7 @@ def results(
     max_wait: float,
     return_exceptions: bool,
 ) -> Results:
-    """Put an iterable of requests through a batcher of its own."""
+    """Run an iterable of requests through a new batcher."""
     window = _AHEAD * max_tokens
     batcher = Batcher(run, layout, max_tokens, max_wait, enough=window)
     return Results(requests, batcher, window, return_exceptions)
