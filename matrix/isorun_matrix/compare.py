@@ -13,7 +13,8 @@ from typing import Any
 
 from isorun.errors import SpecError
 from isorun_matrix.report import view
-from isorun_matrix.results import SCHEMA, RunFolder
+from isorun_matrix.results import RunFolder
+from isorun_matrix.stored import SCHEMA
 
 _PROCESSES = 1.05  # what an interval, which is of one process, does not know of
 _MOMENTARY = ("load_average", "used_mib", "clock_mhz", "throttled_by")  # of the environment: no two runs have it alike

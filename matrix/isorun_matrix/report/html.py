@@ -8,8 +8,8 @@ from typing import Any
 import jinja2
 
 from isorun_matrix.report import view
-from isorun_matrix.results import STATUSES
 from isorun_matrix.stats import samples_needed
+from isorun_matrix.stored import STATUSES
 
 _WIDE = 8.0
 """Latencies that differ by more than this are drawn on a logarithmic axis."""
