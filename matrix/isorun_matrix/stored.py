@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from isorun.errors import SpecError
 from isorun_matrix.child import JOB
+from isorun_matrix.text import cut
 
 SCHEMA = 1
 RUN = "run.json"
@@ -248,7 +250,14 @@ class _Run(_Part):
     created: str
     spec: _Spec
     environment: _Environment
-    cells: list[_Planned]
+    cells: list[_Planned] = Field(min_length=1)
+
+    @field_validator("cells")
+    @classmethod
+    def _distinct(cls, cells: list[_Planned]) -> list[_Planned]:
+        if twice := next((name for name, count in Counter(cell.id for cell in cells).items() if count > 1), None):
+            raise ValueError(f"the id {twice!r} is there twice")
+        return cells
 
 
 def read_run(path: Path) -> dict[str, Any]:
@@ -296,11 +305,11 @@ def _object(path: Path, what: str) -> dict[str, Any]:
     except RecursionError:
         raise SpecError(f"{path} is damaged: its data is nested too deeply. {_remedy(path)}") from None
     except ValueError as error:
-        raise SpecError(f"{path} is no JSON ({_cut(str(error))}). {_remedy(path)}") from error
+        raise SpecError(f"{path} is no JSON ({cut(str(error), _SHOWN)}). {_remedy(path)}") from error
     if not isinstance(found, dict):
         raise SpecError(f"{path} holds no {what}; it was changed after it was written. {_remedy(path)}")
     if found.get("schema") != SCHEMA:
-        schema = _cut(repr(found.get("schema")))
+        schema = cut(repr(found.get("schema")), _SHOWN)
         raise SpecError(f"{path} is of schema {schema}; this isorun reads schema {SCHEMA}. {_remedy(path)}")
     return found
 
@@ -325,16 +334,12 @@ def _check(path: Path, content: Mapping[str, Any], model: type[_Part]) -> None:
         model.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
-        place = _cut(".".join(map(str, first["loc"])))
+        place = cut(".".join(map(str, first["loc"])), _SHOWN)
         where = f"{place}: " if place else ""
-        raise SpecError(f"{path} is damaged: {where}{_cut(first['msg'])}. {_remedy(path)}") from None
+        raise SpecError(f"{path} is damaged: {where}{cut(first['msg'], _SHOWN)}. {_remedy(path)}") from None
 
 
 def _remedy(path: Path) -> str:
     if path.name == RUN:
         return "Restore the file, or run the matrix again with another --out"
     return f"Remove the folder {path.parent} and measure it again with --resume"
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jinja2
+import markupsafe
 
 from isorun_matrix.report import view
 from isorun_matrix.stats import samples_needed
@@ -46,10 +47,11 @@ def plot(group: view.Group) -> dict[str, Any] | None:
     the least to the greatest; ``None`` without a figure.
 
     Returns:
-        ``rows`` (``name``, the five percentiles, ``p99`` and ``right``), first cell first, and ``log``.
+        ``rows`` (``name``, escaped since plotly reads HTML, the five percentiles, ``p99`` and ``right``), first cell
+        first, and ``log``.
     """
     rows = [
-        {"name": view.short(cell), "right": cell["status"] == "ok", "p99": view.p(cell, 99)}
+        {"name": str(markupsafe.escape(view.short(cell))), "right": cell["status"] == "ok", "p99": view.p(cell, 99)}
         | cell["spread_ms"]
         | _ends(cell["latency_ms"])
         for cell in group.cells
