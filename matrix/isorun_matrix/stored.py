@@ -242,7 +242,7 @@ class _Computed(_Part):
 class _Spec(_Part):
     models: dict[str, _Model]
     backends: list[_Labelled]
-    shapes: list[_Named] | None = None
+    shapes: list[_Named] | None
     reference: _Computed
 
 

@@ -15,7 +15,8 @@ ENVIRONMENT = {
     "cpu": {**CPU, "governor": None},
     **{"memory_mib": 2048, "load_average": [0.1], "os": "an OS", "kernel": "6", "python": "CPython 3", "packages": {}},
 }
-SPEC = {"models": {"m": {}}, "backends": [{"label": "b"}], "reference": {"backend": "reference", "precision": "fp64"}}
+REFERENCE = {"backend": "reference", "precision": "fp64"}
+SPEC = {"models": {"m": {}}, "backends": [{"label": "b"}], "shapes": None, "reference": REFERENCE}
 PLANNED: dict[str, Any] = {
     "id": NAME,
     **{"model": "m", "shape": "1x8", "backend": "b", "label": "b", "precision": "fp32", "batch": 1, "sequence": 8},
@@ -202,6 +203,7 @@ def test_a_run_does_not_write_through_a_symbolic_link(tmp_path: Path, name: str)
         (json.dumps({"schema": 1, **RUN, "environment": {"cpu": "x"}}), r"environment\.cpu"),
         (json.dumps({"schema": 1, **RUN, "cells": RUN["cells"] * 2}), "is there twice"),
         (json.dumps({"schema": 1, **RUN, "cells": []}), "cells"),
+        (json.dumps({"schema": 1, **RUN, "spec": {**SPEC, "shapes": [1]}}), r"spec\.shapes"),
         (json.dumps({"schema": 1, **RUN, "more": float("inf")}), "is no JSON"),
     ],
 )
