@@ -223,10 +223,12 @@ def _print(document: dict[str, Any]) -> None:
 
 
 def _exit_code(document: dict[str, Any]) -> int:
-    """1 where outputs were wrong or a cell failed; 3 where every cell lacked its backend; else 0."""
+    """1 where outputs were wrong, or a cell failed or is unchecked; 3 where every cell lacked its backend; else 0."""
     from isorun_matrix.results import LACKING
 
     statuses = [cell["status"] for cell in document["cells"]]
     if all(status in LACKING for status in statuses):
         return _BACKEND_TROUBLE
+    if any(cell["kept"] is not None for cell in document["cells"]):
+        return _CHECK_FAILED
     return 0 if all(status in ("ok", *LACKING) for status in statuses) else _CHECK_FAILED

@@ -13,7 +13,8 @@ from typing import Any
 
 from isorun.errors import SpecError
 from isorun_matrix.report import view
-from isorun_matrix.results import SCHEMA, RunFolder
+from isorun_matrix.results import RunFolder
+from isorun_matrix.stored import SCHEMA
 
 _PROCESSES = 1.05  # what an interval, which is of one process, does not know of
 _MOMENTARY = ("load_average", "used_mib", "clock_mhz", "throttled_by")  # of the environment: no two runs have it alike
@@ -158,8 +159,9 @@ def _flat(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
     kind = place.rpartition(".")[2]
     if kind in _MOMENTARY:
         return
-    if kind in _BY and isinstance(value, list):
-        value = {each[_BY[kind]]: each for each in value}
+    name = _BY.get(kind)
+    if isinstance(value, list) and value and all(isinstance(each, Mapping) and name in each for each in value):
+        value = {each[name]: each for each in value}
     if isinstance(value, Mapping):
         for key, each in value.items():
             yield from _flat(each, f"{place}.{key}".removeprefix("."))

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import io
 import warnings
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -68,10 +70,17 @@ def save(path: Path, groups: Mapping[str, Mapping[str, np.ndarray]]) -> None:
 
 
 def load(path: Path, group: str) -> Arrays:
-    """One group of a file that :func:`save` wrote."""
-    with np.load(path, allow_pickle=False) as file:
-        prefix = f"{group}/"
-        return {name.removeprefix(prefix): file[name] for name in file.files if name.startswith(prefix)}
+    """One group of a file that :func:`save` wrote.
+
+    Raises:
+        InvalidFeeds: the file is missing or damaged.
+    """
+    prefix = f"{group}/"
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            return {name.removeprefix(prefix): arrays[name] for name in arrays.files if name.startswith(prefix)}
+    except (OSError, ValueError, EOFError, TypeError, BadZipFile, zlib.error) as error:
+        raise InvalidFeeds(f"{path} is damaged ({error}). Remove the folder {path.parent} and use --resume") from error
 
 
 def _random(job: Mapping[str, Any], inputs: Sequence[TensorSpec]) -> list[Arrays]:

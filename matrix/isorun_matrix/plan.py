@@ -144,10 +144,11 @@ def key(job: Preparation | Workload | Cell, **decides: Any) -> str:
     """A digest (hexadecimal) of a job and of what else decides its result.
 
     Args:
-        job: the job. Its time limit decides nothing: a result is the same however long it might have taken.
+        job: the job. Its time limit decides nothing: a result is the same however long it might have taken. Nor do the
+            dialects of a model: lowering it for one more backend leaves the others' results.
         decides: versions, the model's fingerprint and so on: plain data.
     """
-    described = {name: value for name, value in asdict(job).items() if name != "time_limit"}
+    described = {name: value for name, value in asdict(job).items() if name not in ("time_limit", "dialects")}
     content = json.dumps([described, decides], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()
 

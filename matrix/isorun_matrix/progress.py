@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from isorun.cli import console
 from isorun_matrix.report import view
+from isorun_matrix.text import printable
 
 if TYPE_CHECKING:
     from isorun.models.hub import Progress as Fetching
@@ -64,7 +65,7 @@ class Lines:
             said = "as above"
         else:
             self._explained.add(said)
-        self.say(f"[{self._done}/{self._total}] {result['status']:<13} {result['id']}: {said}")
+        self.say(printable(f"[{self._done}/{self._total}] {result['status']:<13} {result['id']}: {said}"))
 
 
 class Bar(Lines):
@@ -84,7 +85,7 @@ class Bar(Lines):
             MofNCompleteColumn(),
             TextColumn("left:"),
             TimeRemainingColumn(),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
         )
         with Progress(*columns, console=console.stderr(), auto_refresh=False, transient=True) as self._bar:
             self._task = self._bar.add_task("", total=total, completed=kept)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +18,7 @@ from isorun_matrix.launch import launch
 from isorun_matrix.outcome import conclude
 from isorun_matrix.plan import Cell, Plan, Preparation, Workload, key, plan
 from isorun_matrix.progress import Lines
-from isorun_matrix.results import MEASURED, RunFolder, write_json
+from isorun_matrix.results import Kind, RunFolder, write_json
 from isorun_matrix.spec import Spec
 
 
@@ -53,6 +54,7 @@ _NAMED = ("id", "model", "shape", "backend", "environment", "label", "precision"
 _FOUND = (  # out by running it: what a cell does not have is null
     *("parity", "latency_ms", "device_ms", "spread_ms", "throughput", "load_ms", "first_run_ms", "warmup_runs"),
     *("memory_mib", "provenance", "reason", "remedy", "log", "notes", "started", "wall_s", "load_average", "waited"),
+    "kept",
 )
 
 
@@ -72,21 +74,25 @@ class _Run:
         }
         self._models: dict[str, dict[str, Any] | _Failure] = {}
         self._keys: dict[str, str] = {}
+        self._requests: dict[str, str] = {}
+        self._kept: dict[str, _Failure] = {}
 
     def go(self) -> dict[str, Any]:
-        self._describe()
+        self._require_own()
+        if not self._folder.has_run():  # else the run that is there is shown until this one knows its keys
+            self._describe()
         for preparation in self._plan.preparations:
             self._watcher.working(f"Preparing {preparation.id}")
             self._models[preparation.id] = self._prepare(preparation)
         for workload in self._plan.workloads:
-            self._keys[workload.id] = self._key(workload, workload.backend)
+            self._name(workload, workload.backend)
         for cell in self._plan.cells:
-            there = {} if cell.environment is None else {"environment": self._isolated[cell.environment].about}
-            here = cell.backend if cell.environment is None else None
-            self._keys[cell.id] = self._key(cell, here, workload=self._keys[cell.workload], **there)
+            self._name(cell, cell.backend if cell.environment is None else None)
+        measured = {cell.id for cell in self._plan.cells if self._folder.measured("cells", cell.id)}
+        kept = {cell.id for cell in self._plan.cells if self._current(cell)}
         self._describe()
-        measured = {cell.id for cell in self._plan.cells if self._measured(cell)}
-        kept = {cell.id for cell in self._plan.cells if cell.id in measured and self._current(cell)}
+        for failure, count in Counter(self._kept.values()).items():
+            self._watcher.say(f"{count} measured cells are kept, and cannot be checked: {failure.reason}")
         if stale := len(measured) - len(kept):
             self._watcher.say(
                 f"{stale} of {len(self._plan.cells)} cells were measured otherwise (another spec, model, version or "
@@ -99,19 +105,59 @@ class _Run:
                     self._work(workload, cells)
         return self._folder.document()
 
-    def _key(self, job: Workload | Cell, backend: str | None, **decides: Any) -> str:
-        """A job's key; ``backend`` is the one that it runs here. The versions of others decide nothing, so that one
-        which is added to a spec leaves the results of the rest."""
+    def _require_own(self) -> None:
+        """Check all folders that may be replaced before anything runs, which can take hours."""
+        jobs: dict[Kind, Sequence[Preparation | Workload | Cell]] = {
+            "models": self._plan.preparations,
+            "references": self._plan.workloads,
+            "cells": self._plan.cells,
+        }
+        for kind, planned in jobs.items():
+            for job in planned:
+                self._folder.require_own(kind, job.id)
+
+    def _name(self, job: Workload | Cell, backend: str | None) -> None:
+        """Find a job's key, and the part of it that is known without its model and environment.
+
+        Args:
+            job: the job.
+            backend: the one that it runs here. The versions of others decide nothing, so that one which is added to a
+                spec leaves the results of the rest.
+        """
         model = self._models[job.model]
+        fingerprint = None if isinstance(model, _Failure) else model["fingerprint"]
         others = {*self._spec.backends_here} - {backend}
-        return key(
-            job,
-            fingerprint=None if isinstance(model, _Failure) else model["fingerprint"],
-            packages={name: version for name, version in self._environment["packages"].items() if name not in others},
-            python=self._environment["python"],
-            cpu=self._environment["cpu"]["model"],
-            **decides,
-        )
+        common = {
+            "packages": {name: found for name, found in self._environment["packages"].items() if name not in others},
+            "python": self._environment["python"],
+            "cpu": self._environment["cpu"]["model"],
+        }
+        if isinstance(job, Workload):
+            request = {"source": next(key(each) for each in self._plan.preparations if each.id == job.model)}
+            more: dict[str, Any] = {}
+        else:
+            request = {"workload": self._requests[job.workload]}
+            more = {"workload": self._keys[job.workload]}
+            if job.environment is not None:
+                more["environment"] = self._isolated[job.environment].about
+        self._requests[job.id] = key(job, **common, **request)
+        self._keys[job.id] = key(job, fingerprint=fingerprint, **common, **more)
+
+    def _current(self, cell: Cell) -> bool:
+        """Whether a cell has the result that a run would give, as far as can be known.
+
+        Without its model or environment, the result of the same request is kept under the key that it has.
+        """
+        found = self._folder.measured("cells", cell.id)
+        if found is None:
+            return False
+        model = self._models[cell.model]
+        failure = model if isinstance(model, _Failure) else self._lacking(cell)
+        if failure is not None and found.get("request") == self._requests[cell.id]:
+            self._keys[cell.id] = found["key"]
+            self._kept[cell.id] = failure
+            return True
+        return bool(found["key"] == self._keys[cell.id])
 
     def _describe(self) -> None:
         self._folder.write_run(
@@ -120,16 +166,15 @@ class _Run:
                 "spec_file": str(self._source),
                 "spec": self._spec.model_dump(mode="json"),
                 "environment": self._environment,
-                "cells": [{"key": self._keys.get(cell.id), **_shown(cell)} for cell in self._plan.cells],
+                "cells": [
+                    {"key": self._keys.get(cell.id), **_shown(cell), "kept": self._why_kept(cell)}
+                    for cell in self._plan.cells
+                ],
             }
         )
 
-    def _measured(self, cell: Cell) -> bool:
-        found = self._folder.any_result("cells", cell.id)
-        return found is not None and found["status"] in MEASURED
-
-    def _current(self, cell: Cell) -> bool:
-        return self._folder.result("cells", cell.id, self._keys[cell.id]) is not None
+    def _why_kept(self, cell: Cell) -> str | None:
+        return self._kept[cell.id].reason if cell.id in self._kept else None
 
     def _prepare(self, preparation: Preparation) -> dict[str, Any] | _Failure:
         job = asdict(preparation)
@@ -163,16 +208,19 @@ class _Run:
         return None if reason is None else _Failure(reason)
 
     def _skip(self, cell: Cell, failure: _Failure) -> dict[str, Any]:
-        self._folder.start("cells", cell.id)
-        result = _shown(cell) | {"status": "skipped", "reason": failure.reason}
+        self._folder.start()
+        result = self._described(cell) | {"status": "skipped", "reason": failure.reason}
         return self._folder.write("cells", cell.id, self._keys[cell.id], result)
+
+    def _described(self, cell: Cell) -> dict[str, Any]:
+        return _shown(cell) | {"request": self._requests[cell.id]}
 
     def _cell(self, cell: Cell, reference: Mapping[str, Any]) -> dict[str, Any]:
         job = asdict(cell) | {
             "reference": reference,
             "references": str(self._folder.folder("references", cell.workload)),
         }
-        return self._do("isorun_matrix.cell", "cells", cell.id, self._keys[cell.id], job, _shown(cell))
+        return self._do("isorun_matrix.cell", "cells", cell.id, self._keys[cell.id], job, self._described(cell))
 
     def _reference(self, workload: Workload, model: Mapping[str, Any]) -> dict[str, Any] | _Failure:
         found = self._folder.result("references", workload.id, self._keys[workload.id])
@@ -187,21 +235,20 @@ class _Run:
     def _do(
         self,
         module: str,
-        kind: str,
+        kind: Kind,
         name: str,
         key: str,
         job: Mapping[str, Any],
         shown: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Run a job in a process of its own and keep what became of it."""
-        folder = self._folder.start(kind, name)
+        folder = self._folder.start()
         write_json(folder / JOB, job)
         started = datetime.now(UTC).isoformat(timespec="seconds")
         ended = launch(module, folder, job["time_limit"])
         outcome = conclude(ended, folder, job["time_limit"])
-        result = self._folder.write(kind, name, key, {**(shown or {}), "started": started, **outcome})
         (folder / OUTCOME).unlink(missing_ok=True)
-        return result
+        return self._folder.write(kind, name, key, {**(shown or {}), "started": started, **outcome})
 
 
 def _shown(cell: Cell) -> dict[str, Any]:

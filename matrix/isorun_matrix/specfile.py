@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import reprlib
 import types
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin
 
-import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from isorun.errors import BackendNotFound, BackendUnavailable, IsorunError, SpecError, did_you_mean, near_file
+from isorun.errors import BackendNotFound, BackendUnavailable, IsorunError, did_you_mean
 from isorun.isolation import environments
 from isorun.isolation.worker.backend import Worker
 from isorun.parity import DEFAULT_TOLERANCES
 from isorun.plugin import registry
 from isorun.plugin.backend import Backend
+from isorun_matrix import yamlfile
 from isorun_matrix.spec import Spec
 from isorun_matrix.spec.backends import Entry
-
-Place = tuple[int | str, ...]
-Problem = tuple[Place, str]
+from isorun_matrix.yamlfile import Place, Problem
 
 
 def load(path: Path) -> Spec:
@@ -34,56 +32,14 @@ def load(path: Path) -> Spec:
     Raises:
         SpecError: with every problem of the file, one a line.
     """
-    try:
-        content = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise SpecError(f"There is no spec at {path}{near_file(path)}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"The spec {path} cannot be read: {error}") from error
-    root, data = _parse(path, content)
-    if problems := list(_repeated_keys(root, (), set())):
-        raise _error(path, root, problems)
+    root, data = yamlfile.read(path)
     try:
         spec = Spec.model_validate(data, context={"folder": path.absolute().parent})
     except ValidationError as error:
-        raise _error(path, root, [_problem(each) for each in error.errors()]) from None
+        raise yamlfile.error(path, root, [_problem(each) for each in error.errors()]) from None
     if problems := [*_backend_problems(spec), *_environment_problems(spec)]:
-        raise _error(path, root, problems)
+        raise yamlfile.error(path, root, problems)
     return spec
-
-
-def _parse(path: Path, content: str) -> tuple[yaml.Node, Any]:
-    try:
-        loader = yaml.SafeLoader(content)
-    except yaml.reader.ReaderError as error:
-        raise SpecError(f"{path} is not text: {error.reason}, at character {error.position}") from error
-    try:
-        root = loader.get_single_node()
-        if not isinstance(root, yaml.MappingNode):
-            raise SpecError(f"The spec {path} holds no keys: it needs at least models, backends and shapes")
-        return root, loader.construct_document(root)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = "" if mark is None else f", line {mark.line + 1}"
-        raise SpecError(f"{path}{line}: not YAML: {getattr(error, 'problem', None) or error}") from error
-    finally:
-        loader.dispose()
-
-
-def _repeated_keys(node: yaml.Node, place: Place, seen: set[int]) -> Iterator[Problem]:
-    if id(node) in seen:  # an alias, of what may hold the alias itself
-        return
-    seen.add(id(node))
-    if isinstance(node, yaml.SequenceNode):
-        for index, item in enumerate(node.value):
-            yield from _repeated_keys(item, (*place, index), seen)
-    elif isinstance(node, yaml.MappingNode):
-        lines: dict[Hashable, int] = {}
-        for key, value in node.value:
-            if key.value in lines:
-                yield (*place, key.value), f"the key is there twice, first on line {lines[key.value]}"
-            lines.setdefault(key.value, key.start_mark.line + 1)
-            yield from _repeated_keys(value, (*place, key.value), seen)
 
 
 def _problem(error: ErrorDetails) -> Problem:
@@ -187,31 +143,3 @@ def _environment_problems(spec: Spec) -> Iterator[Problem]:
                     yield from _entry_problems(entry, ("backends", index), worker.get)
         except IsorunError as error:
             yield place, _lowered(str(error))
-
-
-def _error(path: Path, root: yaml.Node, problems: Sequence[Problem]) -> SpecError:
-    lines = [f"line {_line(root, place)}: {_dotted(place)}{message}" for place, message in problems]
-    if len(lines) == 1:
-        return SpecError(f"{path}, {lines[0]}")
-    return SpecError("\n  ".join([f"{path} has {len(lines)} errors:", *lines]))
-
-
-def _dotted(place: Place) -> str:
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place if part != "[key]")
-    return f"{text.removeprefix('.')}: " if text else ""
-
-
-def _line(node: yaml.Node, place: Place) -> int:
-    """The line of the key or item at a place, as near as the file has it."""
-    line: int = node.start_mark.line
-    for part in place:
-        found = None
-        if isinstance(node, yaml.MappingNode):
-            # the last one: of a key that is there twice, the one that is wrong
-            found = next(((key, value) for key, value in reversed(node.value) if key.value == str(part)), None)
-        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
-            found = (node.value[part], node.value[part])
-        if found is None:
-            break
-        line, node = found[0].start_mark.line, found[1]
-    return line + 1

@@ -104,6 +104,27 @@ def test_what_would_explain_a_change_is_found_and_what_never_stays_is_left_out()
     }
 
 
+def test_lists_of_a_backend_s_options_are_values() -> None:
+    backends = [{"label": "x", "options": {"shapes": shapes}} for shapes in (["1x8"], ["1x8", "2x8"])]
+    runs = [run(name, cell("x", 10), spec={"backends": [each]}) for name, each in zip("ab", backends, strict=True)]
+    (_, differing) = compare.compare(runs)["runs"]
+    assert differing["differences"] == {"backends.x.options.shapes": [["1x8"], ["1x8", "2x8"]]}
+
+
+def test_names_that_look_like_markup_are_shown_as_they_are() -> None:
+    comparison = compare.compare(
+        [run("[red]<b>|`\x1b[31m", cell("[bold]|<i>\n", 10)), run("b", cell("[bold]|<i>\n", 9))]
+    )
+    console = Console(width=120, file=None, color_system=None)
+    with console.capture() as capture:
+        console.print(compared.render(comparison, console.width))
+    assert r"run 1: /[red]<b>|`\x1b[31m" in capture.get()
+    assert "[bold]|<i>" in capture.get()
+    text = compared.as_markdown(comparison)
+    assert r"- run 1: /\[red\]\<b\>\|\`\\x1b\[31m" in text
+    assert r"| \[bold\]\|\<i\> |" in text
+
+
 def test_what_got_worse() -> None:
     first = run("a", *(cell(name, 10) for name in "pqrstu"), cell("lacking"))
     second = run(

@@ -124,3 +124,19 @@ def test_arrays_come_back_as_they_were_kept(tmp_path: Path) -> None:
     assert back["x"].tolist() == [0, 1, 2]
     assert back["file"].dtype == np.float16
     assert [path.name for path in tmp_path.iterdir()] == ["kept.npz"]
+
+
+@pytest.mark.parametrize("damage", [None, b"", b"x" * 99, "cut", "flipped", "array"])
+def test_damaged_arrays_are_an_error_that_names_their_file(tmp_path: Path, damage: bytes | str | None) -> None:
+    path = tmp_path / "feeds.npz"
+    feeds.save(path, {"a": {"x": np.arange(999)}})
+    whole = path.read_bytes()
+    path.unlink()
+    if damage == "array":
+        with path.open("wb") as file:
+            np.save(file, np.arange(3))
+    elif damage is not None:
+        cut = whole[:-50] if damage == "cut" else whole[:500] + bytes([whole[500] ^ 255]) + whole[501:]
+        path.write_bytes(damage if isinstance(damage, bytes) else cut)
+    with pytest.raises(InvalidFeeds, match=r"feeds\.npz is damaged .* --resume"):
+        feeds.load(path, "a")

@@ -113,6 +113,15 @@ backends:
     assert "Making the environment new" not in again.stderr
     assert installed.read_text().count("\n") == 1
 
+    made, away = tmp_path / "environments" / "new", tmp_path / "away"
+    made.rename(away)
+    (tmp_path / "bin" / "uv").write_text("#!/bin/sh\necho no network; exit 2\n")
+    assert isorun("run", spec, "--out", out, "--resume").returncode == 1
+    _, lost, *_ = RunFolder(out).document()["cells"]
+    assert lost == {**there, "kept": lost["kept"]}
+    assert "The environment 'new' cannot be made" in lost["kept"]
+    away.rename(made)
+
     write(tmp_path, text.replace("[./package]", "[other==2]"))
     refused = isorun("run", spec, "--dry-run")
     assert refused.returncode == 2

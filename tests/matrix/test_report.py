@@ -290,3 +290,41 @@ def test_a_plot_is_logarithmic_where_latencies_lie_far_apart(document: dict[str,
     near = view.Group("m", "s", (cell("a", "ok", 5.0), cell("b", "ok", 6.0)), None, frozenset())
     assert html.plot(near) == {"rows": html.plot(near)["rows"], "log": False}  # type: ignore[index]
     assert html.plot(view.Group("m", "s", (cell("a", "pending"),), None, frozenset())) is None
+
+
+ODD = "[red]x[/] | `a` <b>&amp;</b> ![i](j) *k* _l_ ~~m~~ \n# n \x1b[31m \ud800"
+
+
+@pytest.fixture
+def odd(document: dict[str, Any]) -> dict[str, Any]:
+    """A document whose every text would be markup somewhere."""
+    for index, each in enumerate(document["cells"]):
+        each |= {"label": ODD, "precision": ODD, "id": f"{ODD}{index}", "model": ODD, "shape": ODD, "kept": ODD}
+        each |= {"reason": each["reason"] and ODD, "notes": each.get("notes") and [ODD]}
+    document["environment"] |= {"os": ODD, "packages": {ODD: ODD}}
+    return document
+
+
+def test_markdown_shows_texts_as_they_are(odd: dict[str, Any]) -> None:
+    text = markdown.render(odd)
+    plain = re.sub(r"\\[!-/:-@\[-`{-~]", "", text).replace("**", "")  # what is escaped, and its own emphasis
+    rows = [line for line in plain.splitlines() if line.startswith("|")]
+    assert {line.count("|") for line in rows} == {12}
+    assert re.findall(r"[`<>\[\]*_~&\x1b\ud800]", plain) == []
+    assert [line for line in text.splitlines() if line.startswith("# ")] == ["# Backends compared"]
+    assert r"\[red\]x\[/\] \| \`a\` \<b\>" in text
+
+
+def test_the_terminal_shows_texts_as_they_are(odd: dict[str, Any]) -> None:
+    text = shown(odd, 1000)
+    assert text.count("[red]x[/] | `a` <b>&amp;</b>") > 6
+    assert "\x1b" not in text
+    text.encode()
+
+
+def test_html_shows_texts_as_they_are(odd: dict[str, Any]) -> None:
+    page = html.render(odd, {**RUN, "spec": {**RUN["spec"], "models": {ODD: {}}}})
+    own = page[: page.index("<script>")] + page[page.index("</head>") :]
+    assert "[red]x[/] | `a` &lt;b&gt;&amp;amp;" in own
+    assert "<b>&amp;</b>" not in own
+    assert own.count("<b>") == own.count("</b>") == own.count('<p class="why')

@@ -337,3 +337,38 @@ def test_a_folder_that_cannot_be_written_to(isorun: Isorun, tiny: Path, tmp_path
     done = isorun("run", slow_spec(tmp_path, 1), "--out", tmp_path / "file" / "out")
     assert done.returncode == 2
     assert f"{tmp_path / 'file' / 'out'} cannot be written to" in done.stderr
+
+
+def test_a_model_that_is_lost_leaves_its_measured_cells(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
+    out, spec, model = tmp_path / "out", slow_spec(tmp_path, 1), tiny.read_bytes()
+    assert isorun("run", spec, "--out", out).returncode == 0
+    kept = {path: path.stat().st_mtime_ns for path in out.glob("cells/*/*/*/*/*")}
+    tiny.write_bytes(b"no model")
+    for _ in range(2):
+        done = isorun("run", slow_spec(tmp_path, 2), "--out", out, "--resume")
+        assert done.returncode == 1
+        assert "1 measured cells are kept, and cannot be checked: model 'tiny' could not be prepared" in done.stderr
+        measured, new = cells_of(isorun, out).values()
+        assert (measured["status"], new["status"]) == ("ok", "skipped")
+        assert "model 'tiny' could not be prepared" in measured["kept"]
+        assert "c0 fp32: kept from an earlier run; model 'tiny'" in isorun("report", out, "--format", "md").stdout
+    again = isorun("run", spec_file(tmp_path, SLOW + "  - {name: fake, label: c0}\n"), "--out", out, "--resume")
+    assert again.returncode == 1  # its options are others now, so that what was measured is not what is requested
+    assert [cell["status"] for cell in cells_of(isorun, out).values()] == ["skipped"]
+    tiny.write_bytes(model)
+    assert isorun("run", slow_spec(tmp_path, 2), "--out", out, "--resume").returncode == 0
+    assert [(cell["status"], cell["kept"]) for cell in cells_of(isorun, out).values()] == [("ok", None)] * 2
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+
+
+def test_a_run_never_removes_a_model_beside_it(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
+    model = tmp_path / "models" / "bert" / "model.onnx"
+    model.parent.mkdir(parents=True)
+    tiny.rename(model)
+    spec = spec_file(tmp_path, SLOW.replace("tiny: {path: tiny.onnx}", f"bert: {{path: {model}}}") + "  - fake\n")
+    before = sorted(tmp_path.rglob("*"))
+    for more in ([], ["--resume"]):
+        done = isorun("run", spec, "--out", tmp_path, *more)
+        assert done.returncode == 2
+        assert "is not the folder of a run" in done.stderr
+    assert sorted(tmp_path.rglob("*")) == before

@@ -330,7 +330,6 @@ def test_a_precision_without_default_limits_needs_its_own(tmp_path: Path) -> Non
         ("", "holds no keys"),
         ("- a\n", "holds no keys"),
         ("a: [\n", "line 2: not YAML: expected the node content"),
-        ("a: &x [*x]\n", "there is no such key"),
         ("a: \x00\n", "is not text: special characters are not allowed, at character 3"),
         ("? [a]\n: b\n", "line 1: not YAML: found unhashable key"),
         ("models: {1: {preset: bert-3l}}\nbackends: [ort-cpu]\nshapes: [1x1]\n", "should be a valid string; 1 came"),
@@ -348,12 +347,6 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
         specfile.load(tmp_path / "spec.yaml")
     with pytest.raises(SpecError, match="cannot be read"):
         specfile.load(tmp_path)
-
-
-def test_nested_aliases_do_not_multiply(tmp_path: Path) -> None:
-    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
-    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 30)]
-    assert len(problems(tmp_path, "\n".join(lines))) > 30
 
 
 def test_the_quickstart_is_sound() -> None:

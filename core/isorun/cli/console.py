@@ -101,7 +101,7 @@ def download() -> Iterator[Progress]:
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         DownloadColumn(),
         TransferSpeedColumn(),
@@ -125,7 +125,9 @@ def working(what: str) -> Iterator[None]:
     if not console.is_terminal:
         yield
         return
-    with console.status(what):
+    from rich.text import Text
+
+    with console.status(Text(what)):  # a string would be read as markup, and lose the extras of `onnxruntime[gpu]`
         yield
 
 

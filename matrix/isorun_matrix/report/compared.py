@@ -11,6 +11,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from isorun_matrix.report import markdown, terminal, view
+from isorun_matrix.text import printable
 
 _HEADINGS = ("backend", "precision", "run", "p50 ms", "p99", "tokens/s", "max rel", "time", "status")
 _NUMBERS = _HEADINGS[3:8]
@@ -23,21 +24,21 @@ def render(comparison: Mapping[str, Any], width: int) -> RenderableType:
     blocks = {title: [[*map(_styled, row)] for row in rows] for title, rows in _blocks(comparison).items()}
     headings = [Text(heading, style="bold") for heading in _HEADINGS]
     widths = terminal.widths([headings, *(row for rows in blocks.values() for row in rows)], width)
-    drawn: list[RenderableType] = [Text(line) for line in _runs(comparison)]
+    drawn: list[RenderableType] = [Text(printable(line)) for line in _runs(comparison)]
     drawn += [Text(), terminal.table([headings], widths, _HEADINGS, _NUMBERS)]
     for title, rows in blocks.items():
-        drawn += [Text(), Text(title, style="bold"), terminal.table(rows, widths, _HEADINGS, _NUMBERS)]
-    return Stack(*drawn, Text(), *(Text(line, style="bold") for line in tallies(comparison)))
+        drawn += [Text(), Text(printable(title), style="bold"), terminal.table(rows, widths, _HEADINGS, _NUMBERS)]
+    return Stack(*drawn, Text(), *(Text(printable(line), style="bold") for line in tallies(comparison)))
 
 
 def as_markdown(comparison: Mapping[str, Any]) -> str:
     """The same, tables as GitHub reads them."""
     lines = ["# Runs compared", "", *map(_item, _runs(comparison)), ""]
     for title, rows in _blocks(comparison).items():
-        lines += [f"## {title}", "", markdown.line(_HEADINGS)]
+        lines += [f"## {markdown.escaped(title)}", "", markdown.line(_HEADINGS)]
         lines += [markdown.line(["---:" if heading in _NUMBERS else "---" for heading in _HEADINGS])]
         lines += [*(markdown.line([*map(markdown.escaped, row)]) for row in rows), ""]
-    return "\n".join([*lines, *(f"{line}." for line in tallies(comparison))]) + "\n"
+    return "\n".join([*lines, *(f"{markdown.escaped(line)}." for line in tallies(comparison))]) + "\n"
 
 
 def _item(line: str) -> str:
@@ -101,7 +102,7 @@ def _word(first: Mapping[str, Any] | None, each: Mapping[str, Any] | None) -> st
 
 
 def _styled(text: str) -> Text:
-    return Text(text, style=_STYLES.get(text, ""))
+    return Text(printable(text), style=_STYLES.get(text, ""))
 
 
 def _value(value: Any) -> str:

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import jinja2
+import markupsafe
 
 from isorun_matrix.report import view
-from isorun_matrix.results import STATUSES
 from isorun_matrix.stats import samples_needed
+from isorun_matrix.stored import STATUSES
 
 _WIDE = 8.0
 """Latencies that differ by more than this are drawn on a logarithmic axis."""
@@ -46,10 +47,11 @@ def plot(group: view.Group) -> dict[str, Any] | None:
     the least to the greatest; ``None`` without a figure.
 
     Returns:
-        ``rows`` (``name``, the five percentiles, ``p99`` and ``right``), first cell first, and ``log``.
+        ``rows`` (``name``, escaped since plotly reads HTML, the five percentiles, ``p99`` and ``right``), first cell
+        first, and ``log``.
     """
     rows = [
-        {"name": view.short(cell), "right": cell["status"] == "ok", "p99": view.p(cell, 99)}
+        {"name": str(markupsafe.escape(view.short(cell))), "right": cell["status"] == "ok", "p99": view.p(cell, 99)}
         | cell["spread_ms"]
         | _ends(cell["latency_ms"])
         for cell in group.cells

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from isorun_matrix.report import view
+from isorun_matrix.text import printable
 
 _HEADINGS = ("backend", "precision", "p50 ms", "p90", "p99", "tokens/s", "max rel", "MiB", "status")
 _NUMBERS = _HEADINGS[2:8]
@@ -26,7 +27,7 @@ def render(document: Mapping[str, Any], width: int) -> RenderableType:
     columns = widths(rows, width)
     drawn: list[RenderableType] = [table(rows[:1], columns, _HEADINGS, _NUMBERS)]
     for group, block in zip(groups, blocks, strict=True):
-        drawn += [Text(), Text(group.title, style="bold"), table(block, columns, _HEADINGS, _NUMBERS)]
+        drawn += [Text(), Text(printable(group.title), style="bold"), table(block, columns, _HEADINGS, _NUMBERS)]
     return Stack(*drawn, Text(), *_explanations(document), Text(view.tally(document), style="bold"))
 
 
@@ -62,8 +63,8 @@ def table(
 def _row(cell: view.Cell, group: view.Group) -> tuple[Text, ...]:
     style = "bold green" if view.leads(cell, group) else ""
     return (
-        Text(cell["label"], style=style),
-        Text(cell["precision"], style=style),
+        Text(printable(cell["label"]), style=style),
+        Text(printable(cell["precision"]), style=style),
         Text(view.number(view.p(cell, 50)), style=style),
         Text(view.number(view.p(cell, 90))),
         Text(view.number(view.p(cell, 99))),
@@ -75,14 +76,13 @@ def _row(cell: view.Cell, group: view.Group) -> tuple[Text, ...]:
 
 
 def _explanations(document: Mapping[str, Any]) -> Iterator[Text]:
-    found = view.explanations(document["cells"])
-    for text, cells in found.items():
-        yield Text.assemble((view.named(cells, lambda cell: str(cell["id"])), "bold"), ": ", text)
-    said = [(f"{group.model}/{group.shape}", note) for group in view.groups(document) for note in view.notes(group)]
+    said = [
+        (view.named(cells, lambda cell: str(cell["id"])), why)
+        for why, cells in view.explanations(document["cells"]).items()
+    ]
+    said += [(f"{group.model}/{group.shape}", note) for group in view.groups(document) for note in view.notes(group)]
+    said += view.isolated(document)
     for name, text in said:
-        yield Text.assemble((name, "bold"), ": ", text)
-    there = list(view.isolated(document))
-    for name, text in there:
-        yield Text.assemble((name, "bold"), ": ", text)
-    if found or said or there:
+        yield Text.assemble((printable(name), "bold"), ": ", printable(text))
+    if said:
         yield Text()

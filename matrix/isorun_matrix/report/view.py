@@ -171,7 +171,8 @@ def notes(group: Group) -> list[str]:
     """What is worth knowing of what the cells of a group were fed, what of a cell's time was the device's, and which
     figures something disturbed."""
     fed = [note for cell in group.cells for note in cell.get("notes") or ()]
-    return [*dict.fromkeys([*fed, *filter(None, map(_on_device, group.cells))]), *_disturbances(group)]
+    kept = (f"{short(cell)}: kept from an earlier run; {cell['kept']}" for cell in group.cells if cell.get("kept"))
+    return [*dict.fromkeys([*fed, *filter(None, map(_on_device, group.cells)), *kept]), *_disturbances(group)]
 
 
 def disturbed(cell: Cell) -> bool:

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from isorun.parity import DEFAULT_TOLERANCES, Tolerance
 from isorun.parity.samples import MASKS
 from isorun_matrix.spec.backends import BackendName, Entry, Environment
-from isorun_matrix.spec.base import Count, Name, Strict
+from isorun_matrix.spec.base import Count, Name, Seconds, Strict
 from isorun_matrix.spec.models import Model
 from isorun_matrix.spec.shapes import Shape
 
@@ -36,7 +36,7 @@ class Reference(Strict):
 
     backend: BackendName = "reference"
     precision: str = "fp64"
-    time_limit: float = Field(default=1800.0, gt=0, description="seconds for the outputs of one model and shape")
+    time_limit: Seconds = Field(default=1800.0, description="seconds for the outputs of one model and shape")
 
 
 class Spec(Strict):
@@ -56,8 +56,8 @@ class Spec(Strict):
     reference: Reference = Reference()
     warmup: int = Field(default=10, ge=0, description="runs before the measured ones")
     repetitions: Count | None = Field(default=None, description="measured runs of a cell, instead of seconds")
-    seconds: float | None = Field(default=None, gt=0, description="of measured runs in a cell; 3 unless given")
-    time_limit: float = Field(default=300.0, gt=0, description="seconds after which a cell is stopped")
+    seconds: Seconds | None = Field(default=None, description="of measured runs in a cell; 3 unless given")
+    time_limit: Seconds = Field(default=300.0, description="seconds after which a cell is stopped")
     tolerances: dict[str, Limits] = Field(default_factory=dict, description="limits of parity by precision")
 
     @model_validator(mode="after")

@@ -39,7 +39,7 @@ class Environment(Strict):
     def _located(cls, value: list[str], info: ValidationInfo) -> list[str]:
         try:
             return [environments.requirement(each, folder(info)) for each in value]
-        except IsorunError as error:
+        except (IsorunError, OSError) as error:  # such as a name that is too long for the system
             raise ValueError(str(error)) from error
 
 
@@ -51,7 +51,7 @@ class Entry(Strict):
         default=None, description="the isolated environment that it runs in: one of the spec's, or one that was made"
     )
     label: Name = Field(default="", description="what cells call it, where a backend is listed more than once")
-    precisions: list[str] = Field(default=["fp32"], min_length=1)
+    precisions: list[Name] = Field(default=["fp32"], min_length=1)
     threads: Count | None = Field(
         default=None,
         le=MOST,

@@ -8,10 +8,18 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo
 from pydantic.json_schema import JsonSchemaValue
 
+from isorun.system.cache import expanded
+
 Name = Annotated[
-    str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="letters, digits, dots, dashes, underscores")
+    str,
+    Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        max_length=100,  # the name of a folder of results
+        description="letters, digits, dots, dashes, underscores",
+    ),
 ]
 Count = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0, le=1e7)]  # beyond that, timers of the system overflow
 
 
 class Strict(BaseModel):
@@ -21,8 +29,19 @@ class Strict(BaseModel):
 
 
 def located(value: str, info: ValidationInfo) -> Path:
-    """A path of a spec: relative ones start at the spec's folder."""
-    return folder(info) / Path(value).expanduser()
+    """A path of a spec: relative ones start at the spec's folder.
+
+    Raises:
+        ValueError: the system cannot tell whether it is there.
+    """
+    path = folder(info) / expanded(value)
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass  # what needs it says so
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+    return path
 
 
 def folder(info: ValidationInfo) -> Path:

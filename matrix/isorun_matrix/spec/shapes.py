@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import reprlib
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, GetJsonSchemaHandler, Tag, model_validator
@@ -11,7 +12,7 @@ from pydantic_core import CoreSchema
 
 from isorun_matrix.spec.base import Count, Name, Strict, or_string
 
-_SHORT_SHAPE = r"^(\d+)(?:x(\d+))?$"
+_SHORT_SHAPE = r"^([0-9]{1,9})(?:x([0-9]{1,9}))?$"
 
 
 class Lognormal(Strict):
@@ -72,8 +73,10 @@ class Shape(Strict):
     @classmethod
     def _expand(cls, value: Any) -> Any:
         if isinstance(value, str):
-            if not (match := re.match(_SHORT_SHAPE, value)):
-                raise ValueError(f"a shape is BATCHxSEQUENCE, such as 8x128, or a mapping; {value!r} is neither")
+            if not (match := re.fullmatch(_SHORT_SHAPE, value)):
+                raise ValueError(
+                    f"a shape is BATCHxSEQUENCE, such as 8x128, or a mapping; {reprlib.repr(value)} is neither"
+                )
             batch, sequence = match.groups()
             return {"batch": int(batch)} | ({} if sequence is None else {"sequence": int(sequence)})
         return value

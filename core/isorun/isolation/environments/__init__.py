@@ -27,7 +27,7 @@ from isorun.errors import EnvironmentBroken, EnvironmentNotFound, IsorunError
 from isorun.isolation.environments import install as installing
 from isorun.isolation.environments import interpreters, source
 from isorun.system.cache import ENVIRONMENT_VARIABLE as CACHE_VARIABLE
-from isorun.system.cache import write_atomically
+from isorun.system.cache import expanded, write_atomically
 
 FOLDER_VARIABLE = "ISORUN_ENVIRONMENTS_DIR"
 _RECORD = "environment.json"
@@ -229,7 +229,7 @@ def requirement(text: str, folder: Path) -> str:
     if text.startswith("-") or not text.strip():
         raise IsorunError(f"{text!r} is nothing to install: give a requirement, such as 'onnxruntime>=1.24', or a path")
     place, bracket, extras = text.partition("[")
-    path = Path(os.path.normpath(folder / Path(place).expanduser()))
+    path = Path(os.path.normpath(folder / expanded(place)))
     if not text.startswith((".", "/", "~")) and not ("/" in place and path.exists()):
         return text
     if not path.exists():
