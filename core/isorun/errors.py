@@ -6,6 +6,7 @@
     ├── BackendNotFound       no backend of that name is installed
     ├── BackendUnavailable    installed, but what was asked for cannot be had here: a reason and a remedy
     ├── BackendFailed         the runtime itself failed; its own error is the cause
+    │   ├── WorkerTimeout     a call to an isolated backend took longer than the session's timeout
     │   └── WorkerDied        the process that an isolated backend runs in is gone: how, and the end of its log
     ├── EnvironmentNotFound   no isolated environment of that name was made
     ├── EnvironmentBroken     an isolated environment cannot be made or used
@@ -90,6 +91,23 @@ class WorkerDied(BackendFailed):
         self.exit_code = exit_code
         self.log = log
         super().__init__(f"{message}. Its log ends:\n{log}" if log else f"{message}. Its log is empty")
+
+
+class WorkerTimeout(BackendFailed):
+    """A call to an isolated backend took longer than the session's ``timeout``.
+
+    The worker is killed, since a runtime cannot be interrupted; other calls in flight raise :class:`WorkerDied`, and
+    the next call starts another worker.
+
+    Attributes:
+        seconds: the timeout; ``None`` where the worker was busy with a request that has no limit, and goes on.
+        log: the end of what the worker printed.
+    """
+
+    def __init__(self, message: str, *, seconds: float | None = None, log: str = "") -> None:
+        self.seconds = seconds
+        self.log = log
+        super().__init__(f"{message}. Its log ends:\n{log}" if log else message)
 
 
 class EnvironmentNotFound(IsorunError):

@@ -63,6 +63,8 @@ class Session:
         tolerance: for ``precision="auto"``, the least cosine of any request's outputs to fp32's; ``None`` for 0.99.
         environment: run in a worker process in the environment of that name (:mod:`isorun.isolation.environments`), for a
             backend that cannot share this one; ``None`` runs in this process.
+        timeout: the seconds that a run in an environment, or reading ``provenance``, may take before the worker is
+            killed and :class:`isorun.WorkerTimeout` is raised; ``None`` for no limit. Compiling has none.
         options: the backend's own settings; ``isorun backends`` lists them.
         calibration: what ``precision="int8"`` is made to suit, and what ``"auto"`` compares on: feeds as :meth:`run`
             takes them, or texts for the tokenizer beside the model. ``None`` for the sentences that come with isorun
@@ -96,12 +98,13 @@ class Session:
         threads: int | None = None,
         tolerance: float | None = None,
         environment: str | None = None,
+        timeout: float | None = None,
         options: Mapping[str, Any] | None = None,
         calibration: Iterable[Feeds] | Iterable[str] | None = None,
         outputs: Sequence[str] | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
     ) -> None:
-        wishes = Wishes.of(device, precision, padding, threads, tolerance, environment, options, calibration)
+        wishes = Wishes.of(device, precision, padding, threads, tolerance, environment, options, calibration, timeout)
         cache = Cache(cache_dir)
         source = models.open_model(model, cache, outputs)
         self._resolved = resolve(source, backend, wishes, cache)
