@@ -24,6 +24,7 @@ from isorun.errors import (
     SpecError,
     UnsupportedModel,
     WorkerDied,
+    WorkerTimeout,
 )
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ __all__ = [
     "SpecError",
     "UnsupportedModel",
     "WorkerDied",
+    "WorkerTimeout",
 ]
 
 _HOMES = {

@@ -6,6 +6,7 @@
     ├── BackendNotFound       no backend of that name is installed
     ├── BackendUnavailable    installed, but does not support the request here: a reason and a remedy
     ├── BackendFailed         the runtime failed; its own error is the cause
+    │   ├── WorkerTimeout     a call to an isolated backend exceeded the session's timeout
     │   └── WorkerDied        the worker process of an isolated backend ended: how, and the end of its log
     ├── EnvironmentNotFound   no isolated environment of that name exists
     ├── EnvironmentBroken     an isolated environment cannot be created or used
@@ -90,6 +91,23 @@ class WorkerDied(BackendFailed):
         self.exit_code = exit_code
         self.log = log
         super().__init__(f"{message}. Its log ends:\n{log}" if log else f"{message}. Its log is empty")
+
+
+class WorkerTimeout(BackendFailed):
+    """A call to an isolated backend exceeded the session's ``timeout``.
+
+    The worker is killed, since a runtime cannot be interrupted; other calls in flight raise :class:`WorkerDied`, and
+    the next call starts another worker.
+
+    Attributes:
+        seconds: the timeout; ``None`` if the worker was busy with another request, and continues.
+        log: the end of the worker's output.
+    """
+
+    def __init__(self, message: str, *, seconds: float | None = None, log: str = "") -> None:
+        self.seconds = seconds
+        self.log = log
+        super().__init__(f"{message}. Its log ends:\n{log}" if log else message)
 
 
 class EnvironmentNotFound(IsorunError):

@@ -41,7 +41,7 @@ class TensorSpec:
             ``None`` as a whole where the rank is unknown or the value is no tensor.
         overridable: whether the model has a value of its own for it, so that a feed may be left out.
         bounds: the least and the greatest value that the model has a meaning for (a token id indexes a
-            table of that many rows); ``None`` where any value will do.
+            table of that many rows, a mask holds 0 and 1); ``None`` where any value will do.
     """
 
     name: str
@@ -142,6 +142,7 @@ class ModelInfo:
             isorun's form.
         limits: symbolic dimensions that must agree between inputs and must not be empty, each with the
             most that it may be (the rows of a position table) or ``None``.
+        masks: the inputs that say which tokens are real, with 1, and which are padding, with 0: each (B, S).
         metadata: the model's own metadata properties.
         producer, graph_name: the tool that wrote it, and what that called the graph.
         quantized: whether it came with activations in 8 bits.
@@ -152,6 +153,7 @@ class ModelInfo:
     opset: int
     fused: Mapping[str, int] = field(default_factory=dict)
     limits: Mapping[str, int | None] = field(default_factory=dict)
+    masks: tuple[str, ...] = ()
     metadata: Mapping[str, str] = field(default_factory=dict)
     producer: str = ""
     graph_name: str = ""
@@ -173,7 +175,8 @@ class ModelInfo:
                 for item in items
             )
 
-        return cls(**{**described, "inputs": specs(described["inputs"]), "outputs": specs(described["outputs"])})
+        inputs, outputs, masks = specs(described["inputs"]), specs(described["outputs"]), tuple(described["masks"])
+        return cls(**{**described, "inputs": inputs, "outputs": outputs, "masks": masks})
 
 
 class ModelMetadata(NamedTuple):

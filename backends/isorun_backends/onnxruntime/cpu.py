@@ -55,7 +55,6 @@ class OrtCpu(Backend):
         sets_threads=True,
         dynamic_shapes=True,
         thread_safe=True,
-        checks_indices=True,
         package="onnxruntime",
         requirement="onnxruntime",
         reports=("placement",),

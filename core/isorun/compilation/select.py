@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from isorun.isolation.worker.backend import Worker
 
 
+_MAX_TIMEOUT = 1e6  # seconds
+
+
 class Wishes(NamedTuple):
     """What the caller asks for, before a backend is known: see :class:`isorun.session.session.Session`."""
 
@@ -30,6 +33,7 @@ class Wishes(NamedTuple):
     environment: str | None = None
     calibration: Sequence[Any] | None = None
     tolerance: float = autotune.TOLERANCE
+    timeout: float | None = None
 
     @classmethod
     def of(
@@ -42,6 +46,7 @@ class Wishes(NamedTuple):
         environment: str | None,
         options: Mapping[str, Any] | None,
         calibration: Iterable[Any] | None,
+        timeout: float | None = None,
     ) -> Wishes:
         """A session's arguments, once it is known that each means something.
 
@@ -53,12 +58,13 @@ class Wishes(NamedTuple):
         if isinstance(calibration, str | Mapping):
             kind = type(calibration).__name__
             raise TypeError(f"calibration is a list of texts or of feeds; a {kind} came. Put it in a list")
+        _check_timeout(timeout, environment)
         thread_counts.check(threads)
         paddings.check(padding)
         autotune.check(precision, tolerance, calibrated=calibration is not None)
         samples = None if calibration is None else list(calibration)
         near = autotune.TOLERANCE if tolerance is None else tolerance
-        return cls(device, precision, padding, threads, dict(options or {}), environment, samples, near)
+        return cls(device, precision, padding, threads, dict(options or {}), environment, samples, near, timeout)
 
 
 class Resolved(NamedTuple):
@@ -122,7 +128,7 @@ def resolve(source: models.ModelSource, backend: str | Sequence[str], wishes: Wi
     from isorun.isolation import environments
     from isorun.isolation.worker.backend import Worker
 
-    worker = Worker(environments.get(wishes.environment), cache.root)
+    worker = Worker(environments.get(wishes.environment), cache.root, wishes.timeout)
     try:
         return _resolve(source, backend, wishes, cache, worker)
     except BaseException:
@@ -203,6 +209,18 @@ def _config(backend: Backend, wishes: Wishes, cache: Cache) -> CompileConfig:
             )
     threads = wishes.threads or thread_counts.usable_cores() if offers.sets_threads else None
     return CompileConfig(wishes.precision, device, threads, wishes.options, str(cache.root))
+
+
+def _check_timeout(timeout: float | None, environment: str | None) -> None:
+    if timeout is None:
+        return
+    if environment is None:
+        raise ValueError(
+            "`timeout` has no effect without `environment`: a run in this process cannot be interrupted. Omit it, or "
+            "run in an environment"
+        )
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout <= _MAX_TIMEOUT:
+        raise ValueError(f"timeout must be a number of seconds above 0 and at most {_MAX_TIMEOUT:g}, got {timeout!r}")
 
 
 def _instead(precision: str, offers: Capabilities) -> str:

@@ -23,8 +23,9 @@ def findings() -> Iterator[Finding]:
                 _subject(name),
                 "error",
                 "its record cannot be read",
-                f"{error.__cause__}; what was installed there is not known, so it has to be made anew by hand",
-                f"isorun env remove {shlex.quote(name)}",
+                f"{error.__cause__}; isorun deletes no folder without a valid record, and what was installed there is "
+                "not known: delete it, if it is an environment, and create it again",
+                f"rm -r {shlex.quote(str(environments.root() / name))}",
             )
         else:
             yield from _inside(environment)

@@ -1,4 +1,4 @@
-"""Checking feeds before a runtime sees them: names, types, shapes and, where asked, indices.
+"""Validation of feeds before a runtime sees them: names, types, shapes and ranges of values.
 
 The check runs on every call, in about a microsecond for a model of three inputs; the message, with all its
 detail, is put together only once something is wrong.
@@ -7,7 +7,7 @@ detail, is put together only once something is wrong.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from isorun.plugin import device_arrays as device
 from isorun.types import Feeds, ModelInfo, TensorSpec
 
 _STRINGS = "tensor(string)"
+_REMEMBERED = 4096  # combinations of shapes that need not be checked again
 
 
 class FeedChecker:
@@ -23,71 +24,93 @@ class FeedChecker:
 
     Args:
         info: the model.
-        indices: whether to look at every index, for a runtime that does not do so itself.
-        device_arrays: whether feeds may lie on a GPU. Indices that do are not looked at.
+        indices: whether to look at every index, for a runtime that does not do so itself. The values of masks are
+            always checked: no runtime rejects one, and they differ in what they make of it.
+        device_arrays: whether feeds may lie on a GPU. The values of those that do are not looked at.
     """
 
     def __init__(self, info: ModelInfo, *, indices: bool, device_arrays: bool = False) -> None:
         self._specs = {spec.name: spec for spec in info.inputs}
         self._device = device_arrays
-        # A scalar of NumPy's is left to the runtime: some take it.
-        self._arrays = (np.ndarray, np.generic, *((device.DeviceArray,) if device_arrays else ()))
+        self._other = device.DeviceArray if device_arrays else np.ndarray
         self._required = frozenset(spec.name for spec in info.inputs if not spec.overridable)
         self._all_required = len(self._required) == len(self._specs)
         self._limits = info.limits
         self._outputs = frozenset(spec.name for spec in info.outputs)
         self._strings = [spec for spec in info.inputs if spec.type == _STRINGS]
-        self._plan = [_plan(spec, info.limits) for spec in info.inputs if spec.dtype and spec.shape is not None]
-        self._bounded = [spec for spec in info.inputs if spec.bounds]
-        self._checked_indices = self._bounded if indices else []
+        self._dtypes = [(spec.name, spec.dtype) for spec in info.inputs if spec.dtype]
+        self._axes = [_axes(spec, info.limits) for spec in info.inputs if spec.dtype]
+        self._known_shapes: set[tuple[tuple[int, ...], ...]] = set()
+        self._ranges = [_range(spec, info.masks) for spec in info.inputs if spec.bounds and spec.dtype]
+        self._checked_ranges = [each for each in self._ranges if indices or each.is_mask]
 
     def check(self, feeds: Feeds) -> Feeds:
-        """Refuse feeds that the model does not take.
+        """Reject feeds that the model does not accept.
 
         Returns:
-            The feeds, with arrays in the place of lists and Python's numbers, which ONNX Runtime takes too.
+            The feeds, with arrays of exactly the type ``numpy.ndarray`` in the place of lists, Python's numbers,
+            NumPy's scalars and instances of subclasses (without a copy).
 
         Raises:
-            InvalidFeeds: with the input by name, what was expected and what came.
+            InvalidFeeds: with the input by name, what was expected and what it got.
         """
         if self._device and isinstance(feeds, Mapping):
             feeds = device.adopt(feeds)
-        arrays = self._arrays
-        try:
-            if len(feeds) != len(self._specs) and (self._all_required or not self._names_fit(feeds)):
-                self._refuse(feeds)
-            sizes: dict[str, int] = {}
-            for name, dtype, rank, fixed, named in self._plan:
-                array = feeds[name]
-                if array.dtype != dtype or array.ndim != rank or not isinstance(array, arrays):
-                    self._refuse(feeds)
-                shape = array.shape
-                for axis, size in fixed:
-                    if shape[axis] != size:
-                        self._refuse(feeds)
-                for axis, symbol, most in named:
-                    size = shape[axis]
-                    if sizes.setdefault(symbol, size) != size or not 0 < size <= most:
-                        self._refuse(feeds)
-        except (KeyError, AttributeError, TypeError):  # a name is missing, or a feed is no array
+        if not self._fits(feeds):
             if isinstance(feeds, Mapping):
                 feeds = self.with_arrays(feeds)
             self._refuse(feeds)
-        if self._checked_indices:
-            self._check_indices(self._checked_indices, feeds)
+        if self._checked_ranges:
+            _check_ranges(self._checked_ranges, feeds)
         if self._strings:
             made = {spec.name: _strings(spec, feeds[spec.name]) for spec in self._strings if spec.name in feeds}
             return {**feeds, **made}
         return feeds
 
+    def _fits(self, feeds: Feeds) -> bool:
+        """Whether every feed is an array of the right dtype and shape, as it nearly always is."""
+        other = self._other
+        shapes = []
+        try:
+            if len(feeds) != len(self._specs) and (self._all_required or not self._names_fit(feeds)):
+                return False
+            for name, dtype in self._dtypes:
+                array = feeds[name]
+                kind = type(array)
+                # A subclass may override what the checks here are made of: numpy.ma hides values from max().
+                if kind is not np.ndarray and kind is not other:
+                    return False
+                if array.dtype is not dtype and array.dtype != dtype:
+                    return False
+                shapes.append(array.shape)
+        except (KeyError, AttributeError, TypeError):  # a name is missing, or the feeds are not a mapping
+            return False
+        return tuple(shapes) in self._known_shapes or self._shapes_fit(shapes)
+
+    def _shapes_fit(self, shapes: Sequence[tuple[int, ...]]) -> bool:
+        sizes: dict[str, int] = {}
+        for shape, (rank, fixed, named) in zip(shapes, self._axes, strict=True):
+            if rank is None:
+                continue
+            if len(shape) != rank or any(shape[axis] != size for axis, size in fixed):
+                return False
+            for axis, symbol, most in named:
+                size = shape[axis]
+                if sizes.setdefault(symbol, size) != size or not 0 < size <= most:
+                    return False
+        if len(self._known_shapes) >= _REMEMBERED:
+            self._known_shapes.clear()
+        self._known_shapes.add(tuple(shapes))
+        return True
+
     def explain(self, feeds: Feeds) -> None:
-        """Look at feeds that have passed :meth:`check` for what the runtime may have stumbled on.
+        """Look at feeds that have passed :meth:`check` for what may have caused the runtime to fail.
 
         Raises:
-            InvalidFeeds: a scalar that is no array, or an index outside its table.
+            InvalidFeeds: an index outside its table.
         """
         self._refuse(feeds)
-        self._check_indices(self._bounded, feeds)
+        _check_ranges(self._ranges, feeds)
 
     def check_outputs(self, names: Iterable[str]) -> None:
         """Refuse names of outputs that the model does not have."""
@@ -100,41 +123,18 @@ class FeedChecker:
     def _names_fit(self, feeds: Feeds) -> bool:
         return self._required <= feeds.keys() <= self._specs.keys()
 
-    def _check_indices(self, specs: Sequence[TensorSpec], feeds: Feeds) -> None:
-        for spec in specs:
-            array = feeds.get(spec.name)
-            assert spec.bounds is not None
-            least, most = spec.bounds
-            if array is None or array.size == 0 or not isinstance(array, np.ndarray):
-                continue
-            # argmax and item take a sixth of the time of max on a short array
-            inside = least <= array.item(array.argmin()) and array.item(array.argmax()) <= most
-            if not inside:
-                position = np.argwhere((array < least) | (array > most))[0]
-                place = ", ".join(map(str, position))
-                raise InvalidFeeds(
-                    f"Input {spec.name!r} holds {array[tuple(position)]} at [{place}]; "
-                    f"the model's table takes {least} to {most}"
-                )
-
     def with_arrays(self, feeds: Feeds) -> Feeds:
-        """Arrays for lists and Python's numbers, which have no dtype of their own, where nothing is lost by it.
+        """The feeds as plain arrays, where nothing is lost by the conversion; what cannot be converted stays.
 
         Raises:
-            InvalidFeeds: a list that makes no array, or an integer that the input's dtype does not hold.
+            InvalidFeeds: a list that cannot be converted to an array, a number that the input's dtype does not hold,
+                or an array with masked values.
         """
         made = dict(feeds)
         for name, value in feeds.items():
             spec = self._specs.get(name)
-            if spec is not None and spec.dtype is not None and isinstance(value, list | tuple | bool | int | float):
-                try:
-                    array = np.asarray(value)
-                except ValueError as error:
-                    raise InvalidFeeds(f"Input {name!r} is a list that makes no array: {error}") from error
-                if np.can_cast(array.dtype, spec.dtype, "same_kind"):
-                    made[name] = array.astype(spec.dtype)
-                    if spec.dtype.kind in "iu" and (wrapped := array[made[name] != array]).size:
-                        raise InvalidFeeds(f"Input {name!r} is {spec.dtype}, which does not hold {wrapped[0]}")
+            if spec is not None and (spec.dtype is not None or spec.type == _STRINGS):
+                made[name] = _as_array(spec, value)
         return made
 
     def _refuse(self, feeds: Feeds) -> None:
@@ -152,10 +152,10 @@ class FeedChecker:
         sizes: dict[str, tuple[int, str]] = {}
         for name, array in feeds.items():
             spec = self._specs[name]
-            if spec.dtype is None or spec.shape is None:
+            if spec.dtype is None:
                 continue
             _refuse_array(spec, array, on_device=self._device)
-            for axis, symbol in enumerate(spec.shape):
+            for axis, symbol in enumerate(spec.shape or ()):
                 if isinstance(symbol, str) and symbol in self._limits:
                     _refuse_size(spec, array.shape, axis, symbol, self._limits[symbol], sizes)
 
@@ -163,19 +163,85 @@ class FeedChecker:
         return ", ".join(f"{name} {spec.type} {_shape(spec.shape)}" for name, spec in self._specs.items())
 
 
-_Plan = tuple[str, np.dtype[Any], int, list[tuple[int, int]], list[tuple[int, str, float]]]
+_Axes = tuple[int | None, list[tuple[int, int]], list[tuple[int, str, float]]]
 
 
-def _plan(spec: TensorSpec, limits: Mapping[str, int | None]) -> _Plan:
-    assert spec.dtype is not None
-    assert spec.shape is not None
-    fixed = [(axis, size) for axis, size in enumerate(spec.shape) if isinstance(size, int)]
+def _axes(spec: TensorSpec, limits: Mapping[str, int | None]) -> _Axes:
+    """The rank, the fixed sizes by axis, and the symbols by axis, each with its maximum."""
+    shape = spec.shape or ()
+    fixed = [(axis, size) for axis, size in enumerate(shape) if isinstance(size, int)]
     named = [
         (axis, symbol, float("inf") if limits[symbol] is None else float(limits[symbol] or 0))
-        for axis, symbol in enumerate(spec.shape)
+        for axis, symbol in enumerate(shape)
         if isinstance(symbol, str) and symbol in limits
     ]
-    return spec.name, spec.dtype, len(spec.shape), fixed, named
+    return None if spec.shape is None else len(shape), fixed, named
+
+
+class _Range(NamedTuple):
+    """The values that an input accepts, and the unsigned type in which one comparison checks both ends."""
+
+    name: str
+    least: int
+    most: int
+    unsigned: np.dtype[Any] | None
+    is_mask: bool
+
+
+def _range(spec: TensorSpec, masks: Sequence[str]) -> _Range:
+    assert spec.dtype is not None
+    assert spec.bounds is not None
+    least, most = spec.bounds
+    signed = spec.dtype.kind == "i" and least == 0
+    return _Range(spec.name, least, most, np.dtype(f"u{spec.dtype.itemsize}") if signed else None, spec.name in masks)
+
+
+def _check_ranges(ranges: Iterable[_Range], feeds: Feeds) -> None:
+    for name, least, most, unsigned, is_mask in ranges:
+        array = feeds.get(name)
+        if type(array) is not np.ndarray or not array.size:  # left out, on a GPU, or nothing to look at
+            continue
+        # argmax and item take a sixth of the time of max on a short array
+        if unsigned is not None:  # in which a negative number is a large one
+            positive = array.view(unsigned)
+            if positive.item(positive.argmax()) <= most:
+                continue
+        elif least <= array.item(array.argmin()) and array.item(array.argmax()) <= most:
+            continue
+        place = tuple(np.argwhere(~((array >= least) & (array <= most)))[0])
+        found = f"Input {name!r} holds {array[place]} at [{', '.join(map(str, place))}]"
+        if is_mask:
+            raise InvalidFeeds(
+                f"{found}; a mask holds 1 for real tokens and 0 for padding, and backends disagree on other values. "
+                "Convert it with (mask != 0).astype(mask.dtype)"
+            )
+        raise InvalidFeeds(f"{found}; the model's table takes {least} to {most}")
+
+
+def _as_array(spec: TensorSpec, value: Any) -> Any:
+    """See :meth:`FeedChecker.with_arrays`."""
+    name, dtype = spec.name, spec.dtype
+    if isinstance(value, np.ma.MaskedArray) and np.any(value.mask):
+        raise InvalidFeeds(
+            f"Input {name!r} is a numpy.ma.MaskedArray with masked values, which runtimes would read as they are. "
+            "Replace them with array.filled(...)"
+        )
+    if isinstance(value, np.ndarray | np.generic):
+        return np.asarray(value)
+    if dtype is None or not isinstance(value, list | tuple | bool | int | float):
+        return value
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise InvalidFeeds(f"Input {name!r} is a list that makes no array: {error}") from error
+    if not np.can_cast(array.dtype, dtype, "same_kind"):
+        return value
+    with np.errstate(over="ignore"):
+        made = array.astype(dtype)
+    lost = made != array if dtype.kind in "iu" else np.isfinite(array) & ~np.isfinite(made)
+    if (unfit := array[lost]).size:
+        raise InvalidFeeds(f"Input {name!r} is {dtype}, which does not hold {unfit[0]}")
+    return made
 
 
 def _refuse_array(spec: TensorSpec, array: Any, *, on_device: bool) -> None:

@@ -62,6 +62,8 @@ class Session:
             for 0.99.
         environment: run in a worker process in this isolated environment (:mod:`isorun.isolation.environments`), for a
             backend that cannot share this one; ``None`` runs in this process.
+        timeout: maximum time in seconds of a run in an environment, or of reading ``provenance``; then the worker is
+            killed and :class:`isorun.WorkerTimeout` is raised. ``None`` for no limit. Compilation has no limit.
         options: settings of the backend, listed by ``isorun backends --options``.
         calibration: samples for ``precision="int8"`` and ``"auto"``: feeds as for :meth:`run`, or texts for the
             tokenizer next to the model. ``None`` for sentences shipped with isorun or, without a tokenizer, random
@@ -93,12 +95,13 @@ class Session:
         threads: int | None = None,
         tolerance: float | None = None,
         environment: str | None = None,
+        timeout: float | None = None,
         options: Mapping[str, Any] | None = None,
         calibration: Iterable[Feeds] | Iterable[str] | None = None,
         outputs: Sequence[str] | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
     ) -> None:
-        wishes = Wishes.of(device, precision, padding, threads, tolerance, environment, options, calibration)
+        wishes = Wishes.of(device, precision, padding, threads, tolerance, environment, options, calibration, timeout)
         cache = Cache(cache_dir)
         source = models.open_model(model, cache, outputs)
         self._resolved = resolve(source, backend, wishes, cache)

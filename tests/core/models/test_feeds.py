@@ -200,6 +200,98 @@ def test_bounds_below_zero_and_other_dtypes(dtype, index, fits):
             checker.check(feeds)
 
 
+class Quiet(np.ndarray):
+    """An array whose comparisons and reductions report nothing, as a subclass may have them."""
+
+    def __le__(self, other):
+        return np.ones(self.shape, bool)
+
+    __lt__ = __ge__ = __gt__ = __eq__ = __le__
+
+    def max(self, *_, **__):
+        return 0
+
+    argmax = argmin = min = max
+
+
+@pytest.mark.parametrize("index", [-1, 99, 10**9])
+@pytest.mark.parametrize("kind", ["masked", "without mask", "quiet", "matrix", "memmap"])
+@pytest.mark.parametrize("indices", [True, False])
+def test_rejects_an_index_that_a_subclass_hides(tmp_path, kind, index, indices):
+    ids = make()["input_ids"]
+    ids[1, 2] = index
+    match kind:
+        case "masked":
+            hidden = np.ma.masked_equal(ids, index)
+        case "without mask":
+            hidden = np.ma.array(ids)
+        case "quiet":
+            hidden = ids.view(Quiet)
+        case "matrix":
+            hidden = ids.view(np.matrix)
+        case "memmap":
+            hidden = np.memmap(tmp_path / "ids", ids.dtype, "w+", shape=ids.shape)
+            hidden[...] = ids
+    checker = FeedChecker(INFO, indices=indices)
+    with pytest.raises(InvalidFeeds, match=r"filled" if kind == "masked" else rf"holds {index} at \[1, 2\]"):
+        checker.explain(checker.check({**make(), "input_ids": hidden}))
+
+
+@pytest.mark.parametrize("cls", [np.ma.MaskedArray, np.matrix, Quiet])
+def test_an_instance_of_a_subclass_becomes_a_plain_array_without_a_copy(cls):
+    feeds = make()
+    given = CHECKER.check({**feeds, "input_ids": feeds["input_ids"].view(cls)})["input_ids"]
+    assert type(given) is np.ndarray
+    assert np.shares_memory(given, feeds["input_ids"])
+
+
+def test_a_numpy_scalar_becomes_an_array():
+    given = CHECKER.check({**make(), "scale": np.float32(0.5)})["scale"]
+    assert (type(given), given.dtype, given.shape) == (np.ndarray, np.float32, ())
+
+
+ODD_MASKS = [
+    *((dtype, value) for dtype in ("int8", "int32", "int64", "float32") for value in (2, -1, -128)),
+    *((dtype, 2**32) for dtype in ("int64", "uint64", "float32")),
+    *(("int64", value) for value in (2**31, -(2**31), -(2**32), 2**63 - 1, -(2**63))),
+    *(("uint8", value) for value in (2, 255)),
+    *(("float64", value) for value in (float("nan"), float("inf"), -float("inf"))),
+    *((dtype, value) for dtype in ("int8", "uint8", "int64", "float32") for value in (0, 1)),
+]
+
+
+@pytest.mark.parametrize(("dtype", "value"), ODD_MASKS)
+@pytest.mark.parametrize("indices", [True, False])
+def test_a_mask_holds_0_and_1(dtype, value, indices):
+    """OpenVINO computes int64 in 32 bits: 2**32 would be padding there, and a real token elsewhere."""
+    kind = {"float32": "float", "float64": "double"}.get(dtype, dtype)
+    spec = TensorSpec("attention_mask", f"tensor({kind})", ("batch", "length"), bounds=(0, 1))
+    checker = FeedChecker(ModelInfo((spec,), (), 17, masks=("attention_mask",)), indices=indices)
+    mask = np.ones((2, 3), dtype)
+    mask[1, 0] = value
+    for array in (mask, mask.T, mask[::-1]):
+        if value in (0, 1):
+            checker.check({"attention_mask": array})
+        else:
+            with pytest.raises(InvalidFeeds, match=r"'attention_mask' holds .* a mask holds 1 for real tokens and 0"):
+                checker.check({"attention_mask": array})
+
+
+@pytest.mark.parametrize("array", [np.zeros(2, np.float64), np.zeros((2, 2), ">f4"), [[1.0], [2.0, 3.0]]])
+def test_rejects_what_an_input_of_unknown_rank_cannot_hold(array):
+    checker = FeedChecker(ModelInfo((TensorSpec("x", "tensor(float)", None),), (), 17), indices=True)
+    with pytest.raises(InvalidFeeds, match="Input 'x'"):
+        checker.check({"x": array})
+
+
+@pytest.mark.parametrize("value", [[1e300], -1e300, [10**400, 1.0], [[1], [-(10**50)]]])
+def test_rejects_a_number_that_the_dtype_does_not_hold(value):
+    rank = np.ndim(np.array(value, object))
+    checker = FeedChecker(ModelInfo((TensorSpec("x", "tensor(float)", (None,) * rank),), (), 17), indices=True)
+    with pytest.raises(InvalidFeeds, match="Input 'x'"):
+        checker.check({"x": value})
+
+
 @pytest.mark.parametrize("value", ["text", None, b"bytes", memoryview(b"ab"), object(), {"a": 1}, ["text"], [[1j]]])
 @pytest.mark.parametrize("name", ["input_ids", "scale"])
 def test_what_is_no_array(name, value):

@@ -5,9 +5,10 @@ DeepSparse wants an old Python. Each gets an environment of its own, where ``Ses
 
     environments.create("ovn", python="3.11", install=["onnxruntime-openvino==1.24.1"])
 
-An environment is a folder under :func:`root`, made by uv where that is installed, else by venv and pip. Its record is
-written last: a folder without one is half made, is not seen, and is cleared by whoever makes one of that name. isorun
-itself is not installed there: it is imported from where it runs (:mod:`isorun.isolation.environments.source`).
+An environment is a folder under :func:`root`, made by uv where that is installed, else by venv and pip. Its record,
+``environment.json``, has the suffix ``.partial`` until the environment is complete. isorun deletes or replaces a folder
+only if it holds one of the two, and never follows a symbolic link. isorun itself is not installed there: it is imported
+from where it runs (:mod:`isorun.isolation.environments.source`).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from isorun.system.cache import expanded, write_atomically
 
 FOLDER_VARIABLE = "ISORUN_ENVIRONMENTS_DIR"
 _RECORD = "environment.json"
+_PARTIAL = f"{_RECORD}.partial"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 # What would have an environment's interpreter look elsewhere than into its own folder.
 _STRANGE = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONWARNINGS", "PYTHONSAFEPATH", "VIRTUAL_ENV")
@@ -139,7 +141,8 @@ def root() -> Path:
 
 def names() -> list[str]:
     """The names of the environments that were made, sorted."""
-    return sorted(record.parent.name for record in root().glob(f"*/{_RECORD}"))
+    found = (record.parent.name for record in root().glob(f"*/{_RECORD}"))
+    return sorted(name for name in found if _NAME.fullmatch(name))
 
 
 def get(name: str) -> Environment:
@@ -152,15 +155,15 @@ def get(name: str) -> Environment:
     _check_name(name)
     folder = root() / name
     try:
-        record = json.loads((folder / _RECORD).read_text())
-        return Environment(name, folder, record["python"], tuple(record["install"]))
+        version, install = _read(folder / _RECORD)
     except FileNotFoundError:
         raise EnvironmentNotFound(name, names()) from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError) as error:
         raise EnvironmentBroken(
             f"The record of the environment {name!r} cannot be read ({folder / _RECORD}: {error}). "
-            f"Remove it and make it anew: isorun env remove {name}"
+            f"If the folder is an environment, delete it and create it again: rm -r {shlex.quote(str(folder))}"
         ) from error
+    return Environment(name, folder, version, install)
 
 
 def create(name: str, *, python: str | None = None, install: Sequence[str] = ()) -> Environment:
@@ -173,7 +176,8 @@ def create(name: str, *, python: str | None = None, install: Sequence[str] = ())
             filelock) comes with it.
 
     Raises:
-        EnvironmentBroken: there is no such interpreter, or something cannot be installed. Nothing is left behind.
+        EnvironmentBroken: there is no such interpreter, or something cannot be installed (nothing is left behind); or
+            a folder of that name exists that isorun did not create.
         IsorunError: one of that name was made from something else, or the name is no name.
     """
     _check_name(name)
@@ -185,34 +189,39 @@ def create(name: str, *, python: str | None = None, install: Sequence[str] = ())
             made.require(python, wanted)
             return made
         interpreter = interpreters.find(python)
-        _clear(folder)  # what was left by one who died: the lock says that none is alive
+        _delete(folder)  # an interrupted creation: the lock says that none is under way
+        record = {
+            "python": ".".join(map(str, interpreter.version)),
+            "install": wanted,
+            "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        scratch = _scratch(folder)
+        scratch.mkdir()
+        write_atomically(scratch / _PARTIAL, json.dumps(record, indent=1).encode())
+        scratch.rename(folder)  # so that there is never one without a record
         try:
             installing.make(folder, interpreter.path, wanted)
-            record = {
-                "python": ".".join(map(str, interpreter.version)),
-                "install": wanted,
-                "made": datetime.now(UTC).isoformat(timespec="seconds"),
-            }
-            write_atomically(folder / _RECORD, json.dumps(record, indent=1).encode())
+            (folder / _PARTIAL).rename(folder / _RECORD)
         finally:
             if not (folder / _RECORD).is_file():
-                _clear(folder)
+                _delete(folder)
     return get(name)
 
 
 def remove(name: str) -> None:
-    """Remove an environment and all that is installed there; also one that is broken or half made.
+    """Remove an environment and all that is installed there; also one whose creation was interrupted.
 
     Raises:
         EnvironmentNotFound: there is none.
+        EnvironmentBroken: the folder of that name is not an environment that isorun created, or is a symbolic link.
+            Nothing is deleted.
     """
     _check_name(name)
     folder = root() / name
-    if not folder.is_dir():
+    if not os.path.lexists(folder):
         raise EnvironmentNotFound(name, names())
     with _lock(name):
-        (folder / _RECORD).unlink(missing_ok=True)  # first, so that what is half removed is not taken for whole
-        _clear(folder)
+        _delete(folder)
 
 
 def requirement(text: str, folder: Path) -> str:
@@ -268,6 +277,56 @@ def _lock(name: str) -> Iterator[None]:
         lock.release()
 
 
-def _clear(folder: Path) -> None:
-    if folder.is_dir():
-        shutil.rmtree(folder)
+def _read(record: Path) -> tuple[str, tuple[str, ...]]:
+    """The version of Python and the requirements of a record.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is not a record.
+    """
+    match json.loads(record.read_text()):
+        case {"python": str(version), "install": [*install]} if all(isinstance(each, str) for each in install):
+            return version, tuple(install)
+    raise ValueError("expected an object with 'python' and 'install'")
+
+
+def _delete(folder: Path) -> None:
+    """Delete an environment, complete or not, if there is one.
+
+    Raises:
+        EnvironmentBroken: the folder holds something else. Nothing is deleted.
+    """
+    if not os.path.lexists(folder):
+        return
+    if problem := _not_ours(folder):
+        raise EnvironmentBroken(f"{folder} is not deleted: {problem}. Choose another name, or move it away yourself.")
+    scratch = _scratch(folder)
+    folder.rename(scratch)  # so that what is half deleted is not left without a record
+    shutil.rmtree(scratch)
+
+
+def _scratch(folder: Path) -> Path:
+    """Where an environment is before its first record exists and while it is being deleted; nothing is there."""
+    scratch = folder.with_name(f".{folder.name}.isorun-part")
+    if scratch.is_symlink():
+        raise EnvironmentBroken(f"{scratch} is a symbolic link, which isorun did not create. Delete it.")
+    if scratch.exists():  # left by an interrupted process: the lock says that none is at work
+        shutil.rmtree(scratch)
+    return scratch
+
+
+def _not_ours(folder: Path) -> str:
+    """Why a folder is not an environment that isorun created; empty if it is one."""
+    if folder.is_symlink():
+        return f"it is a symbolic link to {folder.readlink()}"
+    if not folder.is_dir():
+        return "it is not a folder"
+    for record in (folder / _RECORD, folder / _PARTIAL):
+        try:
+            _read(record)
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError) as error:
+            return f"its {record.name} is not a record of isorun's ({error})"
+        return ""
+    return f"isorun did not create it (it has no {_RECORD})"

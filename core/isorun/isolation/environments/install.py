@@ -19,7 +19,7 @@ def make(folder: Path, interpreter: Path, install: Sequence[str]) -> None:
     """Make an environment with what isorun needs and what is asked for, resolved together.
 
     Args:
-        folder: where; it is not there yet, and may be in part when this fails.
+        folder: where. It exists and holds nothing but its record; it is left incomplete when this fails.
         interpreter: the Python that it is for.
         install: as given to pip.
 
@@ -30,7 +30,7 @@ def make(folder: Path, interpreter: Path, install: Sequence[str]) -> None:
     python = str(folder / "bin" / "python")
     needed = [*source.requirements(), *install]
     if uv is not None:
-        _run([uv, "venv", "--no-project", "--python", str(interpreter), str(folder)], folder.name)
+        _run([uv, "venv", "--no-project", "--allow-existing", "--python", str(interpreter), str(folder)], folder.name)
         installer = [uv, "pip", "install", "--python", python]
     else:
         _run([str(interpreter), "-m", "venv", str(folder)], folder.name)

@@ -29,10 +29,17 @@ class Worker:
     Args:
         environment: whose interpreter it runs under.
         cache_dir: where what backends keep goes.
+        timeout: the seconds that a run or a report may take; ``None`` for no limit.
     """
 
-    def __init__(self, environment: Environment, cache_dir: str | os.PathLike[str] | None = None) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        cache_dir: str | os.PathLike[str] | None = None,
+        timeout: float | None = None,
+    ) -> None:
         self.environment = environment
+        self.timeout = timeout
         self._cache_dir = cache_dir
         self._lock = threading.RLock()
         self._numbers = itertools.count()
@@ -161,19 +168,22 @@ class IsolatedExecutable(Executable):
         connection = self._connection
         if not connection.process.dead:
             try:
-                return connection.run(self._number, output_names, feeds)
+                return connection.run(self._number, output_names, feeds, self._worker.timeout)
             except DiedIdle:  # nothing was lost
                 pass
-        return self._again().run(self._number, output_names, feeds)
+        return self._again().run(self._number, output_names, feeds, self._worker.timeout)
 
     def report(self) -> RuntimeReport:
         connection = self._connection
         if not connection.dead:
             try:
-                return RuntimeReport(**connection.ask("report", number=self._number))
+                return self._report(connection)
             except DiedIdle:
                 pass
-        return RuntimeReport(**self._again().ask("report", number=self._number))
+        return self._report(self._again())
+
+    def _report(self, connection: Connection) -> RuntimeReport:
+        return RuntimeReport(**connection.ask("report", self._worker.timeout, number=self._number))
 
     def _again(self) -> Connection:
         """A worker that is alive and has this model."""

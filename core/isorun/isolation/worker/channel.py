@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from isorun.isolation.worker.values import Packing, is_plain, rebuild
 from isorun.types import Feeds
 
 _REMEMBERED = 256  # requests, and answers, that need not be put into words again
+_LOOK = 3.0  # seconds of waiting between two looks at whether the worker is stopped
 _SMALL = 1 << 15  # bytes of results that are copied out: that takes less time than to lend them
 
 
@@ -52,24 +54,35 @@ class Channel:
         self._socket = ours
         self._pool = pool
         self._process = process
-        self._incoming = wire.Receiver(ours)
+        self._incoming = wire.Receiver(ours, waited=self._waited)
+        self._seconds: float | None = None
+        self._deadline = 0.0
+        self._interval = 0.0
+        self._warned = False
         self._feeds: Segment | None = None
         self._plans: dict[tuple[Any, ...], _Plan] = {}
         self._answers: dict[bytes, _Answer] = {}
 
     def ask(self, what: str, given: dict[str, Any], seconds: float | None = None) -> Any:
-        """Ask by name for an answer within so many seconds.
+        """Ask by name for an answer within so many seconds; ``None`` for no limit.
 
         Raises:
-            TimeoutError: it did not come.
+            WorkerTimeout: it did not come. The worker was killed.
         """
         text = json.dumps({"what": what, "given": given}).encode()
-        self._socket.settimeout(seconds)
+        self._start(seconds)
         _, _, answer = self._exchange(wire.ASK, 0, text)
         return json.loads(answer)
 
-    def run(self, executable: int, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
-        """Run once: see :meth:`isorun.plugin.backend.Executable.run`."""
+    def run(
+        self, executable: int, output_names: Sequence[str] | None, feeds: Feeds, seconds: float | None = None
+    ) -> list[Any]:
+        """Run once: see :meth:`isorun.plugin.backend.Executable.run`.
+
+        Raises:
+            WorkerTimeout: it took more than so many seconds. The worker was killed.
+        """
+        self._start(seconds)
         plan, arrays = self._plan(executable, output_names, feeds)
         for view, array in zip(plan.views, arrays, strict=True):
             view[...] = array
@@ -158,11 +171,33 @@ class Channel:
             os.close(file)
         return segment
 
+    def _start(self, seconds: float | None) -> None:
+        """Begin a request, which may take so many seconds in all."""
+        self._seconds = seconds
+        self._warned = False
+        if seconds is not None:
+            self._deadline = time.monotonic() + seconds
+        self._wake_after(_LOOK if seconds is None else min(seconds, _LOOK))
+
+    def _wake_after(self, seconds: float) -> None:
+        if seconds != self._interval:
+            wire.wake_after(self._socket, seconds)
+            self._interval = seconds
+
+    def _waited(self) -> None:
+        """Once in a while, during a wait."""
+        if self._seconds is not None:
+            left = self._deadline - time.monotonic()
+            if left <= 0:
+                raise self._process.timed_out(self._seconds)
+            self._wake_after(min(max(left, 0.001), _LOOK))
+        self._warned = self._warned or self._process.warn_if_stopped()
+
     def _exchange(self, kind: int, number: int, text: bytes = b"", files: Sequence[int] = ()) -> tuple[int, int, bytes]:
         self.sound = False
         sent = False
         try:
-            wire.send(self._socket, kind, number, text, files)
+            wire.send(self._socket, kind, number, text, files, self._waited)
             sent = True
             answer = self._incoming.receive()
         except wire.Closed:

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from isorun.errors import WorkerDied
+from isorun.errors import WorkerDied, WorkerTimeout
 from isorun.isolation.worker import wire
 from isorun.isolation.worker.channel import Channel
 from isorun.isolation.worker.memory import Pool
@@ -47,10 +47,10 @@ class Connection:
         """Ask for one of :data:`isorun.isolation.worker.server.ANSWERS`. The worker's main thread answers.
 
         Raises:
-            TimeoutError: not within so many seconds.
+            WorkerTimeout: not within so many seconds. The worker was killed, unless another request kept it busy.
         """
         if not self._asking.acquire(timeout=-1 if seconds is None else seconds):
-            raise TimeoutError(f"the worker did not come to {what} within {seconds:g} s")
+            raise WorkerTimeout(f"{self.process.title} was busy with another request for {seconds:g} s. It goes on")
         try:
             if not self._main.sound:  # an answer was not waited for: Ctrl-C
                 self._drop(self._main)
@@ -59,14 +59,16 @@ class Connection:
         finally:
             self._asking.release()
 
-    def run(self, executable: int, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
-        """Run once: see :meth:`isorun.plugin.backend.Executable.run`."""
+    def run(
+        self, executable: int, output_names: Sequence[str] | None, feeds: Feeds, seconds: float | None = None
+    ) -> list[Any]:
+        """Run once: see :meth:`isorun.isolation.worker.channel.Channel.run`."""
         try:
             channel = self._idle.pop()
         except IndexError:  # more runs are in flight than ever were
             channel = self._open()
         try:
-            return channel.run(executable, output_names, feeds)
+            return channel.run(executable, output_names, feeds, seconds)
         finally:
             if channel.sound:
                 self._idle.append(channel)
@@ -80,7 +82,7 @@ class Connection:
             time.sleep(0.001)
         try:
             self.ask("close", max(0.1, deadline - time.monotonic()), number=number)
-        except (TimeoutError, WorkerDied):
+        except (WorkerTimeout, WorkerDied):
             self.close()
 
     def close(self) -> None:

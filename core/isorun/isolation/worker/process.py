@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import queue
 import signal
@@ -16,14 +17,17 @@ import subprocess
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from isorun.errors import WorkerDied
+from isorun.errors import WorkerDied, WorkerTimeout
 from isorun.isolation.worker import wire
 from isorun.system import log_tail
 
 READY_SECONDS = 60.0
 _END_SECONDS = 5.0
+
+_logger = logging.getLogger(__name__)
 
 
 class DiedIdle(WorkerDied):
@@ -39,6 +43,7 @@ class WorkerProcess:
         title: what errors call it.
 
     Attributes:
+        title: the same.
         trunk: the socket on which channels are opened.
         pid: its process id.
         dead: whether it is known to be gone.
@@ -52,7 +57,8 @@ class WorkerProcess:
     def __init__(
         self, python: str, variables: Mapping[str, str], title: str, *, ready_seconds: float = READY_SECONDS
     ) -> None:
-        self._title = title
+        self.title = title
+        self._why_killed = ""
         self._owner = os.getpid()
         self._ending = threading.Lock()
         self.dead = False
@@ -90,7 +96,7 @@ class WorkerProcess:
         try:
             _, _, text = wire.Receiver(self.trunk).receive()
         except TimeoutError as error:
-            raise WorkerDied(f"{self._title} was not ready within {seconds:g} s", log=self.log()) from error
+            raise WorkerDied(f"{self.title} was not ready within {seconds:g} s", log=self.log()) from error
         except wire.Closed:
             raise self.died("before it was ready") from None
         self.trunk.settimeout(None)
@@ -110,13 +116,45 @@ class WorkerProcess:
         code = self._wait(_END_SECONDS)
         if code is None:
             self.end()
-            return kind(f"{self._title} stopped listening {when} and was killed", log=self.log())
+            return kind(f"{self.title} stopped listening {when} and was killed", log=self.log())
         name = signal.Signals(-code).name if code < 0 else None
         how = f"was killed by {name}" if name else f"ended with exit code {code}"
-        memory = "; the system does that when memory runs out" if name == "SIGKILL" else ""
-        return kind(
-            f"{self._title} {how} {when}{memory}", signal=name, exit_code=None if name else code, log=self.log()
+        if self._why_killed:
+            when = f"{when}: {self._why_killed}"
+        memory = "; the system does that when memory runs out" if name == "SIGKILL" and not self._why_killed else ""
+        return kind(f"{self.title} {how} {when}{memory}", signal=name, exit_code=None if name else code, log=self.log())
+
+    def timed_out(self, seconds: float) -> WorkerTimeout:
+        """Kill it, since what it is at work on cannot be taken back, and say why."""
+        stopped = " It was stopped, by SIGSTOP or a debugger." if self._is_stopped() else ""
+        log = self.log()
+        self._why_killed = f"a call took longer than {seconds:g} s"
+        self.end()
+        return WorkerTimeout(
+            f"{self.title} did not answer within {seconds:g} s and was killed.{stopped} The next call starts another",
+            seconds=seconds,
+            log=log,
         )
+
+    def warn_if_stopped(self) -> bool:
+        """Log that it is stopped, if it is: calls wait until somebody continues it."""
+        stopped = self._is_stopped()
+        if stopped:
+            _logger.warning(
+                "%s (process %d) is stopped, and calls wait for it. Continue it with `kill -CONT %d`, or open the "
+                "session with `timeout` to have it killed instead",
+                self.title,
+                self.pid,
+                self.pid,
+            )
+        return stopped
+
+    def _is_stopped(self) -> bool:
+        try:
+            stat = Path(f"/proc/{self.pid}/stat").read_text()
+        except OSError:  # it is gone, which its socket will tell
+            return False
+        return stat.rpartition(")")[2].split()[0] in ("T", "t")
 
     def end(self) -> None:
         """Kill it, unless it has ended by itself. In a forked process, which it does not belong to, do nothing."""

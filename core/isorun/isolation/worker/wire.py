@@ -22,7 +22,7 @@ import errno
 import socket
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 READY, CHANNEL, ASK, MAP, RUN, STORE, DONE, NEED, FAILED = range(9)
 
@@ -37,17 +37,48 @@ class Closed(Exception):
     """The other side is gone."""
 
 
-def send(channel: socket.socket, kind: int, number: int = 0, text: bytes = b"", files: Sequence[int] = ()) -> None:
+def _go_on() -> None:
+    """Wait on."""
+
+
+def wake_after(channel: socket.socket, seconds: float) -> None:
+    """Have a socket call ``waited`` (see :func:`send`, :class:`Receiver`) whenever it has blocked for so long.
+
+    By an option of the socket: a timeout of Python's costs a call of ``poll`` for each call.
+    """
+    whole = int(seconds)
+    interval = struct.pack("@ll", whole, round((seconds - whole) * 1e6))
+    channel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, interval)
+    channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, interval)
+
+
+def send(
+    channel: socket.socket,
+    kind: int,
+    number: int = 0,
+    text: bytes = b"",
+    files: Sequence[int] = (),
+    waited: Callable[[], None] = _go_on,
+) -> None:
     """Send one frame, with at most one open file.
+
+    Args:
+        channel: the socket.
+        kind, number, text, files: what to send.
+        waited: called each time that the socket has blocked as long as :func:`wake_after` said; it may raise.
 
     Raises:
         Closed: the other side is gone.
     """
-    frame = _HEADER.pack(len(text), kind, number) + text
+    frame = memoryview(_HEADER.pack(len(text), kind, number) + text)
     try:
-        sent = socket.send_fds(channel, [frame], files) if files else channel.send(frame)
-        if sent < len(frame):
-            channel.sendall(memoryview(frame)[sent:])
+        while frame:
+            try:
+                sent = socket.send_fds(channel, [frame], files) if files else channel.send(frame)
+            except BlockingIOError:
+                waited()
+                continue
+            frame, files = frame[sent:], ()
     except OSError as error:
         if error.errno in _GONE:
             raise Closed from error
@@ -62,10 +93,19 @@ class Receiver:
         files: whether open files may come with a frame.
         eager: whether to stay awake for a moment for the next frame, where the one before came in such a moment: to be
             woken takes longer than to answer. (Only for the side at which nothing computes meanwhile.)
+        waited: called each time that the socket has blocked as long as :func:`wake_after` said; it may raise.
     """
 
-    def __init__(self, channel: socket.socket, *, files: bool = False, eager: bool = False) -> None:
+    def __init__(
+        self,
+        channel: socket.socket,
+        *,
+        files: bool = False,
+        eager: bool = False,
+        waited: Callable[[], None] = _go_on,
+    ) -> None:
         self._channel = channel
+        self._waited = waited
         self._files = files
         self._buffer = bytearray(_USUAL)
         self._view = memoryview(self._buffer)
@@ -128,7 +168,12 @@ class Receiver:
         return there
 
     def _more(self, into: memoryview) -> int:
-        there = self._channel.recv_into(into)
-        if not there:
-            raise Closed
-        return there
+        while True:
+            try:
+                there = self._channel.recv_into(into)
+            except BlockingIOError:
+                self._waited()
+                continue
+            if not there:
+                raise Closed
+            return there

@@ -22,7 +22,8 @@ def test_a_bert(bert):
     assert [(v.name, v.type, v.shape) for v in info.inputs] == [
         (name, "tensor(int64)", ("batch", "sequence")) for name in ("input_ids", "attention_mask", "token_type_ids")
     ]
-    assert [v.bounds for v in info.inputs] == [(0, tiny.VOCABULARY - 1), None, (0, 1)]
+    assert [v.bounds for v in info.inputs] == [(0, tiny.VOCABULARY - 1), (0, 1), (0, 1)]
+    assert info.masks == ("attention_mask",)
     assert info.limits == {"batch": None, "sequence": tiny.POSITIONS}
     assert (info.opset, info.producer, info.graph_name) == (17, "isorun", "tiny")
     assert info.fused["SelfAttention"] == 2

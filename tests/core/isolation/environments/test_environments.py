@@ -150,6 +150,83 @@ def test_a_half_made_one_is_not_seen_and_is_cleared(folder, fake_uv):
     assert not (folder / "e" / "rubbish").exists()
 
 
+def test_removes_an_environment_whose_creation_was_interrupted(folder, fake_uv):
+    fake_uv("sleep 100")
+    process = subprocess.Popen([sys.executable, "-c", CREATE], start_new_session=True)
+    assert wait_until(lambda: (folder / "e" / "bin").exists())
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert wait_until(lambda: not group_is_alive(process.pid))
+    environments.remove("e")
+    assert left(folder) == []
+
+
+OTHERS = {
+    "a file": {"thesis.txt": "all of it"},
+    "nothing": {},
+    "another tool's environment.json": {"environment.json": '{"name": "prod"}'},
+    "a record that is a list": {"environment.json": "[]"},
+    "another tool's environment.json.partial": {"environment.json.partial": "{}"},
+}
+
+
+@pytest.mark.parametrize("files", OTHERS.values(), ids=OTHERS)
+@pytest.mark.parametrize("call", [environments.create, environments.remove])
+def test_keeps_a_folder_that_isorun_did_not_create(folder, fake_uv, call, files):
+    fake_uv("true")
+    (folder / "data").mkdir(parents=True)
+    for name, content in files.items():
+        (folder / "data" / name).write_text(content)
+    with pytest.raises(EnvironmentBroken):
+        call("data")
+    assert {path.name: path.read_text() for path in (folder / "data").iterdir()} == files
+    assert left(folder) == ["data"]
+
+
+@pytest.mark.parametrize("files", [{}, {"thesis.txt": ""}, {"environment.json": '{"python": "3.11.7", "install": []}'}])
+@pytest.mark.parametrize("at", ["data", ".data.isorun-part"])
+def test_never_deletes_through_a_symbolic_link(folder, fake_uv, tmp_path, files, at):
+    fake_uv("true")
+    if at != "data":
+        environments.create("data")
+    target = tmp_path / "target"
+    target.mkdir()
+    for name, content in files.items():
+        (target / name).write_text(content)
+    (folder / at).parent.mkdir(exist_ok=True)
+    (folder / at).symlink_to(target)
+    with pytest.raises(EnvironmentBroken, match="symbolic link"):
+        environments.remove("data")
+    assert {path.name: path.read_text() for path in target.iterdir()} == files
+    assert (folder / at).is_symlink()
+    assert (folder / "data").exists()
+
+
+def test_does_not_create_through_a_symbolic_link(folder, fake_uv, tmp_path):
+    fake_uv("true")
+    folder.mkdir()
+    for name, target in {"dangling": tmp_path / "nothing", "linked": tmp_path}.items():
+        (folder / name).symlink_to(target)
+        with pytest.raises(EnvironmentBroken, match="symbolic link"):
+            environments.create(name)
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_keeps_a_file_in_place_of_an_environment(folder):
+    folder.mkdir()
+    (folder / "e").write_text("mine")
+    with pytest.raises(EnvironmentBroken, match="not a folder"):
+        environments.remove("e")
+    assert (folder / "e").read_text() == "mine"
+
+
+def test_lists_no_folder_whose_name_is_not_an_environments(folder):
+    for name in ("a b", ".hidden"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "environment.json").write_text('{"python": "3.11.7", "install": []}')
+    assert environments.names() == []
+
+
 def test_two_that_want_the_same_make_it_once(folder, fake_uv, tmp_path):
     fake_uv(f"sleep 0.3; echo made >> {tmp_path}/count")
 
@@ -161,7 +238,9 @@ def test_two_that_want_the_same_make_it_once(folder, fake_uv, tmp_path):
     assert (tmp_path / "count").read_text() == "made\n"
 
 
-@pytest.mark.parametrize("name", ["", ".hidden", "a/b", "..", "a b", "x" * 65, "-rf", "é"])
+@pytest.mark.parametrize(
+    "name", ["", ".hidden", "a/b", "..", "../x", "/tmp/x", "e/..", "e\n", "a b", "x" * 65, "-rf", "é"]
+)
 def test_names_that_cannot_be(folder, name):
     for call in (environments.create, environments.get, environments.remove):
         with pytest.raises(IsorunError, match="cannot be an environment's name"):
@@ -216,10 +295,11 @@ def test_one_that_is_not_there(folder, own):
 def test_a_record_that_cannot_be_read(folder, record):
     (folder / "e").mkdir(parents=True)
     (folder / "e" / "environment.json").write_text(record)
-    with pytest.raises(EnvironmentBroken, match=r"record of the environment 'e' cannot be read.*isorun env remove e"):
+    with pytest.raises(EnvironmentBroken, match=r"record of the environment 'e' cannot be read.*rm -r"):
         environments.get("e")
-    environments.remove("e")
-    assert left(folder) == []
+    with pytest.raises(EnvironmentBroken, match="not a record"):
+        environments.remove("e")
+    assert (folder / "e" / "environment.json").read_text() == record
 
 
 def test_a_folder_that_cannot_be_written_to(tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 
 import pytest
 from hypothesis import given
@@ -53,6 +54,48 @@ def test_a_frame_in_single_bytes(pair):
     sender.start()
     assert wire.Receiver(theirs).receive() == (3, 4, b"abc" * 2000)
     sender.join()
+
+
+def test_a_wait_is_interrupted_once_in_a_while_and_goes_on(pair):
+    ours, theirs = pair
+    wire.wake_after(ours, 0.02)
+    wire.wake_after(theirs, 0.02)
+    waits: dict[str, int] = {"send": 0, "receive": 0}
+    text = os.urandom(10_000_000)
+    received = []
+
+    def count(what):
+        waits[what] += 1
+
+    def receive():
+        receiver = wire.Receiver(theirs, waited=lambda: count("receive"))
+        while not waits["send"]:  # until the other side has filled the socket
+            time.sleep(0.01)
+        received.append(receiver.receive())
+        received.append(receiver.receive())
+
+    thread = threading.Thread(target=receive)
+    thread.start()
+    wire.send(ours, 1, 2, text, waited=lambda: count("send"))
+    while not waits["receive"]:
+        time.sleep(0.01)
+    wire.send(ours, 3, waited=lambda: count("send"))
+    thread.join()
+    assert received == [(1, 2, text), (3, 0, b"")]
+
+
+def test_a_wait_can_be_given_up(pair):
+    ours, theirs = pair
+    wire.wake_after(ours, 0.02)
+
+    def give_up():
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        wire.Receiver(ours, waited=give_up).receive()
+    with pytest.raises(TimeoutError):
+        wire.send(ours, 1, text=bytes(10_000_000), waited=give_up)
+    theirs.close()
 
 
 def test_an_open_file_comes_with_its_frame(pair, tmp_path):
