@@ -29,7 +29,13 @@ class _Installed(NamedExtensionManager):  # type: ignore[type-arg]  # older ones
     """stevedore's manager over what is installed now, rather than what its cache file remembers."""
 
     def list_entry_points(self) -> list[metadata.EntryPoint]:
-        return list(metadata.entry_points(group=self.namespace))
+        points: dict[str, list[metadata.EntryPoint]] = {}
+        for each in metadata.distributions():
+            # Most have no such group. metadata.entry_points() parses them all, which takes 2.5 times as long.
+            if f"[{self.namespace}]" in (each.read_text("entry_points.txt") or ""):
+                # Of two versions, the first on the path is the one that is imported.
+                points.setdefault(each.name, list(each.entry_points.select(group=self.namespace)))
+        return [point for group in points.values() for point in group]
 
 
 @cache
@@ -39,10 +45,13 @@ def entry_points() -> dict[str, str | list[str]]:
     A name that several distributions claim has a list of them in its place, each with its class.
     """
     found: dict[str, set[str]] = {}
-    # Named, with no names: it reads the entry points and loads none.
-    for point in _Installed(GROUP, names=[]).list_entry_points():
+    for point in _points():
         found.setdefault(point.name, set()).add(point.value)
     return {name: _owners(name) if len(values) > 1 else values.pop() for name, values in sorted(found.items())}
+
+
+def _points() -> list[metadata.EntryPoint]:
+    return _Installed(GROUP, names=[]).list_entry_points()  # named, with no names: it loads none
 
 
 def refresh() -> None:
@@ -154,5 +163,5 @@ def _owner(name: str, value: str) -> str:
 
 def _owners(name: str) -> list[str]:
     """The distributions that register a backend of that name, each with its class."""
-    points = metadata.entry_points(group=GROUP, name=name)
+    points = [point for point in _points() if point.name == name]
     return sorted({f"{point.dist.name if point.dist else 'unknown'} ({point.value})" for point in points})

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cache_damage import replace_in_place
 from isorun.errors import InvalidModel
 from isorun.system.cache import Cache, sha256
 
@@ -84,22 +85,12 @@ def test_a_fingerprint_that_cannot_be_remembered_is_returned_all_the_same(cache,
     assert files.times == 3
 
 
-def replace_in_place(path: Path) -> None:
-    """Other bytes under the same size, modification time and inode, as an archive of fixed times leaves them."""
-    before = path.stat()
-    with path.open("r+b") as file:
-        file.write(b"c" * before.st_size)
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    after = path.stat()
-    assert (after.st_size, after.st_mtime_ns, after.st_ino) == (before.st_size, before.st_mtime_ns, before.st_ino)
-
-
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_replacement_of_the_same_size_time_and_inode_is_noticed(cache, files, which):
     for path in files.paths:
         os.utime(path, (0, 0))
     before = cache.fingerprint(files, files.paths[0])
-    replace_in_place(files.paths[which])
+    replace_in_place(files.paths[which], b"c" * 10)
     assert cache.fingerprint(files, files.paths[0]) != before
 
 
@@ -109,13 +100,8 @@ def test_a_change_in_the_tick_of_the_one_before_is_noticed(cache, tmp_path):
     for number in range(20):
         path.write_bytes(b"%05d" % (2 * number))
         before = cache.fingerprint(lambda: [path], path)
-        replace_in_place_with(path, b"%05d" % (2 * number + 1))
+        replace_in_place(path, b"%05d" % (2 * number + 1))
         assert cache.fingerprint(lambda: [path], path) != before
-
-
-def replace_in_place_with(path: Path, content: bytes) -> None:
-    with path.open("r+b") as file:
-        file.write(content)
 
 
 def test_files_that_change_while_they_are_hashed_are_hashed_again(cache, tmp_path):

@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 
+from cache_damage import rot
 from isorun.errors import CacheError
-from isorun.system.cache import ENVIRONMENT_VARIABLE, Cache, sha256, write_atomically
+from isorun.system.cache import ENVIRONMENT_VARIABLE, Cache, write_atomically
 
 PAYLOAD = b"0123456789" * 1000
 
@@ -199,13 +200,6 @@ def test_a_file_that_was_only_touched_is_sound(cache):
     assert cache.get("kind", "key") is not None
 
 
-def rewrite(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """Change a record or note and seal it again, as somebody could who can write there."""
-    content = json.loads(path.read_bytes())["content"]
-    change(content)
-    path.write_text(json.dumps({"sha256": sha256(json.dumps(content).encode()), "content": content}))
-
-
 def test_an_entry_swapped_with_another_is_made_again(cache):
     def make(text: str) -> Callable[[Path], dict[str, Any]]:
         return lambda folder: {"bytes": (folder / "payload").write_text(text)}
@@ -239,16 +233,6 @@ def test_a_file_replaced_by_a_link_is_damage(cache, tmp_path):
     payload.rename(tmp_path / "moved")
     payload.symlink_to(tmp_path / "moved")
     assert cache.get("kind", "key") is None
-
-
-def rot(payload: Path) -> None:
-    """Flip a bit and have the record say that nothing happened, as rot on the medium leaves it."""
-    content = bytearray(payload.read_bytes())
-    content[5000] ^= 1
-    payload.write_bytes(content)
-    status = payload.stat()
-    stamp = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
-    rewrite(payload.with_name("entry.json"), lambda record: record["files"]["payload"].update(stamp=stamp))
 
 
 def test_bit_rot_is_found_where_every_file_is_hashed(cache):
