@@ -51,7 +51,9 @@ def cache(
             console.note(f"isorun: left {name}: {why}")
         for name, why in _by_name(held, damaged).items():
             print(f"damaged: {name}: {why}")
-        if verify and not damaged:
+        if damaged:
+            console.note("isorun: remove everything with --clear, or replace what is opened with ISORUN_CACHE_VERIFY=1")
+        elif verify:
             print("no entry is damaged")
     if damaged:
         raise typer.Exit(CHECK_FAILED)
