@@ -69,7 +69,7 @@ def imported_by(statement: str) -> set[str]:
     ],
 )
 def test_importing_brings_in_nothing_heavy(statement):
-    allowed = {"stevedore"} if "registry" in statement else set()  # where the list of entry points is not remembered
+    allowed = {"stevedore"} if "registry" in statement else set()  # which finds backends
     assert imported_by(statement) & (HEAVY - allowed) == set()
 
 

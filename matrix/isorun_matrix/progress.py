@@ -32,7 +32,7 @@ class Lines:
 
     def fetching(self) -> AbstractContextManager[Fetching]:
         """While a checkpoint is fetched: gives what is called with the bytes so far."""
-        return console.download()
+        return console.transfer()
 
     @contextmanager
     def making(self, what: str) -> Iterator[None]:

@@ -1,65 +1,78 @@
-"""Show what the cache holds, or clear it."""
+"""Show what the cache holds, verify it, or clear it."""
 
 from __future__ import annotations
 
-import re
-import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from isorun.cli import console
-from isorun.system.cache import Cache
+from isorun.cli import CHECK_FAILED, console
+from isorun.system.cache import Cache, maintenance
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
-
-_NOTE = re.compile(r"[0-9a-f]{32,64}(\.json)?")
 
 
 @app.command()
 def cache(
-    clear: Annotated[bool, typer.Option("--clear", help="Remove everything in it.")] = False,
+    clear: Annotated[bool, typer.Option("--clear", help="Remove everything that is not in use.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Hash every file of every entry.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show what the cache holds, or clear it.
+    """Show what the cache holds, verify it, or clear it.
 
-    All of it is made again when it is needed.
+    All of it is made again when it is needed. With --verify, the exit code is 1 if an entry is damaged.
     """
-    root = Cache().root
-    kinds = {folder.name: entries for folder in _folders(root) if (entries := _entries(folder))}
-    sizes = {kind: sum(map(_bytes, entries)) for kind, entries in kinds.items()}
-    total = sum(sizes.values())
-    if clear:
-        for entries in kinds.values():
-            for entry in entries:
-                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+    if clear and verify:
+        raise typer.BadParameter("choose one of --clear and --verify")
+    held = Cache()
+    items = list(maintenance.survey(held))
+    counts = Counter(item.kind for item in items)
+    sizes: Counter[str] = Counter()
+    for item in items:
+        sizes[item.kind] += item.bytes
+    left = maintenance.clear(held) if clear else {}
+    damaged = _verify(held) if verify else {}
     if as_json:
-        listed = {kind: {"entries": len(entries), "bytes": sizes[kind]} for kind, entries in kinds.items()}
-        console.json_out({"folder": str(root), "bytes": total, "kinds": listed, "cleared": clear})
-        return
-    print(root)
-    if clear:
-        print(f"cleared, {console.size(total)}")
-    elif not kinds:
-        print("empty")
+        listed = {kind: {"entries": count, "bytes": sizes[kind]} for kind, count in counts.items()}
+        document = {"folder": str(held.root), "bytes": sizes.total(), "kinds": listed, "cleared": clear}
+        document |= {"left": _by_name(held, left)} if clear else {}
+        document |= {"damaged": _by_name(held, damaged)} if verify else {}
+        console.json_out(document)
+    elif clear:
+        kept = sum(item.bytes for item in items if item.path in left)
+        print(f"{held.root}\ncleared, {console.size(sizes.total() - kept)}")
     else:
-        print()
-        rows = [(kind, len(entries), console.size(sizes[kind])) for kind, entries in kinds.items()]
-        console.table(("kind", "entries", "size"), [*rows, ("all", "", console.size(total))], right=("entries", "size"))
+        print(held.root)
+        _table(counts, sizes)
+    if not as_json:
+        for name, why in _by_name(held, left).items():
+            console.note(f"isorun: left {name}: {why}")
+        for name, why in _by_name(held, damaged).items():
+            print(f"damaged: {name}: {why}")
+        if damaged:
+            console.note("isorun: remove everything with --clear, or replace what is opened with ISORUN_CACHE_VERIFY=1")
+        elif verify:
+            print("no entry is damaged")
+    if damaged:
+        raise typer.Exit(CHECK_FAILED)
 
 
-def _folders(root: Path) -> list[Path]:
-    return sorted(path for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
+def _verify(held: Cache) -> dict[Path, str]:
+    with console.transfer("Verifying") as progress:
+        return maintenance.damaged(held, full=True, progress=progress)
 
 
-def _entries(folder: Path) -> list[Path]:
-    """What is surely the cache's own: a folder that the user chose for it may hold other things."""
-    if folder.name in ("entry-points", "fingerprints"):
-        return [path for path in folder.iterdir() if path.is_file() and _NOTE.fullmatch(path.name)]
-    return [path for path in folder.iterdir() if (path / "entry.json").is_file()]
+def _table(counts: Counter[str], sizes: Counter[str]) -> None:
+    if not counts:
+        print("empty")
+        return
+    print()
+    rows = [(kind, count, console.size(sizes[kind])) for kind, count in counts.items()]
+    right = ("entries", "size")
+    console.table(("kind", "entries", "size"), [*rows, ("all", "", console.size(sizes.total()))], right=right)
 
 
-def _bytes(path: Path) -> int:
-    files = path.rglob("*") if path.is_dir() else [path]
-    return sum(file.stat().st_size for file in files if file.is_file())
+def _by_name(held: Cache, reasons: dict[Path, str]) -> dict[str, str]:
+    return {path.relative_to(held.root).as_posix(): why for path, why in reasons.items()}

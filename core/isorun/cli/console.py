@@ -85,7 +85,7 @@ def shape(dimensions: Sequence[int | str | None] | None) -> str:
 
 
 @contextmanager
-def download() -> Iterator[Progress]:
+def transfer(verb: str = "Fetching") -> Iterator[Progress]:
     """A progress bar of bytes on standard error; one line where that is no terminal."""
     console = stderr()
     if not console.is_terminal:
@@ -94,7 +94,7 @@ def download() -> Iterator[Progress]:
         def tell(what: str, _: int, total: int) -> None:
             if what not in told:
                 told.add(what)
-                note(f"Fetching {what}{f' ({size(total)})' if total else ''}")
+                note(f"{verb} {what}{f' ({size(total)})' if total else ''}")
 
         yield tell
         return
@@ -112,7 +112,7 @@ def download() -> Iterator[Progress]:
 
         def show(what: str, done: int, total: int) -> None:
             if what not in tasks:
-                tasks[what] = bar.add_task(f"Fetching {what}", total=total or None)
+                tasks[what] = bar.add_task(f"{verb} {what}", total=total or None)
             bar.update(tasks[what], completed=done)
 
         yield show

@@ -33,7 +33,7 @@ def model_path(name: str, cache: Cache) -> Path:
 
 def fetched(name: str, cache: Cache) -> Path:
     """The folder of a checkpoint, downloaded with a progress bar if it is not cached."""
-    with console.download() as progress:
+    with console.transfer() as progress:
         return checkpoint_folder(name, cache, progress)
 
 

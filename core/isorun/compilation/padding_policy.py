@@ -58,15 +58,21 @@ def compile_model(
     dialects = backend.capabilities.dialects
     typed = config.precision if config.precision in backend.capabilities.typed else "fp32"
 
-    def packed() -> tuple[LoweredModel, Executable]:
-        lowered = models.lower(source, dialects, cache, packed=True, precision=typed, quantized=quantized)
-        return lowered, _compiled(backend, lowered, config)
+    def compiled(*, packed: bool) -> tuple[LoweredModel, Executable]:
+        lowered = models.lower(source, dialects, cache, packed=packed, precision=typed, quantized=quantized)
+        executable = _compiled(backend, lowered, config)
+        if lowered.path == source.path and not source.path.is_relative_to(cache.root):
+            try:
+                models.check_unchanged(source, cache)  # the runtime has just read the user's own file
+            except BaseException:
+                executable.close()
+                raise
+        return lowered, executable
 
     if padding == "remove":
-        lowered, executable = packed()
+        lowered, executable = compiled(packed=True)
         return lowered, Noted(executable, {"asked": padding, "removed": "always"})
-    lowered = models.lower(source, dialects, cache, precision=typed, quantized=quantized)
-    executable = _compiled(backend, lowered, config)
+    lowered, executable = compiled(packed=False)
     if padding == "keep" or not lowered.info.fused:
         return lowered, executable
     if not backend.capabilities.dynamic_shapes or config.device != "cpu":
@@ -76,7 +82,7 @@ def compile_model(
         reason = known.refusal or "The key mask is not made from one of the model's inputs"
         return lowered, Noted(executable, {"asked": padding, "removed": f"never: {reason}"})
     outputs = [spec.name for spec in lowered.info.outputs]
-    return lowered, Choosing(executable, lambda: packed()[1], known, outputs)
+    return lowered, Choosing(executable, lambda: compiled(packed=True)[1], known, outputs)
 
 
 def _compiled(backend: Backend, lowered: LoweredModel, config: CompileConfig) -> Executable:

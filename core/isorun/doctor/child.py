@@ -24,7 +24,7 @@ from isorun.types import Finding
 def names() -> None:
     """The backends that are installed; a name that two classes have is a finding."""
     tell(subject="the list of backends", doing="reading entry points", command=packages.pip("check"))
-    for name, value in sorted(registry.read_entry_points().items()):
+    for name, value in registry.entry_points().items():
         if isinstance(value, str):
             tell(backend=name)
         else:

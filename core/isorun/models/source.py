@@ -230,7 +230,7 @@ def _inspect(source: ModelSource, cache: Cache) -> tuple[_Known, bool]:
             found = Padding(removed.mask, removed.token_outputs)
         except UnsupportedModel as error:
             found = Padding(None, refusal=str(error))
-        _check_unchanged(source, cache)
+        check_unchanged(source, cache)
         return {"info": info, "as_it_is": fused_here, "padding": asdict(found)}
 
     entry = cache.get_or_make("models", _key(source.fingerprint), make)
@@ -271,7 +271,7 @@ def _lower(
         lowered = graph if dialect is None else lowering.lower(graph, dialect)
         lowered.metadata_props.clear()  # the session answers from the model as given; a tokenizer is no runtime's
         files.write(lowered, folder / _FILE, beside_above=0)
-        _check_unchanged(source, cache)
+        check_unchanged(source, cache)
         return {"notes": notes}
 
     parts = [dialect or _PLAIN, *(["packed"] if packed else []), *([precision] if precision != _AS_IT_IS else [])]
@@ -282,8 +282,12 @@ def _lower(
     return LoweredModel(entry.folder / _FILE, dialect or _PLAIN, source.fingerprint, info, entry.found, notes)
 
 
-def _check_unchanged(source: ModelSource, cache: Cache) -> None:
-    """Refuse what was read of a model that is no more what it was when it was opened: it would be kept as that."""
+def check_unchanged(source: ModelSource, cache: Cache) -> None:
+    """Check, after a model's file was read, that it is still the file that was opened.
+
+    Raises:
+        InvalidModel: it has changed, so that what was read may be another model than the fingerprint says.
+    """
     found = cache.fingerprint(lambda: _files_of(source.path), source.path)
     if _for_outputs(found, source.outputs) != source.fingerprint:
         raise InvalidModel(f"{source.path} has changed since it was opened: open another session on it")

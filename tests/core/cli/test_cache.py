@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from isorun.system.cache import ENVIRONMENT_VARIABLE
+from isorun.system.cache import ENVIRONMENT_VARIABLE, Cache
 
 
 @pytest.fixture
@@ -26,17 +26,52 @@ def test_an_empty_cache(isorun: Callable[..., Any], own_cache: Path) -> None:
 
 
 def test_clearing_leaves_other_files(isorun: Callable[..., Any], own_cache: Path) -> None:
-    for kind in ("fingerprints", "entry-points", "models"):
+    Cache().get_or_make("models", "key", lambda folder: {})
+    for kind in ("fingerprints", "models", "projects"):
         (own_cache / kind).mkdir(parents=True, exist_ok=True)
         (own_cache / kind / "mine.txt").write_text("not the cache's")
     assert isorun("cache", "--clear").code == 0
     assert len(list(own_cache.rglob("mine.txt"))) == 3
+    assert not (own_cache / "models" / "key").exists()
+
+
+def test_a_folder_that_is_no_cache_is_not_cleared(isorun: Callable[..., Any], own_cache: Path) -> None:
+    project = own_cache / "projects" / "mine"
+    project.mkdir(parents=True)
+    (project / "entry.json").write_text("{}")
+    ran = isorun("cache", "--clear")
+    assert ran.code == 2
+    assert "not cleared" in ran.err
+    assert (project / "entry.json").exists()
+
+
+def test_what_is_in_use_is_left_and_said(isorun: Callable[..., Any], own_cache: Path) -> None:
+    used = Cache()
+    used.get_or_make("models", "key", lambda folder: {})
+    ran = isorun("cache", "--clear")
+    assert ran.code == 0
+    assert "models/key: it is in use" in ran.err
+    assert isorun("cache", "--clear", "--json").json["left"] == {"models/key": "it is in use"}
+    used.release()
+    assert isorun("cache", "--clear", "--json").json["left"] == {}
+
+
+def test_verifying(isorun: Callable[..., Any], own_cache: Path) -> None:
+    entry = Cache().get_or_make("lowered", "key", lambda folder: {"bytes": (folder / "payload").write_text("sound")})
+    assert isorun("cache", "--verify").code == 0
+    assert isorun("cache", "--verify", "--json").json["damaged"] == {}
+    (entry.folder / "payload").write_text("wrong")
+    ran = isorun("cache", "--verify")
+    assert ran.code == 1
+    assert "damaged: lowered/key: " in ran.out
+    assert set(isorun("cache", "--verify", "--json").json["damaged"]) == {"lowered/key"}
+    assert isorun("cache", "--verify", "--clear").code == 2
 
 
 def test_what_is_in_it_and_clearing_it(isorun: Callable[..., Any], own_cache: Path, checkpoint: Path) -> None:
     assert isorun("inspect", checkpoint).code == 0
     listed = isorun("cache", "--json").json
-    assert _KINDS <= set(listed["kinds"]) <= {*_KINDS, "entry-points"}
+    assert set(listed["kinds"]) == _KINDS
     assert listed["kinds"]["built"]["entries"] == 1
     assert listed["bytes"] == sum(kind["bytes"] for kind in listed["kinds"].values()) > 10_000
     assert "built" in isorun("cache").out

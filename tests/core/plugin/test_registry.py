@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -176,6 +177,38 @@ class Doubles(Executable):
     assert answers(MESSAGE.format(name="mine"), mine, cache=tmp_path) == "Mine"
     onnx.save(graph("g (float[N] x) => (float[N] y) { y = Add (x, x) }"), tmp_path / "model.onnx")
     assert answers(RUN.format(model=str(tmp_path / "model.onnx")), mine, cache=tmp_path) == [2.0, 2.0]
+
+
+LISTED = "import json; from isorun import registry; print(json.dumps(registry.names()))"
+
+
+def test_what_is_installed_or_removed_is_noticed_at_once(tmp_path):
+    """Whatever the times of files and folders are, and whatever another process has remembered."""
+    site = distribution(tmp_path / "site", "first-dist", {"first": "first:First"})
+    times = {path: path.stat().st_mtime_ns for path in (site, *site.rglob("*"))}
+
+    def listed() -> set[str]:
+        for path, time in times.items():
+            if path.exists():
+                os.utime(path, ns=(time, time))
+        return {"first", "second"} & set(answers(LISTED, site, cache=tmp_path))
+
+    assert listed() == {"first"}
+    distribution(site, "second-dist", {"second": "second:Second"})
+    assert listed() == {"first", "second"}
+    shutil.rmtree(site / "first-dist-1.0.dist-info")
+    assert listed() == {"second"}
+
+
+def test_of_two_versions_of_a_distribution_the_first_on_the_path_counts(tmp_path):
+    new = distribution(tmp_path / "new", "one-dist", {"mine": "new:Mine"}, {"new": "raise RuntimeError('new')"})
+    old = distribution(tmp_path / "old", "one-dist", {"mine": "old:Mine"}, {"old": "raise RuntimeError('old')"})
+    assert "RuntimeError: new" in answers(MESSAGE.format(name="mine"), new, old, cache=tmp_path)[1]
+
+
+def test_listing_writes_nothing(tmp_path):
+    answers(LISTED, cache=tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()
 
 
 def test_two_distributions_with_one_name_are_both_named(tmp_path):

@@ -51,7 +51,7 @@ import isorun
 path, backend, cache, feeds = sys.argv[1:]
 with isorun.Session(path, backend=backend, cache_dir=cache) as session:
     session.run(None, dict(np.load(feeds)))
-    heavy = sorted({"onnx", "onnx_ir", "google.protobuf", "safetensors", "stevedore"} & set(sys.modules))
+    heavy = sorted({"onnx", "onnx_ir", "google.protobuf", "safetensors"} & set(sys.modules))
     print(json.dumps([heavy, session.provenance.cache]))
 """
 

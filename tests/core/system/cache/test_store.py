@@ -1,19 +1,23 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
+import shutil
 import signal
+import stat
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from cache_damage import rot
 from isorun.errors import CacheError
 from isorun.system.cache import ENVIRONMENT_VARIABLE, Cache, write_atomically
 
@@ -196,6 +200,101 @@ def test_a_file_that_was_only_touched_is_sound(cache):
     assert cache.get("kind", "key") is not None
 
 
+def test_an_entry_swapped_with_another_is_made_again(cache):
+    def make(text: str) -> Callable[[Path], dict[str, Any]]:
+        return lambda folder: {"bytes": (folder / "payload").write_text(text)}
+
+    one, two = (cache.get_or_make("kind", key, make(key)).folder for key in ("one", "two"))
+    one.rename(one.with_name("aside"))
+    two.rename(one)
+    one.with_name("aside").rename(two)
+    for key in ("one", "two"):
+        entry = cache.get_or_make("kind", key, make(key))
+        assert (entry.found, (entry.folder / "payload").read_text()) == (False, key)
+
+
+@pytest.mark.parametrize("how", ["linked", "copied", "of another kind"])
+def test_an_entry_in_the_place_of_another_is_made_again(cache, how):
+    there = cache.get_or_make("other" if how == "of another kind" else "kind", "other", Maker()).folder
+    place = cache.root / "kind" / "key"
+    place.parent.mkdir(exist_ok=True)
+    if how == "linked":
+        place.symlink_to(there)
+    else:
+        shutil.copytree(there, place)
+    assert cache.get("kind", "key") is None
+    assert cache.get_or_make("kind", "key", Maker()).found is False
+    assert not place.is_symlink()
+    assert (there / "payload").read_bytes() == PAYLOAD
+
+
+def test_a_file_replaced_by_a_link_is_damage(cache, tmp_path):
+    payload = cache.get_or_make("kind", "key", Maker()).folder / "payload"
+    payload.rename(tmp_path / "moved")
+    payload.symlink_to(tmp_path / "moved")
+    assert cache.get("kind", "key") is None
+
+
+def test_bit_rot_is_found_where_every_file_is_hashed(cache):
+    rot(cache.get_or_make("kind", "key", Maker()).folder / "payload")
+    assert cache.get("kind", "key") is not None
+    thorough = Cache(cache.root, verify=True)
+    assert thorough.get("kind", "key") is None
+    entry = thorough.get_or_make("kind", "key", Maker())
+    assert (entry.found, (entry.folder / "payload").read_bytes()) == (False, PAYLOAD)
+
+
+def test_the_environment_asks_for_verification(cache, monkeypatch):
+    rot(cache.get_or_make("kind", "key", Maker()).folder / "payload")
+    monkeypatch.setenv("ISORUN_CACHE_VERIFY", "1")
+    assert Cache(cache.root).get("kind", "key") is None
+    assert Cache(cache.root, verify=False).get("kind", "key") is not None
+    monkeypatch.setenv("ISORUN_CACHE_VERIFY", "yes")
+    with pytest.raises(CacheError, match="ISORUN_CACHE_VERIFY"):
+        Cache(cache.root)
+
+
+def test_a_copied_entry_is_hashed_once(cache, tmp_path):
+    cache.get_or_make("kind", "key", Maker())
+    shutil.copytree(cache.root, tmp_path / "copy")
+    copy = Cache(tmp_path / "copy")
+    time.sleep(0.03)  # past the tick of the copy's last change
+    assert copy.get("kind", "key") is not None
+    stamp = (copy.root / "kind" / "key" / "payload").stat()
+    record = json.loads((copy.root / "kind" / "key" / "entry.json").read_bytes())["content"]
+    assert record["files"]["payload"]["stamp"][-1] == stamp.st_ino
+    assert copy.get("kind", "key") is not None
+
+
+@pytest.mark.parametrize(("umask", "folder", "file"), [(0o022, 0o755, 0o644), (0o002, 0o755, 0o644), (0, 0o755, 0o644)])
+def test_what_is_made_is_readable_by_all_and_writable_by_one(cache, umask, folder, file):
+    before = os.umask(umask)
+    try:
+        entry = cache.get_or_make("kind", "key", make_privately)
+    finally:
+        os.umask(before)
+    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in (cache.root, *entry.folder.parents[:2], entry.folder)}
+    assert set(modes.values()) == {folder}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in entry.folder.iterdir()} == {file}
+
+
+def test_a_strict_umask_is_kept(cache):
+    before = os.umask(0o077)
+    try:
+        entry = cache.get_or_make("kind", "key", make_privately)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(entry.folder.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in entry.folder.iterdir()} == {0o600}
+
+
+def make_privately(folder: Path) -> dict[str, Any]:
+    """As libraries do that move a temporary file into place."""
+    (folder / "payload").write_bytes(PAYLOAD)
+    (folder / "payload").chmod(0o600)
+    return {}
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes anywhere")
 def test_a_folder_that_cannot_be_written_to(tmp_path):
     locked = tmp_path / "locked"
@@ -211,14 +310,6 @@ def test_a_root_that_is_a_file(tmp_path):
         Cache(root).get_or_make("kind", "key", Maker())
 
 
-def test_a_fingerprint_that_cannot_be_remembered_is_given_all_the_same(cache, tmp_path, files):
-    root = tmp_path / "file"
-    root.write_text("")
-    expected = cache.fingerprint(files, files.paths[0])
-    assert [Cache(root).fingerprint(files, files.paths[0]) for _ in range(2)] == [expected, expected]
-    assert files.times == 3
-
-
 def test_the_root_is_given_or_the_environments_or_the_users(tmp_path, monkeypatch):
     monkeypatch.setenv(ENVIRONMENT_VARIABLE, str(tmp_path / "environment"))
     assert Cache().root == tmp_path / "environment"
@@ -228,63 +319,6 @@ def test_the_root_is_given_or_the_environments_or_the_users(tmp_path, monkeypatc
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     assert Cache().root == tmp_path / ".cache" / "isorun"
     assert Cache("~/mine").root == tmp_path / "mine"
-
-
-class Listing:
-    def __init__(self, *paths: Path) -> None:
-        self.paths, self.times = paths, 0
-
-    def __call__(self) -> list[Path]:
-        self.times += 1
-        return list(self.paths)
-
-
-@pytest.fixture
-def files(tmp_path):
-    for name in ("a", "b"):
-        (tmp_path / name).write_text(name * 10)
-    return Listing(tmp_path / "a", tmp_path / "b")
-
-
-def test_a_fingerprint_is_remembered(cache, files):
-    first = cache.fingerprint(files, files.paths[0])
-    assert cache.fingerprint(files, files.paths[0]) == first
-    assert files.times == 1
-    assert first == hashlib.sha256(b"a" * 10 + b"b" * 10).hexdigest()
-
-
-def rewrite_keeping_size_and_time(path: Path) -> None:
-    before = path.stat()
-    path.with_name("new").write_bytes(b"c" * before.st_size)
-    path.with_name("new").replace(path)
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-
-
-CHANGES = {
-    "longer": lambda path: path.write_text("longer than before"),
-    "as long": lambda path: (path.write_text("c" * 10), os.utime(path, (5, 5))),
-    "as long and as old": rewrite_keeping_size_and_time,
-}
-
-
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-@pytest.mark.parametrize("which", [0, 1])
-def test_a_change_is_noticed(cache, files, change, which):
-    before = cache.fingerprint(files, files.paths[0])
-    change(files.paths[which])
-    assert cache.fingerprint(files, files.paths[0]) != before
-    assert files.times == 2
-
-
-@pytest.mark.parametrize(
-    "garbage", [b"", b"\xff", b"null", b"[1]", b'{"files": [[1, 2]]}', b'{"files": 3, "sha256": 1}']
-)
-def test_a_damaged_memory_is_no_memory(cache, files, garbage):
-    before = cache.fingerprint(files, files.paths[0])
-    (note,) = (cache.root / "fingerprints").iterdir()
-    note.write_bytes(garbage)
-    assert cache.fingerprint(files, files.paths[0]) == before
-    assert json.loads(note.read_text())["sha256"] == before
 
 
 def test_writing_atomically_replaces_or_leaves_alone(tmp_path, monkeypatch):

@@ -1,0 +1,125 @@
+"""Files: hashes, stamps that tell whether a file has changed, sealed JSON, atomic writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+OWNER_WRITES = 0o755
+"""The widest mode of what the cache makes: the umask may take more away, but nobody else may ever write."""
+
+_CHUNK = 1 << 20
+_SECOND = 1_000_000_000
+# The kernel stamps files with a clock that ticks every 1 to 10 ms. A file that changes twice within a tick has the same
+# stamp before and after the second change, so a stamp is conclusive only once the tick of the last change is over.
+_TICK = 20_000_000
+
+Stamp = list[int]
+
+
+def stamp(path: Path) -> Stamp:
+    """Size (bytes), modification and change time (nanoseconds) and inode of a file.
+
+    The change time is what archives, ``touch`` and ``cp -p`` cannot set.
+    """
+    return stamp_of(path.stat())
+
+
+def stamp_of(status: os.stat_result) -> Stamp:
+    """The stamp in a stat result."""
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+
+
+def wait_for_tick(paths: Iterable[Path]) -> None:
+    """Wait until no file changed within the current clock tick: 20 ms at most, and only for files just written."""
+    wait = max((path.stat().st_ctime_ns for path in paths), default=0) + _TICK - time.time_ns()
+    if 0 < wait <= _TICK:
+        time.sleep(wait / _SECOND)
+
+
+def is_conclusive(taken: Stamp, now: int) -> bool:
+    """Whether every later change of a file changes its stamp.
+
+    Not within a tick of its last change, and not where change times are whole seconds: such a file system (squashfs,
+    FAT) keeps no change times of its own, or only coarse ones.
+
+    Args:
+        taken: its stamp.
+        now: when the stamp was taken, nanoseconds since the epoch.
+    """
+    changed = taken[2]
+    return changed % _SECOND != 0 and changed + _TICK <= now
+
+
+def sha256(content: bytes) -> str:
+    """The SHA-256 of some bytes (hexadecimal)."""
+    import hashlib
+
+    return hashlib.sha256(content).hexdigest()
+
+
+def sha256_of(*paths: Path) -> str:
+    """The SHA-256 over the contents of files, one after the other (hexadecimal)."""
+    import hashlib
+
+    digest = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                digest.update(chunk)
+    return digest.hexdigest()
+
+
+def sealed(content: dict[str, Any]) -> bytes:
+    """JSON with a checksum, for :func:`unsealed`."""
+    return json.dumps({"sha256": _checksum(content), "content": content}).encode()
+
+
+def unsealed(text: bytes) -> dict[str, Any]:
+    """The content of :func:`sealed` JSON.
+
+    Raises:
+        ValueError, KeyError, TypeError: it is not as it was written.
+    """
+    read = json.loads(text)
+    content = read["content"]
+    if read["sha256"] != _checksum(content) or not isinstance(content, dict):
+        raise ValueError("its checksum does not match its content")
+    return content
+
+
+def _checksum(content: object) -> str:
+    return sha256(json.dumps(content).encode())
+
+
+def expanded(path: str | os.PathLike[str]) -> Path:
+    """A path with ``~`` replaced by the user's home; a path that begins with an unknown user's name is unchanged."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
+def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
+    """Write a file so that whoever reads it finds the old content or the new, never a part.
+
+    Args:
+        path: the file.
+        content: what to write.
+        mode: the file's permissions, less the umask.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
+    try:
+        with open(part, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,59 @@
+"""Fingerprints of files, remembered: to hash a model takes longer than to load it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from isorun.errors import InvalidModel
+from isorun.system.cache import files, trust
+
+_ATTEMPTS = 3
+
+
+def remembered(note: Path, main: Path) -> str | None:
+    """The fingerprint in a note, if the note is sound and of ``main``, and none of its files has changed since.
+
+    Raises:
+        CacheError: the note is not trusted.
+    """
+    trust.check(note)
+    try:
+        known = files.unsealed(note.read_bytes())
+        listed = known["files"]
+        if listed[0][0] == str(main) and all(files.stamp(Path(path)) == stamp for path, stamp in listed):
+            return str(known["sha256"])
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        pass  # nothing remembered, or nothing that still holds: the caller hashes
+    return None
+
+
+def take(paths: Callable[[], list[Path]], main: Path) -> tuple[str, bytes | None]:
+    """Hash files that do not change meanwhile.
+
+    Args:
+        paths: lists them, ``main`` first; it may have to read ``main``.
+        main: the first of them.
+
+    Returns:
+        SHA-256 over them all (hexadecimal), and the note to remember it by; ``None`` if a later change could go
+        unnoticed.
+
+    Raises:
+        InvalidModel: they keep changing.
+    """
+    for _ in range(_ATTEMPTS):
+        files.wait_for_tick([main])
+        first = files.stamp(main)
+        listed = paths()
+        files.wait_for_tick(listed)
+        now, stamps = time.time_ns(), [files.stamp(path) for path in listed]
+        digest = files.sha256_of(*listed)
+        if stamps[0] != first or [files.stamp(path) for path in listed] != stamps:
+            continue
+        if not all(files.is_conclusive(stamp, now) for stamp in stamps):
+            return digest, None
+        pairs = [[str(path), stamp] for path, stamp in zip(listed, stamps, strict=True)]
+        return digest, files.sealed({"sha256": digest, "files": pairs})
+    raise InvalidModel(f"{main} changes while it is read. Open it when it is written completely")

@@ -1,0 +1,173 @@
+"""The cache of one session or command: entries found or made, fingerprints remembered."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from isorun.errors import CacheError
+from isorun.system.cache import entries, fingerprints, locks, trust
+from isorun.system.cache.entries import Entry
+from isorun.system.cache.files import OWNER_WRITES, expanded, sha256, write_atomically
+
+ENVIRONMENT_VARIABLE = "ISORUN_CACHE_DIR"
+VERIFY_VARIABLE = "ISORUN_CACHE_VERIFY"
+MARKER = ".isorun-cache"
+"""A file in the root of every cache that isorun has written to: without it, nothing is cleared."""
+_MARK = b"This folder is a cache of isorun. `isorun cache --clear` empties it.\n"
+
+
+class Cache:
+    """The cache under one folder. What it has opened stays locked against clearing as long as it lives.
+
+    Args:
+        root: the folder; ``None`` for ``$ISORUN_CACHE_DIR`` or the user's cache folder.
+        verify: hash every file that is opened, which finds bit rot; ``None`` for whether ``$ISORUN_CACHE_VERIFY`` is
+            1. A damaged entry is made again.
+
+    Raises:
+        CacheError: ``$ISORUN_CACHE_VERIFY`` is neither 0 nor 1. By the methods: the folder cannot be written to, or
+            belongs to or can be written by other users.
+    """
+
+    def __init__(self, root: str | os.PathLike[str] | None = None, *, verify: bool | None = None) -> None:
+        chosen = root or os.environ.get(ENVIRONMENT_VARIABLE) or _user_folder()
+        self.root = expanded(chosen).absolute()
+        self.verify = _from_environment() if verify is None else verify
+        self._in_use: dict[Path, locks.InUse] = {}
+
+    def get(self, kind: str, key: str) -> Entry | None:
+        """The entry of that kind and key, if it is there and undamaged.
+
+        Raises:
+            CacheError: it is another user's, or other users can write to it.
+        """
+        return self._open(kind, key, full=self.verify)
+
+    def get_or_make(self, kind: str, key: str, make: Callable[[Path], dict[str, Any]]) -> Entry:
+        """The entry of that kind and key, made where it is missing or damaged.
+
+        Waits, and logs a warning, while another process makes it.
+
+        Args:
+            kind: a folder's name, such as ``lowered``.
+            key: letters and digits, different for different contents.
+            make: puts files in the folder that it is given and returns what to remember.
+
+        Raises:
+            CacheError: the folder cannot be written to, is full, is another user's, or other users can write to it.
+        """
+        if entry := self.get(kind, key):
+            return entry
+        place = self.root / kind / key
+        with self._writable(kind), locks.exclusive(self.lock_file(kind, key), f"the cache entry {kind}/{key}"):
+            if entry := self.get(kind, key):  # made by another process meanwhile
+                return entry
+            remove_leftovers(place)  # of a maker that died: the lock says that none is alive
+            work = entries.new_folder(place)
+            try:
+                entries.finish(work, kind, key, make(work))
+                if os.path.lexists(place):
+                    place.rename(work.with_name(work.name + ".damaged"))
+                work.rename(place)
+            finally:
+                remove_leftovers(place)
+            if made := self._open(kind, key, full=False):
+                return replace(made, found=False)
+        raise CacheError(f"{place} was changed by another program as soon as it was made")
+
+    def fingerprint(self, paths: Callable[[], list[Path]], main: Path) -> str:
+        """SHA-256 over files (hexadecimal), remembered until the stamp of one of them changes.
+
+        Args:
+            paths: lists the files to hash, ``main`` first. Called only where nothing is remembered, since
+                it may have to read ``main`` to know.
+            main: the file to remember the answer by.
+
+        Raises:
+            InvalidModel: the files keep changing while they are read.
+            CacheError: what is remembered is another user's, or other users can write to it.
+        """
+        kind = "fingerprints"
+        note = self.root / kind / sha256(os.fsencode(main))
+        self._check(kind)
+        if not self.verify and (known := fingerprints.remembered(note, main)):
+            return known
+        digest, content = fingerprints.take(paths, main)
+        if content:
+            try:
+                self._make_folders(kind)
+                write_atomically(note, content, OWNER_WRITES & 0o666)
+            except OSError:
+                pass  # hashed again next time: a cache that is full or read-only serves
+        return digest
+
+    def release(self) -> None:
+        """Let other processes clear what this one has opened."""
+        self._in_use.clear()
+
+    def lock_file(self, kind: str, key: str) -> Path:
+        """The lock that is held while an entry is made or removed. It stays where an entry was."""
+        return self.root / "locks" / f"{kind}-{key}.lock"
+
+    def _open(self, kind: str, key: str, *, full: bool) -> Entry | None:
+        self._check(kind)
+        place = self.root / kind / key
+        try:
+            use = locks.InUse(place)
+            entry = entries.read(place, kind, key, full=full)
+        except entries.NOT_AS_MADE:  # missing, damaged or being cleared: the same to the caller, who makes it again
+            return None
+        self._in_use[place] = use
+        return entry
+
+    def _check(self, *folders: str) -> None:
+        for folder in (self.root, *(self.root / name for name in folders)):
+            trust.check(folder)
+
+    @contextlib.contextmanager
+    def _writable(self, kind: str) -> Iterator[None]:
+        try:
+            self._make_folders(kind, "locks")
+            yield
+        except OSError as error:
+            raise CacheError(
+                f"The cache folder {self.root} cannot be written to ({error}). "
+                f"Choose another with cache_dir= or ${ENVIRONMENT_VARIABLE}."
+            ) from error
+
+    def _make_folders(self, *names: str) -> None:
+        self.root.parent.mkdir(parents=True, exist_ok=True)
+        for folder in (self.root, *(self.root / name for name in names)):
+            folder.mkdir(mode=OWNER_WRITES, exist_ok=True)
+        self._check(*names)
+        if not (self.root / MARKER).exists():
+            write_atomically(self.root / MARKER, _MARK, OWNER_WRITES & 0o666)
+
+
+def remove_leftovers(place: Path) -> None:
+    """Remove what is beside an entry's place and belongs to it: of makers and removals that did not end."""
+    import shutil
+
+    for leftover in place.parent.glob(f".{place.name}.*"):
+        if leftover.is_dir() and not leftover.is_symlink():
+            shutil.rmtree(leftover)
+        else:
+            leftover.unlink()
+
+
+def _user_folder() -> Path:
+    from platformdirs import user_cache_path
+
+    return user_cache_path("isorun")
+
+
+def _from_environment() -> bool:
+    value = os.environ.get(VERIFY_VARIABLE, "0")
+    if value not in ("", "0", "1"):
+        raise CacheError(f"{VERIFY_VARIABLE} must be 0 or 1, got {value!r}")
+    return value == "1"

@@ -1,0 +1,134 @@
+"""One session, one model: files that are replaced, cache entries in the wrong place, rot, clearing."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import isorun
+import small_bert
+from cache_damage import replace_in_place, rot
+from isorun.compilation import padding_policy
+from isorun.errors import InvalidModel
+from isorun.models import source as models
+from isorun.plugin.backend import Executable
+from isorun.system.cache import Cache, maintenance
+from isorun.types import CompileConfig, LoweredModel
+from isorun_backends.onnxruntime.cpu import OrtCpu
+
+FULL = small_bert.feeds(np.ones((4, 6), np.int64))
+PADDED = small_bert.feeds(np.array([[1] * 6, [1, 1, 0, 0, 0, 0], [0, 0, 0, 1, 1, 0], [0] * 6]))
+
+
+@pytest.fixture(scope="module")
+def versions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Two models whose files are of one size."""
+    folder = tmp_path_factory.mktemp("versions")
+    one = small_bert.write(folder / "one.onnx", num_hidden_layers=1)
+    model = onnx.load(one)
+    for tensor in model.graph.initializer:
+        if tensor.data_type == onnx.TensorProto.FLOAT:
+            values = np.frombuffer(tensor.raw_data, np.float32)
+            tensor.raw_data = (values * np.float32(0.5)).tobytes()
+    onnx.save(model, folder / "two.onnx")
+    onnx.save(onnx.load(one), one)
+    assert one.stat().st_size == (folder / "two.onnx").stat().st_size
+    return one, folder / "two.onnx"
+
+
+def run(path: Path, cache: Path, feeds: dict[str, np.ndarray] = FULL, **arguments: object) -> np.ndarray:
+    with isorun.Session(path, "ort-cpu", cache_dir=cache, **arguments) as session:
+        return session.run(None, feeds)[0]
+
+
+@pytest.fixture(scope="module")
+def expected(versions: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> list[np.ndarray]:
+    """The hidden states of both, not padded, and of the first padded."""
+    cache = tmp_path_factory.mktemp("expected")
+    results = [run(path, cache) for path in versions] + [run(versions[0], cache, PADDED)]
+    assert np.abs(results[0] - results[1]).max() > 0.01
+    return results
+
+
+def test_archives_with_fixed_times_that_are_unpacked_in_turn(versions, expected, tmp_path):
+    for number, path in enumerate(versions):
+        with tarfile.open(tmp_path / f"{number}.tar", "w") as archive:
+            member = archive.gettarinfo(path, "model.onnx")
+            member.mtime = 0
+            with path.open("rb") as file:
+                archive.addfile(member, file)
+    for number in (0, 1, 0, 1):
+        with tarfile.open(tmp_path / f"{number}.tar") as archive:
+            archive.extractall(tmp_path / "model", filter="data")
+        np.testing.assert_allclose(run(tmp_path / "model" / "model.onnx", tmp_path / "cache"), expected[number])
+
+
+def test_a_session_keeps_its_model_when_the_file_is_replaced_before_the_first_padded_batch(
+    versions, expected, tmp_path
+):
+    path = tmp_path / "model.onnx"
+    path.write_bytes(versions[0].read_bytes())
+    with isorun.Session(path, "ort-cpu", cache_dir=tmp_path / "cache") as session:
+        replace_in_place(path, versions[1].read_bytes())
+        np.testing.assert_allclose(session.run(None, PADDED)[0], expected[2], atol=1e-5)
+        assert "has changed since it was opened" in session.provenance.details["padding"]["removed"]
+    np.testing.assert_allclose(run(path, tmp_path / "cache"), expected[1])
+
+
+def test_a_model_that_is_replaced_while_the_runtime_loads_it_is_an_error(tmp_path):
+    """A model that is no encoder goes to the runtime as it is."""
+    text = '<ir_version: 10, opset_import: ["" : 17]> g (float[N] x) => (float[N] y) { y = %s (x) }'
+    path = tmp_path / "model.onnx"
+    contents = [onnx.parser.parse_model(text % name).SerializeToString() for name in ("Neg", "Abs")]
+    path.write_bytes(contents[0])
+
+    class Late(OrtCpu):
+        def compile(self, model: LoweredModel, config: CompileConfig) -> Executable:
+            replace_in_place(path, contents[1])
+            return super().compile(model, config)
+
+    cache = Cache(tmp_path / "cache")
+    with pytest.raises(InvalidModel, match="changed since it was opened"):
+        padding_policy.compile_model(
+            Late("ort-cpu"), models.open_model(path, cache), CompileConfig("fp32", "cpu", 1, {}), "auto", cache
+        )
+
+
+def test_swapped_entries_never_run_the_other_model(versions, expected, tmp_path):
+    cache = tmp_path / "cache"
+    places: list[list[Path]] = []
+    for path in versions:
+        known = {place for group in places for place in group}
+        run(path, cache)
+        places.append([place for place in sorted(cache.glob("[l-m]*/*")) if place not in known and place.is_dir()])
+    for one, two in zip(*places, strict=True):
+        assert one.parent == two.parent
+        one.rename(aside := one.with_name("aside"))
+        two.rename(one)
+        aside.rename(two)
+    for path, right in zip(versions, expected, strict=False):
+        np.testing.assert_allclose(run(path, cache), right)
+
+
+def test_rot_in_lowered_weights_is_found_on_request(versions, expected, tmp_path):
+    cache = tmp_path / "cache"
+    run(versions[0], cache)
+    largest = max((cache / "lowered").rglob("*"), key=lambda path: path.stat().st_size * path.is_file())
+    rot(largest)
+    with isorun.Session(versions[0], "ort-cpu", cache_dir=cache, verify_cache=True) as session:
+        assert session.provenance.cache == "made"
+        np.testing.assert_allclose(session.run(None, FULL)[0], expected[0])
+    with isorun.Session(versions[0], "ort-cpu", cache_dir=cache, verify_cache=True) as session:
+        assert session.provenance.cache == "found"
+
+
+def test_clearing_leaves_what_an_open_session_uses(versions, expected, tmp_path):
+    cache = Cache(tmp_path / "cache")
+    with isorun.Session(versions[0], "ort-cpu", cache_dir=cache.root) as session:
+        assert {path.parent.name for path in maintenance.clear(cache)} == {"models", "lowered"}
+        np.testing.assert_allclose(session.run(None, PADDED)[0], expected[2], atol=1e-5)
+    assert maintenance.clear(cache) == {}

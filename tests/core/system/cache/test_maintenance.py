@@ -1,0 +1,145 @@
+"""What the cache holds, verifying and clearing it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from isorun.errors import CacheError
+from isorun.system.cache import Cache, maintenance
+
+
+def make(folder: Path) -> dict[str, int]:
+    (folder / "payload").write_bytes(b"0123456789" * 10)
+    return {}
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    """With two entries and a note, none of them in use."""
+    made = Cache(tmp_path / "cache")
+    (tmp_path / "model").write_bytes(b"model")
+    made.fingerprint(lambda: [tmp_path / "model"], tmp_path / "model")
+    for key in ("one", "two"):
+        made.get_or_make("lowered", key, make)
+    made.release()
+    return made
+
+
+def listed(cache: Cache) -> set[tuple[str, str]]:
+    return {(item.kind, item.key) for item in maintenance.survey(cache) if item.kind != "fingerprints"}
+
+
+def test_clearing_removes_what_isorun_made(cache):
+    assert listed(cache) == {("lowered", "one"), ("lowered", "two")}
+    assert maintenance.clear(cache) == {}
+    assert list(maintenance.survey(cache)) == []
+    assert cache.get("lowered", "one") is None
+
+
+def test_clearing_leaves_folders_of_the_user(cache):
+    projects = [cache.root / "projects" / "mine", cache.root / "lowered" / "mine", cache.root / "mine"]
+    for project in projects:
+        project.mkdir(parents=True)
+        (project / "work.txt").write_text("the user's")
+    (projects[0] / "entry.json").write_text(json.dumps({"files": {}, "meta": {}}))
+    (projects[1] / "entry.json").write_text("{}")
+    (cache.root / "fingerprints" / ("0" * 64)).write_text("the user's")
+    left = maintenance.clear(cache)
+    assert set(left) == set(projects[:2])
+    assert all((project / "work.txt").exists() for project in projects)
+    assert (cache.root / "fingerprints" / ("0" * 64)).exists()
+    assert listed(cache) == set()
+
+
+@pytest.mark.parametrize("level", ["entry", "kind"])
+def test_clearing_follows_no_link_and_goes_on(cache, tmp_path, level):
+    elsewhere = Cache(tmp_path / "elsewhere")
+    for kind in ("lowered", "aside"):
+        elsewhere.get_or_make(kind, "key", make)
+    if level == "entry":
+        (cache.root / "lowered" / "key").symlink_to(elsewhere.root / "lowered" / "key")
+    else:
+        (cache.root / "aside").symlink_to(elsewhere.root / "aside")
+    left = maintenance.clear(cache)
+    assert listed(cache) == set()
+    assert listed(elsewhere) == {("lowered", "key"), ("aside", "key")}
+    if level == "entry":
+        assert "symbolic link" in left[cache.root / "lowered" / "key"]
+
+
+def test_a_folder_that_isorun_never_used_is_not_cleared(cache, tmp_path):
+    cache.root.joinpath(".isorun-cache").unlink()
+    with pytest.raises(CacheError, match=r"not cleared.*ISORUN_CACHE_DIR"):
+        maintenance.clear(cache)
+    assert len(listed(cache)) == 2
+    assert maintenance.clear(Cache(tmp_path / "absent")) == {}
+
+
+def test_damaged_entries_and_leftovers_are_cleared(cache):
+    (cache.root / "lowered" / "one" / "payload").unlink()
+    (cache.root / "lowered" / "two" / "entry.json").write_bytes(b"\xff")
+    leftover = cache.root / "lowered" / f".two.{'0' * 12}"
+    leftover.mkdir()
+    (cache.root / "lowered" / ".git").mkdir()
+    assert maintenance.clear(cache) == {}
+    assert [path.name for path in (cache.root / "lowered").iterdir()] == [".git"]
+
+
+USE = """
+import sys
+from isorun.system.cache import Cache
+cache = Cache(sys.argv[1])
+entry = cache.get("lowered", "one")
+print("open", flush=True)
+sys.stdin.readline()
+print((entry.folder / "payload").read_text())
+"""
+
+
+def test_an_entry_that_another_process_uses_is_left(cache):
+    command = [sys.executable, "-c", USE, str(cache.root)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "open\n"
+        left = maintenance.clear(cache)
+        assert process.communicate("go\n", timeout=30)[0] == "0123456789" * 10 + "\n"
+    assert left == {cache.root / "lowered" / "one": "it is in use"}
+    assert listed(cache) == {("lowered", "one")}
+    assert maintenance.clear(cache) == {}
+
+
+def test_an_entry_that_is_being_made_is_left(cache):
+    def make_while_clearing(folder: Path) -> dict[str, int]:
+        nonlocal left
+        (cache.root / "lowered" / "one" / "payload").write_bytes(b"damaged")
+        left = maintenance.clear(Cache(cache.root))
+        assert folder.is_dir()
+        return make(folder)
+
+    left: dict[Path, str] = {}
+    (cache.root / "lowered" / "one" / "payload").write_bytes(b"damaged")
+    assert cache.get_or_make("lowered", "one", make_while_clearing).found is False
+    assert left == {cache.root / "lowered" / "one": "another process is making it"}
+
+
+def test_every_file_is_hashed_on_request(cache, monkeypatch):
+    damage = cache.root / "lowered" / "one" / "payload"
+    before = damage.stat()
+    damage.write_bytes(b"9" * 100)
+    monkeypatch.setattr("isorun.system.cache.files.stamp_of", lambda status: [100, 0, 0, 0])  # as rot leaves a stamp
+    steps = []
+    assert set(maintenance.damaged(cache, full=True, progress=lambda *step: steps.append(step))) == {damage.parent}
+    assert steps
+    assert all(0 < done <= total for _, done, total in steps)
+    assert before.st_size == damage.stat().st_size
+
+
+def test_looking_for_damage_changes_nothing(cache):
+    (cache.root / "lowered" / "one" / "payload").touch()
+    before = {path: path.stat().st_mtime_ns for path in cache.root.rglob("*")}
+    assert maintenance.damaged(cache, full=True) == {}
+    assert {path: path.stat().st_mtime_ns for path in cache.root.rglob("*")} == before
