@@ -3,6 +3,7 @@
 - ``dialects/``: what each fused operator becomes, a file of ONNX functions for each dialect
 - ``functions.py``: reads them
 - ``encoder.py``: writes the fused form of a BERT from its weights
+- ``inline.py``: functions in the place of their calls
 - ``normalize.py``: one spelling for what exporters write in several; ``batch_first.py``: hidden states in one order
 - ``contrib.py``, ``contrib.onnxtxt``: ONNX Runtime's fused operators taken apart
 - ``fused.py``: from any exporter's graph to the fused form, by the fusions in ``fusion/``; ``upgrade.py`` brings old
@@ -16,7 +17,8 @@
 - ``padding.py``, ``padding.onnxtxt``: the fused form without work for padding
 - ``tokens.py``: what a node does with tokens
 - ``lower.py``: from the fused form to one dialect
-- ``files.py``: reads and writes ONNX files; ``maps.py``: those with values that are maps
+- ``files.py``: reads and writes ONNX files; ``structure.py``, ``external.py``: checks of a file that was read, of its
+  graph and of weights beside it; ``maps.py``: values that are maps
 - ``describe.py``: what a graph takes, gives and holds
 - ``layers.py``, ``inspect.py``: its layers, and all of it, looked into
 
@@ -47,14 +49,14 @@ def fuse(model: onnx.ModelProto | onnx_ir.Model) -> FusionReport:
         For each kind of fused operator how many were found and fused, and why the others were not.
 
     Raises:
-        InvalidModel: the graph is none (two of its values have one name, say), or its weights are elsewhere.
+        InvalidModel: the graph is not valid (two of its values have one name, say), or its weights are elsewhere.
         TypeError: it is no model.
     """
     import onnx
     import onnx_ir
 
     from isorun.errors import InvalidModel
-    from isorun.graph import pipeline
+    from isorun.graph import pipeline, structure
     from isorun.graph.io import files
 
     if isinstance(model, onnx.ModelProto):
@@ -63,16 +65,19 @@ def fuse(model: onnx.ModelProto | onnx_ir.Model) -> FusionReport:
                 f"The onnx.ModelProto keeps weights in the file {outside[0]!r}: load it with them, or give what "
                 "isorun.graph.io.files.read makes of its path, whose weights stay on disk"
             )
-        made = files.from_proto(model, "The onnx.ModelProto")
-        report = pipeline.fuse(made)
-        if report.is_encoder:
-            model.CopyFrom(onnx_ir.serde.serialize_model(made))
-            return report
+        with files.reading("The onnx.ModelProto"):
+            structure.check(model, "The onnx.ModelProto")
+            made = files.from_proto(model, "The onnx.ModelProto")
+            report = pipeline.fuse(made)
+            if report.is_encoder:
+                model.CopyFrom(onnx_ir.serde.serialize_model(made))
+                return report
         return _with_those_there(report, made)
     if not isinstance(model, onnx_ir.Model):
         raise TypeError(f"A model is an onnx.ModelProto or an onnx_ir.Model; a {type(model).__name__} came")
-    made = model.clone()
-    report = pipeline.fuse(made)
+    with files.reading("The onnx_ir.Model"):
+        made = model.clone()
+        report = pipeline.fuse(made)
     if report.is_encoder:
         model.graph, model.ir_version = made.graph, made.ir_version
         model.functions.clear()

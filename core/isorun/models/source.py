@@ -172,7 +172,7 @@ def lower(
     if packed and known.padding.refusal:
         raise UnsupportedModel(known.padding.refusal)
     if not info.fused:
-        if precision != _AS_IT_IS or source.outputs is not None:
+        if precision != _AS_IT_IS or source.outputs is not None or known.linked:
             return _lower(source, None, info, cache, packed=False, precision=precision, quantized=quantized)
         return LoweredModel(source.path, _PLAIN, source.fingerprint, info, described)
     refusals = []
@@ -208,11 +208,14 @@ class _Known:
         info: of its fused form, where it is an encoder.
         as_it_is: whether a runtime can read the file as it was given.
         padding: what can be done about its padding.
+        linked: whether weights beside it are symbolic links, as in the cache of the Hugging Face hub. OpenVINO refuses
+            those that lead outside the model's folder, so backends are given a copy.
     """
 
     info: ModelInfo
     as_it_is: bool
     padding: Padding
+    linked: bool
 
 
 def _inspect(source: ModelSource, cache: Cache) -> tuple[_Known, bool]:
@@ -221,22 +224,26 @@ def _inspect(source: ModelSource, cache: Cache) -> tuple[_Known, bool]:
     def make(_: Path) -> dict[str, Any]:
         from isorun.graph import pipeline
         from isorun.graph.analysis import describe
+        from isorun.graph.io import files
         from isorun.graph.transforms import padding_removal as removal
 
-        model, fused_here = pipeline.read(source.path, source.outputs)
-        info = asdict(describe.describe(model))
-        try:
-            removed = removal.remove(model)
-            found = Padding(removed.mask, removed.token_outputs)
-        except UnsupportedModel as error:
-            found = Padding(None, refusal=str(error))
+        with files.reading(str(source.path)):
+            model, fused_here = pipeline.read(source.path, source.outputs)
+            info = asdict(describe.describe(model))
+            try:
+                removed = removal.remove(model)
+                found = Padding(removed.mask, removed.token_outputs)
+            except UnsupportedModel as error:
+                found = Padding(None, refusal=str(error))
         _check_unchanged(source, cache)
-        return {"info": info, "as_it_is": fused_here, "padding": asdict(found)}
+        linked = any(path.is_symlink() for path in _files_of(source.path)[1:])
+        return {"info": info, "as_it_is": fused_here, "padding": asdict(found), "linked": linked}
 
     entry = cache.get_or_make("models", _key(source.fingerprint), make)
     about = entry.meta["padding"]
     found = Padding(about["mask"], tuple(about["token_outputs"]), about["refusal"])
-    return _Known(ModelInfo.from_dict(entry.meta["info"]), entry.meta["as_it_is"], found), entry.found
+    info = ModelInfo.from_dict(entry.meta["info"])
+    return _Known(info, entry.meta["as_it_is"], found, entry.meta["linked"]), entry.found
 
 
 def _lower(
@@ -259,16 +266,17 @@ def _lower(
         from isorun.graph.transforms import precision as precisions
         from isorun.graph.transforms.precision import int8
 
-        graph, _ = pipeline.read(source.path, source.outputs)
         notes: dict[str, Any] = {} if source.outputs is None else {"outputs": list(source.outputs)}
-        if packed:
-            removal.remove(graph)
-        if quantized:
-            int8.quantize(graph, int8.load(quantized.folder))
-            notes["int8"] = dict(quantized.note)
-        elif precision != _AS_IT_IS:
-            notes.update(precisions.write(graph, precision))
-        lowered = graph if dialect is None else lowering.lower(graph, dialect)
+        with files.reading(str(source.path)):
+            graph, _ = pipeline.read(source.path, source.outputs)
+            if packed:
+                removal.remove(graph)
+            if quantized:
+                int8.quantize(graph, int8.load(quantized.folder))
+                notes["int8"] = dict(quantized.note)
+            elif precision != _AS_IT_IS:
+                notes.update(precisions.write(graph, precision))
+            lowered = graph if dialect is None else lowering.lower(graph, dialect)
         lowered.metadata_props.clear()  # the session answers from the model as given; a tokenizer is no runtime's
         files.write(lowered, folder / _FILE, beside_above=0)
         _check_unchanged(source, cache)
