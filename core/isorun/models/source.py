@@ -172,7 +172,9 @@ def lower(
     if packed and known.padding.refusal:
         raise UnsupportedModel(known.padding.refusal)
     if not info.fused:
-        if precision != _AS_IT_IS or source.outputs is not None or known.linked:
+        # OpenVINO refuses weights that are links out of the model's folder, as in the hub's cache: it is given a copy.
+        linked = any((source.path.parent / location).is_symlink() for location in known.beside)
+        if precision != _AS_IT_IS or source.outputs is not None or linked:
             return _lower(source, None, info, cache, packed=False, precision=precision, quantized=quantized)
         return LoweredModel(source.path, _PLAIN, source.fingerprint, info, described)
     refusals = []
@@ -208,14 +210,13 @@ class _Known:
         info: of its fused form, where it is an encoder.
         as_it_is: whether a runtime can read the file as it was given.
         padding: what can be done about its padding.
-        linked: whether weights beside it are symbolic links, as in the cache of the Hugging Face hub. OpenVINO refuses
-            those that lead outside the model's folder, so backends are given a copy.
+        beside: the files that it keeps weights in, as it names them.
     """
 
     info: ModelInfo
     as_it_is: bool
     padding: Padding
-    linked: bool
+    beside: tuple[str, ...]
 
 
 def _inspect(source: ModelSource, cache: Cache) -> tuple[_Known, bool]:
@@ -236,14 +237,14 @@ def _inspect(source: ModelSource, cache: Cache) -> tuple[_Known, bool]:
             except UnsupportedModel as error:
                 found = Padding(None, refusal=str(error))
         _check_unchanged(source, cache)
-        linked = any(path.is_symlink() for path in _files_of(source.path)[1:])
-        return {"info": info, "as_it_is": fused_here, "padding": asdict(found), "linked": linked}
+        beside = files.external_files(files.read_proto(source.path))
+        return {"info": info, "as_it_is": fused_here, "padding": asdict(found), "beside": beside}
 
     entry = cache.get_or_make("models", _key(source.fingerprint), make)
     about = entry.meta["padding"]
     found = Padding(about["mask"], tuple(about["token_outputs"]), about["refusal"])
     info = ModelInfo.from_dict(entry.meta["info"])
-    return _Known(info, entry.meta["as_it_is"], found, entry.meta["linked"]), entry.found
+    return _Known(info, entry.meta["as_it_is"], found, tuple(entry.meta["beside"])), entry.found
 
 
 def _lower(
