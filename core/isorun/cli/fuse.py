@@ -98,7 +98,7 @@ def fuse(
     weights = files.external_files(files.read_proto(model))
     models.check_apart(model, weights, output)
 
-    with console.working(f"Fusing {model}"):
+    with console.working(f"Fusing {model}"), files.reading(str(model)):
         graph, found = _fused(model, wanted)
     described = {
         "model": model,
@@ -123,14 +123,15 @@ def fuse(
         if found.no_encoder and not weights and precision == AS_IT_IS and wanted is None:
             shutil.copyfile(model, made)
         else:
-            if padding == "remove":
-                removal.remove(graph)
-            if precision == INT8:
-                notes = {INT8: _quantize(graph, model, wanted, calibrate)}
-            elif precision != AS_IT_IS:
-                notes = precisions.write(graph, precision)
-            if dialect != FUSED and not found.no_encoder:
-                graph = lower.lower(graph, dialect)
+            with files.reading(str(model), except_for=OSError):  # `--calibrate` names a file of its own
+                if padding == "remove":
+                    removal.remove(graph)
+                if precision == INT8:
+                    notes = {INT8: _quantize(graph, model, wanted, calibrate)}
+                elif precision != AS_IT_IS:
+                    notes = precisions.write(graph, precision)
+                if dialect != FUSED and not found.no_encoder:
+                    graph = lower.lower(graph, dialect)
             # Weights that came beside the graph are beside it again: into the file, they would have to be in memory.
             files.write(graph, made, beside_above=0 if weights else files.SINGLE_FILE_LIMIT)
         beside = files.external_files(files.read_proto(made))  # refuses a graph whose weights are not there

@@ -50,7 +50,7 @@ def prune(
     weights = files.external_files(files.read_proto(path))
     models.check_apart(path, weights, output)
 
-    with console.working(f"Pruning {model}"):
+    with console.working(f"Pruning {model}"), files.reading(str(path)):
         graph, _ = pipeline.read(path)
         pruned = pruning.prune(graph, sparsity, pattern, layers=layers)
     with console.working(f"Writing {output}"), whole(output) as made:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from isorun.errors import InvalidFeeds, UnsupportedModel
+from isorun.errors import InvalidFeeds, InvalidModel, UnsupportedModel
 from isorun.graph import code_digest
 from isorun.models import source as models
 from isorun.models.feeds import FeedChecker
@@ -108,17 +108,19 @@ def _quantize(
     from isorun.graph.transforms import padding_removal
     from isorun.graph.transforms.precision import int8, ranges
 
-    graph, _ = pipeline.read(source.path, source.outputs)
-    try:
-        padding_removal.remove(graph)
-    except UnsupportedModel:
-        graph, _ = pipeline.read(source.path, source.outputs)
-    weights, readers = int8.tap(graph)
-    if not weights:
-        raise UnsupportedModel(f"None of the model's dense layers can be quantized: {int8.refusal(graph)}")
     path = folder / "tapped.onnx"
     dialect = backend.capabilities.dialects[0]
-    lowered = lower.lower(graph, dialect)
+    with files.reading(str(source.path)):
+        graph, _ = pipeline.read(source.path, source.outputs)
+        try:
+            padding_removal.remove(graph)
+        except UnsupportedModel:
+            graph, _ = pipeline.read(source.path, source.outputs)
+        weights, readers = int8.tap(graph)
+        if not weights:
+            raise UnsupportedModel(f"None of the model's dense layers can be quantized: {int8.refusal(graph)}")
+        int8.check_finite(graph, weights)
+        lowered = lower.lower(graph, dialect)
     files.write(lowered, path, beside_above=0)
     model = LoweredModel(path, dialect, source.fingerprint, describe.describe(lowered), False)
     executable = backend.compile(model, CompileConfig("fp32", config.device, config.threads))
@@ -127,6 +129,11 @@ def _quantize(
         for each in feeds:
             for name, activations in zip(readers, executable.run(list(readers), each), strict=True):
                 if activations.ndim > 2:  # a row for each token: what has one for each text (a pooler) is left alone
+                    if not np.isfinite(activations).all():
+                        raise InvalidModel(
+                            f"{source.path} cannot be quantized: on the calibration feeds, {name!r}, which the dense "
+                            f"layer {readers[name][0]!r} reads, is not finite. Use another precision"
+                        )
                     for weight in readers[name]:
                         seen[weight].add(activations)
     finally:

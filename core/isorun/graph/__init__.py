@@ -37,7 +37,7 @@ def fuse(model: onnx.ModelProto | onnx_ir.Model) -> FusionReport:
         For each kind of fused operator how many were found and fused, and why the others were not.
 
     Raises:
-        InvalidModel: the graph is none (two of its values have one name, say), or its weights are elsewhere.
+        InvalidModel: the graph is not valid (two of its values have one name, say), or its weights are elsewhere.
         TypeError: it is no model.
     """
     import onnx
@@ -45,7 +45,7 @@ def fuse(model: onnx.ModelProto | onnx_ir.Model) -> FusionReport:
 
     from isorun.errors import InvalidModel
     from isorun.graph import pipeline
-    from isorun.graph.io import files
+    from isorun.graph.io import files, structure
 
     if isinstance(model, onnx.ModelProto):
         if outside := files.external_files(model):
@@ -53,16 +53,19 @@ def fuse(model: onnx.ModelProto | onnx_ir.Model) -> FusionReport:
                 f"The onnx.ModelProto keeps weights in the file {outside[0]!r}: load it with them, or give what "
                 "isorun.graph.io.files.read makes of its path, whose weights stay on disk"
             )
-        made = files.from_proto(model, "The onnx.ModelProto")
-        report = pipeline.fuse(made)
-        if report.is_encoder:
-            model.CopyFrom(onnx_ir.serde.serialize_model(made))
-            return report
+        with files.reading("The onnx.ModelProto"):
+            structure.check(model, "The onnx.ModelProto")
+            made = files.from_proto(model, "The onnx.ModelProto")
+            report = pipeline.fuse(made)
+            if report.is_encoder:
+                model.CopyFrom(onnx_ir.serde.serialize_model(made))
+                return report
         return _with_those_there(report, made)
     if not isinstance(model, onnx_ir.Model):
         raise TypeError(f"A model is an onnx.ModelProto or an onnx_ir.Model; a {type(model).__name__} came")
-    made = model.clone()
-    report = pipeline.fuse(made)
+    with files.reading("The onnx_ir.Model"):
+        made = model.clone()
+        report = pipeline.fuse(made)
     if report.is_encoder:
         model.graph, model.ir_version = made.graph, made.ir_version
         model.functions.clear()

@@ -16,7 +16,7 @@ from isorun.graph import pipeline
 from isorun.graph.analysis import tokens
 from isorun.graph.analysis.describe import describe
 from isorun.graph.analysis.layers import Layer, layers, precision
-from isorun.graph.io import maps
+from isorun.graph.io import files, maps
 from isorun.graph.ops import functions, lower
 from isorun.types import ModelInfo
 
@@ -58,9 +58,13 @@ def inspect(model: str | os.PathLike[str] | ir.Model) -> Inspection:
         model: an ONNX file, or a graph, which stays as it is.
 
     Raises:
-        InvalidModel: the file cannot be read.
+        InvalidModel: the file cannot be read, or holds no valid model.
     """
-    model = model.clone() if isinstance(model, ir.Model) else pipeline.read(Path(model))[0]
+    with files.reading("The onnx_ir.Model" if isinstance(model, ir.Model) else str(model)):
+        return _inspect(model.clone() if isinstance(model, ir.Model) else pipeline.read(Path(model))[0])
+
+
+def _inspect(model: ir.Model) -> Inspection:
     info, operators = describe(model), _operators(model)
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     maps.infer_shapes(model)

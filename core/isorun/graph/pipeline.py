@@ -78,16 +78,17 @@ def read(path: Path, wanted: Sequence[str] | None = None) -> tuple[ir.Model, boo
         wanted: the outputs to compute; ``None`` for all.
 
     Raises:
-        InvalidModel: the file cannot be read.
+        InvalidModel: the file cannot be read, or holds no valid model.
         InvalidFeeds: it has no output of such a name.
     """
-    model = as_it_came(path, wanted)
-    if any(functions.is_fused(node) for node in model.graph):
-        last_layer.narrow(model)
-        return model, False
-    if fuse(model).is_encoder:
-        return model, True
-    return as_it_came(path, wanted), False
+    with files.reading(str(path)):
+        model = as_it_came(path, wanted)
+        if any(functions.is_fused(node) for node in model.graph):
+            last_layer.narrow(model)
+            return model, False
+        if fuse(model).is_encoder:
+            return model, True
+        return as_it_came(path, wanted), False
 
 
 def as_it_came(path: Path, wanted: Sequence[str] | None) -> ir.Model:

@@ -172,7 +172,9 @@ def lower(
     if packed and known.padding.refusal:
         raise UnsupportedModel(known.padding.refusal)
     if not info.fused:
-        if precision != _AS_IT_IS or source.outputs is not None:
+        # OpenVINO refuses weights that are links out of the model's folder, as in the hub's cache: it is given a copy.
+        linked = any((source.path.parent / location).is_symlink() for location in known.beside)
+        if precision != _AS_IT_IS or source.outputs is not None or linked:
             return _lower(source, None, info, cache, packed=False, precision=precision, quantized=quantized)
         return LoweredModel(source.path, _PLAIN, source.fingerprint, info, described)
     refusals = []
@@ -208,11 +210,13 @@ class _Known:
         info: of its fused form, where it is an encoder.
         as_it_is: whether a runtime can read the file as it was given.
         padding: what can be done about its padding.
+        beside: the files that it keeps weights in, as it names them.
     """
 
     info: ModelInfo
     as_it_is: bool
     padding: Padding
+    beside: tuple[str, ...]
 
 
 def _inspect(source: ModelSource, cache: Cache) -> tuple[_Known, bool]:
@@ -221,22 +225,26 @@ def _inspect(source: ModelSource, cache: Cache) -> tuple[_Known, bool]:
     def make(_: Path) -> dict[str, Any]:
         from isorun.graph import pipeline
         from isorun.graph.analysis import describe
+        from isorun.graph.io import files
         from isorun.graph.transforms import padding_removal as removal
 
-        model, fused_here = pipeline.read(source.path, source.outputs)
-        info = asdict(describe.describe(model))
-        try:
-            removed = removal.remove(model)
-            found = Padding(removed.mask, removed.token_outputs)
-        except UnsupportedModel as error:
-            found = Padding(None, refusal=str(error))
+        with files.reading(str(source.path)):
+            model, fused_here = pipeline.read(source.path, source.outputs)
+            info = asdict(describe.describe(model))
+            try:
+                removed = removal.remove(model)
+                found = Padding(removed.mask, removed.token_outputs)
+            except UnsupportedModel as error:
+                found = Padding(None, refusal=str(error))
         check_unchanged(source, cache)
-        return {"info": info, "as_it_is": fused_here, "padding": asdict(found)}
+        beside = files.external_files(files.read_proto(source.path))
+        return {"info": info, "as_it_is": fused_here, "padding": asdict(found), "beside": beside}
 
     entry = cache.get_or_make("models", _key(source.fingerprint), make)
     about = entry.meta["padding"]
     found = Padding(about["mask"], tuple(about["token_outputs"]), about["refusal"])
-    return _Known(ModelInfo.from_dict(entry.meta["info"]), entry.meta["as_it_is"], found), entry.found
+    info = ModelInfo.from_dict(entry.meta["info"])
+    return _Known(info, entry.meta["as_it_is"], found, tuple(entry.meta["beside"])), entry.found
 
 
 def _lower(
@@ -259,16 +267,17 @@ def _lower(
         from isorun.graph.transforms import precision as precisions
         from isorun.graph.transforms.precision import int8
 
-        graph, _ = pipeline.read(source.path, source.outputs)
         notes: dict[str, Any] = {} if source.outputs is None else {"outputs": list(source.outputs)}
-        if packed:
-            removal.remove(graph)
-        if quantized:
-            int8.quantize(graph, int8.load(quantized.folder))
-            notes["int8"] = dict(quantized.note)
-        elif precision != _AS_IT_IS:
-            notes.update(precisions.write(graph, precision))
-        lowered = graph if dialect is None else lowering.lower(graph, dialect)
+        with files.reading(str(source.path)):
+            graph, _ = pipeline.read(source.path, source.outputs)
+            if packed:
+                removal.remove(graph)
+            if quantized:
+                int8.quantize(graph, int8.load(quantized.folder))
+                notes["int8"] = dict(quantized.note)
+            elif precision != _AS_IT_IS:
+                notes.update(precisions.write(graph, precision))
+            lowered = graph if dialect is None else lowering.lower(graph, dialect)
         lowered.metadata_props.clear()  # the session answers from the model as given; a tokenizer is no runtime's
         files.write(lowered, folder / _FILE, beside_above=0)
         check_unchanged(source, cache)

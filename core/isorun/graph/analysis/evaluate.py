@@ -7,7 +7,7 @@ What a graph computes in 16 bits is computed in float32 here: what it means show
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ _HALF_TYPES = tuple(each.numpy() for each in HALVES)
 _SHAPE_ALONE = ("Shape", "Size")
 _SAME_SHAPE = frozenset(("Cast", "LayerNormalization", "Softmax", "Not", "Identity"))
 _BROADCAST = frozenset(("Add", "Sub", "Mul", "Div", "Where", "And", "Or"))
+_MOST_ELEMENTS = 2.0**28  # that an operator may make of small inputs: samples have a few thousand
 _SHAPE_STEPS = 8  # how far back a shape is looked for: enough for the embeddings before a mask
 
 
@@ -56,18 +57,23 @@ class Evaluator:
     def _needed(self, value: ir.Value) -> Iterator[ir.Node]:
         """The nodes to run for a value, each after those that it needs."""
         seen: set[ir.Node] = set()
+        begun: set[ir.Node] = set()
         stack: list[tuple[ir.Value, bool]] = [(value, False)]
         while stack:
             each, ready = stack.pop()
             node = each.producer()
-            if node is None or node in seen or each in self._known:
-                continue
-            if ready:
+            if ready and node is not None:
                 seen.add(node)
-                yield node
+                if each not in self._known:
+                    yield node
+            elif node is None or node in seen or each in self._known:
+                continue
             elif node.op_type == "Shape" and node.inputs[0] is not None:
                 self._known[each] = self._shape_of(node, node.inputs[0])
+            elif node in begun:  # no file has a cycle, but a graph made in memory may
+                raise CannotEvaluate(f"{node.op_type} ({node.name}) depends on its own result")
             else:
+                begun.add(node)
                 stack.append((each, True))
                 stack.extend((before, False) for before in node.inputs if before is not None)
 
@@ -126,11 +132,33 @@ def run_node(node: ir.Node, inputs: list[np.ndarray | None], opset: int) -> tupl
     try:
         if node.op_type == "GatherElements" and node.domain == "":  # ONNX's own is wrong where rows differ
             return (_gather_elements(node, *inputs),)
+        _check_growth(node, inputs)
         implementation = load_op(node.domain, node.op_type, opset if node.domain == "" else None)
         results = implementation.eval(*inputs, n_outputs=len(node.outputs), **_attributes(node))
     except Exception as error:  # whatever it is, it says that this node cannot be seen through
         raise CannotEvaluate(f"{node.op_type} ({node.name}) cannot be evaluated: {error}") from error
     return results if isinstance(results, tuple) else (results,)
+
+
+def _check_growth(node: ir.Node, inputs: list[np.ndarray | None]) -> None:
+    """Refuse what would fill the memory: operators whose inputs say how large their results are."""
+    sizes = _GROWTH.get(node.op_type) if node.domain == "" else None
+    if sizes is not None and (size := float(sizes(*inputs))) > _MOST_ELEMENTS:
+        raise CannotEvaluate(f"{node.op_type} ({node.name}) cannot be evaluated: it makes {size:g} elements")
+
+
+def _product(numbers: Any) -> float:
+    return float(np.prod(np.asarray(numbers, np.float64)))
+
+
+_GROWTH: Mapping[str, Callable[..., float]] = {
+    "ConstantOfShape": lambda shape, *_: _product(shape),
+    "Expand": lambda data, shape: _product(np.broadcast_shapes(data.shape, tuple(shape))),
+    "OneHot": lambda indices, depth, *_: indices.size * float(np.max(depth)),
+    "Pad": lambda data, pads, *_: _product(np.add(data.shape, np.abs(pads).sum())),
+    "Range": lambda start, limit, delta: abs(float(limit) - float(start)) / (abs(float(delta)) or 1.0),
+    "Tile": lambda data, repeats, *_: data.size * _product(repeats),
+}
 
 
 def _gather_elements(node: ir.Node, data: np.ndarray | None, indices: np.ndarray | None) -> np.ndarray:

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import onnx.parser
 import onnx_ir as ir
-from onnx_ir.passes import common
 
 from isorun.errors import UnsupportedModel
 from isorun.graph.analysis.evaluate import CannotEvaluate, is_constant, sizes
@@ -26,6 +25,7 @@ from isorun.graph.matching import subgraph
 from isorun.graph.matching.probes import Trials
 from isorun.graph.matching.report import FusionReport, Refused
 from isorun.graph.ops import opset
+from isorun.graph.ops.inline import InlinePass
 
 DOMAIN = "com.microsoft"
 _PARTS = "isorun.contrib"
@@ -357,7 +357,7 @@ def _inline(model: ir.Model) -> None:
         proto.opset_import[0].version = model.graph.opset_imports[""]  # they mean the same in all since 17
         function = ir.serde.deserialize_function(proto)
         model.functions[function.identifier()] = function
-    common.InlinePass(lambda function: function.domain == _PARTS)(model)
+    InlinePass(lambda function: function.domain == _PARTS)(model)
     for identifier in [each for each in model.functions if each[0] == _PARTS]:
         del model.functions[identifier]  # those that were not called
     model.graph.opset_imports.pop(_PARTS, None)

@@ -17,10 +17,11 @@ from onnx_ir.passes import common
 
 from isorun.graph.analysis.evaluate import CannotEvaluate, array, is_constant, run_node, sizes
 from isorun.graph.canonicalize import contrib, dedup_weights, layer_normalization
+from isorun.graph.io import files
 from isorun.graph.matching import subgraph
 from isorun.graph.matching.probes import Trials
 from isorun.graph.matching.report import FusionReport
-from isorun.graph.ops import functions
+from isorun.graph.ops import functions, inline
 
 _logger = logging.getLogger(__name__)
 
@@ -38,7 +39,8 @@ _END = 2**31 - 1  # an end of a slice from here on means the last; exporters wri
 def normalize(model: ir.Model, report: FusionReport) -> None:
     """Bring a model to one spelling, in place. Its inputs and outputs, and what it computes, stay as they are."""
     if any(domain != functions.DOMAIN for domain, *_ in model.functions):
-        common.InlinePass()(model)
+        inline.InlinePass()(model)
+        files.check_files(model)
     contrib.expand(model, report)
     common.ShapeInferencePass(check_type=False, strict_mode=False)(model)
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)

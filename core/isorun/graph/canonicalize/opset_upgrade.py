@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import onnx_ir as ir
-from onnx import version_converter
+from onnx import checker, version_converter
 
 from isorun.errors import UnsupportedModel
 
@@ -27,9 +27,11 @@ def upgrade(model: ir.Model) -> None:
     if opset >= FIRST_READ:
         return
     stripped, weights = _without_weights(model)
+    proto = ir.serde.serialize_model(stripped)
     try:
-        converted = version_converter.convert_version(ir.serde.serialize_model(stripped), FIRST_READ)
-    except (RuntimeError, version_converter.ConvertError) as error:
+        checker.check_model(proto)  # the converter crashes on an attribute of the wrong type
+        converted = version_converter.convert_version(proto, FIRST_READ)
+    except (RuntimeError, checker.ValidationError, version_converter.ConvertError) as error:
         raise UnsupportedModel(
             f"it is in opset {opset}, and ONNX's converter cannot bring it to {FIRST_READ}: {error}"
         ) from error

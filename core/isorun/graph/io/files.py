@@ -1,27 +1,29 @@
 """Reading and writing ONNX files.
 
-Reading leaves the weights where they are: external data is mapped from its file when it is used. A model
-that names external data outside its own folder is refused before anything of it is opened.
+Reading leaves the weights where they are: external data is mapped from its file when it is used. Everything that a
+model's contents can be wrong in is an :class:`isorun.errors.InvalidModel`: see :func:`reading`.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from pathlib import Path, PurePosixPath
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
 from onnx.external_data_helper import uses_external_data
 
-from isorun.errors import InvalidModel
-from isorun.graph.io import maps
+from isorun.errors import InvalidModel, IsorunError
+from isorun.graph.io import external, maps, structure
 
 SINGLE_FILE_LIMIT = 2**31 - 2**24
 """A protobuf message ends at 2 GiB: models with more weights than this have them beside, in bytes."""
 
 _INLINE_LIMIT = 1024  # bytes; small tensors stay in the graph, where runtimes fold them
+_FILES, _NAME = "isorun.files", "isorun.name"  # notes of a model: the files that its weights are in, and its name
 _ALIGNMENT = 4096  # bytes; so that a runtime can map a tensor from the file
 
 
@@ -29,9 +31,12 @@ def read_proto(path: Path) -> onnx.ModelProto:
     """Read a model's graph, leaving external data on disk.
 
     Raises:
-        InvalidModel: not an ONNX model, a truncated one, or one with external data outside its folder.
+        InvalidModel: not an ONNX model, a truncated one, one with external data outside its folder, or one whose
+            structure is not valid (:func:`isorun.graph.io.structure.check`).
     """
     try:
+        if stat.S_ISFIFO(path.stat().st_mode):  # to open it would wait for a writer
+            raise InvalidModel(f"{path} cannot be read: it is a pipe, and a model has to be a regular file")
         content = path.read_bytes()
     except OSError as error:
         raise InvalidModel(f"{path} cannot be read: {error.strerror}") from error
@@ -59,36 +64,29 @@ def parse(content: bytes, name: str, path: Path | None = None) -> onnx.ModelProt
         raise InvalidModel(f"{name} is {'an ONNX model without a graph' if begins_well else 'not an ONNX model'}")
     if not proto.opset_import:
         raise InvalidModel(f"{name} is cut short: it does not say which operators (opset_import) it uses")
-    sizes = {}
-    for location in external_files(proto):
-        if path is None:
-            raise InvalidModel(
-                f"{name} keeps weights in the file {location!r}: give the model's path, not its contents"
-            )
-        sizes[location] = _size_inside(path, location)
-    for tensor in _tensors(proto):
-        if uses_external_data(tensor):
-            _check_extent(name, tensor, sizes)
+    with reading(name):
+        found = structure.check(proto, name)
+        _check_sizes(found, name, len(content))
+        external.check(found, name, path)
     return proto
 
 
 def external_files(proto: onnx.ModelProto) -> list[str]:
     """The files that a model keeps weights in, as it names them, in order of first use."""
-    found: dict[str, None] = {}
-    for tensor in _tensors(proto):
-        if uses_external_data(tensor):
-            found.update((entry.value, None) for entry in tensor.external_data if entry.key == "location")
-    return list(found)
+    return external.locations(structure.tensors(proto))
 
 
 def read(path: Path) -> ir.Model:
     """Read a model for rewriting, its external data mapped from its folder on use.
 
     Raises:
-        InvalidModel: as :func:`read_proto`; or its graph is none, such as one with two values of one name.
+        InvalidModel: as :func:`read_proto`.
     """
-    model = from_proto(read_proto(path), str(path))
-    ir.external_data.set_base_dir(model.graph, path.parent)
+    proto = read_proto(path)
+    found = structure.tensors(proto)
+    external.anchor(found, path)
+    model = from_proto(proto, str(path))
+    model.meta[_FILES] = frozenset(external.locations(found))
     return model
 
 
@@ -96,19 +94,51 @@ def from_proto(proto: onnx.ModelProto, name: str) -> ir.Model:
     """A model for rewriting.
 
     Args:
-        proto: the model.
+        proto: the model, its structure checked.
         name: what to call it in an error.
 
     Raises:
-        InvalidModel: its graph is none.
+        InvalidModel: it is not valid.
+    """
+    with reading(name):
+        model = maps.deserialize(proto)
+    model.meta[_NAME] = name
+    return model
+
+
+def check_files(model: ir.Model) -> None:
+    """Check again that a model has tensors in no other files than those that were checked when it was read.
+
+    Raises:
+        InvalidModel: it has, which inlining a function must not bring about.
+    """
+    if (files := model.meta.get(_FILES)) is not None:
+        external.check_again(model, files)
+
+
+@contextmanager
+def reading(name: str, *, except_for: type[Exception] = IsorunError) -> Iterator[None]:
+    """The one place where what fails on a model's contents becomes an :class:`isorun.errors.InvalidModel`.
+
+    Args:
+        name: what to call the model.
+        except_for: errors that stay as they are, besides isorun's own.
+
+    Raises:
+        InvalidModel: its cause is what was raised inside.
     """
     try:
-        return maps.deserialize(proto)
-    except (ir.serde.SerdeError, ValueError) as error:
+        yield
+    except (IsorunError, except_for):
+        raise
+    except Exception as error:
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
-        raise InvalidModel(f"{name} holds no valid graph: {cause}") from error
+        reason = f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__
+        raise InvalidModel(
+            f"{name} holds no valid graph ({reason}). If onnx.checker.check_model accepts it, report this"
+        ) from error
 
 
 def write(model: ir.Model, path: Path, *, beside_above: int) -> None:
@@ -121,22 +151,29 @@ def write(model: ir.Model, path: Path, *, beside_above: int) -> None:
 
     Raises:
         OSError: the folder cannot be written to, or is full.
+        InvalidModel: the model cannot be serialized, or a weight cannot be computed or read.
     """
     beside = weight_bytes(model) > beside_above
     part = path.with_name(f".{path.name}.part")
     try:
-        ir.save(
-            model,
-            part,
-            format="protobuf",
-            external_data=f"{path.stem}.weights.bin" if beside else None,
-            size_threshold_bytes=_INLINE_LIMIT,
-            alignment=_ALIGNMENT,
-            align_threshold=_INLINE_LIMIT,
-        )
-        maps.restore(part, model)
+        with reading(model.meta.get(_NAME, "The model"), except_for=OSError):
+            external.load_attributes(model)
+            if not beside:
+                ir.external_data.load_to_model(model)
+            ir.save(
+                model,
+                part,
+                format="protobuf",
+                external_data=f"{path.stem}.weights.bin" if beside else None,
+                size_threshold_bytes=_INLINE_LIMIT,
+                alignment=_ALIGNMENT,
+                align_threshold=_INLINE_LIMIT,
+            )
+            maps.restore(part, model)
         part.replace(path)
     except OSError as error:
+        if error.errno is None:  # not of the system: onnx_ir's, of a file of weights that became shorter meanwhile
+            raise InvalidModel(str(error)) from error
         raise OSError(error.errno, f"{path} cannot be written: {error.strerror or error}") from error
     finally:
         part.unlink(missing_ok=True)
@@ -147,56 +184,15 @@ def weight_bytes(model: ir.Model) -> int:
     return sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
 
 
-def _tensors(proto: onnx.ModelProto) -> list[onnx.TensorProto]:
-    """Every tensor of a model, those in nodes' attributes, sub-graphs and functions included."""
-    found = list(proto.graph.initializer)
-    stack: list[onnx.GraphProto | onnx.FunctionProto] = [proto.graph, *proto.functions]
-    while stack:
-        for node in stack.pop().node:
-            for attribute in node.attribute:
-                if attribute.HasField("t"):
-                    found.append(attribute.t)
-                found.extend(attribute.tensors)
-                graphs = [attribute.g, *attribute.graphs] if attribute.HasField("g") else list(attribute.graphs)
-                for graph in graphs:
-                    found.extend(graph.initializer)
-                    stack.append(graph)
-    return found
-
-
-def _size_inside(path: Path, location: str) -> int:
-    """The size of a file of external data. One that is not below the model's folder, or not there, is refused.
-
-    A link counts as what it leads to, save that model and weights may both be links to files side by side,
-    as in the cache of the Hugging Face hub.
-    """
-    written = PurePosixPath(location)
-    target = (path.parent / location.replace("\0", "?")).resolve()  # no file's name has a zero byte
-    homes = {path.parent.resolve(), path.resolve().parent}
-    lexically = location != "" and not written.is_absolute() and ".." not in written.parts
-    if not lexically or not any(target.is_relative_to(home) for home in homes):
-        raise InvalidModel(
-            f"{path} keeps weights in {location!r}, which is outside the model's folder. "
-            "Only files below it are read: move the weights there and mend the model's reference"
-        )
-    if not target.is_file():
-        raise InvalidModel(f"{path} keeps weights in {location!r}, and there is no such file beside it")
-    return target.stat().st_size
-
-
-def _check_extent(name: str, tensor: onnx.TensorProto, sizes: Mapping[str, int]) -> None:
-    """Refuse a tensor that is not all there in its file."""
-    about = {entry.key: entry.value for entry in tensor.external_data}
-    location, begin, length = about["location"], about.get("offset", "0"), about.get("length", "0")
-    if not (begin.isdecimal() and length.isdecimal()):
-        raise InvalidModel(f"{name} keeps {tensor.name!r} in {location!r} at {begin!r}, {length!r} bytes of it")
-    try:
-        needed = math.prod(tensor.dims) * ir.DataType(tensor.data_type).bitwidth // 8
-    except (TypeError, ValueError):  # strings, or no type at all: whoever reads the graph says so
-        needed = 0
-    end = int(begin) + max(int(length), needed)
-    if end > sizes[location]:
-        raise InvalidModel(
-            f"{name} keeps {tensor.name!r} in {location!r} up to byte {end}, and that file ends at {sizes[location]}: "
-            "it was cut short, or is another model's"
-        )
+def _check_sizes(tensors: Iterable[onnx.TensorProto], name: str, limit: int) -> None:
+    """Refuse tensors in the file itself that are larger than the file: to read one would fill the memory."""
+    for tensor in tensors:
+        size = 1
+        for length in tensor.dims:
+            if length < 0:
+                raise InvalidModel(f"{name}: tensor {tensor.name!r} has a dimension of {length}")
+            size *= length
+        # The smallest elements take 2 bits; numbers in `int32_data` take a byte or more, of any type.
+        if size > limit * 4 and not uses_external_data(tensor):
+            dims = " x ".join(map(str, tensor.dims))
+            raise InvalidModel(f"{name}: tensor {tensor.name!r} is {dims}, but the file has only {limit} bytes")

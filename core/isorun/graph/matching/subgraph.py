@@ -35,15 +35,22 @@ def dense(value: ir.Value | None) -> Dense | None:
     if value is None or node is None or node.domain != "":
         return None
     if node.op_type == "MatMul":
-        rows, weight = node.inputs
-        if rows is not None and weight is not None and is_constant(weight) and len(sizes(weight)) == 2:
-            return None if is_constant(rows) else Dense(rows, weight, None, value)
+        return _product(value, None, value)
     if node.op_type == "Add":
         for product, bias in (node.inputs, node.inputs[::-1]):
-            before = dense(product)
-            if is_vector(bias) and before is not None and before.bias is None:
-                return Dense(before.input, before.weight, bias, value)
+            if is_vector(bias) and (found := _product(product, bias, value)) is not None:
+                return found
     return None
+
+
+def _product(product: ir.Value | None, bias: ir.Value | None, output: ir.Value) -> Dense | None:
+    node = None if product is None else product.producer()
+    if node is None or node.domain != "" or node.op_type != "MatMul":
+        return None
+    rows, weight = node.inputs
+    if rows is None or weight is None or is_constant(rows) or not is_constant(weight) or len(sizes(weight)) != 2:
+        return None
+    return Dense(rows, weight, bias, output)
 
 
 def is_vector(value: ir.Value | None) -> bool:

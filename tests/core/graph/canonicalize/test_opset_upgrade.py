@@ -60,3 +60,11 @@ def test_what_the_converter_cannot_bring_there_is_told() -> None:
     assert not report.is_encoder
     assert "opset 11" in report.unread
     assert "opset 11" in str(report)
+
+
+def test_an_attribute_of_the_wrong_type_is_refused_before_the_converter_sees_it():
+    """ONNX's converter crashes the process on one."""
+    graph = 'g (float[2,3] x) => (float[2,3] y) { y = Softmax <axis = "one"> (x) }'
+    text = f'<ir_version: 7, opset_import: ["" : 11]> {graph}'
+    with pytest.raises(UnsupportedModel, match="axis"):
+        opset_upgrade.upgrade(ir.serde.deserialize_model(onnx.parser.parse_model(text)))

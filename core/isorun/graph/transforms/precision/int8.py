@@ -23,12 +23,14 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from isorun.errors import InvalidModel
 from isorun.graph.analysis import tokens
 from isorun.graph.ops import functions
 
 _CORES = {name: f"{name.removesuffix('SelfAttention')}AttentionCore" for name in functions.ATTENTIONS}
 _QKV = ("query", "key", "value")
 _FILE = "dense.npz"
+_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
 _LEAST = 32  # rows and columns: a smaller product costs nothing, and answers (a classifier's) hang on it
 
 
@@ -108,6 +110,27 @@ def tap(model: ir.Model) -> tuple[dict[str, ir.TensorProtocol], dict[str, list[s
             model.graph.outputs.append(read)
             outputs.add(read.name)
     return weights, readers
+
+
+def check_finite(model: ir.Model, weights: Mapping[str, ir.TensorProtocol]) -> None:
+    """Refuse a model with numbers that no scale can be computed from.
+
+    Args:
+        model: the graph. Its constants may be infinite, as those that mask scores are, but not NaN.
+        weights: those of its dense layers, as :func:`tap` returns them, which have to be finite.
+
+    Raises:
+        InvalidModel: the message names the tensor.
+    """
+    tensors = {name: value.const_value for name, value in model.graph.initializers.items()} | dict(weights)
+    for name, tensor in tensors.items():
+        if tensor is None or tensor.dtype not in _FLOATS:
+            continue
+        array = tensor.numpy()
+        bad = np.isnan(array) if name not in weights else ~np.isfinite(array)
+        if bad.any():
+            number = array[bad].flat[0]
+            raise InvalidModel(f"The model cannot be quantized: tensor {name!r} holds {number}. Repair or replace it")
 
 
 def quantize(model: ir.Model, table: Table) -> None:
