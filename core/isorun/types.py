@@ -145,6 +145,12 @@ class ModelInfo:
         metadata: the model's own metadata properties.
         producer, graph_name: the tool that wrote it, and what that called the graph.
         quantized: whether it came with activations in 8 bits.
+        mask: the input that says which tokens are real, (batch, sequence), 0 at padding; ``None`` where no input
+            does, or none is known to.
+        token_outputs: the outputs that have a value for each token, (batch, sequence, ...); ``None`` where that is not
+            known.
+        keeps_padding: why padding cannot be removed; empty where it can. Where it can, padding to the right of a row
+            with at least one real token changes nothing for that row.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -156,6 +162,14 @@ class ModelInfo:
     producer: str = ""
     graph_name: str = ""
     quantized: bool = False
+    mask: str | None = None
+    token_outputs: tuple[str, ...] | None = None
+    keeps_padding: str = "the model has not been analysed"
+
+    @property
+    def required(self) -> list[TensorSpec]:
+        """The inputs that must be fed: those for which the model has no value of its own."""
+        return [spec for spec in self.inputs if not spec.overridable]
 
     @classmethod
     def from_dict(cls, described: Mapping[str, Any]) -> ModelInfo:
@@ -173,7 +187,14 @@ class ModelInfo:
                 for item in items
             )
 
-        return cls(**{**described, "inputs": specs(described["inputs"]), "outputs": specs(described["outputs"])})
+        return cls(
+            **{
+                **described,
+                "inputs": specs(described["inputs"]),
+                "outputs": specs(described["outputs"]),
+                "token_outputs": None if described["token_outputs"] is None else tuple(described["token_outputs"]),
+            }
+        )
 
 
 class ModelMetadata(NamedTuple):

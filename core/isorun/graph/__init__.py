@@ -14,7 +14,7 @@
 - ``prune.py``: weights set to zero
 - ``outputs.py``: some of a graph's outputs alone; ``last_layer.py``: one position alone of the last layer
 - ``padding.py``, ``padding.onnxtxt``: the fused form without work for padding
-- ``tokens.py``: what a node does with tokens
+- ``tokens.py``: what a node does with tokens; ``real_tokens.py``: which input is the mask, which outputs are tokens'
 - ``lower.py``: from the fused form to one dialect
 - ``files.py``: reads and writes ONNX files; ``maps.py``: those with values that are maps
 - ``describe.py``: what a graph takes, gives and holds

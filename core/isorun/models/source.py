@@ -41,22 +41,6 @@ class ModelSource:
 
 
 @dataclass(frozen=True, slots=True)
-class Padding:
-    """What can be done about a model's padding.
-
-    Attributes:
-        mask: the input that says which tokens are real, (B, S) with 0 for padding; ``None`` where none says so.
-        token_outputs: the outputs that have a value for each token, (B, S, ...).
-        refusal: why padding cannot be removed; empty where it can. Where it can, padding to the right of a
-            row with at least one key changes nothing for that row.
-    """
-
-    mask: str | None
-    token_outputs: tuple[str, ...] = ()
-    refusal: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Quantized:
     """The table of a model's dense layers in 8 bits, as :mod:`isorun.compilation.calibration` makes it.
 
@@ -169,8 +153,8 @@ def lower(
     info = known.info
     if precision == "int8" and info.quantized:
         precision = _AS_IT_IS  # it is that already
-    if packed and known.padding.refusal:
-        raise UnsupportedModel(known.padding.refusal)
+    if packed and info.keeps_padding:
+        raise UnsupportedModel(info.keeps_padding)
     if not info.fused:
         if precision != _AS_IT_IS or source.outputs is not None:
             return _lower(source, None, info, cache, packed=False, precision=precision, quantized=quantized)
@@ -195,11 +179,6 @@ def inspect(source: ModelSource, cache: Cache) -> tuple[ModelInfo, bool]:
     return known.info, found
 
 
-def padding(source: ModelSource, cache: Cache) -> Padding:
-    """Whether the work that padding costs can be removed from a model."""
-    return _inspect(source, cache)[0].padding
-
-
 @dataclass(frozen=True, slots=True)
 class _Known:
     """What one reading of a model tells.
@@ -207,12 +186,10 @@ class _Known:
     Attributes:
         info: of its fused form, where it is an encoder.
         as_it_is: whether a runtime can read the file as it was given.
-        padding: what can be done about its padding.
     """
 
     info: ModelInfo
     as_it_is: bool
-    padding: Padding
 
 
 def _inspect(source: ModelSource, cache: Cache) -> tuple[_Known, bool]:
@@ -221,22 +198,14 @@ def _inspect(source: ModelSource, cache: Cache) -> tuple[_Known, bool]:
     def make(_: Path) -> dict[str, Any]:
         from isorun.graph import pipeline
         from isorun.graph.analysis import describe
-        from isorun.graph.transforms import padding_removal as removal
 
         model, fused_here = pipeline.read(source.path, source.outputs)
         info = asdict(describe.describe(model))
-        try:
-            removed = removal.remove(model)
-            found = Padding(removed.mask, removed.token_outputs)
-        except UnsupportedModel as error:
-            found = Padding(None, refusal=str(error))
         _check_unchanged(source, cache)
-        return {"info": info, "as_it_is": fused_here, "padding": asdict(found)}
+        return {"info": info, "as_it_is": fused_here}
 
     entry = cache.get_or_make("models", _key(source.fingerprint), make)
-    about = entry.meta["padding"]
-    found = Padding(about["mask"], tuple(about["token_outputs"]), about["refusal"])
-    return _Known(ModelInfo.from_dict(entry.meta["info"]), entry.meta["as_it_is"], found), entry.found
+    return _Known(ModelInfo.from_dict(entry.meta["info"]), entry.meta["as_it_is"]), entry.found
 
 
 def _lower(

@@ -23,7 +23,7 @@ from isorun.session import fork
 from isorun.session.executor import Background
 from isorun.session.io_binding import IOBinding
 from isorun.system.cache import Cache
-from isorun.types import Feeds, ModelMetadata, Provenance, TensorSpec
+from isorun.types import Feeds, ModelInfo, ModelMetadata, Provenance, TensorSpec
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -114,7 +114,6 @@ class Session:
         self._turns = None if capabilities.thread_safe else threading.Lock()
         self._background = Background()
         self._closed = False
-        self._source, self._cache = source, cache
         fork.watch(self)
 
     def run(
@@ -300,7 +299,12 @@ class Session:
 
     def get_inputs(self) -> list[TensorSpec]:
         """The inputs that must be fed, with ``.name``, ``.type`` and ``.shape``."""
-        return [spec for spec in self._model.info.inputs if not spec.overridable]
+        return self._model.info.required
+
+    @property
+    def model_info(self) -> ModelInfo:
+        """What is known of the model, such as which input is its mask."""
+        return self._model.info
 
     def get_overridable_initializers(self) -> list[TensorSpec]:
         """The inputs that have a value of their own and may be fed another."""
@@ -387,7 +391,7 @@ class Session:
     def _layout(self, output_names: Sequence[str] | None) -> batching.Layout:
         from isorun.session import batching
 
-        return batching.Layout(self._model.info, models.padding(self._source, self._cache), output_names)
+        return batching.Layout(self._model.info, output_names)
 
     def _batcher(self, output_names: Sequence[str] | None, max_tokens: int, max_wait: float) -> batching.Batcher:
         """The batcher of all callers with the same wishes."""

@@ -8,10 +8,12 @@ from collections import Counter
 import numpy as np
 import onnx_ir as ir
 
+from isorun.graph import real_tokens
 from isorun.graph.analysis.evaluate import CannotEvaluate, Evaluator
 from isorun.graph.analysis.layers import QUANTIZING
 from isorun.graph.io import maps
 from isorun.graph.ops.functions import EMBEDDINGS, is_fused
+from isorun.graph.transforms import padding_removal
 from isorun.types import ModelInfo, TensorSpec
 
 _ONNX_RUNTIME_NAMES = {
@@ -33,6 +35,7 @@ def describe(model: ir.Model) -> ModelInfo:
     """Everything that a session needs to know of a model."""
     graph = model.graph
     bounds = _index_bounds(graph)
+    mask, token_outputs = real_tokens.find(graph)
     inputs = [
         _spec(value, overridable=value.name in graph.initializers, bounds=bounds.get(value.name or ""))
         for value in graph.inputs
@@ -47,6 +50,9 @@ def describe(model: ir.Model) -> ModelInfo:
         producer=" ".join(part for part in (model.producer_name, model.producer_version) if part),
         graph_name=graph.name or "",
         quantized=any(node.op_type in QUANTIZING for node in graph.all_nodes()),
+        mask=mask,
+        token_outputs=token_outputs,
+        keeps_padding=padding_removal.refusal(model),
     )
 
 
