@@ -7,6 +7,7 @@ this model, backend and version, threads, options and processor. :mod:`isorun.co
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -31,6 +32,8 @@ _BASE = "fp32"
 _WIDER = ("fp64",)  # than the base: no candidates
 _GAIN = 1.05  # times as fast as fp32 has something to be that replaces it: less is noise
 _ROUNDS, _SECONDS, _MOST_SECONDS = 40, 1.5, 20.0  # of timing; seconds for each precision, and for all of them at most
+
+_logger = logging.getLogger(__name__)
 
 Compiled = tuple[LoweredModel, Executable]
 Samples = Sequence[Any] | None  # of isorun.corpus
@@ -169,6 +172,7 @@ def compile_fastest(
         return *compile_in(_BASE), replace(config, precision=_BASE), note
 
     def measure(_: object) -> dict[str, Any]:
+        _logger.info("precision='auto': measuring %s on %s, once for this model", ", ".join(candidates), backend.name)
         compiled[_BASE] = compile_in(_BASE)
         info = compiled[_BASE][0].info
         if calibrated_on is not None:
@@ -190,6 +194,8 @@ def compile_fastest(
         accurate = [each.precision for each in tested if not each.reason]
         times = _time({name: compiled[name][1] for name in accurate}, timed) if len(accurate) > 1 else {}
         tested = [replace(each, milliseconds=times.get(each.precision)) for each in tested]
+        for each in tested:
+            _logger.info("%s: %s", each.precision, each.reason or f"cosine {each.cosine}, {each.milliseconds} ms")
         requests = {kind: sum(corpus.requests(each) for each in batches) for kind, batches in kinds.items()}
         about = {"judged_on": origin, "requests": requests, "timed_at": shape}
         return {"chosen": _fastest(tested), "tried": [asdict(each) for each in tested], **about}

@@ -22,7 +22,6 @@ from isorun.system.cache import Cache, sha256
 from isorun.system.hardware import cpu_flags
 from isorun.types import CompileConfig, Feeds, LoweredModel, ModelInfo
 
-_KEPT = 1024  # rows of activations that each layer is fitted to, of all batches
 _FEW = 256  # real tokens: MiniLM's least cosine on text was 0.99 with 362 of them, 0.96 with 98, 0.88 with 39
 _VNNI = ("avx512_vnni", "avx_vnni", "amx_int8")
 
@@ -127,7 +126,7 @@ def _quantize(
     files.write(lowered, path, beside_above=0)
     model = LoweredModel(path, dialect, source.fingerprint, describe.describe(lowered), False)
     executable = backend.compile(model, CompileConfig("fp32", config.device, config.threads))
-    seen = {name: ranges.Seen(max(8, _KEPT // len(feeds))) for name in weights}
+    seen = {name: ranges.Seen(len(feeds)) for name in weights}
     try:
         for each in feeds:
             for name, activations in zip(readers, executable.run(list(readers), each), strict=True):

@@ -60,14 +60,15 @@ class Session:
             ``"keep"``, outputs with a value for each token are zero at the positions that the mask leaves out.
         threads: how many threads a run may use; ``None`` for the cores that this process may use
             (CPU affinity and cgroup quota). A backend whose threads cannot be set refuses a number.
-        tolerance: for ``precision="auto"``, the least cosine of any request's outputs to fp32's; ``None`` for 0.99.
+        tolerance: for ``precision="auto"``, the minimum cosine of any request's outputs to fp32's; ``None`` for 0.99.
+            Held-out requests must be twice as near (docs/precision.md).
         environment: run in a worker process in the environment of that name (:mod:`isorun.isolation.environments`), for a
             backend that cannot share this one; ``None`` runs in this process.
         options: the backend's own settings; ``isorun backends`` lists them.
-        calibration: what ``precision="int8"`` is made to suit, and what ``"auto"`` compares on: feeds as :meth:`run`
-            takes them, or texts for the tokenizer beside the model. ``None`` for the sentences that come with isorun
-            or, where there is no tokenizer, random tokens (int8 with a
-            :class:`isorun.compilation.calibration.CalibrationWarning`).
+        calibration: what ``precision="int8"`` is calibrated on: feeds as :meth:`run` takes them, or texts for the
+            tokenizer beside the model. ``"auto"`` judges precisions on every fourth sample, which it holds out, if
+            those are 24 requests or more. ``None`` for the texts that come with isorun or, where there is no tokenizer,
+            random tokens (int8 with a :class:`isorun.compilation.calibration.CalibrationWarning`).
         outputs: those of the model's outputs that are wanted, in this order; ``None`` for all. What only others need is
             left out. Where the wanted ones read a single position, as a classifier or pooler reads the first token,
             the last layer is computed for that position alone.

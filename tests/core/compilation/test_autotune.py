@@ -327,3 +327,11 @@ def test_a_model_that_is_no_encoder():
         <float[4,4] w = {1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7}> { y = MatMul (x, w) }"""
     with isorun.Session(onnx.parser.parse_model(text), "reference", precision="auto") as session:
         assert {each["precision"] for each in session.provenance.details["precision"]["tried"]} == {"fp32", "fp16"}
+
+
+def test_measuring_is_logged(choose: Choose, caplog: pytest.LogCaptureFixture):
+    with caplog.at_level("INFO", logger="isorun.compilation.autotune"):
+        choose(Fake({"fp32": SLOW, "fp8": Planted(error=0.5)}))
+    first, *rest = caplog.messages
+    assert "fp32, fp8" in first
+    assert any(line.startswith("fp8: ") and "cosine is" in line for line in rest)
