@@ -61,17 +61,19 @@ class Candidate:
 
 
 def check(precision: str, tolerance: float | None, *, calibrated: bool) -> None:
-    """Refuse a tolerance that means nothing, and one or samples that nothing would heed."""
+    """Reject an invalid tolerance, and a tolerance or samples that would have no effect.
+
+    Raises:
+        ValueError: the message names the argument.
+    """
     if calibrated and precision not in ("int8", AUTO):
-        raise ValueError(
-            f"calibration is for precision='int8' and 'auto'; with precision={precision!r} nothing is made to suit it"
-        )
+        raise ValueError(f"calibration has no effect with precision={precision!r}. Use precision='int8' or 'auto'")
     if tolerance is None:
         return
     if precision != AUTO:
-        raise ValueError(f"tolerance is for precision='auto'; with precision={precision!r} nothing is chosen by it")
+        raise ValueError(f"tolerance has no effect with precision={precision!r}. Use precision='auto'")
     if not 0 < tolerance < 1:
-        raise ValueError(f"tolerance is {tolerance:g}; it is the least cosine to fp32, above 0 and below 1")
+        raise ValueError(f"tolerance must be a cosine above 0 and below 1, got {tolerance:g}")
 
 
 def compile_as_asked(

@@ -287,7 +287,7 @@ def test_a_model_that_cannot_be_fed_has_to_be_told_its_precision():
 @pytest.mark.parametrize(
     ("precision", "tolerance", "message"),
     [
-        ("bf16", 0.99, "with precision='bf16' nothing is chosen by it"),
+        ("bf16", 0.99, "tolerance has no effect with precision='bf16'"),
         ("auto", 1.0, "above 0 and below 1"),
         ("auto", 0.0, "above 0 and below 1"),
     ],
