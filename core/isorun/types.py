@@ -77,8 +77,6 @@ class Capabilities:
         dynamic_shapes: whether symbolic dimensions may change from run to run.
         thread_safe: whether one executable may be run from several threads at once; where it may not,
             the session takes turns.
-        checks_indices: whether the runtime itself refuses an index outside a table; where it does not,
-            the session looks at every index before it runs.
         package: the import package of the runtime, whose absence makes the backend unavailable.
         requirement: what to install for it, as given to pip.
         reports: what :meth:`Executable.report` can prove: ``"placement"`` (operators by device or
@@ -96,7 +94,6 @@ class Capabilities:
     sets_threads: bool = False
     dynamic_shapes: bool = False
     thread_safe: bool = False
-    checks_indices: bool = False
     package: str | None = None
     requirement: str | None = None
     reports: tuple[str, ...] = ()
@@ -142,10 +139,15 @@ class ModelInfo:
             isorun's form.
         limits: symbolic dimensions that must agree between inputs and must not be empty, each with the
             most that it may be (the rows of a position table) or ``None``.
-        masks: the inputs that say which tokens are real, with 1, and which are padding, with 0: each (B, S).
         metadata: the model's own metadata properties.
         producer, graph_name: the tool that wrote it, and what that called the graph.
         quantized: whether it came with activations in 8 bits.
+        mask: the input that says which tokens are real, (batch, sequence), 0 at padding; ``None`` where no input
+            does, or none is known to.
+        token_outputs: the outputs that have a value for each token, (batch, sequence, ...); ``None`` where that is not
+            known.
+        keeps_padding: why padding cannot be removed; empty where it can. Where it can, padding to the right of a row
+            with at least one real token changes nothing for that row.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -153,11 +155,18 @@ class ModelInfo:
     opset: int
     fused: Mapping[str, int] = field(default_factory=dict)
     limits: Mapping[str, int | None] = field(default_factory=dict)
-    masks: tuple[str, ...] = ()
     metadata: Mapping[str, str] = field(default_factory=dict)
     producer: str = ""
     graph_name: str = ""
     quantized: bool = False
+    mask: str | None = None
+    token_outputs: tuple[str, ...] | None = None
+    keeps_padding: str = "the model has not been analysed"
+
+    @property
+    def required(self) -> list[TensorSpec]:
+        """The inputs that must be fed: those for which the model has no value of its own."""
+        return [spec for spec in self.inputs if not spec.overridable]
 
     @classmethod
     def from_dict(cls, described: Mapping[str, Any]) -> ModelInfo:
@@ -175,8 +184,14 @@ class ModelInfo:
                 for item in items
             )
 
-        inputs, outputs, masks = specs(described["inputs"]), specs(described["outputs"]), tuple(described["masks"])
-        return cls(**{**described, "inputs": inputs, "outputs": outputs, "masks": masks})
+        return cls(
+            **{
+                **described,
+                "inputs": specs(described["inputs"]),
+                "outputs": specs(described["outputs"]),
+                "token_outputs": None if described["token_outputs"] is None else tuple(described["token_outputs"]),
+            }
+        )
 
 
 class ModelMetadata(NamedTuple):

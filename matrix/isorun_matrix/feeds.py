@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import warnings
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -19,33 +19,33 @@ import numpy as np
 import numpy.typing as npt
 
 from isorun.errors import InvalidFeeds, InvalidModel
-from isorun.parity.samples import MASK_INPUT, MASKS, lognormal_lengths, random_feeds, right_padded
+from isorun.parity.samples import MASKS, lognormal_lengths, random_feeds, right_padded
 from isorun.system.cache import write_atomically
-from isorun.types import TensorSpec
+from isorun.types import ModelInfo
 
 Arrays = dict[str, np.ndarray]
 _TIMED = "feeds-"
 _MASKED = "mask-"
 
 
-def make(job: Mapping[str, Any], inputs: Sequence[TensorSpec]) -> tuple[dict[str, Arrays], list[str]]:
+def make(job: Mapping[str, Any], info: ModelInfo) -> tuple[dict[str, Arrays], list[str]]:
     """All feeds of a workload, and what is worth knowing about them.
 
     Args:
         job: a :class:`isorun_matrix.plan.Workload` with the model's ``origin``.
-        inputs: what the model is fed.
+        info: what is known of the model.
 
     Raises:
         InvalidFeeds: the model cannot be fed like that.
     """
     notes: list[str] = []
-    timed = _of_texts(job, inputs, notes) if job["texts"] is not None else _random(job, inputs)
+    timed = _of_texts(job, info, notes) if job["texts"] is not None else _random(job, info)
     found = {f"{_TIMED}{index}": feeds for index, feeds in enumerate(timed)}
-    if job["sequence"] is not None and any(spec.name == MASK_INPUT for spec in inputs):
+    if job["sequence"] is not None and info.mask is not None:
         for index, kind in enumerate(job["masks"]):
             rng = np.random.default_rng([job["seed"], 1, index])
             mask = MASKS[kind](job["batch"], job["sequence"], rng)
-            found[f"{_MASKED}{kind}"] = _made_up(job, inputs, rng, mask)
+            found[f"{_MASKED}{kind}"] = _made_up(job, info, rng, mask)
     return found, notes
 
 
@@ -54,10 +54,10 @@ def timed(names: Iterable[str]) -> list[str]:
     return [name for name in names if name.startswith(_TIMED)]
 
 
-def tokens(feeds: Mapping[str, np.ndarray], job: Mapping[str, Any]) -> int | None:
+def tokens(feeds: Mapping[str, np.ndarray], job: Mapping[str, Any], mask: str | None) -> int | None:
     """How many real tokens are in one batch; ``None`` for a model without a sequence."""
-    if MASK_INPUT in feeds:
-        return int(np.count_nonzero(feeds[MASK_INPUT]))
+    if mask is not None:
+        return int(np.count_nonzero(feeds[mask]))
     return None if job["sequence"] is None else job["batch"] * job["sequence"]
 
 
@@ -83,7 +83,7 @@ def load(path: Path, group: str) -> Arrays:
         raise InvalidFeeds(f"{path} is damaged ({error}). Remove the folder {path.parent} and use --resume") from error
 
 
-def _random(job: Mapping[str, Any], inputs: Sequence[TensorSpec]) -> list[Arrays]:
+def _random(job: Mapping[str, Any], info: ModelInfo) -> list[Arrays]:
     lengths = _lengths(job)
     found = []
     for index in range(job["feeds"]):
@@ -91,7 +91,7 @@ def _random(job: Mapping[str, Any], inputs: Sequence[TensorSpec]) -> list[Arrays
         mask = None
         if lengths is not None:
             mask = right_padded(lengths[index * job["batch"] : (index + 1) * job["batch"]], job["sequence"])
-        found.append(_made_up(job, inputs, rng, mask))
+        found.append(_made_up(job, info, rng, mask))
     return found
 
 
@@ -109,16 +109,14 @@ def _lengths(job: Mapping[str, Any]) -> npt.NDArray[np.int64] | None:
     return lognormal_lengths(count, wanted["median"], wanted["sigma"], least, most, rng)
 
 
-def _made_up(
-    job: Mapping[str, Any], inputs: Sequence[TensorSpec], rng: np.random.Generator, mask: np.ndarray | None
-) -> Arrays:
-    if mask is not None and not any(spec.name == MASK_INPUT for spec in inputs):
-        raise InvalidFeeds(f"Model {job['model']!r} has no input {MASK_INPUT!r}, so its rows are always full")
-    return random_feeds(inputs, rng, batch=job["batch"], sequence=job["sequence"], mask=mask, dims=job["dims"])
+def _made_up(job: Mapping[str, Any], info: ModelInfo, rng: np.random.Generator, mask: np.ndarray | None) -> Arrays:
+    if mask is not None and info.mask is None:
+        raise InvalidFeeds(f"Model {job['model']!r} has no input known to be a mask, so its rows are always full")
+    return random_feeds(info, rng, batch=job["batch"], sequence=job["sequence"], mask=mask, dims=job["dims"])
 
 
-def _of_texts(job: Mapping[str, Any], inputs: Sequence[TensorSpec], notes: list[str]) -> list[Arrays]:
-    from isorun.models.tokenizer import Tokenizer, TruncationWarning
+def _of_texts(job: Mapping[str, Any], info: ModelInfo, notes: list[str]) -> list[Arrays]:
+    from isorun.models.tokenizer import Tokenizer, TruncationWarning, feeds_of
 
     try:
         tokenizer = Tokenizer.beside(job["origin"])
@@ -132,10 +130,8 @@ def _of_texts(job: Mapping[str, Any], inputs: Sequence[TensorSpec], notes: list[
             warnings.simplefilter("always", TruncationWarning)
             encoded = tokenizer.encode(rows, job["sequence"])
         notes += [f"{_TIMED}{index}: {warning.message}" for warning in caught]
-        for spec in inputs:
-            if spec.name not in encoded:
-                raise InvalidFeeds(
-                    f"Model {job['model']!r} has an input {spec.name!r} that no text becomes; feed it random values"
-                )
-        found.append({spec.name: encoded[spec.name].astype(spec.dtype or np.int64) for spec in inputs})
+        try:
+            found.append(feeds_of(encoded, info))
+        except InvalidFeeds as error:
+            raise InvalidFeeds(f"Model {job['model']!r} cannot be fed texts: {error}") from error
     return found

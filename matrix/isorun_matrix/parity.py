@@ -8,7 +8,6 @@ from typing import Any
 
 from isorun import Session
 from isorun.parity import Tolerance, compare
-from isorun.parity.samples import MASK_INPUT
 from isorun_matrix import feeds
 from isorun_matrix.reference import FEEDS, OUTPUTS
 
@@ -36,7 +35,8 @@ def check(session: Session, folder: Path, workload: Mapping[str, Any], tolerance
         outputs = dict(zip(names, session.run(names, given), strict=True))
         expected = feeds.load(folder / OUTPUTS, case)
         level = workload["token_level"]
-        cases[case] = compare(outputs, expected, given.get(MASK_INPUT), tolerance, token_level=level).as_dict()
+        mask = None if workload["mask"] is None else given[workload["mask"]]
+        cases[case] = compare(outputs, expected, mask, tolerance, token_level=level).as_dict()
     summary = _summary(cases)
     return {
         "verdict": "fail" if summary else "pass",

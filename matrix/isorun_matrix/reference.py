@@ -7,7 +7,6 @@ from typing import Any
 
 from isorun import Session
 from isorun.errors import UnsupportedModel
-from isorun.parity import token_level_outputs
 from isorun_matrix import child, feeds
 
 FEEDS = "feeds.npz"
@@ -19,11 +18,12 @@ def reference(job: dict[str, Any], folder: Path) -> dict[str, Any]:
 
     Returns:
         ``path`` of the model and its wanted ``outputs``; ``cases``, the names of the feeds; ``tokens``, the real tokens
-        in each; ``token_level``, the outputs that have a value for each token (``None`` to tell by shape); ``notes``;
-        and the reference's ``provenance``.
+        in each; ``mask``, the input that is 0 at padding (``None`` where there is none); ``token_level``, the outputs
+        that have a value for each token (``None`` to tell by shape); ``notes``; and the reference's ``provenance``.
     """
     with Session(job["path"], job["backend"], precision=job["precision"], outputs=job["outputs"]) as session:
-        cases, notes = feeds.make(job, session.get_inputs())
+        info = session.model_info
+        cases, notes = feeds.make(job, info)
         for spec in session.get_outputs():
             if spec.dtype is None:
                 raise UnsupportedModel(f"Output {spec.name!r} is {spec.type}; only tensors of numbers can be compared")
@@ -31,13 +31,13 @@ def reference(job: dict[str, Any], folder: Path) -> dict[str, Any]:
         outputs = {case: dict(zip(names, session.run(names, arrays), strict=True)) for case, arrays in cases.items()}
         feeds.save(folder / FEEDS, cases)
         feeds.save(folder / OUTPUTS, outputs)
-        level = token_level_outputs(session.get_inputs(), session.get_outputs())
         return {
             "path": job["path"],
             "outputs": job["outputs"],
             "cases": list(cases),
-            "tokens": {case: feeds.tokens(arrays, job) for case, arrays in cases.items()},
-            "token_level": None if level is None else sorted(level),
+            "tokens": {case: feeds.tokens(arrays, job, info.mask) for case, arrays in cases.items()},
+            "mask": info.mask,
+            "token_level": info.token_outputs,
             "notes": notes,
             "provenance": session.provenance.as_dict(),
         }

@@ -63,7 +63,6 @@ def test_capabilities_promise_the_least_by_default():
             least.sets_threads,
             least.dynamic_shapes,
             least.thread_safe,
-            least.checks_indices,
             least.reports,
             least.options,
         )

@@ -15,7 +15,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 
-from isorun.graph.analysis import describe
+from isorun.graph import describe
 from isorun.graph.io import files
 from isorun.graph.ops import lower
 from isorun.plugin import registry

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from isorun.errors import BackendFailed
-from isorun.models.source import Padding
 from isorun.session import batching
 from isorun.types import Feeds, ModelInfo, TensorSpec
 
 INPUTS = tuple(TensorSpec(name, "tensor(int64)", ("batch", "sequence")) for name in ("ids", "mask"))
-INFO = ModelInfo(INPUTS, (TensorSpec("each", "tensor(int64)", ("batch", "sequence")),), 17)
-PADDABLE = Padding("mask", ("each",))
-FIXED = Padding(None, refusal="It reads its padding")
+PADDABLE = ModelInfo(
+    INPUTS,
+    (TensorSpec("each", "tensor(int64)", ("batch", "sequence")),),
+    17,
+    mask="mask",
+    token_outputs=("each",),
+    keeps_padding="",
+)
+FIXED = replace(PADDABLE, keeps_padding="It reads its padding")
 
 
 class Recorder:
@@ -31,10 +37,10 @@ class Recorder:
             raise BackendFailed("poisoned")
         return [feeds["ids"] * (feeds["mask"] != 0)]
 
-    def map(self, requests: Any, padding: Padding = PADDABLE, **wishes: Any) -> batching.Results:
+    def map(self, requests: Any, info: ModelInfo = PADDABLE, **wishes: Any) -> batching.Results:
         """Requests through a batcher of their own, with whatever wishes."""
         wishes = {"max_tokens": 64, "max_wait": 0.05, "return_exceptions": False, **wishes}
-        return batching.results(requests, self.run, batching.Layout(INFO, padding, None), **wishes)
+        return batching.results(requests, self.run, batching.Layout(info, None), **wishes)
 
 
 def small(length: int, value: int = 1) -> dict[str, np.ndarray]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,14 +8,21 @@ import numpy as np
 import pytest
 
 from isorun.errors import InvalidFeeds
-from isorun.types import TensorSpec
+from isorun.types import ModelInfo, TensorSpec
 from isorun_matrix import feeds
 
-BERT = [
-    TensorSpec("input_ids", "tensor(int64)", ("batch", "sequence"), bounds=(0, 99)),
-    TensorSpec("attention_mask", "tensor(int64)", ("batch", "sequence")),
-]
-IMAGE = [TensorSpec("pixels", "tensor(float)", ("batch", 3, "side", "side"))]
+
+def encoder(mask: str) -> ModelInfo:
+    inputs = (
+        TensorSpec("input_ids", "tensor(int64)", ("batch", "sequence"), bounds=(0, 99)),
+        TensorSpec(mask, "tensor(int64)", ("batch", "sequence")),
+    )
+    return ModelInfo(inputs, (), 17, mask=mask)
+
+
+BERT = encoder("attention_mask")
+PIXELS = TensorSpec("pixels", "tensor(float)", ("batch", 3, "side", "side"))
+IMAGE = ModelInfo((PIXELS,), (), 17)
 
 
 def job(**changes: Any) -> dict[str, Any]:
@@ -73,15 +81,22 @@ def test_a_model_without_a_mask_has_none_to_check_and_no_padding() -> None:
     made, _ = feeds.make(job(sequence=None, dims={"side": 5}), IMAGE)
     assert list(made) == ["feeds-0", "feeds-1", "feeds-2"]
     assert made["feeds-0"]["pixels"].shape == (2, 3, 5, 5)
-    with pytest.raises(InvalidFeeds, match="has no input 'attention_mask', so its rows are always full"):
+    with pytest.raises(InvalidFeeds, match="no input known to be a mask"):
         feeds.make(job(lengths=[3], dims={"side": 5}), IMAGE)
 
 
 def test_tokens() -> None:
     mask = np.array([[1, 1, 0], [1, 0, 0]])
-    assert feeds.tokens({"attention_mask": mask}, job()) == 3
-    assert feeds.tokens({}, job()) == 16
-    assert feeds.tokens({}, job(sequence=None)) is None
+    assert feeds.tokens({"input_mask": mask}, job(), "input_mask") == 3
+    assert feeds.tokens({"input_mask": mask}, job(), None) == 16
+    assert feeds.tokens({}, job(sequence=None), None) is None
+
+
+def test_a_mask_of_another_name_is_the_mask() -> None:
+    made, _ = feeds.make(job(lengths=[1, 5]), encoder("input_mask"))
+    assert list(made) == ["feeds-0", "feeds-1", "feeds-2", "mask-none", "mask-left"]
+    assert made["feeds-0"]["input_mask"].sum(axis=1).tolist() == [1, 5]
+    assert not made["mask-left"]["input_mask"][:, 0].all()
 
 
 @pytest.fixture
@@ -103,6 +118,11 @@ def test_texts_become_tokens_and_are_taken_in_turn(origin: str) -> None:
     assert notes == []
 
 
+def test_texts_fill_the_mask_whatever_its_name(origin: str) -> None:
+    made, _ = feeds.make(job(origin=origin, texts=["a man eats", "a man"], feeds=1, masks=[]), encoder("input_mask"))
+    assert made["feeds-0"]["input_mask"].sum(axis=1).tolist() == [3, 2]
+
+
 def test_a_text_that_is_cut_is_said(origin: str) -> None:
     _, notes = feeds.make(job(origin=origin, texts=["a man eats"], sequence=2, feeds=1), BERT)
     (note,) = set(notes)
@@ -112,8 +132,8 @@ def test_a_text_that_is_cut_is_said(origin: str) -> None:
 def test_texts_that_cannot_be_fed(origin: str) -> None:
     with pytest.raises(InvalidFeeds, match=r"Model 'm' cannot be fed texts: .* no tokenizer beside it"):
         feeds.make(job(texts=["a"]), BERT)
-    with pytest.raises(InvalidFeeds, match="has an input 'pixels' that no text becomes"):
-        feeds.make(job(origin=origin, texts=["a"]), [*BERT, *IMAGE])
+    with pytest.raises(InvalidFeeds, match="pixels, which a text does not give"):
+        feeds.make(job(origin=origin, texts=["a"]), replace(BERT, inputs=(*BERT.inputs, PIXELS)))
 
 
 def test_arrays_come_back_as_they_were_kept(tmp_path: Path) -> None:

@@ -55,6 +55,9 @@ def describe(path: Path, cache: Cache) -> dict[str, Any]:
         "inputs": [asdict(spec) for spec in info.inputs],
         "outputs": [asdict(spec) for spec in info.outputs],
         "limits": dict(info.limits),
+        "mask": info.mask,
+        "token_outputs": None if info.token_outputs is None else list(info.token_outputs),
+        "keeps_padding": info.keeps_padding or None,
         "is_encoder": found.is_encoder,
         "fused": dict(info.fused),
         "operators": dict(found.operators),
@@ -84,6 +87,8 @@ def show(described: dict[str, Any]) -> None:
             "producer": described["producer"] or "not said",
             "fused": ", ".join(f"{count} {name}" for name, count in described["fused"].items()) or "none",
             "other nodes": listed or "none",
+            "mask": described["mask"] or "none known",
+            "per token": _listed(described["token_outputs"]),
             **_operations(described),
             "dialects": _dialects(described["dialects"]),
             **{name: value for name, value in described["metadata"].items() if len(value) <= 60},
@@ -99,6 +104,11 @@ def show(described: dict[str, Any]) -> None:
     for name, most in described["limits"].items():
         if most is not None:
             print(f"{name} is at most {most}")
+
+
+def _listed(token_outputs: list[str] | None) -> str:
+    """The outputs with a value for each token, for people."""
+    return "not known" if token_outputs is None else ", ".join(token_outputs) or "none"
 
 
 def _operations(described: dict[str, Any]) -> dict[str, str]:

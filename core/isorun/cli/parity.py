@@ -11,8 +11,8 @@ from isorun import Session
 from isorun.cli import console, models
 from isorun.cli.run import backend_names
 from isorun.errors import IsorunError, ParityError, did_you_mean
-from isorun.parity import DEFAULT_TOLERANCES, Parity, compare, token_level_outputs
-from isorun.parity.samples import MASK_INPUT, fixed_size, masked_cases
+from isorun.parity import DEFAULT_TOLERANCES, Parity, compare
+from isorun.parity.samples import fixed_size, masked_cases
 from isorun.plugin import registry
 from isorun.system.cache import Cache
 from isorun.system.threads import MOST
@@ -68,9 +68,9 @@ def parity(
     ):
         inputs, outputs = session.get_inputs(), session.get_outputs()
         batch, sequence = batch or fixed_size(inputs, 0) or _BATCH, sequence or fixed_size(inputs, 1) or _SEQUENCE
-        cases = masked_cases(inputs, batch, sequence, seed)
+        info = session.model_info
+        cases = masked_cases(info, batch, sequence, seed)
         expected = {mask: _named(outputs, session.run(None, feeds)) for mask, feeds in cases.items()}
-    token_level = token_level_outputs(inputs, outputs)
     found: dict[str, dict[str, Parity]] = {}
     for name in names:
         with console.working(f"Running {name}"), Session(path, name, precision=precision, threads=threads) as session:
@@ -78,9 +78,9 @@ def parity(
                 mask: compare(
                     _named(outputs, session.run(None, feeds)),
                     expected[mask],
-                    feeds.get(MASK_INPUT),
+                    feeds.get(info.mask) if info.mask else None,
                     DEFAULT_TOLERANCES[precision],
-                    token_level=token_level,
+                    token_level=info.token_outputs,
                 )
                 for mask, feeds in cases.items()
             }

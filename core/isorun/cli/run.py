@@ -18,8 +18,7 @@ from isorun import Session
 from isorun.cli import console, models
 from isorun.compilation import padding_policy as paddings
 from isorun.errors import InvalidFeeds, IsorunError, did_you_mean
-from isorun.models import source as model_module
-from isorun.models.tokenizer import Tokenizer, TruncationWarning, cosine_matrix, mean_pool
+from isorun.models.tokenizer import Tokenizer, TruncationWarning, cosine_matrix, feeds_of, mean_pool
 from isorun.plugin import registry
 from isorun.system.cache import Cache, write_atomically
 from isorun.system.threads import MOST
@@ -107,13 +106,13 @@ def run(
         options=settings,
         outputs=None if outputs is None else models.names(outputs),
     ) as session:
-        arrays = _load(feeds) if feeds is not None else _encode(path, text or [], session, cache)
+        arrays = _load(feeds) if feeds is not None else _encode(path, text or [], session)
         names = [spec.name for spec in session.get_outputs()]
         result = _Result(dict(zip(names, session.run(None, arrays), strict=True)), texts=list(text or []))
         declared = session.get_modelmeta().custom_metadata_map.get("isorun.pooling")
         result.pooling = pooling or declared
         if len(result.texts) > 1 and result.pooling:
-            _pool(result, arrays)
+            _pool(result, arrays, session.model_info.mask)
         if repeat:
             result.latency = _time(session, arrays, repeat)
         if output is not None:
@@ -163,8 +162,8 @@ def _load(path: Path) -> dict[str, np.ndarray]:
     raise InvalidFeeds(f"{path} holds one unnamed array. Write it with numpy.savez(path, NAME=array)")
 
 
-def _encode(path: Path, texts: Sequence[str], session: Session, cache: Cache) -> dict[str, np.ndarray]:
-    info, _ = model_module.inspect(model_module.open_model(path, cache), cache)
+def _encode(path: Path, texts: Sequence[str], session: Session) -> dict[str, np.ndarray]:
+    info = session.model_info
     limits = [most for most in info.limits.values() if most is not None]
     tokenizer = Tokenizer.beside(path, limit=min(limits, default=None))
     fixed = {spec.shape[1] for spec in session.get_inputs() if spec.shape and len(spec.shape) == 2}
@@ -174,18 +173,16 @@ def _encode(path: Path, texts: Sequence[str], session: Session, cache: Cache) ->
         encoded = tokenizer.encode(texts, length)
     for warning in caught:
         console.note(f"isorun: {warning.message}")
-    inputs = [spec.name for spec in session.get_inputs()]
-    if missing := [name for name in inputs if name not in encoded]:
-        raise InvalidFeeds(f"The model requires {', '.join(missing)}, which a tokenizer does not produce. Use --feeds")
-    return {name: encoded[name] for name in inputs}
+    return feeds_of(encoded, info)
 
 
-def _pool(result: _Result, feeds: Mapping[str, np.ndarray]) -> None:
+def _pool(result: _Result, feeds: Mapping[str, np.ndarray], mask: str | None) -> None:
     name = next((name for name, value in result.outputs.items() if getattr(value, "ndim", 0) == 3), None)
     if name is None:
         return
     hidden = result.outputs[name]
-    vectors = mean_pool(hidden, feeds["attention_mask"]) if result.pooling == "mean" else hidden[:, 0]
+    real = np.ones(hidden.shape[:2], np.int64) if mask is None else feeds[mask]
+    vectors = mean_pool(hidden, real) if result.pooling == "mean" else hidden[:, 0]
     result.pooled, result.cosine = name, cosine_matrix(vectors)
 
 

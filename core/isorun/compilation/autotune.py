@@ -1,15 +1,17 @@
-"""The precision that runs a model fastest here and stays close to fp32: measured once, then remembered.
+"""The fastest precision that stays accurate, measured once and then remembered.
 
-Each precision that a backend offers is compiled, compared with fp32, and, if it is within the tolerance, timed by turns
-with the others. What was found is kept in the cache for this model, backend and version, number of threads, options and
-processor. :mod:`isorun.compilation.accuracy` says what is compared.
+Each precision that a backend offers is compiled, compared with fp32 on requests held out of calibration, and, if it is
+within the tolerance with a margin for unseen requests, timed, interleaved with the others. The result is cached for
+this model, backend and version, threads, options and processor. :mod:`isorun.compilation.accuracy` compares them.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,46 +26,54 @@ from isorun.types import CompileConfig, Feeds, LoweredModel, ModelInfo
 
 AUTO = "auto"
 TOLERANCE = 0.99
-"""The least cosine of any request's outputs to fp32's, unless a caller says otherwise."""
+"""The minimum cosine of any request's outputs to fp32's, unless a caller says otherwise."""
 
 _BASE = "fp32"
 _WIDER = ("fp64",)  # than the base: no candidates
 _GAIN = 1.05  # times as fast as fp32 has something to be that replaces it: less is noise
 _ROUNDS, _SECONDS, _MOST_SECONDS = 40, 1.5, 20.0  # of timing; seconds for each precision, and for all of them at most
 
+_logger = logging.getLogger(__name__)
+
 Compiled = tuple[LoweredModel, Executable]
-Samples = Sequence[Any] | None  # of isorun.compilation.calibration
+Samples = Sequence[Any] | None  # of isorun.compilation.corpus
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
-    """A precision that was tried.
+class Candidate:
+    """A precision that was tested.
 
     Attributes:
         precision: its name.
         milliseconds: the median time of a run; ``None`` where it was not timed.
-        cosine: the least of any request's outputs to fp32's; ``None`` where there is none.
+        cosine: the least of any held-out request's outputs to fp32's; ``None`` where there is none.
+        worst: the kind of that request.
+        cosines: the least cosine of each kind.
         reason: why it could not be chosen; empty where it could.
     """
 
     precision: str
-    milliseconds: float | None
-    cosine: float | None
-    reason: str
+    milliseconds: float | None = None
+    cosine: float | None = None
+    worst: str | None = None
+    cosines: Mapping[str, float | None] = field(default_factory=dict)
+    reason: str = ""
 
 
 def check(precision: str, tolerance: float | None, *, calibrated: bool) -> None:
-    """Refuse a tolerance that means nothing, and one or samples that nothing would heed."""
+    """Reject an invalid tolerance, and a tolerance or samples that would have no effect.
+
+    Raises:
+        ValueError: the message names the argument.
+    """
     if calibrated and precision not in ("int8", AUTO):
-        raise ValueError(
-            f"calibration is for precision='int8' and 'auto'; with precision={precision!r} nothing is made to suit it"
-        )
+        raise ValueError(f"calibration has no effect with precision={precision!r}. Use precision='int8' or 'auto'")
     if tolerance is None:
         return
     if precision != AUTO:
-        raise ValueError(f"tolerance is for precision='auto'; with precision={precision!r} nothing is chosen by it")
+        raise ValueError(f"tolerance has no effect with precision={precision!r}. Use precision='auto'")
     if not 0 < tolerance < 1:
-        raise ValueError(f"tolerance is {tolerance:g}; it is the least cosine to fp32, above 0 and below 1")
+        raise ValueError(f"tolerance must be a cosine above 0 and below 1, got {tolerance:g}")
 
 
 def compile_as_asked(
@@ -120,7 +130,7 @@ def compile_fastest(
     tolerance: float,
     samples: Samples = None,
 ) -> tuple[LoweredModel, Executable, CompileConfig, dict[str, Any]]:
-    """Compile a model in the fastest precision that is within a tolerance of fp32.
+    """Compile a model in the fastest precision that stays within a tolerance of fp32 on unseen requests.
 
     Args:
         backend: one that computes in fp32 among others.
@@ -128,17 +138,21 @@ def compile_fastest(
         config: what is asked for besides; its precision is not looked at.
         padding: as in :func:`isorun.compilation.padding_policy.compile_model`.
         cache: where the choice is remembered.
-        tolerance: the least cosine of any request's outputs to fp32's, above 0 and below 1.
-        samples: what int8 is calibrated on, as in :func:`compile_as_asked`.
+        tolerance: the minimum cosine of any request's outputs to fp32's, above 0 and below 1. A held-out request must
+            be :data:`isorun.compilation.accuracy.MARGIN` times as near.
+        samples: what int8 is calibrated on and the precisions are judged on (:func:`isorun.compilation.corpus.split`).
 
     Returns:
-        The model, ready to run; the config with the precision chosen; and what was tried, as plain data.
+        The model, ready to run; the config with the precision chosen; and the candidates, as plain data.
 
     Raises:
         BackendUnavailable: the backend does not compute in fp32, which the others are compared with.
+        InvalidFeeds: the model does not accept the samples.
         UnsupportedModel: feeds for the model cannot be generated; or as
             :func:`isorun.compilation.padding_policy.compile_model` says.
     """
+    from isorun.compilation import accuracy, corpus
+
     offered = backend.capabilities.precisions
     if _BASE not in offered:
         raise BackendUnavailable(
@@ -148,45 +162,50 @@ def compile_fastest(
         )
     candidates = [_BASE, *(each for each in offered if each != _BASE and each not in _WIDER)]
     compiled: dict[str, Compiled] = {}
-    asked = {"asked": AUTO, "tolerance": tolerance}
+    calibrated_on, held_out = corpus.split(samples)
+    required = accuracy.required_cosine(tolerance)
+    asked = {"asked": AUTO, "tolerance": tolerance, "required": required}
 
     def compile_in(precision: str) -> Compiled:
-        return compile_as_asked(backend, source, replace(config, precision=precision), padding, cache, samples)
+        return compile_as_asked(backend, source, replace(config, precision=precision), padding, cache, calibrated_on)
 
     if len(candidates) == 1:
         note = {**asked, "chosen": _BASE, "tried": [], "measured": "not: it computes in nothing else"}
         return *compile_in(_BASE), replace(config, precision=_BASE), note
 
-    from isorun.compilation import accuracy
-
     def measure(_: object) -> dict[str, Any]:
-        tried = []
+        _logger.info("precision='auto': measuring %s on %s, once for this model", ", ".join(candidates), backend.name)
         compiled[_BASE] = compile_in(_BASE)
         info = compiled[_BASE][0].info
+        if calibrated_on is not None:
+            corpus.as_feeds(source, info, calibrated_on)  # refuses them, whether or not a candidate is calibrated
         try:
-            checked, origin = accuracy.requests(source, info, samples, cache)
+            kinds, origin = corpus.held_out(source, info, held_out)
             timed, shape = accuracy.timed(info)
         except InvalidFeeds as error:
             raise UnsupportedModel(
                 f"precision='auto' runs the model to measure it. {error}. Name a precision instead"
             ) from error
+        tested = []
         for precision in candidates[1:]:
             try:
                 compiled[precision] = compile_in(precision)
             except (BackendUnavailable, UnsupportedModel, BackendFailed, InvalidFeeds) as error:
-                tried.append(Tried(precision, None, None, str(error)))
-        near, beyond = _compare(compiled, info, checked, tolerance)
-        tried += beyond
-        times = _time({name: compiled[name][1] for name in near}, timed) if len(near) > 1 else {}
-        tried += [Tried(name, times.get(name), cosine, "") for name, cosine in near.items()]
-        times_of = {"compared_on": origin, "timed_at": shape}
-        return {"chosen": _fastest(tried), "tried": [asdict(each) for each in tried], **times_of}
+                tested.append(Candidate(precision, reason=str(error)))
+        tested += _compare(compiled, info, kinds, required)
+        accurate = [each.precision for each in tested if not each.reason]
+        times = _time({name: compiled[name][1] for name in accurate}, timed) if len(accurate) > 1 else {}
+        tested = [replace(each, milliseconds=times.get(each.precision)) for each in tested]
+        for each in tested:
+            _logger.info("%s: %s", each.precision, each.reason or f"cosine {each.cosine}, {each.milliseconds} ms")
+        requests = {kind: sum(corpus.requests(each) for each in batches) for kind, batches in kinds.items()}
+        about = {"judged_on": origin, "requests": requests, "timed_at": shape}
+        return {"chosen": _fastest(tested), "tried": [asdict(each) for each in tested], **about}
 
     asked_for = (padding, tolerance, sorted((key, repr(value)) for key, value in config.options.items()))
     machine = (cpu_name(), config.device, config.threads)
-    key = _key(
-        source, backend.name, backend.version(), *machine, *asked_for, *candidates, accuracy.digest(source, samples)
-    )
+    judged_on = corpus.digest(source, samples, cache)
+    key = _key(source, backend.name, backend.version(), *machine, *asked_for, *candidates, judged_on)
     try:
         entry = cache.get_or_make("tuning", key, measure)
         chosen = entry.meta["chosen"]
@@ -206,38 +225,26 @@ def _key(source: models.ModelSource, *parts: object) -> str:
 
 
 def _compare(
-    compiled: Mapping[str, Compiled], info: ModelInfo, feeds: Sequence[Feeds], tolerance: float
-) -> tuple[dict[str, float | None], list[Tried]]:
-    """The precisions within the tolerance, each with its least cosine; and those beyond it."""
+    compiled: Mapping[str, Compiled], info: ModelInfo, kinds: Mapping[str, Sequence[Feeds]], required: float
+) -> list[Candidate]:
+    """The precisions that compiled, each with how accurate it is."""
     from isorun.compilation import accuracy
 
-    within = accuracy.limits(tolerance)
-    expected = [compiled[_BASE][1].run(None, given) for given in feeds]
-    near: dict[str, float | None] = {_BASE: 1.0}
-    beyond = []
-    for precision in compiled:
+    base = compiled[_BASE][1]
+    expected = {kind: [base.run(None, feeds) for feeds in batches] for kind, batches in kinds.items()}
+    tested = [Candidate(_BASE, cosine=1.0)]
+    for precision, (_, executable) in compiled.items():
         if precision == _BASE:
             continue
-        try:
-            found = [
-                accuracy.differ(info, compiled[precision][1].run(None, given), right, given, within)
-                for given, right in zip(feeds, expected, strict=True)
-            ]
-        except BackendFailed as error:
-            beyond.append(Tried(precision, None, None, str(error)))
-            continue
-        cosines = [cosine for each in found if (cosine := each.as_dict()["cosine"]) is not None]
-        least = min(cosines, default=None)
-        if reasons := [reason for each in found for reason in each.reasons]:
-            stated = next((each for each in reasons if ": cosine is" in each), reasons[0])
-            beyond.append(Tried(precision, None, least, stated))
-        else:
-            near[precision] = least
-    return near, beyond
+        run = partial(executable.run, None)
+        found = accuracy.judge(info, run, kinds, expected, accuracy.limits(required))
+        worst, cosine = found.worst
+        tested.append(Candidate(precision, None, cosine, worst, found.cosines, found.reason))
+    return tested
 
 
 def _time(executables: Mapping[str, Executable], feeds: Feeds) -> dict[str, float]:
-    """The median time of a run in milliseconds, all of them by turns."""
+    """The median time of a run in milliseconds, interleaved."""
     samples: dict[str, list[float]] = {name: [] for name in executables}
     for executable in executables.values():
         executable.run(None, feeds)
@@ -252,8 +259,8 @@ def _time(executables: Mapping[str, Executable], feeds: Feeds) -> dict[str, floa
     return {name: round(float(np.median(each)) * 1e3, 4) for name, each in samples.items()}
 
 
-def _fastest(tried: Sequence[Tried]) -> str:
-    times = {each.precision: each.milliseconds for each in tried if each.milliseconds is not None}
+def _fastest(tested: Sequence[Candidate]) -> str:
+    times = {each.precision: each.milliseconds for each in tested if each.milliseconds is not None}
     if not times:
         return _BASE
     fastest = min(times, key=lambda name: times[name])

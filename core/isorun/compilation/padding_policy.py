@@ -20,7 +20,7 @@ from isorun.models import source as models
 from isorun.plugin.backend import Backend, Binding, Executable
 from isorun.plugin.device_arrays import DeviceArray
 from isorun.system.cache import Cache
-from isorun.types import CompileConfig, Feeds, LoweredModel, RuntimeReport
+from isorun.types import CompileConfig, Feeds, LoweredModel, ModelInfo, RuntimeReport
 
 CHOICES = ("auto", "keep", "remove")
 
@@ -77,12 +77,11 @@ def compile_model(
         return lowered, executable
     if not backend.capabilities.dynamic_shapes or config.device != "cpu":
         return lowered, Noted(executable, {"asked": padding, "removed": "never: not known to pay on this backend"})
-    known = models.padding(source, cache)
-    if known.mask is None:
-        reason = known.refusal or "The key mask is not made from one of the model's inputs"
+    info = lowered.info
+    if info.keeps_padding or info.mask is None:
+        reason = info.keeps_padding or "The key mask is not made from one of the model's inputs"
         return lowered, Noted(executable, {"asked": padding, "removed": f"never: {reason}"})
-    outputs = [spec.name for spec in lowered.info.outputs]
-    return lowered, Choosing(executable, lambda: compiled(packed=True)[1], known, outputs)
+    return lowered, Choosing(executable, lambda: compiled(packed=True)[1], info)
 
 
 def _compiled(backend: Backend, lowered: LoweredModel, config: CompileConfig) -> Executable:
@@ -129,23 +128,16 @@ class Choosing(Executable):
     Args:
         padded: the model as it came.
         make_packed: compiles the packed one. Called once, by the first run that needs it.
-        known: the input that has 0 for padding, and the outputs that have a value for each token.
-        outputs: all outputs, in the model's order.
+        info: the model, of which a mask is known.
     """
 
-    def __init__(
-        self,
-        padded: Executable,
-        make_packed: Callable[[], Executable],
-        known: models.Padding,
-        outputs: Sequence[str],
-    ) -> None:
-        assert known.mask is not None
+    def __init__(self, padded: Executable, make_packed: Callable[[], Executable], info: ModelInfo) -> None:
+        assert info.mask is not None
         self._padded = padded
         self._make_packed = make_packed
-        self._mask = known.mask
-        self._by_token = frozenset(known.token_outputs)
-        self._outputs = list(outputs)
+        self._mask = info.mask
+        self._by_token = frozenset(info.token_outputs or ())
+        self._outputs = [spec.name for spec in info.outputs]
         self._packed: Executable | None = None
         self._refusal = ""
         self._lock = threading.Lock()

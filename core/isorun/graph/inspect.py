@@ -14,8 +14,8 @@ from onnx_ir.passes import common
 from isorun.errors import UnsupportedModel
 from isorun.graph import pipeline
 from isorun.graph.analysis import tokens
-from isorun.graph.analysis.describe import describe
 from isorun.graph.analysis.layers import Layer, layers, precision
+from isorun.graph.describe import describe
 from isorun.graph.io import files, maps
 from isorun.graph.ops import functions, lower
 from isorun.types import ModelInfo

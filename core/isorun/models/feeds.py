@@ -24,12 +24,10 @@ class FeedChecker:
 
     Args:
         info: the model.
-        indices: whether to look at every index, for a runtime that does not do so itself. The values of masks are
-            always checked: no runtime rejects one, and they differ in what they make of it.
         device_arrays: whether feeds may lie on a GPU. The values of those that do are not looked at.
     """
 
-    def __init__(self, info: ModelInfo, *, indices: bool, device_arrays: bool = False) -> None:
+    def __init__(self, info: ModelInfo, *, device_arrays: bool = False) -> None:
         self._specs = {spec.name: spec for spec in info.inputs}
         self._device = device_arrays
         self._other = device.DeviceArray if device_arrays else np.ndarray
@@ -41,8 +39,8 @@ class FeedChecker:
         self._dtypes = [(spec.name, spec.dtype) for spec in info.inputs if spec.dtype]
         self._axes = [_axes(spec, info.limits) for spec in info.inputs if spec.dtype]
         self._known_shapes: set[tuple[tuple[int, ...], ...]] = set()
-        self._ranges = [_range(spec, info.masks) for spec in info.inputs if spec.bounds and spec.dtype]
-        self._checked_ranges = [each for each in self._ranges if indices or each.is_mask]
+        # Runtimes differ in what they do with a token id or a mask value out of range: none reaches them.
+        self._ranges = [_range(spec, info.mask) for spec in info.inputs if spec.bounds and spec.dtype]
 
     def check(self, feeds: Feeds) -> Feeds:
         """Reject feeds that the model does not accept.
@@ -60,8 +58,8 @@ class FeedChecker:
             if isinstance(feeds, Mapping):
                 feeds = self.with_arrays(feeds)
             self._refuse(feeds)
-        if self._checked_ranges:
-            _check_ranges(self._checked_ranges, feeds)
+        if self._ranges:
+            _check_ranges(self._ranges, feeds)
         if self._strings:
             made = {spec.name: _strings(spec, feeds[spec.name]) for spec in self._strings if spec.name in feeds}
             return {**feeds, **made}
@@ -102,15 +100,6 @@ class FeedChecker:
             self._known_shapes.clear()
         self._known_shapes.add(tuple(shapes))
         return True
-
-    def explain(self, feeds: Feeds) -> None:
-        """Look at feeds that have passed :meth:`check` for what may have caused the runtime to fail.
-
-        Raises:
-            InvalidFeeds: an index outside its table.
-        """
-        self._refuse(feeds)
-        _check_ranges(self._ranges, feeds)
 
     def check_outputs(self, names: Iterable[str]) -> None:
         """Refuse names of outputs that the model does not have."""
@@ -188,12 +177,12 @@ class _Range(NamedTuple):
     is_mask: bool
 
 
-def _range(spec: TensorSpec, masks: Sequence[str]) -> _Range:
+def _range(spec: TensorSpec, mask: str | None) -> _Range:
     assert spec.dtype is not None
     assert spec.bounds is not None
     least, most = spec.bounds
     signed = spec.dtype.kind == "i" and least == 0
-    return _Range(spec.name, least, most, np.dtype(f"u{spec.dtype.itemsize}") if signed else None, spec.name in masks)
+    return _Range(spec.name, least, most, np.dtype(f"u{spec.dtype.itemsize}") if signed else None, spec.name == mask)
 
 
 def _check_ranges(ranges: Iterable[_Range], feeds: Feeds) -> None:

@@ -41,22 +41,6 @@ class ModelSource:
 
 
 @dataclass(frozen=True, slots=True)
-class Padding:
-    """What can be done about a model's padding.
-
-    Attributes:
-        mask: the input that says which tokens are real, (B, S) with 0 for padding; ``None`` where none says so.
-        token_outputs: the outputs that have a value for each token, (B, S, ...).
-        refusal: why padding cannot be removed; empty where it can. Where it can, padding to the right of a
-            row with at least one key changes nothing for that row.
-    """
-
-    mask: str | None
-    token_outputs: tuple[str, ...] = ()
-    refusal: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Quantized:
     """The table of a model's dense layers in 8 bits, as :mod:`isorun.compilation.calibration` makes it.
 
@@ -169,8 +153,8 @@ def lower(
     info = known.info
     if precision == "int8" and info.quantized:
         precision = _AS_IT_IS  # it is that already
-    if packed and known.padding.refusal:
-        raise UnsupportedModel(known.padding.refusal)
+    if packed and info.keeps_padding:
+        raise UnsupportedModel(info.keeps_padding)
     if not info.fused:
         # OpenVINO refuses weights that are links out of the model's folder, as in the hub's cache: it is given a copy.
         linked = any((source.path.parent / location).is_symlink() for location in known.beside)
@@ -197,11 +181,6 @@ def inspect(source: ModelSource, cache: Cache) -> tuple[ModelInfo, bool]:
     return known.info, found
 
 
-def padding(source: ModelSource, cache: Cache) -> Padding:
-    """Whether the work that padding costs can be removed from a model."""
-    return _inspect(source, cache)[0].padding
-
-
 @dataclass(frozen=True, slots=True)
 class _Known:
     """What one reading of a model tells.
@@ -209,13 +188,11 @@ class _Known:
     Attributes:
         info: of its fused form, where it is an encoder.
         as_it_is: whether a runtime can read the file as it was given.
-        padding: what can be done about its padding.
         beside: the files that it keeps weights in, as it names them.
     """
 
     info: ModelInfo
     as_it_is: bool
-    padding: Padding
     beside: tuple[str, ...]
 
 
@@ -223,28 +200,19 @@ def _inspect(source: ModelSource, cache: Cache) -> tuple[_Known, bool]:
     """What is known of a model, and whether it was known already."""
 
     def make(_: Path) -> dict[str, Any]:
-        from isorun.graph import pipeline
-        from isorun.graph.analysis import describe
+        from isorun.graph import describe, pipeline
         from isorun.graph.io import files
-        from isorun.graph.transforms import padding_removal as removal
 
         with files.reading(str(source.path)):
             model, fused_here = pipeline.read(source.path, source.outputs)
             info = asdict(describe.describe(model))
-            try:
-                removed = removal.remove(model)
-                found = Padding(removed.mask, removed.token_outputs)
-            except UnsupportedModel as error:
-                found = Padding(None, refusal=str(error))
         check_unchanged(source, cache)
         beside = files.external_files(files.read_proto(source.path))
-        return {"info": info, "as_it_is": fused_here, "padding": asdict(found), "beside": beside}
+        return {"info": info, "as_it_is": fused_here, "beside": beside}
 
     entry = cache.get_or_make("models", _key(source.fingerprint), make)
-    about = entry.meta["padding"]
-    found = Padding(about["mask"], tuple(about["token_outputs"]), about["refusal"])
     info = ModelInfo.from_dict(entry.meta["info"])
-    return _Known(info, entry.meta["as_it_is"], found, tuple(entry.meta["beside"])), entry.found
+    return _Known(info, entry.meta["as_it_is"], tuple(entry.meta["beside"])), entry.found
 
 
 def _lower(

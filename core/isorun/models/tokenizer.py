@@ -8,14 +8,15 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from isorun.errors import InvalidFeeds, InvalidModel, IsorunError
+from isorun.types import ModelInfo
 
 if TYPE_CHECKING:
     import tokenizers
@@ -138,6 +139,22 @@ class Tokenizer:
         warnings.warn(
             f"Cut to {most} tokens, which is as long as they may be here: {which}", TruncationWarning, stacklevel=3
         )
+
+
+def feeds_of(encoded: Mapping[str, npt.NDArray[np.int64]], info: ModelInfo) -> dict[str, npt.NDArray[Any]]:
+    """Encoded texts as a model's feeds: the mask under the name that the model has for it, all in its dtypes.
+
+    Args:
+        encoded: what :meth:`Tokenizer.encode` returns.
+        info: the model.
+
+    Raises:
+        InvalidFeeds: the model needs an input that no text becomes.
+    """
+    named = {**encoded, **({info.mask: encoded["attention_mask"]} if info.mask else {})}
+    if missing := [spec.name for spec in info.required if spec.name not in named]:
+        raise InvalidFeeds(f"The model needs {', '.join(missing)}, which a text does not give. Pass feeds instead")
+    return {spec.name: named[spec.name].astype(spec.dtype or np.int64) for spec in info.inputs if spec.name in named}
 
 
 def mean_pool(hidden: npt.NDArray[np.floating], mask: npt.NDArray[np.integer]) -> npt.NDArray[np.floating]:

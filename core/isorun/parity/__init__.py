@@ -1,9 +1,9 @@
 """Whether outputs are right: measures of how far they are from a reference's, and limits for each.
 
 What is compared
-    An output whose first two dimensions are those of the attention mask (*token level*) is compared where the
-    mask is 1; what a runtime leaves at padding is its own affair. Any other output is compared whole, but for
-    the rows of a batch that hold no real token: nothing is right or wrong there.
+    An output with a value for each token (*token level*) is compared where the mask is not 0; what a runtime leaves at
+    padding is its own affair. Any other output is compared whole, but for the rows of a batch that hold no real token:
+    nothing is right or wrong there.
     A NaN or an infinity fails wherever it is, padding included: a mean over masked tokens would spread it.
 
 The measures are in :mod:`isorun.parity.measures`, the limits in :mod:`isorun.parity.tolerance`. Integers, booleans and
@@ -12,7 +12,7 @@ strings must be equal.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,9 +20,8 @@ import numpy as np
 
 from isorun.parity.measures import directions, errors
 from isorun.parity.tolerance import DEFAULT_TOLERANCES, Tolerance
-from isorun.types import TensorSpec
 
-__all__ = ["DEFAULT_TOLERANCES", "OutputParity", "Parity", "Tolerance", "compare", "token_level_outputs"]
+__all__ = ["DEFAULT_TOLERANCES", "OutputParity", "Parity", "Tolerance", "compare"]
 
 
 @dataclass(frozen=True)
@@ -96,10 +95,11 @@ def compare(
     Args:
         outputs: output name to array.
         reference: the same names. Its floating-point arrays may be wider than the output's.
-        mask: (batch, sequence), not 0 at real tokens; ``None`` for a model without padding.
+        mask: (batch, sequence), not 0 at real tokens: the feed of ``ModelInfo.mask``; ``None`` for a model without one,
+            whose outputs are compared whole.
         tolerance: the limits.
-        token_level: the outputs that have a vector or a number for each token (:func:`token_level_outputs`);
-            ``None`` to tell by shape: those whose first two dimensions are the mask's.
+        token_level: the outputs that have a vector or a number for each token, ``ModelInfo.token_outputs``; ``None``
+            to tell by shape: those whose first two dimensions are the mask's.
     """
     names = [*reference, *(name for name in outputs if name not in reference)]
     real = None if mask is None else np.asarray(mask) != 0
@@ -108,23 +108,6 @@ def compare(
             _compare_one(name, outputs.get(name), reference.get(name), real, tolerance, token_level) for name in names
         )
     )
-
-
-def token_level_outputs(inputs: Iterable[TensorSpec], outputs: Iterable[TensorSpec]) -> frozenset[str] | None:
-    """The outputs whose first two dimensions are, by name or number, those of ``attention_mask``.
-
-    Shapes alone can deceive: a pooled output of (batch, 128) is no token-level one at a sequence of 128.
-
-    Returns:
-        Their names; ``None`` where the model names none of these dimensions.
-    """
-    masks = [spec for spec in inputs if spec.name == "attention_mask" and spec.shape and len(spec.shape) == 2]
-    if not masks or masks[0].shape is None or None in masks[0].shape:
-        return None
-    specs = list(outputs)
-    if any(spec.shape is None or None in spec.shape[:2] for spec in specs):
-        return None
-    return frozenset(spec.name for spec in specs if spec.shape and tuple(spec.shape[:2]) == tuple(masks[0].shape))
 
 
 def _compare_one(

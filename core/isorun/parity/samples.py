@@ -12,9 +12,8 @@ from statistics import NormalDist
 import numpy as np
 
 from isorun.errors import InvalidFeeds
-from isorun.types import TensorSpec
+from isorun.types import ModelInfo, TensorSpec
 
-MASK_INPUT = "attention_mask"
 SEGMENT_INPUT = "token_type_ids"
 
 
@@ -123,10 +122,8 @@ def fixed_size(inputs: Sequence[TensorSpec], axis: int) -> int | None:
     return next((size for size in sizes if isinstance(size, int)), None)
 
 
-def masked_cases(
-    inputs: Sequence[TensorSpec], batch: int, sequence: int | None, seed: int
-) -> dict[str, dict[str, np.ndarray]]:
-    """Seeded feeds for each kind of mask, by its name; for one case, without a mask, where the model takes none.
+def masked_cases(info: ModelInfo, batch: int, sequence: int | None, seed: int) -> dict[str, dict[str, np.ndarray]]:
+    """Seeded feeds for each kind of mask, by its name; for one case, without a mask, where the model has none.
 
     A batch of 1 whose row has no real token has nothing to compare, and is left out.
 
@@ -134,21 +131,21 @@ def masked_cases(
         InvalidFeeds: as :func:`random_feeds` says.
     """
     random = np.random.default_rng(seed)
-    if not any(spec.name == MASK_INPUT for spec in inputs):
-        flat = all(spec.shape is not None and len(spec.shape) < 2 for spec in inputs)
-        return {WITHOUT_MASK: random_feeds(inputs, random, batch=batch, sequence=None if flat else sequence)}
+    if info.mask is None:
+        flat = all(spec.shape is not None and len(spec.shape) < 2 for spec in info.required)
+        return {WITHOUT_MASK: random_feeds(info, random, batch=batch, sequence=None if flat else sequence)}
     if sequence is None:
-        raise InvalidFeeds(f"The model takes {MASK_INPUT!r}: its feeds need a sequence")
+        raise InvalidFeeds(f"The model has the mask {info.mask!r}: its feeds need a sequence")
     masks = {name: make(batch, sequence, random) for name, make in MASKS.items()}
     return {
-        name: random_feeds(inputs, random, batch=batch, sequence=sequence, mask=mask)
+        name: random_feeds(info, random, batch=batch, sequence=sequence, mask=mask)
         for name, mask in masks.items()
         if mask.any()
     }
 
 
 def random_feeds(
-    inputs: Sequence[TensorSpec],
+    info: ModelInfo,
     rng: np.random.Generator,
     *,
     batch: int,
@@ -156,47 +153,51 @@ def random_feeds(
     mask: np.ndarray | None = None,
     dims: Mapping[str, int] | None = None,
 ) -> dict[str, np.ndarray]:
-    """Feeds for a model's inputs.
+    """Feeds for the inputs that a model requires.
 
-    ``attention_mask`` is the mask; ``token_type_ids`` is 0 up to a random place in each row and 1 after it;
-    integers are uniform within their bounds (0 and 1 where the model states none); floating-point values are
+    The input that ``info.mask`` names is the mask; ``token_type_ids`` is 0 up to a random place in each row and 1 after
+    it; integers are uniform within their bounds (0 and 1 where the model states none); floating-point values are
     standard normal. Ids at padding are as random as the rest: a runtime that looks at them is found out.
 
     Args:
-        inputs: what to feed, from ``Session.get_inputs()``.
+        info: the model.
         rng: the generator.
         batch, sequence, dims: see :func:`resolve_shape`.
         mask: (batch, sequence), 1 at real tokens; ``None`` for no padding.
 
     Raises:
-        InvalidFeeds: an input is of a type or shape that cannot be made up, or has fixed dimensions that are not
-            the ones asked for.
+        InvalidFeeds: an input is of a type or shape that cannot be made up, or has fixed dimensions that are not the
+            requested ones; or there is a mask, and the model has no input for it.
     """
-    feeds = {spec.name: _random(spec, rng, batch, sequence, mask, dims) for spec in inputs}
+    if mask is not None and info.mask is None:
+        raise InvalidFeeds("The model has no input known to be a mask, so its rows are always full")
+    feeds = {}
+    for spec in info.required:
+        shape = _shape(spec, batch, sequence, dims)
+        feeds[spec.name] = _mask(spec, shape, mask) if spec.name == info.mask else _random(spec, rng, shape)
     for axis, name, size in ((0, "batch", batch), (1, "sequence", sequence)):
         if size is not None and not any(feed.ndim > axis and feed.shape[axis] == size for feed in feeds.values()):
             shapes = ", ".join(f"{name} {list(feed.shape)}" for name, feed in feeds.items())
-            raise InvalidFeeds(f"A {name} of {size} was asked for; the model's inputs are fixed to others: {shapes}")
+            raise InvalidFeeds(f"A {name} of {size} was requested; the model's inputs are fixed to others: {shapes}")
     return feeds
 
 
-def _random(
-    spec: TensorSpec,
-    rng: np.random.Generator,
-    batch: int,
-    sequence: int | None,
-    mask: np.ndarray | None,
-    dims: Mapping[str, int] | None,
-) -> np.ndarray:
-    dtype = spec.dtype
-    if dtype is None or not spec.type.startswith("tensor("):
+def _shape(spec: TensorSpec, batch: int, sequence: int | None, dims: Mapping[str, int] | None) -> tuple[int, ...]:
+    if spec.dtype is None or not spec.type.startswith("tensor("):
         raise InvalidFeeds(f"Input {spec.name!r} is {spec.type}: feeds for it cannot be made up")
-    shape = resolve_shape(spec, batch, sequence, dims)
-    if spec.name == MASK_INPUT:
-        full = np.ones(shape, dtype=np.int64) if mask is None else mask
-        if full.shape != shape:
-            raise InvalidFeeds(f"Input {spec.name!r} is {list(shape)}; a mask of {list(full.shape)} was asked for")
-        return full.astype(dtype)
+    return resolve_shape(spec, batch, sequence, dims)
+
+
+def _mask(spec: TensorSpec, shape: tuple[int, ...], mask: np.ndarray | None) -> np.ndarray:
+    full = np.ones(shape, dtype=np.int64) if mask is None else mask
+    if full.shape != shape:
+        raise InvalidFeeds(f"Input {spec.name!r} is {list(shape)}; a mask of {list(full.shape)} was requested")
+    return full.astype(spec.dtype or np.int64)
+
+
+def _random(spec: TensorSpec, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    dtype = spec.dtype
+    assert dtype is not None
     if spec.name == SEGMENT_INPUT and len(shape) == 2:
         second = np.arange(shape[1]) >= rng.integers(1, shape[1] + 1, size=(shape[0], 1))
         return np.minimum(second, 1 if spec.bounds is None else spec.bounds[1]).astype(dtype)

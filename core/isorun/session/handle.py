@@ -7,8 +7,6 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from isorun.errors import BackendFailed, IsorunError
-from isorun.models.feeds import FeedChecker
-from isorun.types import Feeds
 
 _T = TypeVar("_T")
 
@@ -19,13 +17,11 @@ class Handle:
     """A compiled model, shared by a session and its bindings.
 
     Args:
-        checker: explains a failure by the feeds that caused it.
         thread_safe: whether calls may overlap.
         release: closes the compiled model.
     """
 
-    def __init__(self, checker: FeedChecker, *, thread_safe: bool, release: Callable[[], None]) -> None:
-        self.checker = checker
+    def __init__(self, *, thread_safe: bool, release: Callable[[], None]) -> None:
         self._lock = None if thread_safe else threading.Lock()
         self._release = release
         self._refusal = ""
@@ -40,17 +36,15 @@ class Handle:
         if self._refusal:
             raise IsorunError(self._refusal)
 
-    def call(self, function: Callable[..., _T], *arguments: object, feeds: Feeds | None = None) -> _T:
+    def call(self, function: Callable[..., _T], *arguments: object) -> _T:
         """Call a function of the compiled model.
 
         Args:
             function, arguments: what to call.
-            feeds: what the model is fed, to explain a failure.
 
         Raises:
             IsorunError: the model is closed.
-            InvalidFeeds: the runtime failed because of the feeds.
-            BackendFailed: the runtime failed for another reason.
+            BackendFailed: the runtime failed.
         """
         self.check_open()
         try:
@@ -61,8 +55,6 @@ class Handle:
                 return function(*arguments)
         except BackendFailed:
             self.check_open()  # another thread may have closed it during the call
-            if feeds is not None:
-                self.checker.explain(feeds)
             raise
 
     def close(self) -> None:

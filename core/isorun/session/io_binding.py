@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isorun.errors import InvalidFeeds
+from isorun.models.feeds import FeedChecker
 from isorun.plugin.backend import Binding, Executable
 from isorun.plugin.device_arrays import ON_DEVICE, DeviceArray, adopt
 from isorun.session.handle import Handle
@@ -55,12 +56,13 @@ class IOBinding:
     def __init__(
         self,
         executable: Executable,
+        checker: FeedChecker,
         handle: Handle,
         refuse_device: Callable[[str], None],
     ) -> None:
         self._executable = executable
         self._handle = handle
-        self._checker = handle.checker
+        self._checker = checker
         self._refuse_device = refuse_device
         self._inputs: dict[str, Any] = {}
         self._outputs: dict[str, Any] = {}
@@ -158,7 +160,7 @@ class IOBinding:
         self._checker.check(self._inputs)  # at every run: their contents may have changed
         if not self._outputs:
             raise InvalidFeeds("No output is bound. Call bind_output() for each output")
-        self._results = self._handle.call(self._run, feeds=self._inputs)
+        self._results = self._handle.call(self._run)
 
     def _run(self) -> list[Any]:
         if self._bound is None:

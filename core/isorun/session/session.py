@@ -22,7 +22,7 @@ from isorun.session.executor import Executor
 from isorun.session.handle import Handle
 from isorun.session.io_binding import IOBinding
 from isorun.system.cache import Cache
-from isorun.types import Feeds, ModelMetadata, Provenance, TensorSpec
+from isorun.types import Feeds, ModelInfo, ModelMetadata, Provenance, TensorSpec
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -59,14 +59,15 @@ class Session:
         threads: number of threads for one run; ``None`` for the cores that this process may use (CPU affinity and
             cgroup quota). An error if the backend does not support it.
         tolerance: for ``precision="auto"``, the minimum cosine similarity to fp32 of any request's outputs; ``None``
-            for 0.99.
+            for 0.99. Held-out requests must be twice as close (docs/precision.md).
         environment: run in a worker process in this isolated environment (:mod:`isorun.isolation.environments`), for a
             backend that cannot share this one; ``None`` runs in this process.
         timeout: maximum time in seconds of a run in an environment, or of reading ``provenance``; then the worker is
             killed and :class:`isorun.WorkerTimeout` is raised. ``None`` for no limit. Compilation has no limit.
         options: settings of the backend, listed by ``isorun backends --options``.
         calibration: samples for ``precision="int8"`` and ``"auto"``: feeds as for :meth:`run`, or texts for the
-            tokenizer next to the model. ``None`` for sentences shipped with isorun or, without a tokenizer, random
+            tokenizer next to the model. ``"auto"`` judges precisions on every fourth sample, which it holds out, if
+            those are 24 requests or more. ``None`` for sentences shipped with isorun or, without a tokenizer, random
             tokens (with a :class:`isorun.compilation.calibration.CalibrationWarning` for int8).
         outputs: the outputs to compute, in this order; ``None`` for all. If they read a single position, as a
             classifier or pooler reads the first token, the last layer is computed for that position only.
@@ -112,10 +113,8 @@ class Session:
         self._backend, self._model = self._resolved.backend, self._resolved.model
         self._executable = self._resolved.executable
         capabilities = self._backend.capabilities
-        self._checker = FeedChecker(
-            self._model.info, indices=not capabilities.checks_indices, device_arrays=capabilities.device_arrays
-        )
-        self._handle = Handle(self._checker, thread_safe=capabilities.thread_safe, release=self._resolved.close)
+        self._checker = FeedChecker(self._model.info, device_arrays=capabilities.device_arrays)
+        self._handle = Handle(thread_safe=capabilities.thread_safe, release=self._resolved.close)
         self._executor = Executor()
         self._source, self._cache = source, cache
         fork.watch(self)
@@ -156,7 +155,7 @@ class Session:
             self._checker.check_outputs(output_names)
         else:
             output_names = None
-        return self._handle.call(execute, output_names, input_feed, feeds=input_feed)
+        return self._handle.call(execute, output_names, input_feed)
 
     def device_times(self, input_feed: Feeds, runs: int = 100) -> np.ndarray | None:
         """The time of one run on a GPU by its own events, with feeds and outputs in device memory.
@@ -173,7 +172,7 @@ class Session:
         """
         self._handle.check_open()
         input_feed = self._checker.check(input_feed)
-        return self._handle.call(self._executable.device_times, input_feed, runs, feeds=input_feed)
+        return self._handle.call(self._executable.device_times, input_feed, runs)
 
     def submit(self, output_names: Sequence[str] | None, input_feed: Feeds) -> Future[list[Any]]:
         """Run on another thread.
@@ -274,7 +273,7 @@ class Session:
     def io_binding(self) -> IOBinding:
         """A new binding of arrays to inputs and outputs, for :meth:`run_with_iobinding`."""
         self._handle.check_open()
-        return IOBinding(self._executable, self._handle, self._backend.refuse_device_arrays)
+        return IOBinding(self._executable, self._checker, self._handle, self._backend.refuse_device_arrays)
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: None = None) -> None:
         """Run once on bound arrays; the binding holds the results.
@@ -293,7 +292,12 @@ class Session:
 
     def get_inputs(self) -> list[TensorSpec]:
         """The inputs that must be fed, with ``.name``, ``.type`` and ``.shape``."""
-        return [spec for spec in self._model.info.inputs if not spec.overridable]
+        return self._model.info.required
+
+    @property
+    def model_info(self) -> ModelInfo:
+        """What is known of the model, such as which input is its mask."""
+        return self._model.info
 
     def get_overridable_initializers(self) -> list[TensorSpec]:
         """The inputs that have a default value."""
@@ -358,7 +362,7 @@ class Session:
     def _layout(self, output_names: Sequence[str] | None) -> batching.Layout:
         from isorun.session import batching
 
-        return batching.Layout(self._model.info, models.padding(self._source, self._cache), output_names)
+        return batching.Layout(self._model.info, output_names)
 
     def _batcher(self, output_names: Sequence[str] | None, max_tokens: int, max_wait: float) -> batching.Batcher:
         """The batcher that all callers with the same settings share."""

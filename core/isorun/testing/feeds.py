@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from isorun.parity.samples import (
-    MASK_INPUT,
     MASKS,
     SEGMENT_INPUT,
     lognormal_lengths,
@@ -13,7 +12,6 @@ from isorun.parity.samples import (
 )
 
 __all__ = [
-    "MASK_INPUT",
     "MASKS",
     "SEGMENT_INPUT",
     "lognormal_lengths",

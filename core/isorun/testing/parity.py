@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from isorun.parity import DEFAULT_TOLERANCES, OutputParity, Parity, Tolerance, compare, token_level_outputs
+from isorun.parity import DEFAULT_TOLERANCES, OutputParity, Parity, Tolerance, compare
 
-__all__ = ["DEFAULT_TOLERANCES", "OutputParity", "Parity", "Tolerance", "compare", "token_level_outputs"]
+__all__ = ["DEFAULT_TOLERANCES", "OutputParity", "Parity", "Tolerance", "compare"]

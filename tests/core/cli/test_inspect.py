@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import masks
 import tiny
 
 
@@ -105,3 +106,16 @@ def test_a_name_that_is_none_says_what_one_is(isorun: Callable[..., Any]) -> Non
     ran = isorun("inspect", "xlnet-large-cased")
     assert ran.code == 2
     assert "There is no model xlnet-large-cased. A name is all-MiniLM-L6-v2, or OWNER/NAME on the Hugging" in ran.err
+
+
+@pytest.mark.parametrize("mask", [masks.NAME, None])
+def test_the_mask_and_the_outputs_of_tokens_are_shown(
+    isorun: Callable[..., Any], mask: str | None, tmp_path: Path
+) -> None:
+    path = masks.write(tmp_path / "model.onnx", mask)
+    described = isorun("inspect", path, "--json").json
+    assert described["mask"] == mask
+    assert described["token_outputs"] == (None if mask is None else ["last_hidden_state"])
+    shown = {line.split("  ")[0].strip(): line for line in isorun("inspect", path).out.splitlines()}
+    assert ("none known" if mask is None else mask) in shown["mask"]
+    assert ("not known" if mask is None else "last_hidden_state") in shown["per token"]

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+import masks
 from isorun import Session
+from isorun.parity.samples import MASKS, WITHOUT_MASK
 
 
 def test_the_backends_agree_on_every_mask(isorun: Callable[..., Any], bert: Path) -> None:
@@ -99,3 +101,14 @@ def test_a_model_without_a_mask_is_one_case(isorun: Callable[..., Any], tmp_path
 def test_wrong_usage(isorun: Callable[..., Any], bert: Path, arguments: list[str], code: int, message: str) -> None:
     ran = isorun("parity", bert, *arguments)
     assert (ran.code, message in ran.err) == (code, True), ran.err
+
+
+@pytest.mark.parametrize(("mask", "cases"), [(masks.NAME, set(MASKS)), (None, {WITHOUT_MASK})])
+def test_a_mask_is_known_by_what_it_does(
+    isorun: Callable[..., Any], mask: str | None, cases: set[str], tmp_path: Path
+) -> None:
+    """The backend leaves zeros at padding, the reference does not."""
+    path = masks.write(tmp_path / "model.onnx", mask)
+    ran = isorun("parity", path, "--backends", "ort-cpu", "--sequence", 40, "--json")
+    assert ran.code == 0, ran.err
+    assert set(ran.json["backends"]["ort-cpu"]) == cases

@@ -13,10 +13,12 @@ import onnx.parser
 import pytest
 
 import isorun
+import masks
 import tiny
 from isorun.compilation import autotune
-from isorun.errors import BackendFailed, BackendUnavailable, UnsupportedModel
+from isorun.errors import BackendFailed, BackendUnavailable, InvalidFeeds, UnsupportedModel
 from isorun.models import source as models
+from isorun.parity.samples import MASKS
 from isorun.plugin.backend import Backend, Executable
 from isorun.system.cache import Cache
 from isorun.types import Capabilities, CompileConfig, Feeds, LoweredModel, RuntimeReport
@@ -24,10 +26,11 @@ from isorun.types import Capabilities, CompileConfig, Feeds, LoweredModel, Runti
 
 @dataclass(frozen=True)
 class Planted:
-    """How a precision behaves: how long a run takes, how far off it is, and what it raises."""
+    """How a precision behaves: how long a run takes, how far off it is, also at padding alone, and what it raises."""
 
     seconds: float = 0.0
     error: float = 0.0
+    at_padding: float = 0.0
     at_compile: Exception | None = None
     at_run: Exception | None = None
 
@@ -37,17 +40,22 @@ class FakeExecutable(Executable):
     """Outputs that the feeds alone decide, and the error that was planted."""
 
     planted: Planted
+    mask: str | None = "attention_mask"
     runs: int = 0
     closed: bool = False
+    seen: list[bytes] = field(default_factory=list)
 
     def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
         self.runs += 1
         if self.planted.at_run:
             raise self.planted.at_run
         time.sleep(self.planted.seconds)
-        ids, mask = feeds["input_ids"], feeds["attention_mask"]
+        ids = feeds["input_ids"]
+        self.seen.append(ids.tobytes())
+        mask = np.ones_like(ids) if self.mask is None else feeds[self.mask]
         hidden = np.sin(ids[..., None] * np.arange(1, 33) + 1).astype(np.float32) * mask[..., None]
-        noise = np.random.default_rng(0).standard_normal(hidden.shape) * self.planted.error
+        error = np.where(mask == 0, self.planted.error + self.planted.at_padding, self.planted.error)
+        noise = np.random.default_rng(0).standard_normal(hidden.shape) * error[..., None]
         return [hidden + noise.astype(np.float32), hidden.sum(axis=1)]
 
     def report(self) -> RuntimeReport:
@@ -62,6 +70,7 @@ class Fake:
     """A backend whose precisions are planted, and what it has compiled."""
 
     planted: Mapping[str, Planted]
+    mask: str | None = "attention_mask"
     compiled: dict[str, FakeExecutable] = field(default_factory=dict)
 
     def backend(self) -> Backend:
@@ -74,7 +83,7 @@ class Fake:
                 planted = outer.planted[config.precision]
                 if planted.at_compile:
                     raise planted.at_compile
-                outer.compiled[config.precision] = made = FakeExecutable(planted)
+                outer.compiled[config.precision] = made = FakeExecutable(planted, outer.mask)
                 return made
 
         return FakeBackend("fake")
@@ -89,9 +98,11 @@ def choose(bert: Path, tmp_path: Path) -> Choose:
     cache = Cache(tmp_path)
     source = models.open_model(bert, cache)
 
-    def run(fake: Fake, tolerance: float = 0.99, padding: str = "keep", **config: Any) -> dict[str, Any]:
+    def run(
+        fake: Fake, tolerance: float = 0.99, padding: str = "keep", samples: Any = None, **config: Any
+    ) -> dict[str, Any]:
         *_, chosen, note = autotune.compile_fastest(
-            fake.backend(), source, CompileConfig(**config), padding, cache, tolerance
+            fake.backend(), source, CompileConfig(**config), padding, cache, tolerance, samples
         )
         assert chosen.precision == note["chosen"]
         return note
@@ -105,7 +116,8 @@ SLOW, FAST, FASTEST = Planted(0.006), Planted(0.003), Planted(0.0)
 def test_the_fastest_of_those_within_the_tolerance(choose: Choose):
     note = choose(Fake({"fp32": SLOW, "bf16": FAST, "fp8": Planted(0.0, error=0.01)}))
     assert (note["asked"], note["chosen"], note["measured"]) == ("auto", "fp8", "now")
-    assert (note["compared_on"], note["timed_at"]) == ("random tokens", "1 x 40")
+    assert (note["judged_on"], note["timed_at"]) == ("random tokens", "1 x 40")
+    assert set(note["requests"]) == {f"mask {kind}" for kind in MASKS}
     tried = {each["precision"]: each for each in note["tried"]}
     assert tried["fp32"]["milliseconds"] > tried["bf16"]["milliseconds"] > tried["fp8"]["milliseconds"]
     assert tried["fp32"]["milliseconds"] >= 6
@@ -119,7 +131,52 @@ def test_what_is_off_is_out_with_the_figure_however_fast(choose: Choose):
     (out,) = (each for each in note["tried"] if each["precision"] == "fp8")
     assert out["milliseconds"] is None
     assert out["cosine"] < 0.99
-    assert out["reason"].startswith("last_hidden_state: cosine is")
+    assert out["cosine"] == min(out["cosines"].values()) == out["cosines"][out["worst"]]
+    assert out["reason"].startswith(f"{out['worst']}: last_hidden_state: cosine is")
+
+
+def test_the_margin_for_unseen_requests_is_part_of_the_limit(choose: Choose):
+    note = choose(Fake({"fp32": SLOW, "fp8": Planted(0.0, error=0.1)}))
+    (fp8,) = (each for each in note["tried"] if each["precision"] == "fp8")
+    within = 1 - (1 - fp8["cosine"]) * 1.5  # it is within this tolerance, but not by enough
+    assert choose(Fake({"fp32": SLOW, "fp8": Planted(0.0, error=0.1)}), tolerance=within)["chosen"] == "fp32"
+    looser = 1 - (1 - fp8["cosine"]) * 2.5
+    note = choose(Fake({"fp32": SLOW, "fp8": Planted(0.0, error=0.1)}), tolerance=looser)
+    assert note["chosen"] == "fp8"
+    assert looser < note["required"] < fp8["cosine"]
+
+
+def test_precisions_are_judged_on_samples_that_are_not_for_calibration(choose: Choose):
+    fake, samples = Fake({"fp32": SLOW, "fp8": FASTEST}), [tiny.feeds(3, 12, seed=seed) for seed in range(32)]
+    note = choose(fake, samples=samples)
+    judged = [feeds["input_ids"].tobytes() for feeds in samples[3::4]]
+    assert fake.compiled["fp8"].seen[:8] == judged
+    calibrated_on = {feeds["input_ids"].tobytes() for index, feeds in enumerate(samples) if index % 4 != 3}
+    assert not calibrated_on & {*fake.compiled["fp8"].seen, *fake.compiled["fp32"].seen}
+    assert note["requests"] == {"samples": 24}
+    assert "given samples" in note["judged_on"]
+
+
+def test_few_samples_are_not_judged_on(choose: Choose):
+    fake, samples = Fake({"fp32": SLOW, "fp8": FASTEST}), [tiny.feeds(1, 12, seed=seed) for seed in range(4)]
+    assert choose(fake, samples=samples)["judged_on"] == "random tokens"
+    assert not {feeds["input_ids"].tobytes() for feeds in samples} & set(fake.compiled["fp8"].seen)
+
+
+def test_samples_that_the_model_does_not_accept_are_refused(choose: Choose):
+    with pytest.raises(InvalidFeeds, match="empty"):
+        choose(Fake({"fp32": SLOW, "fp8": FASTEST}), samples=[])
+
+
+@pytest.mark.parametrize("mask", [masks.NAME, None])
+def test_what_a_precision_gives_for_padding_does_not_count(mask: str | None, tmp_path: Path):
+    cache = Cache(tmp_path / "cache")
+    source = models.open_model(masks.write(tmp_path / "model.onnx", mask, hidden_size=32), cache)
+    for planted, chosen in ((Planted(at_padding=5.0), "fp8"), (Planted(error=5.0), "fp32")):
+        fake = Fake({"fp32": SLOW, "fp8": planted}, mask)
+        tolerance = 0.99 - planted.error / 1000  # nothing is remembered
+        *_, note = autotune.compile_fastest(fake.backend(), source, CompileConfig(), "keep", cache, tolerance)
+        assert note["chosen"] == chosen
 
 
 def test_the_tolerance_is_the_callers(choose: Choose):
@@ -138,18 +195,22 @@ def test_an_output_of_another_size_is_out_though_its_cosine_is_perfect(choose: C
     assert choose(Fake({"fp32": SLOW, "fp8": FASTEST}))["chosen"] == "fp32"
 
 
-def test_minilm_in_int8_is_near_enough_on_text(minilm_model: Path, minilm_cache: Cache):
-    with isorun.Session(minilm_model, "ort-cpu", precision="auto", cache_dir=minilm_cache.root) as session:
+@pytest.mark.parametrize("tolerance", [0.99, 0.96])
+def test_minilm_in_int8_is_accurate_enough_for_some(minilm_model: Path, minilm_cache: Cache, tolerance: float):
+    """Its least cosine is 0.987 on held-out texts, 0.984 on others: within 0.96 with a margin, not within 0.99."""
+    with isorun.Session(
+        minilm_model, "ort-cpu", precision="auto", tolerance=tolerance, cache_dir=minilm_cache.root
+    ) as session:
         note = session.provenance.details["precision"]
-    assert note["compared_on"] == "isorun's sentences"
-    (tried,) = (each for each in note["tried"] if each["precision"] == "int8")
-    assert tried["cosine"] >= 0.99
-    assert tried["reason"] == ""
-    assert tried["milliseconds"] > 0
+    assert "isorun's texts" in note["judged_on"]
+    (int8,) = (each for each in note["tried"] if each["precision"] == "int8")
+    assert 0.98 < int8["cosine"] < 0.995
+    assert set(int8["cosines"]) == set(note["requests"]) >= {"prose", "punctuation", "languages"}
+    assert bool(int8["reason"]) == (tolerance == 0.99)
 
 
 def test_what_is_hardly_faster_does_not_replace_fp32():
-    tried = [autotune.Tried("fp32", 10.0, 1.0, ""), autotune.Tried("bf16", 9.8, 1.0, "")]
+    tried = [autotune.Candidate("fp32", 10.0, 1.0), autotune.Candidate("bf16", 9.8, 1.0)]
     assert autotune._fastest(tried) == "fp32"
 
 
@@ -226,7 +287,7 @@ def test_a_model_that_cannot_be_fed_has_to_be_told_its_precision():
 @pytest.mark.parametrize(
     ("precision", "tolerance", "message"),
     [
-        ("bf16", 0.99, "with precision='bf16' nothing is chosen by it"),
+        ("bf16", 0.99, "tolerance has no effect with precision='bf16'"),
         ("auto", 1.0, "above 0 and below 1"),
         ("auto", 0.0, "above 0 and below 1"),
     ],
@@ -266,3 +327,11 @@ def test_a_model_that_is_no_encoder():
         <float[4,4] w = {1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7}> { y = MatMul (x, w) }"""
     with isorun.Session(onnx.parser.parse_model(text), "reference", precision="auto") as session:
         assert {each["precision"] for each in session.provenance.details["precision"]["tried"]} == {"fp32", "fp16"}
+
+
+def test_measuring_is_logged(choose: Choose, caplog: pytest.LogCaptureFixture):
+    with caplog.at_level("INFO", logger="isorun.compilation.autotune"):
+        choose(Fake({"fp32": SLOW, "fp8": Planted(error=0.5)}))
+    first, *rest = caplog.messages
+    assert "fp32, fp8" in first
+    assert any(line.startswith("fp8: ") and "cosine is" in line for line in rest)

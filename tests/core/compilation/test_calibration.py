@@ -15,6 +15,7 @@ from onnx import numpy_helper
 
 import exports
 import isorun
+import masks
 import small_bert
 import tiny
 from isorun.compilation.calibration import CalibrationWarning
@@ -81,7 +82,7 @@ def test_a_model_with_a_tokenizer_takes_the_sentences_that_come_with_isorun(toke
     folder = tiny.write_checkpoint(tmp_path / "tiny")
     shutil.copy(tokenizer, folder / "tokenizer.json")
     with isorun.Session(folder, "ort-cpu", precision="int8", cache_dir=tmp_path) as session:
-        assert session.provenance.details["graph"]["int8"]["calibrated_on"] == "isorun's sentences"
+        assert session.provenance.details["graph"]["int8"]["calibrated_on"] == "isorun's texts"
     with (
         pytest.warns(CalibrationWarning, match="Calibrated on 11 tokens"),
         isorun.Session(
@@ -91,9 +92,32 @@ def test_a_model_with_a_tokenizer_takes_the_sentences_that_come_with_isorun(toke
         assert session.provenance.details["graph"]["int8"]["calibrated_on"] == "2 texts"
 
 
-def test_without_a_tokenizer_it_warns(model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mask", ["attention_mask", masks.NAME, None])
+def test_without_a_tokenizer_it_warns(mask: str | None, tmp_path: Path) -> None:
+    path, given = masks.write(tmp_path / "model.onnx", mask, **WIDE), masks.feeds(np.ones((2, 9), np.int64), mask)
+    with isorun.Session(path, "ort-cpu", cache_dir=tmp_path) as session:
+        wanted = session.run(None, given)
     with pytest.warns(CalibrationWarning, match="random tokens"):
-        isorun.Session(model, "ort-cpu", precision="int8", cache_dir=tmp_path).close()
+        session = isorun.Session(path, "ort-cpu", precision="int8", cache_dir=tmp_path)
+    with session:
+        for got, expected in zip(session.run(None, given), wanted, strict=True):
+            assert cosine(got, expected) > 0.98
+
+
+@pytest.mark.parametrize("mask", [masks.NAME, None])
+def test_texts_suit_a_model_whatever_its_mask(mask: str | None, tokenizer: Path, tmp_path: Path) -> None:
+    path = masks.write(tmp_path / "model.onnx", mask, **WIDE)
+    shutil.copy(tokenizer, tmp_path / "tokenizer.json")
+    with isorun.Session(path, "ort-cpu", precision="int8", cache_dir=tmp_path) as session:
+        assert session.provenance.details["graph"]["int8"]["calibrated_on"] == "isorun's texts"
+
+
+def test_few_real_tokens_are_warned_of_whatever_the_name_of_the_mask(tmp_path: Path) -> None:
+    path = masks.write(tmp_path / "model.onnx", masks.NAME, **WIDE)
+    with pytest.warns(CalibrationWarning, match=f"Calibrated on {MASK.sum()} tokens"):
+        isorun.Session(
+            path, "ort-cpu", precision="int8", calibration=[masks.feeds(MASK, masks.NAME)], cache_dir=tmp_path
+        ).close()
 
 
 @pytest.mark.parametrize(

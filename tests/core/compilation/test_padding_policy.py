@@ -16,9 +16,8 @@ import small_bert
 from isorun.compilation.padding_policy import Choosing
 from isorun.errors import UnsupportedModel
 from isorun.graph.io import files
-from isorun.models.source import Padding
 from isorun.plugin.backend import Executable
-from isorun.types import Feeds, RuntimeReport
+from isorun.types import Feeds, ModelInfo, RuntimeReport, TensorSpec
 
 MASK = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 0, 0, 0, 0], [0, 0, 0, 1, 1, 0], [0, 0, 0, 0, 0, 0]])  # is packed
 LITTLE = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0], [0, 0, 1, 1, 1, 0], [1, 1, 0, 1, 1, 1]])  # is not
@@ -66,7 +65,14 @@ def test_a_binding_follows_its_mask(backend: str, model: Path, cache: Path) -> N
             np.testing.assert_allclose(here, kept.run(None, fed)[0] * mask[..., None], atol=1e-5)
 
 
-KNOWN = Padding("mask", ("each",))
+KNOWN = ModelInfo(
+    (TensorSpec("mask", "tensor(int64)", ("batch", "sequence")),),
+    (TensorSpec("whole", "tensor(double)", (1, 3)), TensorSpec("each", "tensor(double)", ("batch", "sequence"))),
+    17,
+    mask="mask",
+    token_outputs=("each",),
+    keeps_padding="",
+)
 
 
 class Counting(Executable):
@@ -92,7 +98,7 @@ def test_auto_packs_batches_with_padding_alone_and_makes_the_packed_graph_once()
         made.append(packed)
         return packed
 
-    choosing = Choosing(padded, make, KNOWN, ["whole", "each"])
+    choosing = Choosing(padded, make, KNOWN)
     _, each = choosing.run(None, {"mask": np.ones((2, 3), np.int64)})
     assert (padded.runs, packed.runs, len(made)) == (1, 0, 0)
     assert each.all()
@@ -107,7 +113,7 @@ def test_auto_packs_batches_with_padding_alone_and_makes_the_packed_graph_once()
 
 def test_a_little_padding_is_worked_on_and_comes_out_as_zeros() -> None:
     padded = Counting()
-    choosing = Choosing(padded, Counting, KNOWN, ["whole", "each"])
+    choosing = Choosing(padded, Counting, KNOWN)
     mask = np.array([[1, 1, 0], [0, 1, 1]])
     whole, each = choosing.run(None, {"mask": mask})
     assert padded.runs == 1
@@ -122,7 +128,7 @@ def test_auto_keeps_padding_where_the_backend_lacks_an_operator_and_says_so() ->
         asked.append(1)
         raise UnsupportedModel("no NonZero here", ["NonZero"])
 
-    choosing = Choosing(padded, make, KNOWN, ["whole", "each"])
+    choosing = Choosing(padded, make, KNOWN)
     for _ in range(2):
         choosing.run(None, {"mask": np.arange(40)[None] < 10})
     assert (padded.runs, len(asked)) == (2, 1)
@@ -229,7 +235,7 @@ def test_what_counts_is_what_the_packed_graph_leaves_out(rows: int, length: int,
     padded, packed = Counting(), Counting()
     mask = np.zeros((rows, length), np.int64)
     mask.flat[:kept] = 1
-    choosing = Choosing(padded, lambda: packed, KNOWN, ["whole", "each"])
+    choosing = Choosing(padded, lambda: packed, KNOWN)
     choosing.run(None, {"mask": mask})
     assert (packed.runs, padded.runs) == (int(pays), int(not pays))
     assert choosing.choose({"mask": mask}) is (packed if pays else padded)

@@ -114,7 +114,7 @@ def test_a_bad_model_is_no_reason_to_try_another_backend(tmp_path):
         ({"device": ""}, BackendUnavailable, "no device ''.*It runs on cpu"),
         ({"calibration": "a text", "precision": "int8"}, TypeError, "calibration is a list .* a str came"),
         ({"calibration": {"input_ids": 1}, "precision": "auto"}, TypeError, "calibration is a list .* a dict came"),
-        ({"calibration": ["a text"]}, ValueError, "calibration is for precision='int8' and 'auto'"),
+        ({"calibration": ["a text"]}, ValueError, "calibration has no effect with precision='fp32'"),
     ],
 )
 def test_what_cannot_be_had_is_refused(bert, arguments, kind, message):

@@ -12,7 +12,7 @@ import onnx_ir as ir
 import pytest
 
 import exports
-from isorun.graph.analysis import describe
+from isorun.graph import describe
 from isorun.graph.ops import functions
 from isorun.graph.pipeline import fuse
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from isorun.parity import DEFAULT_TOLERANCES, Parity, Tolerance, compare, token_level_outputs
-from isorun.types import TensorSpec
+from isorun.parity import DEFAULT_TOLERANCES, Parity, Tolerance, compare
 
 scales = st.floats(1e-30, 1e30)
 seeds = st.integers(0, 2**32 - 1)
@@ -197,27 +196,13 @@ def test_one_number_a_token_makes_a_row_of_each_sequence() -> None:
     assert (found.level, found.elements, found.argmax) == ("token", 5, 0.5)
 
 
-def test_names_of_dimensions_tell_a_pooled_output_of_the_sequence_s_width() -> None:
-    inputs = [TensorSpec("attention_mask", "tensor(int64)", ("batch", "sequence"))]
-    outputs = [
-        TensorSpec("hidden", "tensor(float)", ("batch", "sequence", 4)),
-        TensorSpec("pooled", "tensor(float)", ("batch", 4)),
-        TensorSpec("start", "tensor(float)", ("batch", "sequence")),
-    ]
-    level = token_level_outputs(inputs, outputs)
-    assert level == {"hidden", "start"}
+def test_a_pooled_output_of_the_sequence_s_width_is_no_token_level_one() -> None:
     mask = np.array([[1, 1, 0, 0]])
     pooled = np.array([[1.0, 2.0, 3.0, 4.0]])
     wrong = np.array([[1.0, 2.0, 3.0, -4.0]])
     tolerance = DEFAULT_TOLERANCES["fp32"]
-    assert compare({"pooled": wrong}, {"pooled": pooled}, mask, tolerance, token_level=level).verdict == "fail"
+    assert compare({"pooled": wrong}, {"pooled": pooled}, mask, tolerance, token_level=["hidden"]).verdict == "fail"
     assert compare({"pooled": wrong}, {"pooled": pooled}, mask, tolerance).verdict == "pass"
-
-
-@pytest.mark.parametrize("shape", [None, (None, 4), ("batch", None)])
-def test_without_names_the_shapes_decide(shape: tuple[int | str | None, ...] | None) -> None:
-    inputs = [TensorSpec("attention_mask", "tensor(int64)", shape)]
-    assert token_level_outputs(inputs, [TensorSpec("y", "tensor(float)", ("batch", "sequence"))]) is None
 
 
 def test_integers_must_be_equal() -> None:

@@ -8,14 +8,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isorun.errors import InvalidFeeds
-from isorun.parity.samples import MASKS, lognormal_lengths, random_feeds, resolve_shape, right_padded
-from isorun.types import TensorSpec
+from isorun.parity.samples import (
+    MASKS,
+    WITHOUT_MASK,
+    lognormal_lengths,
+    masked_cases,
+    random_feeds,
+    resolve_shape,
+    right_padded,
+)
+from isorun.types import ModelInfo, TensorSpec
 
-BERT = [
+
+def taking(*inputs: TensorSpec, mask: str | None = None) -> ModelInfo:
+    return ModelInfo(inputs, (), 17, mask=mask)
+
+
+BERT = taking(
     TensorSpec("input_ids", "tensor(int64)", ("batch", "sequence"), bounds=(0, 99)),
-    TensorSpec("attention_mask", "tensor(int64)", ("batch", "sequence")),
+    TensorSpec("input_mask", "tensor(int64)", ("batch", "sequence")),
     TensorSpec("token_type_ids", "tensor(int64)", ("batch", "sequence"), bounds=(0, 1)),
-]
+    mask="input_mask",
+)
 seeds = st.integers(0, 2**32 - 1)
 sizes = st.integers(1, 20)
 
@@ -77,9 +91,9 @@ def test_lengths_have_the_median_asked_for_and_pile_up_at_no_end() -> None:
 def test_feeds_of_a_bert_keep_the_mask_the_bounds_and_the_seed() -> None:
     mask = right_padded([2, 7, 5], 7)
     feeds = random_feeds(BERT, rng(1), batch=3, sequence=7, mask=mask)
-    assert list(feeds) == ["input_ids", "attention_mask", "token_type_ids"]
+    assert list(feeds) == ["input_ids", "input_mask", "token_type_ids"]
     assert all(feed.shape == (3, 7) and feed.dtype == np.int64 for feed in feeds.values())
-    assert np.array_equal(feeds["attention_mask"], mask)
+    assert np.array_equal(feeds["input_mask"], mask)
     ids = np.concatenate([random_feeds(BERT, rng(i), batch=3, sequence=7)["input_ids"].ravel() for i in range(100)])
     assert (ids.min(), ids.max()) == (0, 99)
     segments = feeds["token_type_ids"]
@@ -90,7 +104,7 @@ def test_feeds_of_a_bert_keep_the_mask_the_bounds_and_the_seed() -> None:
 
 
 def test_a_model_with_one_segment_is_given_no_other() -> None:
-    one = [TensorSpec("token_type_ids", "tensor(int64)", ("batch", "sequence"), bounds=(0, 0))]
+    one = taking(TensorSpec("token_type_ids", "tensor(int64)", ("batch", "sequence"), bounds=(0, 0)))
     assert not random_feeds(one, rng(), batch=4, sequence=9)["token_type_ids"].any()
 
 
@@ -99,18 +113,20 @@ def test_a_model_with_one_segment_is_given_no_other() -> None:
     [("float", "f4"), ("double", "f8"), ("float16", "f2"), ("bool", "?"), ("int32", "i4"), ("complex64", "c8")],
 )
 def test_feeds_of_any_tensor_type(kind: str, dtype: str) -> None:
-    feeds = random_feeds([TensorSpec("x", f"tensor({kind})", ("n", 3, "width"))], rng(), batch=2, dims={"width": 4})
+    feeds = random_feeds(
+        taking(TensorSpec("x", f"tensor({kind})", ("n", 3, "width"))), rng(), batch=2, dims={"width": 4}
+    )
     assert (feeds["x"].shape, feeds["x"].dtype) == ((2, 3, 4), np.dtype(dtype))
 
 
 def test_negative_indices_are_not_fed() -> None:
     spec = TensorSpec("ids", "tensor(int64)", ("n",), bounds=(-5, 4))
-    assert random_feeds([spec], rng(), batch=200)["ids"].min() == 0
+    assert random_feeds(taking(spec), rng(), batch=200)["ids"].min() == 0
 
 
 def test_a_scalar_has_no_dimension_to_fill() -> None:
-    inputs = [TensorSpec("x", "tensor(float)", ("n",)), TensorSpec("scale", "tensor(float)", ())]
-    assert random_feeds(inputs, rng(), batch=2)["scale"].shape == ()
+    info = taking(TensorSpec("x", "tensor(float)", ("n",)), TensorSpec("scale", "tensor(float)", ()))
+    assert random_feeds(info, rng(), batch=2)["scale"].shape == ()
 
 
 @pytest.mark.parametrize(
@@ -121,19 +137,38 @@ def test_a_scalar_has_no_dimension_to_fill() -> None:
         ([TensorSpec("x", "tensor(string)", ("n",))], "'x' is tensor(string): feeds for it cannot"),
         ([TensorSpec("x", "tensor(float)", ("n", "s", "w"))], "'x' has a dimension 2 named 'w', and nothing says"),
         ([TensorSpec("x", "tensor(float)", ("n", "s", None))], "'x' has a dimension 2 without a name"),
-        ([TensorSpec("x", "tensor(float)", (1, "s"))], "A batch of 2 was asked for; the model's inputs are fixed"),
-        ([TensorSpec("x", "tensor(float)", (2, 64))], "A sequence of 8 was asked for; the model's inputs are fixed"),
+        ([TensorSpec("x", "tensor(float)", (1, "s"))], "A batch of 2 was requested; the model's inputs are fixed"),
+        ([TensorSpec("x", "tensor(float)", (2, 64))], "A sequence of 8 was requested; the model's inputs are fixed"),
     ],
 )
 def test_what_cannot_be_fed_says_why(inputs: Sequence[TensorSpec], message: str) -> None:
     with pytest.raises(InvalidFeeds) as caught:
-        random_feeds(inputs, rng(), batch=2, sequence=8)
+        random_feeds(taking(*inputs), rng(), batch=2, sequence=8)
     assert message in str(caught.value)
 
 
 def test_a_mask_of_another_shape_is_refused() -> None:
-    with pytest.raises(InvalidFeeds, match=r"\[2, 8\]; a mask of \[2, 4\] was asked for"):
+    with pytest.raises(InvalidFeeds, match=r"\[2, 8\]; a mask of \[2, 4\] was requested"):
         random_feeds(BERT, rng(), batch=2, sequence=8, mask=right_padded([1, 2], 4))
+
+
+def test_a_model_without_a_mask_is_given_none() -> None:
+    info = taking(TensorSpec("attention_mask", "tensor(int64)", ("batch", "sequence")))
+    assert set(np.unique(random_feeds(info, rng(), batch=8, sequence=9)["attention_mask"])) == {0, 1}
+    assert list(masked_cases(info, 2, 4, seed=0)) == [WITHOUT_MASK]
+    with pytest.raises(InvalidFeeds, match="no input known to be a mask"):
+        random_feeds(info, rng(), batch=1, sequence=2, mask=right_padded([1], 2))
+
+
+def test_every_kind_of_mask_is_fed_to_the_input_that_is_the_mask() -> None:
+    cases = masked_cases(BERT, 3, 8, seed=0)
+    assert list(cases) == list(MASKS)
+    assert all(cases[name]["input_mask"].all() == (name == "none") for name in cases)
+
+
+def test_an_input_with_a_value_of_its_own_is_left_out() -> None:
+    info = taking(TensorSpec("x", "tensor(float)", ("n",)), TensorSpec("y", "tensor(float)", ("n",), overridable=True))
+    assert list(random_feeds(info, rng(), batch=2)) == ["x"]
 
 
 def test_dimensions_given_by_name_come_first() -> None:

@@ -85,7 +85,7 @@ def answers(path: Path, backend: str, precision: str) -> dict[str, dict[str, np.
 @cache
 def cases(path: str) -> dict[str, dict[str, np.ndarray]]:
     with isorun.Session(path, "ort-cpu") as session:
-        return masked_cases(session.get_inputs(), 4, 24, seed=0)
+        return masked_cases(session.model_info, 4, 24, seed=0)
 
 
 def calibration() -> list[dict[str, np.ndarray]]:

@@ -152,7 +152,7 @@ INFO = ModelInfo(
 
 
 def test_feeds_on_a_device_are_checked_as_others_are():
-    checker = FeedChecker(INFO, indices=True, device_arrays=True)
+    checker = FeedChecker(INFO, device_arrays=True)
     good = ByInterface(np.full((2, 4), 99))  # an index outside the table: nobody can see it without a copy
     assert isinstance(checker.check({"ids": good})["ids"], DeviceArray)
     with pytest.raises(InvalidFeeds, match=r"takes int64 .*; int32 came"):

@@ -117,7 +117,7 @@ def test_what_hangs_is_ended_with_all_that_it_started(tmp_path: Path):
 import subprocess, time
 import onnx
 from isorun.graph import pipeline  # here, not in the check whose time is measured
-from isorun.graph.analysis import describe  # here, not in the check whose time is measured
+from isorun.graph import describe  # here, not in the check whose time is measured
 from isorun.graph.io import files  # here, not in the check whose time is measured
 from isorun.testing.fakes import Right
 

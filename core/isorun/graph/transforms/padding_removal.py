@@ -20,13 +20,12 @@ it is refused, by the name of the node that does so. ``padding.onnxtxt`` finds t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
 from isorun.errors import UnsupportedModel
-from isorun.graph.analysis import tokens
+from isorun.graph.analysis import real_tokens, tokens
 from isorun.graph.analysis.evaluate import data_inputs
 from isorun.graph.ops import functions
 
@@ -38,21 +37,7 @@ _PLACES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Removed:
-    """What became known of a graph by removing its padding.
-
-    Attributes:
-        mask: the graph's input that the key mask is made from, (B, S) with 0 for padding; ``None`` where the
-            mask is made in another way.
-        token_outputs: the outputs that have a value for each token, (B, S, ...).
-    """
-
-    mask: str | None
-    token_outputs: tuple[str, ...]
-
-
-def remove(model: ir.Model) -> Removed:
+def remove(model: ir.Model) -> None:
     """Rewrite a model in the fused form, in place, so that only the attention core works on padding.
 
     Args:
@@ -62,7 +47,17 @@ def remove(model: ir.Model) -> Removed:
         UnsupportedModel: the graph does something for which its padding has to be there. The model is half
             rewritten then, and of no more use.
     """
-    return _Removal(model).run()
+    _Removal(model).run()
+
+
+def refusal(model: ir.Model) -> str:
+    """Why padding cannot be removed from a model, which stays as it is; empty where it can."""
+    try:
+        _key_mask(model.graph)  # most models that are refused are refused here, without a copy
+        remove(model.clone())
+    except UnsupportedModel as error:
+        return str(error)
+    return ""
 
 
 class _Removal:
@@ -79,7 +74,7 @@ class _Removal:
         self._made: dict[tuple[str, ir.Value], ir.Value] = {}
         self._constants: dict[tuple[int, ...] | int, ir.Value] = {}
 
-    def run(self) -> Removed:
+    def run(self) -> None:
         outputs = [(value, value.name, value.shape, value.type) for value in self._graph.outputs]
         for node in list(self._graph):
             if functions.is_fused(node) and node.op_type in functions.EMBEDDINGS:
@@ -114,9 +109,6 @@ class _Removal:
         )
         self._graph.sort()
         functions.carry(self._model)
-        source = tokens.source(self._mask)
-        by_token = tuple(name for value, name, *_ in outputs if value in self._packed and name)
-        return Removed(source.name if source.is_graph_input() else None, by_token)
 
     def _pack(self, value: ir.Value, rank: int) -> None:
         self._packed[value] = rank
@@ -268,9 +260,7 @@ class _Removal:
 
 def _key_mask(graph: ir.Graph) -> ir.Value:
     """The mask of all the attention layers."""
-    fused = [node for node in graph if functions.is_fused(node)]
-    masks = {node.inputs[1] for node in fused if node.op_type in functions.ATTENTIONS}
-    masks |= {node.inputs[3] for node in fused if node.op_type in functions.SINGLE_QUERY.values()}
+    masks = real_tokens.key_masks(graph)
     if not masks:
         raise UnsupportedModel("Padding cannot be removed: the model has no SelfAttention of the fused form")
     mask = masks.pop()

@@ -11,7 +11,6 @@ import numpy as np
 
 from isorun.errors import InvalidFeeds, IsorunError
 from isorun.models.feeds import FeedChecker
-from isorun.models.source import Padding
 from isorun.types import ModelInfo
 
 
@@ -35,25 +34,24 @@ class Layout:
     the right with zeros, mask 0. Otherwise only requests of equal shapes share one.
 
     Args:
-        info: the model's inputs and outputs.
-        padding: its mask and token outputs.
+        info: the model.
         output_names: the outputs to return; ``None`` for all.
     """
 
-    def __init__(self, info: ModelInfo, padding: Padding, output_names: Sequence[str] | None) -> None:
+    def __init__(self, info: ModelInfo, output_names: Sequence[str] | None) -> None:
         self._specs = {spec.name: spec for spec in info.inputs}
-        self._checker = FeedChecker(info, indices=True)
+        self._checker = FeedChecker(info)
         if output_names:
             self._checker.check_outputs(output_names)
         self._outputs = list(output_names or [spec.name for spec in info.outputs])
-        self._mask = None if padding.refusal else padding.mask
+        self._mask = None if info.keeps_padding else info.mask
         mask_shape = self._specs[self._mask].shape if self._mask else None
         symbol = mask_shape[1] if mask_shape and len(mask_shape) == 2 else None
         self._by_token = {
             spec.name
             for spec in (*info.inputs, *info.outputs)
             if isinstance(symbol, str) and spec.shape and len(spec.shape) > 1 and spec.shape[1] == symbol
-        } | set(padding.token_outputs)
+        } | set(info.token_outputs or ())
 
     @property
     def outputs(self) -> list[str]:

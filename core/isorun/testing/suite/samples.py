@@ -12,7 +12,7 @@ import numpy as np
 
 from isorun.models import presets
 from isorun.testing.feeds import MASKS, random_feeds
-from isorun.types import TensorSpec
+from isorun.types import ModelInfo, TensorSpec
 
 if TYPE_CHECKING:
     import onnx
@@ -156,7 +156,8 @@ class Bert(Sample):
             for name, size in names.items()
         ]
         made = MASKS[mask](rows, length, random)
-        return random_feeds(specs, random, batch=rows, sequence=length, mask=made)
+        info = ModelInfo(tuple(specs), (), _OPSET, mask="attention_mask")
+        return random_feeds(info, random, batch=rows, sequence=length, mask=made)
 
 
 def _fix(values: Sequence[Any], batch: int, sequence: int) -> None:

@@ -22,7 +22,7 @@ from isorun.models import source as models
 from isorun.plugin import registry
 from isorun.plugin.backend import Backend, Executable
 from isorun.system.cache import Cache
-from isorun.testing.parity import DEFAULT_TOLERANCES, Parity, Tolerance, compare, token_level_outputs
+from isorun.testing.parity import DEFAULT_TOLERANCES, Parity, Tolerance, compare
 from isorun.testing.suite.samples import Bert, Sample, bert
 from isorun.types import Capabilities, CompileConfig, Feeds, LoweredModel
 
@@ -198,13 +198,13 @@ class Subject:
         tolerance: Tolerance | None = None,
     ) -> Parity:
         """Outputs beside the oracle's, by the tolerances of fp32 unless told otherwise."""
-        expected = self.expected(sample, feeds)
+        expected, info = self.expected(sample, feeds), session.model_info
         return compare(
             outputs,
             {spec.name: expected[spec.name] for spec in session.get_outputs()},
-            feeds.get("attention_mask"),
+            feeds.get(info.mask) if info.mask else None,
             tolerance or self.tolerance(self.capabilities.precisions[0]),
-            token_level=token_level_outputs(session.get_inputs(), session.get_outputs()),
+            token_level=info.token_outputs,
         )
 
     def tolerance(self, precision: str) -> Tolerance:

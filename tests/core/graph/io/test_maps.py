@@ -11,9 +11,8 @@ from onnx import TensorProto, helper
 import isorun
 from isorun import graph
 from isorun.errors import InvalidFeeds
+from isorun.graph import describe, pipeline
 from isorun.graph import inspect as inspecting
-from isorun.graph import pipeline
-from isorun.graph.analysis import describe
 from isorun.graph.io import files
 
 X = np.array([[0.1, 0.7, 0.2], [0.5, 0.2, 0.3]], np.float32)

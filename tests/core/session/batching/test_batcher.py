@@ -7,21 +7,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isorun.errors import BackendFailed, IsorunError
-from isorun.models.source import Padding
 from isorun.session import batching
-from recorder import FIXED, INFO, PADDABLE, Recorder, small
+from isorun.types import ModelInfo
+from recorder import FIXED, PADDABLE, Recorder, small
 
 
 @settings(max_examples=60, deadline=None)
 @given(
     lengths=st.lists(st.integers(1, 30), max_size=40),
     max_tokens=st.integers(1, 80),
-    padding=st.sampled_from((PADDABLE, FIXED)),
+    info=st.sampled_from((PADDABLE, FIXED)),
 )
-def test_any_lengths_within_any_budget(lengths: list[int], max_tokens: int, padding: Padding) -> None:
+def test_any_lengths_within_any_budget(lengths: list[int], max_tokens: int, info: ModelInfo) -> None:
     model = Recorder()
     requests = [small(length, value) for value, length in enumerate(lengths)]
-    got = list(model.map(requests, padding, max_tokens=max_tokens))
+    got = list(model.map(requests, info, max_tokens=max_tokens))
     assert [result[0].tolist() for result in got] == [feeds["ids"].tolist() for feeds in requests]
     assert sum(rows for rows, _ in model.batches) == len(requests)
     assert all(rows == 1 or rows * longest <= max_tokens for rows, longest in model.batches)
@@ -46,7 +46,7 @@ def test_a_batch_that_fails_is_run_again_one_by_one() -> None:
 
 def test_a_caller_that_gives_up_is_not_run() -> None:
     model = Recorder()
-    batcher = batching.Batcher(model.run, batching.Layout(INFO, PADDABLE, None), 100, 0.2, enough=100)
+    batcher = batching.Batcher(model.run, batching.Layout(PADDABLE, None), 100, 0.2, enough=100)
     gone, _ = batcher.submit(small(3))
     stays, _ = batcher.submit(small(4, 9))
     assert gone.cancel()
@@ -60,7 +60,7 @@ def test_a_caller_that_gives_up_is_not_run() -> None:
 @pytest.mark.parametrize("cancel", [False, True])
 def test_closing_runs_or_cancels_what_waits(cancel: bool) -> None:
     model = Recorder()
-    batcher = batching.Batcher(model.run, batching.Layout(INFO, PADDABLE, None), 100, 60, enough=100)
+    batcher = batching.Batcher(model.run, batching.Layout(PADDABLE, None), 100, 60, enough=100)
     future, _ = batcher.submit(small(3))
     batcher.close(cancel=cancel)
     assert future.cancelled() is cancel
@@ -69,7 +69,7 @@ def test_closing_runs_or_cancels_what_waits(cancel: bool) -> None:
 
 def test_waiting_may_take_as_long_as_others_need() -> None:
     model = Recorder()
-    batcher = batching.Batcher(model.run, batching.Layout(INFO, PADDABLE, None), 8, float("inf"), enough=8)
+    batcher = batching.Batcher(model.run, batching.Layout(PADDABLE, None), 8, float("inf"), enough=8)
     first, _ = batcher.submit(small(4))
     second, _ = batcher.submit(small(4))
     assert first.result(20)[0].shape == second.result(20)[0].shape == (4,)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import isorun
 from isorun.errors import InvalidFeeds, IsorunError
 from isorun.session import batching
-from isorun.types import ModelInfo, TensorSpec
-from recorder import FIXED, INPUTS, PADDABLE, Recorder, small
+from isorun.types import TensorSpec
+from recorder import FIXED, PADDABLE, Recorder, small
 from singles import alone, assert_same, request
 
 
@@ -50,8 +52,8 @@ def test_more_than_one_row_is_no_request(session: isorun.Session) -> None:
 
 
 def test_outputs_without_rows_are_refused() -> None:
-    info = ModelInfo(INPUTS, (TensorSpec("sum", "tensor(int64)", ()),), 17)
-    layout = batching.Layout(info, PADDABLE, None)
+    info = replace(PADDABLE, outputs=(TensorSpec("sum", "tensor(int64)", ()),))
+    layout = batching.Layout(info, None)
     results = batching.results(
         [small(2)],
         lambda names, feeds: [np.array(3)],

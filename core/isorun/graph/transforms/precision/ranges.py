@@ -12,6 +12,7 @@ from isorun.graph.transforms.precision.int8 import Dense
 Array = npt.NDArray[np.float32]
 _EXPONENTS = (None, 0.4, 0.5, 0.6, 0.7, 0.8)
 _LEAST = np.float32(1e-5)
+_ROWS, _FEWEST = 1024, 8  # to keep, of all batches and of each: 0.7 GB for the layers of a BERT-large
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +33,11 @@ class Seen:
     """A layer's activations: the extremes of each channel, and some rows.
 
     Args:
-        most: how many rows of each batch to keep.
+        batches: how many batches there will be; of each, an equal number of rows is kept.
     """
 
-    def __init__(self, most: int = 64) -> None:
-        self._most = most
+    def __init__(self, batches: int = 1) -> None:
+        self._most = max(_FEWEST, _ROWS // batches)
         self._least: Array = np.array(np.inf, np.float32)
         self._greatest: Array = np.array(-np.inf, np.float32)
         self.rows: list[Array] = []

@@ -69,3 +69,13 @@ def test_activations_that_are_all_one_value(value: float) -> None:
     x = np.full((4, 8), value, np.float32)
     weight = np.eye(8, dtype=np.float32)
     np.testing.assert_allclose(product(x, quantized(x, weight, Recipe())), x, atol=0.02 * abs(value) + 1e-6)
+
+
+def test_many_batches_take_no_more_memory_than_few() -> None:
+    kept = []
+    for batches in (4, 64):
+        seen = Seen(batches)
+        for seed in range(batches):
+            seen.add(np.random.default_rng(seed).standard_normal((4, 128, 8)).astype(np.float32))
+        kept.append(sum(len(rows) for rows in seen.rows))
+    assert kept[0] == kept[1] <= 1024

@@ -8,11 +8,12 @@ from collections import Counter
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph.analysis import tokens
+from isorun.graph.analysis import real_tokens
 from isorun.graph.analysis.evaluate import CannotEvaluate, Evaluator
 from isorun.graph.analysis.layers import QUANTIZING
 from isorun.graph.io import maps
-from isorun.graph.ops.functions import ATTENTIONS, EMBEDDINGS, SINGLE_QUERY, is_fused
+from isorun.graph.ops.functions import EMBEDDINGS, is_fused
+from isorun.graph.transforms import padding_removal
 from isorun.types import ModelInfo, TensorSpec
 
 _ONNX_RUNTIME_NAMES = {
@@ -33,8 +34,8 @@ _logger = logging.getLogger(__name__)
 def describe(model: ir.Model) -> ModelInfo:
     """Everything that a session needs to know of a model."""
     graph = model.graph
-    masks = _masks(graph)
-    bounds = {**_index_bounds(graph), **{mask.name or "": (0, 1) for mask in masks if mask.dtype != ir.DataType.BOOL}}
+    mask, token_outputs = real_tokens.find(graph)
+    bounds = _index_bounds(graph) | dict.fromkeys(real_tokens.mask_inputs(graph), (0, 1))
     inputs = [
         _spec(value, overridable=value.name in graph.initializers, bounds=bounds.get(value.name or ""))
         for value in graph.inputs
@@ -45,11 +46,13 @@ def describe(model: ir.Model) -> ModelInfo:
         opset=graph.opset_imports.get("", 0),
         fused=dict(Counter(node.op_type for node in graph if is_fused(node))),
         limits=_limits(graph),
-        masks=tuple(mask.name or "" for mask in masks),
         metadata=dict(model.metadata_props),
         producer=" ".join(part for part in (model.producer_name, model.producer_version) if part),
         graph_name=graph.name or "",
         quantized=any(node.op_type in QUANTIZING for node in graph.all_nodes()),
+        mask=mask,
+        token_outputs=token_outputs,
+        keeps_padding=padding_removal.refusal(model),
     )
 
 
@@ -111,15 +114,6 @@ def _index_bounds(graph: ir.Graph) -> dict[str, tuple[int, int]]:
             if rows is not None:
                 narrow(node.inputs[1], -rows, rows - 1)
     return bounds
-
-
-def _masks(graph: ir.Graph) -> list[ir.Value]:
-    """The inputs that the key masks of attention are, at most cast, in the graph's order."""
-    fused = [node for node in graph if is_fused(node)]
-    masks = [node.inputs[1] for node in fused if node.op_type in ATTENTIONS]
-    masks += [node.inputs[3] for node in fused if node.op_type in SINGLE_QUERY.values()]
-    found = {tokens.source(mask) for mask in masks if mask is not None}
-    return [value for value in graph.inputs if value in found]
 
 
 def _limits(graph: ir.Graph) -> dict[str, int | None]:

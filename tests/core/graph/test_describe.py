@@ -6,7 +6,7 @@ import onnx_ir as ir
 import pytest
 
 import tiny
-from isorun.graph.analysis import describe
+from isorun.graph import describe
 from isorun.graph.io import files
 
 
@@ -23,7 +23,7 @@ def test_a_bert(bert):
         (name, "tensor(int64)", ("batch", "sequence")) for name in ("input_ids", "attention_mask", "token_type_ids")
     ]
     assert [v.bounds for v in info.inputs] == [(0, tiny.VOCABULARY - 1), (0, 1), (0, 1)]
-    assert info.masks == ("attention_mask",)
+    assert info.mask == "attention_mask"
     assert info.limits == {"batch": None, "sequence": tiny.POSITIONS}
     assert (info.opset, info.producer, info.graph_name) == (17, "isorun", "tiny")
     assert info.fused["SelfAttention"] == 2

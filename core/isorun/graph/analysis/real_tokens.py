@@ -1,0 +1,82 @@
+"""Which input of a model says which tokens are real, and which outputs have a value for each token.
+
+In the fused form both follow from the graph: the mask is what every attention masks its keys with, and an output
+belongs to tokens if only operators that treat each token alike stand between it and an attention or embedding.
+
+A model without a fused attention says neither. There, and nowhere else, names decide: the mask is the input called
+``attention_mask``, if it has two dimensions, and the outputs are those whose first two dimensions are declared with the
+same names or sizes as the mask's.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from isorun.graph.analysis import tokens
+from isorun.graph.ops import functions
+
+_CONVENTIONAL_NAME = "attention_mask"
+
+
+def key_masks(graph: ir.Graph) -> set[ir.Value | None]:
+    """What the fused attentions mask their keys with; ``None`` among them for one that masks nothing."""
+    fused = [node for node in graph if functions.is_fused(node)]
+    masks = {node.inputs[1] for node in fused if node.op_type in functions.ATTENTIONS}
+    return masks | {node.inputs[3] for node in fused if node.op_type in functions.SINGLE_QUERY.values()}
+
+
+def mask_inputs(graph: ir.Graph) -> list[str]:
+    """The inputs, other than booleans, that fused attentions use as key masks, at most cast."""
+    sources = {tokens.source(mask) for mask in key_masks(graph) if mask is not None}
+    return [value.name or "" for value in graph.inputs if value in sources and value.dtype != ir.DataType.BOOL]
+
+
+def find(graph: ir.Graph) -> tuple[str | None, tuple[str, ...] | None]:
+    """``ModelInfo.mask`` and ``ModelInfo.token_outputs`` of a graph."""
+    masks = key_masks(graph)
+    if not masks:
+        return _by_name(graph)
+    sources = {None if mask is None else tokens.source(mask) for mask in masks}
+    source = sources.pop()
+    if sources or source is None or not source.is_graph_input():
+        return None, None
+    by_token = _by_token(graph)
+    return source.name, tuple(value.name for value in graph.outputs if value in by_token and value.name)
+
+
+def _by_token(graph: ir.Graph) -> dict[ir.Value, int]:
+    """The values that have the shape (B, S, ...), with their ranks, as far as the operators are known."""
+    ranks: dict[ir.Value, int] = {}
+    for node in graph:
+        if not functions.is_fused(node):
+            continue
+        if node.op_type in functions.EMBEDDINGS:
+            ranks[node.outputs[0]] = 3
+        elif node.op_type in functions.ATTENTIONS:
+            ranks[node.outputs[0]] = 3
+            if node.inputs[0] is not None:
+                ranks[node.inputs[0]] = 3
+    for node in graph:
+        if any(value in ranks for value in node.inputs) and not any(value in ranks for value in node.outputs):
+            rank = tokens.rank_by_token(node, ranks)
+            if rank is not None:
+                ranks.update(dict.fromkeys(node.outputs, rank))
+    return ranks
+
+
+def _by_name(graph: ir.Graph) -> tuple[str | None, tuple[str, ...] | None]:
+    mask = next((value for value in graph.inputs if value.name == _CONVENTIONAL_NAME), None)
+    if mask is None or mask.shape is None or len(mask.shape) != 2:
+        return None, None
+    if any(_size(size) is None for size in mask.shape):
+        return mask.name, None
+    declared = [_size(size) for size in mask.shape]
+    shapes = {value.name or "": value.shape for value in graph.outputs}
+    sizes = {name: None if shape is None else [_size(size) for size in shape[:2]] for name, shape in shapes.items()}
+    if any(size is None or None in size for size in sizes.values()):
+        return mask.name, None
+    return mask.name, tuple(name for name, size in sizes.items() if size == declared)
+
+
+def _size(size: int | ir.SymbolicDim) -> int | str | None:
+    return size if isinstance(size, int) else size.value

@@ -1,0 +1,80 @@
+"""Which input is the mask, and which outputs belong to tokens: by the graph, or by name where the graph is silent."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+import pytest
+
+import exports
+import masks
+import small_bert
+from isorun.graph import describe
+from isorun.graph.analysis import real_tokens
+from isorun.graph.pipeline import fuse
+from isorun.graph.transforms import padding_removal
+
+OUTPUTS = {
+    "bert-torchscript14-eager": ("last_hidden_state",),
+    "bert-qa-torchscript17-sdpa": ("start_logits", "end_logits"),
+    "bert-token-torchscript17-sdpa": ("logits",),
+    "bert-tf2onnx13": ("last_hidden_state",),
+    "mpnet-dynamo18-eager": ("last_hidden_state",),
+}
+
+
+@pytest.mark.parametrize("label", OUTPUTS)
+def test_the_outputs_of_an_export_whose_dimensions_have_other_names(label: str) -> None:
+    model = exports.model(label)
+    fuse(model)
+    assert real_tokens.find(model.graph) == ("attention_mask", OUTPUTS[label])
+
+
+@pytest.mark.parametrize("name", [masks.NAME, None])
+def test_the_name_of_the_mask_is_the_models(name: str | None) -> None:
+    info = describe.describe(masks.renamed(small_bert.build(), name))
+    assert info.mask == name
+    assert info.token_outputs == (None if name is None else ("last_hidden_state",))
+    assert bool(info.keeps_padding) == (name is None)
+
+
+def test_an_encoder_that_reads_its_padding_has_a_mask_all_the_same() -> None:
+    model = masks.renamed(small_bert.build(), masks.NAME)
+    hidden = model.graph.outputs[0]
+    axes = ir.Value(name="axes", const_value=ir.tensor([1]), type=ir.TensorType(ir.DataType.INT64))
+    model.graph.initializers.add(axes)
+    mean = ir.node("ReduceMean", [hidden, axes], {"keepdims": 0})
+    mean.outputs[0].name, mean.outputs[0].type = "mean", hidden.type
+    model.graph.append(mean)
+    model.graph.outputs.append(mean.outputs[0])
+    info = describe.describe(model)
+    assert "may read the hidden states of padding" in info.keeps_padding
+    assert (info.mask, info.token_outputs) == (masks.NAME, ("last_hidden_state",))
+
+
+def test_describing_a_model_leaves_it_as_it_is() -> None:
+    model = small_bert.build()
+    before = ir.to_proto(model).SerializeToString(deterministic=True)
+    assert padding_removal.refusal(model) == ""
+    assert ir.to_proto(model).SerializeToString(deterministic=True) == before
+
+
+PLAIN = """<ir_version: 10, opset_import: ["" : 17]>
+g (float[{dims}] {name}, float[N] z) => (float[{dims}, 4] each, float[N, 4] pooled)
+{{ each = Identity (z) pooled = Identity (z) }}"""
+
+
+@pytest.mark.parametrize(
+    ("dims", "name", "found"),
+    [
+        ("N, S", "attention_mask", ("attention_mask", ("each",))),
+        ("2, 4", "attention_mask", ("attention_mask", ("each",))),
+        ("N, ?", "attention_mask", ("attention_mask", None)),
+        ("N", "attention_mask", (None, None)),
+        ("N, S", "input_mask", (None, None)),
+    ],
+)
+def test_without_an_attention_names_decide(
+    dims: str, name: str, found: tuple[str | None, tuple[str, ...] | None]
+) -> None:
+    graph = ir.from_onnx_text(PLAIN.format(dims=dims, name=name)).graph
+    assert real_tokens.find(graph) == found
