@@ -18,7 +18,7 @@ from isorun.errors import BackendUnavailable, InvalidFeeds, UnsupportedModel
 from isorun.graph.builders import encoder
 from isorun.graph.io import files
 from isorun.graph.transforms.prune import prune
-from isorun.testing.feeds import MASKS
+from isorun.parity.samples import MASKS
 from isorun_deepsparse.backend import DeepSparse, operators, sparse_layers
 
 SIZES = {"vocab_size": 99, "max_position_embeddings": 128, "hidden_size": 256, "intermediate_size": 1024}

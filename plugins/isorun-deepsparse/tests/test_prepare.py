@@ -11,7 +11,7 @@ import pytest
 
 from isorun.models import source as models
 from isorun.system.cache import Cache
-from isorun.testing.suite.samples import bert
+from isorun.testing.conformance.sample_models import bert
 from isorun_deepsparse.prepare import prepare, private_copy
 
 SIZES = {"batch": 2, "sequence": 7}

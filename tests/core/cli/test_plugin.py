@@ -13,7 +13,7 @@ from isorun.cli.plugin import TEMPLATE
 from isorun.errors import IsorunError
 from isorun.plugin import registry
 from isorun.testing import fakes
-from isorun.testing.suite import runner
+from isorun.testing.conformance import runner
 
 Isorun = Callable[..., Any]
 FILES = {

@@ -14,7 +14,7 @@ import pytest
 import isorun
 from isorun.plugin import registry
 from isorun.testing import fakes
-from isorun.testing.suite.samples import dense
+from isorun.testing.conformance.sample_models import dense
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_crashing_ends_its_process(model, when, how, code):
     script = """
 import json, sys
 import isorun
-from isorun.testing.suite.samples import dense
+from isorun.testing.conformance.sample_models import dense
 model, options = sys.argv[1:]
 with isorun.Session(model, "fake-crashing", options=json.loads(options)) as session:
     print("compiled", flush=True)

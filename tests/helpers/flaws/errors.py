@@ -1,4 +1,4 @@
-"""Wrong behaviour where something fails."""
+"""Flaws in how errors are raised."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ClaimsToCheckIndices(Right):
 
 
 class _Clipping(Flawed):
-    """As runtimes do that gather without looking: numbers come, and no error."""
+    """Returns numbers for an index outside the vocabulary, as runtimes do that do not check."""
 
     def run(self, output_names, feeds):
         if "input_ids" in feeds:
@@ -30,7 +30,7 @@ class _Clipping(Flawed):
 
 @backend
 class SpoiledByBadFeeds(Flawed):
-    """Once a run has failed, no later one is right."""
+    """Wrong after a run has failed."""
 
     spoiled = False
     capabilities = replace(HONEST, checks_indices=True)
@@ -44,7 +44,7 @@ class SpoiledByBadFeeds(Flawed):
 
 
 @backend
-class LetsErrorsThrough(Flawed):
+class WrapsNoErrors(Flawed):
     def run(self, output_names, feeds):
         try:
             return self.right(output_names, feeds)
@@ -62,7 +62,7 @@ class ForgetsTheCause(Flawed):
         raise BackendFailed(message)
 
 
-class TakesAnyOperator(Right):
+class AcceptsAnyOperator(Right):
     def compile(self, model, config):
         try:
             return super().compile(model, config)
@@ -81,7 +81,7 @@ class _Zeros(Executable):
         raise BackendFailed("it has nothing to say")
 
 
-class ForgetsTheCauseOfLoading(Right):
+class ForgetsTheCauseOnLoading(Right):
     def compile(self, model, config):
         try:
             return super().compile(model, config)
