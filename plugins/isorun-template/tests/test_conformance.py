@@ -1,4 +1,4 @@
-"""isorun's own checks of a backend. Tests of what sets yours apart go beside this file."""
+"""isorun's conformance checks. Add tests of your own beside this file."""
 
 from isorun.testing.conformance import Conformance
 
