@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from importlib.metadata import version
 
 import numpy as np
 import pytest
@@ -89,17 +88,9 @@ def test_failing_raises_at_the_requested_moment(model, when):
         assert type(error.__cause__) is (RuntimeError if wrapped else type(None))
 
 
-@pytest.mark.parametrize(
-    ("about", "field", "reported"),
-    [
-        ("device", "device", "NVIDIA H200"),
-        ("placement", "operators", {"CUDAExecutionProvider": {"MatMul": 100}}),
-        ("versions", "versions", {"isorun": version("isorun"), "onnx": "0.0.0"}),
-    ],
-)
-def test_lying_is_right_and_reports_something_else(model, about, field, reported):
+@pytest.mark.parametrize("about", ["device", "placement", "versions"])
+def test_lying_computes_the_right_outputs(model, about):
     with isorun.Session(model, "fake-lying", options={"about": about}) as session:
-        assert getattr(session.provenance, field) == reported
         np.testing.assert_array_equal(session.run(None, X)[0], right(model))
     with pytest.raises(isorun.BackendUnavailable, match="bf16"):
         isorun.Session(model, "fake-lying", precision="bf16", options={"about": about})
@@ -109,26 +100,6 @@ def test_lying_about_precision_computes_in_fp32(model):
     with isorun.Session(model, "fake-lying", precision="bf16") as session:
         assert session.provenance.precision == "bf16"
         np.testing.assert_array_equal(session.run(None, X)[0], right(model))
-
-
-@pytest.mark.parametrize(
-    ("when", "how", "code"), [("compile", "SIGKILL", -9), ("run", "SIGSEGV", -11), ("close", 3, 3)]
-)
-def test_crashing_ends_its_process(model, when, how, code):
-    script = """
-import json, sys
-import isorun
-from isorun.testing.conformance.sample_models import dense
-model, options = sys.argv[1:]
-with isorun.Session(model, "fake-crashing", options=json.loads(options)) as session:
-    print("compiled", flush=True)
-    session.run(None, dense().feeds())
-    print("ran", flush=True)
-"""
-    options = json.dumps({"when": when, "how": how})
-    ran = subprocess.run([sys.executable, "-c", script, model, options], capture_output=True, text=True)
-    assert ran.returncode == code
-    assert ran.stdout.split() == {"compile": [], "run": ["compiled"], "close": ["compiled", "ran"]}[when]
 
 
 @pytest.mark.parametrize(("name", "options"), [("fake-failing", {"when": "ran"}), ("fake-lying", {"about": "age"})])

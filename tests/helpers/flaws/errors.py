@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -55,11 +56,25 @@ class WrapsNoErrors(Flawed):
 @backend
 class ForgetsTheCause(Flawed):
     def run(self, output_names, feeds):
-        try:
+        with _forgotten_cause(BackendFailed):
             return self.right(output_names, feeds)
-        except BackendFailed as error:
-            message = str(error)
-        raise BackendFailed(message)
+
+
+class ForgetsTheCauseOnLoading(Right):
+    def compile(self, model, config):
+        with _forgotten_cause(InvalidModel):
+            return super().compile(model, config)
+
+
+@contextmanager
+def _forgotten_cause(kind):
+    try:
+        yield
+    except IsorunError as error:
+        message = str(error)
+    else:
+        return
+    raise kind(message)
 
 
 class AcceptsAnyOperator(Right):
@@ -79,12 +94,3 @@ class _Zeros(Executable):
 
     def report(self):
         raise BackendFailed("it has nothing to say")
-
-
-class ForgetsTheCauseOnLoading(Right):
-    def compile(self, model, config):
-        try:
-            return super().compile(model, config)
-        except IsorunError as error:
-            message = str(error)
-        raise InvalidModel(message)
