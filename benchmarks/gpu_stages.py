@@ -235,7 +235,7 @@ def one_parity(
 
 def conformance(stage: Stage) -> None:
     """The suite that is shipped, on every GPU backend that is here."""
-    from isorun.testing.suite import runner
+    from isorun.testing.conformance import runner
 
     for backend in BACKENDS:
         if not registry.get(backend).availability().ok:

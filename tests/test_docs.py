@@ -1,4 +1,4 @@
-"""The pages in docs/ and the README, tried as written: the Python blocks of a page run in order, in one namespace."""
+"""The pages in docs/ and the README, tested as written: their code runs, their links, commands and paths exist."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_python_blocks_run(page: Path, bert: Path, tmp_path: Path, monkeypatch: 
         exec(compile(block, f"{page.name}, block {number + 1}", "exec"), namespace)
 
 
-def test_a_plugin_is_shown_as_the_command_writes_it(tmp_path: Path) -> None:
+def test_plugin_page_shows_the_template(tmp_path: Path) -> None:
     plugin.write("my-engine", tmp_path / "made")
     written = [path.read_text() for path in (tmp_path / "made").rglob("*.*") if path.is_file()]
     page = (ROOT / "docs" / "writing-a-backend.md").read_text()
@@ -48,21 +48,21 @@ def test_a_plugin_is_shown_as_the_command_writes_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PROSE, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_have_a_target(page: Path) -> None:
     for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", page.read_text()):
         path = page.parent / target if target else page
-        assert path.exists(), f"{page.name} links to {target}, which is not there"
-        assert not anchor or anchor in anchors(path), f"{page.name} links to {target}#{anchor}, which is not there"
+        assert path.exists(), f"{page.name} links to {target}, which does not exist"
+        assert not anchor or anchor in anchors(path), f"{page.name} links to {target}#{anchor}, which does not exist"
 
 
 def anchors(page: Path) -> list[str]:
-    """The headings of a page as links name them."""
+    """The anchors of a page's headings."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings]
 
 
 def commands() -> dict[str, Any]:
-    """Every command that has options of its own, by what is typed: `isorun env create`."""
+    """Every command with options, by what a user types, such as `isorun env create`."""
     found: dict[str, Any] = {}
 
     def walk(name: str, command: Any) -> None:
@@ -77,32 +77,8 @@ def commands() -> dict[str, Any]:
     return found
 
 
-def option_rows() -> list[str]:
-    """The table of options in docs/cli.md, as ``--help`` has it."""
-    rows = []
-    for name, command in commands().items():
-        for option in command.params:
-            if option.param_type_name != "option" or "--help" in option.opts:
-                continue
-            metavar = "" if option.is_flag else f" {option.metavar or option.name.upper()}".replace("|", "\\|")
-            default = "" if option.is_flag or option.multiple or option.default is None else option.default
-            ending = " Required." if option.required else f" Default: {default}." if default != "" else ""
-            spelt = ", ".join(f"`{each}`" for each in option.opts[:-1])
-            spelt += f"{', ' if spelt else ''}`{option.opts[-1]}{metavar}`"
-            rows.append(f"| `{name}` | {spelt} | {option.help}{ending} |")
-    return rows
-
-
-def test_every_command_and_option_is_in_the_page_on_them() -> None:
-    page = (ROOT / "docs" / "cli.md").read_text()
-    head, _, options = page.partition("\n## Every option\n")
-    assert re.findall(r"^\| `isorun .*$", options, re.MULTILINE) == option_rows()
-    missing = [name for name in commands() if f"| `{name}" not in head]
-    assert not missing, "not in the table of commands"
-
-
 def shown(page: str) -> list[str]:
-    """What a page shows of `isorun ...`: in blocks that are fenced or indented, and in the middle of a line."""
+    """Every `isorun ...` on a page: in fenced and indented blocks, and within a line."""
     blocks = re.findall(r"^```(?:console|sh)\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     blocks += re.findall(r"^    (.*)$", page, re.MULTILINE)
     typed = re.findall(r"(?:^|&& )(?:\S*/)?(isorun \S.*)$", "\n".join(blocks).replace("\\\n", " "), re.MULTILINE)
@@ -110,12 +86,12 @@ def shown(page: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PROSE, ids=lambda page: str(page.relative_to(ROOT)))
-def test_commands_that_are_shown_have_the_options_that_they_show(page: Path) -> None:
+def test_commands_and_options_on_a_page_exist(page: Path) -> None:
     known = commands()
     for line in shown(page.read_text()):
         typed = shlex.split(line, comments=True)
         name = next((each for each in known if typed[: each.count(" ") + 1] == each.split()), None)
-        if name is None:  # a command in general, or a group of them
+        if name is None:  # any command, or a group of commands
             assert typed[1] in ("COMMAND", "--help", "--version", "--debug", *(each.split()[1] for each in known)), line
             continue
         options = {spelt for option in known[name].params for spelt in option.opts} | {"--help"}
@@ -123,13 +99,13 @@ def test_commands_that_are_shown_have_the_options_that_they_show(page: Path) -> 
 
 
 @pytest.mark.parametrize("page", PROSE, ids=lambda page: str(page.relative_to(ROOT)))
-def test_files_that_are_named_are_there(page: Path) -> None:
+def test_paths_on_a_page_exist(page: Path) -> None:
     named = re.findall(r"`((?:core|backends|matrix|plugins|benchmarks|docs|tests/\w+)/[\w./-]*)`", page.read_text())
     missing = [path for path in named if not (ROOT / path).exists()]
     assert not missing
 
 
-def test_the_document_of_a_run_has_the_environment_that_is_collected() -> None:
+def test_matrix_page_lists_the_collected_environment() -> None:
     page = (ROOT / "docs" / "matrix.md").read_text()
     shown = page[page.index('"environment": {"cpu"') : page.index(' "cells": [')]
     collected = environment.collect([])

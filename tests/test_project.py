@@ -1,4 +1,4 @@
-"""The project as a whole: what a wheel holds, what an import costs, who may import whom, what files may say."""
+"""The project as a whole: the content of a wheel, the cost of an import, the import contract, words in files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def tracked() -> list[str]:
     return [name for name in ran.stdout.splitlines() if (ROOT / name).is_file()]
 
 
-def test_a_wheel_holds_every_file_of_the_three_roots(tmp_path):
+def test_wheel_contains_every_file_of_the_packages(tmp_path):
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
         cwd=ROOT,
@@ -46,7 +46,7 @@ def test_a_wheel_holds_every_file_of_the_three_roots(tmp_path):
     }
     plugin = ROOT / "plugins" / "isorun-template"  # which core/isorun/plugin/template links to
     there |= {
-        f"isorun/template/{name.removeprefix('plugins/isorun-template/')}"
+        f"isorun/plugin/template/{name.removeprefix('plugins/isorun-template/')}"
         for name in tracked()
         if (ROOT / name).is_relative_to(plugin)
     }
@@ -68,17 +68,17 @@ def imported_by(statement: str) -> set[str]:
         "from isorun.plugin import registry as r; r.names(); [r.get(n).availability() for n in r.AUTO_ORDER]",
     ],
 )
-def test_importing_brings_in_nothing_heavy(statement):
-    allowed = {"stevedore"} if "registry" in statement else set()  # which finds backends
+def test_import_loads_nothing_heavy(statement):
+    allowed = {"stevedore"} if "registry" in statement else set()  # it finds the entry points
     assert imported_by(statement) & (HEAVY - allowed) == set()
 
 
-def test_importing_isorun_brings_in_numpy_and_the_standard_library_alone():
+def test_import_isorun_loads_only_numpy_and_the_standard_library():
     others = {name.partition(".")[0] for name in imported_by("import isorun") - imported_by("import numpy")}
     assert others - set(sys.stdlib_module_names) <= {"isorun", "numpy", "isorun_backends"}
 
 
-def test_the_package_says_its_version_and_lists_its_public_names_alone():
+def test_package_has_its_version_and_public_names():
     assert isorun.__version__ == importlib.metadata.version("isorun")
     assert set(dir(isorun)) == {*isorun.__all__, "__version__"}
     with pytest.raises(AttributeError, match="'isorun' has no attribute 'nothing'"):
@@ -92,8 +92,8 @@ def test_imports_point_down():
     assert re.search(r"[1-9]\d* kept, 0 broken", ran.stdout)
 
 
-def test_no_file_names_a_machine_or_the_host_of_an_index():
-    # Put together here, so that this file does not hold them itself.
+def test_no_file_names_a_local_path_or_a_package_index():
+    # Concatenated, so that this file does not match.
     places = [r"/(?:home|Users|roo" + r"t)/\w", r"/op" + r"t/\w", r"/wor" + r"k/\w", "index-" + r"url\s*=?\s*http"]
     wrong = re.compile("|".join(places))
     found = []

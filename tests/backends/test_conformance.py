@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from isorun.testing.suite import Conformance
+from isorun.testing.conformance import Conformance
 
 
 class TestOrtCpu(Conformance, backend="ort-cpu"):

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import tiny
 from isorun.models import checkpoint as checkpoints
 from isorun.models import source as models
+from isorun.parity.samples import MASKS
 from isorun.system.cache import Cache
-from isorun.testing.feeds import MASKS
 from isorun_backends.onnxruntime.cuda import attention
 
 BATCH, SEQUENCE = 4, 16

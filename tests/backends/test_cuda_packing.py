@@ -19,10 +19,10 @@ import tiny
 from isorun.errors import BackendUnavailable, InvalidFeeds
 from isorun.models import checkpoint as checkpoints
 from isorun.models import source as models
+from isorun.parity.samples import MASKS
 from isorun.plugin import registry
 from isorun.plugin.device_arrays import DeviceArray
 from isorun.system.cache import Cache
-from isorun.testing.feeds import MASKS
 from isorun.types import CompileConfig, RuntimeReport
 from isorun_backends.cuda_driver import Driver, Gpu
 from isorun_backends.onnxruntime import cuda

@@ -19,7 +19,7 @@ from onnx.backend.base import Backend, BackendRep
 
 from isorun.errors import BackendUnavailable, InvalidFeeds
 from isorun.testing import onnx_backend
-from isorun.testing.suite.samples import dense
+from isorun.testing.conformance.sample_models import dense
 
 Outcomes = dict[str, str]
 

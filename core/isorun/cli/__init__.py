@@ -1,14 +1,14 @@
-"""The command line, ``isorun``: one file a command.
+"""The command line, ``isorun``: one file per command.
 
-Commands return nothing and raise; this is the one place where an error becomes a message and an exit code.
+Commands raise; :func:`main` turns an error into a message and an exit code.
 
 ====  ==========================================================================
 code  meaning
 ====  ==========================================================================
-0     done
-1     a check failed: outputs differ, a backend computed something wrong, or not everything was fused that had to be
-2     wrong usage, or input that cannot be used
-3     a backend or an environment is not available, or failed, or cannot take the model
+0     success
+1     a check failed, such as a comparison of outputs
+2     wrong usage or invalid input
+3     a backend or environment is unavailable, failed, or does not support the model
 130   interrupted with Ctrl-C
 ====  ==========================================================================
 """
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line.
 
     Args:
-        argv: its arguments; ``None`` for those of this process.
+        argv: the arguments; ``None`` for those of this process.
 
     Returns:
         The exit code.
@@ -50,11 +50,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = "--debug" in arguments
     usual = warnings.formatwarning
     if not debug:
-        warnings.formatwarning = lambda message, *_: f"isorun: {message}\n"  # without a line of isorun's source
+        warnings.formatwarning = lambda message, *_: f"isorun: {message}\n"  # without the source line
     try:
         code = _run(arguments)
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever read our output has gone, as `| head` does
+    except BrokenPipeError:  # the reader has exited, as in `| head`
         _drop_stdout()
         return _PIPE_CLOSED
     except KeyboardInterrupt:
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MemoryError as error:
         if debug:
             raise
-        print(f"isorun: There is not enough memory for this: {error or 'an allocation failed'}", file=sys.stderr)
+        print(f"isorun: Out of memory: {error or 'an allocation failed'}", file=sys.stderr)
         return BAD_INPUT
     finally:
         warnings.formatwarning = usual
@@ -77,11 +77,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _open_streams() -> None:
-    """Have nothing in the place of a standard stream that was closed (``>&-``): Python has ``None`` there, and what is
-    printed to no standard error goes to standard output."""
+    """Replace a closed standard stream (``>&-``), which is ``None`` in Python, by one that discards its input.
+
+    Otherwise, what is printed to a closed standard error goes to standard output.
+    """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115 - it lives as long as the process
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115 - until the process ends
 
 
 def _run(arguments: list[str]) -> int:
@@ -91,12 +93,12 @@ def _run(arguments: list[str]) -> int:
         if error.name not in ("typer", "rich"):
             raise
         raise IsorunError(
-            f"The command line needs the package {error.name!r}. Install it: pip install 'isorun[cli]'"
+            f"The command line needs the package {error.name!r}. Install it with `pip install 'isorun[cli]'`"
         ) from error
     try:
         app.command().main(args=arguments, prog_name="isorun")
     except SystemExit as exit_:
-        if isinstance(exit_.__context__, BrokenPipeError):  # click and rich make of it an exit code of 1
+        if isinstance(exit_.__context__, BrokenPipeError):  # which click and rich turn into exit code 1
             raise exit_.__context__ from None
         return exit_.code if isinstance(exit_.code, int) else 0
     return 0
@@ -111,11 +113,11 @@ def _code(error: IsorunError | OSError) -> int:
 
 
 def _drop_stdout() -> None:
-    """Point standard output at nothing, so that Python's own flush at exit does not fail too."""
+    """Redirect standard output to /dev/null, so that the flush at exit does not fail too."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nowhere, sys.stdout.fileno())
-    except (OSError, ValueError):  # standard output is no file of the system
-        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 - it lives as long as the process
+    except (OSError, ValueError):  # standard output has no file descriptor
+        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 - until the process ends
     finally:
         os.close(nowhere)

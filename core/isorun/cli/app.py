@@ -1,8 +1,8 @@
-"""The commands together: isorun's own, and those that other packages add.
+"""The commands of isorun and of other packages.
 
-A command is a module with a ``typer.Typer`` called ``app``, imported when the command is used. The first line
-of the module's docstring is its help, read from the source: ``isorun --help`` imports none of them. A package
-adds one by an entry point of the group ``isorun.commands``, whose name is the command's.
+A command is a module with a ``typer.Typer`` called ``app``, which is imported when the command is used. ``isorun
+--help`` imports none of them: it reads the first line of the module's docstring from the source. A package adds a
+command with an entry point of the group ``isorun.commands``.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 GROUP = "isorun.commands"
-_OWN = (
+COMMANDS = (
     *("backends", "fetch", "build", "fuse", "prune", "inspect", "run", "parity"),
     *("conformance", "plugin", "doctor", "cache", "env"),
 )
 
 app = typer.Typer(
     name="isorun",
-    help="One call for any inference backend, every backend taking the same fused BERT graph.",
-    epilog="`isorun COMMAND --help` says more of each command.",
+    help="Run any inference backend with one call, on the same fused BERT graph.",
+    epilog="Run `isorun COMMAND --help` for the options of a command.",
     no_args_is_help=True,
     add_completion=False,
-    rich_markup_mode=None,  # what draws boxes takes longer to import than everything else together
+    rich_markup_mode=None,  # rich takes longer to import than everything else together
 )
 
 
@@ -47,45 +47,45 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show where an error came from.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
-    """Options before the command. ``main`` itself looks for ``--debug``: it is the one that shows errors."""
+    """Options before the command. ``isorun.cli.main`` handles ``--debug``."""
 
 
 def command() -> Any:
-    """The whole command line: a click group, for its ``main``."""
+    """The command line as a click group."""
     group = typer.main.get_command(app)
     commands: dict[str, Any] = group.commands  # type: ignore[attr-defined]  # of a group, which this is
-    own = [metadata.EntryPoint(name, f"isorun.cli.{name}:app", GROUP) for name in _OWN]
+    own = [metadata.EntryPoint(name, f"isorun.cli.{name}:app", GROUP) for name in COMMANDS]
     for point in [*own, *metadata.entry_points(group=GROUP)]:
         if point.name in commands:
-            console.note(f"isorun: the command {point.name!r} of {_owner(point)} is left out: the name is taken")
+            console.note(f"isorun: ignoring the command {point.name!r} of {_owner(point)}: the name is taken")
         else:
             commands[point.name] = _Unloaded(point)
     return group
 
 
 class _Unloaded(TyperCommand):
-    """A command that is imported once it is used."""
+    """A command that is imported when it is used."""
 
     def __init__(self, point: metadata.EntryPoint) -> None:
         super().__init__(point.name, help=_first_line(point.module) or f"A command of {_owner(point)}.")
         self._point = point
 
     def make_context(self, info_name: str | None, args: Any, parent: Any = None, **extra: Any) -> Any:
-        """The context of the command itself: the group invokes what this names."""
+        """The context of the imported command, which the group then invokes."""
         try:
             loaded = self._point.load()
         except Exception as error:
             raise IsorunError(
-                f"The command {self.name!r} does not import ({type(error).__name__}: {error}). "
+                f"The command {self.name!r} cannot be imported ({type(error).__name__}: {error}). "
                 f"Reinstall the distribution that provides it: {_owner(self._point)}"
             ) from error
         if not isinstance(loaded, typer.Typer):
             raise IsorunError(
-                f"The command {self.name!r} of {_owner(self._point)} is a {type(loaded).__name__} and no typer.Typer"
+                f"The command {self.name!r} of {_owner(self._point)} must be a typer.Typer, got {type(loaded).__name__}"
             )
         return typer.main.get_command(loaded).make_context(info_name, args, parent=parent, **extra)
 
@@ -95,7 +95,7 @@ def _owner(point: metadata.EntryPoint) -> str:
 
 
 def _first_line(module: str) -> str | None:
-    """The first line of a module's docstring, without importing the module or its packages."""
+    """The first line of a module's docstring, read without importing the module or its packages."""
     search: Sequence[str] | None = None
     origin = None
     parts = module.split(".")

@@ -1,6 +1,6 @@
-"""What commands print with: results on standard output, everything said about them on standard error.
+"""Printing: results to standard output, everything else to standard error.
 
-rich is imported when something is drawn, so that ``isorun --help`` does without it.
+rich is imported when it is used, so that ``isorun --help`` does not import it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PIPED_WIDTH = 160
 
 
 def stdout() -> Console:
-    """Where results go. In a pipe there is no terminal to fit: lines are kept whole."""
+    """The console for results. Lines are not wrapped to a terminal's width in a pipe."""
     from rich.console import Console
 
     piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
@@ -32,24 +32,24 @@ def stdout() -> Console:
 
 
 def stderr() -> Console:
-    """Where everything else goes."""
+    """The console for everything else."""
     from rich.console import Console
 
     return Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
 def note(text: str) -> None:
-    """A line for the person at the terminal, never part of the result."""
+    """Print a line that is not part of the result."""
     print(text, file=sys.stderr)
 
 
 def json_out(value: Any) -> None:
-    """A result as JSON, and nothing else on standard output. What is not finite becomes null."""
+    """Print a result as JSON. Numbers that are not finite become null."""
     print(json.dumps(_plain(value), indent=2, allow_nan=False))
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]], right: Sequence[str] = ()) -> None:
-    """Print rows under headings; ``right`` names the columns of numbers."""
+    """Print rows under headings; ``right`` names the columns that are right-aligned."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -70,7 +70,7 @@ def facts(pairs: Mapping[str, object]) -> None:
 
 
 def size(count: int) -> str:
-    """Bytes for people, in powers of 1024."""
+    """A number of bytes in binary units."""
     if count < 1024:
         return f"{count} B"
     power = min(int(math.log(count, 1024)), 4)
@@ -78,7 +78,7 @@ def size(count: int) -> str:
 
 
 def shape(dimensions: Sequence[int | str | None] | None) -> str:
-    """A shape as people write it; ``?`` for what is not known."""
+    """A shape as text; ``?`` for an unknown dimension."""
     if dimensions is None:
         return "any"
     return "[" + ", ".join("?" if each is None else str(each) for each in dimensions) + "]"
@@ -86,17 +86,17 @@ def shape(dimensions: Sequence[int | str | None] | None) -> str:
 
 @contextmanager
 def transfer(verb: str = "Fetching") -> Iterator[Progress]:
-    """A progress bar of bytes on standard error; one line where that is no terminal."""
+    """A progress bar of bytes on standard error; one line if that is not a terminal."""
     console = stderr()
     if not console.is_terminal:
-        told: set[str] = set()
+        announced: set[str] = set()
 
-        def tell(what: str, _: int, total: int) -> None:
-            if what not in told:
-                told.add(what)
+        def announce(what: str, _: int, total: int) -> None:
+            if what not in announced:
+                announced.add(what)
                 note(f"{verb} {what}{f' ({size(total)})' if total else ''}")
 
-        yield tell
+        yield announce
         return
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
@@ -120,7 +120,7 @@ def transfer(verb: str = "Fetching") -> Iterator[Progress]:
 
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """A spinner on standard error while something takes long; nothing where that is no terminal."""
+    """A spinner on standard error; nothing if that is not a terminal."""
     console = stderr()
     if not console.is_terminal:
         yield

@@ -1,4 +1,4 @@
-"""Start a backend of your own: a distribution that installs and passes `isorun conformance` as it is."""
+"""Write a new backend: a distribution that passes `isorun conformance` unchanged."""
 
 from __future__ import annotations
 
@@ -23,37 +23,37 @@ _LEFT_BY_TOOLS = re.compile(r"\..*|__pycache__|dist|build|.*\.egg-info")
 
 @app.callback()
 def _plugin() -> None:
-    """Start a backend of your own: a distribution that installs and passes `isorun conformance` as it is."""
+    """Write a new backend: a distribution that passes `isorun conformance` unchanged."""
 
 
 @app.command()
 def new(
     name: Annotated[str, typer.Argument(metavar="NAME", show_default=False, help="Of the backend, such as my-engine.")],
     folder: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Where to write it. Default: ./isorun-NAME.")
+        Path | None, typer.Option(metavar="FOLDER", help="The folder to write. Default: ./isorun-NAME.")
     ] = None,
 ) -> None:
-    """Write a plugin with one backend, in a new folder. Nothing is ever written over."""
+    """Write a plugin with one backend to a new folder. Never overwrites anything."""
     _check(name)
     target = folder or Path(f"isorun-{name}")
     write(name, target)
-    print(f"{target}: the backend {name!r}. Next:\n")
+    print(f"Wrote the backend {name!r} to {target}. Next:\n")
     print(f"  pip install -e '{target}[test]'\n  isorun conformance {name}\n")
-    print("Then look for ENGINE in it, and put yours there.")
+    print("Then replace each place that is marked ENGINE.")
 
 
 def write(name: str, target: Path) -> None:
-    """Write the template under another name. The folder appears whole or not at all.
+    """Write the template under another name, completely or not at all.
 
     Args:
-        name: the backend's.
-        target: the folder; it must not be there.
+        name: the name of the backend.
+        target: the folder, which must not exist.
 
     Raises:
-        IsorunError: it is there.
+        IsorunError: the folder exists.
     """
     if target.exists() or target.is_symlink():
-        raise IsorunError(f"{target} is there already, and nothing is written over. Choose another with --folder")
+        raise IsorunError(f"{target} already exists. Choose another folder with --folder")
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as part:
         made = Path(part) / "made"
@@ -65,31 +65,31 @@ def write(name: str, target: Path) -> None:
 
 
 def _files() -> list[Path]:
-    """The template's own files: one that is worked on holds what tools have left there, too."""
+    """The template's files, without what tools have left in a working copy."""
     root = TEMPLATE.resolve()
-    found = [path.relative_to(root) for path in sorted(root.rglob("*")) if path.is_file()]
-    return [path for path in found if not any(_LEFT_BY_TOOLS.fullmatch(part) for part in path.parts)]
+    files = [path.relative_to(root) for path in sorted(root.rglob("*")) if path.is_file()]
+    return [path for path in files if not any(_LEFT_BY_TOOLS.fullmatch(part) for part in path.parts)]
 
 
 def _named(text: str, name: str) -> str:
-    """The same with the name in the template's place: as a package, as a class, as it is."""
+    """Replace the template's name: as a package, as a class, and plain."""
     words = name.split("-")
     forms = {
         "isorun_template": f"isorun_{'_'.join(words)}",
         "Template": "".join(word.capitalize() for word in words),
         "template": name,
     }
-    return re.sub("|".join(forms), lambda found: forms[found[0]], text)
+    return re.sub("|".join(forms), lambda match: forms[match[0]], text)
 
 
 def _check(name: str) -> None:
     if not _NAME.fullmatch(name):
         raise IsorunError(
-            f"{name!r} cannot be a backend's name: lower-case letters, digits and single dashes make one, "
-            "the first a letter"
+            f"{name!r} is not a valid name of a backend. Use lower-case letters, digits and single dashes, and begin "
+            "with a letter"
         )
     if name in registry.names():
-        raise IsorunError(f"There is a backend {name!r} already: two of one name cannot be installed. Choose another")
+        raise IsorunError(f"A backend {name!r} already exists. Choose another name")
     package = _named("isorun_template", name)
     if importlib.util.find_spec(package) is not None:
-        raise IsorunError(f"The package {package!r} of a backend {name!r} is taken. Choose another name")
+        raise IsorunError(f"The package {package!r} of a backend {name!r} already exists. Choose another name")

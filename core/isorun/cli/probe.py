@@ -1,14 +1,12 @@
 """Proof that a backend computes: a small model, run on it and compared with NumPy.
 
-``python -m isorun.cli.probe NAME ENVIRONMENT PRECISION...`` prints each result as JSON: a runtime that crashes takes
-that process with it and no other. ENVIRONMENT is empty for the process itself.
+``python -m isorun.cli.probe NAME ENVIRONMENT PRECISION...`` prints each result as JSON: a runtime can only crash that
+process. An empty ENVIRONMENT means the process itself.
 """
 
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -19,28 +17,23 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from isorun.errors import IsorunError
+from isorun.system.subprocesses import python_module, run
 
 SECONDS = 120
-_MARK = "probed: "  # a runtime may print what it likes before
-_TOLERANCE = {
-    "fp32": 1e-5,
-    "fp64": 1e-5,
-    "fp16": 5e-3,
-    "bf16": 2e-2,
-    "int8": 0.5,
-}  # of values around 1; the model's type is float32
+_MARK = "probed: "  # a runtime may print to stdout as well
+_TOLERANCE = {"fp32": 1e-5, "fp64": 1e-5, "fp16": 5e-3, "bf16": 2e-2, "int8": 0.5}  # of float32 values around 1
 
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """What a probe found.
+    """The result of a probe.
 
     Attributes:
-        precision: what was asked for.
-        ok: whether the answer was right.
-        error: how far it was off at most; ``None`` where there was no answer.
+        precision: the requested precision.
+        ok: whether the output was right.
+        error: the maximum error; ``None`` if there was no output.
         milliseconds: the time of the second run.
-        message: why it is not right.
+        message: why it is not ok.
     """
 
     precision: str
@@ -51,8 +44,10 @@ class ProbeResult:
 
 
 def probe(name: str, precision: str, environment: str | None = None) -> ProbeResult:
-    """Compute ``tanh(x @ w + b)`` of 8 x 64 by 64 x 32 on a backend, in this process or in an environment. In int8 it
-    is a layer of an encoder, since those are what is quantized."""
+    """Compute ``tanh(x @ w + b)`` of 8 x 64 by 64 x 32 on a backend, in this process or in an environment.
+
+    In int8, run a layer of an encoder instead, since only encoders are quantized.
+    """
     import isorun
     from isorun.compilation.calibration import CalibrationWarning
 
@@ -60,7 +55,7 @@ def probe(name: str, precision: str, environment: str | None = None) -> ProbeRes
     try:
         model, feeds, expected = _layer(random) if precision == "int8" else _dense(random)
         with (
-            warnings.catch_warnings(action="ignore", category=CalibrationWarning),  # one layer's own feeds are enough
+            warnings.catch_warnings(action="ignore", category=CalibrationWarning),  # the feeds suffice for one layer
             tempfile.TemporaryDirectory() as cache,
             isorun.Session(
                 model,
@@ -73,43 +68,35 @@ def probe(name: str, precision: str, environment: str | None = None) -> ProbeRes
         ):
             session.run(None, feeds)
             start = time.perf_counter()
-            got = session.run(None, feeds)[0]
+            output = session.run(None, feeds)[0]
             milliseconds = (time.perf_counter() - start) * 1e3
     except IsorunError as error:
         return ProbeResult(precision, ok=False, message=str(error))
-    if got.shape != expected.shape:
-        return ProbeResult(precision, ok=False, message=f"it gave shape {got.shape} for {expected.shape}")
-    off = float(np.max(np.abs(got - expected)))
+    if output.shape != expected.shape:
+        return ProbeResult(precision, ok=False, message=f"expected shape {expected.shape}, got {output.shape}")
+    error_ = float(np.max(np.abs(output - expected)))
     tolerance = _TOLERANCE.get(precision, _TOLERANCE["bf16"])
-    if not off <= tolerance:  # a NaN is not
-        return ProbeResult(precision, ok=False, error=off, message=f"it is off by {off:.2e}; {tolerance:.0e} may be")
-    return ProbeResult(precision, ok=True, error=off, milliseconds=milliseconds)
+    if not error_ <= tolerance:  # also true for NaN
+        message = f"the maximum error is {error_:.2e}, above the tolerance of {tolerance:.0e}"
+        return ProbeResult(precision, ok=False, error=error_, message=message)
+    return ProbeResult(precision, ok=True, error=error_, milliseconds=milliseconds)
 
 
 def probe_in_process(
     name: str, precisions: Sequence[str], environment: str | None = None, seconds: float = SECONDS
 ) -> list[ProbeResult]:
-    """Probe in every precision, in a process of its own, which may take so many seconds."""
-    # -P: a file of the user's that is called numpy.py must not be taken for the package.
-    command = [sys.executable, "-P", "-m", "isorun.cli.probe", name, environment or "", *precisions]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
-        output, ended = done.stdout, _how(done.returncode, done.stderr)
-    except subprocess.TimeoutExpired as expired:
-        before = expired.stdout or b""  # bytes, though text was asked for (CPython issue 87597)
-        output = before.decode() if isinstance(before, bytes) else before
-        ended = f"it did not end within {seconds:.0f} s"
-    results = [ProbeResult(**json.loads(line[len(_MARK) :])) for line in output.splitlines() if line.startswith(_MARK)]
-    return results + [ProbeResult(each, ok=False, message=ended) for each in precisions[len(results) :]]
+    """Probe every precision in a child process with a time limit in seconds."""
+    command = python_module(__name__, name, environment or "", *precisions)
+    exit_ = run(command, timeout=seconds, capture_output=True)
+    lines = [line.removeprefix(_MARK) for line in exit_.output.splitlines() if line.startswith(_MARK)]
+    results = [ProbeResult(**json.loads(line)) for line in lines]
+    message = f"the process {exit_.how}"
+    if exit_.code > 0:
+        message += f": {exit_.last_line}"
+    return results + [ProbeResult(each, ok=False, message=message) for each in precisions[len(results) :]]
 
 
-def _how(code: int, said: str) -> str:
-    how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-    last = said.strip().splitlines()[-1:]
-    return ": ".join([f"its process ended with {how}", *last])
-
-
-_Case = tuple[bytes, dict[str, np.ndarray], np.ndarray]  # a model, what to feed it, and what is right
+_Case = tuple[bytes, dict[str, np.ndarray], np.ndarray]  # a model, its feeds, the expected output
 
 
 def _dense(random: np.random.Generator) -> _Case:
@@ -148,14 +135,13 @@ def _layer(random: np.random.Generator) -> _Case:
     feeds = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
     with (
         tempfile.TemporaryDirectory() as cache,
-        Session(model, "reference", precision="fp64", cache_dir=cache) as right,
+        Session(model, "reference", precision="fp64", cache_dir=cache) as reference,
     ):
-        return model, feeds, right.run(None, feeds)[0]
+        return model, feeds, reference.run(None, feeds)[0]
 
 
 if __name__ == "__main__":
-    backend, where, *asked = sys.argv[1:]
-    for each in asked:
-        print(
-            _MARK + json.dumps(asdict(probe(backend, each, where or None))), flush=True
-        )  # one that crashes leaves the others
+    backend, where, *requested = sys.argv[1:]
+    for each in requested:
+        result = probe(backend, each, where or None)
+        print(_MARK + json.dumps(asdict(result)), flush=True)  # so that a crash leaves the earlier results

@@ -1,19 +1,19 @@
-"""Backends that misbehave, each in a way of its own, for tests of what others make of it.
+"""Backends that misbehave, each in one way, for tests of code that uses backends.
 
 ==================  ==============================================================================================
 ``fake-echo``       computes nothing: every output is the first feed
-``fake-failing``    its runtime raises, ``when`` a model is compiled, run or closed; ``wrapped`` or not
-``fake-slow``       right, ``seconds`` late
-``fake-lying``      right, and reports another precision, device, placement or version than the true one
-``fake-crashing``   ends its process, ``when`` a model is compiled, run or closed
+``fake-failing``    raises ``when`` a model is compiled, run or closed; ``wrapped`` or not
+``fake-slow``       right, but ``seconds`` late
+``fake-lying``      right, but reports another precision, device, placement or version
+``fake-crashing``   crashes its process ``when`` a model is compiled, run or closed
 ==================  ==============================================================================================
 
-They are in no entry point of isorun's. :func:`installed` puts them where backends are looked for::
+isorun registers none of them. :func:`installed` does, for a while::
 
     with fakes.installed():
         isorun.Session("model.onnx", "fake-slow", options={"seconds": 0.1})
 
-What they compute, ONNX's reference evaluator computes for them.
+ONNX's reference evaluator computes their outputs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -43,7 +43,7 @@ NAMES: Mapping[str, str] = {
     "fake-lying": f"{__name__}:Lying",
     "fake-crashing": f"{__name__}:Crashing",
 }
-"""The fakes' names, and where their classes are."""
+"""Name to ``module:Class``, as an entry point has it."""
 
 _HONEST = Capabilities(
     dialects=("primitive",), dynamic_shapes=True, package="onnx", requirement="onnx", reports=("placement",)
@@ -53,13 +53,13 @@ _MOMENTS = ("compile", "run", "close")
 
 @contextmanager
 def installed(names: Mapping[str, str] = NAMES) -> Iterator[Path]:
-    """Have backends found by name, here and in processes that are started, as if their distribution were installed.
+    """Register backends, in this process and its children, as if a distribution with them were installed.
 
     Args:
-        names: backend's name to ``module:Class``.
+        names: name of the backend to ``module:Class``.
 
     Yields:
-        The folder on ``sys.path`` that holds the distribution, to put modules in.
+        The distribution's folder on ``sys.path``, for modules.
     """
     with tempfile.TemporaryDirectory(prefix="isorun-fakes-") as folder:
         information = Path(folder) / "isorun_fakes-0.dist-info"
@@ -83,7 +83,7 @@ def installed(names: Mapping[str, str] = NAMES) -> Iterator[Path]:
 
 
 class Right(Backend):
-    """Right in everything: what the fakes that compute start from."""
+    """A backend without a flaw, for others to subclass."""
 
     capabilities = _HONEST
 
@@ -130,59 +130,84 @@ class _Echo(Executable):
 
 
 class Failing(Backend):
-    """Its runtime raises ``RuntimeError``, at the moment and in the way that its options say."""
+    """Raises ``RuntimeError`` when and how its options say."""
 
     capabilities = replace(
         _HONEST,
         options={
             "when": "compile, run (default) or close",
-            "wrapped": "whether the error comes as isorun's own, with its cause: true by default",
+            "wrapped": "whether the error is wrapped in BackendFailed; default true",
         },
     )
 
     def compile(self, model: LoweredModel, config: CompileConfig) -> Executable:
-        when = _choice(self, config.options, "when", _MOMENTS, "run")
-        executable = _Failing(model, config, when)
-        executable.fail_at("compile")
-        return executable
-
-
-class _Failing(RightExecutable):
-    def __init__(self, model: LoweredModel, config: CompileConfig, when: str) -> None:
-        super().__init__(model, config)
-        self._when = when
-
-    def fail_at(self, moment: str) -> None:
-        if moment == self._when:
-            with runtime_errors("the fake fails") if self._options.get("wrapped", True) else nullcontext():
+        def fail(moment: str) -> None:
+            with runtime_errors("the fake fails") if config.options.get("wrapped", True) else nullcontext():
                 raise RuntimeError(f"it was told to fail at {moment}")
 
+        return _ActingExecutable(model, config, _choice(self, config.options, "when", _MOMENTS, "run"), fail)
+
+
+class Crashing(Backend):
+    """Ends its process when and how its options say."""
+
+    capabilities = replace(
+        _HONEST,
+        options={
+            "when": "compile, run (default) or close",
+            "how": "the name of a signal, or an exit code; default SIGSEGV",
+        },
+    )
+
+    def compile(self, model: LoweredModel, config: CompileConfig) -> Executable:
+        def crash(_: str) -> None:
+            how = config.options.get("how", "SIGSEGV")
+            if isinstance(how, int):
+                os._exit(how)
+            os.kill(os.getpid(), signal.Signals[how])
+
+        return _ActingExecutable(model, config, _choice(self, config.options, "when", _MOMENTS, "run"), crash)
+
+
+class _ActingExecutable(RightExecutable):
+    """Calls a function at one moment of its life."""
+
+    def __init__(self, model: LoweredModel, config: CompileConfig, when: str, act: Callable[[str], None]) -> None:
+        super().__init__(model, config)
+        self._when = when
+        self._act = act
+        self._reach("compile")
+
+    def _reach(self, moment: str) -> None:
+        if moment == self._when:
+            self._act(moment)
+
     def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
-        self.fail_at("run")
+        self._reach("run")
         return super().run(output_names, feeds)
 
     def close(self) -> None:
         super().close()
-        self.fail_at("close")
+        self._reach("close")
 
 
 class Slow(Right):
-    """Right, and late."""
+    """Right, but late."""
 
-    capabilities = replace(_HONEST, options={"seconds": "how much longer a run takes: 0.01 by default"})
+    capabilities = replace(_HONEST, options={"seconds": "how much longer a run takes; default 0.01"})
 
     def compile(self, model: LoweredModel, config: CompileConfig) -> Executable:
-        return _Slow(model, config)
+        return _SlowExecutable(model, config)
 
 
-class _Slow(RightExecutable):
+class _SlowExecutable(RightExecutable):
     def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
         time.sleep(float(self._options.get("seconds", 0.01)))
         return super().run(output_names, feeds)
 
 
 class Lying(Right):
-    """Right in its answers, and wrong in what it says of them.
+    """Right outputs, wrong report.
 
     It declares bf16. Lying about precision, it computes in fp32 and reports bf16; otherwise it refuses bf16.
     """
@@ -193,23 +218,21 @@ class Lying(Right):
         "placement": {"operators": {"CUDAExecutionProvider": {"MatMul": 100}}},
         "versions": {"versions": {"onnx": "0.0.0"}},
     }
-    """What it can lie about, and what it reports then."""
+    """What it can lie about, and what it reports instead."""
 
     capabilities = replace(
-        _HONEST, precisions=("fp32", "bf16"), options={"about": f"{', '.join(lies)}: precision by default"}
+        _HONEST, precisions=("fp32", "bf16"), options={"about": f"{', '.join(lies)}; default precision"}
     )
 
     def compile(self, model: LoweredModel, config: CompileConfig) -> Executable:
         about = _choice(self, config.options, "about", tuple(self.lies), "precision")
         if config.precision == "bf16" and about != "precision":
-            raise BackendUnavailable(self.name, "it has no bf16 arithmetic", "Ask for precision='fp32'.")
-        lie = self.lies[about]
-        if about == "precision":
-            lie = {"precision": config.precision}
-        return _Lying(model, replace(config, precision="fp32"), lie)
+            raise BackendUnavailable(self.name, "it has no bf16 arithmetic", "Use precision='fp32'.")
+        lie = {"precision": config.precision} if about == "precision" else self.lies[about]
+        return _LyingExecutable(model, replace(config, precision="fp32"), lie)
 
 
-class _Lying(RightExecutable):
+class _LyingExecutable(RightExecutable):
     def __init__(self, model: LoweredModel, config: CompileConfig, lie: Mapping[str, Any]) -> None:
         super().__init__(model, config)
         self._lie = lie
@@ -218,50 +241,9 @@ class _Lying(RightExecutable):
         return replace(super().report(), **self._lie)
 
 
-class Crashing(Backend):
-    """Ends its process."""
-
-    capabilities = replace(
-        _HONEST,
-        options={
-            "when": "compile, run (default) or close",
-            "how": "a signal's name, SIGSEGV by default, or an exit code",
-        },
-    )
-
-    def compile(self, model: LoweredModel, config: CompileConfig) -> Executable:
-        when = _choice(self, config.options, "when", _MOMENTS, "run")
-        executable = _Crashing(model, config, when)
-        executable.crash_at("compile")
-        return executable
-
-
-class _Crashing(RightExecutable):
-    def __init__(self, model: LoweredModel, config: CompileConfig, when: str) -> None:
-        super().__init__(model, config)
-        self._when = when
-
-    def crash_at(self, moment: str) -> None:
-        if moment != self._when:
-            return
-        how = self._options.get("how", "SIGSEGV")
-        if isinstance(how, int):
-            os._exit(how)
-        os.kill(os.getpid(), signal.Signals[how])
-
-    def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
-        self.crash_at("run")
-        return super().run(output_names, feeds)
-
-    def close(self) -> None:
-        super().close()
-        self.crash_at("close")
-
-
 def _choice(backend: Backend, options: Mapping[str, Any], key: str, known: Sequence[str], default: str) -> str:
-    chosen = options.get(key, default)
-    if chosen not in known:
-        raise BackendUnavailable(
-            backend.name, f"it has no {key} {chosen!r}{did_you_mean(str(chosen), known)}", "Choose one of them."
-        )
-    return str(chosen)
+    value = options.get(key, default)
+    if value not in known:
+        hint = did_you_mean(str(value), known)
+        raise BackendUnavailable(backend.name, f"option {key!r} is {value!r}{hint}", "Choose one of them.")
+    return str(value)

@@ -6,8 +6,8 @@
     tests = BackendTest(onnx_backend.adapter("ort-cpu"), __name__).exclude("_cuda")
     globals().update(tests.test_cases)
 
-They check operators one by one, some 2000, in every opset. A model with operators that the backend lacks is skipped,
-with the reason: a failed test is a wrong answer or another error.
+They check operators one by one, about 2000, in every opset. A model with operators that the backend lacks is skipped,
+with the reason. A test that fails shows a wrong output or another error.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _IR_VERSION = 8
 
 
 class SessionBackend(Backend):
-    """``onnx.backend.base.Backend`` for one backend of isorun; :func:`adapter` makes one."""
+    """``onnx.backend.base.Backend`` for one backend of isorun, made by :func:`adapter`."""
 
     backend: ClassVar[str]
     arguments: ClassVar[dict[str, Any]]
@@ -44,16 +44,16 @@ class SessionBackend(Backend):
 
     @classmethod
     def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **arguments: Any) -> SessionRep:
-        """A session on the model.
+        """Open a session on the model.
 
         Args:
-            model: as ``Session`` takes it.
+            model: as for ``Session``.
             device: an ONNX device.
-            arguments: for ``Session``, over those of the adapter.
+            arguments: for ``Session``; they override those of the adapter.
 
         Raises:
             unittest.SkipTest: the backend lacks an operator of the model.
-            IsorunError: as ``Session`` says.
+            IsorunError: as for ``Session``.
         """
         try:
             session = Session(model, cls.backend, device=_device(device), **{**cls.arguments, **arguments})
@@ -68,7 +68,7 @@ class SessionBackend(Backend):
             return prepared.run(inputs)
 
     @classmethod
-    def run_node(  # type: ignore[override]  # the base says that each keyword argument is a dict, and means any
+    def run_node(  # type: ignore[override]  # the base annotates each keyword argument as a dict
         cls,
         node: onnx.NodeProto,
         inputs: Any,
@@ -82,45 +82,45 @@ class SessionBackend(Backend):
 
         Args:
             node: the operator.
-            inputs: an array for each of its inputs that has a name.
+            inputs: an array for each of its named inputs.
             device: an ONNX device.
-            outputs_info: dtype and shape of each output; ``None`` to have ONNX infer them.
-            opset_version: of the operator; by default what every runtime has had for years.
+            outputs_info: dtype and shape of each output; ``None`` to infer them.
+            opset_version: of the operator; the default is one that every runtime has supported for years.
             arguments: for ``Session``.
         """
         super().run_node(node, inputs, device, outputs_info, opset_version=opset_version)  # type: ignore[arg-type]
         arrays = [np.asarray(value) for value in inputs]
         named = zip(filter(None, node.input), arrays, strict=True)
-        taken = [helper.make_tensor_value_info(name, _element(array.dtype), array.shape) for name, array in named]
+        inputs_ = [helper.make_tensor_value_info(name, _element(array.dtype), array.shape) for name, array in named]
         if outputs_info is None:
-            given = [helper.make_empty_tensor_value_info(name) for name in node.output if name]
+            outputs = [helper.make_empty_tensor_value_info(name) for name in node.output if name]
         else:
             named_outputs = zip(filter(None, node.output), outputs_info, strict=True)
-            given = [
+            outputs = [
                 helper.make_tensor_value_info(name, _element(dtype), shape) for name, (dtype, shape) in named_outputs
             ]
-        graph = helper.make_graph([node], "node", taken, given)
+        graph = helper.make_graph([node], "node", inputs_, outputs)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset_version)], ir_version=_IR_VERSION)
         return cls.run_model(onnx.shape_inference.infer_shapes(model, strict_mode=True), arrays, device, **arguments)
 
 
 class SessionRep(BackendRep):
-    """A session, in the place of an ``onnx.backend.base.BackendRep``."""
+    """A session as an ``onnx.backend.base.BackendRep``."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._names = [spec.name for spec in session.get_inputs()]
-        weakref.finalize(self, session.close)  # the tests close nothing
+        weakref.finalize(self, session.close)  # the ONNX tests close nothing
 
     def run(self, inputs: Any, **_: Any) -> tuple[Any, ...]:
         """Run once.
 
         Args:
             inputs: an array for each input, in the model's order, or one array for a model of one input. Optional
-                inputs at the end may be left out.
+                inputs at the end may be omitted.
         """
-        given = inputs if isinstance(inputs, Sequence) else [inputs]
-        feeds = dict(zip(self._names, map(_fed, given), strict=False))
+        values = inputs if isinstance(inputs, Sequence) else [inputs]
+        feeds = dict(zip(self._names, map(_array, values), strict=False))
         return tuple(self._session.run(None, feeds))
 
     def __enter__(self) -> SessionRep:
@@ -131,11 +131,11 @@ class SessionRep(BackendRep):
 
 
 def adapter(backend: str, **arguments: Any) -> type[SessionBackend]:
-    """An ONNX backend out of one of isorun's.
+    """An ONNX backend for one of isorun's.
 
     Args:
         backend: its name.
-        arguments: for every ``Session``. Without ``cache_dir``, what is made goes to a temporary folder.
+        arguments: for every ``Session``. The default ``cache_dir`` is a temporary folder.
     """
     name = f"{backend.title().replace('-', '')}Backend"
     made = type(name, (SessionBackend,), {"backend": backend, "arguments": arguments})
@@ -155,6 +155,6 @@ def _element(dtype: Any) -> int:
     return int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
 
-def _fed(value: Any) -> Any:
-    """The tests have scalars as NumPy's scalars, which are no arrays."""
+def _array(value: Any) -> Any:
+    """The tests pass scalars as NumPy's scalars, which are not arrays."""
     return np.asarray(value) if isinstance(value, np.generic) else value

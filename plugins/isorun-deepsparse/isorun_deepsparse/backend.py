@@ -1,4 +1,4 @@
-"""The backend ``deepsparse``: Neural Magic's engine for CPUs, which leaves out products with weights that are zero."""
+"""The backend ``deepsparse``: Neural Magic's engine for CPUs, which skips weights that are zero."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _REMEDY = (
     "isorun env create deepsparse --python 3.11 --install isorun-deepsparse"
 )
 _UNKNOWN_OPERATOR = r"(\S+?)\(-?\d+\) is not a registered function/op|No Op registered for (\S+)"
-_NUMBER = re.compile(r"(-[\d.]+%)?[_ ]\d+$")  # of a layer's name: its place, and its share of zeros
-_OTHER = "Naive Subgraph"  # what is left to the ONNX Runtime that DeepSparse holds
+_NUMBER = re.compile(r"(-[\d.]+%)?[_ ]\d+$")  # the end of a layer's name: its position, and its share of zeros
+_OTHER = "Naive Subgraph"  # runs in the ONNX Runtime inside DeepSparse
 
 
 class DeepSparse(Backend):
@@ -32,13 +32,13 @@ class DeepSparse(Backend):
     capabilities = Capabilities(
         dialects=("primitive",),
         refused={
-            "int8": "it computes isorun's int8, products of dequantized integers, in fp32. A model that came in "
-            "operators of integers, as SparseML writes it, runs as it came",
-            "bf16": "it has no such setting",
-            "fp16": "it has no such setting",
+            "int8": "it computes isorun's int8, products of dequantized integers, in fp32. A model with integer "
+            "operators, as SparseML writes it, runs unchanged",
+            "bf16": "it has no setting for it",
+            "fp16": "it has no setting for it",
         },
         options={
-            dimensions.OPTION: "the sizes of the model's symbolic dimensions, such as {batch: 1, sequence: 128}: an "
+            dimensions.OPTION: "the sizes of the model's symbolic dimensions, such as {batch: 1, sequence: 128}; an "
             "engine is built for one shape"
         },
         sets_threads=True,
@@ -53,7 +53,7 @@ class DeepSparse(Backend):
             return Availability(False, here.reason, _REMEDY)
         if (flags := cpu_flags()) and not flags & {"avx2", "asimd"}:
             return Availability(
-                False, "this processor has neither AVX2 nor Advanced SIMD", "Take another backend, such as ort-cpu."
+                False, "this processor has neither AVX2 nor Advanced SIMD", "Use another backend, such as ort-cpu."
             )
         return here
 
@@ -67,16 +67,16 @@ class DeepSparseExecutable(Executable):
     """An engine.
 
     Args:
-        name: the backend's.
-        model: what it runs.
-        sizes: of the model's symbolic dimensions.
-        threads: how many a run uses.
+        name: the backend's name.
+        model: the lowered model.
+        sizes: the sizes of its symbolic dimensions.
+        threads: the number of threads of a run.
     """
 
     def __init__(self, name: str, model: LoweredModel, sizes: Mapping[str, int], threads: int) -> None:
         self._name, self._model, self._sizes, self._threads = name, model, sizes, threads
         with (
-            runtime_errors(f"{name} cannot load {model.path}", self._recognise),
+            runtime_errors(f"{name} cannot load {model.path}", self._translate),
             private_copy(model.path, sizes) as path,
         ):
             self._engine = engine.compile_model(path, threads)
@@ -85,25 +85,25 @@ class DeepSparseExecutable(Executable):
             self._outputs = {each: index for index, each in enumerate(self._engine.output_names)}
 
     def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
-        given = [self._input(name, shape, feeds[name]) for name, shape in self._inputs.items()]
-        if len(feeds) > len(given):
+        inputs = [self._input(name, shape, feeds[name]) for name, shape in self._inputs.items()]
+        if len(feeds) > len(inputs):
             fixed = sorted(feeds.keys() - self._inputs.keys())
-            raise InvalidFeeds(f"{self._name} keeps the value that the model itself has for {fixed[0]!r}: leave it out")
+            raise InvalidFeeds(f"{self._name} always uses the model's default for input {fixed[0]!r}. Omit that feed")
         with runtime_errors(f"{self._name} failed while running"):
-            results = self._engine.run(given, val_inp=False)
+            results = self._engine.run(inputs, val_inp=False)
         names = [spec.name for spec in self._model.info.outputs] if output_names is None else output_names
         return [results[self._outputs[name]] for name in names]
 
     def _input(self, name: str, shape: tuple[int, ...], array: Any) -> np.ndarray:
         if array.shape != tuple(shape):
             raise InvalidFeeds(
-                f"Input {name!r} is {array.shape}; the engine was built for {tuple(shape)}. Open another session for "
-                f"another shape: options={{'{dimensions.OPTION}': ...}}"
+                f"Input {name!r} must have shape {tuple(shape)}, for which the engine was built; got {array.shape}. "
+                f"Open another session with options={{'{dimensions.OPTION}': ...}}"
             )
         return np.require(array, requirements=["C", "A"])
 
     def report(self) -> RuntimeReport:
-        """What an analysis shows of the same model, compiled once more."""
+        """From DeepSparse's analysis, for which the model is compiled again."""
         zeros = [
             np.zeros(shape, spec.dtype)
             for name, shape in self._inputs.items()
@@ -111,7 +111,7 @@ class DeepSparseExecutable(Executable):
             if spec.name == name
         ]
         with (
-            runtime_errors(f"{self._name} does not say what it runs"),
+            runtime_errors(f"{self._name} cannot analyze the model"),
             private_copy(self._model.path, self._sizes) as path,
         ):
             layers = engine.layers(path, self._threads, zeros)
@@ -124,19 +124,19 @@ class DeepSparseExecutable(Executable):
             details={"supported_operators": self._supported, "sparse_layers": sparse_layers(layers)},
         )
 
-    def _recognise(self, error: Exception) -> UnsupportedModel | None:
-        found = re.search(_UNKNOWN_OPERATOR, str(error))
-        if found is None:
+    def _translate(self, error: Exception) -> UnsupportedModel | None:
+        match = re.search(_UNKNOWN_OPERATOR, str(error))
+        if match is None:
             return None
-        missing = (found[1] or found[2]).rpartition(":")[2]
-        return UnsupportedModel(f"{self._name} lacks an operator of {self._model.path}: {missing}", [missing])
+        missing = (match[1] or match[2]).rpartition(":")[2]
+        return UnsupportedModel(f"{self._name} lacks the operator {missing} of {self._model.path}", [missing])
 
     def close(self) -> None:
         del self._engine
 
 
 def operators(layers: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
-    """Kinds of layers and their numbers, by who runs them.
+    """The number of layers of each kind, by what runs them.
 
     Args:
         layers: as DeepSparse describes them.
@@ -150,9 +150,9 @@ def operators(layers: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
 
 
 def sparse_layers(layers: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """The layers that are known to leave out products with zeros, each with the share that are zero.
+    """The layers that skip zeros, with the share of zeros of each.
 
-    Of layers that are fused with others into one (a ``pyramid``) DeepSparse does not tell.
+    DeepSparse does not report this for layers that it fuses with others (a ``pyramid``).
 
     Args:
         layers: as DeepSparse describes them.
@@ -160,10 +160,10 @@ def sparse_layers(layers: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     return {
         layer["canonical_name"]: round(float(layer["kernel_sparsity"]), 4)
         for layer in layers
-        if layer["name"].startswith("ks_")  # kernel sparsity: the kernels that skip zeros are called so
+        if layer["name"].startswith("ks_")  # kernel sparsity: the prefix of kernels that skip zeros
     }
 
 
 def _nodes(layers: Iterable[Mapping[str, Any]]) -> set[str]:
-    """The outputs of the graph's nodes that DeepSparse's own layers compute."""
+    """The outputs of the graph's nodes that DeepSparse computes."""
     return {name for layer in layers for name in layer["canonical_name"].split(",")}

@@ -1,4 +1,4 @@
-"""The sizes of a model's symbolic dimensions: an engine is built for one shape, so each needs one."""
+"""The sizes of a model's symbolic dimensions, which an engine needs since it is built for one shape."""
 
 from __future__ import annotations
 
@@ -11,45 +11,45 @@ from isorun.types import ModelInfo
 OPTION = "dimensions"
 
 
-def sizes(name: str, info: ModelInfo, given: Any) -> dict[str, int]:
+def sizes(name: str, info: ModelInfo, option: Any) -> dict[str, int]:
     """A size for each symbolic dimension of a model's inputs.
 
     Args:
-        name: the backend's.
+        name: the backend's name.
         info: the model.
-        given: the option, such as ``{"batch": 1, "sequence": 128}``; ``None`` for a model of fixed shapes.
+        option: ``dimensions``, such as ``{"batch": 1, "sequence": 128}``; ``None`` for a model of fixed shapes.
 
     Raises:
-        BackendUnavailable: a dimension has no size, or no name to give it one by; or there is none of that name; or a
-            size is none that the model takes.
+        BackendUnavailable: a dimension has no size or no name, there is no dimension of that name, or the model does
+            not support a size.
     """
     wanted = _symbols(name, info)
-    if given is not None and not isinstance(given, Mapping):
-        raise BackendUnavailable(name, f"{OPTION} is {given!r}", _remedy(wanted))
-    found = dict(given or {})
+    if option is not None and not isinstance(option, Mapping):
+        raise BackendUnavailable(name, f"{OPTION} must be a mapping, got {option!r}", _remedy(wanted))
+    found = dict(option or {})
     for key, size in found.items():
         if key not in wanted:
             raise BackendUnavailable(
                 name,
                 f"the model has no symbolic dimension {key!r}{did_you_mean(str(key), wanted)}",
-                _remedy(wanted) if wanted else "Leave it out: the model's shapes are fixed.",
+                _remedy(wanted) if wanted else "Omit it: the model's shapes are fixed.",
             )
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise BackendUnavailable(name, f"the size of {key!r} is {size!r}", "Give a whole number above 0.")
+            raise BackendUnavailable(name, f"the size of {key!r} is {size!r}", "Use a positive integer.")
         limit = info.limits.get(key)
         if limit is not None and size > limit:
-            raise BackendUnavailable(name, f"{key} goes up to {limit} in this model, not to {size}", "Ask for less.")
+            raise BackendUnavailable(name, f"the maximum of {key!r} in this model is {limit}, got {size}", "Reduce it.")
     if missing := [each for each in wanted if each not in found]:
         raise BackendUnavailable(
             name,
-            f"it builds an engine for one shape, and the model leaves open the dimension {' and '.join(missing)}",
+            f"it builds an engine for one shape, and the option {OPTION} has no size for {' and '.join(missing)}",
             _remedy(wanted),
         )
     return found
 
 
 def shape(declared: tuple[int | str | None, ...], found: Mapping[str, int]) -> tuple[int, ...]:
-    """An input's shape with the sizes put in."""
+    """An input's shape with sizes for its symbols."""
     return tuple(found[size] if isinstance(size, str) else size or 0 for size in declared)
 
 
@@ -60,7 +60,7 @@ def _symbols(name: str, info: ModelInfo) -> list[str]:
             raise BackendUnavailable(
                 name,
                 f"it builds an engine for one shape, and the input {spec.name!r} has dimensions without a name",
-                "Give the model fixed shapes, or dimensions with names.",
+                "Export the model with fixed shapes or named dimensions.",
             )
         wanted.update(dict.fromkeys(size for size in spec.shape if isinstance(size, str)))
     return list(wanted)
@@ -68,4 +68,4 @@ def _symbols(name: str, info: ModelInfo) -> list[str]:
 
 def _remedy(wanted: list[str]) -> str:
     sizes = ", ".join(f'"{each}": {128 if each == "sequence" else 1}' for each in wanted)
-    return f'Give each a size, such as options={{"{OPTION}": {{{sizes}}}}}.'
+    return f'Set the sizes with options={{"{OPTION}": {{{sizes}}}}}.'

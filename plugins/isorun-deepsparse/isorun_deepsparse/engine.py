@@ -1,7 +1,7 @@
-"""DeepSparse's own classes, entered so that nothing beside the engine changes.
+"""DeepSparse's classes, called with environment variables that disable its defaults.
 
-Left to itself, DeepSparse tells its maker over the network that it was imported, and of every engine. An engine that is
-to take a model's shapes as they are is asked for by way of an environment variable.
+By default, DeepSparse reports its import and every engine to its vendor over the network, and overrides the batch size
+of a model.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-_ENTERING = threading.Lock()  # environment variables are the process's
+_ENTERING = threading.Lock()  # environment variables belong to the process
 _NO_REPORTS = {"NM_DISABLE_ANALYTICS": "1"}
 _SHAPES_AS_THEY_ARE = {"NM_DISABLE_BATCH_OVERRIDE": "1"}
 
@@ -36,17 +36,17 @@ def _variables(wanted: Mapping[str, str]) -> Iterator[None]:
 
 
 def module() -> ModuleType:
-    """DeepSparse's engines, without the reports to its maker."""
+    """The module of DeepSparse's engines, imported without a report to its vendor."""
     with _variables(_NO_REPORTS):
         return importlib.import_module("deepsparse.engine")
 
 
 def compile_model(path: Path, threads: int) -> Any:
-    """An engine for a model of fixed shapes. Runs of several threads wait for one another in it.
+    """An engine for a model of fixed shapes, which serializes its runs.
 
     Args:
-        path: the model; the file is DeepSparse's to write to, and not needed afterwards.
-        threads: how many a run uses.
+        path: the model; DeepSparse may write to the file, and does not need it afterwards.
+        threads: the number of threads of a run.
     """
     deepsparse = module()
     with _variables(_NO_REPORTS | _SHAPES_AS_THEY_ARE):
@@ -54,14 +54,14 @@ def compile_model(path: Path, threads: int) -> Any:
 
 
 def layers(path: Path, threads: int, feeds: list[Any]) -> list[dict[str, Any]]:
-    """What an engine makes of a model: compiled once more, with one run that is looked at.
+    """The layers that an engine makes of a model, which is compiled again and run once for that.
 
     Args:
         path, threads: as for :func:`compile_model`.
-        feeds: of the model's shapes and types.
+        feeds: with the model's shapes and types.
 
     Returns:
-        The layers, in the order in which they run, as DeepSparse describes them.
+        The layers in the order of execution, as DeepSparse describes them.
     """
     deepsparse = module()
     with _variables(_NO_REPORTS | _SHAPES_AS_THEY_ARE):

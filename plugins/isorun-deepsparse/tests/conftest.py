@@ -1,4 +1,4 @@
-"""Where DeepSparse is for the tests: an environment of isorun's, since it shares none with isorun's own tests."""
+"""The isolated environment with DeepSparse, which cannot share that of the tests."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ VARIABLE = "ISORUN_DEEPSPARSE_ENVIRONMENT"
 
 @pytest.fixture(scope="session")
 def environment() -> str:
-    """The name of the environment. One that is there and in which DeepSparse cannot be used is an error."""
+    """The name of the environment; skips without one, fails if DeepSparse is unavailable in it."""
     name = os.environ.get(VARIABLE, "deepsparse")
     try:
         found = environments.get(name)
     except EnvironmentNotFound as error:
-        pytest.skip(f"{error} (README.md says how to make it; ${VARIABLE} may name another)")
+        pytest.skip(f"{error} (see README.md; ${VARIABLE} may name another)")
     with closing(Worker(found)) as worker:
         here = worker.get("deepsparse").availability()
     assert here.ok, here.reason

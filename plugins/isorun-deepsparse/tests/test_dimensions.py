@@ -1,4 +1,4 @@
-"""The sizes of symbolic dimensions: every one has one, and none has another's."""
+"""The option ``dimensions``."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ NAMELESS = ModelInfo((IDS, TensorSpec("x", "tensor(float)", (2, None))), (), 17)
 NO_RANK = ModelInfo((TensorSpec("x", "tensor(float)", None),), (), 17)
 
 
-def test_each_dimension_gets_its_size() -> None:
+def test_returns_a_size_for_each_dimension() -> None:
     assert sizes("it", OPEN, {"sequence": 512, "batch": 8}) == {"batch": 8, "sequence": 512}
     assert sizes("it", FIXED, None) == sizes("it", FIXED, {}) == sizes("it", SCALAR, None) == {}
 
 
 @pytest.mark.parametrize(
-    ("info", "given", "says"),
+    ("info", "option", "message"),
     [
-        (OPEN, None, 'leaves open the dimension batch and sequence.*"batch": 1, "sequence": 128'),
-        (OPEN, {"batch": 1}, "leaves open the dimension sequence"),
-        (OPEN, {"batch": 1, "sequense": 128}, "no symbolic dimension 'sequense'.*'sequence'"),
-        (OPEN, {"batch": 0, "sequence": 128}, "the size of 'batch' is 0"),
-        (OPEN, {"batch": True, "sequence": 128}, "the size of 'batch' is True"),
-        (OPEN, {"batch": "1", "sequence": 128}, "the size of 'batch' is '1'"),
-        (OPEN, {"batch": 1, "sequence": 513}, "sequence goes up to 512 in this model, not to 513"),
-        (OPEN, "1x128", "dimensions is '1x128'"),
-        (FIXED, {"batch": 2}, "no symbolic dimension 'batch'.*shapes are fixed"),
+        (OPEN, None, 'batch and sequence.*"batch": 1, "sequence": 128'),
+        (OPEN, {"batch": 1}, "no size for sequence"),
+        (OPEN, {"batch": 1, "sequense": 128}, "'sequense'.*'sequence'"),
+        (OPEN, {"batch": 0, "sequence": 128}, "'batch'.* 0"),
+        (OPEN, {"batch": True, "sequence": 128}, "'batch'.*True"),
+        (OPEN, {"batch": "1", "sequence": 128}, "'batch'.*'1'"),
+        (OPEN, {"batch": 1, "sequence": 513}, "'sequence'.*512.*513"),
+        (OPEN, "1x128", "'1x128'"),
+        (FIXED, {"batch": 2}, "'batch'.*fixed"),
         (NAMELESS, {"batch": 1, "sequence": 8}, "'x' has dimensions without a name"),
         (NO_RANK, None, "'x' has dimensions without a name"),
     ],
 )
-def test_what_is_no_size_is_refused_with_the_reason(info: ModelInfo, given: Any, says: str) -> None:
-    with pytest.raises(BackendUnavailable, match=says):
-        sizes("it", info, given)
+def test_rejects_invalid_sizes(info: ModelInfo, option: Any, message: str) -> None:
+    with pytest.raises(BackendUnavailable, match=message):
+        sizes("it", info, option)

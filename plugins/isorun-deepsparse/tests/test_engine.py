@@ -1,4 +1,4 @@
-"""What is done around DeepSparse's own classes, with another module in the place of DeepSparse."""
+"""The environment variables around DeepSparse's classes, with a fake module instead of DeepSparse."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def variables() -> dict[str, str | None]:
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The calls of a module that stands for DeepSparse, each with the environment variables at that moment."""
+    """The calls of a fake DeepSparse, each with the environment variables at that moment."""
     calls: list[Any] = []
 
     class Engine:
@@ -46,7 +46,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 @pytest.mark.parametrize("path", ["good", "bad"])
-def test_variables_are_set_for_an_engine_and_put_back(seen: list[Any], path: str) -> None:
+def test_variables_are_set_for_an_engine_and_restored(seen: list[Any], path: str) -> None:
     before = variables()
     if path == "bad":
         with pytest.raises(RuntimeError, match="NM: error"):
@@ -59,14 +59,14 @@ def test_variables_are_set_for_an_engine_and_put_back(seen: list[Any], path: str
     assert variables() == before
 
 
-def test_layers_are_asked_of_an_engine_that_is_looked_at(seen: list[Any]) -> None:
+def test_layers_come_from_the_analysis_engine(seen: list[Any]) -> None:
     before = variables()
     assert engine.layers(Path("model"), 2, ["x"]) == [{"name": "gemm_0", "feeds": ["x"]}]
     assert seen[0][2] == {"num_cores": 2, "num_iterations": 1, "num_warmup_iterations": 0}
     assert variables() == before
 
 
-def test_its_import_reports_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_import_disables_telemetry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "deepsparse"
     package.mkdir()
     (package / "__init__.py").write_text("import os\nat_import = os.environ.get('NM_DISABLE_ANALYTICS')\n")

@@ -1,4 +1,4 @@
-"""The private copy: fixed shapes, constants folded, the same answers, and nothing left of it."""
+"""The private copy: fixed shapes, folded constants, the same outputs, removed afterwards."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from isorun.models import source as models
 from isorun.system.cache import Cache
-from isorun.testing.suite.samples import bert
+from isorun.testing.conformance.sample_models import bert
 from isorun_deepsparse.prepare import prepare, private_copy
 
 SIZES = {"batch": 2, "sequence": 7}
@@ -27,7 +27,7 @@ def lowered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return models.lower(models.open_model(given, cache), ("primitive",), cache).path
 
 
-def test_it_has_fixed_shapes_and_computes_none(lowered: Path, tmp_path: Path) -> None:
+def test_copy_has_fixed_shapes_and_folded_constants(lowered: Path, tmp_path: Path) -> None:
     model = onnx.load(str(prepare(lowered, SIZES, tmp_path)))
     inputs = [[each.dim_value for each in value.type.tensor_type.shape.dim] for value in model.graph.input]
     assert inputs == [[2, 7]] * 3
@@ -39,7 +39,7 @@ def test_it_has_fixed_shapes_and_computes_none(lowered: Path, tmp_path: Path) ->
     assert [(each.domain, each.version) for each in model.opset_import] == [("", 17)]
 
 
-def test_it_gives_the_same_answers(lowered: Path, tmp_path: Path) -> None:
+def test_copy_computes_the_same(lowered: Path, tmp_path: Path) -> None:
     feeds = bert("bert-2x32", dynamic=True).feeds(batch=2, sequence=7)
     copy = prepare(lowered, SIZES, tmp_path)
     found, expected = (
@@ -50,7 +50,7 @@ def test_it_gives_the_same_answers(lowered: Path, tmp_path: Path) -> None:
         np.testing.assert_allclose(one, other, rtol=0, atol=2e-6)
 
 
-def test_the_source_stays_and_the_copy_goes(lowered: Path) -> None:
+def test_source_is_unchanged_and_copy_is_removed(lowered: Path) -> None:
     before = {path: path.read_bytes() for path in lowered.parent.iterdir()}
     with private_copy(lowered, SIZES) as copy:
         assert copy.is_file()
@@ -60,7 +60,7 @@ def test_the_source_stays_and_the_copy_goes(lowered: Path) -> None:
     assert {path: path.read_bytes() for path in lowered.parent.iterdir()} == before
 
 
-def test_a_copy_that_cannot_be_made_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_copy_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
     damaged = tmp_path / "damaged.onnx"
@@ -70,7 +70,7 @@ def test_a_copy_that_cannot_be_made_leaves_nothing(tmp_path: Path, monkeypatch: 
     assert list((tmp_path / "temporary").iterdir()) == []
 
 
-def test_operators_of_other_domains_stay_where_they_were(tmp_path: Path) -> None:
+def test_operators_of_other_domains_are_kept(tmp_path: Path) -> None:
     source = tmp_path / "model.onnx"
     onnx.save(onnx.parser.parse_model(OTHERS_OPERATORS), source)
     (tmp_path / "copy").mkdir()

@@ -1,6 +1,6 @@
-"""The backend ``template``. ONNX's reference evaluator stands where your engine will: look for ENGINE.
+"""The backend ``template``. ENGINE marks each place where your engine replaces ONNX's reference evaluator.
 
-Nothing of the engine is imported at the top, so that ``isorun backends`` can describe a backend that is not installed.
+Import the engine inside functions only, so that ``isorun backends`` can list the backend where it is not installed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Template(Backend):
     """Models in ONNX's reference evaluator."""
 
-    # ENGINE: what yours can do. The defaults promise the least; declare what you can prove.
+    # ENGINE: declare what your engine can do, and the conformance checks can prove. The defaults declare the minimum.
     capabilities = Capabilities(
         dialects=("primitive",),
         precisions=("fp32",),
@@ -36,9 +36,9 @@ class Template(Backend):
     )
 
     def compile(self, model: LoweredModel, config: CompileConfig) -> Executable:
-        """Load a model. ``config`` asks for nothing that the capabilities do not declare."""
-        assert config.precision == "fp32"  # ENGINE: do as ``config`` asks, or raise; never something else
-        with runtime_errors(f"{self.name} cannot load {model.path}", _recognise):
+        """Load a model. ``config`` requests nothing that the capabilities do not declare."""
+        assert config.precision == "fp32"  # ENGINE: do what ``config`` requests or raise; never fall back
+        with runtime_errors(f"{self.name} cannot load {model.path}", _translate):
             from onnx.reference import ReferenceEvaluator  # ENGINE
 
             evaluator = ReferenceEvaluator(str(model.path))
@@ -53,14 +53,14 @@ class TemplateExecutable(Executable):
         self._evaluator = evaluator
 
     def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
-        """Run once, on feeds that were checked. The results are the caller's: no later run changes them."""
+        """Run once, on validated feeds. The caller owns the outputs: no later run may change them."""
         wanted = None if output_names is None else list(output_names)
         with runtime_errors(f"{self._name} failed while running"), np.errstate(all="ignore"):
             results = self._evaluator.run(wanted, dict(feeds))  # ENGINE
         return [np.array(result) for result in results]
 
     def report(self) -> RuntimeReport:
-        """What the engine says that it did. What it does not tell is left out, not guessed."""
+        """What the engine reports that it did. Omit what it does not report; do not guess."""
         operators = Counter(node.op_type for node in self._evaluator.proto_.graph.node)  # ENGINE
         return RuntimeReport(
             device=cpu_name(),
@@ -70,12 +70,12 @@ class TemplateExecutable(Executable):
         )
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release all resources. Called exactly once."""
         del self._evaluator
 
 
-def _recognise(error: Exception) -> UnsupportedModel | None:
-    """What an error of the engine is known to mean; ``None`` where it may mean anything."""
-    if isinstance(error, NotImplementedError):  # ENGINE: how yours says that it lacks an operator
-        return UnsupportedModel(f"ONNX's reference evaluator lacks an operator: {error}")
+def _translate(error: Exception) -> UnsupportedModel | None:
+    """Translate an error of the engine; ``None`` for BackendFailed."""
+    if isinstance(error, NotImplementedError):  # ENGINE: how your engine reports an unknown operator
+        return UnsupportedModel(f"ONNX's reference evaluator does not implement an operator: {error}")
     return None

@@ -1,6 +1,6 @@
-"""isorun's own checks of a backend. Tests of what sets yours apart go beside this file."""
+"""isorun's conformance checks. Add tests of your own beside this file."""
 
-from isorun.testing.suite import Conformance
+from isorun.testing.conformance import Conformance
 
 
 class TestTemplate(Conformance, backend="template"): ...

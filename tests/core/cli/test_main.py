@@ -1,4 +1,4 @@
-"""What holds for every command: exit codes, messages, help, commands of other packages."""
+"""What is common to all commands: exit codes, messages, help, commands of other packages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import tiny
 from isorun import cli, errors
 from isorun.cli import app
 
-COMMANDS = app._OWN
+COMMANDS = app.COMMANDS
 
 
 def _process(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -40,7 +40,7 @@ def test_every_command_is_listed() -> None:
     assert files - {"app"} == set(COMMANDS)
 
 
-def test_the_script_is_the_same_command() -> None:
+def test_script_is_installed() -> None:
     script = Path(sys.executable).with_name("isorun")
     done = subprocess.run([script, "--version"], capture_output=True, text=True, check=False)
     assert done.stdout == f"isorun {metadata.version('isorun')}\n"
@@ -65,10 +65,10 @@ def test_every_command_has_help(isorun: Callable[..., Any], name: str) -> None:
     assert max(map(len, ran.out.splitlines())) <= 80
 
 
-def test_wrong_usage_is_2_with_the_nearest_command(isorun: Callable[..., Any]) -> None:
+def test_wrong_usage_is_2_and_suggests_a_command(isorun: Callable[..., Any]) -> None:
     ran = isorun("inspct", "m.onnx")
     assert ran.code == 2
-    assert "Did you mean 'inspect'" in ran.err
+    assert "'inspect'" in ran.err
     assert isorun("run").code == 2
     assert isorun("run", "m.onnx", "--bakend", "x").code == 2
 
@@ -96,10 +96,12 @@ def test_errors_are_one_message_and_a_code(
     assert (ran.code, ran.out, ran.err) == (code, "", f"isorun: {error}\n")
 
 
-def test_debug_shows_where_an_error_came_from(tmp_path: Path) -> None:
+def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     missing = str(tmp_path / "m.onnx")
     plain, debugged = _process("inspect", missing), _process("--debug", "inspect", missing)
-    assert plain.stderr == f"isorun: There is no model {missing}\n"
+    assert plain.stderr.startswith("isorun: ")
+    assert missing in plain.stderr
+    assert plain.stderr.count("\n") == 1
     assert "Traceback" in debugged.stderr
     assert "InvalidModel" in debugged.stderr
 
@@ -108,7 +110,7 @@ def test_a_warning_is_one_line(bert: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "feeds.npz", **tiny.feeds())
     arguments = ("run", str(bert), "--backend", "ort-cpu", "--precision", "int8", "--feeds", f"{tmp_path}/feeds.npz")
     plain, debugged = _process(*arguments), _process("--debug", *arguments)
-    assert re.fullmatch("isorun: There is no tokenizer beside the model, .*\n", plain.stderr), plain.stderr
+    assert re.fullmatch("isorun: .*tokenizer.*\n", plain.stderr), plain.stderr
     assert "calibration.py" in debugged.stderr
 
 
@@ -122,7 +124,7 @@ def test_ctrl_c_is_one_line(isorun: Callable[..., Any], monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("arguments", ["backends", "backends --json", "--help"])
-def test_a_reader_that_has_gone_is_no_error(arguments: str) -> None:
+def test_closed_pipe_prints_no_error(arguments: str) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "isorun", *arguments.split()]
@@ -134,7 +136,7 @@ def test_a_reader_that_has_gone_is_no_error(arguments: str) -> None:
     assert done.returncode == 141
 
 
-def test_a_stream_that_is_closed_is_no_error(bert: Path, tmp_path: Path) -> None:
+def test_closed_standard_stream_prints_no_error(bert: Path, tmp_path: Path) -> None:
     command = f"{sys.executable} -m isorun inspect"
     for shell, code in ((f"{command} {bert} >&-", 0), (f"{command} {tmp_path} 2>&-", 2)):
         ran = subprocess.run(shell, shell=True, capture_output=True, text=True, check=False)
@@ -146,17 +148,15 @@ def test_without_typer_it_says_what_to_install(isorun: Callable[..., Any], monke
     monkeypatch.delattr("isorun.cli.app", raising=False)
     monkeypatch.setitem(sys.modules, "typer", None)
     ran = isorun("--help")
-    assert (ran.code, ran.err) == (
-        2,
-        "isorun: The command line needs the package 'typer'. Install it: pip install 'isorun[cli]'\n",
-    )
+    assert ran.code == 2
+    assert "pip install 'isorun[cli]'" in ran.err
 
 
 @pytest.fixture
 def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands of three other packages: one sound, one that does not import, one that wants a name that is taken."""
+    """Commands of other packages: one that works, broken ones, and one whose name is taken."""
     monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "sound_plugin.py").write_text(
+    (tmp_path / "working_plugin.py").write_text(
         '"""Greet somebody.\n\nMore of it."""\nimport typer\napp = typer.Typer()\n'
         "@app.command()\ndef greet(name: str) -> None:\n    print(f'hello {name}')\n"
     )
@@ -165,40 +165,45 @@ def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     points = metadata.EntryPoints(
         metadata.EntryPoint(name, f"{module}:app", "isorun.commands")
         for name, module in (
-            ("greet", "sound_plugin"),
+            ("greet", "working_plugin"),
             ("broken", "broken_plugin"),
             ("odd", "odd_plugin"),
             ("gone", "no_such_package.cli"),
-            ("run", "sound_plugin"),
+            ("run", "working_plugin"),
         )
     )
     monkeypatch.setattr(metadata, "entry_points", lambda **_: points)
 
 
-def test_commands_of_other_packages_are_listed_unseen(isorun: Callable[..., Any], plugins: None) -> None:
+def test_commands_of_other_packages_are_listed_without_importing_them(
+    isorun: Callable[..., Any], plugins: None
+) -> None:
     ran = isorun("--help")
     assert ran.code == 0
     lines = [line.split() for line in ran.out.splitlines()]
     assert ["greet", "Greet", "somebody."] in lines
     assert ["broken", "A", "command", "of", "isorun."] in lines
-    assert "sound_plugin" not in sys.modules
-    assert ran.err == "isorun: the command 'run' of isorun is left out: the name is taken\n"
+    assert "working_plugin" not in sys.modules
+    assert "'run'" in ran.err
+    assert ran.err.count("\n") == 1
 
 
-def test_a_command_of_another_package_runs(isorun: Callable[..., Any], plugins: None) -> None:
+def test_command_of_another_package_runs(isorun: Callable[..., Any], plugins: None) -> None:
     assert isorun("greet", "Ada").out == "hello Ada\n"
-    assert "Did you mean 'greet'" in isorun("gret").err
+    assert "'greet'" in isorun("gret").err
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("broken", "does not import (ModuleNotFoundError: No module named 'nowhere_to_be_found')"),
-        ("gone", "does not import"),
-        ("odd", "is a int and no typer.Typer"),
+        ("broken", "No module named 'nowhere_to_be_found'"),
+        ("gone", "no_such_package"),
+        ("odd", "typer.Typer, got int"),
     ],
 )
-def test_a_broken_command_says_whose_it_is(isorun: Callable[..., Any], plugins: None, name: str, message: str) -> None:
+def test_broken_command_is_an_error_with_the_cause(
+    isorun: Callable[..., Any], plugins: None, name: str, message: str
+) -> None:
     ran = isorun(name)
     assert ran.code == 2
     assert message in ran.err

@@ -1,24 +1,26 @@
-"""Backends with one flaw each, right in everything else: every check of the conformance suite has one to catch.
+"""Backends with one flaw each: every check of the conformance suite has at least one to catch.
 
-A backend's name is its class's; a module's name is that of the suite's module whose checks catch what is in it.
+A backend's name is its class's. The modules mirror those in ``isorun/testing/conformance/checks``.
 """
 
 from __future__ import annotations
 
-from flaws import calls, claims, devices, discovery, failures, lifetime, numerics, program
+import importlib
+import pkgutil
+
 from isorun.plugin.backend import Backend
 from isorun.testing.fakes import Right
 
 
 class Honest(Right):
-    """None at all."""
+    """Without a flaw."""
 
 
 def names() -> dict[str, str]:
     """Every backend here, as an entry point names it."""
     found = {"Honest": f"{__name__}:Honest"}
-    for module in (discovery, numerics, calls, devices, failures, lifetime, claims, program):
-        for name, value in vars(module).items():
-            if isinstance(value, type) and issubclass(value, Backend) and value.__module__ == module.__name__:
-                found[name] = f"{module.__name__}:{name}"
+    for info in pkgutil.iter_modules(__path__, f"{__name__}."):
+        for name, value in vars(importlib.import_module(info.name)).items():
+            if isinstance(value, type) and issubclass(value, Backend) and value.__module__ == info.name:
+                found[name] = f"{info.name}:{name}"
     return found

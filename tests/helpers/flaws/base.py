@@ -1,6 +1,8 @@
-"""What a backend with a flaw is made from: one that has none."""
+"""What backends with a flaw are made from: one without any."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from isorun.testing.fakes import Right, RightExecutable
 
@@ -33,3 +35,13 @@ def backend(cls):
     Made.__name__ = Made.__qualname__ = cls.__name__
     Made.__module__ = cls.__module__
     return Made
+
+
+def declaring(module, **fields):
+    """A backend class without a flaw but in what it declares.
+
+    Args:
+        module: the ``__name__`` of the module that it is in.
+        fields: of its capabilities.
+    """
+    return type("Declaring", (Right,), {"__module__": module, "capabilities": replace(HONEST, **fields)})

@@ -1,34 +1,19 @@
-"""What is wrong with what a backend says of itself."""
+"""Flaws in what a backend declares, and in its availability()."""
 
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
-from flaws.base import HONEST
+from flaws.base import declaring
 from isorun.errors import BackendUnavailable
 from isorun.testing.fakes import Right
 from isorun.types import Availability
 
-
-class DialectsAreAString(Right):
-    capabilities = replace(HONEST, dialects="primitive")
-
-
-class UnknownDialect(Right):
-    capabilities = replace(HONEST, dialects=("primitve",))
-
-
-class UnknownReport(Right):
-    capabilities = replace(HONEST, reports=("placement", "temperature"))
-
-
-class NoDevice(Right):
-    capabilities = replace(HONEST, devices=())
-
-
-class BareOption(Right):
-    capabilities = replace(HONEST, options={"knob": ""})
+DialectsAreAString = declaring(__name__, dialects="primitive")
+UnknownDialect = declaring(__name__, dialects=("primitve",))
+UnknownReport = declaring(__name__, reports=("placement", "temperature"))
+NoDevice = declaring(__name__, devices=())
+UndescribedOption = declaring(__name__, options={"knob": ""})
 
 
 class OtherName(Right):
@@ -36,13 +21,13 @@ class OtherName(Right):
         super().__init__("another")
 
 
-class AlwaysHere(Right):
+class AlwaysAvailable(Right):
     def availability(self):
         return Availability(ok=True)
 
 
-class Fickle(Right):
-    """It says no, and yes when asked again."""
+class ChangesItsMind(Right):
+    """Unavailable when first asked, available from then on."""
 
     asked = itertools.count()
 
@@ -70,7 +55,7 @@ class CompilesNothing(Right):
         return None
 
 
-class FailsWithoutAWord(Right):
+class FailsWithoutMessage(Right):
     def compile(self, model, config):
         assert config.precision == "fp64"
         return super().compile(model, config)

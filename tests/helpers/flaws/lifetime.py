@@ -1,4 +1,4 @@
-"""What is wrong over many sessions, runs and closings."""
+"""Flaws that show over many sessions and concurrent runs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,20 @@ from flaws.base import HONEST, Flawed, backend
 LEAKED: list[Any] = []
 
 
+def release():
+    """Release what the backends leaked."""
+    for leaked in LEAKED:
+        if isinstance(leaked, int):
+            os.close(leaked)
+        elif isinstance(leaked, subprocess.Popen):
+            leaked.kill()
+            leaked.wait()
+    LEAKED.clear()
+
+
 @backend
 class SharesOneBuffer(Flawed):
-    """It says that it may be run from many threads, and keeps the answer in one place."""
+    """Declares that it is thread-safe, but keeps the outputs in one place."""
 
     capabilities = replace(HONEST, thread_safe=True)
 
@@ -30,7 +41,7 @@ class SharesOneBuffer(Flawed):
 
 @backend
 class SharesBetweenSessions(Flawed):
-    """One place for the answers of all sessions."""
+    """Keeps the outputs of all sessions in one place."""
 
     last: ClassVar[list[np.ndarray]] = []
 
@@ -41,25 +52,21 @@ class SharesBetweenSessions(Flawed):
 
 
 @backend
-class TakesResultsAlong(Flawed):
-    """What it gave is gone with the session."""
-
-    given: Any = ()
+class ClearsOutputsOnClose(Flawed):
+    returned: Any = ()
 
     def run(self, output_names, feeds):
         results = self.right(output_names, feeds)
-        self.given = [*self.given, *results]
+        self.returned = [*self.returned, *results]
         return results
 
     def close(self):
-        for result in self.given:
+        for result in self.returned:
             result[...] = np.nan
 
 
 @backend
-class DiesAmidRuns(Flawed):
-    """Closing pulls the ground from under a run."""
-
+class RaisesDuringClose(Flawed):
     closed = False
     capabilities = replace(HONEST, thread_safe=True)
 
@@ -103,4 +110,4 @@ class LeaksThreads(Flawed):
 class WritesToItsModel(Flawed):
     def __init__(self, model, config):
         super().__init__(model, config)
-        self.path.write_bytes(self.path.read_bytes() + b"\x92\x03\x00")  # a field that no reader knows
+        self.path.write_bytes(self.path.read_bytes() + b"\x92\x03\x00")  # an unknown protobuf field

@@ -1,4 +1,4 @@
-"""What is done to the program around a backend."""
+"""Changes to what all of a process shares."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class SilencesNumpy(Flawed):
 
 
 @backend
-class TakesTheInterrupt(Flawed):
+class SetsASignalHandler(Flawed):
     def __init__(self, model, config):
         super().__init__(model, config)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @backend
-class Talks(Flawed):
+class PrintsToStdout(Flawed):
     def run(self, output_names, feeds):
         print("running on the accelerator")
         return self.right(output_names, feeds)

@@ -1,4 +1,4 @@
-"""Wrong behaviour with arrays that stay on a device: here, in the host's memory."""
+"""Flaws with arrays that stay on a device, which is simulated in the host's memory."""
 
 from __future__ import annotations
 
@@ -47,9 +47,7 @@ HonestOnDevice = backend(OnDevice)
 
 
 @backend
-class ClaimsADevice(Flawed):
-    """It declares what it does not have."""
-
+class ClaimsDeviceArrays(Flawed):
     capabilities = replace(HONEST, device_arrays=True)
 
 
@@ -60,7 +58,7 @@ class CopiesToTheHost(OnDevice):
 
 
 @backend
-class ReusesTheDevicesMemory(OnDevice):
+class ReusesDeviceMemory(OnDevice):
     def run_on_device(self, output_names, feeds):
         results = self.run(output_names, feeds)
         if self.kept is None:
@@ -72,7 +70,7 @@ class ReusesTheDevicesMemory(OnDevice):
 
 @backend
 class BindsTheFirstFeed(OnDevice):
-    """Its bindings run on what was on the device first."""
+    """Bindings run on the first feeds that were on the device."""
 
     def run_on_device(self, output_names, feeds):
         self.kept = self.kept or feeds

@@ -1,4 +1,4 @@
-"""What this process and those that it started hold, as Linux tells it."""
+"""Memory, files, threads and processor time of this process and its descendants, from Linux's /proc."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ import os
 from pathlib import Path
 
 
-def family() -> list[int]:
-    """This process and all below it."""
-    return [os.getpid(), *_below(os.getpid())]
+def process_ids() -> list[int]:
+    """This process and its descendants."""
+    return [os.getpid(), *_descendants(os.getpid())]
 
 
-def _below(pid: int) -> list[int]:
+def _descendants(pid: int) -> list[int]:
     found = []
     for task in Path(f"/proc/{pid}/task").glob("*"):
         try:
             children = (task / "children").read_text().split()
-        except OSError:  # it has ended meanwhile
+        except OSError:  # the thread has ended
             continue
         for child in children:
-            found += [int(child), *_below(int(child))]
+            found += [int(child), *_descendants(int(child))]
     return found
 
 
 def resident_mib() -> float:
-    """Resident memory of the family, in MiB."""
+    """Resident memory in MiB."""
     pages = 0
-    for pid in family():
+    for pid in process_ids():
         try:
             pages += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
         except OSError:
@@ -35,24 +35,26 @@ def resident_mib() -> float:
 
 
 def open_files() -> list[str]:
-    """What the family holds open, a name for each descriptor."""
-    found = []
-    for pid in family():
+    """The name of the file of each open descriptor."""
+    names = []
+    for pid in process_ids():
         for descriptor in Path(f"/proc/{pid}/fd").glob("*"):
             try:
-                found.append(str(descriptor.readlink()))
+                names.append(str(descriptor.readlink()))
             except OSError:
                 continue
-    return found
+    return names
+
+
+def threads() -> int:
+    """The number of threads."""
+    return sum(len(list(Path(f"/proc/{pid}/task").glob("*"))) for pid in process_ids())
 
 
 def processor_ticks() -> tuple[int, dict[tuple[int, str], int]]:
-    """Processor time of the family, threads that have ended included, and of each thread by (process, thread).
-
-    In ticks of the system, of 10 ms.
-    """
+    """Processor time in ticks of 10 ms: the total, ended threads included, and by (process, thread)."""
     total, by_thread = 0, {}
-    for pid in family():
+    for pid in process_ids():
         process = Path(f"/proc/{pid}")
         total += _ticks(process / "stat")
         for task in process.glob("task/*"):
@@ -66,8 +68,3 @@ def _ticks(path: Path) -> int:
     except OSError:
         return 0
     return int(fields[11]) + int(fields[12])
-
-
-def threads() -> int:
-    """How many threads the family has."""
-    return sum(len(list(Path(f"/proc/{pid}/task").glob("*"))) for pid in family())

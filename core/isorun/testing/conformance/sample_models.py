@@ -1,4 +1,4 @@
-"""The models that the checks run, from one node to bert-base, with seeded weights."""
+"""The models that the checks run, from a single node to bert-base, with seeded weights."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isorun.models import presets
-from isorun.testing.feeds import MASKS, random_feeds
+from isorun.parity.samples import MASKS, random_feeds
 from isorun.types import ModelInfo, TensorSpec
 
 if TYPE_CHECKING:
     import onnx
 
-WIDTH = 256
-"""Of the vectors that the dense samples take."""
-_OPSET, _IR_VERSION = 17, 8  # what every runtime has had for years
+_WIDTH = 256
+_OPSET, _IR_VERSION = 17, 8  # which every runtime has supported for years
 
 _TINY = {"vocab_size": 99, "max_position_embeddings": 40}
 _BERTS: dict[str, dict[str, Any]] = {
@@ -30,20 +29,31 @@ _BERTS: dict[str, dict[str, Any]] = {
 }
 
 SIZES = ("one-node", "few-nodes", "bert-2x32", "bert-2x128", "bert-4x256")
-"""The quick ones, from the least to the greatest."""
+"""The models that take seconds, by size."""
 BIG_SIZES = ("bert-3l", "bert-6l", "bert-base")
 """Those that take minutes."""
 
+SUM = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[batch] x, float[sequence] y) => (float[sequence] z) { z = Add (x, y) }"""
+"""A model that fails in the runtime if its inputs, which pass validation, differ in size."""
+
+
+def parsed(text: str) -> bytes:
+    """A serialized model from ONNX's text format."""
+    import onnx.parser
+
+    content: bytes = onnx.parser.parse_model(text).SerializeToString()
+    return content
+
 
 @dataclass(frozen=True)
-class Sample(ABC):
+class SampleModel(ABC):
     """A model, and feeds for it.
 
     Attributes:
         name: what reports call it.
-        dynamic: whether the sizes of feeds are symbolic in the model; where not, it takes ``batch`` and
-            ``sequence`` alone.
-        batch, sequence: the sizes of feeds unless told otherwise; a model without a sequence has 0.
+        dynamic: whether its shapes are symbolic; otherwise ``batch`` and ``sequence`` are fixed.
+        batch, sequence: the default sizes of feeds; a model without a sequence has 0.
     """
 
     name: str
@@ -52,7 +62,7 @@ class Sample(ABC):
     sequence: int = 0
 
     def path(self, folder: Path) -> Path:
-        """The model's file in a folder, written where it is not there yet."""
+        """The model's file in a folder, written on first use."""
         path = folder / "models" / f"{self.name}-{'dynamic' if self.dynamic else 'fixed'}.onnx"
         if not path.is_file():
             path.parent.mkdir(exist_ok=True)
@@ -71,62 +81,69 @@ class Sample(ABC):
         return self.name
 
 
-class Dense(Sample):
+class Dense(SampleModel):
     """Products with dense weights: ``x`` (rows, 256) float32 to ``y`` (rows, 256).
 
-    ``one-node`` is ``x @ w``; ``few-nodes`` is ``tanh(x @ w + b)``; ``heavy`` is eight products and takes a core
-    some milliseconds.
+    ``one-node`` is ``x @ w``; ``few-nodes`` is ``tanh(x @ w + b)``; ``heavy`` is eight products and keeps a core busy
+    for some milliseconds.
     """
 
     def write(self, path: Path) -> None:
         import onnx
-
-        onnx.save(self._model(), path)
-
-    def _model(self) -> onnx.ModelProto:
-        from onnx import TensorProto, helper, numpy_helper
+        from onnx import numpy_helper
 
         random = np.random.default_rng(0)
         products = 8 if self.name == "heavy" else 1
-        weights = [random.standard_normal((WIDTH, WIDTH), np.float32) / np.float32(16) for _ in range(products)]
+        weights = [random.standard_normal((_WIDTH, _WIDTH), np.float32) / np.float32(16) for _ in range(products)]
         steps: list[tuple[str, str | None]] = [("MatMul", f"w{index}") for index in range(products)]
         initializers = [numpy_helper.from_array(weight, f"w{index}") for index, weight in enumerate(weights)]
         if self.name == "few-nodes":
             steps += [("Add", "b"), ("Tanh", None)]
-            initializers.append(numpy_helper.from_array(random.standard_normal(WIDTH, np.float32), "b"))
+            initializers.append(numpy_helper.from_array(random.standard_normal(_WIDTH, np.float32), "b"))
         values = ["x", *(f"v{index}" for index in range(1, len(steps))), "y"]
         nodes = [
-            helper.make_node(kind, [values[index], *([weight] if weight else [])], [values[index + 1]])
+            onnx.helper.make_node(kind, [values[index], *([weight] if weight else [])], [values[index + 1]])
             for index, (kind, weight) in enumerate(steps)
         ]
-        shape = ["rows" if self.dynamic else self.batch, WIDTH]
-        x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in "xy")
-        graph = helper.make_graph(nodes, self.name, [x], [y], initializers)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR_VERSION)
+        self._save(path, nodes, "y", initializers)
+
+    def _save(
+        self,
+        path: Path,
+        nodes: Sequence[onnx.NodeProto],
+        outputs: Sequence[str],
+        initializers: Sequence[onnx.TensorProto] = (),
+    ) -> None:
+        import onnx
+        from onnx import TensorProto, helper
+
+        shape = ["rows" if self.dynamic else self.batch, _WIDTH]
+        x, *ys = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("x", *outputs))
+        graph = helper.make_graph(nodes, self.name, [x], ys, initializers)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR_VERSION)
+        onnx.save(model, path)
 
     def feeds(self, seed: int = 0) -> dict[str, np.ndarray]:
         """``x``, standard normal."""
-        return {"x": np.random.default_rng(seed).standard_normal((self.batch, WIDTH), np.float32)}
+        return {"x": np.random.default_rng(seed).standard_normal((self.batch, _WIDTH), np.float32)}
 
 
-class HandsOn(Dense):
+class IdentityAndNegative(Dense):
     """``x`` (rows, 256) float32 to ``y``, the same, and ``z``, its negative."""
 
-    def _model(self) -> onnx.ModelProto:
-        from onnx import TensorProto, helper
+    def write(self, path: Path) -> None:
+        from onnx import helper
 
-        x, y, z = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [self.batch, WIDTH]) for name in "xyz")
         nodes = [helper.make_node("Identity", ["x"], ["y"]), helper.make_node("Neg", ["x"], ["z"])]
-        graph = helper.make_graph(nodes, self.name, [x], [y, z])
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR_VERSION)
+        self._save(path, nodes, "yz")
 
 
-class Bert(Sample):
+class Bert(SampleModel):
     """A BERT in the fused form: ``bert-LAYERSxWIDTH``, or one of isorun's presets."""
 
     @property
     def vocabulary(self) -> int:
-        """How many token ids there are."""
+        """The number of token ids."""
         return int(self._sizes["vocab_size"])
 
     @property
@@ -140,14 +157,21 @@ class Bert(Sample):
         config = encoder.EncoderConfig(**self._sizes)
         model = encoder.encoder(config, presets.SeededWeights(0), self.name)
         if not self.dynamic:
-            _fix(model.graph.inputs, self.batch, self.sequence)
-            _fix(model.graph.outputs, self.batch, self.sequence)
+            self._fix_shapes(model.graph.inputs)
+            self._fix_shapes(model.graph.outputs)
         files.write(model, path, beside_above=files.SINGLE_FILE_LIMIT)
+
+    def _fix_shapes(self, values: Sequence[Any]) -> None:
+        import onnx_ir as ir
+
+        sizes = {"batch": self.batch, "sequence": self.sequence}
+        for value in values:
+            value.shape = ir.Shape([size if isinstance(size, int) else sizes[size.value] for size in value.shape])
 
     def feeds(
         self, seed: int = 0, *, batch: int | None = None, sequence: int | None = None, mask: str = "right"
     ) -> dict[str, np.ndarray]:
-        """Token ids and types at random, under one of the five kinds of mask."""
+        """Random token ids and types, under one of the five kinds of mask."""
         rows, length = batch or self.batch, sequence or self.sequence
         random = np.random.default_rng([seed, rows, length])
         names = {"input_ids": self.vocabulary, "attention_mask": 2, "token_type_ids": 2}
@@ -160,25 +184,16 @@ class Bert(Sample):
         return random_feeds(info, random, batch=rows, sequence=length, mask=made)
 
 
-def _fix(values: Sequence[Any], batch: int, sequence: int) -> None:
-    """Put sizes in the place of the symbols."""
-    import onnx_ir as ir
-
-    sizes = {"batch": batch, "sequence": sequence}
-    for value in values:
-        value.shape = ir.Shape([size if isinstance(size, int) else sizes[size.value] for size in value.shape])
-
-
 def dense(name: str = "few-nodes") -> Dense:
-    """A dense sample, of fixed shapes."""
+    """A dense model of fixed shapes."""
     return Dense(name, False, {"one-node": 16, "few-nodes": 4, "heavy": 128}[name])
 
 
 def bert(name: str = "bert-2x32", *, dynamic: bool) -> Bert:
-    """A BERT, with sizes of feeds that suit it."""
+    """A BERT, with default sizes of feeds that suit it."""
     return Bert(name, dynamic, 3, 12) if name in _BERTS else Bert(name, dynamic, 1, 64)
 
 
-def of_size(name: str, *, dynamic: bool) -> Sample:
-    """The sample of that name among :data:`SIZES` and :data:`BIG_SIZES`."""
+def of_size(name: str, *, dynamic: bool) -> SampleModel:
+    """The model of that name among :data:`SIZES` and :data:`BIG_SIZES`."""
     return bert(name, dynamic=dynamic) if name.startswith("bert") else dense(name)

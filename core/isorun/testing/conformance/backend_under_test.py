@@ -1,0 +1,223 @@
+"""The backend under test, and how the checks open models on it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from isorun import Session
+from isorun.errors import BackendUnavailable, IsorunError
+from isorun.isolation import environments
+from isorun.isolation.worker.backend import Worker
+from isorun.models import source as models
+from isorun.parity import DEFAULT_TOLERANCES, compare
+from isorun.plugin import registry
+from isorun.plugin.backend import Backend, Executable
+from isorun.system.cache import Cache
+from isorun.system.subprocesses import run
+from isorun.testing.conformance.sample_models import Bert, SampleModel, bert
+from isorun.types import Capabilities, CompileConfig, Feeds, LoweredModel
+
+_REFERENCE = "reference"
+
+
+class BackendUnderTest:
+    """A backend by name, with a folder for the models and the cache of one run of the suite.
+
+    Args:
+        name: the backend's name.
+        environment: the isolated environment that it runs in; ``None`` for this process.
+        options: for ``Session(options=...)``, in every check.
+        big: whether to run the models that take minutes.
+    """
+
+    def __init__(self, name: str, environment: str | None, options: Mapping[str, Any], big: bool) -> None:
+        self.name = name
+        self.environment = environment
+        self.options = dict(options)
+        self.big = big
+        self._references: dict[Path, Session] = {}
+        self._resources = ExitStack()
+
+    def close(self) -> None:
+        """Remove the folder; close the worker and the reference's sessions."""
+        self._resources.close()
+
+    @cached_property
+    def folder(self) -> Path:
+        """For models and the cache; removed when the suite ends."""
+        return Path(self._resources.enter_context(tempfile.TemporaryDirectory(prefix="isorun-conformance-")))
+
+    @cached_property
+    def _worker(self) -> Worker | None:
+        if self.environment is None:
+            return None
+        worker = Worker(environments.get(self.environment), self.folder / "cache")
+        self._resources.callback(worker.close)
+        return worker
+
+    @cached_property
+    def backend(self) -> Backend:
+        """The backend, looked up once."""
+        return registry.get(self.name) if self._worker is None else self._worker.get(self.name)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it declares."""
+        return self.backend.capabilities
+
+    @property
+    def config(self) -> CompileConfig:
+        """The first precision and device that it declares, on one thread if that can be set."""
+        declared = self.capabilities
+        threads = 1 if declared.sets_threads else None
+        return CompileConfig(declared.precisions[0], declared.devices[0], threads, self.options)
+
+    def names(self) -> list[str]:
+        """The backends that are found where this one is."""
+        return registry.names() if self._worker is None else self._worker.names()
+
+    def run_script(self, doing: str, script: str, *arguments: str, stdin: bytes = b"") -> Any:
+        """Run Python code in a new process of the interpreter that imports the backend.
+
+        Args:
+            doing: what it does, for the message if it fails.
+
+        Returns:
+            The last line of its stdout, parsed as JSON.
+        """
+        python, variables = sys.executable, dict(os.environ)
+        if self._worker is not None:
+            environment = self._worker.environment
+            python, variables = str(environment.python), environment.variables(self.folder / "cache")
+        command = [python, "-P", "-c", script, *arguments]
+        exit_ = run(command, env=variables, stdin=stdin, timeout=300, capture_output=True)
+        assert exit_.ok, f"a process that {doing} {exit_.how}: {exit_.log[-500:]}"
+        return json.loads(exit_.output.splitlines()[-1])
+
+    def require_available(self) -> None:
+        """Skip a check if the backend reports that it cannot be used here."""
+        availability = self.backend.availability()
+        if not availability.ok:
+            pytest.skip(f"{self.name} is not available: {availability.reason}. {availability.remedy}")
+
+    def require(self, declared: object, what: str) -> None:
+        """Skip a check of what the backend does not declare."""
+        if not declared:
+            pytest.skip(f"not declared: {what}")
+
+    def bert(self, name: str = "bert-2x32") -> Bert:
+        """A BERT, with symbolic shapes if the backend declares dynamic shapes."""
+        return bert(name, dynamic=self.capabilities.dynamic_shapes)
+
+    def open(self, model: SampleModel | bytes, **arguments: Any) -> Session:
+        """Open a session on the backend, with one thread unless given otherwise, if that can be set.
+
+        Skips the check if the backend reports that this machine lacks the requested precision or device, unless that is
+        the first one that it declares.
+        """
+        self.require_available()
+        declared = self.capabilities
+        try:
+            return self.session(model, **arguments)
+        except BackendUnavailable as error:
+            firsts = {None, declared.precisions[0], declared.devices[0]}
+            if error.backend == self.name and not {arguments.get("precision"), arguments.get("device")} <= firsts:
+                pytest.skip(f"this machine lacks it: {error.reason}")
+            raise
+
+    def session(self, model: SampleModel | bytes, **arguments: Any) -> Session:
+        """As :meth:`open`, but never skip the check."""
+        usual = {"environment": self.environment, "cache_dir": self.folder / "cache"}
+        arguments = {**usual, "threads": self.config.threads, "options": self.options, **arguments}
+        if arguments.get("precision") == "int8" and isinstance(model, SampleModel):
+            arguments["calibration"] = [model.feeds(seed) for seed in range(16)]
+        return Session(model.path(self.folder) if isinstance(model, SampleModel) else model, self.name, **arguments)
+
+    def lowered(
+        self, model: SampleModel, dialect: str | None = None, outputs: Sequence[str] | None = None
+    ) -> LoweredModel:
+        """A model, or the part that some outputs need, in a dialect; ``None`` for any that the backend declares."""
+        cache = Cache(self.folder / "cache")
+        dialects = self.capabilities.dialects if dialect is None else (dialect,)
+        lowered = models.lower(models.open_model(model.path(self.folder), cache, outputs), dialects, cache)
+        assert dialect in (None, lowered.dialect), f"{model} cannot be lowered to the dialect {dialect!r}"
+        return lowered
+
+    @contextmanager
+    def compiled(self, model: LoweredModel) -> Iterator[Executable]:
+        """A model that the backend has compiled, without a session around it."""
+        self.require_available()
+        executable = self.backend.compile(model, self.config)
+        try:
+            yield executable
+        finally:
+            executable.close()
+
+    def open_run_close(self, model: SampleModel, feeds: Feeds) -> None:
+        """Use a model once. In an environment, by the one worker: a worker per session would hide what leaks."""
+        if self._worker is None:
+            with self.open(model) as session:
+                session.run(None, feeds)
+        else:
+            with self.compiled(self.lowered(model)) as executable:
+                executable.run(None, feeds)
+
+    def expected(self, model: SampleModel, feeds: Feeds) -> dict[str, np.ndarray]:
+        """The model's outputs in fp64, by name, from the reference backend."""
+        path = model.path(self.folder)
+        if path not in self._references:
+            try:
+                session = Session(path, _REFERENCE, precision="fp64", padding="keep", cache_dir=self.folder / "oracle")
+            except IsorunError as error:
+                raise IsorunError(f"The reference backend cannot run {model}: {error}") from error
+            self._references[path] = self._resources.enter_context(session)
+        reference = self._references[path]
+        return named(reference, reference.run(None, feeds))
+
+    def assert_accurate(
+        self,
+        model: SampleModel,
+        session: Session,
+        feeds: Feeds,
+        outputs: Mapping[str, Any] | None = None,
+        *,
+        precision: str | None = None,
+        what: str = "",
+    ) -> None:
+        """Compare outputs with the reference's.
+
+        Args:
+            outputs: by name; ``None`` to run the session.
+            precision: whose tolerance applies; ``None`` for the first that the backend declares.
+            what: what the outputs are, for the message.
+        """
+        if outputs is None:
+            outputs = named(session, session.run(None, feeds))
+        expected, info = self.expected(model, feeds), session.model_info
+        parity = compare(
+            outputs,
+            {spec.name: expected[spec.name] for spec in session.get_outputs()},
+            feeds.get(info.mask) if info.mask else None,
+            DEFAULT_TOLERANCES[precision or self.capabilities.precisions[0]],
+            token_level=info.token_outputs,
+        )
+        assert parity.verdict == "pass", f"{what or model} is wrong: {'; '.join(parity.reasons)}"
+
+
+def named(session: Session, values: list[Any]) -> dict[str, Any]:
+    """Output name to value, for all outputs."""
+    assert isinstance(values, list), f"run() must return a list of arrays, got {type(values).__name__}"
+    outputs = session.get_outputs()
+    assert len(values) == len(outputs), f"run() must return {len(outputs)} outputs, got {len(values)}"
+    return {spec.name: value for spec, value in zip(outputs, values, strict=True)}

@@ -1,0 +1,65 @@
+"""Checks of the number of threads."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import pytest
+
+from isorun import Session
+from isorun.system.threads import usable_cores
+from isorun.testing.conformance.checks.base import Checks, proves
+from isorun.testing.conformance.process_usage import processor_ticks
+from isorun.testing.conformance.sample_models import SampleModel, dense
+
+_TICKS = 40  # of 10 ms each: the processor time that a measurement of threads needs
+_SECONDS = 30
+
+
+class Threads(Checks):
+    """The number of threads, where it can be set."""
+
+    @proves("threads")
+    @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux, which counts the processor time of a thread")
+    def test_one_thread_computes_on_one_core(self) -> None:
+        self._require_threads()
+        if usable_cores() < 2:
+            pytest.skip("needs two cores")
+        model = dense("heavy")
+        with self.under_test.open(model, threads=1) as session:
+            assert session.provenance.threads == 1
+            busiest, total = _processor_time(session, model)
+        assert total <= busiest * 1.3, (
+            f"with threads=1, it took {total / busiest:.1f} times the processor time of its busiest thread"
+        )
+
+    @proves("threads")
+    def test_accuracy_with_any_number_of_threads(self) -> None:
+        self._require_threads()
+        model = self.under_test.bert("bert-2x128")
+        for threads in (1, 2, usable_cores()):
+            with self.under_test.open(model, threads=threads) as session:
+                assert session.provenance.threads == threads
+                self.under_test.assert_accurate(model, session, model.feeds())
+
+    def _require_threads(self) -> None:
+        self.under_test.require(self.under_test.capabilities.sets_threads, "a number of threads that can be set")
+
+
+def _processor_time(session: Session, model: SampleModel) -> tuple[int, int]:
+    """Processor time of the busiest thread, and of all threads together, while the session runs, in ticks.
+
+    The ratio of the two does not depend on what else the machine does.
+    """
+    feeds = model.feeds()
+    session.run(None, feeds)
+    (total_before, before), deadline = processor_ticks(), time.monotonic() + _SECONDS
+    while time.monotonic() < deadline:
+        pause = time.monotonic() + 0.2  # reading the times takes processor time too
+        while time.monotonic() < pause:
+            session.run(None, feeds)
+        total, by_thread = processor_ticks()
+        if total - total_before >= _TICKS:
+            return max(ticks - before.get(thread, 0) for thread, ticks in by_thread.items()), total - total_before
+    pytest.skip(f"{_SECONDS} s of runs took too little processor time to tell threads apart")

@@ -1,0 +1,18 @@
+"""The test file that pytest runs for ``isorun conformance``: the suite for the backend that the settings name."""
+
+from __future__ import annotations
+
+from isorun.testing.conformance import Conformance
+from isorun.testing.conformance.recorder import settings
+
+_SETTINGS = settings()
+
+
+class TestConformance(
+    Conformance,
+    backend=_SETTINGS.backend,
+    environment=_SETTINGS.environment,
+    options=_SETTINGS.options,
+    big=_SETTINGS.big,
+):
+    """All checks."""

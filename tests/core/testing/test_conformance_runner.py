@@ -1,0 +1,173 @@
+"""The suite in a child process, on the fakes that are shipped."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import flaws
+import isolation
+from isorun.errors import IsorunError
+from isorun.isolation import environments
+from isorun.testing import fakes
+from isorun.testing.conformance import runner
+from isorun.testing.conformance.result import Report
+
+
+@pytest.fixture(autouse=True)
+def installed() -> Iterator[None]:
+    with fakes.installed():
+        yield
+
+
+def by_status(report: Report) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for each in report.capabilities:
+        found.setdefault(each.status, set()).add(each.name)
+    return found
+
+
+def test_backend_without_a_flaw_passes():
+    report = runner.run("fake-slow")
+    assert report.passed
+    skipped = {"threads", "device arrays", "model bert-3l", "model bert-6l", "model bert-base"}
+    assert by_status(report)["skipped"] == skipped
+    assert set(by_status(report)) == {"proved", "skipped"}
+    assert all(check.message for check in report.checks if check.outcome == "skipped")
+
+
+def test_backend_that_computes_nothing_fails():
+    report = runner.run("fake-echo")
+    assert not report.passed
+    status = by_status(report)
+    assert {"discovery", "metadata"} <= status["proved"]
+    assert {"availability", "parity on the five masks", "dynamic shapes", "results", "binding"} <= status["failed"]
+    assert {"true precision", "true device", "wrapped errors", "concurrent sessions"} <= status["failed"]
+
+
+def test_failure_without_a_message_names_the_line(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(flaws.__file__).parents[1]))
+    with fakes.installed(flaws.names()):
+        report = runner.run("FailsWithoutMessage", only=["true device"])
+    (capability,) = report.capabilities
+    assert capability.status == "failed"
+    assert "AssertionError" in capability.reasons[0]
+    assert f"{Path('flaws', 'discovery.py')}:" in capability.reasons[0]
+
+
+def test_crash_fails_the_check_and_not_the_suite():
+    report = runner.run("fake-crashing")
+    assert not report.passed
+    failed = [check.message for check in report.checks if check.outcome == "failed"]
+    assert ["SIGSEGV" in message for message in failed] == [True] * runner.CRASHES
+    assert by_status(report)["proved"] == {"discovery", "metadata"}
+    remaining = [check for check in report.checks if check.outcome == "not run"]
+    assert len(remaining) > 50
+    assert all("3 times" in check.message for check in remaining)
+
+
+def test_checks_after_a_crash_still_run():
+    report = runner.run("fake-crashing", options={"when": "close", "how": 7}, only=["metadata", "provenance"])
+    assert by_status(report) == {"proved": {"metadata"}, "failed": {"provenance"}}
+    assert "code 7" in report.checks[-1].message
+
+
+def test_hanging_check_is_killed_with_all_that_it_started(tmp_path: Path):
+    with fakes.installed({"hangs": "hanging:Hangs"}) as folder:
+        (folder / "hanging.py").write_text(f"""
+import subprocess, time
+import onnx
+from isorun.graph import pipeline  # here, not in the check, which has a time limit
+from isorun.graph import describe  # here, not in the check, which has a time limit
+from isorun.graph.io import files  # here, not in the check, which has a time limit
+from isorun.testing.fakes import Right
+
+class Hangs(Right):
+    def compile(self, model, config):
+        child = subprocess.Popen(["sleep", "600"])
+        open({str(tmp_path / "pid")!r}, "w").write(str(child.pid))
+        time.sleep(600)
+""")
+        report = runner.run("hangs", only=["model one-node"], seconds=5)
+    (check,) = report.checks
+    assert check.outcome == "failed"
+    assert "within 5 s" in check.message
+    assert 5 <= check.seconds < 60
+    assert_gone(int((tmp_path / "pid").read_text()))
+
+
+def assert_gone(pid: int) -> None:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return
+        if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+            return
+        time.sleep(0.05)
+    pytest.fail(f"process {pid} is alive")
+
+
+def test_crash_after_the_last_check_is_a_failure():
+    with fakes.installed({"crashes-at-exit": "crashing_at_exit:Crashes"}) as folder:
+        (folder / "crashing_at_exit.py").write_text("""
+import atexit, os
+from isorun.testing.fakes import Right
+
+class Crashes(Right):
+    def compile(self, model, config):
+        atexit.register(os.abort)
+        return super().compile(model, config)
+""")
+        report = runner.run("crashes-at-exit", only=["model one-node"])
+    assert by_status(report) == {"proved": {"model one-node"}, "failed": {"closing"}}
+    assert "SIGABRT" in report.checks[-1].message
+
+
+def test_pytest_settings_of_the_user_are_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
+    (tmp_path / "conftest.py").write_text("raise RuntimeError('the conftest.py of the user was imported')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--no-such-option")
+    assert runner.run("ort-cpu", only=["metadata"]).passed
+
+
+def test_unknown_capability_is_rejected_with_the_nearest():
+    with pytest.raises(IsorunError, match=r"'bindings'.*'binding'"):
+        runner.run("ort-cpu", only=["leaks", "bindings"])
+
+
+def test_progress_is_called_for_every_check():
+    calls = []
+    runner.run("ort-cpu", only=["metadata"], progress=lambda *arguments: calls.append(arguments))
+    assert [done for _, done, _ in calls] == list(range(len(calls)))
+    assert {total for *_, total in calls} == {len(calls)}
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An isolated environment of this interpreter."""
+    monkeypatch.setenv(environments.FOLDER_VARIABLE, str(tmp_path))
+    return isolation.own_environment(tmp_path, "own")
+
+
+def test_backend_in_an_environment_passes(own: str):
+    report = runner.run("ort-cpu", environment=own)
+    assert report.passed, [check for check in report.checks if check.outcome != "passed"]
+    assert report.as_dict()["environment"] == own
+    assert by_status(report)["skipped"] == {"device arrays", "model bert-3l", "model bert-6l", "model bert-base"}
+
+
+def test_crash_in_an_environment_fails_the_check(tmp_path: Path, own: str):
+    with fakes.installed() as folder:
+        name = isolation.own_environment(tmp_path, "crashes", folder)
+        report = runner.run("fake-crashing", environment=name, only=["metadata", "provenance", "model one-node"])
+    assert by_status(report) == {"proved": {"metadata", "provenance"}, "failed": {"model one-node"}}
+    message = report.checks[0 if report.checks[0].outcome == "failed" else -1].message
+    assert message.startswith("WorkerDied")
+    assert "SIGSEGV" in message

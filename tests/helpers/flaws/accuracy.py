@@ -1,0 +1,94 @@
+"""Wrong outputs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from flaws.base import HONEST, Flawed, backend
+from isorun.errors import BackendFailed, BackendUnavailable
+from isorun.testing.fakes import Right
+
+
+@backend
+class CountsTheMask(Flawed):
+    """Right for right padding only, as ONNX Runtime's EmbedLayerNormalization is."""
+
+    def run(self, output_names, feeds):
+        mask = feeds.get("attention_mask")
+        if mask is not None:
+            feeds = {**feeds, "attention_mask": np.sort(mask, axis=1)[:, ::-1].copy()}
+        return self.right(output_names, feeds)
+
+
+class Scaling(Flawed):
+    """All outputs times :meth:`factor`."""
+
+    def run(self, output_names, feeds):
+        return [result * self.factor(feeds, result) for result in self.right(output_names, feeds)]
+
+    def factor(self, feeds, result):
+        return 2
+
+
+Doubles = backend(type("Doubles", (Scaling,), {"__module__": __name__}))
+
+
+@backend
+class WrongForOtherShapes(Scaling):
+    """Right for the shapes of the first run only."""
+
+    def factor(self, feeds, result):
+        shapes = {name: array.shape for name, array in feeds.items()}
+        self.kept = self.kept or shapes
+        return 1 if shapes == self.kept else 1.5
+
+
+@backend
+class TakesQueriesForKeys(Scaling):
+    """Wrong where an attention has fewer queries than keys."""
+
+    def factor(self, feeds, result):
+        return 1.5 if "SingleQueryAttention" in self.fused else 1
+
+
+@backend
+class WrongForWideModels(Scaling):
+    def factor(self, feeds, result):
+        return 1.01 if "input_ids" in feeds and result.shape[-1] > 200 else 1
+
+
+@backend
+class NotDeterministic(Scaling):
+    def factor(self, feeds, result):
+        return 1 + 2e-5 * np.random.default_rng().standard_normal()
+
+
+@backend
+class RefusesFixedShapes(Flawed):
+    def __init__(self, model, config):
+        if all(isinstance(size, int) for spec in model.info.inputs for size in spec.shape):
+            raise BackendFailed("symbolic shapes only")
+        super().__init__(model, config)
+
+
+@backend
+class GuessesShapes(Scaling):
+    """Declares fixed shapes, accepts symbolic ones, and is wrong for some."""
+
+    capabilities = replace(HONEST, dynamic_shapes=False)
+
+    def factor(self, feeds, result):
+        return 1 if len(result) < 4 else 2
+
+
+class RefusesWithoutReason(Right):
+    """Declares fixed shapes, and refuses others without a reason."""
+
+    capabilities = replace(HONEST, dynamic_shapes=False)
+
+    def compile(self, model, config):
+        if any(isinstance(size, str) for spec in model.info.inputs for size in spec.shape):
+            raise BackendUnavailable(self.name, "no", "No.")
+        return super().compile(model, config)

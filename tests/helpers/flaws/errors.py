@@ -1,0 +1,79 @@
+"""Flaws in how errors are raised."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import numpy as np
+
+from flaws.base import Flawed, backend
+from isorun.errors import BackendFailed, InvalidModel, IsorunError
+from isorun.plugin.backend import Executable
+from isorun.testing.fakes import Right
+
+
+@backend
+class SpoiledByFailure(Flawed):
+    """Wrong after a run has failed."""
+
+    spoiled = False
+
+    def run(self, output_names, feeds):
+        try:
+            results = self.right(output_names, feeds)
+        except BackendFailed:
+            self.spoiled = True
+            raise
+        return [result * 2 for result in results] if self.spoiled else results
+
+
+@backend
+class WrapsNoErrors(Flawed):
+    def run(self, output_names, feeds):
+        try:
+            return self.right(output_names, feeds)
+        except BackendFailed as error:
+            raise RuntimeError("the device is on fire") from error
+
+
+@backend
+class ForgetsTheCause(Flawed):
+    def run(self, output_names, feeds):
+        with _forgotten_cause(BackendFailed):
+            return self.right(output_names, feeds)
+
+
+class ForgetsTheCauseOnLoading(Right):
+    def compile(self, model, config):
+        with _forgotten_cause(InvalidModel):
+            return super().compile(model, config)
+
+
+@contextmanager
+def _forgotten_cause(kind):
+    try:
+        yield
+    except IsorunError as error:
+        message = str(error)
+    else:
+        return
+    raise kind(message)
+
+
+class AcceptsAnyOperator(Right):
+    def compile(self, model, config):
+        try:
+            return super().compile(model, config)
+        except IsorunError:
+            return _Zeros(model)
+
+
+class _Zeros(Executable):
+    def __init__(self, model):
+        self.outputs = model.info.outputs
+
+    def run(self, output_names, feeds):
+        return [np.zeros([1 if not isinstance(size, int) else size for size in spec.shape]) for spec in self.outputs]
+
+    def report(self):
+        raise BackendFailed("it has nothing to say")

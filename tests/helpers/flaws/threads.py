@@ -1,0 +1,40 @@
+"""Flaws in the number of threads."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import numpy as np
+
+from flaws.accuracy import Scaling
+from flaws.base import HONEST, Flawed, backend
+from isorun.testing.fakes import Right
+
+
+@backend
+class UsesEveryCore(Flawed):
+    capabilities = replace(HONEST, sets_threads=True)
+
+    def run(self, output_names, feeds):
+        done = threading.Event()
+        others = [threading.Thread(target=self.spin, args=(done,)) for _ in range(2)]
+        for other in others:
+            other.start()
+        results = self.right(output_names, feeds)
+        done.set()
+        for other in others:
+            other.join()
+        return results
+
+    def spin(self, done):
+        array = np.ones((256, 256), np.float32)
+        while not done.is_set():
+            np.exp(array)  # without the GIL
+
+
+class WrongOnTwoThreads(Right):
+    capabilities = replace(HONEST, sets_threads=True)
+
+    def compile(self, model, config):
+        return (Scaling if config.threads == 2 else Flawed)(model, config)
