@@ -86,7 +86,7 @@ def main() -> int:
         results: dict[str, dict[str, Any]] = {}
         for name in arguments.only or STAGES:
             if not machine["gpus"]:
-                results[name] = skipped(f"no GPU: {machine['trouble']}")
+                results[name] = skipped(f"no GPU: {machine['problem']}")
                 continue
             seconds = min(STAGES[name], until - time.monotonic() - GRACE)
             if seconds < GRACE:
@@ -97,7 +97,7 @@ def main() -> int:
     write_summary(out, machine, results)
     print(f"\n==== results\n{text_of(results)}")
     if not machine["gpus"]:
-        print(f"\nNo GPU: {machine['trouble']}. Nothing was measured.")
+        print(f"\nNo GPU: {machine['problem']}. Nothing was measured.")
         return 3
     passed = {result["passed"] for result in results.values()}
     return 0 if True in passed and False not in passed else 1
@@ -159,7 +159,7 @@ def describe() -> dict[str, Any]:
 
     from isorun.plugin import registry
     from isorun.system.packages import package_version
-    from isorun_backends.cuda_driver import driver
+    from isorun_backends.nvidia.cuda_driver import driver
     from isorun_matrix import gpu
 
     found = driver()
@@ -171,7 +171,7 @@ def describe() -> dict[str, Any]:
         "cuda_driver": found.cuda,
         "gpus": [asdict(each) for each in found.gpus],
         "nvml": gpu.describe(),
-        "trouble": found.trouble,
+        "problem": found.problem,
         "backends": {name: asdict(registry.get(name).availability()) for name in BACKENDS},
     }
 

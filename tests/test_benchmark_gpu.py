@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from isorun_backends.cuda_driver import driver
+from isorun_backends.nvidia.cuda_driver import driver
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 

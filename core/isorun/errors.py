@@ -5,6 +5,7 @@
     IsorunError
     ├── BackendNotFound       no backend of that name is installed
     ├── BackendUnavailable    installed, but what was asked for cannot be had here: a reason and a remedy
+    ├── InvalidOption         a key or value of ``options`` that the backend does not accept
     ├── BackendFailed         the runtime itself failed; its own error is the cause
     │   └── WorkerDied        the process that an isolated backend runs in is gone: how, and the end of its log
     ├── EnvironmentNotFound   no isolated environment of that name was made
@@ -68,6 +69,20 @@ class BackendUnavailable(IsorunError):
         self.reason = reason
         self.remedy = remedy
         super().__init__(f"Backend {backend!r} is not available: {reason}. {remedy}")
+
+
+class InvalidOption(IsorunError, ValueError):
+    """A key or value of ``options`` that the backend does not accept.
+
+    Attributes:
+        backend: the backend's name.
+        key: the option.
+    """
+
+    def __init__(self, backend: str, key: str, problem: str) -> None:
+        self.backend = backend
+        self.key = key
+        super().__init__(f"{backend}: {problem}")
 
 
 class BackendFailed(IsorunError):

@@ -183,10 +183,10 @@ import sys, tempfile
 from pathlib import Path
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import fake_device_memory, fake_nvinfer, fake_tensorrt
-from isorun_backends import cuda_driver
-from isorun_backends.tensorrt import memory
+from isorun_backends.nvidia import cuda_driver
+from isorun_backends.tensorrt import device_memory
 fake_tensorrt.contexts = fake_tensorrt.Forgetful()
-memory.open_memory = lambda name, number: fake_device_memory.HostMemory(cuda_driver.Stream(number))
+device_memory.open_memory = lambda name, number: fake_device_memory.HostMemory(cuda_driver.Stream(number))
 sys.modules["tensorrt"] = fake_nvinfer.bindings(Path({str(bindings_folder)!r}), Path(tempfile.mkdtemp()))
 """
     )

@@ -88,8 +88,8 @@ class Builder:
     def build_serialized_network(self, network, config):
         builds.append(SimpleNamespace(network=network, config=config))
         self.logger.log(ILogger.Severity.VERBOSE, "building")
-        if config.level > 5:
-            self.logger.log(ILogger.Severity.ERROR, "the level is above 5")
+        if "build" in broken:
+            self.logger.log(ILogger.Severity.ERROR, broken["build"])
             return None
         profiles = [profile.shapes for profile in config.profiles]
         return json.dumps({"path": network.path, "profiles": profiles}).encode()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from isorun.errors import BackendUnavailable
+from isorun.options import Option
 from isorun.plugin.backend import Backend
 from isorun.testing.parity import DEFAULT_TOLERANCES
 from isorun.testing.suite.proofs import proves
@@ -72,9 +73,13 @@ class Discovery(Checks):
     def test_options_are_described(self) -> None:
         options = self.subject.capabilities.options
         self.subject.require(options, "options")
-        for key, meaning in options.items():
-            assert isinstance(meaning, str), f"option {key!r} is described by a {type(meaning).__name__}"
-            assert meaning.strip(), f"option {key!r} has no description"
+        for key, declared in options.items():
+            described = isinstance(declared, str | Option)
+            assert described, f"option {key!r} is described by a {type(declared).__name__}"
+            option = Option.of(declared)
+            assert option.help.strip(), f"option {key!r} has no description"
+            invalid = option.problem(option.default)
+            assert invalid is None, f"option {key!r}: its default {invalid}"
 
     @proves("availability")
     def test_it_says_whether_it_is_here_and_if_not_why(self) -> None:
