@@ -35,7 +35,7 @@ def test_without_a_gpu_it_says_so_and_exits_with_3(tmp_path):
     command = [sys.executable, str(BENCHMARKS / "gpu.py"), "--out", str(tmp_path / "out")]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert ran.returncode == 3, ran.stdout + ran.stderr
-    assert "No GPU: there is no NVIDIA driver here" in ran.stdout
+    assert "No GPU: " in ran.stdout
     for name in ("ort-cuda", "tensorrt", "ort-tensorrt"):
         assert f"\n{name}: " in ran.stdout
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
