@@ -123,7 +123,7 @@ def test_packages_that_are_too_old_are_named(monkeypatch):
         return there[name]
 
     monkeypatch.setattr(gpu.importlib.metadata, "version", version)
-    assert gpu.too_old() == ["filelock 3.15 (3.16 is needed)", "onnx-ir 1.0.0 (1.1 is needed)"]
+    assert gpu.too_old() == ["filelock 3.15 (needs 3.16)", "onnx-ir 1.0.0 (needs 1.1)"]
 
 
 def test_the_fastest_way_that_was_right_is_timed(stages, tmp_path):

@@ -1,7 +1,7 @@
 """The NVIDIA driver (``libcuda``) through ctypes: which GPUs there are, streams, events, pinned memory and copies.
 
-No Python package is needed. Written from NVIDIA's "CUDA Driver API" manual and tested against a fake ``libcuda``; not
-run on a GPU yet.
+No Python package is needed. Every function but :func:`driver` raises ``BackendFailed`` with the driver's message if a
+call fails. Written from NVIDIA's "CUDA Driver API" manual and tested against a fake ``libcuda``; not run on a GPU yet.
 """
 
 from __future__ import annotations
@@ -86,11 +86,7 @@ class Stream:
 
 
 def synchronize(stream: int, device: int) -> None:
-    """Wait for all work on a stream.
-
-    Raises:
-        BackendFailed: the driver reports an error.
-    """
+    """Wait for all work on a stream."""
     with _context(device) as library:
         code = library.cuStreamSynchronize(ctypes.c_void_p(stream))
         _check(library, code, f"wait for stream {stream}")
@@ -106,9 +102,6 @@ def times(stream: int, device: int, work: Callable[[], object], runs: int) -> np
 
     Returns:
         (runs,), float64, milliseconds. Includes time in which the device waits for the host between the two events.
-
-    Raises:
-        BackendFailed: the driver reports an error.
     """
     measured = np.empty(runs)
     with _context(device) as library:
@@ -131,11 +124,7 @@ def times(stream: int, device: int, work: Callable[[], object], runs: int) -> np
 
 
 def host_memory(nbytes: int, device: int) -> int:
-    """The address of new pinned host memory. It is never freed.
-
-    Raises:
-        BackendFailed: the driver reports an error.
-    """
+    """The address of new pinned host memory. It is never freed."""
     address = ctypes.c_void_p()
     with _context(device) as library:
         code = library.cuMemHostAlloc(ctypes.byref(address), ctypes.c_size_t(nbytes), _PORTABLE)
@@ -146,9 +135,6 @@ def host_memory(nbytes: int, device: int) -> int:
 def copy_to_device(copies: Sequence[tuple[int, np.ndarray]], stream: int, device: int) -> None:
     """Enqueue copies of C-contiguous arrays in pinned memory to addresses on the device. The arrays must not change
     until the stream has executed the copies.
-
-    Raises:
-        BackendFailed: the driver reports an error.
     """
     with _context(device) as library:
         for address, array in copies:
@@ -158,11 +144,7 @@ def copy_to_device(copies: Sequence[tuple[int, np.ndarray]], stream: int, device
 
 
 def copy_to_host(array: np.ndarray, address: int, device: int) -> None:
-    """Copy from the device to a C-contiguous array and wait. Whatever writes to the address must be finished.
-
-    Raises:
-        BackendFailed: the driver reports an error.
-    """
+    """Copy from the device to a C-contiguous array and wait. Whatever writes to the address must be finished."""
     target, size = ctypes.c_void_p(array.ctypes.data), ctypes.c_size_t(array.nbytes)
     with _context(device) as library:
         code = library.cuMemcpyDtoH_v2(target, ctypes.c_uint64(address), size)

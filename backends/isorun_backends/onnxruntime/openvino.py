@@ -23,7 +23,7 @@ from isorun.system.packages import package_version
 from isorun.types import Availability, Capabilities, CompileConfig, LoweredModel
 from isorun_backends.onnxruntime import placement, plugin_packages, precision_probe
 from isorun_backends.onnxruntime.executable import OrtExecutable
-from isorun_backends.onnxruntime.session import OPTIONS, as_text, open_session, session_options
+from isorun_backends.onnxruntime.session import OPTIONS, as_text, availability, open_session, session_options
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -61,14 +61,7 @@ class OrtOpenVINO(Backend):
 
     def availability(self) -> Availability:
         """Loads the plugin package if it is installed: nothing else can tell whether it has a device here."""
-        runtime = super().availability()
-        if not runtime.ok:
-            return runtime
-        try:
-            _package(self.name)
-        except BackendUnavailable as error:
-            return Availability(ok=False, reason=error.reason, remedy=error.remedy)
-        return Availability(ok=True)
+        return availability(super().availability(), lambda: _package(self.name))
 
     def compile(self, model: LoweredModel, config: CompileConfig) -> OrtExecutable:
         options = self.read_options(config.options)

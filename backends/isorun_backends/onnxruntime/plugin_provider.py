@@ -11,7 +11,7 @@ from isorun.system.packages import package_owners, package_version
 from isorun.types import Availability, Capabilities, CompileConfig, Finding, LoweredModel
 from isorun_backends.onnxruntime import placement, plugin_packages, precision_probe
 from isorun_backends.onnxruntime.executable import OrtExecutable
-from isorun_backends.onnxruntime.session import OPTIONS, as_text, open_session, session_options
+from isorun_backends.onnxruntime.session import OPTIONS, as_text, availability, open_session, session_options
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -42,14 +42,7 @@ class OrtEp(Backend):
 
     def availability(self) -> Availability:
         """Loads the provider's library: nothing else can tell whether it has a device on this machine."""
-        runtime = super().availability()
-        if not runtime.ok:
-            return runtime
-        try:
-            plugin_packages.devices(self.name, self._package())
-        except BackendUnavailable as error:
-            return Availability(ok=False, reason=error.reason, remedy=error.remedy)
-        return Availability(ok=True)
+        return availability(super().availability(), lambda: plugin_packages.devices(self.name, self._package()))
 
     def diagnose(self) -> list[Finding]:
         package = self._package()

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from isorun.errors import InvalidModel, IsorunError, UnsupportedModel
+from isorun.errors import BackendUnavailable, InvalidModel, IsorunError, UnsupportedModel
 from isorun.options import Option
 from isorun.plugin.backend import runtime_errors
 from isorun.system.threads import usable_cores
-from isorun.types import LoweredModel
+from isorun.types import Availability, LoweredModel
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -62,6 +62,16 @@ def session_options(options: Mapping[str, Any], threads: int | None) -> onnxrunt
         made.enable_profiling = True
         made.profile_file_prefix = str(options["profile_prefix"])
     return made
+
+
+def availability(package: Availability, check: Callable[[], object]) -> Availability:
+    """Whether a provider can be used: its package can, and a check does not raise ``BackendUnavailable``."""
+    if package.ok:
+        try:
+            check()
+        except BackendUnavailable as error:
+            return Availability(ok=False, reason=error.reason, remedy=error.remedy)
+    return package
 
 
 def as_text(entries: Mapping[Any, Any]) -> dict[str, str]:

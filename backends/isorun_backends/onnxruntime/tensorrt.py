@@ -30,7 +30,7 @@ from isorun_backends.onnxruntime.cuda import libraries
 from isorun_backends.onnxruntime.cuda.attention import Masks
 from isorun_backends.onnxruntime.cuda.backend import GPU_OPTIONS, gpu_report, on_stream
 from isorun_backends.onnxruntime.cuda.executable import CudaExecutable, Device
-from isorun_backends.onnxruntime.session import OPTIONS, as_text, open_session, session_options, versions
+from isorun_backends.onnxruntime.session import OPTIONS, as_text, availability, open_session, session_options, versions
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -73,10 +73,7 @@ class OrtTensorRT(Backend):
             reason, command = mismatch
             return Availability(False, reason, f"In a separate environment: {command}")
         if available.ok and installed() is None:  # the system may have it
-            try:
-                _require_library(self.name)
-            except BackendUnavailable as error:
-                return Availability(False, error.reason, error.remedy)
+            return availability(available, lambda: _require_library(self.name))
         return available
 
     def diagnose(self) -> list[Finding]:
@@ -90,6 +87,8 @@ class OrtTensorRT(Backend):
         return libraries.diagnose(self.name, "tensorrt")
 
     def compile(self, model: LoweredModel, config: CompileConfig) -> CudaExecutable:
+        import onnx
+
         options = self.read_options(config.options)
         if config.precision == "fp32" and os.environ.get(_TF32) != "0":
             raise BackendUnavailable(
@@ -111,7 +110,7 @@ class OrtTensorRT(Backend):
         _preload()
         _require_library(self.name)
         with runtime_errors(f"{self.name} cannot read {model.path}"):
-            shapes = placement.shape_nodes(_graph(model.path))
+            shapes = placement.shape_nodes(onnx.load(model.path, load_external_data=False).graph)
 
         def open_form(_: str, handle: int | None) -> onnxruntime.InferenceSession:
             stream = on_stream(handle)
@@ -236,12 +235,6 @@ def _require_library(name: str) -> None:
     except OSError as error:
         remedy = f"Install it from NVIDIA's package index: pip install 'tensorrt=={needed}.*' (docs/gpu.md)."
         raise BackendUnavailable(name, f"its provider needs {library}: {error}", remedy) from error
-
-
-def _graph(path: Path) -> Any:
-    import onnx
-
-    return onnx.load(path, load_external_data=False).graph
 
 
 def _describe(

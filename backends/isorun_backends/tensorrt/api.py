@@ -1,7 +1,7 @@
 """The parts of TensorRT's Python API that isorun uses, as protocols: 10.14 and later, and 11.
 
-The type checker holds this package to the protocols; ``tests/helpers/check_tensorrt_api.py`` holds the protocols to the
-official bindings, without a GPU.
+The type checker holds this package to the protocols; ``tests/backends/test_tensorrt_bindings.py`` makes every call
+through the official bindings, without a GPU.
 """
 
 from __future__ import annotations
