@@ -4,11 +4,11 @@
 
 It runs from a checkout under the machine's own Python, installs nothing and needs no network: PYTHONPATH gets the
 checkout's folders, ``--packages`` with what the machine lacks (``pip install --target FOLDER``), and a folder with the
-backends' entry points. Each stage is a process, the most informative first; a stage that fails, hangs or dies is a line of
-the summary, with its results so far. ``--minutes`` covers all stages; stages without time are reported as skipped.
+backends' entry points. Each stage is a process, the most informative first; a stage that fails, hangs or dies is a line
+of the summary, with its results so far. ``--minutes`` covers all stages; stages without time are reported as skipped.
 
-Results: ``summary.json`` (the machine, and the lines and figures of all stages) and ``summary.txt``, rewritten after every
-stage; ``STAGE.json``, written line by line; ``matrix/`` and its report ``matrix.md``.
+Results: ``summary.json`` (the machine, and the lines and figures of all stages) and ``summary.txt``, rewritten after
+every stage; ``STAGE.json``, written line by line; ``matrix/`` and its report ``matrix.md``.
 
 Exit codes: 0 every stage passed or was skipped, 1 a stage failed or had no time, 2 a package is missing or too old,
 3 there is no GPU.

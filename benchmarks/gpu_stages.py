@@ -352,7 +352,7 @@ def kernels(stage: Stage) -> None:
 
 def packing(stage: Stage) -> None:
     """Padding removal on ``ort-cuda``, by one kernel and by groups of rows, against the padded batch: whether it is
-    right under the five kinds of mask, and from which batch size it is faster. Lengths are lognormal with a median of 40."""
+    right under the five kinds of mask, and from which batch size it is faster. Lengths are lognormal, median 40."""
     pairs = fp16_first(pair for pair in available(stage) if pair[0] == PACKED)
     for backend, precision in pairs:
         what = f"{backend} {precision}, padding removed"

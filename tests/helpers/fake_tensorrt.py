@@ -1,8 +1,8 @@
 """A fake of TensorRT on ONNX Runtime's CPU provider, with the device memory of :mod:`fake_device_memory`.
 
 It has the parts of the API that isorun uses (``isorun_backends.tensorrt.api``) and rejects what TensorRT rejects:
-shapes outside the profile, missing or unaligned addresses, two threads in one context. :mod:`fake_nvinfer` uses it behind
-NVIDIA's own bindings.
+shapes outside the profile, missing or unaligned addresses, two threads in one context. :mod:`fake_nvinfer` uses it
+behind NVIDIA's own bindings.
 """
 
 from __future__ import annotations
