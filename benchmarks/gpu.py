@@ -1,20 +1,19 @@
-"""Everything that has to be seen on a machine with an NVIDIA GPU, in one command.
+"""Run every GPU benchmark in one command.
 
     python benchmarks/gpu.py [--out gpu-results] [--packages FOLDER] [--minutes N] [--quick] [--only STAGE ...]
 
-It runs from a checkout under the machine's own Python, installs nothing and needs no network: the checkout's folders,
-and ``--packages`` with what the machine lacks (``pip install --target FOLDER``), go on PYTHONPATH, beside a folder that
-names the backends as an installed isorun would. Each stage is a process of its own, the most telling first; one that
-fails, hangs or dies is a line of the summary, with what it had found by then. ``--minutes`` is for all of them: what is
-left when it is over is skipped, and said to be. Plain text comes last, on standard output.
+It runs from a checkout under the machine's own Python, installs nothing and needs no network: PYTHONPATH gets the
+checkout's folders, ``--packages`` with what the machine lacks (``pip install --target FOLDER``), and a folder with the
+backends' entry points. Each stage is a process, the most informative first; a stage that fails, hangs or dies is a line
+of the summary, with its results so far. ``--minutes`` covers all stages; stages without time are reported as skipped.
 
-In the folder: ``summary.json`` (the machine, and all stages with lines and figures) and ``summary.txt``, written anew
-after every stage; ``STAGE.json``, written line by line; ``matrix/`` and its report ``matrix.md``.
+Results: ``summary.json`` (the machine, and the lines and figures of all stages) and ``summary.txt``, rewritten after
+every stage; ``STAGE.json``, written line by line; ``matrix/`` and its report ``matrix.md``.
 
-Exit codes: 0 all stages passed that had something to try, 1 one did not or had no time, 2 something to run it with is
-missing or too old, 3 there is no GPU.
+Exit codes: 0 every stage passed or was skipped, 1 a stage failed or had no time, 2 a package is missing or too old,
+3 there is no GPU.
 
-Not run on hardware yet: without a GPU it says so for every stage and stops.
+Not run on a GPU yet.
 """
 
 from __future__ import annotations
@@ -64,10 +63,10 @@ STAGES = {
     "conformance": 900,
     "matrix": 7200,
 }
-"""What is run, in this order, with the seconds that each may take."""
-WIDTH = 300  # of a line of the text: its beginning and its end, where runtimes say why
+"""The stages in order, with their limits in seconds."""
+WIDTH = 300  # of a line of text: its beginning and end are kept
 GRACE = 15
-"""Seconds that a stage has to end what it started, when its time is over."""
+"""Seconds for a stage to clean up after its limit."""
 
 
 def main() -> int:
@@ -75,7 +74,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as work:
         prepare(Path(work), arguments.packages)
         if missing := [name for name in NEEDED if not importable(name)] + too_old():
-            print(f"Missing here: {', '.join(missing)}. Give a folder that has them with --packages.")
+            print(f"Missing packages: {', '.join(missing)}. Pass a folder that has them with --packages.")
             return 2
         machine = describe()
         out = arguments.out.absolute()
@@ -86,7 +85,7 @@ def main() -> int:
         results: dict[str, dict[str, Any]] = {}
         for name in arguments.only or STAGES:
             if not machine["gpus"]:
-                results[name] = skipped(f"no GPU: {machine['trouble']}")
+                results[name] = skipped(f"no GPU: {machine['problem']}")
                 continue
             seconds = min(STAGES[name], until - time.monotonic() - GRACE)
             if seconds < GRACE:
@@ -97,7 +96,7 @@ def main() -> int:
     write_summary(out, machine, results)
     print(f"\n==== results\n{text_of(results)}")
     if not machine["gpus"]:
-        print(f"\nNo GPU: {machine['trouble']}. Nothing was measured.")
+        print(f"\nNo GPU: {machine['problem']}. Nothing was measured.")
         return 3
     passed = {result["passed"] for result in results.values()}
     return 0 if True in passed and False not in passed else 1
@@ -105,16 +104,16 @@ def main() -> int:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("gpu-results"), help="where results go")
-    parser.add_argument("--packages", type=Path, help="a folder with packages that this Python lacks")
-    parser.add_argument("--minutes", type=float, default=180, help="how long all of it may take; 180")
-    parser.add_argument("--quick", action="store_true", help="smaller models, fewer runs: to see that it works")
-    parser.add_argument("--only", action="append", choices=STAGES, help="one stage alone; any number of times")
+    parser.add_argument("--out", type=Path, default=Path("gpu-results"), help="folder for results")
+    parser.add_argument("--packages", type=Path, help="folder with packages that this Python lacks")
+    parser.add_argument("--minutes", type=float, default=180, help="limit for all stages together; default 180")
+    parser.add_argument("--quick", action="store_true", help="smaller models and fewer runs, as a test")
+    parser.add_argument("--only", action="append", choices=STAGES, help="run this stage only; may be repeated")
     return parser.parse_args()
 
 
 def prepare(work: Path, packages: Path | None) -> None:
-    """Have this process and its children import the checkout, and find its backends by their entry points."""
+    """Make this process and its children import the checkout and find its backends by entry points."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     named = work / f"{project['name']}-{project['version']}.dist-info"
     named.mkdir()
@@ -130,15 +129,17 @@ def prepare(work: Path, packages: Path | None) -> None:
 
 
 def too_old() -> list[str]:
-    """What is there, and older than the project asks for: ``onnx-ir 1.0.0 (1.1 is needed)``."""
+    """Installed packages that are too old: ``onnx-ir 1.0.0 (needs 1.1)``."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wishes = [each.partition(">=") for each in project["dependencies"] + project["optional-dependencies"]["graph"]]
+    requirements = [
+        each.partition(">=") for each in project["dependencies"] + project["optional-dependencies"]["graph"]
+    ]
     found = []
-    for name, _, least in wishes:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # what is missing is said elsewhere
+    for name, _, minimum in requirements:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # missing packages are reported separately
             here = importlib.metadata.version(name)
-            if name.replace("-", "_") in NEEDED and numbers(here) < numbers(least):
-                found.append(f"{name} {here} ({least} is needed)")
+            if name.replace("-", "_") in NEEDED and numbers(here) < numbers(minimum):
+                found.append(f"{name} {here} (needs {minimum})")
     return found
 
 
@@ -149,17 +150,17 @@ def numbers(version: str) -> list[int]:
 def importable(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:  # the package above it is missing
+    except ModuleNotFoundError:  # the parent package is missing
         return False
 
 
 def describe() -> dict[str, Any]:
-    """The machine, what is installed, and what each backend says of itself here."""
+    """The machine, the installed packages, and the availability of each backend."""
     from dataclasses import asdict
 
     from isorun.plugin import registry
     from isorun.system.packages import package_version
-    from isorun_backends.cuda_driver import driver
+    from isorun_backends.nvidia.cuda_driver import driver
     from isorun_matrix import gpu
 
     found = driver()
@@ -171,7 +172,7 @@ def describe() -> dict[str, Any]:
         "cuda_driver": found.cuda,
         "gpus": [asdict(each) for each in found.gpus],
         "nvml": gpu.describe(),
-        "trouble": found.trouble,
+        "problem": found.problem,
         "backends": {name: asdict(registry.get(name).availability()) for name in BACKENDS},
     }
 
@@ -185,7 +186,7 @@ def print_machine(machine: dict[str, Any]) -> None:
 
 
 def run_stage(name: str, out: Path, seconds: float, *, quick: bool) -> dict[str, Any]:
-    """Run a stage in a process of its own, and end it and what it started when its time is over."""
+    """Run a stage in a separate process group, and stop the group after its limit."""
     file = out / f"{name}.json"
     file.unlink(missing_ok=True)
     command = [sys.executable, "-P", "-m", "gpu_stages", name, str(file), *(["--quick"] if quick else [])]
@@ -204,12 +205,12 @@ def run_stage(name: str, out: Path, seconds: float, *, quick: bool) -> dict[str,
         result = json.loads(file.read_text())
     if not result["ended"]:
         result["passed"] = False
-        result["lines"].append(f"FAILED {how}; what is above was found before")
+        result["lines"].append(f"FAILED {how}; the lines above were written before")
     return result
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """As Ctrl-C would, so that a matrix ends its cell and keeps the others; what goes on then is killed."""
+    """Interrupt the group, so that a matrix keeps its finished cells; then kill what is left."""
     os.killpg(process.pid, signal.SIGINT)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(GRACE)

@@ -1,4 +1,4 @@
-"""The stages of ``benchmarks/gpu.py``, each run in a process of its own: ``python -m gpu_stages NAME FILE [--quick]``.
+"""The stages of ``benchmarks/gpu.py``, each run in a separate process: ``python -m gpu_stages NAME FILE [--quick]``.
 
 What a stage finds is in its file line by line, so that one that dies or hangs has said what it had. A backend that
 fails in a stage is a line of it, and the others go on. Not run on hardware yet.
@@ -36,9 +36,9 @@ from isorun_matrix import gpu
 
 BACKENDS = ("ort-cuda", "tensorrt", "ort-tensorrt")
 SHAPES = ((1, 128), (8, 128), (32, 128), (1, 384))
-WANTED_MS = {("bert-base", 1, 128): 0.5, ("bert-large", 1, 128): 1.1}  # fp16, on an H200: asked of the card alone
+WANTED_MS = {("bert-base", 1, 128): 0.5, ("bert-large", 1, 128): 1.1}  # fp16, on an H200: targets for device time
 WANTED_SHARE = 0.45  # of the measured product, at 32 x 128
-SMOKE_OFF = 0.05  # of outputs of about 1: what is wrong is off by more, what is rounded by less
+SMOKE_OFF = 0.05  # for outputs of about 1: above rounding errors, below wrong results
 SECONDS = 3.0  # at most, for one figure
 FORMS: dict[str, dict[str, Any]] = {
     "lengths": {"attention": "lengths"},
@@ -46,14 +46,14 @@ FORMS: dict[str, dict[str, Any]] = {
     "bias by CUTLASS": {"attention": "bias", "provider_options": {"sdpa_kernel": 2}},
     "plain": {"attention": "plain"},
 }
-"""How ``ort-cuda`` takes a mask that is padded on the right, the fastest first: where one fails, the next is timed."""
-PACKED = "ort-cuda"  # what has two ways to remove padding
+"""Mask forms of ``ort-cuda`` for right padding, the fastest first: if one fails, the next is timed."""
+PACKED = "ort-cuda"  # the backend with two ways to remove padding
 PACKED_SHAPES = ((1, 128), (8, 128), (32, 128), (64, 384))
 SEED = 7
 
 
 class Stage:
-    """What a stage found: lines for people, figures for JSON, and whether all of it is as it should be.
+    """The results of a stage: lines of text, figures for JSON, and whether everything passed.
 
     Attributes:
         passed: ``None`` as long as nothing was tried.
@@ -77,10 +77,10 @@ class Stage:
 
     @contextmanager
     def trying(self, what: str) -> Iterator[None]:
-        """Whatever fails here is a line, and no end of the stage."""
+        """Report a failure as a line and continue the stage."""
         try:
             yield
-        except Exception as error:  # noqa: BLE001 - untried code on a machine that is lent for minutes
+        except Exception as error:  # noqa: BLE001 - one failure must not end the other measurements
             traceback.print_exc()
             self.expect(False, f"{what}: {type(error).__name__}: {error}")
 
@@ -89,15 +89,15 @@ class Stage:
         self.file.write_text(json.dumps(found, indent=1))
 
     def earlier(self, name: str) -> dict[str, Any]:
-        """The figures of another stage; empty where it did not run."""
+        """The figures of another stage; empty if it did not run."""
         file = self.file.with_name(f"{name}.json")
         found: dict[str, Any] = json.loads(file.read_text())["figures"] if file.is_file() else {}
         return found
 
 
 def smoke(stage: Stage) -> None:
-    """Each backend, precision and form of a mask once: whether it opens and is right, with CUDA graphs and without,
-    where its nodes run, and whether its time on the device can be had. What fails is not tried again."""
+    """Each backend, precision and mask form once, with and without CUDA graphs: whether it opens and is right, where
+    its nodes run, and whether device times are available. What fails is not run again."""
     model, given = build("bert-3l"), feeds(2, 64, MASKS["right"])
     with isorun.Session(model, backend="ort-cpu", padding="keep") as session:
         wanted = session.run(None, given)
@@ -105,14 +105,14 @@ def smoke(stage: Stage) -> None:
         for form, graphs in ways(backend):
             what = key(backend, precision, form, graphs=graphs)
             stage.figures[what] = {"ok": False}
-            stage.write()  # a process that dies here has said where
+            stage.write()  # shows where the process died, if it does
             with (
                 stage.trying(what),
                 opened(stage, model, backend, precision, ["2x64"], form=form, graphs=graphs) as session,
             ):
                 if session is None:
                     continue
-                for _ in range(3):  # the first records a graph, the others play it
+                for _ in range(3):  # the first records a graph, the others replay it
                     found = session.run(None, given)
                 real = given["attention_mask"] != 0
                 off = float(np.abs(found[0][real].astype(np.float64) - wanted[0][real]).max())
@@ -127,31 +127,31 @@ def smoke(stage: Stage) -> None:
 
 
 def key(backend: str, precision: str, form: str, *, graphs: bool) -> str:
-    """What a way of running is called in the stage ``smoke``."""
+    """The name of a configuration in the stage ``smoke``."""
     return " ".join(filter(None, (backend, precision, form, "with graphs" if graphs else "")))
 
 
 def ways(backend: str) -> list[tuple[str, bool]]:
-    """Forms of a mask, and with CUDA graphs or without: the fastest first."""
+    """Mask forms with and without CUDA graphs, the fastest first."""
     takes = registry.get(backend).capabilities.options
     forms = list(FORMS) if "attention" in takes else [""]
     return [(form, graphs) for graphs in ((True, False) if "cuda_graphs" in takes else (False,)) for form in forms]
 
 
 def best(stage: Stage, backend: str, precision: str) -> tuple[str, bool]:
-    """The fastest way that the stage ``smoke`` found right; the fastest where it did not run."""
+    """The fastest configuration that was right in the stage ``smoke``; the fastest if it did not run."""
     seen, there = stage.earlier("smoke"), ways(backend)
     right = [way for way in there if seen.get(key(backend, precision, way[0], graphs=way[1]), {"ok": True})["ok"]]
     return (right or there)[0]
 
 
 def fp16_first(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """What is asked for comes first."""
+    """Required configurations first."""
     return sorted(pairs, key=lambda pair: pair[1] != "fp16")
 
 
 def limits(stage: Stage) -> None:
-    """The rates that the card reaches: the best of ten, timed by events, after three that are not."""
+    """The card's rates: the best of ten runs timed by events, after three warm-up runs."""
     if lacks_torch(stage):
         return
     import torch
@@ -172,7 +172,7 @@ def limits(stage: Stage) -> None:
 
 
 def lacks_torch(stage: Stage) -> bool:
-    """Whether PyTorch is missing, which is then said."""
+    """Whether PyTorch is missing, which is then reported."""
     if importlib.util.find_spec("torch") is None:
         stage.say("       skipped: PyTorch is not installed")
         return True
@@ -209,7 +209,7 @@ def parities(stage: Stage) -> None:
                 continue
             tolerance = parity.DEFAULT_TOLERANCES[precision]
             for (kind, given), wanted in zip(cases, expected, strict=True):
-                with stage.trying(f"{what} {kind}"):  # each may be another graph
+                with stage.trying(f"{what} {kind}"):  # each kind may use another graph
                     one_parity(stage, f"{what} {kind}", given, session.run(None, given), wanted, names, tolerance.rms)
             stage.figures[f"{backend} {precision}"] = session.provenance.as_dict()
 
@@ -234,7 +234,7 @@ def one_parity(
 
 
 def conformance(stage: Stage) -> None:
-    """The suite that is shipped, on every GPU backend that is here."""
+    """The conformance suite on every available GPU backend."""
     from isorun.testing.conformance import runner
 
     for backend in BACKENDS:
@@ -251,8 +251,8 @@ def conformance(stage: Stage) -> None:
 
 
 def times(stage: Stage) -> None:
-    """Medians of the time around a run, by the host's clock, and of the device's own, by its events; the latter as a
-    share of the measured product rate. With CUDA graphs; ``host`` has feeds and outputs in host memory."""
+    """Medians of host time around a run and of device time by events, and the latter's share of the measured product
+    rate. With CUDA graphs; ``host`` has feeds and outputs in host memory."""
     models = ("bert-3l",) if stage.quick else ("bert-base", "bert-large", "bert-3l")
     rate = stage.earlier("limits").get("fp16_product_tflops")
     shapes = [f"{batch}x{sequence}" for batch, sequence in SHAPES]
@@ -303,7 +303,7 @@ def one_time(
 
 
 def wall_ms(session: isorun.Session, given: dict[str, np.ndarray], runs: int) -> float:
-    """The median of as many runs as are wanted, or as there is time for, after some that are not counted."""
+    """The median of the requested runs, or of as many as time permits, after warm-up runs."""
     found: list[float] = []
     for _ in range(3):
         session.run(None, given)
@@ -316,8 +316,7 @@ def wall_ms(session: isorun.Session, given: dict[str, np.ndarray], runs: int) ->
 
 
 def kernels(stage: Stage) -> None:
-    """Which kernels run, by PyTorch's profiler, which sees all of the process: above all, what each form of a mask
-    reaches on ``ort-cuda``."""
+    """Which kernels run for each mask form of ``ort-cuda``, by PyTorch's profiler, which sees the whole process."""
     if lacks_torch(stage):
         return
     from torch.profiler import ProfilerActivity, profile
@@ -352,8 +351,8 @@ def kernels(stage: Stage) -> None:
 
 
 def packing(stage: Stage) -> None:
-    """Padding removed on ``ort-cuda``, by one kernel and by groups of rows, against the batch as it came: whether it is
-    right under the five kinds of mask, and from which batch on it pays. Lengths are lognormal, with a median of 40."""
+    """Padding removal on ``ort-cuda``, by one kernel and by groups of rows, against the padded batch: whether it is
+    right under the five kinds of mask, and from which batch size it is faster. Lengths are lognormal, median 40."""
     pairs = fp16_first(pair for pair in available(stage) if pair[0] == PACKED)
     for backend, precision in pairs:
         what = f"{backend} {precision}, padding removed"
@@ -375,7 +374,7 @@ def packed_parity(stage: Stage, what: str, backend: str, precision: str) -> None
         names = [spec.name for spec in session.get_outputs()]
         for kind, mask in MASKS.items():
             given = feeds(4, 64, mask)
-            for turn in ("first", "again"):  # where there are graphs: recorded, and played
+            for turn in ("first", "again"):  # with graphs: recorded, then replayed
                 found = session.run(None, given)
                 one_parity(stage, f"{what} {kind} {turn}", given, found, right.run(None, given), names, most)
 
@@ -416,7 +415,7 @@ def packed_time(stage: Stage, session: isorun.Session, what: str, way: str, batc
 
 
 def arrays(stage: Stage) -> None:
-    """Feeds from CuPy and PyTorch, and outputs that they take without a copy."""
+    """Feeds from CuPy and PyTorch, and outputs that they accept without a copy."""
     model = build("bert-3l")
     given = feeds(2, 64, MASKS["right"])
     for backend, precision in available(stage):
@@ -434,7 +433,7 @@ def arrays(stage: Stage) -> None:
 def late(
     stage: Stage, what: str, session: isorun.Session, given: dict[str, np.ndarray], wanted: list[np.ndarray]
 ) -> None:
-    """Feeds that a stream of PyTorch's is still computing when they are given."""
+    """Feeds that a PyTorch stream is still computing when the run starts."""
     if lacks_torch(stage):
         return
     import torch
@@ -452,7 +451,7 @@ def late(
 
 
 def libraries() -> Iterator[tuple[str, Callable[[np.ndarray], Any], Callable[[Any], np.ndarray]]]:
-    """Libraries of device arrays that are here: to the device, and back."""
+    """Installed libraries of device arrays: functions to the device and back."""
     try:
         import cupy
 
@@ -472,7 +471,7 @@ def libraries() -> Iterator[tuple[str, Callable[[np.ndarray], Any], Callable[[An
 
 
 def threads(stage: Stage) -> None:
-    """Four threads, a thousand runs each of mixed shapes; the device's memory afterwards as after the first of them."""
+    """Four threads with a thousand runs of mixed shapes each; device memory must not grow."""
     model = build("bert-3l")
     cases = [feeds(batch, sequence, MASKS["right"]) for batch in (1, 3, 8) for sequence in (17, 64, 128)]
     runs = 50 if stage.quick else 1000
@@ -512,7 +511,7 @@ def threads(stage: Stage) -> None:
 
 
 def used_mib() -> float | None:
-    """Memory in use on the first GPU; ``None`` where nothing tells."""
+    """Memory in use on the first GPU; ``None`` if unknown."""
     found = gpu.describe()
     return found[0]["used_mib"] if found else None
 
@@ -526,7 +525,7 @@ def in_threads(work: Callable[[], None]) -> None:
 
 
 def matrix(stage: Stage) -> None:
-    """``matrix/gpu.yaml``; its own folder has what it measured, also where its time is over before its end."""
+    """``matrix/gpu.yaml``; its folder has the results, even if its time ends early."""
     spec = Path(__file__).resolve().parents[1] / "matrix" / "gpu.yaml"
     folder, isorun_matrix = stage.file.with_name("matrix"), [sys.executable, "-m", "isorun", "matrix"]
     try:
@@ -552,7 +551,7 @@ def feeds(batch: int, sequence: int, mask: Callable[..., np.ndarray]) -> dict[st
 
 
 def available(stage: Stage) -> Iterator[tuple[str, str]]:
-    """Backends and precisions that are here, and did not fail already."""
+    """Available backends and precisions that have not failed yet."""
     seen = {key: each for key, each in stage.earlier("smoke").items() if key != "gpus"}
     for backend in BACKENDS:
         here = registry.get(backend)
@@ -568,7 +567,7 @@ def available(stage: Stage) -> Iterator[tuple[str, str]]:
 
 
 class opened:
-    """A session, or ``None`` with the reason on record where it cannot be had: fp32 on ort-tensorrt, say.
+    """A session, or ``None`` with the reason recorded if it cannot be opened, such as fp32 on ort-tensorrt.
 
     The form of a mask is one of ``FORMS``, or an option of the backend's. With CUDA graphs unless ``graphs`` says
     otherwise, or the stage ``smoke`` found none that are right.
@@ -617,7 +616,7 @@ class opened:
 
 
 def encoder_operations(name: str, batch: int, sequence: int) -> float:
-    """Multiplications and additions of the matrix products in one run, counted as two each."""
+    """Floating-point operations of the matrix products in one run: two per multiply-add."""
     sizes = presets.sizes(name)
     width, inner = sizes["hidden_size"], sizes["intermediate_size"]
     tokens = batch * sequence

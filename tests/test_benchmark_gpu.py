@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from isorun_backends.cuda_driver import driver
+from isorun_backends.nvidia.cuda_driver import driver
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -35,13 +35,13 @@ def test_without_a_gpu_it_says_so_and_exits_with_3(tmp_path):
     command = [sys.executable, str(BENCHMARKS / "gpu.py"), "--out", str(tmp_path / "out")]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert ran.returncode == 3, ran.stdout + ran.stderr
-    assert "No GPU: there is no NVIDIA driver here" in ran.stdout
+    assert "No GPU: " in ran.stdout
     for name in ("ort-cuda", "tensorrt", "ort-tensorrt"):
         assert f"\n{name}: " in ran.stdout
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert list(summary["stages"]) == list(loaded("gpu").STAGES) == list(loaded("gpu_stages").STAGES)
     for name in summary["stages"]:
-        assert f"\n{name}: skipped\n  skipped: no GPU: there is no NVIDIA driver here" in ran.stdout
+        assert f"\n{name}: skipped\n  skipped: no GPU: " in ran.stdout
     machine = json.loads((tmp_path / "out" / "machine.json").read_text())
     assert machine["gpus"] == []
     assert not any(each["ok"] for each in machine["backends"].values())
@@ -107,8 +107,9 @@ def test_a_stage_that_hangs_or_dies_leaves_what_it_had_found(tmp_path, monkeypat
     monkeypatch.setattr(gpu, "GRACE", 0.2)
     hung = gpu.run_stage("limits", tmp_path, 2, quick=True)
     dead = gpu.run_stage("smoke", tmp_path, 60, quick=True)
-    assert hung["lines"] == ["ok     this much", "FAILED did not end within 2 s; what is above was found before"]
-    assert dead["lines"][-1] == "FAILED ended with 7; what is above was found before"
+    assert hung["lines"][0] == "ok     this much"
+    assert hung["lines"][1].startswith("FAILED did not end within 2 s")
+    assert dead["lines"][-1].startswith("FAILED ended with 7")
     assert (hung["passed"], dead["passed"]) == (False, False)
 
 
@@ -123,7 +124,7 @@ def test_packages_that_are_too_old_are_named(monkeypatch):
         return there[name]
 
     monkeypatch.setattr(gpu.importlib.metadata, "version", version)
-    assert gpu.too_old() == ["filelock 3.15 (3.16 is needed)", "onnx-ir 1.0.0 (1.1 is needed)"]
+    assert gpu.too_old() == ["filelock 3.15 (needs 3.16)", "onnx-ir 1.0.0 (needs 1.1)"]
 
 
 def test_the_fastest_way_that_was_right_is_timed(stages, tmp_path):

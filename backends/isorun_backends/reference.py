@@ -1,9 +1,8 @@
-"""ONNX's reference evaluator: slow, in NumPy, written to be read. The oracle that other backends are held to.
+"""The backend ``reference``: ONNX's reference evaluator. Slow, in NumPy; the oracle for other backends.
 
-It computes in the types that a graph has: fp32, or fp16 in a graph that is written in it (NumPy adds up a product of
-fp16 matrices in fp32 and rounds the sum). ``precision="fp64"`` computes in double precision throughout and returns it:
-the model's weights and every constant are widened first, so that what is left of a difference is the other side's
-rounding.
+It computes in the graph's own types: fp32, or fp16 for a graph in fp16 (NumPy accumulates fp16 products in fp32 and
+rounds the sum). ``precision="fp64"`` computes and returns double precision: weights and constants are widened first, so
+that any difference is the other backend's rounding.
 """
 
 from __future__ import annotations
@@ -16,9 +15,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isorun.errors import BackendFailed, BackendUnavailable, UnsupportedModel
-from isorun.plugin.backend import Backend, Executable, runtime_errors
+from isorun.plugin import (
+    Backend,
+    Capabilities,
+    CompileConfig,
+    Executable,
+    Feeds,
+    LoweredModel,
+    RuntimeReport,
+    runtime_errors,
+)
 from isorun.system.hardware import cpu_name
-from isorun.types import Capabilities, CompileConfig, Feeds, LoweredModel, RuntimeReport
 
 if TYPE_CHECKING:
     import onnx
@@ -42,28 +49,28 @@ class Reference(Backend):
         import onnx
         from onnx.reference import ReferenceEvaluator
 
-        def recognise(error: Exception) -> UnsupportedModel | None:
+        def recognize(error: Exception) -> UnsupportedModel | None:
             if isinstance(error, NotImplementedError) or "No implementation for operator" in str(error):
-                return UnsupportedModel(f"{self.name} lacks an operator of {model.path}: {error}")
+                return UnsupportedModel(f"{self.name} does not support an operator of {model.path}: {error}")
             return None
 
-        with runtime_errors(f"{self.name} cannot load {model.path}", recognise):
+        with runtime_errors(f"{self.name} cannot load {model.path}", recognize):
             proto = onnx.load(model.path)
             if config.precision == "fp64":
                 proto = _widened(proto, model.path)
-            computes = _precision(proto) or config.precision
-            if config.precision not in computes.split("+"):
+            precision = _precision(proto) or config.precision
+            if config.precision not in precision.split("+"):
                 raise BackendUnavailable(
                     self.name,
-                    f"it computes in a model's own types, and this one's matrices are {computes}",
-                    f"Ask for precision='{computes.partition('+')[0]}', or 'fp64'.",
+                    f"it computes in the model's own types, and this model's matrices are {precision}",
+                    f"Use precision={precision.partition('+')[0]!r} or 'fp64'.",
                 )
             evaluator = ReferenceEvaluator(proto)
-        return ReferenceExecutable(self.name, evaluator, proto, computes)
+        return ReferenceExecutable(self.name, evaluator, proto, precision)
 
 
 class ReferenceExecutable(Executable):
-    """A model in the evaluator. NumPy takes as many threads as its BLAS was told to."""
+    """A model in the evaluator. NumPy uses the threads that its BLAS is configured for."""
 
     def __init__(self, name: str, evaluator: ReferenceEvaluator, proto: onnx.ModelProto, precision: str) -> None:
         self._name = name
@@ -78,12 +85,12 @@ class ReferenceExecutable(Executable):
         if self._wide:
             feeds = {name: _widen(value) for name, value in feeds.items()}
         try:
-            with np.errstate(all="ignore"):  # an infinity or a NaN is an answer, as it is of every other runtime
+            with np.errstate(all="ignore"):  # infinities and NaN are results, as in every other runtime
                 results = self._evaluator.run(None if output_names is None else list(output_names), dict(feeds))
         except Exception as error:
             raise BackendFailed(f"{self._name} failed while running: {error}") from error
-        # An output that is a feed, or another output, is handed on as it is: the caller gets one of its own.
-        return [_own(value) if isinstance(value, np.ndarray) else value for value in results]
+        # The evaluator returns an output that is also a feed or another output without a copy.
+        return [_copy(value) if isinstance(value, np.ndarray) else value for value in results]
 
     def report(self) -> RuntimeReport:
         import onnx
@@ -96,13 +103,13 @@ class ReferenceExecutable(Executable):
         )
 
 
-def _own(array: np.ndarray) -> np.ndarray:
-    """A copy; of strings, as the objects that every other backend gives."""
+def _copy(array: np.ndarray) -> np.ndarray:
+    """A copy; strings become objects, as in every other backend."""
     return array.astype(object) if array.dtype.kind == "U" else np.array(array)
 
 
 def _precision(proto: onnx.ModelProto) -> str:
-    """The types of a graph's matrices as they are when a product takes them; empty where it has none."""
+    """The types in which a graph's matrices enter products; empty if it has none."""
     from onnx import TensorProto
 
     names = {
@@ -112,11 +119,11 @@ def _precision(proto: onnx.ModelProto) -> str:
         TensorProto.DOUBLE: "fp64",
     }
     stored = {tensor.name: tensor.data_type for tensor in proto.graph.initializer if len(tensor.dims) > 1}
-    found = set()
+    used = set()
     for node in proto.graph.node:
         to = next((attribute.i for attribute in node.attribute if attribute.name == "to"), None)
-        found |= {(stored[name] if to is None else to) for name in node.input if name in stored}
-    return "+".join(names[kind] for kind in names if kind in found)
+        used |= {(stored[name] if to is None else to) for name in node.input if name in stored}
+    return "+".join(names[kind] for kind in names if kind in used)
 
 
 def _widen(value: Any) -> Any:
@@ -125,42 +132,42 @@ def _widen(value: Any) -> Any:
 
 
 def _widened(proto: onnx.ModelProto, path: Path) -> onnx.ModelProto:
-    """The same model with every narrower float made float64: weights, constants, casts, inputs and outputs."""
+    """The model with every narrower float changed to float64: weights, constants, casts, inputs and outputs."""
     from onnx import TensorProto, numpy_helper
 
     narrow = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
-    def tensor(given: onnx.TensorProto) -> None:
-        if given.data_type in narrow:
-            given.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(given).astype(np.float64), given.name))
+    def widen_tensor(tensor: onnx.TensorProto) -> None:
+        if tensor.data_type in narrow:
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float64), tensor.name))
 
-    def value(given: onnx.ValueInfoProto) -> None:
-        if given.type.tensor_type.elem_type in narrow:
-            given.type.tensor_type.elem_type = TensorProto.DOUBLE
+    def widen_value(info: onnx.ValueInfoProto) -> None:
+        if info.type.tensor_type.elem_type in narrow:
+            info.type.tensor_type.elem_type = TensorProto.DOUBLE
 
-    def graph(given: onnx.GraphProto) -> None:
-        for each in given.initializer:
-            tensor(each)
-        for info in (*given.input, *given.output, *given.value_info):
-            value(info)
-        for node in given.node:
+    def widen_graph(graph: onnx.GraphProto) -> None:
+        for initializer in graph.initializer:
+            widen_tensor(initializer)
+        for info in (*graph.input, *graph.output, *graph.value_info):
+            widen_value(info)
+        for node in graph.node:
             for attribute in node.attribute:
                 if attribute.HasField("t"):
-                    tensor(attribute.t)
+                    widen_tensor(attribute.t)
                 if attribute.HasField("g"):
-                    graph(attribute.g)
+                    widen_graph(attribute.g)
                 if node.op_type == "Cast" and attribute.name == "to" and attribute.i in narrow:
                     attribute.i = TensorProto.DOUBLE
                 if node.op_type == "Constant" and attribute.name in ("value_float", "value_floats"):
                     floats = attribute.f if attribute.name == "value_float" else list(attribute.floats)
-                    made = numpy_helper.from_array(np.array(floats, np.float64))
+                    widened = numpy_helper.from_array(np.array(floats, np.float64))
                     attribute.Clear()
                     attribute.name, attribute.type = "value", onnx.AttributeProto.TENSOR
-                    attribute.t.CopyFrom(made)
+                    attribute.t.CopyFrom(widened)
 
     import onnx
 
     if proto.functions:
-        raise UnsupportedModel(f"{path} has functions of its own; in fp64 the reference takes models without them")
-    graph(proto.graph)
+        raise UnsupportedModel(f"precision='fp64' does not support models with local functions, such as {path}")
+    widen_graph(proto.graph)
     return proto

@@ -5,6 +5,7 @@
     IsorunError
     ├── BackendNotFound       no backend of that name is installed
     ├── BackendUnavailable    installed, but does not support the request here: a reason and a remedy
+    ├── InvalidOption         a key or value of ``options`` that the backend does not accept
     ├── BackendFailed         the runtime failed; its own error is the cause
     │   ├── WorkerTimeout     a call to an isolated backend exceeded the session's timeout
     │   └── WorkerDied        the worker process of an isolated backend ended: how, and the end of its log
@@ -69,6 +70,20 @@ class BackendUnavailable(IsorunError):
         self.reason = reason
         self.remedy = remedy
         super().__init__(f"Backend {backend!r} cannot be used: {reason}. {remedy}")
+
+
+class InvalidOption(IsorunError, ValueError):
+    """A key or value of ``options`` that the backend does not accept.
+
+    Attributes:
+        backend: the backend's name.
+        key: the option.
+    """
+
+    def __init__(self, backend: str, key: str, problem: str) -> None:
+        self.backend = backend
+        self.key = key
+        super().__init__(f"{backend}: {problem}")
 
 
 class BackendFailed(IsorunError):

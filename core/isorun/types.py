@@ -9,6 +9,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from isorun.options import Option
+
 Feeds = Mapping[str, Any]
 """Input name to array; ONNX sequences and optionals are lists and ``None``."""
 
@@ -71,7 +73,8 @@ class Capabilities:
             that it is given; any other is a setting of the runtime's.
         refused: precisions that one might ask of it in vain, each with what the runtime would do instead.
         devices: the devices that it runs on.
-        options: the keys that ``Session(options=...)`` may hold, each with what it means.
+        options: the keys that ``Session(options=...)`` accepts, each with its :class:`isorun.options.Option`, or
+            with a help text alone, which accepts any value.
         sets_threads: whether the number of threads of a run can be set; where it cannot, ``Session(threads=...)``
             is refused.
         dynamic_shapes: whether symbolic dimensions may change from run to run.
@@ -90,7 +93,7 @@ class Capabilities:
     typed: tuple[str, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
     devices: tuple[str, ...] = ("cpu",)
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Option | str] = field(default_factory=dict)
     sets_threads: bool = False
     dynamic_shapes: bool = False
     thread_safe: bool = False
@@ -235,7 +238,7 @@ class CompileConfig:
         precision: what to compute in, one of ``Capabilities.precisions``.
         device: one of ``Capabilities.devices``.
         threads: how many threads one run may use; ``None`` unless ``Capabilities.sets_threads``.
-        options: keys of ``Capabilities.options``.
+        options: keys of ``Capabilities.options``: :meth:`isorun.plugin.backend.Backend.read_options` adds the defaults.
         cache_dir: the session's cache folder, for what a backend makes and wants to find again.
     """
 

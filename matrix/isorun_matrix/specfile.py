@@ -12,6 +12,7 @@ from typing import Any, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from isorun import options
 from isorun.errors import BackendNotFound, BackendUnavailable, IsorunError, did_you_mean
 from isorun.isolation import environments
 from isorun.isolation.worker.backend import Worker
@@ -112,9 +113,8 @@ def _entry_problems(entry: Entry, place: Place, find: Callable[[str], Backend]) 
         return
     if entry.threads is not None and not offers.sets_threads:
         yield (*place, "threads"), f"the number of {entry.name}'s threads cannot be set; leave threads out"
-    for key in entry.options:
-        if key not in offers.options:
-            yield (*place, "options", key), f"{entry.name} has no such option{did_you_mean(key, offers.options)}"
+    for key, problem in options.problems(offers.options, entry.options):
+        yield (*place, "options", key), f"{entry.name}: {problem}"
     for precision in entry.precisions:
         if precision not in offers.precisions:
             instead = offers.refused.get(precision)

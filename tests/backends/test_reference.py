@@ -12,7 +12,7 @@ import tiny
 
 
 @pytest.mark.parametrize("kind", tiny.MASKS)
-def test_fp64_computes_in_double_precision_throughout(bert, kind):
+def test_fp64_computes_in_double_precision(bert, kind):
     feeds = tiny.feeds(kind=kind)
     with isorun.Session(bert, backend="reference", precision="fp64", padding="keep") as session:
         assert session.provenance.precision == "fp64"
@@ -20,7 +20,7 @@ def test_fp64_computes_in_double_precision_throughout(bert, kind):
     expected = numpy_bert.run(tiny.CONFIG, tiny.weights(), feeds)
     for found, array in zip(outputs, expected.values(), strict=True):
         assert found.dtype == np.float64
-        # What is left is sqrt(2) and the like, which the graph has as float32 and which are widened.
+        # The rest is the rounding of constants such as sqrt(2), which the graph has in float32.
         np.testing.assert_allclose(found, array, rtol=0, atol=1e-6)
 
 
@@ -30,11 +30,11 @@ def test_fp32_stays_fp32(bert):
         assert session.provenance.operators["numpy"]["MatMul"] > 10
 
 
-def test_functions_of_a_models_own_are_refused_in_fp64():
+def test_fp64_rejects_models_with_local_functions():
     model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 17, "mine" : 1]>
         g (float[N] x) => (float[N] y) { y = mine.Twice (x) }
         <domain: "mine", opset_import: ["" : 17]> Twice (a) => (b) { b = Add (a, a) }""")
     with isorun.Session(model, backend="reference") as session:
         np.testing.assert_array_equal(session.run(None, {"x": np.ones(2, np.float32)})[0], [2, 2])
-    with pytest.raises(isorun.UnsupportedModel, match="functions of its own"):
+    with pytest.raises(isorun.UnsupportedModel, match="local functions"):
         isorun.Session(model, backend="reference", precision="fp64")

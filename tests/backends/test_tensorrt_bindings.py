@@ -1,12 +1,12 @@
-"""The tests of the tensorrt backend once more, and the suite that is shipped, through NVIDIA's own Python bindings of
-both major versions, and through pycuda where it is installed. What is behind them is played: fake_nvinfer.py has
-TensorRT's libraries, fake_libcuda.c the driver.
+"""The tests of the tensorrt backend and the conformance suite through NVIDIA's own Python bindings of both major
+versions, and through pycuda if it is installed. Behind them are fakes: fake_nvinfer.py of TensorRT's libraries,
+fake_libcuda.c of the driver.
 
-On demand, since the bindings come from the package index:
+On demand, because the bindings are downloaded:
 
     pytest -m long tests/backends/test_tensorrt_bindings.py
 
-or, with bindings that are here already, one version at a time:
+or, with bindings that are already installed, one version at a time:
 
     pip install --target FOLDER --no-deps 'tensorrt-cu13-bindings<11'
     ISORUN_TENSORRT=FOLDER pytest tests/backends/tensorrt
@@ -27,7 +27,7 @@ import pytest
 
 import fake_cuda
 import fake_nvinfer
-from isorun_backends.cuda_driver import driver
+from isorun_backends.nvidia.cuda_driver import driver
 
 TESTS = Path(__file__).with_name("tensorrt")
 LIBCUDA = Path(__file__).parents[1] / "helpers" / "fake_libcuda.c"
@@ -48,12 +48,12 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
     pytest.mark.skipif(platform.machine() != "x86_64", reason="structures are returned by hand, as on x86-64"),
-    pytest.mark.skipif(bool(driver().gpus), reason="there is a GPU: stand-ins would hide it"),
+    pytest.mark.skipif(bool(driver().gpus), reason="there is a GPU: the fakes would hide it"),
 ]
 
 
 def ran(tmp_path, **environment):
-    """The tests in a process of their own, which loads what is played."""
+    """Run the tests in a separate process, which loads the fakes."""
     command = [sys.executable, "-m", "pytest", "-q", "-n0", f"--basetemp={tmp_path / 'tests'}", str(TESTS)]
     done = subprocess.run(
         command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=600, check=False
@@ -76,8 +76,8 @@ def test_the_backend_through_nvidias_own_bindings(tmp_path, bindings):
     assert " passed" in ran(tmp_path, ISORUN_TENSORRT=str(bindings))
 
 
-def test_the_suite_that_is_shipped_through_nvidias_own_bindings(tmp_path, bindings):
-    """All of it but the one check that looks for an open device."""
+def test_the_conformance_suite_through_nvidias_own_bindings(tmp_path, bindings):
+    """All checks pass except the one that looks for an open device."""
     fake_nvinfer.site(tmp_path / "site", bindings)
     library = tmp_path / "libcuda.so.1"
     subprocess.run(["cc", "-shared", "-fPIC", "-w", "-o", library, LIBCUDA], check=True)

@@ -12,6 +12,7 @@ from isorun.errors import (
     BackendNotFound,
     BackendUnavailable,
     EnvironmentNotFound,
+    InvalidOption,
     UnsupportedModel,
     WorkerDied,
     did_you_mean,
@@ -33,6 +34,7 @@ WITH_ATTRIBUTES = [
     BackendUnavailable("x", "no driver", "Install one."),
     WorkerDied("It was killed", signal="SIGKILL", log="the end"),
     EnvironmentNotFound("x", ["y"]),
+    InvalidOption("x", "key", "unknown option"),
     UnsupportedModel("no", ["com.x.Y"]),
 ]
 

@@ -1,7 +1,7 @@
-"""Stand-ins for the libraries that ONNX Runtime's providers for NVIDIA GPUs ask for: with them the real providers load
-without a GPU, take nodes, choose kernels, copy and wait, and compute nothing. pycuda loads so too.
+"""Fakes of the libraries that ONNX Runtime's NVIDIA providers need: the real providers load without a GPU, take nodes,
+choose kernels, copy and wait, and compute nothing. pycuda loads too.
 
-They are made with the C compiler from what a library asks for itself. Symbols that nobody wrote answer 0.
+They are compiled from the list of symbols that a provider imports. Symbols without an implementation return 0.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ static int noted(const char *name) {
   return fclose(log);
 }
 """
-_BY_HAND = {
+_IMPLEMENTED = {
     "cublasLtMatmulAlgoGetHeuristic": "int NAME(void *a, void *b, void *c, void *d, void *e, void *f, void *g, int n, "
     "char *to, int *found) { memset(to, 0, 96); *found = 1; return 0; }",
     "cublasGetMathMode": "int NAME(void *a, int *mode) { *mode = 0; return 0; }",
     "cudnnGetVersion": "size_t NAME(void) { return 91500; }",
-    "cudnnGetErrorString": 'const char *NAME(int code) { return "a stand-in\'s"; }',
+    "cudnnGetErrorString": 'const char *NAME(int code) { return "a fake\'s"; }',
     "cudnnGetLastErrorString": "void NAME(char *to, size_t room) { if (room) *to = 0; }",
     "cudnnBackendCreateDescriptor": "int NAME(int kind, void **to) { *to = calloc(1, 256); return 0; }",
     "cudnnBackendGetAttribute": "int NAME(void *a, int b, int c, long long room, long long *found, void *to) "
     "{ if (found) *found = 1; return 0; }",
-    # An object whose every method answers 0
+    # An object whose methods all return 0
     "getPluginRegistry": "void *NAME(void) { static void *methods[64], *object[1] = {methods}; "
     "for (int i = 0; i < 64; i++) methods[i] = (void *)nothing; return object; }",
 }
 
 
 def build(folder: Path, provider: Path) -> None:
-    """Make all that one provider's library asks for, in a folder for ``LD_LIBRARY_PATH``."""
+    """Make every library that a provider's library needs, in a folder for ``LD_LIBRARY_PATH``."""
     folder.mkdir(exist_ok=True)
-    needed = re.findall(r"\[(lib(?:cu|nv)\S+?)\]", _said("readelf", "-d", provider))
+    needed = re.findall(r"\[(lib(?:cu|nv)\S+?)\]", _output("readelf", "-d", provider))
     wanted: dict[str, list[str]] = defaultdict(list)
-    for line in _said("nm", "-D", "--undefined-only", provider).splitlines():
+    for line in _output("nm", "-D", "--undefined-only", provider).splitlines():
         name, _, library = line.split()[-1].partition("@")
         if library in needed:
             wanted[library].append(name)
@@ -77,16 +77,16 @@ def _library(path: Path, names: list[str], *, versioned: bool) -> None:
 
 
 def _function(name: str) -> str:
-    if name in _BY_HAND:
-        return _BY_HAND[name].replace("NAME", name) + "\n"
+    if name in _IMPLEMENTED:
+        return _IMPLEMENTED[name].replace("NAME", name) + "\n"
     if re.search(r"^(cublas|cudnn)\w*Create(_v2)?$", name):
         return f"int {name}(void **to) {{ *to = calloc(1, 64); return 0; }}\n"
     if "Status" in name:
-        return f'const char *{name}(int code) {{ return "a stand-in\'s"; }}\n'
+        return f'const char *{name}(int code) {{ return "a fake\'s"; }}\n'
     if re.search(r"gemm|Gemm|LtMatmul$", name):
         return f'int {name}(void) {{ return noted("{name}"); }}\n'
     return f"long {name}(void) {{ return 0; }}\n"
 
 
-def _said(*command: str | Path) -> str:
+def _output(*command: str | Path) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout

@@ -1,4 +1,4 @@
-"""Runs a model on ``ort-cuda`` over stand-ins for CUDA, and prints what the provider did: a job in JSON comes in."""
+"""Run a model on ``ort-cuda`` over fakes of CUDA, as a job in JSON says, and print what the provider did."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOG = Path(os.environ["FAKE_CUDA_LOG"])
 
 
 def seen(start):
-    """What was noted since, by kind: how often each detail."""
+    """Counts of the logged details by kind, from a position on."""
     found: dict[str, Counter[str]] = {}
     for line in LOG.read_text()[start:].splitlines():
         what, detail, _, captured = line.split("\t")

@@ -1,6 +1,6 @@
-/* The parts of CUDA's runtime that ONNX Runtime's CUDA provider (of CUDA 13) asks for and that need more than a 0: memory
- * is the host's, kernels and graphs are noted and not run. Lines go to the file that FAKE_CUDA_LOG names. Everything else
- * is made by fake_cuda.py, and answers 0. Nothing here says anything about CUDA itself. */
+/* The functions of CUDA's runtime that ONNX Runtime's CUDA provider (CUDA 13) calls and that must do more than return 0:
+ * memory is host memory; kernels and graphs are logged to the file FAKE_CUDA_LOG and not run. fake_cuda.py makes the
+ * rest. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

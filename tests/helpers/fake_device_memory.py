@@ -1,4 +1,4 @@
-"""The memory of a device, played by the host's: what is asked of it outside of the device's context is refused."""
+"""Host memory as device memory; rejects calls outside the device's context."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-ALIGNED = 256  # what an address is to be a multiple of
+ALIGNED = 256  # required alignment of addresses
 _inside_of = threading.local()
 
 
@@ -25,7 +25,7 @@ def at(address, shape, dtype):
 
 
 class HostMemory:
-    """The seam of device memory, in the host's."""
+    """``isorun_backends.tensorrt.device_memory.Memory`` in host memory."""
 
     name = "host"
 
@@ -74,7 +74,7 @@ class HostMemory:
 
 
 def watched(cls):
-    """A class of device memory that counts as :class:`HostMemory` does, and says when a thread is in its context."""
+    """A class of device memory that counts like :class:`HostMemory` and tracks the current context."""
 
     class Watched(cls):
         allocated = copied = 0

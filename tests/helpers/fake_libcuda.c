@@ -1,5 +1,4 @@
-/* The parts of libcuda that isorun asks for, played by the host: strict about contexts and flags. What is called goes to
- * standard error. Nothing here says anything about CUDA itself. */
+/* The functions of libcuda that isorun calls, in host memory, with checks of contexts and flags. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,12 +1,12 @@
-"""TensorRT's libraries, played so that NVIDIA's own Python bindings run on them: each virtual method that the bindings
-call is handed to the fake of :mod:`fake_tensorrt`, which computes on the CPU.
+"""Fakes of TensorRT's libraries under NVIDIA's own Python bindings: each virtual method that the bindings call is
+forwarded to :mod:`fake_tensorrt`, which computes on the CPU.
 
-What passes through the real thing so: types of arguments, conversions, what becomes of a null pointer, who keeps whom
-alive. TensorRT itself does not. x86-64 alone, since a structure is returned by hand.
+This tests the real bindings: types of arguments, conversions, null pointers, ownership. It does not test TensorRT.
+x86-64 only, because a structure is returned by hand.
 
-Where a method lies in its class's table is what the bindings themselves ask for: call it, and see which one comes. It
-stays within a major version. Objects of the public classes are a table (with a destructor) and a pointer to an object
-that does the work; the parser's are tables alone.
+The position of a method in its class's table was found by calling it through the bindings; it is stable within a major
+version. Objects of the public classes are a table (with a destructor) and a pointer to an implementation; the parser's
+are tables alone.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Dims(ctypes.Structure):
 
 _BYTES = (c_void_p, c_size_t)
 _METHODS = {
-    # class: the fake's method: where it lies in 10 and in 11, what it returns, what it takes
+    # class: the fake's method: position in 10 and in 11, result, arguments
     "Builder": {
         "create_builder_config": (7, 5, "BuilderConfig"),
         "create_network": (8, 6, "Network", c_uint32),
@@ -94,14 +94,14 @@ _METHODS = {
         "execute_async_v3": (37, 36, c_bool, c_void_p),
     },
 }
-_BARE = {"Parser": (9, 7), "ParserError": (None, None)}  # where their destructors lie
+_BARE = {"Parser": (9, 7), "ParserError": (None, None)}  # positions of their destructors
 _OUTLIVED = {"Network", "BuilderConfig", "Engine", "Context", "Inspector"}
 
 faults: list[str] = []
-"""What went wrong in a call from the bindings, where no exception can pass: to be empty after each test."""
+"""Errors in calls from the bindings, through which no exception can pass. Must be empty after each test."""
 
 _objects: dict[int, Face] = {}
-_kept: list[object] = []  # what C++ points to
+_kept: list[object] = []  # referenced from C++
 _version = 0
 
 
@@ -136,7 +136,7 @@ class Memory:
 
 
 class Logger:
-    """The logger that was given, called as TensorRT calls it."""
+    """The logger of the bindings, called as TensorRT calls it."""
 
     ready = True
 
@@ -150,15 +150,15 @@ class Logger:
 
 
 def bindings(folder: Path, work: Path):
-    """NVIDIA's bindings out of a folder, over libraries that are made in another: one version in a process."""
+    """NVIDIA's bindings from a folder, over libraries made in ``work``. One version per process."""
     global _version
     (library,) = folder.rglob("tensorrt.so")
     _version = next(number for number in (10, 11) if b"libnvinfer.so.%d" % number in library.read_bytes())
     makers = [_maker(kind) for kind in ("Builder", "Runtime", "Parser")]
-    (work / "stand_in.c").write_text(_SOURCE)
+    (work / "fake.c").write_text(_SOURCE)
     for name in _LIBRARIES:
         path = work / f"lib{name}.so.{_version}"
-        command = ["cc", "-shared", "-fPIC", f"-Wl,-soname,{path.name}", "-o", str(path), str(work / "stand_in.c")]
+        command = ["cc", "-shared", "-fPIC", f"-Wl,-soname,{path.name}", "-o", str(path), str(work / "fake.c")]
         subprocess.run(command, check=True)
         made = (c_void_p * 3).in_dll(ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL), "made")
         made[:] = [ctypes.cast(maker, c_void_p).value for maker in makers]
@@ -167,13 +167,13 @@ def bindings(folder: Path, work: Path):
 
 
 def site(folder: Path, bindings_folder: Path) -> None:
-    """A folder for PYTHONPATH in which a package ``tensorrt`` is those bindings, and device memory the host's: for
-    processes that the code under test starts."""
+    """Make a folder for PYTHONPATH whose package ``tensorrt`` is those bindings, with host memory as device memory, for
+    child processes of the code under test."""
     (about,) = bindings_folder.glob("tensorrt*.dist-info")
     version = about.stem.partition("-")[2]
     for each in ("tensorrt", "pycuda", "tensorrt.dist-info"):
         (folder / each).mkdir(parents=True)
-    (folder / "pycuda" / "__init__.py").touch()  # what is looked for, and not used
+    (folder / "pycuda" / "__init__.py").touch()  # must exist; is not used
     about = folder / "tensorrt.dist-info"
     (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: tensorrt\nVersion: {version}\n")
     (about / "RECORD").write_text("tensorrt/__init__.py,,\n")
@@ -183,10 +183,10 @@ import sys, tempfile
 from pathlib import Path
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import fake_device_memory, fake_nvinfer, fake_tensorrt
-from isorun_backends import cuda_driver
-from isorun_backends.tensorrt import memory
+from isorun_backends.nvidia import cuda_driver
+from isorun_backends.tensorrt import device_memory
 fake_tensorrt.contexts = fake_tensorrt.Forgetful()
-memory.open_memory = lambda name, number: fake_device_memory.HostMemory(cuda_driver.Stream(number))
+device_memory.open_memory = lambda name, number: fake_device_memory.HostMemory(cuda_driver.Stream(number))
 sys.modules["tensorrt"] = fake_nvinfer.bindings(Path({str(bindings_folder)!r}), Path(tempfile.mkdtemp()))
 """
     )
@@ -201,7 +201,7 @@ def _maker(kind: str):
             return Face(kind, made[kind](*arguments, Logger(logger))).address
         except TypeError:
             return 0
-        except Exception:  # noqa: BLE001 (none passes through C++)
+        except Exception:  # noqa: BLE001 (exceptions cannot pass through C++)
             faults.append(f"{kind}: {traceback.format_exc()}")
             return 0
 
@@ -211,7 +211,7 @@ def _maker(kind: str):
 
 @cache
 def _tables(kind: str) -> tuple[int, int | None]:
-    """A class's methods, and those of the public class in front of it."""
+    """The tables of a class, and of its public class."""
     methods = {each[_version - 10]: _method(kind, name, each[2], each[3:]) for name, each in _METHODS[kind].items()}
     if kind in _BARE:
         return _table(kind, methods | {_BARE[kind][_version - 10]: _destroy}), None
@@ -219,22 +219,22 @@ def _tables(kind: str) -> tuple[int, int | None]:
 
 
 def _method(kind: str, name: str, returns, takes):
-    """A method of a class as a function of C: what comes is made Python's, what goes back is made C's."""
+    """A method as a C function: converts its arguments to Python and its result to C."""
     types = [part for each in takes for part in (each if isinstance(each, tuple) else [_c_type(each)])]
-    by_hand = [c_void_p] if returns is Dims else []  # where the caller wants the structure
+    by_hand = [c_void_p] if returns is Dims else []  # the caller's memory for the structure
 
     def call(*raw):
         where = raw[0] if by_hand else None
         this, *came = raw[len(by_hand) :]
         try:
             face = _objects[this]
-            assert not face.gone, "it was deleted"
+            assert not face.gone, "the object was deleted"
             result = getattr(face.played, name)(*_arguments(takes, came))
             if returns is Dims:
                 ctypes.cast(where, ctypes.POINTER(Dims))[0] = Dims(len(result), (c_int64 * 8)(*result))
                 return where
             return _result(returns, result, face)
-        except Exception:  # noqa: BLE001 (none passes through C++)
+        except Exception:  # noqa: BLE001 (exceptions cannot pass through C++)
             faults.append(f"{kind}.{name}: {traceback.format_exc()}")
             return None if returns is None else 0
 
@@ -296,17 +296,17 @@ _destroy = ctypes.CFUNCTYPE(None, c_void_p)(_destroyed)
 
 
 def _table(kind: str, methods: dict[int, object]) -> int:
-    """A class's table: what lies in front of it says that the object begins here, and is of no class that is known."""
+    """A class's table, preceded by an offset of 0 and an unknown type."""
     unknown = c_void_p.in_dll(ctypes.CDLL("libstdc++.so.6"), "_ZTIi")
-    places = [methods.get(place) or _unplayed(kind, place) for place in range(_SLOTS)]
+    places = [methods.get(place) or _missing(kind, place) for place in range(_SLOTS)]
     table = (c_void_p * (2 + _SLOTS))(0, ctypes.addressof(unknown), *(ctypes.cast(each, c_void_p) for each in places))
     _kept.append(table)
     return ctypes.addressof(table) + 2 * ctypes.sizeof(c_void_p)
 
 
-def _unplayed(kind: str, place: int):
+def _missing(kind: str, place: int):
     def call(this):
-        faults.append(f"{kind}: method {place} is not played")
+        faults.append(f"{kind}: method {place} has no fake")
         return 0
 
     _kept.append(ctypes.CFUNCTYPE(c_void_p, c_void_p)(call))

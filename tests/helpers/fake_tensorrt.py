@@ -1,8 +1,8 @@
-"""TensorRT, played by ONNX Runtime's CPU provider; the device's memory is that of :mod:`fake_device_memory`.
+"""A fake of TensorRT on ONNX Runtime's CPU provider, with the device memory of :mod:`fake_device_memory`.
 
-The parts of the API that isorun uses (``isorun_backends.tensorrt.api``), strict where TensorRT is: shapes outside the
-profile, addresses that were not set or are not aligned, and two threads in one context are refused. Behind NVIDIA's own
-bindings the same is played: :mod:`fake_nvinfer`.
+It has the parts of the API that isorun uses (``isorun_backends.tensorrt.api``) and rejects what TensorRT rejects:
+shapes outside the profile, missing or unaligned addresses, two threads in one context. :mod:`fake_nvinfer` uses it
+behind NVIDIA's own bindings.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ILogger:
         self.ready = True
 
 
-# The numbers are NVIDIA's: through the official bindings nothing else comes.
+# NVIDIA's values, which the official bindings pass.
 NetworkDefinitionCreationFlag = IntEnum("NetworkDefinitionCreationFlag", {"STRONGLY_TYPED": 1})
 BuilderFlag = IntEnum("BuilderFlag", {"TF32": 6})
 MemoryPoolType = IntEnum("MemoryPoolType", {"WORKSPACE": 0})
@@ -41,20 +41,20 @@ _TYPES = {"float": (0, np.float32), "float16": (1, np.float16), "int32": (3, np.
 
 builds: list[SimpleNamespace] = []
 contexts: list[Context] = []
-"""What was built and made, in order."""
+"""What was built and created, in order."""
 broken: dict[str, str] = {}
-"""What is to fail, with TensorRT's words for it: ``start``, ``run``, ``description``, ``type``."""
+"""What shall fail, with TensorRT's message: ``start``, ``build``, ``run``, ``description``, ``type``."""
 
 
 class Forgetful(list):
-    """In the place of such a list, where what was made is to go."""
+    """Replaces such a list where objects must be released."""
 
     def append(self, each):
         pass
 
 
 def forget():
-    """Between tests."""
+    """Reset between tests."""
     for each in (builds, contexts, broken):
         each.clear()
 
@@ -88,8 +88,8 @@ class Builder:
     def build_serialized_network(self, network, config):
         builds.append(SimpleNamespace(network=network, config=config))
         self.logger.log(ILogger.Severity.VERBOSE, "building")
-        if config.level > 5:
-            self.logger.log(ILogger.Severity.ERROR, "the level is above 5")
+        if "build" in broken:
+            self.logger.log(ILogger.Severity.ERROR, broken["build"])
             return None
         profiles = [profile.shapes for profile in config.profiles]
         return json.dumps({"path": network.path, "profiles": profiles}).encode()
@@ -253,7 +253,7 @@ recording = threading.local()
 
 
 def capture(name, stream, work):
-    """A record of what a context would run. From then on the context is only run by it."""
+    """Record what a context would run. From then on the context runs only through the record."""
     recording.contexts = []
     work()
     contexts, recording.contexts = recording.contexts, None
@@ -269,7 +269,7 @@ class Context:
         self.runs, self.recorded = 0, False
 
     def _touch(self):
-        assert not self.recorded, "what a graph was recorded of is changed"
+        assert not self.recorded, "a context with a graph was modified"
 
     def _refuse(self, why):
         self.engine.logger.log(ILogger.Severity.ERROR, why)

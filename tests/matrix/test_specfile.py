@@ -170,7 +170,8 @@ def test_one_wrong_key(tmp_path: Path, change: str, problem: str) -> None:
         ),
         (
             "{name: openvino, options: {property: 1}}",
-            "backends[0].options.property: openvino has no such option; did you mean 'properties'? (known: properties)",
+            "backends[0].options.property: openvino: unknown option 'property'; did you mean 'properties'? "
+            "(known: properties)",
         ),
         (
             "{name: openvino, precisions: [bf61]}",
@@ -183,8 +184,8 @@ def test_one_wrong_key(tmp_path: Path, change: str, problem: str) -> None:
         ),
         (
             "{name: ort-cpu, precisions: [fp16]}",
-            "backends[0].precisions: ort-cpu does not compute in 'fp16': the CPU provider has no matrix products in "
-            "it, and computes such a graph's in fp32, between casts",
+            "backends[0].precisions: ort-cpu does not compute in 'fp16': the CPU provider has no fp16 matrix "
+            "products and would compute in fp32, between casts",
         ),
         (
             "{name: ort-cpu, environment: ovn}",

@@ -1,26 +1,27 @@
-"""ONNX Runtime's OpenVINO provider: its plugin package where that offers a device, else the legacy wheel's own.
+"""The backend ``ort-openvino``: OpenVINO as ONNX Runtime's execution provider, on the CPU.
 
-Both take OpenVINO's properties as JSON in the option ``load_config``, and nothing else is relied on: the plugin
-package 1.8.1 accepts any other option without a word and computes in bf16 by default, and the legacy wheel 1.24.1
-answers an option that it does not like by running on the CPU provider. What is computed in is therefore measured, and
-who took which node is asked.
+It comes in a plugin package or in the legacy wheel onnxruntime-openvino. Both accept OpenVINO's properties as JSON in
+the option ``load_config``; nothing else is reliable: the plugin package 1.8.1 ignores other options and computes in
+bf16 by default, and the legacy wheel 1.24.1 runs on the CPU provider if it rejects an option. So the precision is
+measured, and the assignment of nodes is checked.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import json
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from isorun.errors import BackendFailed, BackendUnavailable, UnsupportedModel
-from isorun.plugin.backend import Backend
+from isorun.errors import BackendFailed, BackendUnavailable, InvalidOption, UnsupportedModel
+from isorun.plugin import Availability, Backend, Capabilities, CompileConfig, LoweredModel, Option
 from isorun.system.hardware import cpu_name
 from isorun.system.packages import package_version
-from isorun.types import Availability, Capabilities, CompileConfig, LoweredModel, RuntimeReport
-from isorun_backends.onnxruntime import placement, plugins, precision
-from isorun_backends.onnxruntime.session import OPTIONS, OrtExecutable, mapping, open_session, options, versions
+from isorun_backends.onnxruntime import placement, plugin_packages, precision_probe
+from isorun_backends.onnxruntime.executable import OrtExecutable
+from isorun_backends.onnxruntime.session import OPTIONS, as_text, availability, open_session, session_options
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -29,22 +30,24 @@ _PROVIDER = "OpenVINOExecutionProvider"
 _PLUGIN = "onnxruntime_ep_openvino"
 _LEGACY = "onnxruntime-openvino==1.24.1"
 _HINTS = {"fp32": "f32", "bf16": "bf16"}
-_OURS = ("INFERENCE_PRECISION_HINT", "INFERENCE_NUM_THREADS")
+_RESERVED = {"INFERENCE_PRECISION_HINT": "precision", "INFERENCE_NUM_THREADS": "threads"}
 _CYCLE = "the graph is not acyclic"
-_REMEDY = f"Make an environment for it, and run there: isorun env create ovn --install '{_LEGACY}'"
+_REMEDY = f"Create an environment and run the backend there: isorun env create ovn --install '{_LEGACY}'"
 
 
 class OrtOpenVINO(Backend):
     """OpenVINO on the CPU, through ONNX Runtime."""
 
     capabilities = Capabilities(
-        # The legacy wheel reads no Attention of opset 23, and OpenVINO ignores what com.microsoft's lowers scores by.
+        # The legacy wheel does not read Attention of opset 23, and OpenVINO ignores com.microsoft's mask_filter_value.
         dialects=("primitive",),
         precisions=("fp32", "bf16"),
         options={
             **OPTIONS,
-            "properties": "a mapping of OpenVINO's own properties for the CPU, such as PERFORMANCE_HINT",
-            placement.ALLOW: placement.MEANING,
+            "properties": Option(
+                "OpenVINO's own properties for the CPU, such as PERFORMANCE_HINT", "mapping", default={}
+            ),
+            "allow_cpu_nodes": placement.ALLOW_CPU_NODES,
         },
         sets_threads=True,
         dynamic_shapes=True,
@@ -55,84 +58,62 @@ class OrtOpenVINO(Backend):
     )
 
     def availability(self) -> Availability:
-        """Loads the plugin package where that is installed: nothing else can tell whether it has a device here."""
-        runtime = super().availability()
-        if not runtime.ok:
-            return runtime
-        try:
-            _way(self.name)
-        except BackendUnavailable as error:
-            return Availability(ok=False, reason=error.reason, remedy=error.remedy)
-        return Availability(ok=True)
+        """Loads the plugin package if it is installed: nothing else can tell whether it has a device here."""
+        return availability(super().availability(), lambda: _package(self.name))
 
-    def compile(self, model: LoweredModel, config: CompileConfig) -> OrtOpenVINOExecutable:
-        setup = _Setup(_way(self.name), self.name, _load_config(self.name, config))
-        computes = _measured(setup)
-        if computes != config.precision:
-            raise BackendUnavailable(
-                self.name, f"it was asked for {config.precision} and computes in {computes} here", "Ask for that."
-            )
-        made = options(self.name, config)
+    def compile(self, model: LoweredModel, config: CompileConfig) -> OrtExecutable:
+        options = self.read_options(config.options)
+        setup = _Setup(_package(self.name), self.name, _load_config(self.name, options["properties"], config))
+        computed = _measured(setup)
+        precision_probe.require(self.name, config.precision, computed)
+        made = session_options(options, config.threads)
         try:
-            session = open_session(self.name, model, made, setup.providers(made))
+            session = open_session(self.name, model, made, setup.add_provider(made))
         except BackendFailed as error:
             if _CYCLE not in str(error):
                 raise
             raise UnsupportedModel(
-                f"{self.name} takes parts of {model.path} that need one another's results ({error.__cause__})"
+                f"{self.name} splits {model.path} into parts that depend on one another ({error.__cause__})"
             ) from error.__cause__
-        executable = OrtOpenVINOExecutable(self.name, session, setup, computes)
-        placement.check(self.name, _PROVIDER, executable, model, config)
-        return executable
-
-
-class OrtOpenVINOExecutable(OrtExecutable):
-    """A model loaded on the OpenVINO provider."""
-
-    def __init__(self, name: str, session: onnxruntime.InferenceSession, setup: _Setup, computes: str) -> None:
-        super().__init__(name, session)
-        self._setup = setup
-        self._computes = computes
-
-    def report(self) -> RuntimeReport:
-        found = versions()
-        if self._setup.way == "plugin":
-            found[_PLUGIN.replace("_", "-")] = package_version(_PLUGIN) or "unknown"
-        return RuntimeReport(
-            device=cpu_name(),
-            precision=self._computes,
-            operators=self.operators(),
-            versions=found,
-            details={"way": self._setup.way, "load_config": json.loads(self._setup.load_config)},
+        nodes = placement.assigned(self.name, session)
+        placement.require(self.name, _PROVIDER, nodes, model.path, allow_cpu_nodes=options["allow_cpu_nodes"])
+        plugin = {_PLUGIN.replace("_", "-"): package_version(_PLUGIN) or "unknown"}
+        return OrtExecutable(
+            self.name,
+            session,
+            cpu_name(),
+            computed,
+            plugin if setup.package == "plugin" else None,
+            {"package": setup.package, "load_config": json.loads(setup.load_config)},
         )
 
 
 class _Setup(NamedTuple):
-    """How the provider is set up."""
+    """How the provider is added to a session: from which package (``plugin`` or ``legacy wheel``), and its options."""
 
-    way: str
+    package: str
     name: str
     load_config: str
 
-    def providers(self, made: onnxruntime.SessionOptions) -> list[Any]:
-        """Put the provider into ONNX Runtime's options, or return it as what is named beside them."""
-        given = {"load_config": self.load_config}
-        if self.way == "legacy wheel":
-            return [(_PROVIDER, {"device_type": "CPU", **given})]
-        made.add_provider_for_devices(_plugin_devices(self.name), given)
+    def add_provider(self, made: onnxruntime.SessionOptions) -> list[Any]:
+        """Add the provider to session options, or return the ``providers`` argument."""
+        options = {"load_config": self.load_config}
+        if self.package == "legacy wheel":
+            return [(_PROVIDER, {"device_type": "CPU", **options})]
+        made.add_provider_for_devices(_plugin_devices(self.name), options)
         return []
 
 
 @cache
 def _measured(setup: _Setup) -> str:
-    return precision.measure(_PROVIDER, setup.providers)
+    return precision_probe.measure(_PROVIDER, setup.add_provider)
 
 
-def _way(name: str) -> str:
-    """By which of the two packages the provider is here.
+def _package(name: str) -> str:
+    """Which of the two packages provides it here.
 
     Raises:
-        BackendUnavailable: by neither.
+        BackendUnavailable: neither.
     """
     refusal = None
     if importlib.util.find_spec(_PLUGIN) is not None:
@@ -141,30 +122,27 @@ def _way(name: str) -> str:
             return "plugin"
         except BackendUnavailable as error:
             refusal = error
-    if _in_the_wheel():
+    if _is_legacy_wheel():
         return "legacy wheel"
-    reason = f"the onnxruntime that is installed ({package_version('onnxruntime')}) has no OpenVINO provider"
+    reason = f"the installed onnxruntime ({package_version('onnxruntime')}) has no OpenVINO provider"
     raise BackendUnavailable(name, refusal.reason if refusal else reason, _REMEDY) from refusal
 
 
-def _in_the_wheel() -> bool:
+def _is_legacy_wheel() -> bool:
     spec = importlib.util.find_spec("onnxruntime")
     folders = (spec.submodule_search_locations if spec else None) or []
-    return any((Path(each) / "capi" / "libonnxruntime_providers_openvino.so").is_file() for each in folders)
+    return any((Path(folder) / "capi" / "libonnxruntime_providers_openvino.so").is_file() for folder in folders)
 
 
 def _plugin_devices(name: str) -> list[Any]:
     """The plugin's devices for the CPU."""
-    return [each for each in plugins.devices(name, _PLUGIN) if each.device.type.name == "CPU"]
+    return [each for each in plugin_packages.devices(name, _PLUGIN) if each.device.type.name == "CPU"]
 
 
-def _load_config(name: str, config: CompileConfig) -> str:
-    """OpenVINO's properties for what a session asks, as both packages take them."""
-    given = mapping(name, config, "properties")
-    for key in _OURS:
-        if key in given:
-            raise BackendUnavailable(
-                name, f"the property {key} follows from what the session asks", "Use precision= and threads= instead."
-            )
-    ours = {"INFERENCE_PRECISION_HINT": _HINTS[config.precision], "INFERENCE_NUM_THREADS": str(config.threads)}
-    return json.dumps({"CPU": {**given, **ours}})
+def _load_config(name: str, properties: Mapping[str, Any], config: CompileConfig) -> str:
+    """OpenVINO's properties for a session, in the form that both packages accept."""
+    for key, argument in _RESERVED.items():
+        if key in properties:
+            raise InvalidOption(name, "properties", f"the property {key} is reserved. Use {argument}= instead")
+    reserved = {"INFERENCE_PRECISION_HINT": _HINTS[config.precision], "INFERENCE_NUM_THREADS": str(config.threads)}
+    return json.dumps({"CPU": {**as_text(properties), **reserved}})

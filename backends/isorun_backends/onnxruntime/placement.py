@@ -1,52 +1,116 @@
-"""Holding ONNX Runtime to the provider that was asked for: it gives what that does not take to another, silently."""
+"""Which provider runs which node, and rejecting sessions in which the requested provider does not run them all.
+
+ONNX Runtime silently gives nodes that a provider does not take to another one. On a GPU, it runs small computations
+with shapes on the CPU on purpose, because the host needs the result; any other node there means copies in every run.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections import Counter
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-from isorun.errors import BackendUnavailable, UnsupportedModel
-from isorun.types import CompileConfig, LoweredModel
-from isorun_backends.onnxruntime.session import OrtExecutable
+from isorun.errors import UnsupportedModel
+from isorun.plugin import Option, runtime_errors
 
-ALLOW = "allow_cpu_nodes"
-MEANING = "true lets ONNX Runtime's CPU provider take the nodes that this one does not; else they are an error"
+if TYPE_CHECKING:
+    import onnx
+    import onnxruntime
+
+ALLOW_CPU_NODES = Option(
+    "run nodes that the provider does not take on ONNX Runtime's CPU provider, instead of rejecting the model",
+    "bool",
+    default=False,
+)
+_SHAPES = frozenset({"Shape", "Size"})
+_LIKE = "CastLike"  # uses only the type of its second input
 
 
-def check(name: str, provider: str, executable: OrtExecutable, model: LoweredModel, config: CompileConfig) -> None:
-    """Refuse a session in which another provider took nodes, unless that was asked for.
+class Node(NamedTuple):
+    """A node and the provider that runs it. ``operator`` is ``domain.Name``, or ``Name`` of ONNX's own domain."""
+
+    provider: str
+    name: str
+    operator: str
+
+
+def assigned(name: str, session: onnxruntime.InferenceSession) -> list[Node]:
+    """Every node as ONNX Runtime assigned it. Recorded before the last graph optimizations."""
+    with runtime_errors(f"{name} cannot report where its nodes run"):
+        return [
+            Node(part.ep_name, node.name, _operator(node.domain, node.op_type))
+            for part in session.get_provider_graph_assignment_info()
+            for node in part.get_nodes()
+        ]
+
+
+def count(nodes: Iterable[Node]) -> dict[str, dict[str, int]]:
+    """Provider to operators, and how many nodes of each the provider runs."""
+    counts: dict[str, Counter[str]] = {}
+    for node in nodes:
+        counts.setdefault(node.provider, Counter())[node.operator] += 1
+    return {provider: dict(operators.most_common()) for provider, operators in counts.items()}
+
+
+def shape_nodes(graph: onnx.GraphProto) -> frozenset[str]:
+    """The names of the nodes whose results follow from shapes, constants and types alone."""
+    known = {initializer.name for initializer in graph.initializer} | {""}
+    names = set()
+    for node in graph.node:
+        inputs = node.input[:1] if node.op_type == _LIKE else node.input
+        if node.op_type in _SHAPES or all(name in known for name in inputs):
+            known.update(node.output)
+            names.add(node.name)
+    return frozenset(names - {""})
+
+
+def is_shape_node(node: Node, shapes: Collection[str]) -> bool:
+    """Whether a node computes with shapes only; ``shapes`` is :func:`shape_nodes` of its graph."""
+    return node.name in shapes or node.operator in _SHAPES
+
+
+def require(
+    name: str,
+    provider: str,
+    nodes: Iterable[Node],
+    path: Path,
+    *,
+    allow_cpu_nodes: bool,
+    shapes: Collection[str] | None = None,
+    also: Collection[str] = (),
+) -> None:
+    """Reject a session in which another provider runs nodes, unless that is allowed.
 
     Args:
-        name: the backend's.
-        provider: the one that is to take every node.
-        executable: the session, just opened.
-        model: what it loaded.
-        config: its option ``allow_cpu_nodes`` says whether some may go elsewhere.
+        name: the backend's name.
+        provider: the requested provider, which has to run some node in any case.
+        nodes: every node of the session.
+        path: the model's file.
+        allow_cpu_nodes: the value of the option.
+        shapes: names of nodes that compute with shapes and may run anywhere; ``None`` to allow none.
+        also: other providers that may run nodes.
 
     Raises:
-        UnsupportedModel: with the operators that went elsewhere.
-        BackendUnavailable: the option is neither true nor false.
+        UnsupportedModel: with the operators that run elsewhere.
     """
-    allowed = _allowed(name, config.options)
-    placed = executable.operators()
-    others: dict[str, int] = {}
-    for each, counts in placed.items():
-        if each != provider:
-            others.update(counts)
-    if not others:
-        return
-    listed = ", ".join(f"{operator} ({count})" for operator, count in others.items())
-    if provider not in placed:
-        raise UnsupportedModel(f"{name} takes no node of {model.path}: {listed}", others)
-    if not allowed:
+    nodes = list(nodes)
+    ran = {node.provider for node in nodes}
+    others = Counter(
+        node.operator
+        for node in nodes
+        if node.provider not in (provider, *also) and (shapes is None or not is_shape_node(node, shapes))
+    )
+    listed = ", ".join(f"{operator} ({number})" for operator, number in others.items())
+    if provider not in ran and (others or not ran.isdisjoint(also)):
+        raise UnsupportedModel(f"{name}: {provider} supports no node of {path}{listed and f': {listed}'}", others)
+    if others and not allow_cpu_nodes:
         raise UnsupportedModel(
-            f"{name} leaves nodes of {model.path} to other providers: {listed}. "
-            f"options={{'{ALLOW}': True}} lets them run there",
+            f"{name}: {provider} does not support these nodes of {path}: {listed}. "
+            "Set options={'allow_cpu_nodes': True} to run them on the CPU, or choose another backend",
             others,
         )
 
 
-def _allowed(name: str, options: Any) -> bool:
-    allowed = options.get(ALLOW, False)
-    if not isinstance(allowed, bool):
-        raise BackendUnavailable(name, f"its option {ALLOW!r} is {allowed!r}", "Give true or false.")
-    return allowed
+def _operator(domain: str, name: str) -> str:
+    return f"{domain}.{name}" if domain not in ("", "ai.onnx") else name

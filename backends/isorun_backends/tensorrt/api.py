@@ -1,7 +1,7 @@
 """The parts of TensorRT's Python API that isorun uses, as protocols: 10.14 and later, and 11.
 
-Code is checked against these by the type checker; these are checked against the official bindings, without a GPU,
-by ``python -m isorun_backends.tensorrt.check``.
+The type checker holds this package to the protocols; ``tests/backends/test_tensorrt_bindings.py`` makes every call
+through the official bindings, without a GPU.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 
 class Network(Protocol):
-    """``INetworkDefinition``: the parser fills it."""
+    """``INetworkDefinition``: filled by the parser."""
 
 
 class OptimizationProfile(Protocol):
@@ -21,7 +21,7 @@ class OptimizationProfile(Protocol):
 
 
 class HostMemory(Protocol):
-    """``IHostMemory``: bytes by the buffer protocol."""
+    """``IHostMemory``: bytes, through the buffer protocol."""
 
     @property
     def nbytes(self) -> int: ...
@@ -74,7 +74,7 @@ class Parser(Protocol):
 
 
 class Context(Protocol):
-    """``IExecutionContext``. Not to be used from two threads at once."""
+    """``IExecutionContext``. Not thread-safe."""
 
     def set_optimization_profile_async(self, profile_index: int, stream_handle: int) -> bool: ...
     def set_input_shape(self, name: str, shape: Sequence[int]) -> bool: ...
@@ -122,29 +122,3 @@ class Module(Protocol):
     def OnnxParser(self, network: Network, logger: Any) -> Parser: ...
     def Runtime(self, logger: Any) -> Runtime: ...
     def nptype(self, trt_type: Any) -> type[Any]: ...
-
-
-ENUMERATIONS = {
-    "NetworkDefinitionCreationFlag": ("STRONGLY_TYPED",),
-    "BuilderFlag": ("TF32",),
-    "MemoryPoolType": ("WORKSPACE",),
-    "ProfilingVerbosity": ("DETAILED",),
-    "LayerInformationFormat": ("JSON",),
-}
-"""The members that are used, for the check."""
-
-CLASSES = {
-    "INetworkDefinition": Network,
-    "IOptimizationProfile": OptimizationProfile,
-    "IHostMemory": HostMemory,
-    "ITimingCache": TimingCache,
-    "IBuilderConfig": BuilderConfig,
-    "Builder": Builder,
-    "ParserError": ParserError,
-    "OnnxParser": Parser,
-    "IExecutionContext": Context,
-    "EngineInspector": Inspector,
-    "ICudaEngine": Engine,
-    "Runtime": Runtime,
-}
-"""TensorRT's classes and the protocols that stand for them, for the check."""

@@ -1,4 +1,4 @@
-"""From an ONNX file to a serialized engine, strongly typed: the precision is what the graph is written in."""
+"""Build a serialized engine from an ONNX file. Networks are strongly typed: the graph decides the precision."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from isorun.errors import BackendFailed, BackendUnavailable, UnsupportedModel
+from isorun.errors import BackendFailed, BackendUnavailable, InvalidOption, UnsupportedModel
+from isorun.plugin import LoweredModel
 from isorun.system.cache import write_atomically
-from isorun.types import LoweredModel
+from isorun_backends.nvidia.shape_profiles import Profile, shapes_for
 from isorun_backends.tensorrt.api import Builder, BuilderConfig, Module, Parser
 from isorun_backends.tensorrt.log import Log, logger
-from isorun_backends.tensorrt.profiles import Profile, shapes_for
 
-_LAST = 8  # errors of the parser
+_SHOWN = 8  # parser errors in one exception
 _T = TypeVar("_T")
 
 
@@ -25,92 +25,91 @@ def build(
     timings: Path,
     settings: Mapping[str, int],
 ) -> bytes:
-    """Build an engine. Takes minutes: never called while a run waits.
+    """Build an engine. Takes minutes, and is never called while a run waits.
 
     Args:
-        name: the backend's.
-        trt: TensorRT.
-        model: what to build it of.
-        profiles: the shapes that it is to take.
-        timings: the file of kernels' times, read before and written after.
-        settings: ``workspace`` in bytes (0: TensorRT's own), ``optimization_level`` 0 to 5.
+        name: the backend's name.
+        trt: the module ``tensorrt``.
+        model: the model.
+        profiles: the shapes that the engine accepts.
+        timings: the file of kernel timings, read before the build and written after it.
+        settings: ``workspace`` in bytes (0: TensorRT's default), ``optimization_level`` from 0 to 5.
 
     Raises:
-        UnsupportedModel: the parser has no converter for some operator.
-        BackendUnavailable: TensorRT does not start here, or refuses a profile.
-        BackendFailed: TensorRT cannot build it, with its own messages.
+        UnsupportedModel: the parser does not support some operator.
+        BackendUnavailable: TensorRT does not start on this machine.
+        InvalidOption: TensorRT rejects a profile.
+        BackendFailed: the build fails; the message has TensorRT's log.
     """
     log = Log()
-    builder = started(name, lambda: trt.Builder(logger(trt)))
+    builder = start(name, lambda: trt.Builder(logger(trt)))
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
     parser = trt.OnnxParser(network, logger(trt))
     if not parser.parse_from_file(str(model.path)):
         raise _refusal(name, model, parser, log) from log.error()
     config = builder.create_builder_config()
-    config.clear_flag(trt.BuilderFlag.TF32)  # otherwise products in fp32 have 10 bits
-    config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # so that an engine can say what it is made of
+    config.clear_flag(trt.BuilderFlag.TF32)  # otherwise fp32 products have a mantissa of 10 bits
+    config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # for the report of layers
     config.builder_optimization_level = settings["optimization_level"]
     if settings["workspace"]:
         config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, settings["workspace"])
-    _take_timings(name, config, timings, log)
-    for each in profiles:
-        _add_profile(name, builder, config, each, shapes_for(model.info, each), log)
-    made = builder.build_serialized_network(network, config)
-    if made is None:
+    _load_timings(name, config, timings, log)
+    for profile in profiles:
+        _add_profile(name, builder, config, profile, shapes_for(model.info, profile), log)
+    serialized = builder.build_serialized_network(network, config)
+    if serialized is None:
         raise BackendFailed(f"{name} cannot build an engine of {model.path}: {log}") from log.error()
     timings.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(timings, bytes(memoryview(config.get_timing_cache().serialize())))  # type: ignore[arg-type]
-    return bytes(memoryview(made))  # type: ignore[arg-type]
+    return bytes(memoryview(serialized))  # type: ignore[arg-type]
 
 
-def started(name: str, make: Callable[[], _T]) -> _T:
-    """A builder or a runtime: the first thing that TensorRT asks of the GPU.
+def start(name: str, create: Callable[[], _T]) -> _T:
+    """Create a builder or a runtime, which initializes CUDA.
 
     Raises:
-        BackendUnavailable: it has none to give. The bindings raise TypeError then, which says nothing.
+        BackendUnavailable: CUDA does not start. The bindings raise a ``TypeError`` without a reason.
     """
     log = Log()
     try:
-        return make()
+        return create()
     except TypeError as error:
         raise BackendUnavailable(
             name,
             f"TensorRT does not start: {log}",
-            "Look whether the driver is new enough for the CUDA that this TensorRT was made for (nvidia-smi).",
+            "Check with nvidia-smi that the driver supports the CUDA version of this TensorRT.",
         ) from error
 
 
-def _take_timings(name: str, config: BuilderConfig, timings: Path, log: Log) -> None:
-    """What an earlier build measured. A file that TensorRT does not take is of no use: a build writes it anew."""
+def _load_timings(name: str, config: BuilderConfig, timings: Path, log: Log) -> None:
+    """Use the timings of an earlier build. A file that TensorRT rejects is ignored; the build replaces it."""
     kept = timings.read_bytes() if timings.is_file() else b""
     for content in (kept, b""):
         cache = config.create_timing_cache(content)
         if cache is not None and config.set_timing_cache(cache, False):
             return
-    raise BackendFailed(f"{name} has no place for the times of kernels: {log}") from log.error()
+    raise BackendFailed(f"{name} cannot create a timing cache: {log}") from log.error()
 
 
 def _add_profile(
     name: str,
     builder: Builder,
     config: BuilderConfig,
-    each: Profile,
+    declared: Profile,
     shapes: Mapping[str, tuple[list[int], list[int], list[int]]],
     log: Log,
 ) -> None:
     if not shapes:
         return
     profile = builder.create_optimization_profile()
-    for tensor, (least, best, most) in shapes.items():
-        profile.set_shape(tensor, least, best, most)
+    for tensor, (minimum, optimum, maximum) in shapes.items():
+        profile.set_shape(tensor, minimum, optimum, maximum)
     if config.add_optimization_profile(profile) < 0:
-        raise BackendUnavailable(
-            name, f"TensorRT refuses the profile {each}: {log}", "Declare other shapes."
-        ) from log.error()
+        raise InvalidOption(name, "shapes", f"TensorRT rejects the profile {declared}: {log}") from log.error()
 
 
 def _refusal(name: str, model: LoweredModel, parser: Parser, log: Log) -> UnsupportedModel:
     errors = [parser.get_error(index) for index in range(parser.num_errors)]
     operators = dict.fromkeys(error.node_operator() for error in errors)
-    said = "; ".join(f"{error.node_operator()} {error.node_name()}: {error.desc()}" for error in errors[:_LAST])
-    return UnsupportedModel(f"{name} cannot read {model.path}: {said or log}", list(operators))
+    messages = "; ".join(f"{error.node_operator()} {error.node_name()}: {error.desc()}" for error in errors[:_SHOWN])
+    return UnsupportedModel(f"{name} cannot read {model.path}: {messages or log}", list(operators))

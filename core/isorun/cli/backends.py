@@ -11,6 +11,7 @@ import typer
 
 from isorun.cli import console
 from isorun.errors import BackendUnavailable
+from isorun.options import Option
 from isorun.plugin import registry
 from isorun.plugin.backend import Backend
 
@@ -76,7 +77,11 @@ def _describe(name: str, find: Callable[[str], Backend]) -> dict[str, Any]:
     except BackendUnavailable as error:
         return {**described, "reason": error.reason, "remedy": error.remedy}
     offers = backend.capabilities
-    described |= {"devices": offers.devices, "precisions": offers.precisions, "options": dict(offers.options)}
+    described |= {
+        "devices": offers.devices,
+        "precisions": offers.precisions,
+        "options": {key: asdict(Option.of(value)) for key, value in offers.options.items()},
+    }
     return described | _availability(backend)
 
 
@@ -127,8 +132,16 @@ def _row(each: dict[str, Any], probed: bool) -> list[object]:
 
 
 def _show_options(described: list[dict[str, Any]]) -> None:
-    rows = [(each["name"], key, meaning) for each in described for key, meaning in each["options"].items()]
+    rows = [
+        (each["name"], key, _allowed(option), "-" if option["default"] is None else option["default"], option["help"])
+        for each in described
+        for key, option in each["options"].items()
+    ]
     if rows:
-        console.table(("backend", "option", "meaning"), rows)
+        console.table(("backend", "option", "type", "default", "meaning"), rows)
     else:
         print("No backend takes options.")
+
+
+def _allowed(option: dict[str, Any]) -> str:
+    return " | ".join(map(str, option["choices"])) or str(option["type"])

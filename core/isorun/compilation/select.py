@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from isorun.compilation import autotune
 from isorun.compilation import padding_policy as paddings
-from isorun.errors import BackendFailed, BackendNotFound, BackendUnavailable, UnsupportedModel, did_you_mean, nearest
+from isorun.errors import BackendFailed, BackendNotFound, BackendUnavailable, InvalidOption, UnsupportedModel, nearest
 from isorun.models import source as models
 from isorun.plugin import registry
 from isorun.plugin.backend import Backend, Executable
@@ -119,8 +119,8 @@ def resolve(source: models.ModelSource, backend: str | Sequence[str], wishes: Wi
         cache: where lowered models are kept.
 
     Raises:
-        BackendNotFound, BackendUnavailable, UnsupportedModel, BackendFailed: of a single name, its own; of several,
-            BackendUnavailable, with the reason of each.
+        BackendNotFound, BackendUnavailable, InvalidOption, UnsupportedModel, BackendFailed: of a single name, its
+            own; of several, BackendUnavailable, with the reason of each.
         EnvironmentNotFound, EnvironmentBroken: there is no such environment, or its interpreter is gone.
     """
     if wishes.environment is None:
@@ -156,7 +156,7 @@ def _resolve(
             return Resolved(*_compile(source, find(name), wishes, cache), tuple(passed_over), worker)
         except BackendUnavailable as error:
             passed_over.append((name, f"{error.reason}. {error.remedy}"))
-        except (BackendNotFound, UnsupportedModel, BackendFailed) as error:
+        except (BackendNotFound, InvalidOption, UnsupportedModel, BackendFailed) as error:
             passed_over.append((name, str(error)))
     tried = "\n".join(f"  {name}: {reason}" for name, reason in passed_over)
     raise BackendUnavailable(
@@ -200,13 +200,7 @@ def _config(backend: Backend, wishes: Wishes, cache: Cache) -> CompileConfig:
             f"the number of its threads cannot be set, and threads is {wishes.threads}",
             "Leave threads out, or ask for another backend.",
         )
-    for key in wishes.options:
-        if key not in offers.options:
-            raise BackendUnavailable(
-                backend.name,
-                f"it has no option {key!r}{did_you_mean(key, offers.options)}",
-                "`isorun backends --options` describes them.",
-            )
+    backend.read_options(wishes.options)
     threads = wishes.threads or thread_counts.usable_cores() if offers.sets_threads else None
     return CompileConfig(wishes.precision, device, threads, wishes.options, str(cache.root))
 

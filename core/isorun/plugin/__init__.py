@@ -4,6 +4,7 @@ A backend is a subclass of :class:`Backend`, registered under the entry point gr
 :class:`LoweredModel` into an :class:`Executable`.
 """
 
+from isorun.options import Option
 from isorun.plugin.backend import Backend, Binding, Executable, check_fits, runtime_errors
 from isorun.plugin.device_arrays import ON_DEVICE, DeviceArray
 from isorun.types import (
@@ -31,6 +32,7 @@ __all__ = [
     "LoweredModel",
     "ModelInfo",
     "ON_DEVICE",
+    "Option",
     "RuntimeReport",
     "TensorSpec",
     "check_fits",

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from isorun import options
 from isorun.errors import BackendFailed, BackendUnavailable, InvalidFeeds, IsorunError
 from isorun.plugin.device_arrays import DeviceArray
 from isorun.system.packages import how_to_install, is_importable, package_owners, package_version
@@ -178,6 +179,14 @@ class Backend(ABC):
         """For a class that stands for several backends, their names here: each is asked for as ``NAME:MEMBER``, and
         that is its :attr:`name`. ``None`` for a class that stands for itself."""
         return None
+
+    def read_options(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The value of every option that the capabilities declare, with defaults for those that are omitted.
+
+        Raises:
+            InvalidOption: a key is not declared, or its value is invalid.
+        """
+        return options.read(self.name, self.capabilities.options, given)
 
     @abstractmethod
     def compile(self, model: LoweredModel, config: CompileConfig) -> Executable:

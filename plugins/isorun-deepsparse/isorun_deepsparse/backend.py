@@ -10,10 +10,19 @@ from typing import Any
 import numpy as np
 
 from isorun.errors import InvalidFeeds, UnsupportedModel
-from isorun.plugin.backend import Backend, Executable, runtime_errors
+from isorun.plugin import (
+    Availability,
+    Backend,
+    Capabilities,
+    CompileConfig,
+    Executable,
+    Feeds,
+    LoweredModel,
+    RuntimeReport,
+    runtime_errors,
+)
 from isorun.system.hardware import cpu_flags, cpu_name
 from isorun.system.packages import package_version
-from isorun.types import Availability, Capabilities, CompileConfig, Feeds, LoweredModel, RuntimeReport
 from isorun_deepsparse import dimensions, engine
 from isorun_deepsparse.prepare import integer_products, private_copy
 

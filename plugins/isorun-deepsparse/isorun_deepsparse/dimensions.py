@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from isorun.errors import BackendUnavailable, did_you_mean
-from isorun.types import ModelInfo
+from isorun.plugin import ModelInfo
 
 OPTION = "dimensions"
 

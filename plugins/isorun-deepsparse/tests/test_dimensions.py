@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from isorun.errors import BackendUnavailable
-from isorun.types import ModelInfo, TensorSpec
+from isorun.plugin import ModelInfo, TensorSpec
 from isorun_deepsparse.dimensions import sizes
 
 IDS = TensorSpec("input_ids", "tensor(int64)", ("batch", "sequence"))

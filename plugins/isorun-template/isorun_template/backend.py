@@ -12,10 +12,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isorun.errors import UnsupportedModel
-from isorun.plugin.backend import Backend, Executable, runtime_errors
+from isorun.plugin import (
+    Backend,
+    Capabilities,
+    CompileConfig,
+    Executable,
+    Feeds,
+    LoweredModel,
+    RuntimeReport,
+    runtime_errors,
+)
 from isorun.system.hardware import cpu_name
 from isorun.system.packages import package_version
-from isorun.types import Capabilities, CompileConfig, Feeds, LoweredModel, RuntimeReport
 
 if TYPE_CHECKING:
     from onnx.reference import ReferenceEvaluator  # ENGINE

@@ -1,7 +1,7 @@
-"""TensorRT's backend on a fake of its API. Nothing here says anything about TensorRT itself.
+"""The tensorrt backend on a fake of TensorRT's API. These tests do not show anything about TensorRT itself.
 
-With ``ISORUN_TENSORRT=FOLDER`` NVIDIA's own Python bindings of that folder are between, over libraries that hand every
-call to the same fake: tests/backends/test_tensorrt_bindings.py.
+With ``ISORUN_TENSORRT=FOLDER``, NVIDIA's own Python bindings from that folder are used, over libraries that forward
+every call to the same fake: tests/backends/test_tensorrt_bindings.py.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import fake_device_memory
 import fake_nvinfer
 import fake_tensorrt
 from isorun.types import Availability
-from isorun_backends import tensorrt
-from isorun_backends.cuda_driver import Driver, Gpu
-from isorun_backends.tensorrt import memory
+from isorun_backends.nvidia.cuda_driver import Driver, Gpu
+from isorun_backends.tensorrt import device_memory
+from isorun_backends.tensorrt.backend import TensorRT
 
 
 @pytest.fixture
-def held():
+def memory():
     if os.environ.get("ISORUN_TENSORRT_MEMORY") == "pycuda":
-        return fake_device_memory.watched(memory.PycudaMemory)(0)
+        return fake_device_memory.watched(device_memory.PycudaMemory)(0)
     return fake_device_memory.HostMemory()
 
 
@@ -36,15 +36,16 @@ def trt(tmp_path_factory):
     return fake_nvinfer.bindings(Path(folder), tmp_path_factory.mktemp("nvinfer")) if folder else fake_tensorrt
 
 
-@pytest.fixture(autouse=True)
-def here(monkeypatch, held, trt):
-    """TensorRT and a GPU seem to be here."""
+@pytest.fixture
+def installed(monkeypatch, memory, trt):
+    """TensorRT and a GPU appear to be present."""
     fake_tensorrt.forget()
     fake_nvinfer.faults.clear()
+    driver = Driver("13.0", (Gpu("A GPU", "9.0", 1 << 30),), "")
     monkeypatch.setitem(sys.modules, "tensorrt", trt)
-    monkeypatch.setattr(tensorrt, "driver", lambda: Driver("13.0", (Gpu("A GPU", "9.0", 1 << 30),), ""))
-    monkeypatch.setattr(memory, "open_memory", lambda name, number: held)
-    monkeypatch.setattr(tensorrt.TensorRT, "availability", lambda self: Availability(True))
+    monkeypatch.setattr("isorun_backends.nvidia.cuda_driver.driver", lambda: driver)
+    monkeypatch.setattr(device_memory, "open_memory", lambda name, index: memory)
+    monkeypatch.setattr(TensorRT, "availability", lambda self: Availability(True))
     yield
     gc.collect()
     assert fake_nvinfer.faults == []
@@ -52,12 +53,12 @@ def here(monkeypatch, held, trt):
 
 @pytest.fixture
 def graphs(monkeypatch):
-    """CUDA graphs, played: how many were recorded."""
+    """The fake CUDA graphs that were recorded."""
     recorded = []
 
     def capture(name, stream, work):
         recorded.append(fake_tensorrt.capture(name, stream, work))
         return recorded[-1]
 
-    monkeypatch.setattr(memory, "capture", capture)
+    monkeypatch.setattr(device_memory, "capture", capture)
     return recorded

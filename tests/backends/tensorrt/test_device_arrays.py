@@ -1,4 +1,4 @@
-"""Feeds and outputs in the device's memory, and bindings of them."""
+"""Feeds, outputs and bindings in device memory."""
 
 from __future__ import annotations
 
@@ -8,48 +8,50 @@ import pytest
 import tiny
 from isorun.errors import InvalidFeeds
 from isorun.plugin.device_arrays import DeviceArray
-from tensorrt_sessions import assert_close, back, expected, on_device, opened
+from tensorrt_sessions import assert_close, expected, on_device, open_session, to_host
+
+pytestmark = pytest.mark.usefixtures("installed")
 
 
-def test_feeds_and_outputs_that_stay_on_the_device(bert, tmp_path, held):
+def test_feeds_and_outputs_on_the_device(bert, tmp_path, memory):
     feeds = tiny.feeds()
     given = {name: on_device(array) for name, array in feeds.items()}
-    with opened(bert, tmp_path) as session:
+    with open_session(bert, tmp_path) as session:
         found = session.run(None, given, device_outputs=True)
-        assert_close(map(back, found), expected(bert, feeds))
-        kept = back(found[1])
+        assert_close(map(to_host, found), expected(bert, feeds))
+        kept = to_host(found[1])
         session.run(None, tiny.feeds(seed=9), device_outputs=True)
-        np.testing.assert_array_equal(back(found[1]), kept)
-    assert held.copied == 0
+        np.testing.assert_array_equal(to_host(found[1]), kept)
+    assert memory.copied == 0
 
 
-def test_a_part_of_an_array_that_does_not_begin_where_tensorrt_wants_it_is_copied(bert, tmp_path, held):
+def test_unaligned_arrays_are_copied(bert, tmp_path, memory):
     feeds = tiny.feeds()
-    given = {name: on_device(array, off=8) for name, array in feeds.items()}
-    place = on_device(np.zeros((2, tiny.WIDTH), np.float32), off=4)
-    with opened(bert, tmp_path) as session:
+    given = {name: on_device(array, offset=8) for name, array in feeds.items()}
+    place = on_device(np.zeros((2, tiny.WIDTH), np.float32), offset=4)
+    with open_session(bert, tmp_path) as session:
         assert_close(session.run(None, given), expected(bert, feeds))
-        assert held.copied == len(given)
+        assert memory.copied == len(given)
         binding = session.io_binding()
         for name, array in feeds.items():
             binding.bind_cpu_input(name, array)
         binding.bind_output("pooler_output", "cuda", 0, np.float32, place.shape, place.address)
         session.run_with_iobinding(binding)
-        assert_close([back(place)], expected(bert, feeds)[1:])
+        assert_close([to_host(place)], expected(bert, feeds)[1:])
 
 
-def test_a_binding_writes_where_it_was_told_and_reads_anew(bert, tmp_path):
+def test_a_binding_writes_to_the_given_memory_and_rereads_feeds(bert, tmp_path):
     feeds = tiny.feeds()
     hidden, pooled = expected(bert, feeds)
     host, place = np.empty_like(hidden), on_device(np.zeros_like(pooled))
-    with opened(bert, tmp_path) as session:
+    with open_session(bert, tmp_path) as session:
         binding = session.io_binding()
         for name, array in feeds.items():
             binding.bind_device_input(name, on_device(array))
         binding.bind_output("last_hidden_state", "cpu", 0, host.dtype, host.shape, host.ctypes.data)
         binding.bind_output("pooler_output", "cuda", 0, place.dtype, place.shape, place.address)
         session.run_with_iobinding(binding)
-        assert_close([host, back(place)], [hidden, pooled])
+        assert_close([host, to_host(place)], [hidden, pooled])
         binding.clear_binding_outputs()
         binding.bind_output("pooler_output", "cuda")
         binding.bind_output("last_hidden_state")
@@ -60,26 +62,24 @@ def test_a_binding_writes_where_it_was_told_and_reads_anew(bert, tmp_path):
             session.run_with_iobinding(binding)
             found = [each.value() for each in binding.get_outputs()]
             assert isinstance(found[0], DeviceArray)
-            assert_close([found[1], back(found[0])], expected(bert, other))
+            assert_close([found[1], to_host(found[0])], expected(bert, other))
 
 
-def test_memory_of_another_shape_is_refused(bert, tmp_path):
-    with opened(bert, tmp_path) as session:
+def test_rejects_memory_of_another_shape(bert, tmp_path):
+    with open_session(bert, tmp_path) as session:
         binding = session.io_binding()
         for name, array in tiny.feeds().items():
             binding.bind_cpu_input(name, array)
         place = on_device(np.zeros((3, tiny.WIDTH), np.float32))
         binding.bind_output("pooler_output", "cuda", 0, place.dtype, place.shape, place.address)
-        with pytest.raises(
-            InvalidFeeds, match=r"'pooler_output' is \(2, 32\) of float32; it was bound to memory of \(3"
-        ):
+        with pytest.raises(InvalidFeeds, match="pooler_output"):
             session.run_with_iobinding(binding)
 
 
-def test_a_feed_on_another_gpu_is_refused(bert, tmp_path):
+def test_rejects_a_feed_on_another_gpu(bert, tmp_path):
     feeds = tiny.feeds()
     array = feeds["input_ids"]
     feeds["input_ids"] = DeviceArray(array.ctypes.data, array.shape, array.dtype, device_id=1)
-    refused = pytest.raises(InvalidFeeds, match="'input_ids' is on GPU 1; this session is on GPU 0")
-    with opened(bert, tmp_path) as session, refused:
+    refused = pytest.raises(InvalidFeeds, match=r"'input_ids'.*GPU 1.*GPU 0")
+    with open_session(bert, tmp_path) as session, refused:
         session.run(None, feeds)

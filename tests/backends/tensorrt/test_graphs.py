@@ -1,4 +1,4 @@
-"""CUDA graphs of shapes, and the device's own time."""
+"""CUDA graphs, and times on the device."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import pytest
 
 import fake_tensorrt
 import tiny
-from tensorrt_sessions import assert_close, back, expected, on_device, opened
+from tensorrt_sessions import assert_close, expected, on_device, open_session, to_host
+
+pytestmark = pytest.mark.usefixtures("installed")
 
 
-def test_a_graph_is_recorded_after_a_shapes_first_run_in_a_context_of_its_own(bert, tmp_path, graphs):
-    with opened(bert, tmp_path, cuda_graphs=2) as session:
+def test_each_recorded_shape_has_its_own_context(bert, tmp_path, graphs):
+    with open_session(bert, tmp_path, cuda_graphs=2) as session:
         for seed in range(3):
-            for length in (4, 5, 6):  # the last is one too many: it runs without
+            for length in (4, 5, 6):  # the third is above the limit and runs without a graph
                 feeds = tiny.feeds(2, length, seed=seed)
                 assert_close(session.run(None, feeds), expected(bert, feeds))
         assert [context.recorded for context in fake_tensorrt.contexts] == [True, True, False]
@@ -21,27 +23,27 @@ def test_a_graph_is_recorded_after_a_shapes_first_run_in_a_context_of_its_own(be
     assert len(graphs) == 2
 
 
-def test_feeds_on_the_device_do_not_touch_what_is_recorded(bert, tmp_path, graphs):
+def test_feeds_on_the_device_use_another_context(bert, tmp_path, graphs):
     feeds = tiny.feeds()
     given = {name: on_device(array) for name, array in feeds.items()}
-    with opened(bert, tmp_path, cuda_graphs=4) as session:
+    with open_session(bert, tmp_path, cuda_graphs=4) as session:
         for _ in range(2):
             assert_close(session.run(None, feeds), expected(bert, feeds))
             found = session.run(None, given, device_outputs=True)
-            assert_close(map(back, found), expected(bert, feeds))
+            assert_close(map(to_host, found), expected(bert, feeds))
     assert len(graphs) == 1
 
 
 @pytest.mark.parametrize("most", [0, 1])
-def test_the_devices_own_time_is_that_of_the_engine_alone(bert, tmp_path, monkeypatch, graphs, most):
+def test_device_times_are_those_of_the_engine_alone(bert, tmp_path, monkeypatch, graphs, most):
 
     def times(stream, device, work, runs):
         for _ in range(runs):
             work()
         return np.full(runs, 0.25)
 
-    monkeypatch.setattr("isorun_backends.cuda_driver.times", times)
-    with opened(bert, tmp_path, cuda_graphs=most) as session:
+    monkeypatch.setattr("isorun_backends.nvidia.cuda_driver.times", times)
+    with open_session(bert, tmp_path, cuda_graphs=most) as session:
         assert session.device_times(tiny.feeds(2, 7), runs=3).tolist() == [0.25] * 3
         (context,) = fake_tensorrt.contexts
-        assert context.runs == 1 + 3, "one to begin with"
+        assert context.runs == 1 + 3, "one to warm up"

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from isorun.errors import InvalidFeeds
-from isorun.types import Feeds
+from isorun.plugin import Feeds
 from isorun_backends.onnxruntime import protos
 from isorun_backends.onnxruntime.cuda.packing import CannotPack, Packing, is_packed, pack
 

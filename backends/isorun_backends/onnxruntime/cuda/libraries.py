@@ -1,7 +1,6 @@
-"""Whether ONNX Runtime's providers for NVIDIA GPUs can be had here: which build is installed, what it was built
-for, and the library that is missing where a provider did not load.
+"""Whether ONNX Runtime's NVIDIA providers can load: which build is installed, and which library is missing.
 
-ONNX Runtime itself only logs that a provider did not load, and goes on without it.
+ONNX Runtime itself only logs that a provider did not load, and continues on the CPU.
 """
 
 from __future__ import annotations
@@ -11,23 +10,25 @@ import ctypes
 import importlib.util
 import io
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from isorun.errors import BackendUnavailable
-from isorun.types import Availability, Finding
-from isorun_backends.cuda_driver import driver
+from isorun.plugin import Availability, Finding
+from isorun_backends.nvidia import cuda_driver, gpu
+
+if TYPE_CHECKING:
+    import onnxruntime
 
 GPU_BUILD = "onnxruntime-gpu"
 _INSTALL = "pip uninstall -y onnxruntime onnxruntime-gpu onnxruntime-openvino && pip install onnxruntime-gpu"
-_NO_GPU = "This backend needs an NVIDIA GPU and its driver."
 _MISSING = re.compile(r"(lib[\w.+-]+?\.so[\w.]*): cannot open shared object file")
-_EXTRAS = {"libcudnn": "cudnn"}
-_CUDNN = ("libcudnn.so.9", "libcudnn.so")  # as ONNX Runtime opens it, when a kernel first asks for it
+_CUDNN = ("libcudnn.so.9", "libcudnn.so")  # in the order in which ONNX Runtime opens them at the first use
 
 
 class Build(NamedTuple):
-    """What the installed ONNX Runtime says of itself."""
+    """The installed build of ONNX Runtime: its distribution, its CUDA version, and the folder of its libraries."""
 
     package: str
     cuda: str
@@ -35,9 +36,9 @@ class Build(NamedTuple):
 
 
 def build() -> Build | None:
-    """The active one of the distributions that share the import package, read from its file: nothing is imported.
+    """The active one of the distributions that share the import package, read from its files; nothing is imported.
 
-    ``None`` where there is none, or only a hollow folder.
+    ``None`` if none is installed, or only an empty folder is left of one.
     """
     spec = importlib.util.find_spec("onnxruntime")
     if spec is None or spec.origin is None:
@@ -47,49 +48,47 @@ def build() -> Build | None:
         text = (folder / "build_and_package_info.py").read_text()
     except OSError:
         return None
-    named = dict(re.findall(r"^(package_name|cuda_version) *= *['\"](.*?)['\"]", text, re.MULTILINE))
-    return Build(named.get("package_name", ""), named.get("cuda_version", ""), folder)
+    fields = dict(re.findall(r"^(package_name|cuda_version) *= *['\"](.*?)['\"]", text, re.MULTILINE))
+    return Build(fields.get("package_name", ""), fields.get("cuda_version", ""), folder)
 
 
-def availability(provider: str, otherwise: Availability) -> Availability:
-    """Whether a provider may be had, as far as can be said without importing ONNX Runtime.
+def availability(provider: str, package: Availability) -> Availability:
+    """Whether a provider can be used, as far as is known without importing ONNX Runtime.
 
     Args:
         provider: ``cuda`` or ``tensorrt``: part of its library's name.
-        otherwise: what :meth:`isorun.plugin.backend.Backend.availability` says of the package.
+        package: whether the package can be used: :meth:`isorun.plugin.backend.Backend.availability`.
     """
-    if not otherwise.ok:
-        return otherwise
-    found = build()
-    if found is None:
-        return Availability(False, "the installed ONNX Runtime does not say what build it is", _INSTALL)
-    if not (found.folder / _library(provider)).is_file():
+    if not package.ok:
+        return package
+    active = build()
+    if active is None:
+        return Availability(False, "the build of the installed ONNX Runtime cannot be identified", _INSTALL)
+    if not (active.folder / _library(provider)).is_file():
         return Availability(
             False,
-            f"the active ONNX Runtime is the build {found.package!r}, which has no {_library(provider)}: "
-            "all of its builds own one import package, and the last installed wins",
-            f"In an environment of its own: {_INSTALL}",
+            f"the active ONNX Runtime is the build {active.package!r}, which has no {_library(provider)}: "
+            "its builds share one import package, and the last one installed wins",
+            f"In a separate environment: {_INSTALL}",
         )
-    if trouble := driver().trouble:
-        return Availability(False, trouble, _NO_GPU)
-    return Availability(True)
+    return gpu.availability()
 
 
 def preload() -> str:
-    """Load CUDA's and cuDNN's libraries from their wheels, or from where the system has them.
+    """Load CUDA's and cuDNN's libraries from their wheels, or from the system.
 
-    ONNX Runtime looks for the wheels beside itself alone. Here they are found wherever Python finds them: those that
-    PyTorch brought, where ONNX Runtime lies in another folder on the path.
+    ONNX Runtime looks for the wheels only beside itself. This also finds those in other folders on the path, such as
+    the ones that PyTorch installed.
 
     Returns:
-        What ONNX Runtime prints meanwhile: the libraries that it could not load.
+        What ONNX Runtime prints about libraries that it could not load.
     """
     import onnxruntime
 
-    found = importlib.util.find_spec("nvidia")
-    places = [] if found is None else found.submodule_search_locations or []
-    for folder in sorted({folder for place in places for folder in Path(place).glob("*/lib")}):
-        with contextlib.redirect_stdout(io.StringIO()):  # each has some, and lacks the rest
+    spec = importlib.util.find_spec("nvidia")
+    roots = [] if spec is None else spec.submodule_search_locations or []
+    for folder in sorted({folder for root in roots for folder in Path(root).glob("*/lib")}):
+        with contextlib.redirect_stdout(io.StringIO()):  # each folder has some libraries and lacks the rest
             onnxruntime.preload_dlls(directory=str(folder))
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
@@ -97,74 +96,88 @@ def preload() -> str:
     return printed.getvalue().strip()
 
 
-def not_loaded(name: str, provider: str, said: str) -> BackendUnavailable:
-    """Why a provider is not among those of a session that asked for it.
-
-    Only to be called then: ONNX Runtime's provider libraries must not be loaded before it loads them itself.
+def require_providers(
+    name: str, session: onnxruntime.InferenceSession, providers: Mapping[str, str], preloaded: str
+) -> None:
+    """Reject a session that does not have the providers that it was opened with.
 
     Args:
-        name: the backend's.
-        provider: ``cuda`` or ``tensorrt``.
-        said: what :func:`preload` returned.
+        name: the backend's name.
+        session: the session.
+        providers: each with ``cuda`` or ``tensorrt``.
+        preloaded: what :func:`preload` returned.
+
+    Raises:
+        BackendUnavailable: with the reason why a provider did not load.
     """
-    found = build()
-    if found is None:
-        return BackendUnavailable(name, "the active ONNX Runtime has gone", _INSTALL)
-    trouble = driver().trouble
-    remedy = _NO_GPU if trouble else ""
-    if missing := _missing(found, provider):
-        reason = f"{_library(provider)} needs {missing}, which cannot be loaded"
-        return BackendUnavailable(name, "; ".join(filter(None, (reason, trouble))), remedy or _remedy(missing, found))
-    reason = f"ONNX Runtime did not take up its {provider} provider, although the library loads"
-    return BackendUnavailable(
-        name, "; ".join(filter(None, (reason, trouble, said))), remedy or "ONNX Runtime's log says why."
-    )
+    for provider, part in providers.items():
+        if provider not in session.get_providers():
+            raise not_loaded(name, part, preloaded)
+
+
+def not_loaded(name: str, provider: str, preloaded: str) -> BackendUnavailable:
+    """Why a provider is not among those of a session that requested it.
+
+    Only to be called then: ONNX Runtime's provider libraries must not be loaded before it loads them itself.
+    """
+    active = build()
+    if active is None:
+        return BackendUnavailable(name, "ONNX Runtime was uninstalled", _INSTALL)
+    driver = gpu.availability()
+    if missing := _missing(active, provider):
+        reason, remedy = f"{_library(provider)} needs {missing}, which cannot be loaded", _remedy(missing, active)
+    else:
+        reason = f"ONNX Runtime did not accept its {provider} provider, although the library loads"
+        reason, remedy = f"{reason}; {preloaded}" if preloaded else reason, "See ONNX Runtime's log."
+    if not driver.ok:
+        reason, remedy = f"{reason}; {driver.reason}", driver.remedy
+    return BackendUnavailable(name, reason, remedy)
 
 
 def require_cudnn(name: str) -> None:
-    """Refuse to go on without cuDNN. After :func:`preload`.
+    """Reject a machine without cuDNN. To be called after :func:`preload`.
 
-    The provider loads without it, and its attention kernels fail at the first run, also those that do not use it.
+    The provider loads without it, but its attention kernels fail at the first run, even those that do not use it.
 
     Raises:
-        BackendUnavailable: it cannot be loaded.
+        BackendUnavailable: cuDNN cannot be loaded.
     """
-    found = build()
+    active = build()
     for library in _CUDNN:
         with contextlib.suppress(OSError):
             ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
             return
-    assert found is not None, "it was loaded from there"
+    assert active is not None, "a session was opened with it"
     reason = f"this model's attention kernels need {_CUDNN[0]}, which cannot be loaded"
-    raise BackendUnavailable(name, reason, _remedy(_CUDNN[0], found))
+    raise BackendUnavailable(name, reason, _remedy(_CUDNN[0], active))
 
 
 def diagnose(name: str, provider: str) -> list[Finding]:
-    """The library that is missing where a provider that is installed does not load. For a process of its own.
+    """The library that an installed provider lacks. Loads libraries: to be called in a process of its own.
 
     Args:
-        name: the backend's.
+        name: the backend's name.
         provider: ``cuda`` or ``tensorrt``.
     """
-    found = build()
-    if found is None or not (found.folder / _library(provider)).is_file():
+    active = build()
+    if active is None or not (active.folder / _library(provider)).is_file():
         return []
     preload()
-    missing = _missing(found, provider)
+    missing = _missing(active, provider)
     if missing is None:
         return []
-    trouble = driver().trouble
-    why = f"ONNX Runtime says so in its log alone, and runs on the CPU{f'; besides, {trouble}' if trouble else ''}"
+    driver = cuda_driver.driver().problem
+    why = f"ONNX Runtime only logs this and runs on the CPU{f'; in addition, {driver}' if driver else ''}"
     what = f"{_library(provider)} needs {missing}, which cannot be loaded"
-    command, _ = _install(missing, found)
-    return [Finding(f"the backend {name}", "warning" if trouble else "error", what, why, command)]
+    command, _ = _install(missing, active)
+    return [Finding(f"the backend {name}", "warning" if driver else "error", what, why, command)]
 
 
-def _missing(found: Build, provider: str) -> str | None:
-    """The library that a provider's library lacks, or what the linker says; ``None`` where it loads."""
+def _missing(active: Build, provider: str) -> str | None:
+    """The library that a provider's library lacks, or the linker's message; ``None`` if it loads."""
     try:
-        ctypes.CDLL(str(found.folder / "libonnxruntime_providers_shared.so"), mode=ctypes.RTLD_GLOBAL)
-        ctypes.CDLL(str(found.folder / _library(provider)))
+        ctypes.CDLL(str(active.folder / "libonnxruntime_providers_shared.so"), mode=ctypes.RTLD_GLOBAL)
+        ctypes.CDLL(str(active.folder / _library(provider)))
     except OSError as error:
         match = _MISSING.search(str(error))
         return match[1] if match else str(error)
@@ -175,19 +188,16 @@ def _library(provider: str) -> str:
     return f"libonnxruntime_providers_{provider}.so"
 
 
-def _remedy(missing: str, found: Build) -> str:
-    command, what = _install(missing, found)
+def _remedy(missing: str, active: Build) -> str:
+    command, what = _install(missing, active)
     return f"Install {what}: {command}"
 
 
-def _install(missing: str, found: Build) -> tuple[str, str]:
-    """The command that brings a library, and what it is in words."""
+def _install(missing: str, active: Build) -> tuple[str, str]:
+    """The command that installs a library, and its description."""
     if missing.startswith(("libnvinfer", "libnvonnxparser")):
         version = re.search(r"\.so\.(\d+)", missing)
-        wanted = f"tensorrt-cu{found.cuda.partition('.')[0]}" + (f"=={version[1]}.*" if version else "")
-        return f"pip install '{wanted}'", "the TensorRT that this build of ONNX Runtime was made for"
-    extras = _EXTRAS.get(missing.partition(".")[0], "cuda,cudnn")
-    return (
-        f"pip install '{GPU_BUILD}[{extras}]'",
-        f"CUDA {found.cuda}'s libraries, if the system has none where the linker finds them",
-    )
+        package = f"tensorrt-cu{active.cuda.partition('.')[0]}" + (f"=={version[1]}.*" if version else "")
+        return f"pip install '{package}'", "the TensorRT version that this build of ONNX Runtime needs"
+    extras = "cudnn" if missing.startswith("libcudnn.") else "cuda,cudnn"
+    return f"pip install '{GPU_BUILD}[{extras}]'", f"the libraries of CUDA {active.cuda}, unless the system has them"

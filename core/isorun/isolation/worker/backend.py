@@ -16,6 +16,7 @@ from isorun.errors import BackendNotFound, BackendUnavailable, EnvironmentBroken
 from isorun.isolation.environments import Environment
 from isorun.isolation.worker.client import Connection
 from isorun.isolation.worker.process import DiedIdle, WorkerProcess
+from isorun.options import Option
 from isorun.plugin.backend import Backend, Executable
 from isorun.system.packages import how_to_install
 from isorun.types import Availability, Capabilities, CompileConfig, Feeds, LoweredModel, RuntimeReport
@@ -121,6 +122,7 @@ class IsolatedBackend(Backend):
         offers: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in described["capabilities"].items()
         }
+        offers["options"] = {key: Option.of(declared) for key, declared in offers["options"].items()}
         offers["device_arrays"] = False  # a device's memory is one process's
         self.capabilities = Capabilities(**offers)  # type: ignore[misc]  # a class's own elsewhere
         self._availability = Availability(**described["availability"])

@@ -24,7 +24,7 @@ from isorun.graph.transforms import padding_removal
 from isorun.plugin.backend import Executable
 from isorun.types import CompileConfig, LoweredModel
 from isorun_backends.onnxruntime.cpu import OrtCpu
-from isorun_backends.openvino import OpenVINO
+from isorun_backends.openvino.backend import OpenVINO
 from isorun_backends.reference import Reference
 
 TOLERANCE = 1e-5

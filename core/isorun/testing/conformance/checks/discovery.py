@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from isorun.errors import BackendUnavailable
+from isorun.options import Option
 from isorun.parity import DEFAULT_TOLERANCES
 from isorun.plugin.backend import Backend
 from isorun.testing.conformance.checks.base import DOES_NOT_APPLY, Checks, proves
@@ -68,9 +69,13 @@ class Discovery(Checks):
     def test_options_are_described(self) -> None:
         options = self.under_test.capabilities.options
         self.under_test.require(options, "options")
-        for key, meaning in options.items():
-            assert isinstance(meaning, str), f"option {key!r} must be described by a str, got {type(meaning).__name__}"
-            assert meaning.strip(), f"option {key!r} has no description"
+        for key, declared in options.items():
+            kind = type(declared).__name__
+            assert isinstance(declared, str | Option), f"option {key!r} must be an Option or a str, got {kind}"
+            option = Option.of(declared)
+            assert option.help.strip(), f"option {key!r} has no description"
+            invalid = option.problem(option.default)
+            assert invalid is None, f"option {key!r}: its default {invalid}"
 
     @proves("availability")
     def test_unavailability_has_a_reason_and_a_remedy(self) -> None:

@@ -1,0 +1,1 @@
+"""What the backends for NVIDIA GPUs share."""

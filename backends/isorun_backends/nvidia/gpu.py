@@ -1,0 +1,80 @@
+"""Choosing a GPU, and executables whose inputs and outputs may stay in its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from isorun.errors import BackendUnavailable, InvalidFeeds
+from isorun.plugin import ON_DEVICE, Availability, DeviceArray, Executable, Feeds, ModelInfo, Option
+from isorun_backends.nvidia import cuda_driver
+
+DEVICE_ID = Option("index of the GPU", "int", default=0, minimum=0)
+CUDA_GRAPHS = Option("how many input shapes to keep as CUDA graphs", "int", default=0, minimum=0)
+
+
+def availability() -> Availability:
+    """Whether the driver reports a GPU."""
+    if problem := cuda_driver.driver().problem:
+        return Availability(False, problem, "This backend needs an NVIDIA GPU and its driver.")
+    return Availability(True)
+
+
+def select(name: str, index: int) -> cuda_driver.Gpu:
+    """The GPU of an index.
+
+    Raises:
+        BackendUnavailable: there is none.
+    """
+    gpus = cuda_driver.driver().gpus
+    if index >= len(gpus):
+        raise BackendUnavailable(
+            name, f"GPU {index} does not exist: the driver reports {len(gpus)}", "Set device_id, which counts from 0."
+        )
+    return gpus[index]
+
+
+class GpuExecutable(Executable):
+    """A model on one GPU, run through bindings.
+
+    Args:
+        name: the backend's name.
+        info: the model's inputs and outputs.
+        index: the index of the GPU.
+    """
+
+    def __init__(self, name: str, info: ModelInfo, index: int) -> None:
+        self.name, self.info, self.index = name, info, index
+        self.output_specs = {spec.name: spec for spec in info.outputs}
+
+    def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
+        return self._run(output_names, feeds, None)
+
+    def run_on_device(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[DeviceArray]:
+        return self._run(output_names, feeds, ON_DEVICE)
+
+    def _run(self, output_names: Sequence[str] | None, feeds: Feeds, target: Any) -> list[Any]:
+        targets: Mapping[str, Any] = dict.fromkeys(output_names or self.output_specs, target)
+        return self.bind(feeds, targets).run()
+
+
+def check_device(what: str, array: DeviceArray, index: int) -> None:
+    """Reject an array that is not on the GPU of an index.
+
+    Raises:
+        InvalidFeeds: with the indices of both.
+    """
+    if array.device_id != index:
+        raise InvalidFeeds(f"{what} is on GPU {array.device_id}; this session is on GPU {index}")
+
+
+def input_address(name: str, array: DeviceArray, index: int) -> int:
+    """The address of a feed on the GPU of an index, once the stream that it came with has written it.
+
+    Raises:
+        InvalidFeeds: it is on another GPU.
+    """
+    check_device(f"Input {name!r}", array, index)
+    if array.stream is not None:
+        cuda_driver.synchronize(array.stream, array.device_id)
+    return array.address

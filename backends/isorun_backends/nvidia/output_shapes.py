@@ -1,0 +1,49 @@
+"""The shapes of a model's outputs before it runs, derived from the dimension names that they share with inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from isorun.errors import UnsupportedModel
+from isorun.plugin import ModelInfo
+
+
+def output_shapes(info: ModelInfo, sizes: Mapping[str, int]) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+    """Shape and dtype of each output, in the model's order.
+
+    Args:
+        info: the model.
+        sizes: the sizes of its symbolic dimensions, by name.
+
+    Raises:
+        UnsupportedModel: an output has a dimension that is not in ``sizes``, or elements without a fixed size.
+    """
+    shapes = {}
+    for spec in info.outputs:
+        if spec.dtype is None:
+            raise UnsupportedModel(f"Output {spec.name!r} is {spec.type}, which has no fixed size on the device")
+        dimensions = [
+            size if isinstance(size, int) else sizes.get(size or "")
+            for size in (spec.shape if spec.shape is not None else (None,))
+        ]
+        known = tuple(size for size in dimensions if size is not None)
+        if len(known) < len(dimensions):
+            raise UnsupportedModel(
+                f"Output {spec.name!r} has the shape {spec.shape}, which does not follow from the input shapes: "
+                "memory for it cannot be allocated before the run"
+            )
+        shapes[spec.name] = (known, spec.dtype)
+    return shapes
+
+
+def sizes_of(info: ModelInfo, feeds: Mapping[str, Any]) -> dict[str, int]:
+    """The sizes of the inputs' symbolic dimensions in validated feeds."""
+    sizes: dict[str, int] = {}
+    for spec in info.inputs:
+        if spec.name in feeds and spec.shape is not None:
+            pairs = zip(spec.shape, feeds[spec.name].shape, strict=True)
+            sizes.update({symbol: size for symbol, size in pairs if isinstance(symbol, str)})
+    return sizes

@@ -1,0 +1,202 @@
+"""The backend ``ort-cuda``: ONNX Runtime's CUDA provider.
+
+If the provider's library does not load, ONNX Runtime logs a line and runs on the CPU; here that is an error with the
+missing library. That error and everything else that needs no GPU is tested; the provider has not been run on a GPU yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from isorun.errors import BackendUnavailable
+from isorun.plugin import (
+    Availability,
+    Backend,
+    Capabilities,
+    CompileConfig,
+    Finding,
+    LoweredModel,
+    Option,
+    RuntimeReport,
+    runtime_errors,
+)
+from isorun_backends.nvidia import cuda_driver, gpu
+from isorun_backends.nvidia.pinned import Pinned
+from isorun_backends.onnxruntime import placement, protos
+from isorun_backends.onnxruntime.cuda import attention, libraries
+from isorun_backends.onnxruntime.cuda.attention import Masks
+from isorun_backends.onnxruntime.cuda.executable import CudaExecutable, Device
+from isorun_backends.onnxruntime.session import OPTIONS, as_text, open_session, session_options, versions
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+_PROVIDER = "CUDAExecutionProvider"
+_STREAM = "user_compute_stream"
+_NEED_CUDNN = ("Attention", "MultiHeadAttention")
+_WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
+GPU_OPTIONS = {
+    "device_id": gpu.DEVICE_ID,
+    "allow_cpu_nodes": placement.ALLOW_CPU_NODES,
+    "provider_options": Option(
+        "the provider's own options, such as gpu_mem_limit or user_compute_stream", "mapping", default={}
+    ),
+}
+
+
+class OrtCuda(Backend):
+    """ONNX Runtime on an NVIDIA GPU, in fp32 (without TF32) or, for graphs in fp16, fp16."""
+
+    capabilities = Capabilities(
+        dialects=("com.microsoft", "primitive"),
+        precisions=("fp32", "fp16"),
+        typed=("fp16",),
+        devices=("cuda",),
+        options={
+            **OPTIONS,
+            **GPU_OPTIONS,
+            "attention": Option(
+                "the form in which masks reach the kernels; auto uses the fastest form that each mask allows",
+                "str",
+                choices=("auto", *attention.FORMS),
+                default="auto",
+            ),
+            "cuda_graphs": gpu.CUDA_GRAPHS,
+        },
+        sets_threads=True,
+        dynamic_shapes=True,
+        thread_safe=True,
+        package="onnxruntime",
+        requirement="onnxruntime-gpu",
+        reports=("placement",),
+        device_arrays=True,
+    )
+
+    def availability(self) -> Availability:
+        return libraries.availability("cuda", super().availability())
+
+    def diagnose(self) -> list[Finding]:
+        return libraries.diagnose(self.name, "cuda")
+
+    def compile(self, model: LoweredModel, config: CompileConfig) -> CudaExecutable:
+        options = self.read_options(config.options)
+        index, graphs = options["device_id"], options["cuda_graphs"]
+        gpu.select(self.name, index)
+        with runtime_errors(f"{self.name} cannot read {model.path}"):
+            forms = attention.forms(model.path)
+        masks = self._masks(forms, options["attention"], graphs)
+        provider = {
+            "device_id": str(index),
+            "use_tf32": "0",  # by default fp32 products have a mantissa of 10 bits
+            **as_text(options["provider_options"]),
+        }
+        stream = cuda_driver.Stream(index) if graphs and _STREAM not in provider else None
+        if stream is not None:
+            provider.update(on_stream(stream.handle))  # the events of timed runs cannot reach a stream of its own
+        preloaded = libraries.preload()
+        graphs_by_form = {form: _graph(content) for form, content in forms.models.items()}
+        shapes = frozenset().union(*map(placement.shape_nodes, graphs_by_form.values()))
+
+        def open_form(form: str, handle: int | None) -> onnxruntime.InferenceSession:
+            made = session_options(options, config.threads)
+            made.add_session_config_entry(_WEIGHTS_FOLDER, str(model.path.parent))
+            record = {"enable_cuda_graph": "1"} if graphs and form in forms.recordable else {}
+            providers = [(_PROVIDER, {**record, **provider, **on_stream(handle)})]
+            session = open_session(self.name, model, made, providers, content=forms.models[form])
+            libraries.require_providers(self.name, session, {_PROVIDER: "cuda"}, preloaded)
+            if any(protos.is_contrib(node, kind) for node in graphs_by_form[form].node for kind in _NEED_CUDNN):
+                libraries.require_cudnn(self.name)
+            placement.require(
+                self.name,
+                _PROVIDER,
+                placement.assigned(self.name, session),
+                model.path,
+                allow_cpu_nodes=options["allow_cpu_nodes"],
+                shapes=shapes,
+            )
+            return session
+
+        describe = partial(_describe, self.name, config.precision, index, forms, shapes)
+        device, pinned = Device("cuda", index), Pinned(index)
+        return CudaExecutable(self.name, open_form, model.info, device, masks, describe, graphs, stream, pinned)
+
+    def _masks(self, forms: attention.Forms, requested: str, graphs: int) -> Masks:
+        """How forms are chosen, once it is known that the model has the requested one."""
+        if requested != "auto" and requested not in forms.models:
+            raise BackendUnavailable(
+                self.name, f"attention={requested!r} does not apply to this model: {forms.why}", "Omit the option."
+            )
+        masks = Masks(forms.mask, requested, forms.packing, forms.recordable)
+        if graphs and masks.first() not in forms.recordable:
+            why = f"attention={requested!r} waits for results from the GPU" if "packed" in forms.models else forms.why
+            raise BackendUnavailable(
+                self.name,
+                f"this model's attention cannot be recorded as a CUDA graph: {why}",
+                "Omit cuda_graphs, or use padding='keep'.",
+            )
+        return masks
+
+
+def _describe(
+    name: str,
+    precision: str,
+    index: int,
+    forms: attention.Forms,
+    shapes: frozenset[str],
+    sessions: Mapping[str, onnxruntime.InferenceSession],
+    details: Mapping[str, Any],
+) -> RuntimeReport:
+    nodes = {form: placement.assigned(name, session) for form, session in sessions.items()}
+    return gpu_report(
+        index,
+        precision,
+        next(iter(nodes.values())),
+        {},
+        {
+            "attention": {"forms": list(sessions), "mask": forms.mask, "why_plain": "" if forms.mask else forms.why},
+            "cpu_nodes": {form: _cpu_nodes(placed, shapes) for form, placed in nodes.items()},
+            **details,
+        },
+    )
+
+
+def gpu_report(
+    index: int,
+    precision: str,
+    nodes: list[placement.Node],
+    packages: Mapping[str, str],
+    details: Mapping[str, Any],
+) -> RuntimeReport:
+    """The report of a session on a GPU."""
+    driver = cuda_driver.driver()
+    card = driver.gpus[index]
+    return RuntimeReport(
+        device=card.name,
+        precision=precision,
+        operators=placement.count(nodes),
+        versions={**versions(), **packages, "cuda driver": driver.cuda},
+        details={**details, "compute_capability": card.compute},
+    )
+
+
+def _cpu_nodes(nodes: list[placement.Node], shapes: frozenset[str]) -> dict[str, list[str]]:
+    """The nodes on the CPU that compute with shapes, and the others."""
+    on_cpu = [node for node in nodes if node.provider != _PROVIDER]
+    kinds: dict[str, list[str]] = {"shapes": [], "others": []}
+    for node in on_cpu:
+        kind = "shapes" if placement.is_shape_node(node, shapes) else "others"
+        kinds[kind].append(f"{node.operator} {node.name}")
+    return kinds
+
+
+def _graph(content: bytes) -> Any:
+    import onnx
+
+    return onnx.load_model_from_string(content).graph
+
+
+def on_stream(handle: int | None) -> dict[str, str]:
+    """The option of both providers for the caller's stream; none for the provider's own."""
+    return {} if handle is None else {_STREAM: str(handle)}

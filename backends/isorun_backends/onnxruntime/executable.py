@@ -1,0 +1,112 @@
+"""A model loaded in one ONNX Runtime session whose tensors are in host memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from isorun.errors import BackendFailed
+from isorun.plugin import Binding, Executable, Feeds, RuntimeReport, runtime_errors
+from isorun_backends.onnxruntime import placement
+from isorun_backends.onnxruntime.session import versions
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+
+class OrtExecutable(Executable):
+    """A loaded model. ONNX Runtime's sessions are thread-safe.
+
+    Args:
+        name: the backend's name.
+        session: ONNX Runtime's session, with its assignment of nodes recorded.
+        device: the hardware's name.
+        precision: what matrix products are computed in.
+        packages: versions of other packages involved, by name.
+        details: other facts for the report.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        session: onnxruntime.InferenceSession,
+        device: str,
+        precision: str,
+        packages: Mapping[str, str] | None = None,
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._name, self._device, self._precision = name, device, precision
+        self._packages, self._details = dict(packages or {}), dict(details or {})
+        self._session = session
+        self._run = session.run
+
+    def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
+        try:
+            results: list[Any] = self._run(output_names, feeds)
+        except Exception as error:  # runtime_errors() would cost a microsecond per run
+            raise BackendFailed(f"{self._name} failed while running: {error}") from error
+        return results
+
+    def bind(self, feeds: Feeds, outputs: Mapping[str, np.ndarray | None]) -> Binding:
+        if any(array.dtype.kind in "OU" for array in feeds.values()):
+            return super().bind(feeds, outputs)  # ONNX Runtime cannot bind strings
+        with runtime_errors(f"{self._name} cannot bind"):
+            return _OrtBinding(self._name, self._session, feeds, outputs)
+
+    def operators(self) -> dict[str, dict[str, int]]:
+        """Provider to operators, and how many nodes of each it runs."""
+        return placement.count(placement.assigned(self._name, self._session))
+
+    def report(self) -> RuntimeReport:
+        return RuntimeReport(
+            device=self._device,
+            precision=self._precision,
+            operators=self.operators(),
+            versions={**versions(), **self._packages},
+            details=self._details,
+        )
+
+    def close(self) -> None:
+        # A run in flight on another thread holds the session; the last reference frees it.
+        del self._session, self._run
+
+
+class _OrtBinding(Binding):
+    """ONNX Runtime's own binding: inputs are read in place, results written to the caller's memory."""
+
+    def __init__(
+        self,
+        name: str,
+        session: onnxruntime.InferenceSession,
+        feeds: Feeds,
+        outputs: Mapping[str, np.ndarray | None],
+    ) -> None:
+        import onnxruntime
+
+        self._name = name
+        self._session = session
+        self._targets = list(outputs.values())
+        self._new = [key for key, target in outputs.items() if target is None]
+        self._feeds = {key: np.ascontiguousarray(array) for key, array in feeds.items()}
+        self._copied = [(feeds[key], copy) for key, copy in self._feeds.items() if copy is not feeds[key]]
+        self._binding = session.io_binding()
+        for key, array in self._feeds.items():
+            self._binding.bind_ortvalue_input(key, onnxruntime.OrtValue.ortvalue_from_numpy(array))
+        for key, target in outputs.items():
+            if target is None:
+                self._binding.bind_output(key)
+            else:
+                self._binding.bind_output(key, "cpu", 0, target.dtype, target.shape, target.ctypes.data)
+
+    def run(self) -> list[Any]:
+        for source, copy in self._copied:
+            np.copyto(copy, source)
+        with runtime_errors(f"{self._name} failed while running"):
+            for key in self._new:  # otherwise ONNX Runtime overwrites the results of the previous run
+                self._binding.bind_output(key)
+            self._session.run_with_iobinding(self._binding)
+            values = self._binding.get_outputs()
+            pairs = zip(values, self._targets, strict=True)
+            return [value.numpy() if target is None else target for value, target in pairs]

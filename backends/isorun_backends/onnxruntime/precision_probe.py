@@ -1,0 +1,91 @@
+"""Measure what a provider computes matrix products in: most do not report it, and some choose for themselves.
+
+``precision_probe.onnx`` holds ``y = x @ w`` with a constant ``w`` (``tests/fixtures/make_precision_probe.py``). The
+error of its result shows the mantissa: 24 bits in fp32, 11 in fp16 and TF32, 8 in bf16. A second run on numbers above
+65504, the maximum of fp16, tells fp16 from TF32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from isorun.errors import BackendFailed, BackendUnavailable
+from isorun.plugin import runtime_errors
+from isorun_backends.onnxruntime.session import RECORD_ASSIGNMENT, SILENT
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+MODEL = Path(__file__).with_suffix(".onnx")
+# Root mean square errors relative to the result's, between those of 24, 11 and 8 bits: 1e-7, 3e-4 and 2e-3.
+_FP32, _TF32 = 1e-5, 1e-3
+_ABOVE_FP16 = 2.0**17
+
+
+def numbers(rows: int, columns: int, step: int) -> np.ndarray:
+    """Float32 numbers from -1 to 1 that need every bit of the mantissa and are the same on every machine."""
+    places = np.arange(rows * columns, dtype=np.int64) * step % 1021 - 510
+    return (places.astype(np.float32) / np.float32(511)).reshape(rows, columns)
+
+
+def require(name: str, requested: str, computed: str) -> None:
+    """Reject a provider that does not compute in the requested precision.
+
+    Raises:
+        BackendUnavailable: with both.
+    """
+    if computed != requested:
+        raise BackendUnavailable(
+            name,
+            f"precision={requested!r} was requested, and the provider computes in {computed} here",
+            f"Use precision={computed!r}, or the provider's own options if they change it.",
+        )
+
+
+def measure(provider: str, set_up: Callable[[onnxruntime.SessionOptions], Sequence[Any]]) -> str:
+    """The precision in which a provider computes a matrix product: ``fp32``, ``tf32``, ``fp16`` or ``bf16``.
+
+    Args:
+        provider: its name.
+        set_up: adds it to the session options, or returns the ``providers`` argument.
+
+    Raises:
+        BackendFailed: another provider computes the product, or the result is not finite.
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry(RECORD_ASSIGNMENT, "1")
+    options.log_severity_level = SILENT
+    with runtime_errors(f"{provider} cannot be set up"):
+        session = onnxruntime.InferenceSession(MODEL.read_bytes(), options, providers=set_up(options))
+        placed = {part.ep_name for part in session.get_provider_graph_assignment_info()}
+    if placed != {provider}:
+        raise BackendFailed(
+            f"{provider} could not be set up: {' and '.join(sorted(placed))} computed a matrix product instead. "
+            "See ONNX Runtime's messages on standard error"
+        )
+    return of_session(session)
+
+
+def of_session(session: onnxruntime.InferenceSession) -> str:
+    """The precision in which a session of the model computes."""
+
+    def error(scale: float) -> float:
+        x = numbers(32, 64, 101) * np.float32(scale)
+        expected = x.astype(np.float64) @ numbers(64, 16, 37)
+        (result,) = session.run(None, {"x": x})
+        return float(np.sqrt(np.mean(np.square(result - expected)) / np.mean(np.square(expected))))
+
+    usual = error(1.0)
+    if not np.isfinite(usual):
+        raise BackendFailed("The provider's matrix product is not finite")
+    if usual < _FP32:
+        return "fp32"
+    if usual >= _TF32:
+        return "bf16"
+    return "tf32" if error(_ABOVE_FP16) < _TF32 else "fp16"  # NaN compares as false

@@ -1,0 +1,198 @@
+"""Running engines: each run takes the profile of its shape and a context on that profile."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from isorun.errors import BackendFailed, BackendUnavailable, InvalidFeeds, IsorunError
+from isorun.plugin import ON_DEVICE, Binding, DeviceArray, Feeds, ModelInfo, RuntimeReport, check_fits, runtime_errors
+from isorun_backends.nvidia import cuda_driver
+from isorun_backends.nvidia.gpu import GpuExecutable
+from isorun_backends.nvidia.output_shapes import output_shapes, sizes_of
+from isorun_backends.nvidia.shape_profiles import Profile, observed, select
+from isorun_backends.tensorrt.api import Module
+from isorun_backends.tensorrt.device_memory import Memory
+from isorun_backends.tensorrt.engine import Engine
+from isorun_backends.tensorrt.execution_contexts import ContextKey, ExecutionContext, Shapes
+
+
+class TensorRTExecutable(GpuExecutable):
+    """A model as one or more engines.
+
+    Args:
+        name: the backend's name.
+        trt: the module ``tensorrt``.
+        info: the model's inputs and outputs.
+        engine: the engine for the declared shapes.
+        memory: the GPU's memory.
+        index: the index of the GPU.
+        make_engine: builds and loads an engine for shapes outside the first engine's; ``None`` if such a shape is an
+            error.
+        make_report: makes the report from counts of layers and details.
+        graphs: how many shapes to keep as CUDA graphs.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        trt: Module,
+        info: ModelInfo,
+        engine: Engine,
+        memory: Memory,
+        index: int,
+        make_engine: Callable[[Sequence[Profile]], Engine] | None,
+        make_report: Callable[[Mapping[str, int], Mapping[str, Any]], RuntimeReport],
+        *,
+        graphs: int = 0,
+    ) -> None:
+        super().__init__(name, info, index)
+        self._trt, self._memory, self._max_graphs = trt, memory, graphs
+        self._make_engine, self._make_report = make_engine, make_report
+        self._engines = [engine]
+        self._idle: dict[ContextKey, list[ExecutionContext]] = {}
+        self._recorded: set[Shapes] = set()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._building: threading.Thread | None = None
+        self._build_problem = ""
+
+    def bind(self, feeds: Feeds, outputs: Mapping[str, Any]) -> Binding:
+        return TensorRTBinding(self, feeds, outputs)
+
+    def run_into(self, targets: Mapping[str, Any], feeds: Feeds) -> list[Any]:
+        """Run once, with each output where :meth:`isorun.plugin.backend.Executable.bind` puts it."""
+        on_device = any(target is ON_DEVICE or isinstance(target, DeviceArray) for target in targets.values())
+        key = self._key(feeds, record=not on_device)
+        with runtime_errors(f"{self.name} failed while running"), self._memory.current():
+            if any(target is not None for target in targets.values()):
+                targets = self._allocate(targets, feeds)
+            context = self._take(key)
+            results = context.run(feeds, targets)
+            self._give_back(key, context)  # a context whose run failed is not used again
+        return results
+
+    def device_times(self, feeds: Feeds, runs: int) -> np.ndarray | None:
+        key = self._key(feeds, record=True)
+        with runtime_errors(f"{self.name} failed while running"), self._memory.current():
+            context = self._take(key)
+            context.enqueue(feeds, {})
+            self._memory.synchronize(context.stream)
+            times = cuda_driver.times(context.stream, self.index, context.launch or context.execute, runs)
+            self._give_back(key, context)
+        return times
+
+    def report(self) -> RuntimeReport:
+        with runtime_errors(f"{self.name} cannot report its layers"):
+            described = self._engines[0].layers(self._trt.LayerInformationFormat.JSON)
+        details: dict[str, Any] = {
+            "profiles": [str(profile) for engine in self._engines for profile in engine.profiles],
+            "memory": self._memory.name,
+        }
+        try:
+            layers = json.loads(described).get("Layers", [])
+        except ValueError as error:  # the engine runs all the same
+            layers, details["layers"] = [], f"TensorRT's description is not JSON: {error}"
+        kinds = Counter(layer.get("LayerType", "?") if isinstance(layer, dict) else "layer" for layer in layers)
+        return self._make_report(dict(kinds.most_common()), details)
+
+    def close(self) -> None:
+        self._closed = True
+        if self._building is not None:
+            self._building.join()
+        with self._memory.current():  # pycuda frees memory only in its own context
+            self._idle, self._engines = {}, []
+
+    def _key(self, feeds: Feeds, *, record: bool) -> ContextKey:
+        """Which context runs these feeds: one of their own if their shapes are kept as a CUDA graph."""
+        engine, profile = self._profile(feeds)
+        shapes: Shapes = tuple(tuple(feeds[spec.name].shape) for spec in self.info.inputs)
+        with self._lock:
+            recordable = record and all(isinstance(array, np.ndarray) for array in feeds.values())
+            if recordable and len(self._recorded) < self._max_graphs:
+                self._recorded.add(shapes)
+            recordable = recordable and shapes in self._recorded
+        return ContextKey(engine, profile, shapes if recordable else None)
+
+    def _profile(self, feeds: Feeds) -> tuple[int, int]:
+        """The index of the engine, and of the profile in it."""
+        candidates = [
+            (number, index, profile)
+            for number, engine in enumerate(list(self._engines))
+            for index, profile in enumerate(engine.profiles)
+        ]
+        if not candidates:
+            raise BackendFailed(f"{self.name}: the session was closed")
+        sizes = sizes_of(self.info, feeds)
+        try:
+            number, index, _ = candidates[select([profile for _, _, profile in candidates], sizes)]
+        except InvalidFeeds as error:
+            if self._make_engine is None:
+                raise
+            problem = self._build_problem
+            self._build_in_background(self._make_engine, sizes)
+            raise BackendUnavailable(
+                self.name,
+                f"an engine for {' '.join(f'{key}={size}' for key, size in sizes.items())} is being built"
+                + (f" (the previous build failed: {problem})" if problem else ""),
+                "Try again later, or declare the shape in advance with options={'shapes': [...]}.",
+            ) from error
+        return number, index
+
+    def _build_in_background(
+        self, make_engine: Callable[[Sequence[Profile]], Engine], sizes: Mapping[str, int]
+    ) -> None:
+        """Build an engine on a thread, one at a time: other shapes that miss meanwhile are not queued."""
+
+        def work() -> None:
+            try:
+                with runtime_errors(f"{self.name} cannot build an engine"), self._memory.current():
+                    self._engines.append(make_engine(observed([sizes], self.info.limits)))
+            except IsorunError as error:
+                self._build_problem = str(error)
+
+        with self._lock:
+            if self._building is None or not self._building.is_alive():
+                self._building = threading.Thread(target=work, name="isorun-tensorrt-build", daemon=True)
+                self._building.start()
+
+    def _take(self, key: ContextKey) -> ExecutionContext:
+        try:
+            return self._idle.setdefault(key, []).pop()
+        except IndexError:
+            engine = self._engines[key.engine]
+            return ExecutionContext(self.name, engine, key, self.info, self._memory, self.index)
+
+    def _give_back(self, key: ContextKey, context: ExecutionContext) -> None:
+        if not self._closed:
+            self._idle[key].append(context)
+
+    def _allocate(self, targets: Mapping[str, Any], feeds: Feeds) -> dict[str, Any]:
+        """The targets with new device memory for ``ON_DEVICE``, after validating the caller's own memory."""
+        allocated: dict[str, Any] = {}
+        shapes = output_shapes(self.info, sizes_of(self.info, feeds))
+        for name, target in targets.items():
+            shape, dtype = shapes[name]
+            if target is ON_DEVICE:
+                memory = self._memory.allocate(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
+                target = DeviceArray(memory.address, shape, dtype, self.index, owner=memory)
+            elif target is not None:
+                check_fits(name, target, shape, dtype)
+            allocated[name] = target
+        return allocated
+
+
+class TensorRTBinding(Binding):
+    """Arrays bound to inputs and outputs, on the device or in host memory."""
+
+    def __init__(self, executable: TensorRTExecutable, feeds: Feeds, outputs: Mapping[str, Any]) -> None:
+        super().__init__(executable, feeds, outputs)
+        self._tensorrt = executable
+
+    def run(self) -> list[Any]:
+        return self._tensorrt.run_into(self._outputs, self._feeds)

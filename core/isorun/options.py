@@ -1,0 +1,103 @@
+"""The options of a backend (``Session(options=...)``): how they are declared, and the one place that validates them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from isorun.errors import InvalidOption, did_you_mean, nearest
+
+_TYPES: dict[str, tuple[tuple[type, ...], str]] = {
+    "any": ((object,), "a value"),
+    "bool": ((bool,), "true or false"),
+    "int": ((int,), "an integer"),
+    "list": ((Sequence,), "a list"),
+    "mapping": ((Mapping,), "a mapping"),
+    "path": ((str, os.PathLike), "a path"),
+    "str": ((str,), "a string"),
+}
+
+
+@dataclass(frozen=True)
+class Option:
+    """One key of ``Session(options=...)``.
+
+    Attributes:
+        help: what the option does, in one line.
+        type: ``any``, ``bool``, ``int``, ``list``, ``mapping``, ``path`` or ``str``.
+        choices: the only valid values; empty if any value of the type is valid.
+        default: the value of an option that is omitted; ``None`` for "not set".
+        minimum, maximum: the range of an ``int``; ``None`` for no limit.
+    """
+
+    help: str
+    type: str = "any"
+    choices: tuple[Any, ...] = ()
+    default: Any = None
+    minimum: int | None = None
+    maximum: int | None = None
+
+    @classmethod
+    def of(cls, declared: Option | str | Mapping[str, Any]) -> Option:
+        """An option from its declaration: a help text alone, or the fields of an option as plain data."""
+        if isinstance(declared, Option):
+            return declared
+        if isinstance(declared, str):
+            return cls(declared)
+        return cls(**{**declared, "choices": tuple(declared.get("choices", ()))})
+
+    def expected(self) -> str:
+        """The valid values in words."""
+        if self.choices:
+            return f"one of {', '.join(map(repr, self.choices))}"
+        what = _TYPES[self.type][1]
+        if self.minimum is not None and self.maximum is not None:
+            return f"{what} from {self.minimum} to {self.maximum}"
+        if self.minimum is not None:
+            return f"{what} of at least {self.minimum}"
+        return what if self.maximum is None else f"{what} of at most {self.maximum}"
+
+    def problem(self, value: Any) -> str | None:
+        """Why a value is invalid; ``None`` for a valid value."""
+        if (value is None and self.default is None) or self._accepts(value):
+            return None
+        near = nearest(value, map(str, self.choices)) if isinstance(value, str) else None
+        return f"must be {self.expected()}, got {value!r}" + (f"; did you mean {near!r}?" if near else "")
+
+    def _accepts(self, value: Any) -> bool:
+        if self.choices:
+            return value in self.choices
+        if self.type == "int":
+            if not isinstance(value, int) or isinstance(value, bool):
+                return False
+            return (self.minimum is None or value >= self.minimum) and (self.maximum is None or value <= self.maximum)
+        if self.type == "list" and isinstance(value, str | bytes):
+            return False
+        return isinstance(value, _TYPES[self.type][0])
+
+
+def problems(declared: Mapping[str, Option | str], given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The key of each invalid option, and what is wrong with it."""
+    for key, value in given.items():
+        if key not in declared:
+            yield key, f"unknown option {key!r}{did_you_mean(key, declared)}"
+        elif problem := Option.of(declared[key]).problem(value):
+            yield key, f"option {key!r} {problem}"
+
+
+def read(backend: str, declared: Mapping[str, Option | str], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The value of every declared option, with defaults for those that are omitted.
+
+    Args:
+        backend: the backend's name, for errors.
+        declared: ``Capabilities.options``.
+        given: what the caller passed.
+
+    Raises:
+        InvalidOption: a key is not declared, or its value is invalid.
+    """
+    for key, problem in problems(declared, given):
+        raise InvalidOption(backend, key, problem)
+    return {key: given.get(key, Option.of(option).default) for key, option in declared.items()}

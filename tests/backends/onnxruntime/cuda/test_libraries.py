@@ -1,0 +1,132 @@
+"""What is reported about ONNX Runtime's GPU builds on a machine without a GPU."""
+
+from __future__ import annotations
+
+import pytest
+
+from isorun.errors import BackendFailed, BackendUnavailable
+from isorun.plugin import registry
+from isorun.types import Availability, CompileConfig, LoweredModel, ModelInfo
+from isorun_backends.nvidia import cuda_driver
+from isorun_backends.nvidia.cuda_driver import Driver, Gpu
+from isorun_backends.onnxruntime.cuda import libraries
+
+GPU = Driver("13.0", (Gpu("A GPU", "9.0", 1 << 30),), "")
+OK = Availability(True)
+
+
+@pytest.fixture
+def gpu_build(tmp_path, monkeypatch):
+    """A build for CUDA 13 whose provider libraries are text files, which the linker rejects."""
+    monkeypatch.setattr(libraries, "build", lambda: libraries.Build("onnxruntime-gpu", "13.0", tmp_path))
+    for name in ("cuda", "tensorrt"):
+        (tmp_path / f"libonnxruntime_providers_{name}.so").write_text("no library")
+    return tmp_path
+
+
+def test_identifies_the_active_build_without_an_import():
+    found = libraries.build()
+    assert found is not None
+    assert found.package == "onnxruntime"
+    assert (found.folder / "build_and_package_info.py").is_file()
+
+
+def test_names_a_build_without_the_provider():
+    here = libraries.availability("cuda", OK)
+    assert not here.ok
+    assert "'onnxruntime', which has no libonnxruntime_providers_cuda" in here.reason
+    assert "pip install onnxruntime-gpu" in here.remedy
+
+
+def test_reports_a_missing_driver(gpu_build, monkeypatch):
+    monkeypatch.setattr(cuda_driver, "driver", lambda: Driver("", (), "no driver"))
+    here = libraries.availability("cuda", OK)
+    assert (here.ok, here.reason) == (False, "no driver")
+
+
+def test_a_gpu_build_and_a_driver_suffice(gpu_build, monkeypatch):
+    monkeypatch.setattr(cuda_driver, "driver", lambda: GPU)
+    assert libraries.availability("tensorrt", OK).ok
+
+
+def test_cudnn_is_required_by_name(gpu_build, monkeypatch):
+    asked = []
+
+    def opened(name, mode=0):
+        asked.append(name)
+        if name != there:
+            raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(libraries.ctypes, "CDLL", opened)
+    there = "libcudnn.so"
+    libraries.require_cudnn("ort-cuda")
+    assert asked == ["libcudnn.so.9", "libcudnn.so"]
+    there = ""
+    with pytest.raises(BackendUnavailable, match=r"libcudnn.so.9.*onnxruntime-gpu\[cudnn\]"):
+        libraries.require_cudnn("ort-cuda")
+
+
+def test_a_broken_package_is_reported_first():
+    hollow = Availability(False, "hollow", "reinstall")
+    assert libraries.availability("cuda", hollow) is hollow
+
+
+@pytest.mark.parametrize(
+    ("message", "missing", "remedy"),
+    [
+        ("libcublasLt.so.13: cannot open shared object file: No such file", "libcublasLt.so.13", "gpu[cuda,cudnn]'"),
+        ("libcudnn.so.9: cannot open shared object file: No such file", "libcudnn.so.9", "onnxruntime-gpu[cudnn]'"),
+        ("libnvinfer.so.10: cannot open shared object file: No such", "libnvinfer.so.10", "'tensorrt-cu13==10.*'"),
+    ],
+)
+def test_names_the_missing_library_and_the_command_that_installs_it(gpu_build, monkeypatch, message, missing, remedy):
+    def refuse(path, mode=0):
+        raise OSError(message)
+
+    monkeypatch.setattr(cuda_driver, "driver", lambda: GPU)
+    monkeypatch.setattr(libraries.ctypes, "CDLL", refuse)
+    error = libraries.not_loaded("ort-cuda", "cuda", "")
+    assert f"libonnxruntime_providers_cuda.so needs {missing}" in error.reason
+    assert remedy in error.remedy
+
+
+def test_keeps_the_linkers_message_if_no_library_is_missing(gpu_build, monkeypatch):
+    monkeypatch.setattr(cuda_driver, "driver", lambda: GPU)
+    (gpu_build / "libonnxruntime_providers_shared.so").write_text("no library either")
+    reason = libraries.not_loaded("ort-cuda", "cuda", "").reason
+    assert "invalid ELF header" in reason or "too short" in reason
+
+
+def test_the_driver_is_queried_once_and_never_raises():
+    found = cuda_driver.driver()
+    assert bool(found.problem) == (not found.gpus)
+    assert cuda_driver.driver() is found
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    monkeypatch.setattr(cuda_driver, "driver", lambda: GPU)
+
+
+def test_rejects_a_gpu_that_does_not_exist(gpu):
+    with pytest.raises(BackendUnavailable, match="GPU 1 does not exist"):
+        registry.get("ort-cuda").compile(None, CompileConfig(options={"device_id": 1}))  # type: ignore[arg-type]
+
+
+def test_a_damaged_file_is_rejected_with_the_cause(gpu, tmp_path):
+    (tmp_path / "model.onnx").write_bytes(b"\x08\x0a not a model")
+    model = LoweredModel(tmp_path / "model.onnx", "com.microsoft", "", ModelInfo((), (), 17), cached=False)
+    with pytest.raises(BackendFailed, match="Error parsing") as caught:
+        registry.get("ort-cuda").compile(model, CompileConfig())
+    assert caught.value.__cause__ is not None
+
+
+def test_finds_the_wheels_of_cudas_libraries_anywhere_on_the_path(tmp_path, monkeypatch):
+    """ONNX Runtime looks only beside itself, and may be in another folder than PyTorch, which installed them."""
+    for name in ("one/nvidia/cu13/lib", "two/nvidia/cudnn/lib", "two/nvidia/other"):
+        (tmp_path / name).mkdir(parents=True)
+        monkeypatch.syspath_prepend(str(tmp_path / name.partition("/")[0]))
+    looked = []
+    monkeypatch.setattr("onnxruntime.preload_dlls", lambda directory=None: looked.append(directory))
+    libraries.preload()
+    assert looked == [str(tmp_path / "one/nvidia/cu13/lib"), str(tmp_path / "two/nvidia/cudnn/lib"), None]

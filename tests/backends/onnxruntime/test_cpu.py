@@ -1,0 +1,57 @@
+"""What sets ort-cpu apart; what it shares with every backend is in tests/core/test_session.py."""
+
+from __future__ import annotations
+
+import json
+
+import onnxruntime
+import pytest
+
+import isorun
+import tiny
+from isorun.plugin import registry
+from isorun_backends.onnxruntime.session import session_options
+from onnx_text import graph
+
+
+@pytest.fixture(scope="module")
+def session(bert):
+    with isorun.Session(bert, backend="ort-cpu", padding="keep") as opened:
+        yield opened
+
+
+def test_provenance_is_onnx_runtimes_own_assignment(session):
+    provenance = session.provenance
+    assert session.get_providers() == ["CPUExecutionProvider"]
+    counts = provenance.operators["CPUExecutionProvider"]
+    assert counts["com.microsoft.Attention"] == 2
+    assert counts["com.microsoft.BiasGelu"] == 2
+    assert counts["com.microsoft.EmbedLayerNormalization"] == 1
+    assert provenance.versions["onnxruntime"] == onnxruntime.__version__
+
+
+def test_options_reach_the_runtime():
+    given = {
+        "graph_optimization_level": "disable",
+        "inter_op_threads": 2,
+        "session_config": {"session.disable_prepacking": 1},
+    }
+    made = session_options(registry.get("ort-cpu").read_options(given), threads=1)
+    assert (made.intra_op_num_threads, made.inter_op_num_threads) == (1, 2)
+    assert made.graph_optimization_level == onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    assert made.get_session_config_entry("session.disable_prepacking") == "1"
+
+
+def test_a_profile_is_written(bert, tmp_path):
+    with isorun.Session(bert, "ort-cpu", options={"profile_prefix": tmp_path / "profile"}, padding="keep") as session:
+        session.run(None, tiny.feeds())
+    (profile,) = tmp_path.glob("profile*.json")
+    assert json.loads(profile.read_text())
+
+
+def test_a_bad_request_raises_and_prints_nothing(session, capfd):
+    with pytest.raises(isorun.InvalidFeeds, match="input_ids"):
+        session.run(None, {**tiny.feeds(), "input_ids": tiny.feeds()["input_ids"] + 10**6})
+    with pytest.raises(isorun.InvalidModel):
+        isorun.Session(graph("agraph (float[n] x) => (float[n] y) { y = Reshape(x, x) }"), "ort-cpu")
+    assert capfd.readouterr() == ("", "")

@@ -1,0 +1,132 @@
+"""ONNX Runtime's OpenVINO provider, from the legacy wheel in an isolated environment."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import onnx.parser
+import pytest
+
+import isolation
+import isorun
+import tiny
+from isorun.errors import BackendFailed, BackendUnavailable, InvalidFeeds, InvalidOption, UnsupportedModel
+from isorun.isolation import environments
+from isorun.plugin import registry
+from isorun.system.hardware import cpu_flags
+
+
+@pytest.fixture(scope="session")
+def environment() -> str:
+    """Made once for all processes of a test run: a download of 70 MB."""
+    wanted = {"python": isolation.openvino_python(), "install": [isolation.OPENVINO_WHEEL]}
+    return environments.create(isolation.OPENVINO, **wanted).name
+
+
+@pytest.fixture(scope="module")
+def session(bert, environment):
+    with isorun.Session(bert, "ort-openvino", environment=environment, threads=1) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def reference(bert):
+    with isorun.Session(bert, "reference") as opened:
+        yield opened
+
+
+def without_padding(outputs, feeds):
+    hidden, *others = outputs
+    return [hidden * (feeds["attention_mask"] != 0)[..., None], *others]
+
+
+@pytest.mark.parametrize("kind", tiny.MASKS)
+def test_results_match_the_reference(session, reference, kind):
+    feeds = tiny.feeds(3, 9, kind=kind)
+    found, expected = (without_padding(each.run(None, feeds), feeds) for each in (session, reference))
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=2e-5)
+
+
+def test_provenance_has_the_assignment_and_the_measured_precision(session):
+    provenance = session.provenance
+    assert list(provenance.operators) == ["OpenVINOExecutionProvider"]
+    assert sum(provenance.operators["OpenVINOExecutionProvider"].values()) > 50
+    assert (provenance.precision, provenance.threads, provenance.dialect) == ("fp32", 1, "primitive")
+    assert provenance.versions["onnxruntime-openvino"] == "1.24.1"
+    assert provenance.environment["name"] == "ort-openvino"
+    assert provenance.details["package"] == "legacy wheel"
+    assert provenance.details["load_config"]["CPU"]["INFERENCE_NUM_THREADS"] == "1"
+
+
+def test_concurrent_runs(session, reference):
+    feeds = [tiny.feeds(1 + seed % 4, 3 + seed % 12, seed=seed) for seed in range(40)]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda each: session.run(None, each), feeds))
+    for each, outputs in zip(feeds, found, strict=True):
+        np.testing.assert_allclose(
+            without_padding(outputs, each)[0], without_padding(reference.run(None, each), each)[0], rtol=0, atol=2e-5
+        )
+
+
+def test_rejects_token_ids_outside_the_vocabulary(session):
+    feeds = tiny.feeds()
+    with pytest.raises(InvalidFeeds, match="input_ids"):
+        session.run(None, {**feeds, "input_ids": np.full_like(feeds["input_ids"], 5000)})
+
+
+def test_bf16_computes_in_bf16_or_is_rejected(bert, environment, reference):
+    if "avx512_bf16" not in cpu_flags() and "amx_bf16" not in cpu_flags():
+        with pytest.raises(BackendUnavailable, match="computes in fp32"):
+            isorun.Session(bert, "ort-openvino", environment=environment, precision="bf16")
+        return
+    with isorun.Session(bert, "ort-openvino", environment=environment, precision="bf16") as session:
+        assert session.provenance.precision == "bf16"
+        off = np.abs(session.run(None, tiny.feeds())[1] - reference.run(None, tiny.feeds())[1]).max()
+        assert 1e-4 < off < 0.1
+
+
+def test_padding_that_cannot_be_removed_is_kept_and_reported(session, bert, environment):
+    assert session.provenance.details["padding"]["asked"] == "auto"
+    with pytest.raises(UnsupportedModel, match="parts"):
+        isorun.Session(bert, "ort-openvino", environment=environment, padding="remove")
+    feeds = tiny.feeds(8, 32, kind="right")
+    hidden, _ = session.run(None, feeds)
+    assert (hidden[feeds["attention_mask"] == 0] == 0).all()
+
+
+def model(text):
+    return onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 17]> {text}')
+
+
+DET = model("g (float[N,3,3] x) => (float[N] y) { d = Det(x)  y = Neg(d) }")
+
+
+def test_rejects_an_unsupported_node_unless_allowed(environment):
+    with pytest.raises(UnsupportedModel, match=r"Det \(1\)") as caught:
+        isorun.Session(DET, "ort-openvino", environment=environment)
+    assert caught.value.operators == ("Det",)
+    allowed = {"allow_cpu_nodes": True}
+    with isorun.Session(DET, "ort-openvino", environment=environment, options=allowed) as session:
+        assert session.get_providers() == ["OpenVINOExecutionProvider", "CPUExecutionProvider"]
+        x = 2 * np.eye(3, dtype=np.float32)[None]
+        np.testing.assert_allclose(session.run(None, {"x": x})[0], [-8])
+
+
+def test_properties_reach_openvino_and_invalid_ones_are_rejected(bert, environment):
+    given = {"properties": {"PERFORMANCE_HINT": "THROUGHPUT"}}
+    with isorun.Session(bert, "ort-openvino", environment=environment, options=given) as session:
+        assert session.provenance.details["load_config"]["CPU"]["PERFORMANCE_HINT"] == "THROUGHPUT"
+    with pytest.raises(BackendFailed, match="NONSENSE"):
+        isorun.Session(bert, "ort-openvino", environment=environment, options={"properties": {"NONSENSE": 1}})
+    for properties, message in (({"INFERENCE_PRECISION_HINT": "f16"}, "reserved"), (["PERFORMANCE_HINT"], "mapping")):
+        with pytest.raises(InvalidOption, match=message):
+            isorun.Session(bert, "ort-openvino", environment=environment, options={"properties": properties})
+
+
+def test_reports_how_to_install_the_provider():
+    here = registry.get("ort-openvino").availability()
+    assert not here.ok
+    assert "has no OpenVINO provider" in here.reason
+    assert here.remedy.endswith(f"isorun env create ovn --install '{isolation.OPENVINO_WHEEL}'")

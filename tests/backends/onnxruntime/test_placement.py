@@ -1,0 +1,74 @@
+"""Sessions in which a provider leaves nodes to another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import onnx.parser
+import pytest
+
+from isorun.errors import UnsupportedModel
+from isorun_backends.onnxruntime.placement import Node, count, require, shape_nodes
+
+NODES = [Node("Mine", "n", "Neg"), Node("CPUExecutionProvider", "d", "Det")]
+MODEL = Path("det.onnx")
+
+
+def test_accepts_a_session_whose_nodes_are_all_the_providers():
+    require("b", "Mine", NODES[:1], MODEL, allow_cpu_nodes=False)
+    assert count(NODES) == {"Mine": {"Neg": 1}, "CPUExecutionProvider": {"Det": 1}}
+
+
+def test_rejects_nodes_elsewhere_and_names_them():
+    with pytest.raises(UnsupportedModel, match=r"Det \(1\).*allow_cpu_nodes") as caught:
+        require("b", "Mine", NODES, MODEL, allow_cpu_nodes=False)
+    assert caught.value.operators == ("Det",)
+    require("b", "Mine", NODES, MODEL, allow_cpu_nodes=True)
+    require("b", "Mine", NODES, MODEL, allow_cpu_nodes=False, also=("CPUExecutionProvider",))
+
+
+@pytest.mark.parametrize("options", [{"allow_cpu_nodes": True}, {"allow_cpu_nodes": False}])
+@pytest.mark.parametrize("also", [(), ("CPUExecutionProvider",)])
+def test_rejects_a_provider_that_takes_no_node(options, also):
+    with pytest.raises(UnsupportedModel, match="Other supports no node"):
+        require("b", "Other", NODES, MODEL, also=also, **options)
+
+
+def test_shape_computations_may_run_on_the_cpu_and_nothing_else():
+    graph = onnx.parser.parse_graph(
+        """
+        g (int64[B,S] ids, float[9,8] table) => (float[B,S,8] out) <int64[1] one = {1}>
+        {
+          [shape] size = Shape (ids)
+          [length] length = Slice (size, one, one)
+          [words] words = Gather (table, ids)
+          [spread] out = Expand (words, length)
+        }
+        """
+    )
+    shapes = shape_nodes(graph)
+    assert shapes == {"shape", "length"}
+    nodes = [Node("CPUExecutionProvider", name, kind) for name, kind in (("shape", "Shape"), ("length", "Slice"))]
+    nodes.append(Node("Mine", "spread", "Expand"))
+    require("b", "Mine", nodes, MODEL, allow_cpu_nodes=False, shapes=shapes)
+    nodes.append(Node("CPUExecutionProvider", "words", "Gather"))
+    with pytest.raises(UnsupportedModel, match=r"Gather \(1\)"):
+        require("b", "Mine", nodes, MODEL, allow_cpu_nodes=False, shapes=shapes)
+
+
+def test_only_the_type_of_the_second_input_of_castlike_counts():
+    """As in ONNX's own definition of Attention: the head size, in the type of the query."""
+    graph = onnx.parser.parse_graph(
+        """
+        g (float[B,S] query) => (float[B,S] out)
+        {
+          [shape] size = Shape <start = 1> (query)
+          [cast] like = CastLike (size, query)
+          [root] scale = Sqrt (like)
+          [other] data = CastLike (query, size)
+          [scaled] out = Div (query, scale)
+        }
+        """
+    )
+    assert shape_nodes(graph) == {"shape", "cast", "root"}

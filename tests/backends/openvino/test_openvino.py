@@ -1,0 +1,156 @@
+"""What sets openvino apart; what it shares with every backend is in tests/core/test_session.py."""
+
+from __future__ import annotations
+
+import array
+
+import numpy as np
+import onnx
+import openvino
+import pytest
+
+import isorun
+import numpy_bert
+import tiny
+from isorun.errors import BackendFailed, InvalidOption
+from isorun.models import source as models
+from isorun.system.cache import Cache
+from isorun.types import CompileConfig
+from isorun_backends.openvino.backend import OpenVINO
+from onnx_text import graph
+
+HAS_BF16 = "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+
+
+def test_fp32_computes_in_fp32(bert):
+    with isorun.Session(bert, backend="openvino", padding="keep") as session:
+        provenance = session.provenance
+        assert provenance.precision == "fp32"
+        assert provenance.details["precision_hint"] == "f32"
+        assert "bf16" not in str(provenance.details["layers_by_precision"])
+        expected = numpy_bert.run(tiny.CONFIG, tiny.weights(), tiny.feeds())["last_hidden_state"]
+        assert abs(session.run(None, tiny.feeds())[0] - expected).max() < 2e-5
+
+
+@pytest.mark.skipif(not HAS_BF16, reason="this processor has no bf16 arithmetic")
+def test_bf16_computes_in_bf16(bert):
+    with isorun.Session(bert, backend="openvino", precision="bf16", padding="keep") as session:
+        assert session.provenance.precision == "bf16"
+        expected = numpy_bert.run(tiny.CONFIG, tiny.weights(), tiny.feeds())["last_hidden_state"]
+        assert 1e-4 < abs(session.run(None, tiny.feeds())[0] - expected).max() < 0.5
+
+
+@pytest.mark.skipif(HAS_BF16, reason="this processor has bf16 arithmetic")
+def test_rejects_bf16_without_hardware_support(bert):
+    with pytest.raises(isorun.BackendUnavailable, match="no bf16 arithmetic"):
+        isorun.Session(bert, backend="openvino", precision="bf16")
+
+
+@pytest.mark.parametrize(
+    ("properties", "message"),
+    [
+        ({"PERFORMANCE_HINTS": "LATENCY"}, "did you mean 'PERFORMANCE_HINT'"),
+        ({"FULL_DEVICE_NAME": "x"}, "FULL_DEVICE_NAME"),
+        ({"INFERENCE_NUM_THREADS": 1}, "threads="),
+        (["PERFORMANCE_HINT"], "a mapping"),
+    ],
+)
+def test_rejects_invalid_properties(bert, properties, message):
+    with pytest.raises(InvalidOption, match=message):
+        isorun.Session(bert, backend="openvino", options={"properties": properties})
+
+
+def test_properties_reach_the_runtime(bert):
+    with pytest.raises(BackendFailed, match="PERFORMANCE_HINT"):
+        isorun.Session(bert, backend="openvino", options={"properties": {"PERFORMANCE_HINT": "NONSENSE"}})
+
+
+def test_no_feed_is_copied(bert):
+    import tracemalloc
+
+    feeds = tiny.feeds(2048, tiny.POSITIONS)
+    with isorun.Session(bert, backend="openvino", threads=2, padding="keep") as session:
+        session.run(["pooler_output"], tiny.feeds())
+        tracemalloc.start()
+        try:
+            result = session.run(["pooler_output"], feeds)[0]
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert np.isfinite(result).all()
+    assert peak < feeds["input_ids"].nbytes
+
+
+@pytest.mark.parametrize("size", ["N", "3"])
+def test_an_input_that_is_also_an_output(size):
+    """OpenVINO treats the two as one tensor, and does not write to the output's memory."""
+    x, fixed = np.arange(3, dtype=np.float32), f"float[{size}]"
+    with isorun.Session(graph(f"g ({fixed} x) => ({fixed} x, {fixed} y) {{ y = Neg (x) }}"), "openvino") as session:
+        for _ in range(2):
+            same, negative = session.run(None, {"x": x})
+            np.testing.assert_array_equal(same, x)
+            np.testing.assert_array_equal(negative, -x)
+        same[0] = 9
+        assert x[0] == 0, "the result is the caller's own"
+        binding = session.io_binding()
+        binding.bind_cpu_input("x", x)
+        given = np.full(3, 7, np.float32)
+        binding.bind_output("x", element_type=np.float32, shape=(3,), buffer_ptr=given.ctypes.data)
+        binding.bind_output("y")
+        session.run_with_iobinding(binding)
+        np.testing.assert_array_equal(given, x)
+        x[1] = 5
+        session.run_with_iobinding(binding)
+        np.testing.assert_array_equal(given, x)
+        np.testing.assert_array_equal(binding.copy_outputs_to_cpu()[1], -x)
+
+
+@pytest.mark.parametrize("operator", ["Dropout (x)", "Sum (x)", "Max (x)"])
+def test_an_input_that_openvino_renames(operator):
+    """OpenVINO removes an operator without effect, and replaces the input's name by its output's."""
+    model = graph(f"g (float[N] w, float[N] x) => (float[N] z, float[N] y) {{ y = {operator}  z = Sub (y, w) }}")
+    feeds = {"x": np.arange(3, dtype=np.float32), "w": np.ones(3, np.float32)}
+    with isorun.Session(model, "openvino") as session:
+        z, y = session.run(None, feeds)
+        np.testing.assert_array_equal(y, feeds["x"])
+        np.testing.assert_array_equal(z, feeds["x"] - 1)
+
+
+def test_failures_name_the_backend_as_requested(tmp_path):
+    cache = Cache(tmp_path)
+    onnx.save(graph("g (float[N] x, float[M] y) => (float[K] z) { z = Add (x, y) }"), tmp_path / "add.onnx")
+    lowered = models.lower(models.open_model(tmp_path / "add.onnx", cache), ("primitive",), cache)
+    executable = OpenVINO("renamed").compile(lowered, CompileConfig())
+    feeds = {"x": np.ones(2, np.float32), "y": np.ones(3, np.float32)}
+    with pytest.raises(BackendFailed, match=r"^renamed"):
+        executable.run(None, feeds)
+    binding = executable.bind(feeds, {"z": None})
+    with pytest.raises(BackendFailed, match=r"^renamed"):
+        binding.run()
+
+
+@pytest.mark.parametrize(("kind", "number"), [("bfloat16", 16), ("int4", 22), ("uint4", 21)])
+def test_rejects_an_output_type_that_numpy_lacks(kind, number):
+    model = graph(f"agraph (float[n] x) => (float[n] y, {kind}[n] z) {{ y = Neg(x) z = Cast<to={number}>(x) }}")
+    model.opset_import[0].version = 21
+    with pytest.raises(isorun.UnsupportedModel, match=rf"'z'.*{kind}"):
+        isorun.Session(model, "openvino")
+    x = np.array([1.5, -2], np.float32)
+    with isorun.Session(model, "openvino", outputs=["y"]) as session:
+        np.testing.assert_array_equal(session.run(None, {"x": x})[0], -x)
+
+
+@pytest.mark.parametrize("code", "qQ")
+def test_accepts_both_of_numpys_64_bit_integer_types(code):
+    kind = np.dtype(code).name
+    model = graph(f"agraph ({kind}[n] x) => ({kind}[n] y) {{ y = Mul(x, x) }}")
+    x = np.asarray(array.array(code, [1, 2, 3]))
+    assert x.dtype.char == code
+    with isorun.Session(model, "openvino") as session:
+        for feed in (x, np.repeat(x, 2)[::2]):
+            np.testing.assert_array_equal(session.run(None, {"x": feed})[0], [1, 4, 9])
+        binding, given = session.io_binding(), np.empty_like(x)
+        binding.bind_cpu_input("x", x)
+        binding.bind_output("y", element_type=x.dtype, shape=given.shape, buffer_ptr=given.ctypes.data)
+        session.run_with_iobinding(binding)
+        np.testing.assert_array_equal(given, [1, 4, 9])

@@ -1,0 +1,82 @@
+"""Options of backends: declared once, validated in one place."""
+
+from __future__ import annotations
+
+import pytest
+
+import isorun
+from isorun.errors import InvalidOption
+from isorun.options import Option, problems, read
+from isorun.plugin import registry
+
+DECLARED = {
+    "mode": Option("how", "str", choices=("error", "build"), default="error"),
+    "size": Option("how many", "int", default=3, minimum=0, maximum=5),
+    "flag": Option("whether", "bool", default=False),
+    "shapes": Option("which", "list"),
+    "entries": Option("more", "mapping", default={}),
+    "anything": "described in words",
+}
+
+
+def test_defaults_fill_in_for_omitted_options():
+    assert read("b", DECLARED, {"size": 0}) == {
+        **{"mode": "error", "size": 0, "flag": False, "shapes": None, "entries": {}, "anything": None}
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "expected", "near"),
+    [
+        ({"mode": "bild"}, "'error', 'build'", "'build'"),
+        ({"size": -1}, "from 0 to 5", None),
+        ({"size": 6}, "from 0 to 5", None),
+        ({"size": True}, "an integer", None),
+        ({"size": None}, "an integer", None),
+        ({"flag": 1}, "true or false", None),
+        ({"shapes": "1x8"}, "a list", None),
+        ({"entries": [1]}, "a mapping", None),
+    ],
+)
+def test_rejects_an_invalid_value(given, expected, near):
+    with pytest.raises(InvalidOption) as caught:
+        read("b", DECLARED, given)
+    (key, value) = next(iter(given.items()))
+    assert isinstance(caught.value, ValueError)
+    assert (caught.value.backend, caught.value.key) == ("b", key)
+    message = str(caught.value)
+    assert all(part in message for part in (key, expected, f"got {value!r}", near or ""))
+
+
+def test_rejects_an_unknown_key_and_suggests_the_nearest():
+    with pytest.raises(InvalidOption, match="did you mean 'shapes'"):
+        read("b", DECLARED, {"shape": ["1x8"]})
+
+
+def test_reports_every_problem():
+    assert [key for key, _ in problems(DECLARED, {"flag": 3, "size": 1, "other": 2})] == ["flag", "other"]
+
+
+@pytest.mark.parametrize("value", [3, "x", None, [1]])
+def test_an_option_without_a_type_accepts_any_value(value):
+    assert read("b", DECLARED, {"anything": value})["anything"] == value
+
+
+def test_a_session_rejects_invalid_options(bert):
+    with pytest.raises(InvalidOption, match="inter_op_threads"):
+        isorun.Session(bert, "ort-cpu", options={"inter_op_threads": 0})
+
+
+def test_a_list_of_backends_skips_those_that_reject_an_option(bert):
+    with isorun.Session(bert, ["openvino", "ort-cpu"], options={"inter_op_threads": 2}) as session:
+        assert session.provenance.backend == "ort-cpu"
+        assert "inter_op_threads" in dict(session.provenance.passed_over)["openvino"]
+
+
+@pytest.mark.parametrize(
+    "name", ["ort-cpu", "ort-cuda", "ort-tensorrt", "ort-openvino", "ort-ep", "openvino", "tensorrt"]
+)
+def test_declared_defaults_are_valid(name):
+    for key, option in registry.get(name).capabilities.options.items():
+        assert isinstance(option, Option)
+        assert option.problem(option.default) is None, key
