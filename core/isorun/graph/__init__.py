@@ -1,7 +1,7 @@
 """The graph: isorun's fused form of an encoder, and what is done to it.
 
 - ``dialects/``: what each fused operator becomes, a file of ONNX functions for each dialect
-- ``functions.py``: reads them
+- ``functions.py``: names them; ``compose.py``: composes the function of a node from their pieces
 - ``encoder.py``: writes the fused form of a BERT from its weights
 - ``normalize.py``: one spelling for what exporters write in several; ``batch_first.py``: hidden states in one order
 - ``contrib.py``, ``contrib.onnxtxt``: ONNX Runtime's fused operators taken apart
@@ -89,7 +89,7 @@ def _with_those_there(report: FusionReport, model: onnx_ir.Model) -> FusionRepor
     for node in model.graph:
         if functions.is_fused(node):
             kind = node.op_type.replace("SingleQuery", "Self")  # of the last layer
-            report.accept(next(each for each in KINDS if each in kind))  # GuardedSelfAttention, BiasGeluTanh
+            report.accept(next(each for each in KINDS if each in kind))  # BiasGeluTanh
     return report
 
 

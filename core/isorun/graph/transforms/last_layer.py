@@ -10,7 +10,7 @@ Of the 12 H^2 weights of a layer (H the hidden size, 4 H the inner one) 2 H^2 ar
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,7 +57,7 @@ class _Last:
 
 
 def _find(graph: ir.Graph) -> _Last | None:
-    attention = next((node for node in reversed(graph) if _is(node, functions.ATTENTIONS)), None)
+    attention = next((node for node in reversed(graph) if _is(node, functions.ATTENTION)), None)
     if attention is None or any(tokens.constant(weight) is None for weight in attention.inputs[2:4]):
         return None
     ranks: dict[ir.Value, int] = {}
@@ -66,7 +66,7 @@ def _find(graph: ir.Graph) -> _Last | None:
     reads: list[ir.Node] = []
     positions: set[int] = set()
     for node in graph:
-        if _is(node, functions.EMBEDDINGS) or (_is(node, functions.ATTENTIONS) and node.inputs[0] in ranks):
+        if _is(node, functions.EMBEDDING) or (_is(node, functions.ATTENTION) and node.inputs[0] in ranks):
             ranks[node.outputs[0]] = 3
             continue
         if not any(value in ranks for value in node.inputs):
@@ -92,8 +92,8 @@ def _find(graph: ir.Graph) -> _Last | None:
     return _Last(attention, after, frozenset(ranks.keys() - behind), reads, positions.pop())
 
 
-def _is(node: ir.Node, kinds: Collection[str]) -> bool:
-    return functions.is_fused(node) and node.op_type in kinds
+def _is(node: ir.Node, kind: str) -> bool:
+    return functions.is_fused(node) and node.op_type == kind
 
 
 def _rewrite(graph: ir.Graph, last: _Last) -> None:
@@ -146,7 +146,7 @@ def _attend(graph: ir.Graph, last: _Last, query: ir.Value) -> None:
     context = node.outputs[0]
     inputs = [dense(query, "query", 0, 1), *both.outputs, mask, *biases]
     context.shape = None
-    subgraph.put(functions.SINGLE_QUERY[node.op_type], inputs, attributes, context)
+    subgraph.put(functions.SINGLE_QUERY, inputs, attributes, context)
 
 
 def _thirds(graph: ir.Graph, value: ir.Value | None, part: str, begin: int, end: int) -> ir.Value:

@@ -82,11 +82,11 @@ class _Removal:
     def run(self) -> Removed:
         outputs = [(value, value.name, value.shape, value.type) for value in self._graph.outputs]
         for node in list(self._graph):
-            if functions.is_fused(node) and node.op_type in functions.EMBEDDINGS:
+            if functions.is_fused(node) and node.op_type == functions.EMBEDDING:
                 self._embed(node)
-            elif functions.is_fused(node) and node.op_type in functions.ATTENTIONS:
+            elif functions.is_fused(node) and node.op_type == functions.ATTENTION:
                 self._attend(node)
-            elif functions.is_fused(node) and node.op_type in functions.SINGLE_QUERY.values():
+            elif functions.is_fused(node) and node.op_type == functions.SINGLE_QUERY:
                 self._attend_once(node)
             elif any(value in self._packed for value in node.inputs):
                 self._take(node)
@@ -123,9 +123,8 @@ class _Removal:
         value.shape = None
 
     def _embed(self, node: ir.Node) -> None:
-        tables = functions.EMBEDDINGS[node.op_type]
-        for index in range(len(tables.ids) + 1):  # ids, then positions: (B, S) or what broadcasts to it
-            ids = node.inputs[index]
+        for index in (*(index for index, _ in functions.TABLES.ids), functions.TABLES.at):
+            ids = node.inputs[index]  # (B, S), or positions that broadcast to it
             if ids is not None:
                 node.replace_input_with(index, self._once("ids", ids))
         self._pack(node.outputs[0], 3)
@@ -144,10 +143,10 @@ class _Removal:
         back = [self._places[what] for what in ("begin", "number", "length")]
         biases = [self._once(group, value) for value in on_scores if value is not None for group in _GROUPS]
         attributes = {"mask_filter_value": functions.LOWEST, **{key: a.value for key, a in node.attributes.items()}}
-        kind = "BiasedPackedAttention" if biases else "PackedAttention"
+        guarded = attributes.pop("guarded", 0)
         inputs = [qkv, *places, *back, *biases]
-        packed = self._node(kind, f"{name}.packed", inputs, domain=functions.DOMAIN, **attributes)
-        if node.op_type == "GuardedSelfAttention":  # a row without any key gives zeros
+        packed = self._node(functions.PACKED, f"{name}.packed", inputs, domain=functions.DOMAIN, **attributes)
+        if guarded:  # a fully masked row gives zeros
             factor = self._node("CastLike", f"{name}.guard", [self._once("guard", self._mask), packed])
             packed = self._node("Mul", f"{name}.guarded", [packed, factor])
         self._pack(packed, 3)
@@ -269,8 +268,8 @@ class _Removal:
 def _key_mask(graph: ir.Graph) -> ir.Value:
     """The mask of all the attention layers."""
     fused = [node for node in graph if functions.is_fused(node)]
-    masks = {node.inputs[1] for node in fused if node.op_type in functions.ATTENTIONS}
-    masks |= {node.inputs[3] for node in fused if node.op_type in functions.SINGLE_QUERY.values()}
+    masks = {node.inputs[1] for node in fused if node.op_type == functions.ATTENTION}
+    masks |= {node.inputs[3] for node in fused if node.op_type == functions.SINGLE_QUERY}
     if not masks:
         raise UnsupportedModel("Padding cannot be removed: the model has no SelfAttention of the fused form")
     mask = masks.pop()

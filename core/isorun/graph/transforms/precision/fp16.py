@@ -65,7 +65,7 @@ _QUANTIZED = QUANTIZING | {"DequantizeLinear", "MatMulNBits"}
 _BOUNDED = frozenset(  # whose results stay within fp16 whatever they are given
     (
         *("Softmax", "Tanh", "Sigmoid", "LayerNormalization", "RMSNormalization"),
-        *("SkipLayerNormalization", *functions.EMBEDDINGS),
+        *("SkipLayerNormalization", functions.EMBEDDING),
     )
 )
 _FREE = {"Attention": (3,)}  # inputs of a type of their own: a mask
