@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from isorun.errors import BackendFailed, BackendUnavailable
+from isorun.errors import BackendUnavailable, InvalidModel
 from isorun.plugin import registry
 from isorun.types import Availability, CompileConfig, LoweredModel, ModelInfo
 from isorun_backends import cuda_driver
@@ -159,8 +159,8 @@ def test_of_a_like_cast_only_the_type_of_its_second_input_counts():
 def test_a_damaged_file_is_refused_with_the_cause(tmp_path, monkeypatch):
     monkeypatch.setattr(cuda, "gpu", lambda *_: None)
     (tmp_path / "model.onnx").write_bytes(b"\x08\x0a not a model")
-    model = LoweredModel(tmp_path / "model.onnx", "com.microsoft", "", ModelInfo((), (), 17), cached=False)
-    with pytest.raises(BackendFailed, match=r"ort-cuda cannot read .*model\.onnx: Error parsing") as caught:
+    model = LoweredModel(tmp_path / "model.onnx", "fused", "", ModelInfo((), (), 17), cached=False)
+    with pytest.raises(InvalidModel, match=r"model\.onnx is cut short or damaged") as caught:
         registry.get("ort-cuda").compile(model, CompileConfig())
     assert caught.value.__cause__ is not None
 

@@ -16,7 +16,6 @@ from isorun.plugin.backend import Backend, runtime_errors
 from isorun.types import Availability, Capabilities, CompileConfig, Finding, LoweredModel, RuntimeReport
 from isorun_backends import cuda_driver
 from isorun_backends.cuda_driver import driver
-from isorun_backends.onnxruntime import protos
 from isorun_backends.onnxruntime.cuda import attention, libraries, placement
 from isorun_backends.onnxruntime.cuda.attention import Masks
 from isorun_backends.onnxruntime.cuda.pinned import Pinned
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 _PROVIDER = "CUDAExecutionProvider"
 _STREAM = "user_compute_stream"
-_NEED_CUDNN = ("Attention", "MultiHeadAttention")
+_NEED_CUDNN = frozenset((("com.microsoft", "Attention"), ("com.microsoft", "MultiHeadAttention")))
 _WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 GPU_OPTIONS = {
     "device_id": "which GPU; default 0",
@@ -41,7 +40,7 @@ class OrtCuda(Backend):
     """ONNX Runtime on an NVIDIA GPU, in fp32 (without TF32) or, where the graph is written in it, fp16."""
 
     capabilities = Capabilities(
-        dialects=("com.microsoft", "primitive"),
+        dialects=("fused",),
         precisions=("fp32", "fp16"),
         typed=("fp16",),
         devices=("cuda",),
@@ -111,7 +110,7 @@ class OrtCuda(Backend):
             session = open_session(self.name, model, made, wishes, content=forms.models[form])
             if _PROVIDER not in session.get_providers():
                 raise libraries.not_loaded(self.name, "cuda", said)
-            if any(protos.is_contrib(node, kind) for node in graphs_of[form].node for kind in _NEED_CUDNN):
+            if any((node.domain, node.op_type) in _NEED_CUDNN for node in graphs_of[form].node):
                 libraries.require_cudnn(self.name)
             if not given.get("allow_cpu_nodes", False):
                 with runtime_errors(f"{self.name} does not say where its nodes run"):

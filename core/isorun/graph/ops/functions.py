@@ -53,6 +53,9 @@ TABLES = Tables(ids=((0, 3), (1, 5)), at=2, positions=4)
 BODIES = "primitive"
 """The dialect whose functions the fused form itself carries, for readers that do not know the domain."""
 
+FUSED = "fused"
+"""The fused form itself, in the place of a dialect: for backends that lower it to a variant of their own."""
+
 _FOLDER = Path(__file__).parent / "dialects"
 _PACKING = "../padding"  # where the tokens of a packed batch are: the same in every dialect
 _OVERLOADS = 10  # the first version of ONNX's format in which functions have overloads

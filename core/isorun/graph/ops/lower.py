@@ -19,13 +19,18 @@ def lower(model: ir.Model, dialect: str, overrides: Sequence[str] = ()) -> ir.Mo
 
     Args:
         model: a graph with operators of the domain ``isorun.fused``.
-        dialect: one of :func:`isorun.graph.ops.functions.dialects`.
+        dialect: one of :func:`isorun.graph.ops.functions.dialects`, or ``fused`` for the fused form itself, in the opset
+            of its bodies.
         overrides: texts of functions that replace the dialect's, the first that has a function for a node wins.
 
     Raises:
         UnsupportedModel: the dialect has no function for one of the fused operators, or the graph has other operators
             that mean something else in the dialect's opset.
     """
+    if dialect == functions.FUSED:
+        opset.move(model.graph, functions.opset(functions.BODIES))
+        functions.carry(model)
+        return model
     opset.move(model.graph, functions.opset(dialect))
     functions.put(model, dialect, overrides)
     model = common.InlinePass()(model).model

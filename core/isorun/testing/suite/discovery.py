@@ -51,12 +51,12 @@ class Discovery(Checks):
 
     @proves("metadata")
     def test_capabilities_are_of_the_known_kinds(self) -> None:
-        from isorun.graph.ops.functions import dialects
+        from isorun.graph.ops.functions import FUSED, dialects
 
         offers = self.subject.capabilities
         assert isinstance(offers, Capabilities)
         for field, known in (
-            ("dialects", dialects()),
+            ("dialects", (*dialects(), FUSED)),
             ("precisions", tuple(DEFAULT_TOLERANCES)),
             ("reports", _REPORTS),
             ("devices", None),

@@ -15,6 +15,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+import exports
 import tiny
 from isorun.errors import UnsupportedModel
 from isorun.graph.io import files
@@ -295,3 +296,46 @@ def test_a_fused_operator_that_a_dialect_does_not_have(fused):
     with pytest.raises(UnsupportedModel, match=r"'primitive' has no isorun\.fused\.Unheard") as caught:
         lower.lower(model, "primitive")
     assert caught.value.operators == ("Unheard",)
+
+
+# The fused form itself, and variants of a dialect
+
+
+def test_the_fused_form_may_be_asked_for_as_a_dialect(fused):
+    model = lower.lower(files.read(fused), functions.FUSED)
+    assert any(map(functions.is_fused, model.graph))
+    assert model.graph.opset_imports[""] == functions.opset(functions.BODIES)
+    feeds = tiny.feeds(3, 9, kind="holes")
+    for expected, found in zip(ort(fused, feeds), exports.run(model, feeds), strict=True):
+        np.testing.assert_array_equal(expected, found)
+
+
+def test_overrides_come_before_the_dialects_functions(fused):
+    """A variant replaces one function, and inherits the others."""
+    text = """opset_import: ["" : 17, "com.microsoft" : 1]
+SkipLayerNormalization <epsilon> (input, skip, gamma, beta, bias) => (output)
+{
+  output = com.microsoft.SkipLayerNormalization <epsilon: float = @epsilon> (input, skip, gamma, beta, bias)
+}
+"""
+    feeds = tiny.feeds(3, 9, kind="holes")
+    plain = lower.lower(files.read(fused), "com.microsoft")
+    variant = lower.lower(files.read(fused), "com.microsoft", [text])
+    counts = [Counter(node.op_type for node in model.graph) for model in (plain, variant)]
+    assert counts[1]["SkipLayerNormalization"] == counts[0]["LayerNormalization"] == 4
+    assert counts[1]["Attention"] == counts[0]["Attention"] == 2
+    for expected, found in zip(exports.run(plain, feeds), exports.run(variant, feeds), strict=True):
+        np.testing.assert_allclose(found, expected, atol=TOLERANCE)
+
+
+def test_a_variant_may_have_operators_of_its_own(fused):
+    model = files.read(fused)
+    hidden = model.graph.outputs[0]
+    doubled = ir.node("Doubled", [hidden], domain=functions.DOMAIN)
+    doubled.outputs[0].name = "doubled"
+    model.graph.append(doubled)
+    model.graph.outputs.append(doubled.outputs[0])
+    text = 'opset_import: ["" : 17]\nDoubled (x) => (y) { y = Add (x, x) }\n'
+    lowered = lower.lower(model, "primitive", [text])
+    made = next(node for node in lowered.graph if node.outputs[0] in lowered.graph.outputs[-1:])
+    assert (made.op_type, made.domain) == ("Add", "")
