@@ -5,17 +5,18 @@ for fp16 before each. A text holds functions in ONNX's text form, under one head
 an int64 scalar, ``[1, 2]`` an int64 vector, ``0.5`` a float scalar). Four rules make one function from pieces, for a
 node and what it has of the operator's optional inputs and attributes:
 
-- ``isorun.fused.X (...)`` calls the first function X in the chain that declares every optional input and attribute that
-  the call has. A function that does not know one of them is skipped, and a body further down the chain answers.
+- ``isorun.fused.X (...)`` calls the first function X in the chain that declares every input and attribute that the call
+  has. A function that does not know one of them is skipped, and a body further down the chain answers.
 - ``isorun.optional.X (...)`` is an optional step. Where one of its inputs or its attribute ``when`` is absent, it is
   left out and its first inputs are passed on as its outputs. X is a function or an operator of ONNX.
-- What only optional steps use is optional. The overload of a composed function lists the optional parts that it has.
+- What only optional steps use is optional; an optional attribute of 0 is absent. The overload of a composed function
+  lists the optional parts that it has.
 - ``Identity`` is left out.
 
 So a feature of attention is one optional step in ``primitive.onnxtxt`` and the function that it calls, plus an override
-in each dialect that has a faster way. A piece means the same in every dialect; what only one dialect can read (a mask
-in its kernel's own form) is a piece with a name of its own. Overrides name their inputs as the last definition in the
-chain does.
+in each dialect that has a faster way. A piece means the same in every dialect, so that bodies of different texts can be
+combined; what only one dialect reads (a mask in its kernel's own form) is a piece with a name of its own. Overrides
+name their inputs as the last definition in the chain does.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class Composer:
 
     Attributes:
         functions: those composed so far by identifier, each after those that it calls.
-        missing: the operators that no text of the chain has.
+        missing: the operators that no text of the chain has, and those with an attribute that none declares.
     """
 
     def __init__(self, texts: Sequence[str]) -> None:
@@ -106,8 +107,12 @@ class Composer:
             return
         names = self._signatures[node.op_type].input
         given = {name for name, value in zip(names, node.inputs, strict=False) if value is not None}
-        given |= {name for name, attribute in node.attributes.items() if attribute.value != 0}
-        node.overload = self._compose(node.op_type, given, nested=False).overload
+        optional = self.optional(node.op_type)
+        given |= {name for name, each in node.attributes.items() if name not in optional or each.value != 0}
+        try:
+            node.overload = self._compose(node.op_type, given, nested=False).overload
+        except LookupError as error:
+            self.missing.add(str(error))
 
     def _compose(self, name: str, given: Collection[str], *, nested: bool) -> onnx.FunctionProto:
         signature = self._signatures[name]
@@ -116,7 +121,7 @@ class Composer:
         # ONNX Runtime does not look for overloads inside a function (1.31): there the name says it.
         identifier = (DOMAIN, "_".join((name, *optional)), "") if nested else (DOMAIN, name, "+".join(optional))
         if identifier not in self.functions:
-            source = self._source(name, optional)
+            source = self._source(name, given)
             domain, called, overload = identifier
             inputs = list(signature.input)
             while inputs and inputs[-1] not in given:
@@ -128,11 +133,12 @@ class Composer:
             self.functions[identifier] = made
         return self.functions[identifier]
 
-    def _source(self, name: str, optional: Collection[str]) -> onnx.FunctionProto:
+    def _source(self, name: str, given: Collection[str]) -> onnx.FunctionProto:
         for source in (layer[name] for layer in self._layers if name in layer):
-            if {*source.input, *source.attribute}.issuperset(optional):
+            unknown = {*given} - {*source.input, *source.attribute, *(each.name for each in source.attribute_proto)}
+            if not unknown:
                 return source
-        raise AssertionError(f"the last definition of {name} declares all that is optional in it")
+        raise LookupError(f"{name} with {', '.join(sorted(unknown))}")
 
     def optional(self, name: str) -> frozenset[str]:
         """The inputs and attributes of an operator or a piece that are optional, by its last definition."""

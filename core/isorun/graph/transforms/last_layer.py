@@ -1,11 +1,11 @@
-"""Where one position of the encoder is all that is read, its last layer is computed for that position alone.
+"""The last layer for one position alone, if the graph reads only that position of the encoder.
 
-A classifier or a pooler reads the first token. The last layer's keys and values are still those of every token; its
-queries, and all that comes after them, are needed for one position of each row. The product with the weights of Q, K
-and V becomes one with those of Q, for that position, and one with those of K and V. Skip connections, feed-forward
-layer and whatever else treats each token alike follow for that position.
+A classifier or a pooler reads the first token. The last layer still needs the keys and values of every token; its
+queries, and everything after them, are needed for one position of each row. The product with the weights of Q, K and V
+becomes one with those of Q, for that position, and one with those of K and V. Skip connections, the feed-forward layer
+and other nodes that process each token alike follow for that position.
 
-Of the 12 H^2 weights of a layer (H the hidden size, 4 H the inner one) 2 H^2 are still multiplied for every token.
+Of the 12 H^2 weights of a layer (H is the hidden size, 4 H the inner size), 2 H^2 are still multiplied for every token.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from isorun.graph.ops import functions
 
 
 def narrow(model: ir.Model) -> bool:
-    """Rewrite a model in the fused form, in place, where one position alone is read.
+    """Rewrite a model in the fused form, in place, if it reads one position alone.
 
     Returns:
-        Whether it was rewritten. It stays as it is where more is read, by an output of the graph for one.
+        Whether it was rewritten. It stays as it is if more is read, for example by an output of the graph.
     """
     last = _find(model.graph)
     if last is None:
@@ -43,8 +43,8 @@ class _Last:
 
     Attributes:
         attention: its attention.
-        after: the nodes behind that which treat each token alike, in order.
-        others: the values of tokens that come from before the attention.
+        after: the nodes that follow it and process each token alike, in order.
+        others: the values of tokens that are computed before the attention.
         reads: the nodes that read the position.
         position: its number.
     """

@@ -1,20 +1,19 @@
-"""No work for padding: a rewrite of the fused form in which dense layers run over real tokens alone.
+"""Padding removal: a rewrite of the fused form in which dense layers run over real tokens alone.
 
-What belongs to a token has the shape (B, S, ...) in the fused form. Here it has the shape (1, T, ...): the T
-tokens that are kept, those of all rows side by side. Dense layers, normalization and activations treat
-each token alike and stay as they are. For the attention core the tokens go back to their rows, and so they do
-at the outputs.
+In the fused form, values that belong to tokens have the shape (B, S, ...). Here they have the shape (1, T, ...): the T
+tokens that are kept, those of all rows side by side. Dense layers, normalization and activations process each token
+alike and stay as they are. The attention core and the outputs get the tokens in rows again.
 
-Kept are the positions with a mask other than 0, and besides:
+Kept are the positions with a mask other than 0, and:
 
-- every position of a row without any key: such a row attends to all its positions alike;
+- every position of a fully masked row, which attends to all its positions alike;
 - position 0 and every other position that the graph reads by its number, as a pooler reads the first.
 
-So whatever a sequence-level output is made from is there, whatever the mask, and the output is unchanged.
-Outputs with a value for each token are zero where the mask is 0.
+So every value that a sequence-level output depends on is kept for any mask, and that output is unchanged. Outputs with
+a value for each token are zero where the mask is 0.
 
-A graph that reads hidden states in another way (their plain mean, say) would see that the padding is gone:
-it is refused, by the name of the node that does so. ``padding.onnxtxt`` finds the places of the tokens.
+A graph that reads hidden states in another way (such as their plain mean) would see that the padding is gone. It is
+rejected, with the name of the node. ``padding.onnxtxt`` computes where the tokens are.
 """
 
 from __future__ import annotations
@@ -40,11 +39,11 @@ _PLACES = (
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """What became known of a graph by removing its padding.
+    """What removing the padding of a graph found out about it.
 
     Attributes:
-        mask: the graph's input that the key mask is made from, (B, S) with 0 for padding; ``None`` where the
-            mask is made in another way.
+        mask: the graph's input that the key mask is cast from, (B, S) with 0 for padding; ``None`` if the mask is
+            computed in another way.
         token_outputs: the outputs that have a value for each token, (B, S, ...).
     """
 
@@ -59,15 +58,14 @@ def remove(model: ir.Model) -> Removed:
         model: a graph with operators of the domain ``isorun.fused``.
 
     Raises:
-        UnsupportedModel: the graph does something for which its padding has to be there. The model is half
-            rewritten then, and of no more use.
+        UnsupportedModel: the graph depends on its padding. The model is partly rewritten then: discard it.
     """
     return _Removal(model).run()
 
 
 class _Removal:
-    """One rewrite. ``_packed`` holds the values that have the shape (1, T, ...) by now, each with its rank;
-    ``_places`` the outputs of ``PackedPlaces`` by their names."""
+    """One rewrite. ``_packed`` holds the values that have the shape (1, T, ...) so far, each with its rank;
+    ``_places`` the outputs of ``PackedPlaces`` by name."""
 
     def __init__(self, model: ir.Model) -> None:
         self._model = model
@@ -160,13 +158,13 @@ class _Removal:
                 raise UnsupportedModel(
                     f"Padding cannot be removed: {_name(node)} does not read what an EmbedLayerNormalization began"
                 )
-            rows = self._places["rows"]  # not zeros at padding: a row without any key attends to all its positions
+            rows = self._places["rows"]  # not zeros at padding: a fully masked row attends to all its positions
             node.replace_input_with(
                 index, self._node("Gather", f"{value.name}.in_rows", [self._once("table", value), rows], axis=0)
             )
 
     def _take(self, node: ir.Node) -> None:
-        """A node that reads packed values: leave it, have it read single tokens, or give it rows again."""
+        """Keep a node that reads packed values, make it read single tokens, or restore rows for it."""
         rank = tokens.rank_by_token(node, self._packed)
         if rank is not None:
             for value in node.outputs:
@@ -179,7 +177,7 @@ class _Removal:
                 self._positions.update(positions)
                 self._read_positions(node, first)
                 return
-        # Rows with zeros for padding do where a node reads their shape alone, or multiplies by the mask.
+        # Rows with zeros for padding are enough if a node reads only their shape, or multiplies by the mask.
         blind = node.op_type == "Shape" or (
             node.op_type == "Mul" and any(tokens.is_mask(value, self._mask) for value in node.inputs)
         )
@@ -192,7 +190,7 @@ class _Removal:
                 node.replace_input_with(index, self._once("restored", read))
 
     def _read_positions(self, node: ir.Node, value: ir.Value) -> None:
-        """Of a node that reads positions, make one that reads those rows' tokens."""
+        """Replace a node that reads positions by one that reads the tokens of those rows."""
         name, inputs = f"{_name(node)}.rows", [self._places["rows"], *node.inputs[1:]]
         rows = (
             self._node("Gather", name, inputs, axis=1)
@@ -203,7 +201,7 @@ class _Removal:
         self._replace(node, read)
 
     def _once(self, what: str, value: ir.Value) -> ir.Value:
-        """What is made from a value the first time that it is asked for."""
+        """What is computed from a value, once for all that read it."""
         if (what, value) not in self._made:
             self._made[what, value] = self._make(what, value, f"{value.name}.{what}")
         return self._made[what, value]
@@ -236,7 +234,7 @@ class _Removal:
         return self._node("PackedBias", name, [value, *places], domain=functions.DOMAIN)
 
     def _replace(self, node: ir.Node, value: ir.Value) -> None:
-        """Put a value in the place of a node's only output."""
+        """Replace a node's only output."""
         old = node.outputs[0]
         if value not in self._packed:
             value.shape, value.type = old.shape, old.type

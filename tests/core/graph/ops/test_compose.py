@@ -74,6 +74,12 @@ def test_an_unknown_operator_is_reported() -> None:
     assert composer.missing == {"Unheard"}
 
 
+def test_an_attribute_that_no_definition_declares_is_reported() -> None:
+    composer = Composer([BASE])
+    composer.call(ir.node("Whole", [ir.Value(name="x")], {"window": 5}, domain=DOMAIN))
+    assert composer.missing == {"Whole with window"}
+
+
 def test_an_override_with_an_unknown_input_is_rejected() -> None:
     with pytest.raises(ValueError, match="Piece has inputs"):
         Composer([HEADER + "Piece (x, window) => (y) { y = Add (x, window) }\n", BASE])
@@ -86,3 +92,12 @@ def test_a_text_without_a_header_is_rejected() -> None:
 
 def test_a_text_states_its_opset() -> None:
     assert opset(BASE) == 17
+
+
+def test_a_required_attribute_may_be_0() -> None:
+    text = HEADER + "Whole <alpha> (x) => (y) { y = LeakyRelu <alpha: float = @alpha> (x) }\n"
+    node = ir.node("Whole", [ir.Value(name="x")], {"alpha": 0.0}, domain=DOMAIN)
+    composer = Composer([text])
+    composer.call(node)
+    (function,) = composer.functions.values()
+    assert [attribute.ref_attr_name for attribute in function.node[0].attribute] == ["alpha"]

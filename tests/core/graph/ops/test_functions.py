@@ -39,7 +39,11 @@ def calls(opset: int, *, half: bool) -> ir.Model:
             guarded = (
                 {"guarded": 1} if not absent and name.endswith(("SelfAttention", "Core", "QueryAttention")) else {}
             )
-            attributes = {"num_heads": 2, "epsilon": 1e-5, "mask_filter_value": functions.LOWEST, **guarded}
+            attributes: dict[str, float] = {}
+            if "Normalization" in name:
+                attributes = {"epsilon": 1e-5}
+            elif "Attention" in name:
+                attributes = {"num_heads": 2, "mask_filter_value": functions.LOWEST, **guarded}
             nodes.append(ir.node(name, inputs, attributes, domain=functions.DOMAIN))
     graph = ir.Graph([value], [], nodes=nodes, opset_imports={"": opset}, name="g")
     return ir.Model(graph, ir_version=10)
