@@ -16,6 +16,7 @@ from isorun.graph.ops import functions, lower
 from isorun.graph.transforms import padding_removal
 from isorun.graph.transforms.precision import fp16
 from isorun.models import checkpoint
+from rewrites import check, number
 
 STEP = "  scores = isorun.fused.Scores (query, key_transposed)\n"
 FEATURE = """
@@ -87,3 +88,44 @@ def test_kernels_that_do_not_know_it_are_used_where_it_is_absent(bert: ir.Model,
     counts = Counter(node.op_type for node in lower.lower(model, dialect).graph)
     assert (counts[kernel], counts["Softmax"]) == (1, 1)
     assert second.attributes
+
+
+def with_guards(label: str) -> ir.Model:
+    """An export in which the probabilities of a fully masked row are zeros, as PyTorch's guard makes them."""
+    model = exports.model(label)
+    graph = model.graph
+    mask = next(value for value in graph.inputs if value.name == "attention_mask")
+    row, score = (number(model, name, axes, np.int64) for name, axes in (("row", [1]), ("score", [1, 2])))
+    keys = ir.node("ReduceSum", [mask, row], {"keepdims": 1})
+    attends = ir.node("Cast", keys.outputs, {"to": int(ir.DataType.BOOL)})
+    any_key = ir.node("Unsqueeze", [attends.outputs[0], score])
+    graph.insert_before(graph[0], [keys, attends, any_key])
+    for node in [node for node in graph if node.op_type == "Softmax"]:
+        uses = list(node.outputs[0].uses())
+        guard = ir.node("Where", [any_key.outputs[0], node.outputs[0], number(model, "nothing", 0.0)])
+        graph.insert_after(node, guard)
+        for use in uses:
+            use.node.replace_input_with(use.idx, guard.outputs[0])
+    return model
+
+
+@pytest.fixture(scope="module")
+def guarded() -> ir.Model:
+    fused, report = check(with_guards("mpnet-torchscript17-eager"), exports.given("mpnet-torchscript17-eager"))
+    assert report.complete
+    return fused
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
+@pytest.mark.parametrize("dialect", functions.dialects())
+def test_a_bias_and_a_guard_combine(guarded: ir.Model, dialect: str, packed: bool) -> None:
+    """The last of the rows is fully masked."""
+    label = "mpnet-torchscript17-eager"
+    assert {node.overload for node in guarded.graph if node.op_type == functions.ATTENTION} == {"bias+guarded"}
+    model, feeds = guarded.clone(), exports.given(label)
+    expected = exports.run(model, feeds)
+    assert exports.difference([exports.answers(label)[0][4:]], [expected[0][4:]]) > 0.01, "the guard has no effect"
+    if packed:
+        padding_removal.remove(model)
+        expected[0] = np.where(feeds["attention_mask"][:, :, None] != 0, expected[0], 0)
+    assert exports.difference(expected, exports.run(lower.lower(model, dialect), feeds)) < exports.TOLERANCE
