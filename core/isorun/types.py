@@ -67,7 +67,8 @@ class Capabilities:
 
     Attributes:
         dialects: the dialects of the fused graph that it reads, richest first
-            (``com.microsoft``, ``onnx``, ``primitive``).
+            (``com.microsoft``, ``onnx``, ``primitive``). ``fused`` is the fused graph itself, for a backend that
+            lowers it to a variant of a dialect with :func:`isorun.graph.ops.lower.lower`.
         precisions: what it can compute in, on hardware that has it: ``fp32``, ``fp64``, ``bf16``, ``fp16``.
         typed: those of them that the graph itself has to be written in, since the runtime computes in the types
             that it is given; any other is a setting of the runtime's.

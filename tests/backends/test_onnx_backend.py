@@ -24,8 +24,9 @@ from isorun.testing.conformance.sample_models import dense
 Outcomes = dict[str, str]
 
 
-def model() -> onnx.ModelProto:
-    return dense()._model()
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> onnx.ModelProto:
+    return onnx.load(dense().path(tmp_path_factory.mktemp("models")))
 
 
 class Either(Backend):
@@ -83,11 +84,11 @@ def test_all(tmp_path):
 
 
 @pytest.mark.parametrize("backend", ["ort-cpu", "openvino", "reference"])
-def test_a_model_runs_on_any_backend(backend):
+def test_a_model_runs_on_any_backend(model, backend):
     adapter = onnx_backend.adapter(backend)
     x = dense().feeds()["x"]
-    (y,) = adapter.run_model(model(), [x])
-    expected = adapter.prepare(model()).run(x)[0]  # one input without a list, as the base class has it
+    (y,) = adapter.run_model(model, [x])
+    expected = adapter.prepare(model).run(x)[0]  # one input without a list, as the base class has it
     np.testing.assert_array_equal(y, expected)
     assert y.shape == (4, 256)
 
@@ -102,13 +103,13 @@ def test_a_node_runs_with_outputs_given_or_inferred():
         assert c.dtype == np.float32
 
 
-def test_devices_are_those_that_the_backend_declares():
+def test_devices_are_those_that_the_backend_declares(model):
     adapter = onnx_backend.adapter("ort-cpu")
     assert adapter.supports_device("CPU")
     assert not adapter.supports_device("CUDA")
     assert not adapter.supports_device("CUDA:1")
     with pytest.raises(BackendUnavailable, match="no device 'cuda'"):
-        adapter.prepare(model(), "CUDA")
+        adapter.prepare(model, "CUDA")
 
 
 def test_an_operator_that_the_backend_lacks_is_skipped_with_the_reason():
@@ -120,22 +121,22 @@ def test_an_operator_that_the_backend_lacks_is_skipped_with_the_reason():
         onnx_backend.adapter("ort-cpu").prepare(helper.make_model(graph, opset_imports=opsets, ir_version=10))
 
 
-def test_what_else_goes_wrong_is_no_skip():
+def test_what_else_goes_wrong_is_no_skip(model):
     with pytest.raises(InvalidFeeds, match="'x' takes 256 at dimension 1"):
-        onnx_backend.adapter("ort-cpu").run_model(model(), [np.zeros((4, 3), np.float32)])
+        onnx_backend.adapter("ort-cpu").run_model(model, [np.zeros((4, 3), np.float32)])
 
 
-def test_arguments_of_the_session_are_handed_on():
+def test_arguments_of_the_session_are_handed_on(model):
     adapter = onnx_backend.adapter("reference", precision="fp64")
-    (y,) = adapter.run_model(model(), [dense().feeds()["x"]])
+    (y,) = adapter.run_model(model, [dense().feeds()["x"]])
     assert y.dtype == np.float64
     with pytest.raises(BackendUnavailable, match="fp8"):
-        adapter.prepare(model(), precision="fp8")
+        adapter.prepare(model, precision="fp8")
 
 
-def test_what_is_made_is_kept_nowhere(cache_dir, tmp_path):
+def test_what_is_made_is_kept_nowhere(model, cache_dir, tmp_path):
     before = set(cache_dir.rglob("*"))
-    onnx_backend.adapter("ort-cpu").run_model(model(), [dense().feeds()["x"]])
+    onnx_backend.adapter("ort-cpu").run_model(model, [dense().feeds()["x"]])
     assert {path for path in cache_dir.rglob("*") if path.parent.name != "entry-points"} <= before
-    onnx_backend.adapter("ort-cpu", cache_dir=tmp_path).run_model(model(), [dense().feeds()["x"]])
+    onnx_backend.adapter("ort-cpu", cache_dir=tmp_path).run_model(model, [dense().feeds()["x"]])
     assert list(tmp_path.iterdir())

@@ -82,7 +82,7 @@ def _with_those_there(report: FusionReport, model: onnx_ir.Model) -> FusionRepor
     for node in model.graph:
         if functions.is_fused(node):
             kind = node.op_type.replace("SingleQuery", "Self")  # of the last layer
-            report.accept(next(each for each in KINDS if each in kind))  # GuardedSelfAttention, BiasGeluTanh
+            report.accept(next(each for each in KINDS if each in kind))  # BiasGeluTanh
     return report
 
 

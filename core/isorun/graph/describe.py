@@ -12,7 +12,7 @@ from isorun.graph.analysis import real_tokens
 from isorun.graph.analysis.evaluate import CannotEvaluate, Evaluator
 from isorun.graph.analysis.layers import QUANTIZING
 from isorun.graph.io import maps
-from isorun.graph.ops.functions import EMBEDDINGS, is_fused
+from isorun.graph.ops.functions import EMBEDDING, TABLES, is_fused
 from isorun.graph.transforms import padding_removal
 from isorun.types import ModelInfo, TensorSpec
 
@@ -102,9 +102,10 @@ def _index_bounds(graph: ir.Graph) -> dict[str, tuple[int, int]]:
             bounds[index.name] = (max(low, least), min(high, most))
 
     for node in graph:
-        if is_fused(node) and node.op_type in EMBEDDINGS:
-            tables = EMBEDDINGS[node.op_type]
-            for index, table in (*tables.ids, (tables.at, tables.positions)):
+        if is_fused(node) and node.op_type == EMBEDDING:
+            for index, table in (*TABLES.ids, (TABLES.at, TABLES.positions)):
+                if node.inputs[index] is None:
+                    continue
                 rows = _rows(node.inputs[table])
                 assert rows is not None, "the fused form keeps its tables as initializers"
                 narrow(node.inputs[index], 0, rows - 1)
@@ -120,7 +121,7 @@ def _limits(graph: ir.Graph) -> dict[str, int | None]:
     """For a graph in the fused form, the names of its dimensions, and the positions that it has a table for."""
     limits: dict[str, int | None] = {}
     for node in graph:
-        if is_fused(node) and node.op_type in EMBEDDINGS:
+        if is_fused(node) and node.op_type == EMBEDDING:
             ids = node.inputs[0]
             if ids is None or ids.shape is None or len(ids.shape) != 2:
                 continue
@@ -134,8 +135,7 @@ def _limits(graph: ir.Graph) -> dict[str, int | None]:
 
 def _longest(graph: ir.Graph, embedding: ir.Node) -> int | None:
     """The most tokens that an embedding has positions for; ``None`` where the caller gives the positions."""
-    tables = EMBEDDINGS[embedding.op_type]
-    rows, positions = _rows(embedding.inputs[tables.positions]), embedding.inputs[tables.at]
+    rows, positions = _rows(embedding.inputs[TABLES.positions]), embedding.inputs[TABLES.at]
     if rows is None or positions is None or positions.is_graph_input():
         return None
     # Models that count the ids that are no padding begin behind the id of padding. Of these rows at most one is it.

@@ -20,8 +20,7 @@ from isorun.graph.io import files, maps
 from isorun.graph.ops import functions, lower
 from isorun.types import ModelInfo
 
-_PACKED = ("PackedAttention", "BiasedPackedAttention")
-_ATTENTIONS = (*functions.ATTENTIONS, *_PACKED, "AttentionCore", "GuardedAttentionCore", "BiasedAttentionCore")
+_ATTENTIONS = (functions.ATTENTION, functions.CORE, functions.PACKED)
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ def _parameters(model: ir.Model) -> dict[str, int]:
 
 def _width(node: ir.Node) -> int | None:
     """Of the hidden states that an attention reads."""
-    if node.op_type in _PACKED:  # queries, keys and values by one product
+    if node.op_type == functions.PACKED:  # queries, keys and values by one product
         biased = None if node.inputs[0] is None else node.inputs[0].producer()
         bias = None if biased is None else tokens.constant(biased.inputs[1])
         return None if bias is None else bias.size // 3

@@ -134,7 +134,7 @@ def test_the_graph_is_in_the_fused_form(bert):
         ["EmbedLayerNormalization"]
         + 2 * ["SelfAttention", "SkipLayerNormalization", "BiasGelu", "SkipLayerNormalization"]
     )
-    assert {function.name for function in model.functions} == set(fused)
+    assert {function.name for function in model.functions} >= set(fused)
     for value in model.graph.input:
         dims = [dim.dim_param for dim in value.type.tensor_type.shape.dim]
         assert (value.type.tensor_type.elem_type, dims) == (onnx.TensorProto.INT64, ["batch", "sequence"])

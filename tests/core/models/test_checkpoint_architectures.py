@@ -65,7 +65,7 @@ def test_a_checkpoint_and_its_export_are_one_graph(name: str, head: str, tmp_pat
 
 def test_albert_stores_its_layer_once(tmp_path: Path) -> None:
     checkpoint.build(exports.checkpoint("albert", tmp_path), tmp_path / "built.onnx")
-    attentions = [n for n in files.read(tmp_path / "built.onnx").graph if n.op_type in functions.ATTENTIONS]
+    attentions = [n for n in files.read(tmp_path / "built.onnx").graph if n.op_type == functions.ATTENTION]
     assert len(attentions) == 3
     assert len({node.inputs[2] for node in attentions}) == 1
 

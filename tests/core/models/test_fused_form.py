@@ -24,7 +24,7 @@ def test_an_export_runs_fused(backend: str, tmp_path: Path) -> None:
     with isorun.Session(path, backend=backend, padding="keep", cache_dir=tmp_path / "cache") as session:
         assert exports.agree(LABEL, session.run(None, exports.given(LABEL)))
         fused = session.provenance.fused
-    assert fused["GuardedSelfAttention"] == 3
+    assert fused["SelfAttention"] == 3
     assert fused["SkipLayerNormalization"] == 6
 
 

@@ -11,12 +11,13 @@ Runtime 1.31.1's own choice, over stand-ins for CUDA's libraries; none ran on a 
 
 A graph whose padding is removed has ``packed`` beside ``plain``: :mod:`isorun_backends.onnxruntime.cuda.packing`.
 
-All are made from one lowered model; a batch's mask says which may run.
+All are lowered from one model in the fused form, to variants of the dialect com.microsoft (``forms/``); a batch's mask
+says which may run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -25,17 +26,15 @@ import numpy as np
 
 from isorun.errors import InvalidFeeds
 from isorun.plugin import Feeds
-from isorun_backends.onnxruntime import protos
 from isorun_backends.onnxruntime.cuda.packing import CannotPack, Packing, is_packed, pack
 
 if TYPE_CHECKING:
-    import onnx
+    import onnx_ir as ir
 
 FORMS = ("plain", "bias", "lengths", "packed")
 _MULTIPLE = 8  # of keys, for a bias to reach CUTLASS
-_LOWEST_FP16 = -65504.0
-_MASK, _BIAS = 3, 5  # inputs of com.microsoft.Attention
-_POSITIONS = 8  # input of com.microsoft.EmbedLayerNormalization
+_KEY_MASK, _BIAS = 1, 4  # inputs of SelfAttention
+_HANDED_ON = ("Cast", "Unsqueeze", "Identity", "Gather", "Reshape", "Expand")  # between a Range and an embedding
 _NEEDS = {
     "lengths": "every row padded on the right",
     "bias": "a key in every row",
@@ -48,7 +47,7 @@ class Forms:
     """One model in the forms that it can take.
 
     Attributes:
-        models: by form, serialized; weights stay in the lowered model's folder. ``plain`` is always there.
+        models: by form, serialized; weights stay in the model's folder. ``plain`` is always there.
         mask: the graph's input that becomes the mask; ``None`` where there is the plain form alone.
         why: why there are no others.
         packing: what the form ``packed`` needs of a mask; ``None`` where there is none.
@@ -135,106 +134,72 @@ def allows(form: str, mask: np.ndarray, packing: Packing | None = None) -> bool:
 
 
 def forms(path: Path) -> Forms:
-    """Make the forms of a lowered model.
+    """Lower a model to each form that it can take.
 
     Args:
-        path: the ONNX file. It is only read, and not its weights.
+        path: the ONNX file of a model in the fused form, or of any other. It is only read, and not its weights.
     """
-    import onnx
+    from isorun.graph.analysis import tokens
+    from isorun.graph.io import files
+    from isorun.graph.ops import functions
 
-    model = onnx.load(path, load_external_data=False)
-    if is_packed(model.graph):
-        return _packed(model)
-    _leave_positions_to_the_kernel(model.graph)
-    plain = model.SerializeToString()
-    nodes = [node for node in model.graph.node if protos.is_contrib(node, "Attention")]
-    if not nodes:  # a MultiHeadAttention beside them is the last layer's, of one query for each row, in all forms alike
-        return Forms({"plain": plain}, None, "its attention is not com.microsoft.Attention")
-    masks = {protos.input_of(node, _MASK) for node in nodes}
-    if len(masks) > 1 or "" in masks or any(protos.input_of(node, _BIAS) for node in nodes):
-        return Forms({"plain": plain}, None, "its layers have masks of their own, or a bias on their scores")
+    model, folder = files.read(path), path.parent
+    nodes = [node for node in model.graph if functions.is_fused(node)]
+    if not nodes:
+        return Forms({"plain": path.read_bytes()}, None, "it is not in the fused form")
+    in_order = [node for node in nodes if node.op_type == functions.EMBEDDING and _counts_from_zero(node)]
+    if is_packed(model):
+        return _packed(model, in_order, folder)
+    for node in in_order:
+        node.replace_input_with(functions.TABLES.at, None)  # the kernel counts by itself
+    plain = {"plain": _lowered(model, "plain", folder)}
+    nodes = [node for node in nodes if node.op_type == functions.ATTENTION]
+    if not nodes:  # one of a single query beside them is the last layer's, the same in all forms
+        return Forms(plain, None, f"it has no {functions.ATTENTION}")
+    masks = {node.inputs[_KEY_MASK] for node in nodes}
+    if len(masks) > 1 or any(value is not None for node in nodes for value in node.inputs[_BIAS:]):
+        return Forms(plain, None, "its layers have masks of their own, or a bias on their scores")
     (mask,) = masks
-    source = protos.source(model.graph, mask)
-    if source is None:
-        return Forms({"plain": plain}, None, f"its mask {mask!r} is not one of its inputs")
-    made = {"plain": plain}
-    for form, rewrite in (("bias", _to_bias), ("lengths", _to_lengths)):
-        variant = onnx.ModelProto()
-        variant.CopyFrom(model)
-        rewrite(variant.graph, mask)
-        made[form] = variant.SerializeToString()
-    return Forms(made, source, "its padding is there; padding='remove' takes it out")
+    assert mask is not None
+    source = tokens.source(mask)
+    if not source.is_graph_input():
+        return Forms(plain, None, f"its mask {source.name!r} is not one of its inputs")
+    made = {form: _lowered(model, form, folder) for form in ("bias", "lengths")}
+    return Forms({**plain, **made}, source.name, "its padding is there; padding='remove' takes it out")
 
 
-def _packed(model: onnx.ModelProto) -> Forms:
-    """The forms of a graph whose padding is removed. As it is lowered, the host waits for numbers amid a run."""
-    plain = model.SerializeToString()
+def _packed(model: ir.Model, in_order: Sequence[ir.Node], folder: Path) -> Forms:
+    """The forms of a graph whose padding is removed. In the plain one the host waits for numbers amid a run."""
+    plain = _lowered(model, "plain", folder)
     try:
-        packing = pack(model.graph)
+        packing = pack(model, in_order=in_order)
     except CannotPack as why:
         return Forms({"plain": plain}, None, f"its padding is removed, and {why}", recordable=frozenset())
-    models = {"plain": plain, "packed": model.SerializeToString()}
+    models = {"plain": plain, "packed": _lowered(model, "packed", folder)}
     return Forms(models, packing.mask, "its padding is removed", packing, frozenset({"packed"}))
 
 
-def _to_lengths(graph: onnx.GraphProto, mask: str) -> None:
-    """The number of keys of each row: (B, S) -> (B)."""
-    from onnx import helper
+def _lowered(model: ir.Model, form: str, folder: Path) -> bytes:
+    """A model in one form, serialized: com.microsoft, with what that form has in its place."""
+    from isorun.graph.io import files
+    from isorun.graph.ops.lower import lower
 
-    made = [
-        protos.constant("isorun.lengths.axis", np.array([1], np.int64)),
-        helper.make_node("ReduceSum", [mask, "isorun.lengths.axis"], ["isorun.lengths"], "isorun.lengths", keepdims=0),
-    ]
-    protos.insert(graph, mask, made)
-    for node in graph.node:
-        if protos.is_contrib(node, "Attention"):
-            node.input[_MASK] = "isorun.lengths"
+    text = Path(__file__).parent / "forms" / f"{form}.onnxtxt"
+    lowered = lower(model.clone(), "com.microsoft", [text.read_text()] if text.exists() else [])
+    return files.serialized(lowered, folder)
 
 
-def _to_bias(graph: onnx.GraphProto, mask: str) -> None:
-    """What is added to the scores: (B, S) -> (B, 1, S, S). The dimension of queries is spread by adding a column of
-    zeros, which needs no shape and so no work on the CPU."""
-    from onnx import TensorProto, helper
+def _counts_from_zero(embedding: ir.Node) -> bool:
+    """Whether the positions of an embedding are 0, 1, 2 and so on, computed by a Range."""
+    from isorun.graph.analysis import tokens
+    from isorun.graph.ops import functions
 
-    types = {initializer.name: initializer.data_type for initializer in graph.initializer}
-    by_setting: dict[tuple[int, float], str] = {}
-    for node in [node for node in graph.node if protos.is_contrib(node, "Attention")]:
-        kind = types.get(node.input[1], TensorProto.FLOAT)
-        lowest = next((a.f for a in node.attribute if a.name == "mask_filter_value"), -10000.0)
-        if kind == TensorProto.FLOAT16:
-            lowest = max(lowest, _LOWEST_FP16)
-        if (kind, lowest) not in by_setting:
-            name = f"isorun.bias.{len(by_setting)}"
-            by_setting[kind, lowest] = name
-            dtype = np.dtype(helper.tensor_dtype_to_np_dtype(kind))
-            made = [
-                protos.constant(f"{name}.keys", np.array([1, 2], np.int64)),
-                protos.constant(f"{name}.queries", np.array([1, 3], np.int64)),
-                protos.constant(f"{name}.nothing", np.zeros((), dtype)),
-                protos.constant(f"{name}.lowest", np.array(lowest, dtype)),
-                helper.make_node("Cast", [mask], [f"{name}.attend"], f"{name}.attend", to=TensorProto.BOOL),
-                helper.make_node(
-                    "Where", [f"{name}.attend", f"{name}.nothing", f"{name}.lowest"], [f"{name}.row"], f"{name}.row"
-                ),
-                helper.make_node("Unsqueeze", [f"{name}.row", f"{name}.keys"], [f"{name}.by_key"], f"{name}.by_key"),
-                helper.make_node("Mul", [f"{name}.row", f"{name}.nothing"], [f"{name}.zeros"], f"{name}.zeros"),
-                helper.make_node(
-                    "Unsqueeze", [f"{name}.zeros", f"{name}.queries"], [f"{name}.column"], f"{name}.column"
-                ),
-                helper.make_node("Add", [f"{name}.by_key", f"{name}.column"], [name], name),
-            ]
-            protos.insert(graph, mask, made)
-        inputs = [*node.input, *[""] * (_BIAS + 1 - len(node.input))]
-        inputs[_MASK], inputs[_BIAS] = "", by_setting[kind, lowest]
-        del node.input[:]
-        node.input.extend(inputs)
-
-
-def _leave_positions_to_the_kernel(graph: onnx.GraphProto) -> None:
-    """Positions that are 0, 1, 2 and so on are what the kernel counts by itself."""
-    for node in graph.node:
-        if protos.is_contrib(node, "EmbedLayerNormalization") and protos.counts_from_zero(
-            graph, protos.input_of(node, _POSITIONS), ("Cast", "Unsqueeze", "Identity")
-        ):
-            del node.input[_POSITIONS:]
-    protos.drop_unused(graph)
+    value = embedding.inputs[functions.TABLES.at]
+    node = None if value is None else value.producer()
+    while node is not None and node.op_type in _HANDED_ON:
+        value = node.inputs[0]
+        node = None if value is None else value.producer()
+    if node is None or node.op_type != "Range":
+        return False
+    start, _, step = (tokens.constant(each) for each in node.inputs)
+    return start is not None and step is not None and (int(start.numpy()), int(step.numpy())) == (0, 1)

@@ -24,7 +24,7 @@ from isorun.plugin import (
 )
 from isorun_backends.nvidia import cuda_driver, gpu
 from isorun_backends.nvidia.pinned import Pinned
-from isorun_backends.onnxruntime import placement, protos
+from isorun_backends.onnxruntime import placement
 from isorun_backends.onnxruntime.cuda import attention, libraries
 from isorun_backends.onnxruntime.cuda.attention import Masks
 from isorun_backends.onnxruntime.cuda.executable import CudaExecutable, Device
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _PROVIDER = "CUDAExecutionProvider"
 _STREAM = "user_compute_stream"
-_NEED_CUDNN = ("Attention", "MultiHeadAttention")
+_NEED_CUDNN = frozenset((("com.microsoft", "Attention"), ("com.microsoft", "MultiHeadAttention")))
 _WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 GPU_OPTIONS = {
     "device_id": gpu.DEVICE_ID,
@@ -50,7 +50,7 @@ class OrtCuda(Backend):
     """ONNX Runtime on an NVIDIA GPU, in fp32 (without TF32) or, for graphs in fp16, fp16."""
 
     capabilities = Capabilities(
-        dialects=("com.microsoft", "primitive"),
+        dialects=("fused",),
         precisions=("fp32", "fp16"),
         typed=("fp16",),
         devices=("cuda",),
@@ -106,7 +106,7 @@ class OrtCuda(Backend):
             providers = [(_PROVIDER, {**record, **provider, **on_stream(handle)})]
             session = open_session(self.name, model, made, providers, content=forms.models[form])
             libraries.require_providers(self.name, session, {_PROVIDER: "cuda"}, preloaded)
-            if any(protos.is_contrib(node, kind) for node in graphs_by_form[form].node for kind in _NEED_CUDNN):
+            if any((node.domain, node.op_type) in _NEED_CUDNN for node in graphs_by_form[form].node):
                 libraries.require_cudnn(self.name)
             placement.require(
                 self.name,

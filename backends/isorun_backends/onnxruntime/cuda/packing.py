@@ -1,39 +1,36 @@
 """A graph whose padding is removed, with its attention by ``com.microsoft.PackedMultiHeadAttention``.
 
-As it is lowered, such a graph finds its tokens by itself and pads them again for the attention core, in four groups of
+In any dialect, such a graph finds its tokens by itself and pads them again for the attention core, in four groups of
 rows. That is right for every mask, and slow to start on a GPU: three layers are 200 launches, the host waits five times
 for a number out of them, and a CUDA graph cannot hold that. Here the attention takes tokens side by side, and where
 they are comes with the feeds: the host has the mask, and finds them in it with NumPy. Three layers are 50 launches,
 without a wait. (Counted in ONNX Runtime 1.31.1's CUDA provider, over stand-ins for CUDA's libraries.)
 
 The kernel takes every token of a row for a query and for a key. So it is right where each position that the graph reads
-by its number, the first for a pooler, is a key in every row; other masks take the graph as it is lowered. T is at most
-B S, or the kernel refuses it. In fp16, from compute capability 8.0 on, it is flash attention. In fp32 it pads rows
-again, for plain products, and waits once for each layer to check where.
+by its number, the first for a pooler, is a key in every row; other masks take the plain form. T is at most B S, or the
+kernel rejects it. In fp16, from compute capability 8.0 on, it is flash attention. In fp32 it pads rows again, for plain
+products, and waits once for each layer to check where.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from isorun_backends.onnxruntime import protos
-
 if TYPE_CHECKING:
-    import onnx
+    import onnx_ir as ir
 
 KEPT = "padding.kept"
-_FOUND = {KEPT: np.int64, "padding.rows": np.int64, "padding.places": np.int64}  # as graph/padding.onnxtxt says
+_ROWS, _PLACES = "padding.rows", "padding.places"
 _POSITIONS, _OFFSET, _CUMULATIVE = "isorun.positions", "isorun.token_offset", "isorun.cumulative_sequence_length"
-_ADDED = {_POSITIONS: np.int32, _OFFSET: np.int32, _CUMULATIVE: np.int32}
-_GROUPS = 4
+_FINDS = "PackedPlaces"  # the fused operator that finds the tokens; its first outputs are these
+_FOUND = (KEPT, _ROWS, _PLACES)
+_ATTENTION = "PackedKernelAttention"  # what forms/packed.onnxtxt has in the place of PackedAttention
+_BIASES = 12  # where the biases begin among the inputs of PackedAttention
 _STEP, _MOST_STEPS = 16, 32
-_BIAS = 5  # input of com.microsoft.MultiHeadAttention
-_PLACES = 8  # input of com.microsoft.EmbedLayerNormalization
-_HANDED_ON = ("Cast", "Unsqueeze", "Identity", "Gather", "Reshape", "Expand")
 
 
 class CannotPack(Exception):
@@ -58,10 +55,10 @@ class Packing:
         return mask.size > 0 and bool((mask[:, read] != 0).all())
 
     def places(self, mask: np.ndarray) -> dict[str, np.ndarray]:
-        """Where the tokens are, for a mask that is allowed: the inputs that the packed graph has more.
+        """Where the tokens are, for a mask that is allowed: the additional inputs of the packed graph.
 
         T is rounded up by tokens that nothing reads, to one of at most 32 numbers for a batch's shape, so that CUDA
-        graphs are met again.
+        graphs are reused.
         """
         width = mask.shape[1]
         real = mask != 0
@@ -77,126 +74,68 @@ class Packing:
         offset = np.concatenate((np.flatnonzero(inside), np.flatnonzero(~inside)))
         return {
             KEPT: kept,
-            "padding.rows": rows,
-            "padding.places": np.where(real, rows, total),
+            _ROWS: rows,
+            _PLACES: np.where(real, rows, total),
             _POSITIONS: (kept % width).astype(np.int32),
             _OFFSET: offset.astype(np.int32).reshape(mask.shape),
             _CUMULATIVE: np.concatenate(([0], np.cumsum(counts))).astype(np.int32),
         }
 
 
-def is_packed(graph: onnx.GraphProto) -> bool:
-    """Whether a lowered graph works on tokens side by side."""
-    return any(KEPT in node.output for node in graph.node)
+def is_packed(model: ir.Model) -> bool:
+    """Whether a model in the fused form works on tokens side by side."""
+    return any(node.op_type == _FINDS for node in model.graph)
 
 
-def pack(graph: onnx.GraphProto) -> Packing:
-    """Have such a graph take its tokens' places as inputs, and its attention by one kernel, in place.
+def pack(model: ir.Model, *, in_order: Sequence[ir.Node]) -> Packing:
+    """Have such a model take its tokens' places as inputs, and its attention by one kernel, in place.
+
+    Args:
+        model: in the fused form.
+        in_order: its embeddings whose positions are 0, 1, 2 and so on.
 
     Raises:
-        CannotPack: it computes its mask, or its attention has a bias. The graph is as it was.
+        CannotPack: it computes its mask, or its attention has a bias. The model is as it was.
     """
-    makers = protos.producers(graph)
-    packing = Packing(_mask(graph, makers), _read(makers))
-    layers = _layers(graph, makers)
-    for node, qkv, heads in layers:
-        _attend(graph, node, qkv, heads)
-    made = [node for node in graph.node if not any(name in _FOUND for name in node.output)]
-    del graph.node[:]
-    graph.node.extend(made)
-    for node in graph.node:
-        if protos.is_contrib(node, "EmbedLayerNormalization") and protos.counts_from_zero(
-            graph, protos.input_of(node, _PLACES), _HANDED_ON
-        ):
-            node.input[_PLACES] = _POSITIONS
-    protos.drop_unused(graph)
-    _add_inputs(graph, packing.mask)
-    return packing
+    import onnx_ir as ir
 
+    from isorun.graph.analysis import tokens
+    from isorun.graph.ops import functions
 
-def _mask(graph: onnx.GraphProto, makers: Mapping[str, onnx.NodeProto]) -> str:
-    """The graph's input with 0 for padding: what the tokens' rows have their shape of."""
-    shape = makers[makers["padding.rows"].input[1]]
-    mask = protos.source(graph, shape.input[0])
-    if mask is None:
-        raise CannotPack(f"its mask {shape.input[0]!r} is not one of its inputs")
-    return mask
+    finds = next(node for node in model.graph if node.op_type == _FINDS)
+    key_mask = finds.inputs[0]
+    assert key_mask is not None
+    mask = tokens.source(key_mask)
+    if not mask.is_graph_input():
+        raise CannotPack(f"its mask {mask.name!r} is not one of its inputs")
+    layers = [node for node in model.graph if functions.is_fused(node) and node.op_type == functions.PACKED]
+    if any(value is not None for node in layers for value in node.inputs[_BIASES:]):
+        raise CannotPack("its layers add a bias to their scores")
+    if not layers or any(functions.is_fused(node) and node.op_type == functions.CORE for node in model.graph):
+        raise CannotPack("its attention is not over tokens side by side")
 
-
-def _read(makers: Mapping[str, onnx.NodeProto]) -> tuple[int, ...]:
-    """The positions that are kept whatever the mask: kept = ... Or (..., wanted by ... Equal (numbers, positions))."""
-
-    def before(node: onnx.NodeProto, operator: str, index: int = 0) -> onnx.NodeProto:
-        node = makers[node.input[index]]
-        while node.op_type != operator:
-            node = makers[node.input[0]]
-        return node
-
-    (positions,) = before(before(before(makers[KEPT], "Or"), "Equal", 1), "Constant", 1).attribute
-    return tuple(positions.ints)
-
-
-def _layers(graph: onnx.GraphProto, makers: Mapping[str, onnx.NodeProto]) -> list[tuple[onnx.NodeProto, str, int]]:
-    """For each attention, the node that gives its context (1, T, H), the value Q, K and V side by side, and how many
-    heads. The last layer's, where it has one query for each row, is left as it is: its keys are in rows again."""
-    found, cores = [], 0
-    for node in graph.node:
-        cores += protos.is_contrib(node, "MultiHeadAttention") and not _is_in_rows(node.input[1], makers)
-        contexts = makers.get(node.input[0]) if node.op_type == "Gather" else None
-        if contexts is None or contexts.op_type != "Concat" or len(contexts.input) != _GROUPS:
-            continue
-        flat = [maker for maker in map(makers.get, contexts.input) if maker is not None and maker.op_type == "Flatten"]
-        groups = [maker for each in flat if (maker := makers.get(each.input[0])) is not None]
-        if len(groups) != _GROUPS or not all(protos.is_contrib(each, "MultiHeadAttention") for each in groups):
-            continue
-        if any(protos.input_of(each, _BIAS) for each in groups):
-            raise CannotPack("its layers add a bias to their scores")
-        table = makers[makers[groups[0].input[0]].input[0]]
-        found.append((node, table.input[0], next(a.i for a in groups[0].attribute if a.name == "num_heads")))
-    if not found or cores != _GROUPS * len(found):
-        raise CannotPack("its attention is not com.microsoft.MultiHeadAttention over groups of rows")
-    return found
-
-
-def _is_in_rows(value: str, makers: Mapping[str, onnx.NodeProto]) -> bool:
-    maker = makers.get(value)
-    return maker is not None and maker.op_type == "Gather" and maker.input[1] == "padding.rows"
-
-
-def _attend(graph: onnx.GraphProto, node: onnx.NodeProto, qkv: str, heads: int) -> None:
-    from onnx import helper
-
-    name, context = f"{node.output[0]}.packed", node.output[0]
-    axis = f"{name}.axis"
-    parts = [f"{name}.query", f"{name}.key", f"{name}.value"]
-    made = [
-        protos.constant(axis, np.array([0], np.int64)),
-        helper.make_node("Squeeze", [qkv, axis], [f"{name}.qkv"], f"{name}.qkv"),
-        helper.make_node("Split", [f"{name}.qkv"], parts, f"{name}.parts", axis=-1),
-        helper.make_node(
-            "PackedMultiHeadAttention",
-            [*parts, "", _OFFSET, _CUMULATIVE],
-            [name],
-            name,
-            domain="com.microsoft",
-            num_heads=heads,
-        ),
-        helper.make_node("Unsqueeze", [name, axis], [context], f"{name}.context"),
-    ]
-    protos.insert(graph, context, made)
-    graph.node.remove(node)
-
-
-def _add_inputs(graph: onnx.GraphProto, mask: str) -> None:
-    """All of them, whether this graph reads them or not: the feeds are always the same. Their dimensions have names, by
-    which ONNX Runtime sees that it may fuse an addition of two (1, T, H) with the normalization behind it."""
-    from onnx import helper
-
-    dimensions = next(each for each in graph.input if each.name == mask).type.tensor_type.shape.dim
-    whole: list[int | str | None] = [each.dim_param or each.dim_value or None for each in dimensions]
-    packed: list[int | str | None] = [1, "isorun.tokens"]
-    row: list[int | str | None] = [None]
+    # Every place is an input, read or not: the feeds are always the same. Dimensions have names, by which ONNX Runtime
+    # sees that it may fuse an addition of two (1, T, H) with the normalization behind it.
+    packed, whole, row = ir.Shape([1, "isorun.tokens"]), mask.shape, ir.Shape([None])
     shapes = {KEPT: packed, _POSITIONS: packed, _CUMULATIVE: row}
-    for name, dtype in {**_FOUND, **_ADDED}.items():
-        kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-        graph.input.append(helper.make_tensor_value_info(name, kind, shapes.get(name, whole)))
+    places = {}
+    for name in (*_FOUND, _POSITIONS, _OFFSET, _CUMULATIVE):
+        dtype = ir.DataType.INT64 if name in _FOUND else ir.DataType.INT32
+        places[name] = ir.Value(name=name, type=ir.TensorType(dtype), shape=shapes.get(name, whole))
+        model.graph.inputs.append(places[name])
+    for name, value in zip(_FOUND, finds.outputs, strict=False):
+        value.replace_all_uses_with(places[name])
+        value.name = f"{name}.computed"
+    for node in in_order:
+        node.replace_input_with(functions.TABLES.at, places[_POSITIONS])
+    for node in layers:
+        attributes = {"num_heads": node.attributes["num_heads"].as_int()}
+        inputs = [node.inputs[0], places[_OFFSET], places[_CUMULATIVE]]
+        kernel = ir.node(_ATTENTION, inputs, attributes, domain=functions.DOMAIN, name=node.name)
+        model.graph.insert_before(node, kernel)
+        context, old = kernel.outputs[0], node.outputs[0]
+        context.shape, context.type, context.name, old.name = old.shape, old.type, old.name, None
+        old.replace_all_uses_with(context)
+        model.graph.remove(node, safe=True)
+    model.graph.remove(finds, safe=True)
+    return Packing(mask.name or "", tuple(finds.attributes["positions"].as_ints()))

@@ -42,7 +42,7 @@ _DENSE: dict[tuple[str, str], tuple[int, int | None]] = {
     (_MICROSOFT, "FusedMatMul"): (1, None),
     (_MICROSOFT, "MatMulIntegerToFloat"): (1, 5),
     (_MICROSOFT, "QAttention"): (1, 7),
-    **{(functions.DOMAIN, name): (2, None) for name in functions.ATTENTIONS},
+    (functions.DOMAIN, functions.ATTENTION): (2, None),
 }
 _PASSED = frozenset(("Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"))
 _SPARSE = 0.1  # trained weights have next to no zeros, and rounding to 8 bits gives a few in a hundred
@@ -193,7 +193,7 @@ def _kind(node: ir.Node, index: int) -> str:
     if is_dense(node, index):
         return "dense"
     embeds = node.op_type in ("Gather", "EmbedLayerNormalization") or (
-        functions.is_fused(node) and node.op_type in functions.EMBEDDINGS
+        functions.is_fused(node) and node.op_type == functions.EMBEDDING
     )
     return "embedding" if embeds else "other"
 

@@ -21,8 +21,8 @@ _CONVENTIONAL_NAME = "attention_mask"
 def key_masks(graph: ir.Graph) -> set[ir.Value | None]:
     """What the fused attentions mask their keys with; ``None`` among them for one that masks nothing."""
     fused = [node for node in graph if functions.is_fused(node)]
-    masks = {node.inputs[1] for node in fused if node.op_type in functions.ATTENTIONS}
-    return masks | {node.inputs[3] for node in fused if node.op_type in functions.SINGLE_QUERY.values()}
+    masks = {node.inputs[1] for node in fused if node.op_type == functions.ATTENTION}
+    return masks | {node.inputs[3] for node in fused if node.op_type == functions.SINGLE_QUERY}
 
 
 def mask_inputs(graph: ir.Graph) -> list[str]:
@@ -50,9 +50,9 @@ def _by_token(graph: ir.Graph) -> dict[ir.Value, int]:
     for node in graph:
         if not functions.is_fused(node):
             continue
-        if node.op_type in functions.EMBEDDINGS:
+        if node.op_type == functions.EMBEDDING:
             ranks[node.outputs[0]] = 3
-        elif node.op_type in functions.ATTENTIONS:
+        elif node.op_type == functions.ATTENTION:
             ranks[node.outputs[0]] = 3
             if node.inputs[0] is not None:
                 ranks[node.inputs[0]] = 3

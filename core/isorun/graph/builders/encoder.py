@@ -102,12 +102,12 @@ class _Builder:
             outputs,
             nodes=self._nodes,
             initializers=list(self._initializers.values()),
-            opset_imports={"": opset, functions.DOMAIN: functions.DOMAIN_VERSION},
+            opset_imports={"": opset},
             name=name,
         )
-        used = {node.op_type for node in self._nodes}
-        bodies = [body for kind, body in functions.functions(functions.BODIES).items() if kind in used]
-        return ir.Model(graph, ir_version=IR_VERSION, producer_name="isorun", functions=bodies)
+        model = ir.Model(graph, ir_version=IR_VERSION, producer_name="isorun")
+        functions.carry(model)
+        return model
 
     def _layers(self) -> Iterator[str]:
         """The name of each layer's weights, in the order that the layers run: a name comes again where they share."""
@@ -125,16 +125,11 @@ class _Builder:
         positions = places.counted(nodes, ids, config.pad_token_id) if counts else places.in_order(nodes, ids)
         words = self._weight(f"{prefix}.word_embeddings.weight", config.vocab_size, width)
         norm = self._norm(f"{prefix}.LayerNorm", width)
-        if types is None:
-            return self._fused(
-                "EmbedLayerNormalizationWithoutTypes",
-                prefix,
-                [ids, positions, words, self._position_table(width), *norm],
-                epsilon=config.layer_norm_eps,
-            )
-        typed = self._weight(f"{prefix}.token_type_embeddings.weight", config.type_vocab_size, width)
+        typed = None
+        if types is not None:
+            typed = self._weight(f"{prefix}.token_type_embeddings.weight", config.type_vocab_size, width)
         return self._fused(
-            "EmbedLayerNormalization",
+            functions.EMBEDDING,
             prefix,
             [ids, types, positions, words, self._position_table(width), typed, *norm],
             epsilon=config.layer_norm_eps,
@@ -174,7 +169,7 @@ class _Builder:
         config, names = self._config, self._architecture.layer
         width, inner = config.hidden_size, config.intermediate_size
         context = self._fused(
-            "SelfAttention" if bias is None else "BiasedSelfAttention",
+            functions.ATTENTION,
             f"{name}.attention",
             [hidden, mask, *self._qkv(prefix), *([] if bias is None else [bias])],
             num_heads=config.num_attention_heads,
@@ -312,11 +307,11 @@ class _Builder:
             self._initializers[name] = ir.Value(name=name, const_value=tensor, shape=ir.Shape(shape), type=kind)
         return self._initializers[name]
 
-    def _fused(self, kind: str, name: str, inputs: Sequence[ir.Value], **attributes: float | list[int]) -> ir.Value:
+    def _fused(self, kind: str, name: str, inputs: Sequence[ir.Value | None], **attributes: float) -> ir.Value:
         return self._node(kind, name, inputs, domain=functions.DOMAIN, **attributes)
 
     def _node(
-        self, kind: str, name: str, inputs: Sequence[ir.Value], domain: str = "", **attributes: float | list[int]
+        self, kind: str, name: str, inputs: Sequence[ir.Value | None], domain: str = "", **attributes: float | list[int]
     ) -> ir.Value:
         node = ir.node(kind, list(inputs), attributes, domain=domain, name=name)
         self._nodes.append(node)

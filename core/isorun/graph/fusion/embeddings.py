@@ -5,9 +5,9 @@ Matched, whichever way round the sums are written: ``LayerNormalization`` over t
 told by its index: token ids are an input of the graph as it is (a cast aside); positions differ along the
 sequence where every id is the same. Positions may be counted from the ids or the mask (RoBERTa, MPNet): they
 stay whatever the graph computes. The first rows of a table, as many as the sequence is long, are a position table
-in order. Where the model has no token types, or always the same one, there is
-``EmbedLayerNormalizationWithoutTypes``, and the one type's row is added to the position table. Where the length is
-fixed, a row for each place will do in place of the position table.
+in order. Where the model has no token types, or always the same one, the fused operator has none, and the one type's
+row is added to the position table. Where the length is fixed, a row for each place will do in place of the position
+table.
 
 Refused: other terms, tables that are no constants, another axis, a sum that something else uses.
 """
@@ -24,10 +24,10 @@ from isorun.graph.fusion.skip_layer_normalization import norm
 from isorun.graph.matching import subgraph
 from isorun.graph.matching.probes import Trials
 from isorun.graph.matching.report import FusionReport, Refused
+from isorun.graph.ops import functions
 from isorun.graph.ops import positions as places
 
-KIND = "EmbedLayerNormalization"
-WITHOUT_TYPES = "EmbedLayerNormalizationWithoutTypes"
+KIND = functions.EMBEDDING
 
 _PICKS = frozenset(
     ("Cast", "Expand", "Gather", "GatherElements", "GatherND", "Reshape", "Slice", "Squeeze", "Tile", "Unsqueeze")
@@ -93,11 +93,9 @@ def _fuse(graph: ir.Graph, trials: Trials, node: ir.Node, terms: list[_Rows | ir
         at_positions = _positions(trials, node, _index(positions[0]), ids)
     else:
         at_positions = places.in_order(subgraph.Before(node), ids)
-    if types:
-        inputs = [ids, _as_int64(node, _index(types[0])), at_positions, word.table, table, types[0].table]
-    else:
-        inputs = [ids, at_positions, word.table, table]
-    subgraph.put(KIND if types else WITHOUT_TYPES, [*inputs, gamma, beta], {"epsilon": epsilon}, node.outputs[0])
+    type_ids, type_table = (_as_int64(node, _index(types[0])), types[0].table) if types else (None, None)
+    inputs = [ids, type_ids, at_positions, word.table, table, type_table, gamma, beta]
+    subgraph.put(KIND, inputs, {"epsilon": epsilon}, node.outputs[0])
 
 
 def _terms(value: ir.Value) -> list[_Rows | ir.Value]:

@@ -205,8 +205,8 @@ def _rows(value: ir.Value) -> int:
             most = max(most, sizes(node.inputs[0])[0])  # type: ignore[arg-type]  # a constant is a value
         elif node.op_type in ("Cast", "Clip", "Identity") and use.idx == 0:
             most = max(most, _rows(node.outputs[0]))
-        elif functions.is_fused(node) and node.op_type in functions.EMBEDDINGS:
-            tables = [table for at, table in functions.EMBEDDINGS[node.op_type].ids if at == use.idx]
+        elif functions.is_fused(node) and node.op_type == functions.EMBEDDING:
+            tables = [table for at, table in functions.TABLES.ids if at == use.idx]
             most = max([most, *(sizes(table)[0] for at in tables if (table := node.inputs[at]) is not None)])
     return most
 

@@ -36,7 +36,7 @@ from isorun.graph.matching.report import FusionReport, Refused
 from isorun.graph.matching.subgraph import Dense
 from isorun.graph.ops import functions, positions
 
-KIND = "SelfAttention"
+KIND = functions.ATTENTION
 _TOLERANCE = 1e-4
 _TOLERANCE_OF_HALVES = 5e-3  # a scale of 16 bits has three digits
 _BUCKETS = 4  # the fewest that a bias by distance has
@@ -46,12 +46,13 @@ _FINITE_MASK = -1e30  # a mask value above this leaves the scores of a row witho
 
 @dataclass(frozen=True)
 class _Meaning:
-    """What an attention computes: the fused operator, its attributes, and where Q, K and V come from."""
+    """What an attention computes: its attributes, where Q, K and V come from, and whether a fully masked row gives
+    zeros."""
 
-    kind: str
     heads: int
     filter_value: float
     projections: tuple[_Projection, ...]
+    guarded: bool
 
 
 @dataclass(frozen=True)
@@ -172,10 +173,7 @@ class _Fusion:
         if not fallbacks:
             raise Refused("a row without any key gives something that no fused operator gives")
         guarded = "scores" not in fallbacks
-        if guarded and bias is not None:
-            raise Refused("it gives zeros for a row without any key and has a bias, which no fused operator does")
-        kind = "GuardedSelfAttention" if guarded else KIND if bias is None else "BiasedSelfAttention"
-        return _Meaning(kind, heads, filter_value, candidates[0])
+        return _Meaning(heads, filter_value, candidates[0], guarded)
 
     def _sample(self, place: Place, mask: KeyMask | None, length: int) -> tuple[Samples, np.ndarray]:
         """Values for what enters a place, and which keys each of its rows attends to."""
@@ -204,8 +202,10 @@ class _Fusion:
             )
         inputs = [hidden, key_mask, *self._qkv(meaning.projections, meaning.heads)]
         attributes = {"num_heads": meaning.heads, "mask_filter_value": meaning.filter_value}
+        if meaning.guarded:
+            attributes["guarded"] = 1
         subgraph.put(
-            meaning.kind,
+            KIND,
             inputs if bias is None else [*inputs, bias],
             attributes,
             place.context,

@@ -73,6 +73,15 @@ def anchor(tensors: Iterable[onnx.TensorProto], path: Path) -> None:
                     entry.value = str((path.parent / entry.value).resolve())
 
 
+def relocate(tensors: Iterable[onnx.TensorProto], folder: Path) -> None:
+    """Make the absolute locations of tensors relative to a folder again, in place: ONNX Runtime accepts no others."""
+    for tensor in tensors:
+        if uses_external_data(tensor):
+            for entry in tensor.external_data:
+                if entry.key == "location":
+                    entry.value = PurePosixPath(entry.value).relative_to(folder.resolve()).as_posix()
+
+
 def check_again(model: ir.Model, files: frozenset[str]) -> None:
     """Refuse a graph whose tensors are in other files than those that were checked when it was read.
 

@@ -90,6 +90,13 @@ def read(path: Path) -> ir.Model:
     return model
 
 
+def serialized(model: ir.Model, folder: Path) -> bytes:
+    """A model whose weights stay in files of a folder, with locations relative to it."""
+    proto = ir.serde.serialize_model(model)
+    external.relocate(structure.tensors(proto), folder)
+    return proto.SerializeToString()
+
+
 def from_proto(proto: onnx.ModelProto, name: str) -> ir.Model:
     """A model for rewriting.
 

@@ -167,7 +167,7 @@ def outside_casts(entry: ir.Value, value: ir.Value) -> tuple[ir.Value, ir.Value]
 
 def put(
     kind: str,
-    inputs: Sequence[ir.Value],
+    inputs: Sequence[ir.Value | None],
     attributes: dict[str, int | float],
     replaced: ir.Value,
     flat: int | None = None,
@@ -176,7 +176,7 @@ def put(
 
     Args:
         kind: the operator's name.
-        inputs: its inputs, all computed before the value that it replaces.
+        inputs: its inputs, all computed before the value that it replaces; ``None`` for an optional one.
         attributes: its attributes.
         replaced: the value.
         flat: where that has batch and sequence as one dimension, its width; the operator keeps them apart.
@@ -184,7 +184,7 @@ def put(
     Raises:
         Refused: the floats that it takes are not all of one type.
     """
-    types = {each.dtype for each in inputs if each.dtype is not None and each.dtype.is_floating_point()}
+    types = {each.dtype for each in inputs if each is not None and each.dtype and each.dtype.is_floating_point()}
     if len(types) > 1:
         raise Refused(f"it mixes {' and '.join(sorted(each.name.lower() for each in types))}")
     producer = replaced.producer()

@@ -1,20 +1,21 @@
-"""The fused operators, as ONNX functions: what each means in each dialect.
+"""The fused operators: what each is called, and its function in each dialect.
 
-A dialect is one file in ``dialects/``, in ONNX's own text form. It holds a function for each fused operator,
-all with the same names, inputs, outputs and attributes; only the bodies differ. To add a dialect is to add a
-file; to add a fused operator is to add a function to each file. ``dialects/half/`` holds, by dialect, the functions
-that differ in a model whose weights are fp16.
+``dialects/`` has a text for each dialect, which holds what it does in its own way; everything else is inherited from
+``primitive.onnxtxt``. ``dialects/half/`` has, by dialect, what differs in a model whose weights are fp16. See
+:mod:`isorun.graph.ops.compose` for how the function of a node is composed from these.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import onnx.parser
 import onnx_ir as ir
 
+from isorun.errors import UnsupportedModel
+from isorun.graph.ops import compose
 from isorun.graph.ops import opset as _opset
 
 
@@ -23,9 +24,9 @@ class Tables:
     """The inputs of an embedding that are tables.
 
     Attributes:
-        ids: for each input that holds ids, its place and the place of the table that it indexes.
-        at: the place of the positions.
-        positions: the place of the table of positions.
+        ids: for each input that holds ids, its index and the index of the table that it indexes.
+        at: the index of the positions.
+        positions: the index of the table of positions.
     """
 
     ids: tuple[tuple[int, int], ...]
@@ -33,26 +34,31 @@ class Tables:
     positions: int
 
 
-DOMAIN = "isorun.fused"
+DOMAIN = compose.DOMAIN
 DOMAIN_VERSION = 1
-ATTENTIONS = ("SelfAttention", "GuardedSelfAttention", "BiasedSelfAttention")
-"""The attentions: hidden (B, S, H), key mask (B, S), weight and bias of Q, K and V come first in each."""
-SINGLE_QUERY = {name: name.replace("SelfAttention", "SingleQueryAttention") for name in ATTENTIONS}
-"""What each of them is where one position of each row has a query: query (B, 1, H), key and value (B, S, H), key mask
-(B, S) come first."""
+EMBEDDING = "EmbedLayerNormalization"
+ATTENTION = "SelfAttention"
+"""Hidden (B, S, H), key mask (B, S), weight and bias of Q, K and V come first."""
+CORE = "AttentionCore"
+"""An attention without its product: query, key and value (B, S, H), key mask (B, S) come first."""
+SINGLE_QUERY = "SingleQueryAttention"
+"""The same for one query in each row: query (B, 1, H), key and value (B, S, H), key mask (B, S) come first."""
+PACKED = "PackedAttention"
+"""An attention over a batch without padding, its product done: Q, K and V side by side (1, T, 3 H) come first."""
 LOWEST = -3.3895313892515355e38
 """What a masked key's score is lowered by: the most negative number that bfloat16 and float32 both hold. Functions
-have it as ``mask_filter_value``'s default; graphs say it all the same, since not every reader knows defaults."""
-EMBEDDINGS = {
-    "EmbedLayerNormalization": Tables(ids=((0, 3), (1, 5)), at=2, positions=4),
-    "EmbedLayerNormalizationWithoutTypes": Tables(ids=((0, 2),), at=1, positions=3),
-}
-"""The embeddings, and which of their inputs are tables."""
+have it as ``mask_filter_value``'s default; graphs state it all the same, since not every reader knows defaults."""
+TABLES = Tables(ids=((0, 3), (1, 5)), at=2, positions=4)
+"""Which inputs of the embedding are tables. The second ids and their table, of token types, are optional."""
 BODIES = "primitive"
 """The dialect whose functions the fused form itself carries, for readers that do not know the domain."""
 
+FUSED = "fused"
+"""The fused form itself, in the place of a dialect: for backends that lower it to a variant of their own."""
+
 _FOLDER = Path(__file__).parent / "dialects"
-_SHARED = Path(__file__).parent / "padding.onnxtxt"  # functions that are the same in every dialect
+_PACKING = "../padding"  # where the tokens of a packed batch are: the same in every dialect
+_OVERLOADS = 10  # the first version of ONNX's format in which functions have overloads
 
 
 @cache
@@ -61,51 +67,48 @@ def dialects() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in _FOLDER.glob("*.onnxtxt")))
 
 
-def functions(dialect: str, *, half: bool = False) -> dict[str, ir.Function]:
-    """The dialect's functions by operator name, made anew for the caller to put in a model.
-
-    Args:
-        dialect: one of :func:`dialects`.
-        half: whether the model has fp16 weights.
-    """
-    found = list(onnx.parser.parse_model(_text(dialect)).functions)
-    if half and dialect in _in_half():
-        found += onnx.parser.parse_model(_text(f"half/{dialect}")).functions
-    for shared in onnx.parser.parse_model(_SHARED.read_text()).functions:
-        shared.opset_import[0].version = opset(dialect)
-        found.append(shared)
-    return {proto.name: ir.serde.deserialize_function(proto) for proto in found}
-
-
-@cache
 def opset(dialect: str) -> int:
     """The version of ONNX's own operators that the dialect is written in."""
-    imports = onnx.parser.parse_model(_text(dialect)).opset_import
-    return int(next(entry.version for entry in imports if entry.domain == ""))
+    return compose.opset(_text(dialect))
+
+
+def put(model: ir.Model, dialect: str, overrides: Sequence[str] = ()) -> None:
+    """Compose the functions that a model calls and put them in it, in the place of any that it has.
+
+    They are in the model's opset: runtimes take a function's operators for the model's.
+
+    Args:
+        model: a model in the fused form.
+        dialect: one of :func:`dialects`.
+        overrides: texts that precede the dialect's own: a variant of it.
+
+    Raises:
+        UnsupportedModel: the dialect has no function for an operator of the model.
+    """
+    half = is_half(model)
+    chain = [name for base in dict.fromkeys((dialect, BODIES)) for name in ([f"half/{base}"] if half else []) + [base]]
+    composer = compose.Composer([*overrides, *(text for name in (*chain, _PACKING) if (text := _text(name)))])
+    for node in model.graph:
+        if is_fused(node):
+            composer.call(node)
+    if composer.missing:
+        names = ", ".join(f"{DOMAIN}.{name}" for name in sorted(composer.missing))
+        raise UnsupportedModel(f"The dialect {dialect!r} has no {names}", sorted(composer.missing))
+    for identifier in [each for each in model.functions if each[0] == DOMAIN]:
+        del model.functions[identifier]
+    for identifier, proto in composer.functions.items():
+        if proto.node:
+            function = ir.serde.deserialize_function(proto)
+            _opset.move(function, model.graph.opset_imports[""])
+            model.functions[identifier] = function
+    if any(overload for _, _, overload in model.functions):
+        model.ir_version = max(model.ir_version, _OVERLOADS)
+    model.graph.opset_imports[DOMAIN] = DOMAIN_VERSION
 
 
 def carry(model: ir.Model) -> None:
-    """Put the bodies of the fused operators that a model calls in it, in the place of any that it has.
-
-    They are in the model's opset: runtimes take a function's operators for the model's.
-    """
-    for identifier in [each for each in model.functions if each[0] == DOMAIN]:
-        del model.functions[identifier]
-    bodies = functions(BODIES, half=is_half(model))
-
-    def put(kind: str) -> None:
-        body = bodies[kind]
-        if body.identifier() not in model.functions:
-            for node in body:
-                if is_fused(node):
-                    put(node.op_type)  # first: ONNX's evaluator reads functions in their order
-            _opset.move(body, model.graph.opset_imports[""])
-            model.functions[body.identifier()] = body
-
-    for node in model.graph:
-        if is_fused(node):
-            put(node.op_type)
-    model.graph.opset_imports[DOMAIN] = DOMAIN_VERSION
+    """Put the bodies of the fused operators that a model calls in it, for readers that do not know the domain."""
+    put(model, BODIES)
 
 
 def is_half(model: ir.Model) -> bool:
@@ -120,11 +123,7 @@ def is_fused(node: ir.Node) -> bool:
 
 
 @cache
-def _in_half() -> frozenset[str]:
-    """The dialects of which some functions differ in a model with fp16 weights."""
-    return frozenset(path.stem for path in (_FOLDER / "half").glob("*.onnxtxt"))
-
-
-@cache
-def _text(dialect: str) -> str:
-    return (_FOLDER / f"{dialect}.onnxtxt").read_text()
+def _text(name: str) -> str:
+    """A text by its path below ``dialects/``, without suffix; empty where there is none."""
+    path = _FOLDER / f"{name}.onnxtxt"
+    return path.read_text() if path.exists() else ""

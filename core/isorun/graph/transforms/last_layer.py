@@ -1,16 +1,16 @@
-"""Where one position of the encoder is all that is read, its last layer is computed for that position alone.
+"""The last layer for one position alone, if the graph reads only that position of the encoder.
 
-A classifier or a pooler reads the first token. The last layer's keys and values are still those of every token; its
-queries, and all that comes after them, are needed for one position of each row. The product with the weights of Q, K
-and V becomes one with those of Q, for that position, and one with those of K and V. Skip connections, feed-forward
-layer and whatever else treats each token alike follow for that position.
+A classifier or a pooler reads the first token. The last layer still needs the keys and values of every token; its
+queries, and everything after them, are needed for one position of each row. The product with the weights of Q, K and V
+becomes one with those of Q, for that position, and one with those of K and V. Skip connections, the feed-forward layer
+and other nodes that process each token alike follow for that position.
 
-Of the 12 H^2 weights of a layer (H the hidden size, 4 H the inner one) 2 H^2 are still multiplied for every token.
+Of the 12 H^2 weights of a layer (H is the hidden size, 4 H the inner size), 2 H^2 are still multiplied for every token.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,10 +23,10 @@ from isorun.graph.ops import functions
 
 
 def narrow(model: ir.Model) -> bool:
-    """Rewrite a model in the fused form, in place, where one position alone is read.
+    """Rewrite a model in the fused form, in place, if it reads one position alone.
 
     Returns:
-        Whether it was rewritten. It stays as it is where more is read, by an output of the graph for one.
+        Whether it was rewritten. It stays as it is if more is read, for example by an output of the graph.
     """
     last = _find(model.graph)
     if last is None:
@@ -43,8 +43,8 @@ class _Last:
 
     Attributes:
         attention: its attention.
-        after: the nodes behind that which treat each token alike, in order.
-        others: the values of tokens that come from before the attention.
+        after: the nodes that follow it and process each token alike, in order.
+        others: the values of tokens that are computed before the attention.
         reads: the nodes that read the position.
         position: its number.
     """
@@ -57,7 +57,7 @@ class _Last:
 
 
 def _find(graph: ir.Graph) -> _Last | None:
-    attention = next((node for node in reversed(graph) if _is(node, functions.ATTENTIONS)), None)
+    attention = next((node for node in reversed(graph) if _is(node, functions.ATTENTION)), None)
     if attention is None or any(tokens.constant(weight) is None for weight in attention.inputs[2:4]):
         return None
     ranks: dict[ir.Value, int] = {}
@@ -66,7 +66,7 @@ def _find(graph: ir.Graph) -> _Last | None:
     reads: list[ir.Node] = []
     positions: set[int] = set()
     for node in graph:
-        if _is(node, functions.EMBEDDINGS) or (_is(node, functions.ATTENTIONS) and node.inputs[0] in ranks):
+        if _is(node, functions.EMBEDDING) or (_is(node, functions.ATTENTION) and node.inputs[0] in ranks):
             ranks[node.outputs[0]] = 3
             continue
         if not any(value in ranks for value in node.inputs):
@@ -92,8 +92,8 @@ def _find(graph: ir.Graph) -> _Last | None:
     return _Last(attention, after, frozenset(ranks.keys() - behind), reads, positions.pop())
 
 
-def _is(node: ir.Node, kinds: Collection[str]) -> bool:
-    return functions.is_fused(node) and node.op_type in kinds
+def _is(node: ir.Node, kind: str) -> bool:
+    return functions.is_fused(node) and node.op_type == kind
 
 
 def _rewrite(graph: ir.Graph, last: _Last) -> None:
@@ -146,7 +146,7 @@ def _attend(graph: ir.Graph, last: _Last, query: ir.Value) -> None:
     context = node.outputs[0]
     inputs = [dense(query, "query", 0, 1), *both.outputs, mask, *biases]
     context.shape = None
-    subgraph.put(functions.SINGLE_QUERY[node.op_type], inputs, attributes, context)
+    subgraph.put(functions.SINGLE_QUERY, inputs, attributes, context)
 
 
 def _thirds(graph: ir.Graph, value: ir.Value | None, part: str, begin: int, end: int) -> ir.Value:

@@ -1,20 +1,19 @@
-"""No work for padding: a rewrite of the fused form in which dense layers run over real tokens alone.
+"""Padding removal: a rewrite of the fused form in which dense layers run over real tokens alone.
 
-What belongs to a token has the shape (B, S, ...) in the fused form. Here it has the shape (1, T, ...): the T
-tokens that are kept, those of all rows side by side. Dense layers, normalization and activations treat
-each token alike and stay as they are. For the attention core the tokens go back to their rows, and so they do
-at the outputs.
+In the fused form, values that belong to tokens have the shape (B, S, ...). Here they have the shape (1, T, ...): the T
+tokens that are kept, those of all rows side by side. Dense layers, normalization and activations process each token
+alike and stay as they are. The attention core and the outputs get the tokens in rows again.
 
-Kept are the positions with a mask other than 0, and besides:
+Kept are the positions with a mask other than 0, and:
 
-- every position of a row without any key: such a row attends to all its positions alike;
+- every position of a fully masked row, which attends to all its positions alike;
 - position 0 and every other position that the graph reads by its number, as a pooler reads the first.
 
-So whatever a sequence-level output is made from is there, whatever the mask, and the output is unchanged.
-Outputs with a value for each token are zero where the mask is 0.
+So every value that a sequence-level output depends on is kept for any mask, and that output is unchanged. Outputs with
+a value for each token are zero where the mask is 0.
 
-A graph that reads hidden states in another way (their plain mean, say) would see that the padding is gone:
-it is refused, by the name of the node that does so. ``padding.onnxtxt`` finds the places of the tokens.
+A graph that reads hidden states in another way (such as their plain mean) would see that the padding is gone. It is
+rejected, with the name of the node. ``padding.onnxtxt`` computes where the tokens are.
 """
 
 from __future__ import annotations
@@ -44,8 +43,7 @@ def remove(model: ir.Model) -> None:
         model: a graph with operators of the domain ``isorun.fused``.
 
     Raises:
-        UnsupportedModel: the graph does something for which its padding has to be there. The model is half
-            rewritten then, and of no more use.
+        UnsupportedModel: the graph depends on its padding. The model is partly rewritten then: discard it.
     """
     _Removal(model).run()
 
@@ -61,8 +59,8 @@ def refusal(model: ir.Model) -> str:
 
 
 class _Removal:
-    """One rewrite. ``_packed`` holds the values that have the shape (1, T, ...) by now, each with its rank;
-    ``_places`` the outputs of ``PackedPlaces`` by their names."""
+    """One rewrite. ``_packed`` holds the values that have the shape (1, T, ...) so far, each with its rank;
+    ``_places`` the outputs of ``PackedPlaces`` by name."""
 
     def __init__(self, model: ir.Model) -> None:
         self._model = model
@@ -77,11 +75,11 @@ class _Removal:
     def run(self) -> None:
         outputs = [(value, value.name, value.shape, value.type) for value in self._graph.outputs]
         for node in list(self._graph):
-            if functions.is_fused(node) and node.op_type in functions.EMBEDDINGS:
+            if functions.is_fused(node) and node.op_type == functions.EMBEDDING:
                 self._embed(node)
-            elif functions.is_fused(node) and node.op_type in functions.ATTENTIONS:
+            elif functions.is_fused(node) and node.op_type == functions.ATTENTION:
                 self._attend(node)
-            elif functions.is_fused(node) and node.op_type in functions.SINGLE_QUERY.values():
+            elif functions.is_fused(node) and node.op_type == functions.SINGLE_QUERY:
                 self._attend_once(node)
             elif any(value in self._packed for value in node.inputs):
                 self._take(node)
@@ -115,9 +113,8 @@ class _Removal:
         value.shape = None
 
     def _embed(self, node: ir.Node) -> None:
-        tables = functions.EMBEDDINGS[node.op_type]
-        for index in range(len(tables.ids) + 1):  # ids, then positions: (B, S) or what broadcasts to it
-            ids = node.inputs[index]
+        for index in (*(index for index, _ in functions.TABLES.ids), functions.TABLES.at):
+            ids = node.inputs[index]  # (B, S), or positions that broadcast to it
             if ids is not None:
                 node.replace_input_with(index, self._once("ids", ids))
         self._pack(node.outputs[0], 3)
@@ -136,10 +133,10 @@ class _Removal:
         back = [self._places[what] for what in ("begin", "number", "length")]
         biases = [self._once(group, value) for value in on_scores if value is not None for group in _GROUPS]
         attributes = {"mask_filter_value": functions.LOWEST, **{key: a.value for key, a in node.attributes.items()}}
-        kind = "BiasedPackedAttention" if biases else "PackedAttention"
+        guarded = attributes.pop("guarded", 0)
         inputs = [qkv, *places, *back, *biases]
-        packed = self._node(kind, f"{name}.packed", inputs, domain=functions.DOMAIN, **attributes)
-        if node.op_type == "GuardedSelfAttention":  # a row without any key gives zeros
+        packed = self._node(functions.PACKED, f"{name}.packed", inputs, domain=functions.DOMAIN, **attributes)
+        if guarded:  # a fully masked row gives zeros
             factor = self._node("CastLike", f"{name}.guard", [self._once("guard", self._mask), packed])
             packed = self._node("Mul", f"{name}.guarded", [packed, factor])
         self._pack(packed, 3)
@@ -153,13 +150,13 @@ class _Removal:
                 raise UnsupportedModel(
                     f"Padding cannot be removed: {_name(node)} does not read what an EmbedLayerNormalization began"
                 )
-            rows = self._places["rows"]  # not zeros at padding: a row without any key attends to all its positions
+            rows = self._places["rows"]  # not zeros at padding: a fully masked row attends to all its positions
             node.replace_input_with(
                 index, self._node("Gather", f"{value.name}.in_rows", [self._once("table", value), rows], axis=0)
             )
 
     def _take(self, node: ir.Node) -> None:
-        """A node that reads packed values: leave it, have it read single tokens, or give it rows again."""
+        """Keep a node that reads packed values, make it read single tokens, or restore rows for it."""
         rank = tokens.rank_by_token(node, self._packed)
         if rank is not None:
             for value in node.outputs:
@@ -172,7 +169,7 @@ class _Removal:
                 self._positions.update(positions)
                 self._read_positions(node, first)
                 return
-        # Rows with zeros for padding do where a node reads their shape alone, or multiplies by the mask.
+        # Rows with zeros for padding are enough if a node reads only their shape, or multiplies by the mask.
         blind = node.op_type == "Shape" or (
             node.op_type == "Mul" and any(tokens.is_mask(value, self._mask) for value in node.inputs)
         )
@@ -185,7 +182,7 @@ class _Removal:
                 node.replace_input_with(index, self._once("restored", read))
 
     def _read_positions(self, node: ir.Node, value: ir.Value) -> None:
-        """Of a node that reads positions, make one that reads those rows' tokens."""
+        """Replace a node that reads positions by one that reads the tokens of those rows."""
         name, inputs = f"{_name(node)}.rows", [self._places["rows"], *node.inputs[1:]]
         rows = (
             self._node("Gather", name, inputs, axis=1)
@@ -196,7 +193,7 @@ class _Removal:
         self._replace(node, read)
 
     def _once(self, what: str, value: ir.Value) -> ir.Value:
-        """What is made from a value the first time that it is asked for."""
+        """What is computed from a value, once for all that read it."""
         if (what, value) not in self._made:
             self._made[what, value] = self._make(what, value, f"{value.name}.{what}")
         return self._made[what, value]
@@ -229,7 +226,7 @@ class _Removal:
         return self._node("PackedBias", name, [value, *places], domain=functions.DOMAIN)
 
     def _replace(self, node: ir.Node, value: ir.Value) -> None:
-        """Put a value in the place of a node's only output."""
+        """Replace a node's only output."""
         old = node.outputs[0]
         if value not in self._packed:
             value.shape, value.type = old.shape, old.type

@@ -29,7 +29,7 @@ from isorun.graph.ops import functions
 
 PATTERNS = ("unstructured", "block4")
 
-_ENDS = frozenset((*functions.ATTENTIONS, "AttentionCore", "SkipLayerNormalization"))
+_ENDS = frozenset((functions.ATTENTION, functions.CORE, "SkipLayerNormalization"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ CPU = ["CPUExecutionProvider"]
 @pytest.fixture(scope="module")
 def lowered(bert):
     cache = Cache()
-    return models.lower(models.open_model(bert, cache), ("com.microsoft",), cache)
+    return models.lower(models.open_model(bert, cache), ("fused",), cache)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from isorun.errors import BackendFailed, BackendUnavailable
+from isorun.errors import BackendUnavailable, InvalidModel
 from isorun.plugin import registry
 from isorun.types import Availability, CompileConfig, LoweredModel, ModelInfo
 from isorun_backends.nvidia import cuda_driver
@@ -115,8 +115,8 @@ def test_rejects_a_gpu_that_does_not_exist(gpu):
 
 def test_a_damaged_file_is_rejected_with_the_cause(gpu, tmp_path):
     (tmp_path / "model.onnx").write_bytes(b"\x08\x0a not a model")
-    model = LoweredModel(tmp_path / "model.onnx", "com.microsoft", "", ModelInfo((), (), 17), cached=False)
-    with pytest.raises(BackendFailed, match="Error parsing") as caught:
+    model = LoweredModel(tmp_path / "model.onnx", "fused", "", ModelInfo((), (), 17), cached=False)
+    with pytest.raises(InvalidModel, match="Error parsing") as caught:
         registry.get("ort-cuda").compile(model, CompileConfig())
     assert caught.value.__cause__ is not None
 

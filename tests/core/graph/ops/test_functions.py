@@ -1,71 +1,112 @@
+"""The operators' functions: what every dialect has, and what the fused form carries."""
+
 from __future__ import annotations
 
+import numpy as np
 import onnx
-import onnx.parser
+import onnx_ir as ir
 import pytest
 
 from isorun.graph.ops import functions
 
-OPERATORS = {"EmbedLayerNormalization", "SelfAttention", "SkipLayerNormalization", "BiasGelu", "BiasGeluTanh"}
-TYPES = {"com.microsoft": {"", "com.microsoft"}, "onnx": {""}, "primitive": {""}}
+DOMAINS = {"com.microsoft": {"", "com.microsoft"}, "onnx": {""}, "primitive": {""}}
+WEIGHTS = pytest.mark.parametrize("half", [False, True], ids=["fp32", "fp16"])
+INPUTS = {
+    "EmbedLayerNormalization": 8,
+    "SelfAttention": 5,
+    "AttentionCore": 5,
+    "SingleQueryAttention": 5,
+    "PackedAttention": 16,
+    "SkipLayerNormalization": 5,
+    "BiasGelu": 2,
+    "BiasGeluTanh": 2,
+}
+OPTIONAL = {
+    "EmbedLayerNormalization": (1, 5),
+    **dict.fromkeys(("SelfAttention", "AttentionCore", "SingleQueryAttention"), (4,)),
+    "PackedAttention": (12, 13, 14, 15),
+}
 
 
-def test_the_dialects():
+def calls(opset: int, *, half: bool) -> ir.Model:
+    """A model that calls each operator with all that is optional in it, and with nothing of that."""
+    kind = ir.TensorType(ir.DataType.FLOAT16 if half else ir.DataType.FLOAT)
+    value = ir.Value(name="x", type=kind, shape=ir.Shape(["rows", 4]))
+    nodes = []
+    for name, count in INPUTS.items():
+        for absent in {(), OPTIONAL.get(name, ())}:
+            inputs = [None if index in absent else value for index in range(count)]
+            guarded = (
+                {"guarded": 1} if not absent and name.endswith(("SelfAttention", "Core", "QueryAttention")) else {}
+            )
+            attributes: dict[str, float] = {}
+            if "Normalization" in name:
+                attributes = {"epsilon": 1e-5}
+            elif "Attention" in name:
+                attributes = {"num_heads": 2, "mask_filter_value": functions.LOWEST, **guarded}
+            nodes.append(ir.node(name, inputs, attributes, domain=functions.DOMAIN))
+    graph = ir.Graph([value], [], nodes=nodes, opset_imports={"": opset}, name="g")
+    return ir.Model(graph, ir_version=10)
+
+
+def test_the_dialects() -> None:
     assert set(functions.dialects()) == {"com.microsoft", "onnx", "primitive"}
     assert functions.BODIES in functions.dialects()
 
 
-WEIGHTS = pytest.mark.parametrize("half", [False, True], ids=["fp32", "fp16"])
-
-
 @WEIGHTS
 @pytest.mark.parametrize("dialect", functions.dialects())
-def test_every_dialect_says_what_every_operator_is_and_uses_its_own_domains(dialect, half):
-    found = functions.functions(dialect, half=half)
-    assert set(found) >= OPERATORS
-    for name, function in found.items():
-        assert (function.domain, function.name) == (functions.DOMAIN, name)
-        assert {node.domain for node in function} <= TYPES[dialect] | {functions.DOMAIN}
+def test_every_dialect_has_every_operator_in_its_own_domains(dialect: str, half: bool) -> None:
+    model = calls(functions.opset(dialect), half=half)
+    functions.put(model, dialect)
+    assert {node.op_identifier() for node in model.graph} <= model.functions.keys()
+    for function in model.functions.values():
+        assert {node.domain for node in function} <= DOMAINS[dialect] | {functions.DOMAIN}
         assert function.opset_imports[""] == functions.opset(dialect)
-
-
-@WEIGHTS
-@pytest.mark.parametrize("dialect", functions.dialects())
-def test_an_operator_has_the_same_signature_in_every_dialect(dialect, half):
-    meant = functions.functions(functions.BODIES)
-    for name, function in functions.functions(dialect, half=half).items():
-        for part in ("inputs", "outputs"):
-            assert [v.name for v in getattr(function, part)] == [v.name for v in getattr(meant[name], part)]
-        assert set(function.attributes) == set(meant[name].attributes)
-
-
-@WEIGHTS
-@pytest.mark.parametrize("dialect", functions.dialects())
-def test_every_node_is_an_operator_of_onnx_or_of_a_domain_that_says_so(dialect, half):
-    for function in functions.functions(dialect, half=half).values():
         for node in function:
             if node.domain == "":
                 schema = onnx.defs.get_schema(node.op_type, functions.opset(dialect))
                 assert schema.min_input <= len(node.inputs) <= schema.max_input
+                assert all(value is not None for value in node.inputs[: schema.min_input])
 
 
-def test_the_primitive_dialect_has_no_fused_operator_of_onnx():
-    used = {node.op_type for function in functions.functions("primitive").values() for node in function}
-    assert not used & {"Attention", "LayerNormalization", "Gelu"}
+@WEIGHTS
+def test_the_primitive_dialect_has_no_fused_operator_of_onnx(half: bool) -> None:
+    model = calls(17, half=half)
+    functions.put(model, "primitive")
+    used = {node.op_type for function in model.functions.values() for node in function}
+    assert not used & {"Attention", "LayerNormalization"}
 
 
-def test_functions_are_the_callers_to_change():
-    first = functions.functions("onnx")["BiasGelu"]
-    first.remove(list(first)[-1])
-    assert len(list(functions.functions("onnx")["BiasGelu"])) == len(list(first)) + 1
+def test_a_node_names_the_optional_parts_that_it_has() -> None:
+    model = calls(17, half=False)
+    functions.carry(model)
+    found = {(node.op_type, node.overload) for node in model.graph}
+    assert {("SelfAttention", ""), ("SelfAttention", "bias+guarded")} <= found
+    assert {("EmbedLayerNormalization", ""), ("EmbedLayerNormalization", "token_type_ids")} <= found
 
 
-@pytest.mark.parametrize("dialect", functions.dialects())
-def test_what_is_the_same_in_fp16_is_said_once(dialect):
-    """A function in ``dialects/half`` differs from the one of fp32."""
-    plain, half = functions.functions(dialect), functions.functions(dialect, half=True)
-    assert plain.keys() == half.keys()
-    texts = [onnx.parser.parse_model(functions._text(f"half/{each}")) for each in functions._in_half() & {dialect}]
-    differing = {name for name in plain if [n.op_type for n in plain[name]] != [n.op_type for n in half[name]]}
-    assert {each.name for text in texts for each in text.functions} == differing
-    assert (dialect == "com.microsoft") == (not differing)
+def test_functions_that_nothing_calls_any_more_are_replaced() -> None:
+    model = calls(17, half=False)
+    functions.carry(model)
+    for node in list(model.graph):
+        if node.op_type != "BiasGelu":
+            model.graph.remove(node)
+    functions.carry(model)
+    assert {name for _, name, _ in model.functions} == {"BiasGelu", "Gelu"}
+
+
+def test_only_what_differs_in_fp16_is_composed_differently() -> None:
+    """com.microsoft's kernels take either type."""
+    for dialect in functions.dialects():
+        plain, half = calls(functions.opset(dialect), half=False), calls(functions.opset(dialect), half=True)
+        for model in (plain, half):
+            functions.put(model, dialect)
+        bodies = [[ir.serde.serialize_function(each) for each in model.functions.values()] for model in (plain, half)]
+        assert (bodies[0] == bodies[1]) == (dialect == "com.microsoft")
+
+
+def test_a_model_is_half_where_a_fused_operator_has_fp16_weights() -> None:
+    assert functions.is_half(calls(17, half=True))
+    assert not functions.is_half(calls(17, half=False))
+    assert np.float32(functions.LOWEST) == functions.LOWEST

@@ -15,6 +15,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+import exports
 import tiny
 from isorun.errors import UnsupportedModel
 from isorun.graph.io import files
@@ -181,9 +182,10 @@ def planted(monkeypatch, tmp_path, dialects, fused):
     """Lower with one line of a dialect's text changed; the largest difference over all kinds of mask."""
 
     def plant(dialect: str, right: str, wrong: str, run: Run) -> float:
-        text = functions._text(dialect)
-        assert right in text, "the error is put where the dialect says something"
-        monkeypatch.setattr(functions, "_text", lambda _: text.replace(right, wrong))
+        texts = {name: functions._text(name) for name in (*functions.dialects(), functions.BODIES)}
+        assert right in texts[dialect], "the error is put where the dialect defines something"
+        planted = {**texts, dialect: texts[dialect].replace(right, wrong)}
+        monkeypatch.setattr(functions, "_text", lambda name: planted.get(name, ""))
         path = lowered(fused, dialect, tmp_path)
         monkeypatch.undo()
         return max(difference(fused, path, run, kind) for kind in tiny.MASKS)
@@ -192,11 +194,11 @@ def planted(monkeypatch, tmp_path, dialects, fused):
 
 
 ERRORS = [
-    ("primitive", "root = Sqrt (head_size_float)", "root = Identity (head_size_float)", ort, "a wrong scale"),
+    ("primitive", "root = Sqrt (size_like)", "root = Identity (size_like)", ort, "a wrong scale"),
     (
         "primitive",
-        "value_part = Add (value_product, value_bias)",
-        "value_part = Identity (value_product)",
+        "value = Add (value_product, value_bias)",
+        "value = Identity (value_product)",
         ort,
         "a dropped bias",
     ),
@@ -207,9 +209,9 @@ ERRORS = [
         reference,
         "Q and K swapped",
     ),
-    ("primitive", "masked = Add (scores, mask_bias)", "masked = Identity (scores)", ort, "no mask"),
+    ("primitive", "masked = Add (biased, mask)", "masked = Identity (biased)", ort, "no mask"),
     ("primitive", "unit = Div (centered, deviation)", "unit = Div (centered, variance)", ort, "a wrong norm"),
-    ("primitive", "sum = Add (biased, skip)", "sum = Identity (biased)", ort, "no residual"),
+    ("primitive", "sum = Add (biased, skip_term)", "sum = Identity (biased)", ort, "no residual"),
     ("onnx", "query, key, value = Split", "key, query, value = Split", ort, "Q and K swapped"),
     ("onnx", "query, key, value = Split", "query, value, key = Split", openvino, "K and V swapped"),
     ("onnx", "qkv = Add (product, qkv_bias)", "qkv = Identity (product)", openvino, "a dropped bias"),
@@ -220,16 +222,22 @@ ERRORS = [
         ort,
         "a wrong scale",
     ),
-    ("onnx", "typed = Add (words, types)", "typed = Identity (words)", ort, "no types"),
-    ("com.microsoft", "(hidden, qkv_weight, qkv_bias, mask)", "(hidden, qkv_weight, qkv_bias)", ort, "no mask"),
+    (
+        "primitive",
+        "isorun.optional.Add (word_term, type_term)",
+        "Identity (word_term)",
+        ort,
+        "no types",
+    ),
+    ("com.microsoft", "(hidden, qkv_weight, qkv_bias, mask", '(hidden, qkv_weight, qkv_bias, ""', ort, "no mask"),
     (
         "com.microsoft",
-        "mask_filter_value: float = @mask_filter_value> (hidden, qkv_weight, qkv_bias, mask)",
-        "scale: float = 0.3> (hidden, qkv_weight, qkv_bias, mask)",
+        "mask_filter_value: float = @mask_filter_value> (hidden, qkv_weight, qkv_bias, mask",
+        "scale: float = 0.3> (hidden, qkv_weight, qkv_bias, mask",
         ort,
         "a wrong scale",
     ),
-    ("com.microsoft", "biased = Add (input, bias)", "biased = Identity (input)", ort, "a dropped bias"),
+    ("primitive", "biased = Add (input_term, bias_term)", "biased = Identity (input_term)", ort, "no bias in a sum"),
 ]
 
 
@@ -245,9 +253,9 @@ def test_a_mask_reduced_to_a_count_is_seen(planted):
     wrong = """
   one_d = Constant <value = int64[1] {1}> ()
   counted = ReduceSum <keepdims = 0> (mask, one_d)
-  context = com.microsoft.Attention <num_heads: int = @num_heads> (hidden, qkv_weight, qkv_bias, counted)"""
+  attended = com.microsoft.Attention <num_heads: int = @num_heads> (hidden, qkv_weight, qkv_bias, counted)"""
     right = functions._text("com.microsoft")
-    line = next(line for line in right.splitlines() if "context = com.microsoft.Attention" in line)
+    line = next(line for line in right.splitlines() if "attended = com.microsoft.Attention" in line)
     assert planted("com.microsoft", line, wrong, ort) > 1e-2
 
 
@@ -288,3 +296,46 @@ def test_a_fused_operator_that_a_dialect_does_not_have(fused):
     with pytest.raises(UnsupportedModel, match=r"'primitive' has no isorun\.fused\.Unheard") as caught:
         lower.lower(model, "primitive")
     assert caught.value.operators == ("Unheard",)
+
+
+# The fused form itself, and variants of a dialect
+
+
+def test_the_fused_form_may_be_asked_for_as_a_dialect(fused):
+    model = lower.lower(files.read(fused), functions.FUSED)
+    assert any(map(functions.is_fused, model.graph))
+    assert model.graph.opset_imports[""] == functions.opset(functions.BODIES)
+    feeds = tiny.feeds(3, 9, kind="holes")
+    for expected, found in zip(ort(fused, feeds), exports.run(model, feeds), strict=True):
+        np.testing.assert_array_equal(expected, found)
+
+
+def test_overrides_come_before_the_dialects_functions(fused):
+    """A variant replaces one function, and inherits the others."""
+    text = """opset_import: ["" : 17, "com.microsoft" : 1]
+SkipLayerNormalization <epsilon> (input, skip, gamma, beta, bias) => (output)
+{
+  output = com.microsoft.SkipLayerNormalization <epsilon: float = @epsilon> (input, skip, gamma, beta, bias)
+}
+"""
+    feeds = tiny.feeds(3, 9, kind="holes")
+    plain = lower.lower(files.read(fused), "com.microsoft")
+    variant = lower.lower(files.read(fused), "com.microsoft", [text])
+    counts = [Counter(node.op_type for node in model.graph) for model in (plain, variant)]
+    assert counts[1]["SkipLayerNormalization"] == counts[0]["LayerNormalization"] == 4
+    assert counts[1]["Attention"] == counts[0]["Attention"] == 2
+    for expected, found in zip(exports.run(plain, feeds), exports.run(variant, feeds), strict=True):
+        np.testing.assert_allclose(found, expected, atol=TOLERANCE)
+
+
+def test_a_variant_may_have_operators_of_its_own(fused):
+    model = files.read(fused)
+    hidden = model.graph.outputs[0]
+    doubled = ir.node("Doubled", [hidden], domain=functions.DOMAIN)
+    doubled.outputs[0].name = "doubled"
+    model.graph.append(doubled)
+    model.graph.outputs.append(doubled.outputs[0])
+    text = 'opset_import: ["" : 17]\nDoubled (x) => (y) { y = Add (x, x) }\n'
+    lowered = lower.lower(model, "primitive", [text])
+    made = next(node for node in lowered.graph if node.outputs[0] in lowered.graph.outputs[-1:])
+    assert (made.op_type, made.domain) == ("Add", "")

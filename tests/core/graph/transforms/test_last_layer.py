@@ -60,9 +60,8 @@ def kinds(model: ir.Model) -> list[str]:
 
 def is_narrow(model: ir.Model) -> bool:
     found = kinds(model)
-    narrow = [kind for kind in found if kind in functions.SINGLE_QUERY.values()]
-    assert len(narrow) + sum(kind in functions.ATTENTIONS for kind in found) == LAYERS
-    return len(narrow) == 1
+    assert found.count(functions.SINGLE_QUERY) + found.count(functions.ATTENTION) == LAYERS
+    return found.count(functions.SINGLE_QUERY) == 1
 
 
 def check(model: ir.Model, fed: exports.Feeds) -> ir.Model:

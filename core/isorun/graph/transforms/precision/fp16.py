@@ -1,14 +1,14 @@
-"""A graph's weights and activations in fp16, its inputs and outputs as they were.
+"""Converts the weights and activations of a graph to fp16. Its inputs and outputs keep their types.
 
-Made from the fused form, padding removed or not; lowered to a dialect afterwards, by the functions in
-``dialects/half/`` where those of fp32 would not do. Three kinds of nodes:
+The graph is in the fused form, with its padding removed or not, and is lowered to a dialect afterwards, with the
+functions in ``dialects/half/`` where those of fp32 are not suitable. There are three kinds of nodes:
 
-- those that gain (:data:`FASTER`, and the fused operators) take fp16,
-- those that would lose (:data:`KEPT`, with the reasons) take fp32, casts between the two,
-- all others follow what they are given: fp32 if anything that is computed reaches them in fp32.
+- those that are faster in fp16 (:data:`FASTER`, and the fused operators) are converted,
+- those that would lose accuracy (:data:`KEPT`, with the reasons) stay in fp32, with casts in between,
+- all others follow their inputs: they stay in fp32 if any computed input is fp32.
 
-A node with a constant that fp16 cannot hold stays in fp32 too, and so does what takes its results, until they are
-normalized: they may be as large. The report has the reasons.
+A node with a constant that fp16 cannot hold stays in fp32 too, and so do the nodes that read its results until they
+are normalized, since these may be as large. The report has the reasons.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from isorun.graph.io import maps
 from isorun.graph.ops import functions
 
 LARGEST = 65504.0
-"""The greatest number that fp16 holds."""
+"""The maximum of fp16."""
 
 FASTER = frozenset(
     (
@@ -37,12 +37,12 @@ FASTER = frozenset(
         *("Gelu", "Relu", "Tanh", "Sigmoid"),
     )
 )
-"""ONNX's operators that are computed in fp16 whatever they are given."""
+"""ONNX's operators that are computed in fp16 whatever their inputs are."""
 
-_SUMS = "it adds up many elements: sums leave fp16's range, and lose digits before that"
-_GROWS = "its results leave fp16's range for inputs well inside it"
+_SUMS = "it adds up many elements: sums exceed the range of fp16, and lose digits before that"
+_GROWS = "its results exceed the range of fp16 for inputs well inside it"
 _DIVIDES = "divisors as small as those that guard against 0 are 0 in fp16"
-_EXACT = "its results are numbers or places that fp16 would round"
+_EXACT = "its results are numbers or positions that fp16 would round"
 KEPT: Mapping[str, str] = {
     **dict.fromkeys(
         ("ReduceSum", "ReduceMean", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare"), _SUMS
@@ -50,11 +50,11 @@ KEPT: Mapping[str, str] = {
     **dict.fromkeys(("CumSum", "GlobalAveragePool", "AveragePool", "LpPool", "GlobalLpPool"), _SUMS),
     **dict.fromkeys(("BatchNormalization", "GroupNormalization", "InstanceNormalization", "LpNormalization"), _SUMS),
     **dict.fromkeys(
-        ("Softmax", "LogSoftmax", "Softplus"), "it adds up exponentials, and what masks a score has no fp16"
+        ("Softmax", "LogSoftmax", "Softplus"), "it adds up exponentials, and fp16 cannot hold what masks a score"
     ),
     **dict.fromkeys(("Exp", "Pow", "ReduceProd", "Cosh", "Sinh"), _GROWS),
     **dict.fromkeys(("Div", "Reciprocal", "Log", "Sqrt"), _DIVIDES),
-    "Erf": "1 + erf(x), of which GELU is made, has no digits left near -1",
+    "Erf": "1 + erf(x), which GELU computes, has no digits left near -1",
     **dict.fromkeys(("Range", "Resize", "Upsample", "RoiAlign", "GridSample", "NonMaxSuppression", "TopK"), _EXACT),
     **dict.fromkeys(("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial"), _EXACT),
 }
@@ -62,14 +62,14 @@ KEPT: Mapping[str, str] = {
 
 _FLOAT, _HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
 _QUANTIZED = QUANTIZING | {"DequantizeLinear", "MatMulNBits"}
-_BOUNDED = frozenset(  # whose results stay within fp16 whatever they are given
+_BOUNDED = frozenset(  # whose results stay within the range of fp16 for any input
     (
         *("Softmax", "Tanh", "Sigmoid", "LayerNormalization", "RMSNormalization"),
-        *("SkipLayerNormalization", *functions.EMBEDDINGS),
+        *("SkipLayerNormalization", functions.EMBEDDING),
     )
 )
-_FREE = {"Attention": (3,)}  # inputs of a type of their own: a mask
-_FEW = 16  # elements: a constant of so many is a number that somebody chose, no weights
+_FREE = {"Attention": (3,)}  # inputs whose type is independent of the others: a mask
+_FEW = 16  # elements: a constant this small is a chosen number, not weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Kept:
 
     Attributes:
         node: its name.
-        operator: what it is.
+        operator: its operator.
         reason: why.
     """
 
@@ -89,11 +89,11 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Fp16Report:
-    """What became of a graph.
+    """The result of a conversion.
 
     Attributes:
         converted: how many nodes compute in fp16.
-        kept: the nodes that stay in fp32 for a reason of their own; others do because of these.
+        kept: the nodes that stay in fp32 for a reason of their own. Others stay in fp32 because of these.
     """
 
     converted: int
@@ -101,21 +101,21 @@ class Fp16Report:
 
 
 def convert(model: ir.Model) -> Fp16Report:
-    """Bring a graph to fp16, in place. Weights are looked at once, and converted whenever they are read.
+    """Convert a graph to fp16, in place. Weights are checked once, and converted whenever they are read.
 
-    What is fp16 already stays so. Sub-graphs (of ``If`` and ``Loop``) stay in fp32.
+    Values that are fp16 already stay so. Sub-graphs (of ``If`` and ``Loop``) stay in fp32.
 
     Args:
         model: the fused form, or any other graph.
 
     Raises:
-        UnsupportedModel: it is quantized, or nothing in it could be brought to fp16.
+        UnsupportedModel: the model is quantized, or no node can be converted.
     """
     for node in model.graph.all_nodes():
         if node.op_type in _QUANTIZED:
             raise UnsupportedModel(
                 f"The model is quantized already ({node.op_type} at {node.name!r}), and fp16 would come between its "
-                "8-bit weights and their products. Ask for precision='fp32': it then runs as it came"
+                "8-bit weights and their products. Use precision='fp32', which runs it as it is"
             )
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     maps.infer_shapes(model)
@@ -123,7 +123,7 @@ def convert(model: ir.Model) -> Fp16Report:
     report = conversion.run()
     if not report.converted and not any(value.dtype == _HALF for value in model.graph.initializers.values()):
         reasons = "; ".join(dict.fromkeys(f"{each.operator}: {each.reason}" for each in report.kept))
-        raise UnsupportedModel(f"Nothing in the model could be brought to fp16 ({reasons or 'it computes no fp32'})")
+        raise UnsupportedModel(f"Nothing in the model can be converted to fp16 ({reasons or 'it computes no fp32'})")
     common.RemoveUnusedNodesPass()(model)
     conversion.rename()
     if any(functions.is_fused(node) for node in model.graph):
@@ -132,8 +132,8 @@ def convert(model: ir.Model) -> Fp16Report:
 
 
 class _Conversion:
-    """One conversion. Values keep their names: ``_converted`` are those that are fp16 now, ``_halves`` and ``_wholes``
-    the other form of a value, made where something asks for it."""
+    """One conversion. Values keep their names: ``_converted`` are those that are fp16 now; ``_halves`` and ``_wholes``
+    hold the other form of a value, computed where a node needs it."""
 
     def __init__(self, model: ir.Model) -> None:
         self._graph = model.graph
@@ -142,7 +142,7 @@ class _Conversion:
         self._halves: dict[ir.Value, ir.Value] = {}
         self._wholes: dict[ir.Value, ir.Value] = {}
         self._unfit: dict[ir.Value, tuple[str | None, bool]] = {}
-        self._large: dict[ir.Value, None] = {}  # may be beyond fp16
+        self._large: dict[ir.Value, None] = {}  # may exceed the range of fp16
 
     def run(self) -> Fp16Report:
         kept, count = [], 0
@@ -155,7 +155,7 @@ class _Conversion:
                 if large is None:
                     count += self._convert(node)
                     continue
-                reason = f"what it takes, {large.name!r}, may be beyond fp16"
+                reason = f"its input {large.name!r} may exceed the range of fp16"
             if large is not None and node.op_type not in _BOUNDED:
                 self._large.update(dict.fromkeys(node.outputs))
             if reason is not None:
@@ -166,29 +166,29 @@ class _Conversion:
         return Fp16Report(count, tuple(kept))
 
     def rename(self) -> None:
-        """Weights in fp16 get their names, where none in fp32 is left that has it."""
+        """Give weights in fp16 their original names, if no weight in fp32 still has it."""
         for whole, half in self._halves.items():
             if is_constant(half) and whole.name not in self._graph.initializers:
                 half.name = whole.name
 
     def _is_float(self, value: ir.Value | None) -> bool:
-        """Whether a value was fp32 before, whatever it is now."""
+        """Whether a value was fp32 before the conversion."""
         return value is not None and (value.dtype == _FLOAT or value in self._converted)
 
     def _reason(self, node: ir.Node) -> str | None:
         """Why a node has to stay in fp32; ``None`` where it need not."""
         kinds = {attribute.type for attribute in node.attributes.values()}
         if kinds & {ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS}:
-            return "it has graphs of its own"
+            return "it contains sub-graphs"
         if not functions.is_fused(node):
             if node.domain != "":
-                return f"it is of the domain {node.domain!r}: what it does in fp16 is not known"
+                return f"it is of the domain {node.domain!r}: its behaviour in fp16 is not known"
             if node.op_type in KEPT:
                 return KEPT[node.op_type]
             if node.op_type == "LayerNormalization" and _integer(node, "stash_type", 1) != _FLOAT:
-                return "its stash_type says that it does not compute in fp32 inside"
+                return "its stash_type is not fp32, so it would compute in fp16 inside"
             if any(value is not None and value.dtype is None for value in (*node.inputs, *node.outputs)):
-                return "the types of what it takes and gives are not known"
+                return "the types of its inputs and outputs are not known"
             if not self._is_defined(node):
                 return f"ONNX's opset {self._opset} does not define it for fp16"
         return next((reason for value in node.inputs if (reason := self._no_fp16(value)[0]) is not None), None)
@@ -216,7 +216,7 @@ class _Conversion:
         return value in self._large or self._no_fp16(value)[1]
 
     def _gains(self, node: ir.Node) -> bool:
-        """Whether a node takes fp16: it is faster in it, or has it given."""
+        """Whether a node is converted: it is faster in fp16, or its inputs are fp16."""
         if functions.is_fused(node) or (node.domain == "" and node.op_type in FASTER):
             return True
         given = [value for value in node.inputs if value is not None and self._is_float(value)]
@@ -226,7 +226,7 @@ class _Conversion:
         return bool(given) and all(value in self._converted for value in computed)
 
     def _convert(self, node: ir.Node) -> bool:
-        """Have a node take fp16. Whether it gives it, too."""
+        """Convert the inputs of a node to fp16. Returns whether its outputs are fp16, too."""
         for index, value in enumerate(node.inputs):
             if value is not None and value.dtype == _FLOAT and index not in _FREE.get(node.op_type, ()):
                 node.replace_input_with(index, self._half(value))
@@ -244,7 +244,7 @@ class _Conversion:
                 node.replace_input_with(index, self._whole(value))
 
     def _restore(self) -> None:
-        """Outputs, and what sub-graphs read, are fp32 as before."""
+        """Make the outputs, and what sub-graphs read, fp32 again."""
         for value in list(self._converted):
             for use in list(value.uses()):
                 if use.node.graph is not self._graph:

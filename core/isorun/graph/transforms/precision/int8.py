@@ -27,7 +27,6 @@ from isorun.errors import InvalidModel
 from isorun.graph.analysis import tokens
 from isorun.graph.ops import functions
 
-_CORES = {name: f"{name.removesuffix('SelfAttention')}AttentionCore" for name in functions.ATTENTIONS}
 _QKV = ("query", "key", "value")
 _FILE = "dense.npz"
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
@@ -71,7 +70,7 @@ def refusal(model: ir.Model) -> str:
 
 def _products(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Value | None, ir.Value | None]]:
     for node in model.graph:
-        if functions.is_fused(node) and node.op_type in functions.ATTENTIONS:
+        if functions.is_fused(node) and node.op_type == functions.ATTENTION:
             yield node, node.inputs[0], node.inputs[2]
         elif node.domain == "" and node.op_type == "MatMul":
             yield node, node.inputs[0], node.inputs[1]
@@ -204,7 +203,7 @@ class _Quantizer:
             own_bias = self._constant(f"{bias.name}.{part}", values)
             parts.append(self._node("Add", f"{name}.{part}", [product, own_bias]))
         core = ir.node(
-            _CORES[node.op_type],
+            functions.CORE,
             [*parts, mask, *on_scores],
             dict(node.attributes),
             domain=functions.DOMAIN,

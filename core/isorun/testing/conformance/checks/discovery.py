@@ -48,12 +48,12 @@ class Discovery(Checks):
 
     @proves("metadata")
     def test_capabilities_are_valid(self) -> None:
-        from isorun.graph.ops.functions import dialects
+        from isorun.graph.ops.functions import FUSED, dialects
 
         capabilities = self.under_test.capabilities
         assert isinstance(capabilities, Capabilities)
         for field, known in (
-            ("dialects", dialects()),
+            ("dialects", (*dialects(), FUSED)),
             ("precisions", tuple(DEFAULT_TOLERANCES)),
             ("reports", _REPORTS),
             ("devices", None),

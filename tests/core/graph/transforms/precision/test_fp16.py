@@ -165,7 +165,7 @@ def test_weights_that_fp16_cannot_hold_stay_in_fp32_with_the_reason(bert: Path):
     assert (kept.node, kept.operator, after.node) == ("layer.1.output", "MatMul", "layer.1")
     assert name in kept.reason
     assert "fp16 ends at 65504" in kept.reason
-    assert after.reason == "what it takes, 'layer.1.output:0', may be beyond fp16"
+    assert after.reason == "its input 'layer.1.output:0' may exceed the range of fp16"
     for dialect in functions.dialects():
         got = exports.run(lower.lower(model.clone(), dialect), feeds)
         assert exports.difference(expected, got) < 0.05
@@ -257,19 +257,19 @@ def test_a_sub_graph_reads_fp32():
         y = If (b) <then_branch = t () => (float[N,4] p) { p = Relu (h) },
                     else_branch = e () => (float[N,4] q) { q = Neg (h) }>"""
     model, report = small(text, w=np.eye(4, dtype=np.float32), n=np.array(1))
-    assert [(each.operator, each.reason) for each in report.kept] == [("If", "it has graphs of its own")]
+    assert [(each.operator, each.reason) for each in report.kept] == [("If", "it contains sub-graphs")]
     x = np.array([[1, -2, 3, -4]], np.float32)
     np.testing.assert_array_equal(by_reference(ir.serde.serialize_model(model), {"x": x})[0], [[1, 0, 3, 0]])
 
 
 def test_what_is_quantized_is_refused():
     text = "d = DequantizeLinear (w, s) y = MatMul (x, d)"
-    with pytest.raises(UnsupportedModel, match=r"quantized already \(DequantizeLinear at.*Ask for precision='fp32'"):
+    with pytest.raises(UnsupportedModel, match=r"quantized already \(DequantizeLinear at.*Use precision='fp32'"):
         small(text, w=np.eye(4, dtype=np.int8), s=np.array(1, np.float32))
 
 
 def test_a_model_of_which_nothing_could_be_converted_is_refused():
-    with pytest.raises(UnsupportedModel, match=r"Nothing in the model could be brought to fp16 \(Softmax: "):
+    with pytest.raises(UnsupportedModel, match=r"Nothing in the model can be converted to fp16 \(Softmax: "):
         small("y = Softmax (x)")
 
 

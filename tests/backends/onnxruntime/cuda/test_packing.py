@@ -37,7 +37,7 @@ CPU = ["CPUExecutionProvider"]
 def lower(path, precision="fp32", packed=True, outputs=None):
     cache = Cache()
     source = models.open_model(path, cache, outputs)
-    return models.lower(source, ("com.microsoft",), cache, packed=packed, precision=precision)
+    return models.lower(source, ("fused",), cache, packed=packed, precision=precision)
 
 
 @pytest.fixture(scope="module")
@@ -241,7 +241,7 @@ def test_relative_positions_have_no_packed_form(tmp_path):
 
 
 def test_a_computed_mask_has_no_packed_form(lowered, tmp_path):
-    model = onnx.load(lowered.path, load_external_data=False)
+    model = onnx.load(lowered.path)
     twice = onnx.helper.make_node("Mul", ["attention_mask", "attention_mask"], ["twice"], "twice")
     for node in model.graph.node:
         for index, name in enumerate(node.input):
@@ -255,9 +255,9 @@ def test_a_computed_mask_has_no_packed_form(lowered, tmp_path):
 
 
 def test_a_bias_on_scores_has_no_packed_form(lowered, tmp_path):
-    model = onnx.load(lowered.path, load_external_data=False)
-    node = next(each for each in model.graph.node if each.op_type == "MultiHeadAttention")
-    node.input.append("bias")
+    model = onnx.load(lowered.path)
+    node = next(each for each in model.graph.node if each.op_type == "PackedAttention")
+    node.input.extend([node.input[0]] * 4)
     onnx.save(model, tmp_path / "biased.onnx")
     assert attention.forms(tmp_path / "biased.onnx").why.endswith("its layers add a bias to their scores")
 

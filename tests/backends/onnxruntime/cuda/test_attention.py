@@ -9,6 +9,8 @@ import onnxruntime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from onnx import numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 import tiny
 from isorun.models import checkpoint as checkpoints
@@ -24,7 +26,7 @@ LAYERS = tiny.CONFIG["num_hidden_layers"]
 @pytest.fixture(scope="module")
 def lowered(bert):
     cache = Cache()
-    return models.lower(models.open_model(bert, cache), ("com.microsoft",), cache)
+    return models.lower(models.open_model(bert, cache), ("fused",), cache)
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +75,7 @@ def test_a_form_gives_the_lowered_models_answer_wherever_it_is_allowed(lowered, 
 def test_a_last_layer_of_one_position_has_its_own_mask_in_every_form(bert, kind):
     cache = Cache()
     source = models.open_model(bert, cache, ["pooler_output"])
-    lowered = models.lower(source, ("com.microsoft",), cache)
+    lowered = models.lower(source, ("fused",), cache)
     forms = attention.forms(lowered.path)
     assert list(forms.models) == list(attention.FORMS[:3])
     mask = MASKS[kind](BATCH, SEQUENCE, np.random.default_rng(1))
@@ -112,26 +114,38 @@ def test_what_is_chosen_is_allowed_and_lengths_mean_the_first_keys(rows):
     assert (form == "lengths") == bool((by_lengths == mask).all() and mask.any(axis=1).all())
 
 
-def test_the_bias_reaches_every_query_and_is_of_the_weights_type(forms):
+def bias_of(forms, mask):
+    """What the form ``bias`` adds to the scores of each layer under a mask: one array, but for its cast."""
     model = onnx.load_model_from_string(forms.models["bias"])
-    inferred = onnx.shape_inference.infer_shapes(model)
-    shapes = {value.name: value.type.tensor_type for value in inferred.graph.value_info}
-    bias = shapes["isorun.bias.0"]
-    assert len(bias.shape.dim) == 4
-    assert bias.elem_type == onnx.TensorProto.FLOAT
-    for node in model.graph.node:
-        if node.op_type == "Attention":
-            assert (node.input[3], node.input[5]) == ("", "isorun.bias.0")
+    layers = [node for node in model.graph.node if node.op_type == "Attention"]
+    assert {node.input[3] for node in layers} == {""}
+    biases = {node.input[5] for node in layers}
+    casts = [node for node in model.graph.node if node.output[0] in biases]
+    assert {node.op_type for node in casts} == {"CastLike"}
+    assert len({node.input[0] for node in casts}) == 1, "the mask is computed for each layer"
+    like = next(tensor for tensor in model.graph.initializer if tensor.name == casts[0].input[1])
+    zero = np.zeros(like.dims, onnx.helper.tensor_dtype_to_np_dtype(like.data_type))
+    like.CopyFrom(numpy_helper.from_array(zero, like.name))  # its data is in another file
+    typed = onnx.shape_inference.infer_shapes(model)
+    part = onnx.utils.Extractor(typed).extract_model(["attention_mask"], [casts[0].output[0]])
+    return ReferenceEvaluator(part).run(None, {"attention_mask": mask})[0]
+
+
+def test_the_bias_reaches_every_query_and_is_of_the_weights_type(forms):
+    mask = np.array([[1, 1, 1], [1, 0, 1]])
+    bias = bias_of(forms, mask)
+    assert (bias.shape, bias.dtype) == ((2, 1, 3, 3), np.float32)
+    np.testing.assert_array_equal(bias < 0, np.broadcast_to(mask[:, None, None] == 0, bias.shape))
 
 
 def test_an_fp16_graph_has_every_form_and_its_bias_ends_where_fp16_does(bert):
     cache = Cache()
-    half = models.lower(models.open_model(bert, cache), ("com.microsoft",), cache, precision="fp16")
+    half = models.lower(models.open_model(bert, cache), ("fused",), cache, precision="fp16")
     forms = attention.forms(half.path)
     assert set(forms.models) == {"plain", "bias", "lengths"}
+    bias = bias_of(forms, np.array([[1, 0]]))
+    assert (bias.dtype, bias.min()) == (np.float16, -65504)
     made = onnx.load_model_from_string(forms.models["bias"])
-    lowest = next(each for each in made.graph.initializer if each.name == "isorun.bias.0.lowest")
-    assert onnx.numpy_helper.to_array(lowest) == np.float16(-65504)
     kinds = {node.op_type for node in made.graph.node}
     assert not kinds & {"Shape", "Range"}
 
@@ -143,21 +157,21 @@ def test_positions_are_left_to_the_kernel_and_no_shape_is_computed(forms):
         assert not kinds & {"Shape", "Range"}, form
 
 
-def test_a_model_without_such_attention_has_the_plain_form_alone(bert):
+def test_a_model_in_another_form_has_the_plain_form_alone(bert):
     cache = Cache()
     lowered = models.lower(models.open_model(bert, cache), ("onnx",), cache)
     forms = attention.forms(lowered.path)
     assert (list(forms.models), forms.mask) == (["plain"], None)
-    assert "not com.microsoft.Attention" in forms.why
+    assert "not in the fused form" in forms.why
 
 
 def test_a_computed_mask_has_the_plain_form_alone(lowered, tmp_path):
-    model = onnx.load(lowered.path, load_external_data=False)
-    cast = next(node for node in model.graph.node if node.input and node.input[0] == "attention_mask")
-    twice = onnx.helper.make_node("Mul", ["attention_mask", "attention_mask"], ["twice"], "twice")
-    model.graph.node.insert(0, twice)
-    cast_again = next(node for node in model.graph.node if node.output == cast.output)
-    cast_again.input[0] = "twice"
+    model = onnx.load(lowered.path)
+    for node in model.graph.node:
+        for index, name in enumerate(node.input):
+            if name == "attention_mask":
+                node.input[index] = "twice"
+    model.graph.node.insert(0, onnx.helper.make_node("Mul", ["attention_mask", "attention_mask"], ["twice"], "twice"))
     onnx.save(model, tmp_path / "computed.onnx")
     forms = attention.forms(tmp_path / "computed.onnx")
     assert list(forms.models) == ["plain"]
@@ -168,21 +182,21 @@ def test_roberta_counts_its_positions_from_its_ids(tmp_path):
     """Positions that do not start at 0 stay in the graph."""
     graph = onnx.parser.parse_model(
         """
-        <ir_version: 10, opset_import: ["": 17, "com.microsoft": 1]>
-        g (int32[B,S] ids, int64 length, float[9,8] word, float[9,8] position, float[8] gamma, float[8] beta)
+        <ir_version: 10, opset_import: ["": 17, "isorun.fused": 1]>
+        g (int64[B,S] ids, int64 length, float[9,8] word, float[9,8] position, float[8] gamma, float[8] beta)
           => (float[B,S,8] out)
         <int64 start = {2}, int64 step = {1}>
         {
           row = Range (start, length, step)
-          positions = Cast <to = 6> (row)
-          out, count = com.microsoft.EmbedLayerNormalization (ids, "", word, position, "", gamma, beta, "", positions)
+          out = isorun.fused.EmbedLayerNormalization <epsilon = 1e-5>
+            (ids, "", row, word, position, "", gamma, beta)
         }
         """
     )
     onnx.save(graph, tmp_path / "offset.onnx")
     made = onnx.load_model_from_string(attention.forms(tmp_path / "offset.onnx").models["plain"])
-    assert [node.op_type for node in made.graph.node] == ["Range", "Cast", "EmbedLayerNormalization"]
-    assert made.graph.node[-1].input[8] == "positions"
+    assert "Range" in {node.op_type for node in made.graph.node}
+    assert made.graph.node[-1].input[8]
 
 
 def test_a_tiny_checkpoint_of_another_seed_has_forms_too(tmp_path):
@@ -190,5 +204,5 @@ def test_a_tiny_checkpoint_of_another_seed_has_forms_too(tmp_path):
     path = tmp_path / "other.onnx"
     checkpoints.build(folder, path)
     cache = Cache()
-    lowered = models.lower(models.open_model(path, cache), ("com.microsoft",), cache)
+    lowered = models.lower(models.open_model(path, cache), ("fused",), cache)
     assert attention.forms(lowered.path).mask == "attention_mask"

@@ -1,0 +1,225 @@
+"""Function bodies for the fused operators of a model, composed from the pieces of a dialect.
+
+A dialect is a chain of texts: its own, then ``primitive.onnxtxt``, which every dialect inherits from, with overrides
+for fp16 before each. A text holds functions in ONNX's text form, under one header; numbers may be arguments (``3`` is
+an int64 scalar, ``[1, 2]`` an int64 vector, ``0.5`` a float scalar). Four rules make one function from pieces, for a
+node and what it has of the operator's optional inputs and attributes:
+
+- ``isorun.fused.X (...)`` calls the first function X in the chain that declares every input and attribute that the call
+  has. A function that does not know one of them is skipped, and a body further down the chain answers.
+- ``isorun.optional.X (...)`` is an optional step. Where one of its inputs or its attribute ``when`` is absent, it is
+  left out and its first inputs are passed on as its outputs. X is a function or an operator of ONNX.
+- What only optional steps use is optional; an optional attribute of 0 is absent. The overload of a composed function
+  lists the optional parts that it has.
+- ``Identity`` is left out.
+
+So a feature of attention is one optional step in ``primitive.onnxtxt`` and the function that it calls, plus an override
+in each dialect that has a faster way. A piece means the same in every dialect, so that bodies of different texts can be
+combined; what only one dialect reads (a mask in its kernel's own form) is a piece with a name of its own. Overrides
+name their inputs as the last definition in the chain does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from functools import cache
+
+import onnx
+import onnx.parser
+import onnx_ir as ir
+
+DOMAIN = "isorun.fused"
+_OPTIONAL = "isorun.optional"
+_WHEN = "when"  # the attribute of an optional step that decides whether it is taken
+_HEADER = re.compile(r"^opset_import: .*$", re.MULTILINE)
+_FUNCTION = re.compile(r"^(?=\w+ *[<(])", re.MULTILINE)
+_CALL = re.compile(r"(= [\w.]+ *(?:<[^<>]*> *)?)\(([^()]*)\)")
+_NUMBER = re.compile(r"\[[^\]]*\]|(?<![\w.])-?\d+(?:\.\d+)?(?![\w.])")
+
+Functions = Mapping[str, onnx.FunctionProto]
+Identifier = tuple[str, str, str]
+
+
+@cache
+def parse(text: str) -> Functions:
+    """The functions of a text by name."""
+    header = _HEADER.search(text)
+    if header is None:
+        raise ValueError("The text has no header, expected a line 'opset_import: [...]'")
+    found = [
+        onnx.parser.parse_function(f'<domain: "{DOMAIN}", {header.group()}>\n{_with_constants(each)}')
+        for each in _FUNCTION.split(text[header.end() :])[1:]
+    ]
+    return {function.name: function for function in found}
+
+
+def _with_constants(function: str) -> str:
+    """The text of a function with a Constant for each number among its arguments."""
+    names: dict[str, str] = {}
+
+    def named(call: re.Match[str]) -> str:
+        arguments = _NUMBER.sub(lambda number: names.setdefault(number[0], f"number_{len(names)}"), call[2])
+        return f"{call[1]}({arguments})"
+
+    def constant(number: str) -> str:
+        if number.startswith("["):
+            return f"int64[{number.count(',') + 1}] {{{number[1:-1]}}}"
+        return f"{'float' if '.' in number else 'int64'} {{{number}}}"
+
+    signature, brace, body = function.partition("{")
+    body = _CALL.sub(named, body)
+    made = (f"\n  {name} = Constant <value = {constant(number)}> ()" for number, name in names.items())
+    return "".join((signature, brace, *made, body))
+
+
+def opset(text: str) -> int:
+    """The version of ONNX's own operators that a text is written in."""
+    function = next(iter(parse(text).values()))
+    return next(entry.version for entry in function.opset_import if entry.domain == "")
+
+
+class Composer:
+    """Composes the functions that the nodes of a model call.
+
+    Args:
+        texts: the chain, a dialect's own text first and the base last.
+
+    Attributes:
+        functions: those composed so far by identifier, each after those that it calls.
+        missing: the operators that no text of the chain has, and those with an attribute that none declares.
+    """
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._layers = [parse(text) for text in texts]
+        self._signatures = {name: function for layer in self._layers for name, function in layer.items()}
+        for function in (function for layer in self._layers for function in layer.values()):
+            if unknown := set(function.input) - set(self._signatures[function.name].input):
+                raise ValueError(f"{function.name} has inputs that its last definition does not: {sorted(unknown)}")
+        self._optional: dict[str, frozenset[str]] = {}
+        self.functions: dict[Identifier, onnx.FunctionProto] = {}
+        self.missing: set[str] = set()
+
+    def call(self, node: ir.Node) -> None:
+        """Compose the function of a node of the fused form, and point the node to it."""
+        if node.op_type not in self._signatures:
+            self.missing.add(node.op_type)
+            return
+        names = self._signatures[node.op_type].input
+        given = {name for name, value in zip(names, node.inputs, strict=False) if value is not None}
+        optional = self.optional(node.op_type)
+        given |= {name for name, each in node.attributes.items() if name not in optional or each.value != 0}
+        try:
+            node.overload = self._compose(node.op_type, given, nested=False).overload
+        except LookupError as error:
+            self.missing.add(str(error))
+
+    def _compose(self, name: str, given: Collection[str], *, nested: bool) -> onnx.FunctionProto:
+        signature = self._signatures[name]
+        parameters = (*signature.input, *signature.attribute)
+        optional = [each for each in parameters if each in self.optional(name) and each in given]
+        # ONNX Runtime does not look for overloads inside a function (1.31): there the name says it.
+        identifier = (DOMAIN, "_".join((name, *optional)), "") if nested else (DOMAIN, name, "+".join(optional))
+        if identifier not in self.functions:
+            source = self._source(name, given)
+            domain, called, overload = identifier
+            inputs = list(signature.input)
+            while inputs and inputs[-1] not in given:
+                inputs.pop()  # as many as the call has: ONNX's reference evaluator takes no fewer
+            made = onnx.FunctionProto(name=called, domain=domain, overload=overload, input=inputs)
+            made.attribute.extend(signature.attribute)
+            made.attribute_proto.extend(signature.attribute_proto)
+            _Body(self, made, source, given).write()
+            self.functions[identifier] = made
+        return self.functions[identifier]
+
+    def _source(self, name: str, given: Collection[str]) -> onnx.FunctionProto:
+        for source in (layer[name] for layer in self._layers if name in layer):
+            unknown = {*given} - {*source.input, *source.attribute, *(each.name for each in source.attribute_proto)}
+            if not unknown:
+                return source
+        raise LookupError(f"{name} with {', '.join(sorted(unknown))}")
+
+    def optional(self, name: str) -> frozenset[str]:
+        """The inputs and attributes of an operator or a piece that are optional, by its last definition."""
+        if name not in self._optional:
+            needed: set[str] = set()
+            optional: set[str] = set()
+            for node in self._signatures[name].node:
+                nested = self._signatures.get(node.op_type) if node.domain == DOMAIN else None
+                may_lack = self.optional(node.op_type) if nested else ()
+                for index, value in enumerate(node.input):
+                    if node.domain == _OPTIONAL:
+                        optional.update([value] if index or len(node.input) == 1 else [])
+                    else:
+                        (optional if nested and nested.input[index] in may_lack else needed).add(value)
+                for attribute in node.attribute:
+                    if attribute.ref_attr_name:
+                        lacks = attribute.name == _WHEN or attribute.name in may_lack
+                        (optional if lacks else needed).add(attribute.ref_attr_name)
+            self._optional[name] = frozenset(optional - needed)
+        return self._optional[name]
+
+    def is_function(self, name: str) -> bool:
+        return name in self._signatures
+
+    def nested(self, node: onnx.NodeProto) -> onnx.FunctionProto:
+        """The function that a node in a body calls."""
+        names = self._signatures[node.op_type].input
+        given = {name for name, value in zip(names, node.input, strict=False) if value}
+        return self._compose(node.op_type, given | {attribute.name for attribute in node.attribute}, nested=True)
+
+
+class _Body:
+    """Writes one body from its source. ``_passed`` holds the value that replaces one that is no longer computed; empty
+    for one that is absent."""
+
+    def __init__(
+        self, composer: Composer, made: onnx.FunctionProto, source: onnx.FunctionProto, given: Collection[str]
+    ) -> None:
+        self._composer = composer
+        self._made = made
+        self._source = source
+        self._given = {*given, *(each.name for each in source.attribute_proto)}
+        self._passed = {name: "" for name in source.input if name not in given}
+
+    def write(self) -> None:
+        for original in self._source.node:
+            self._write(original)
+        for name in self._source.output:
+            output = self._passed.get(name, name)
+            if output in self._made.input and self._made.node:
+                self._made.node.append(onnx.NodeProto(op_type="Identity", input=[output], output=[name]))
+                output = name
+            self._made.output.append(output)
+        used = {node.domain for node in self._made.node}
+        self._made.opset_import.extend(each for each in self._source.opset_import if each.domain in {"", *used})
+
+    def _write(self, original: onnx.NodeProto) -> None:
+        node = onnx.NodeProto()
+        node.CopyFrom(original)
+        del node.input[:], node.attribute[:]
+        node.input.extend(self._passed.get(name, name) for name in original.input)
+        absent = [each for each in original.attribute if each.ref_attr_name and each.ref_attr_name not in self._given]
+        node.attribute.extend(each for each in original.attribute if each not in absent and each.name != _WHEN)
+        if node.domain == _OPTIONAL:
+            if not all(node.input) or any(each.name == _WHEN for each in absent):
+                self._pass(node, node.input)
+                return
+            node.domain = DOMAIN if self._composer.is_function(node.op_type) else ""
+        while node.input and not node.input[-1]:
+            del node.input[-1]
+        if node.domain == "" and node.op_type == "Identity":
+            self._pass(node, node.input)
+            return
+        if node.domain == DOMAIN:
+            nested = self._composer.nested(node)
+            node.op_type = nested.name
+            if not nested.node:
+                values = dict(zip(nested.input, node.input, strict=False))
+                self._pass(node, [values[name] for name in nested.output])
+                return
+        self._made.node.append(node)
+
+    def _pass(self, node: onnx.NodeProto, values: Sequence[str]) -> None:
+        self._passed.update(zip(node.output, values, strict=False))
