@@ -1,9 +1,9 @@
-"""Opening a model that is in the cache, beside the runtime's own load of the lowered file: time and peak memory.
+"""Opening a cached model, compared with the bare runtime loading the lowered file: time and peak memory.
 
     python benchmarks/opening.py [--preset bert-3l] [--rounds 7] [--json FILE]
 
-Each opening is a process of its own; both sides have imported the runtime before the clock starts, as a server
-that has one session open already. Memory is the process's peak resident size at the end.
+Each opening runs in a process of its own that has imported the runtime before the clock starts, like a server that has
+a session open already. Memory is the process's peak resident size at the end.
 """
 
 from __future__ import annotations

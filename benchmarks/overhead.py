@@ -1,12 +1,12 @@
-"""What a session adds to the runtime's own call: both on the same file, in one process, by turns.
+"""Per-call overhead of a session over the bare runtime: the same file, in one process, interleaved.
 
     python benchmarks/overhead.py [--rounds 20000] [--threads N] [--json FILE] [--worker]
 
-The models have three inputs: an addition, where the call is all there is, and a BERT of two narrow layers,
-whose token ids are checked as well. The raw call is the fastest that each runtime's documentation offers for
-feeds in NumPy arrays: ``InferenceSession.run`` and ``InferRequest.infer(..., share_inputs=True)``.
+The models have three inputs: an addition, where the call is all there is, and a narrow BERT of two layers, whose masks
+and token ids are validated as well. The bare call is the fastest that each runtime documents for NumPy feeds:
+``InferenceSession.run`` and ``InferRequest.infer(..., share_inputs=True)``.
 
-``--worker`` measures what an isolated environment adds instead (overhead_worker.py).
+``--worker`` measures the overhead of an isolated environment instead (overhead_worker.py).
 """
 
 from __future__ import annotations
@@ -121,10 +121,10 @@ def _pair(
             else:
                 session = stack.enter_context(isorun.Session(model, backend, threads=threads, cache_dir=cache))
                 opened[name] = partial(session.run, None)
-        return by_turns(opened, feeds, rounds)
+        return interleaved(opened, feeds, rounds)
 
 
-def by_turns(calls: dict[str, Callable[[Any], Any]], given: Any, rounds: int, turn: int = 1) -> dict[str, float]:
+def interleaved(calls: dict[str, Callable[[Any], Any]], given: Any, rounds: int, turn: int = 1) -> dict[str, float]:
     """The median of each call's time in microseconds, the first tenth thrown away. A turn is so many calls."""
     taken: dict[str, list[int]] = {name: [] for name in calls}
     for _ in range(rounds // turn):

@@ -1,12 +1,12 @@
-"""What an isolated environment adds to a call: ``python benchmarks/overhead.py --worker``.
+"""Overhead of an isolated environment per call: ``python benchmarks/overhead.py --worker``.
 
-The environment is made for it, in a temporary folder, with the versions of the runtimes that are installed here. By
-turns on one file: a session in it, and a session on the same backend in this process.
+Creates an environment in a temporary folder with the installed versions of the runtimes, and compares a session in it
+with a session on the same backend in this process, interleaved, on the same file:
 
-- An addition of three inputs of (1, 128), where the way there and back is all there is. A runtime is slower in a thread
-  that has just waited, as a worker's has: that is part of the difference.
-- 100 MB of feeds for a model that gives their shape, beside NumPy's copies of them to memory that was written before:
-  an array's own, for which the kernel may use huge pages, and shared memory, for which it mostly does not.
+- An addition of three inputs of (1, 128), where the round trip is all there is. A runtime is slower on a thread that
+  has just waited, as a worker's has; that is part of the difference.
+- 100 MB of feeds for a model that returns their shape, compared with NumPy copying them to memory written before:
+  ordinary memory, for which the kernel may use huge pages, and shared memory, for which it mostly does not.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx.parser
-from overhead import RAW, addition, by_turns
+from overhead import RAW, addition, interleaved
 
 import isorun
 from isorun.isolation import environments
@@ -62,7 +62,7 @@ def small(folder: Path, open_: Callable[..., isorun.Session], environment: str, 
     for turn in range(_PAIRS):
         with contextlib.ExitStack() as stack:
             calls = _opened(stack, model, open_, environment, worker_first=turn % 2 == 1)
-            pairs.append(by_turns(calls, feeds, rounds // _PAIRS, _TURN))
+            pairs.append(interleaved(calls, feeds, rounds // _PAIRS, _TURN))
     differences = [pair["worker"] - pair["here"] for pair in pairs]
     medians = {name: statistics.mean(pair[name] for pair in pairs) for name in ("here", "worker")}
     return {"what": "three inputs", **medians, "differences": differences}
@@ -80,7 +80,7 @@ def large(folder: Path, open_: Callable[..., isorun.Session], environment: str) 
         calls = _opened(stack, model, open_, environment, worker_first=False)
         calls["copy"] = lambda given: np.copyto(written, given["x"])
         calls["shared copy"] = lambda given: np.copyto(shared, given["x"])
-        taken = by_turns(calls, feeds, _LARGE_ROUNDS)
+        taken = interleaved(calls, feeds, _LARGE_ROUNDS)
     return {"what": "100 MB of feeds", **{name: each / 1000 for name, each in taken.items()}}
 
 

@@ -1,12 +1,12 @@
-"""isorun beside the runtimes themselves, each on the best graph that its own tools make: fp32 latency.
+"""isorun and the bare runtimes, each on the best graph that its own tools make: fp32 latency.
 
     python benchmarks/raw.py [--preset bert-3l] [--batch 1] [--sequence 128] [--rounds 5] [--json FILE]
 
-Every measurement is a process of its own, with nothing beside it, and the engines take turns for a number of
-rounds. A raw runtime is given the graph without any fused operator and makes of it what it can. With
-``--export``, a graph of the same sizes as PyTorch exports it, the raw runtimes are given that one, and ONNX
-Runtime also what its own ``onnxruntime.transformers.optimizer`` makes of it; the faster one counts. The ratio
-is isorun's median latency over the raw runtime's, in the same round; the median of the rounds is printed.
+Every measurement runs in a process of its own, with nothing beside it; engines are interleaved over a number of rounds.
+A bare runtime gets the graph without fused operators and optimizes it itself. With ``--export``, a graph of the same
+sizes as PyTorch exports it, bare runtimes get that one, and ONNX Runtime also the output of its
+``onnxruntime.transformers.optimizer``; the faster one counts. The ratio is isorun's median latency over the bare
+runtime's in the same round; the median over rounds is printed.
 """
 
 from __future__ import annotations

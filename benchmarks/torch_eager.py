@@ -1,6 +1,6 @@
-"""PyTorch eager on the stream of ``traffic.py``, in plain modules with random weights of the preset's sizes.
+"""PyTorch eager on the traffic of ``traffic.py``: plain modules with random weights of the preset's sizes.
 
-``traffic.py`` runs this with a Python that has PyTorch and NumPy, and need have nothing else.
+``traffic.py`` runs this with a Python that has PyTorch and NumPy and needs nothing else.
 """
 
 from __future__ import annotations

@@ -1,22 +1,19 @@
-"""A stream of requests of mixed lengths: tokens a second of isorun, of the raw runtimes, and of PyTorch.
+"""Throughput on requests of mixed lengths, in tokens per second: isorun, the bare runtimes, and PyTorch.
 
     python benchmarks/traffic.py [--preset bert-3l] [--batches 6] [--rounds 3] [--torch-python VENV/bin/python]
 
-Lengths are lognormal (median 40 tokens, sigma 0.6, 6 to 128), in batches of 32 in the order of arrival, each
-padded to its longest (``--pad-to 128``: to that); then the same number of batches of 32 x 48 without any padding.
-Only real tokens count. Every engine runs in a process of its own, and the engines take turns for a number of
-rounds, each after it has served as many other batches; a ratio is that of two engines in the same round, and
-the median of the rounds is printed.
-``isorun ... map`` is given the same requests one by one, through ``Session.map``, which makes batches of them
-itself.
+Lengths are lognormal (median 40 tokens, sigma 0.6, 6 to 128), in batches of 32 in order of arrival, each padded to its
+longest (``--pad-to 128``: to 128); then as many batches of 32 x 48 without padding. Only real tokens count. Every
+engine runs in a process of its own, interleaved over a number of rounds, each after warming up on as many other
+batches; a ratio compares two engines in the same round, and the median over rounds is printed. ``isorun ... map`` gets
+the same requests one by one through ``Session.map``, which batches them.
 
-``--outputs pooler_output`` serves a classifier's traffic: the runtimes and isorun are asked for that output alone, and
-PyTorch computes what it always computes. The operations counted are still those of the whole model.
+``--outputs pooler_output`` serves a classifier's traffic: runtimes and isorun compute that output only; PyTorch always
+computes everything. Operations are still counted for the whole model.
 
-isorun's processes also measure the rate of the matrix products alone, on the same backend with as many rows
-as a batch has real tokens; ``share`` is the rate of a batch's real operations (those of the dense layers,
-and of the attention among a row's own tokens) over that. Wall-clock figures mean little on a machine that
-does other work: ``cpu`` gives the ratio of processor seconds for each token.
+isorun's processes also measure the rate of matrix products alone, on the same backend, with as many rows as a batch has
+real tokens; ``share`` is the rate of a batch's operations (dense layers, and attention among a row's own tokens) over
+that. Wall-clock figures mean little on a loaded machine: ``cpu`` is the ratio of processor seconds per token.
 """
 
 from __future__ import annotations
