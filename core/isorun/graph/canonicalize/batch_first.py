@@ -16,7 +16,7 @@ from onnx_ir.passes import common
 
 from isorun.graph.analysis.evaluate import data_inputs, is_constant, sizes
 from isorun.graph.matching import subgraph
-from isorun.graph.matching.subgraph import Dense
+from isorun.graph.matching.subgraph import DenseLayer
 
 _PERM = [1, 0, 2]
 _OF_TWO = frozenset(("Add", "Div", "Max", "Min", "Mul", "Pow", "PRelu", "Sub"))
@@ -120,7 +120,7 @@ class _Layer:
         value: what is given.
     """
 
-    dense: Dense
+    dense: DenseLayer
     shape: ir.Value | None
     value: ir.Value
 
@@ -162,7 +162,7 @@ def _is_matrix(value: ir.Value | None) -> bool:
 
 
 def _normalizes_rows(node: ir.Node) -> bool:
-    return subgraph.integer(node, "axis", -1) in (-1, 2) and len(node.outputs) == 1
+    return node.attributes.get_int("axis", -1) in (-1, 2) and len(node.outputs) == 1
 
 
 def _swapped(shape: ir.Shape | None) -> ir.Shape | None:

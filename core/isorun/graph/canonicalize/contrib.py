@@ -22,8 +22,8 @@ import onnx_ir as ir
 from isorun.errors import UnsupportedModel
 from isorun.graph.analysis.evaluate import CannotEvaluate, is_constant, sizes
 from isorun.graph.matching import subgraph
-from isorun.graph.matching.probes import Trials
-from isorun.graph.matching.report import FusionReport, Refused
+from isorun.graph.matching.probes import Probes
+from isorun.graph.matching.report import CannotFuse, FusionReport
 from isorun.graph.ops import opset
 from isorun.graph.ops.inline import InlinePass
 
@@ -66,7 +66,7 @@ def expand(model: ir.Model, report: FusionReport) -> None:
             if node.domain == DOMAIN and node.op_type in taken:
                 try:
                     values = taken[node.op_type](_Node(model, node))
-                except (Refused, CannotEvaluate) as why:
+                except (CannotFuse, CannotEvaluate) as why:
                     reasons[node] = str(why)
                     continue
                 for old, new in zip(node.outputs, values, strict=False):
@@ -103,14 +103,14 @@ class _Node:
     def needed(self, index: int) -> ir.Value:
         value = self.input(index)
         if value is None:
-            raise Refused(f"{self.node.op_type} lacks its input {index}")
+            raise CannotFuse(f"{self.node.op_type} lacks its input {index}")
         return value
 
     def integer(self, name: str) -> int:
-        return subgraph.integer(self.node, name, 0)
+        return self.node.attributes.get_int(name, 0)
 
     def number(self, name: str, default: float) -> float:
-        return self.node.attributes[name].as_float() if name in self.node.attributes else default
+        return self.node.attributes.get_float(name, default)
 
     def is_used(self, index: int) -> bool:
         outputs = self.node.outputs
@@ -119,14 +119,14 @@ class _Node:
     def refuse_memory(self, past: Iterable[int]) -> None:
         """Refuse an attention that looks at what came before, or hands something on to what comes after."""
         if self.integer("unidirectional"):
-            raise Refused(f"{self.node.op_type} is causal")
+            raise CannotFuse(f"{self.node.op_type} is causal")
         if any(self.input(index) is not None for index in past):
-            raise Refused(f"{self.node.op_type} has a state")
+            raise CannotFuse(f"{self.node.op_type} has a state")
         self.refuse_outputs((1, 2, 3), "the keys, values or products")
 
     def refuse_outputs(self, indices: Sequence[int], what: str) -> None:
         if any(self.is_used(index) for index in indices):
-            raise Refused(f"something uses {what} of {self.node.op_type}")
+            raise CannotFuse(f"something uses {what} of {self.node.op_type}")
 
     def put(self, operator: str, inputs: Sequence[ir.Value | None], **attributes: float | list[int]) -> ir.Value:
         """A standard node before this one."""
@@ -186,7 +186,7 @@ def _skip_layer_normalization(node: _Node) -> _Values:
 def _embed_layer_normalization(node: _Node) -> _Values:
     ids, types, mask, positions = node.needed(0), node.input(1), node.input(7), node.input(8)
     if mask is None and node.is_used(1):
-        raise Refused("something uses the count of a mask that EmbedLayerNormalization has not")
+        raise CannotFuse("something uses the count of a mask that EmbedLayerNormalization has not")
     total = node.put("Gather", [node.needed(2), ids])
     if types is not None:
         total = node.put("Add", [total, node.put("Gather", [node.needed(4), types])])
@@ -204,13 +204,13 @@ def _normalized(node: _Node, total: ir.Value, gamma: int) -> ir.Value:
 
 def _fused_matmul(node: _Node) -> _Values:
     if node.integer("transBatchA") or node.integer("transBatchB"):
-        raise Refused(f"{node.node.op_type} transposes its batch")
+        raise CannotFuse(f"{node.node.op_type} transposes its batch")
     sides = [node.needed(0), node.needed(1)]
     for index, name in enumerate(("transA", "transB")):
         if node.integer(name):
             rank = _rank(sides[index])
             if rank is None:
-                raise Refused(f"{node.node.op_type} transposes {sides[index].name!r}, whose rank is not known")
+                raise CannotFuse(f"{node.node.op_type} transposes {sides[index].name!r}, whose rank is not known")
             if rank > 1:
                 sides[index] = node.put("Transpose", [sides[index]], perm=[*range(rank - 2), rank - 1, rank - 2])
     return [_scaled(node, node.put("MatMul", sides))]
@@ -223,9 +223,9 @@ def _scaled(node: _Node, value: ir.Value) -> ir.Value:
 
 def _fused_gemm(node: _Node) -> _Values:
     attributes = node.node.attributes
-    activation = attributes["activation"].as_string() if "activation" in attributes else ""
+    activation = attributes.get_string("activation", "")
     if activation and activation not in _ACTIVATIONS:
-        raise Refused(f"FusedGemm has the activation {activation}")
+        raise CannotFuse(f"FusedGemm has the activation {activation}")
     kept = {name: attributes[name].value for name in ("alpha", "beta", "transA", "transB") if name in attributes}
     result = node.put("Gemm", node.node.inputs, **kept)
     return [node.put(activation, [result]) if activation else result]
@@ -234,10 +234,10 @@ def _fused_gemm(node: _Node) -> _Values:
 def _attention(node: _Node) -> _Values:
     node.refuse_memory((4, 6))
     if node.integer("do_rotary"):
-        raise Refused("Attention turns its queries and keys (rotary embedding)")
+        raise CannotFuse("Attention turns its queries and keys (rotary embedding)")
     hidden, weight, bias, mask = node.needed(0), node.needed(1), node.input(2), node.input(3)
     if not is_constant(weight):
-        raise Refused(f"the weight {weight.name!r} of Attention is no constant")
+        raise CannotFuse(f"the weight {weight.name!r} of Attention is no constant")
     columns = sizes(weight)[-1]
     parts = [columns // 3] * 3
     if "qkv_hidden_sizes" in node.node.attributes:
@@ -254,11 +254,11 @@ def _multi_head_attention(node: _Node) -> _Values:
     query, key, value = node.needed(0), node.needed(1), node.needed(2)
     for each in (query, key, value):
         if (rank := _rank(each)) not in (3, None):
-            raise Refused(f"{each.name!r}, which MultiHeadAttention takes, has {rank} dimensions; 3 are due")
+            raise CannotFuse(f"{each.name!r}, which MultiHeadAttention takes, has {rank} dimensions; 3 are due")
     bias = node.input(3)
     if bias is not None:
         if not is_constant(bias):
-            raise Refused(f"the bias {bias.name!r} of MultiHeadAttention is no constant")
+            raise CannotFuse(f"the bias {bias.name!r} of MultiHeadAttention is no constant")
         thirds = node.split(bias, [sizes(bias)[0] // 3] * 3)
         query, key, value = (
             node.put("Add", [each, third]) for each, third in zip((query, key, value), thirds, strict=True)
@@ -286,31 +286,31 @@ def _core(
 
 def _mask(node: _Node, mask: ir.Value, query: ir.Value, key: ir.Value) -> ir.Value:
     """What a mask adds to the scores."""
-    trials = Trials(node.model.graph)
-    rows, shape = trials.rows, _shape(node.model.graph, trials, mask)
+    probes = Probes(node.model.graph)
+    rows, shape = probes.rows, _shape(node.model.graph, probes, mask)
     rank = len(shape)
     if rank == 1 and shape[0] == rows:
         mask = node.part("KeysBefore", mask, _tokens(key))
     elif rank == 1 and shape[0] == 2 * rows:
         mask = node.part("KeysBetween", mask, _tokens(key))
     elif rank not in (2, 3, 4):
-        raise Refused(f"the mask {mask.name!r} has the shape {shape} for {rows} rows")
+        raise CannotFuse(f"the mask {mask.name!r} has the shape {shape} for {rows} rows")
     if rank < 4:
         mask = node.put("Unsqueeze", [mask, node.constant([1] if rank == 3 else [1, 2])])
     return node.part("MaskOf", mask, query, mask_filter_value=node.number("mask_filter_value", _MASK_FILTER))
 
 
-def _shape(graph: ir.Graph, trials: Trials, mask: ir.Value) -> tuple[int, ...]:
+def _shape(graph: ir.Graph, probes: Probes, mask: ir.Value) -> tuple[int, ...]:
     """The shape that a mask has for as many rows as there are kinds of mask."""
     if mask.is_graph_input() and mask.shape is not None and len(mask.shape) == 1:
         rows, size = {value.shape[0] for value in graph.inputs if value.shape is not None}, mask.shape[0]
         if isinstance(size, int) and size % 2 == 0 and size // 2 in rows:
-            return (2 * trials.rows,)
+            return (2 * probes.rows,)
         known = isinstance(size, int) or size.value is not None
-        return (trials.rows if known and size in rows else 0,)
+        return (probes.rows if known and size in rows else 0,)
     if mask.is_graph_input() and mask.shape is not None and len(mask.shape) > 2:
-        return (trials.rows,) * len(mask.shape)  # no feeds are made for it; its rank is what counts
-    return trials.evaluator(trials.feeds(trials.lengths[0]))(mask).shape
+        return (probes.rows,) * len(mask.shape)  # no feeds are made for it; its rank is what counts
+    return probes.evaluator(probes.feeds(probes.lengths[0]))(mask).shape
 
 
 def _tokens(value: ir.Value) -> ir.Value:

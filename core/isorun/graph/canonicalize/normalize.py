@@ -19,7 +19,7 @@ from isorun.graph.analysis.evaluate import CannotEvaluate, array, is_constant, r
 from isorun.graph.canonicalize import contrib, dedup_weights, layer_normalization
 from isorun.graph.io import files
 from isorun.graph.matching import subgraph
-from isorun.graph.matching.probes import Trials
+from isorun.graph.matching.probes import Probes
 from isorun.graph.matching.report import FusionReport
 from isorun.graph.ops import functions, inline
 
@@ -115,7 +115,7 @@ def _spell_alike(graph: ir.Graph) -> None:
 def _spell_split(node: ir.Node, opset: int) -> None:
     value = node.inputs[0]
     assert value is not None
-    if subgraph.integer(node, "axis", 0) == (subgraph.rank(value) or 0) - 1:
+    if node.attributes.get_int("axis", 0) == (subgraph.rank(value) or 0) - 1:
         node.attributes["axis"] = ir.AttrInt64("axis", -1)
     parts = node.inputs[1] if len(node.inputs) > 1 else None
     if parts is not None and is_constant(parts) and len(set(array(parts).tolist())) == 1:
@@ -134,7 +134,7 @@ def _as_cast(graph: ir.Graph, node: ir.Node, dtype: ir.DataType) -> ir.Node:
 def _split_gemms(graph: ir.Graph) -> None:
     """A dense layer written as ``Gemm`` becomes ``MatMul`` and ``Add``."""
     for node in list(graph):
-        if node.op_type != "Gemm" or node.domain != "" or subgraph.integer(node, "transA", 0):
+        if node.op_type != "Gemm" or node.domain != "" or node.attributes.get_int("transA", 0) != 0:
             continue
         rows, weight = node.inputs[:2]
         bias = node.inputs[2] if len(node.inputs) > 2 else None
@@ -143,7 +143,7 @@ def _split_gemms(graph: ir.Graph) -> None:
             continue
         if bias is not None and not subgraph.is_vector(bias):
             continue
-        if subgraph.integer(node, "transB", 0):
+        if node.attributes.get_int("transB", 0):
             weight = subgraph.insert(node, "Transpose", [weight], perm=[1, 0])
         result = subgraph.insert(node, "MatMul", [rows, weight])
         if bias is not None:
@@ -225,15 +225,15 @@ def _unflatten(model: ir.Model, product: ir.Node) -> None:
     entry, restored = flattened.inputs[0], user.outputs[0]
     assert entry is not None
     into, out = sizes(weight)
-    trials = Trials(model.graph)
-    for length in trials.lengths:
-        sample = {**trials.feeds(length), entry: np.zeros((trials.rows, length, into), np.float32)}
+    probes = Probes(model.graph)
+    for length in probes.lengths:
+        sample = {**probes.feeds(length), entry: np.zeros((probes.rows, length, into), np.float32)}
         try:
-            shape = trials.evaluator(sample)(restored).shape
+            shape = probes.evaluator(sample)(restored).shape
         except CannotEvaluate as why:
             _logger.debug("not unflattened: %s", why)
             return
-        if shape != (trials.rows, length, out):
+        if shape != (probes.rows, length, out):
             return
     result = subgraph.insert(user, "MatMul", [entry, weight])
     if bias is not None:
