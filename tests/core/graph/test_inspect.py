@@ -64,7 +64,7 @@ def test_no_encoder_has_no_tokens():
     found = inspect(ir.serde.deserialize_model(onnx.parser.parse_model(text + "{ y = MatMul (x, w) }")))
     assert (found.is_encoder, found.operations_per_token, found.operations_per_token_and_key) == (False, None, None)
     assert [(each.operations, each.per) for each in found.layers] == [(8, None)]
-    assert all("as it came" in reason for reason in found.dialects.values())
+    assert all("not an encoder" in reason for reason in found.dialects.values())
 
 
 def test_weights_in_constant_nodes_are_layers_too():

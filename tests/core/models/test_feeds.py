@@ -120,7 +120,7 @@ def test_a_wrong_dtype(feeds, name, dtype):
     feeds = {**feeds, "scale": np.array(0.5, np.float32)}
     assume(np.dtype(dtype) != np.dtype(DTYPES[name]))
     feeds[name] = np.zeros(feeds[name].shape, dtype)
-    assert_refused(feeds, f"Input {name!r} takes {np.dtype(DTYPES[name])}", f"{np.dtype(dtype)} came", "astype")
+    assert_refused(feeds, f"Input {name!r} must be {np.dtype(DTYPES[name])}", f"got {np.dtype(dtype)}", "astype")
 
 
 @given(right, st.sampled_from([*NAMES, "scale"]), arrays.array_shapes(min_dims=0, max_dims=5, max_side=3))
@@ -129,14 +129,14 @@ def test_a_wrong_rank(feeds, name, shape):
     rank = feeds[name].ndim
     assume(len(shape) != rank)
     feeds[name] = np.zeros(shape, DTYPES[name])
-    assert_refused(feeds, f"Input {name!r} takes {rank} dimensions", f"{len(shape)} came")
+    assert_refused(feeds, f"Input {name!r} must have {rank} dimensions", f"got {len(shape)}")
 
 
 @given(right, st.integers(0, 6))
 def test_a_wrong_fixed_dimension(feeds, size):
     assume(size != 3)
     feeds["extra"] = np.zeros((len(feeds["extra"]), size, 2), np.float32)
-    assert_refused(feeds, "Input 'extra' takes 3 at dimension 1 of [batch, 3, ?]", f"; {size} came")
+    assert_refused(feeds, "Input 'extra'", "dimension 1 of [batch, 3, ?]", f"got {size}")
 
 
 @given(right, st.sampled_from(NAMES), st.integers(1, 9))
@@ -190,7 +190,7 @@ def test_bounds_below_zero_and_other_dtypes(dtype, index, fits):
     if fits:
         checker.check(feeds)
     else:
-        with pytest.raises(InvalidFeeds, match=rf"holds {index} at \[1\]; the model's table takes -3 to 2"):
+        with pytest.raises(InvalidFeeds, match=rf"holds {index} at \[1\].* -3 to 2"):
             checker.check(feeds)
 
 
@@ -289,7 +289,7 @@ def test_rejects_a_number_that_the_dtype_does_not_hold(value):
 @pytest.mark.parametrize("name", ["input_ids", "scale"])
 def test_what_is_no_array(name, value):
     assert_refused(
-        {**make(), name: value}, f"Input {name!r} takes a numpy.ndarray", type(value).__name__, "numpy.asarray"
+        {**make(), name: value}, f"Input {name!r} must be a numpy.ndarray", type(value).__name__, "numpy.asarray"
     )
 
 
@@ -299,10 +299,10 @@ def test_lists_and_numbers_become_arrays_where_nothing_is_lost():
     given = checker.check({"x": [1, 2.5], "n": 3})
     assert (given["x"].dtype, given["x"].tolist(), given["n"].dtype) == (np.float32, [1, 2.5], np.int64)
     for wrong, said in (
-        ({"x": [1.0], "n": 2.5}, "Input 'n' takes a numpy.ndarray of int64; a float came"),
-        ({"x": [[1.0], [2.0, 3.0]], "n": 3}, "Input 'x' is a list that makes no array"),
-        ({"x": [[1.0]], "n": 3}, "Input 'x' takes 1 dimensions"),
-        ({"x": [1.0], "n": 2**63}, f"Input 'n' is int64, which does not hold {2**63}"),
+        ({"x": [1.0], "n": 2.5}, "Input 'n' must be a numpy.ndarray of int64, got float"),
+        ({"x": [[1.0], [2.0, 3.0]], "n": 3}, "Input 'x': cannot convert"),
+        ({"x": [[1.0]], "n": 3}, "Input 'x' must have 1 dimensions"),
+        ({"x": [1.0], "n": 2**63}, f"Input 'n' is int64; {2**63}"),
     ):
         with pytest.raises(InvalidFeeds, match=said):
             checker.check(wrong)
@@ -311,13 +311,13 @@ def test_lists_and_numbers_become_arrays_where_nothing_is_lost():
 @pytest.mark.parametrize(("values", "unfit"), [([1, 300], 300), ([-129], -129), ([[1], [2**31]], 2**31)])
 def test_an_integer_in_a_list_is_not_wrapped_around(values, unfit):
     checker = FeedChecker(ModelInfo((TensorSpec("x", "tensor(int8)", None),), (), 17))
-    with pytest.raises(InvalidFeeds, match=f"Input 'x' is int8, which does not hold {unfit}"):
+    with pytest.raises(InvalidFeeds, match=f"Input 'x' is int8; {unfit}"):
         checker.with_arrays({"x": values})
 
 
 @pytest.mark.parametrize("feeds", [None, 3, "input_ids", [1, 2, 3], (), np.zeros((2, 5)), [("input_ids", 1)]])
 def test_feeds_that_are_no_mapping(feeds):
-    assert_refused(feeds, "Feeds are a mapping of input names to arrays", type(feeds).__name__)
+    assert_refused(feeds, "Feeds must be a mapping", type(feeds).__name__)
 
 
 def test_no_feeds_at_all():

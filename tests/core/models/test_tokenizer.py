@@ -53,14 +53,14 @@ def test_the_models_limit_cuts_and_says_so(tokenizer: Path) -> None:
     [
         ([], None, "at least one text"),
         ("one", None, "list of at least one"),
-        ([1], None, "Text 0 is 1"),
-        ([("a", "b", "c")], None, "a pair is a tuple of two"),
-        (["a", ("b",)], None, "Text 1 is .*a pair is a tuple of two"),
-        ([()], None, "a pair is a tuple of two"),
-        (["a", ("b", "\udcff")], None, "Text 1 is .* half a character"),
-        (["a"], 6, "takes 1 to 5"),
-        (["a"], 0, "takes 1 to 5"),
-        (["a"], 2, "leaves no room"),
+        ([1], None, "Text 0 .*1"),
+        ([("a", "b", "c")], None, "tuple of two"),
+        (["a", ("b",)], None, "Text 1 "),
+        ([()], None, "tuple of two"),
+        (["a", ("b", "\udcff")], None, "Text 1 .*surrogate"),
+        (["a"], 6, "1 to 5"),
+        (["a"], 0, "1 to 5"),
+        (["a"], 2, "special tokens"),
     ],
 )
 def test_what_cannot_be_encoded_is_refused(tokenizer: Path, texts: list[str], length: int | None, message: str) -> None:

@@ -148,7 +148,7 @@ def test_what_cannot_be_fed_says_why(inputs: Sequence[TensorSpec], message: str)
 
 
 def test_a_mask_of_another_shape_is_refused() -> None:
-    with pytest.raises(InvalidFeeds, match=r"\[2, 8\]; a mask of \[2, 4\] was requested"):
+    with pytest.raises(InvalidFeeds, match=r"\[2, 8\].*\[2, 4\]"):
         random_feeds(BERT, rng(), batch=2, sequence=8, mask=right_padded([1, 2], 4))
 
 
@@ -156,7 +156,7 @@ def test_a_model_without_a_mask_is_given_none() -> None:
     info = taking(TensorSpec("attention_mask", "tensor(int64)", ("batch", "sequence")))
     assert set(np.unique(random_feeds(info, rng(), batch=8, sequence=9)["attention_mask"])) == {0, 1}
     assert list(masked_cases(info, 2, 4, seed=0)) == [WITHOUT_MASK]
-    with pytest.raises(InvalidFeeds, match="no input known to be a mask"):
+    with pytest.raises(InvalidFeeds, match="mask"):
         random_feeds(info, rng(), batch=1, sequence=2, mask=right_padded([1], 2))
 
 

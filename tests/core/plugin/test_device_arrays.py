@@ -115,7 +115,7 @@ def test_what_is_given_back_can_be_taken_again():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (ByInterface(ARRAY, strides=(8, 16, 48)), r"'x' .* not C-contiguous .*\(1, 2, 6\) elements for \(2, 3, 4\)"),
+        (ByInterface(ARRAY, strides=(8, 16, 48)), r"'x' .* not C-contiguous .*\(1, 2, 6\).*\(2, 3, 4\)"),
         (ByDLPack(ARRAY.transpose(2, 1, 0)), "'x' on the device is not C-contiguous"),
         (ByInterface(ARRAY, mask=object()), "'x' is a masked array"),
     ],
@@ -155,9 +155,9 @@ def test_feeds_on_a_device_are_checked_as_others_are():
     checker = FeedChecker(INFO, device_arrays=True)
     good = ByInterface(np.full((2, 4), 99))  # an index outside the table: nobody can see it without a copy
     assert isinstance(checker.check({"ids": good})["ids"], DeviceArray)
-    with pytest.raises(InvalidFeeds, match=r"takes int64 .*; int32 came"):
+    with pytest.raises(InvalidFeeds, match=r"int64 .*got int32"):
         checker.check({"ids": ByInterface(np.zeros((2, 4), np.int32))})
-    with pytest.raises(InvalidFeeds, match="takes 4 at dimension 1"):
+    with pytest.raises(InvalidFeeds, match="size 4 at dimension 1"):
         checker.check({"ids": ByInterface(np.zeros((2, 5), np.int64))})
 
 
@@ -166,15 +166,15 @@ def test_feeds_on_a_device_are_checked_as_others_are():
 def test_a_backend_in_host_memory_refuses_feeds_on_a_gpu(bert, backend, kind):
     with isorun.Session(bert, backend=backend, threads=1) as session:
         feeds = {name: kind(array) for name, array in tiny.feeds().items()}
-        with pytest.raises(InvalidFeeds, match=r"'\w+' lies on a GPU, and this backend reads host memory"):
+        with pytest.raises(InvalidFeeds, match=r"'\w+' is on a GPU"):
             session.run(None, feeds)
 
 
 def test_a_backend_in_host_memory_refuses_outputs_on_a_gpu(bert):
     with isorun.Session(bert, backend="ort-cpu", threads=1) as session:
-        with pytest.raises(BackendUnavailable, match=r"device_outputs=True asks for a GPU's.*ort-cuda"):
+        with pytest.raises(BackendUnavailable, match=r"device_outputs=True.*ort-cuda"):
             session.run(None, tiny.feeds(), device_outputs=True)
-        with pytest.raises(BackendUnavailable, match=r"the input 'input_ids' asks for a GPU's"):
+        with pytest.raises(BackendUnavailable, match="the input 'input_ids'"):
             session.io_binding().bind_device_input("input_ids", ByInterface(ARRAY))
 
 
@@ -186,6 +186,6 @@ def test_an_array_that_says_it_is_numpys_kind_is_no_way_around(bert):
 
     with (
         isorun.Session(bert, backend="ort-cpu", threads=1, padding="auto") as session,
-        pytest.raises(InvalidFeeds, match="lies on a GPU"),
+        pytest.raises(InvalidFeeds, match="is on a GPU"),
     ):
         session.run(None, {name: LikeCuPy(array) for name, array in tiny.feeds().items()})

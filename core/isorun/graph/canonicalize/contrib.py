@@ -1,8 +1,8 @@
 """Decomposition of ONNX Runtime's fused operators into standard ones, which are then fused like any exporter's.
 
 ONNX Runtime's optimizers, and tools built on them, write operators of the domain ``com.microsoft``. Each is replaced by
-an exact equivalent: ``contrib.onnxtxt`` has the formulas, this file chooses among them. A mask given as a length per row
-stays one, whatever mask the length was counted from.
+an exact equivalent: ``contrib.onnxtxt`` has the formulas, this file chooses among them. A mask given as a length per
+row stays one, whatever mask the length was counted from.
 
 Operators with a state, causal attention or 8-bit arithmetic are kept and reported.
 """

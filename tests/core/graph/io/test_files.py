@@ -109,7 +109,7 @@ def test_external_data_outside(tmp_path, location):
     (tmp_path / "home" / "sub").mkdir(parents=True)
     location = str(tmp_path / "w.bin") if location == "absolute" else location
     path = external(tmp_path / "home", location, tmp_path / "w.bin")
-    with pytest.raises(InvalidModel, match=r"outside the model's folder.*move the weights") as caught:
+    with pytest.raises(InvalidModel, match=r"outside the model's folder") as caught:
         files.read_proto(path)
     assert repr(location) in str(caught.value)
 
@@ -137,18 +137,18 @@ def test_links_as_in_the_hubs_cache(tmp_path):
 
 
 def test_external_data_that_is_missing(tmp_path):
-    with pytest.raises(InvalidModel, match=r"'w\.bin' \(tensor 'w'\), and there is no such file"):
+    with pytest.raises(InvalidModel, match=r"'w\.bin' \(tensor 'w'\).*No such file"):
         files.read_proto(external(tmp_path, "w.bin"))
     (tmp_path / "w.bin").mkdir()
-    with pytest.raises(InvalidModel, match=r"no such file.*not a regular file"):
+    with pytest.raises(InvalidModel, match="not a regular file"):
         files.read_proto(tmp_path / "model.onnx")
 
 
 @pytest.mark.parametrize(
     ("extent", "message"),
     [
-        ({}, r"'w.bin' \(tensor 'w'\) up to byte 4000, and that file ends at 3999"),
-        ({"length": "4000"}, "up to byte 4000, and that file ends at 3999"),
+        ({}, r"'w.bin' \(tensor 'w'\) up to byte 4000, .* 3999"),
+        ({"length": "4000"}, "up to byte 4000, .* 3999"),
         ({"offset": "0", "length": "99999"}, "up to byte 99999"),
         ({"offset": "4096", "length": "4"}, "up to byte 8096"),
         ({"offset": "-4"}, "with {'offset': '-4'}"),
@@ -176,7 +176,7 @@ def test_external_data_in_a_file_that_cannot_be(tmp_path):
 
 def test_external_data_of_a_model_without_a_place(tmp_path):
     content = external(tmp_path, "w.bin", tmp_path / "w.bin").read_bytes()
-    with pytest.raises(InvalidModel, match=r"keeps weights in the file 'w\.bin'.*pass the model's path"):
+    with pytest.raises(InvalidModel, match=r"keeps weights in the file 'w\.bin'.*model's path"):
         files.parse(content, "the bytes")
 
 

@@ -80,7 +80,7 @@ def test_a_map_is_fed(vectorizer, outputs):
     with isorun.Session(vectorizer, "ort-cpu", outputs=outputs) as session:
         assert session.get_inputs()[0].type == "map(string,tensor(float))"
         np.testing.assert_array_equal(session.run(None, {"x": {"b": 2.0, "a": 1.0}})[0], [[1, 2]])
-        with pytest.raises(InvalidFeeds, match=r"input 'x' is a dict, which has none\. Session\.run takes it"):
+        with pytest.raises(InvalidFeeds, match="'x' is a dict"):
             next(session.map([{"x": {"a": 1.0}}]))
 
 

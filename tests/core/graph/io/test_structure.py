@@ -49,12 +49,12 @@ IF = """g (bool c, float[N] x) => (float[N] y) {{
     [
         ("g (float[N] x) => (float[N] y) { a = Add (x, y)  y = Neg (a) }", "cycle"),
         ("g (float[N] x) => (float[N] y) { y = Add (x, y) }", "cycle"),
-        ("g (float[N] x) => (float[N] y) { y = Add (x, z) }", "nothing computes 'z'"),
-        ("g (float[N] x) => (float[N] y) { z = Neg (x) }", "nothing computes its output 'y'"),
-        ("g (float[N] x) => (float[N] y) { y = Neg (x)  y = Abs (x) }", "'y' is the name of two values"),
-        ("g (float[N] x) => (float[N] x) { x = Neg (x) }", "'x' is the name of two values"),
+        ("g (float[N] x) => (float[N] y) { y = Add (x, z) }", "'z'"),
+        ("g (float[N] x) => (float[N] y) { z = Neg (x) }", "output 'y'"),
+        ("g (float[N] x) => (float[N] y) { y = Neg (x)  y = Abs (x) }", "two values .* 'y'"),
+        ("g (float[N] x) => (float[N] x) { x = Neg (x) }", "two values .* 'x'"),
         (IF.format("a = Add (x, y)"), "cycle"),
-        (IF.format("a = Add (x, z)"), "nothing computes 'z'"),
+        (IF.format("a = Add (x, z)"), "'z'"),
         (IF.format("d = Add (x, a)  a = Neg (d)"), "cycle"),
     ],
 )

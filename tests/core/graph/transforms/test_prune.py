@@ -135,7 +135,7 @@ def test_layers_by_their_names(bert: Path):
 
 @pytest.mark.parametrize("sparsity", [0, 1, 80, -0.1, float("nan")])
 def test_a_sparsity_that_is_no_share(bert: Path, sparsity: float):
-    with pytest.raises(IsorunError, match=r"a share above 0 and below 1, such as 0\.8"):
+    with pytest.raises(IsorunError, match="sparsity"):
         prune(files.read(bert), sparsity)
 
 
@@ -153,12 +153,12 @@ def test_the_nearest_choice_is_in_the_message(bert: Path, arguments, message):
 
 def test_what_is_no_encoder_needs_names():
     model = dense(random_matrix(4, 4))
-    with pytest.raises(UnsupportedModel, match=r"is no encoder that isorun fuses.*Name them"):
+    with pytest.raises(UnsupportedModel, match="not an encoder"):
         prune(model, 0.5)
 
 
 def test_blocks_have_to_fit():
-    with pytest.raises(UnsupportedModel, match="has 6 inputs, which blocks of 4 do not divide"):
+    with pytest.raises(UnsupportedModel, match="6 inputs"):
         prune(dense(random_matrix(6, 4)), 0.5, "block4", layers=["*"])
 
 
@@ -166,7 +166,7 @@ def test_quantized_weights_are_refused():
     text = "r = DequantizeLinear (w, s) y = MatMul (x, r)"
     proto = onnx.parser.parse_model(f"{HEAD} g (float[N,?] x) => (float[N,?] y) <float s = {{2}}> {{ {text} }}")
     proto.graph.initializer.append(numpy_helper.from_array(np.ones((4, 4), np.int8), "w"))
-    with pytest.raises(UnsupportedModel, match="are int8: prune the model before it is quantized"):
+    with pytest.raises(UnsupportedModel, match="int8"):
         prune(ir.serde.deserialize_model(proto), 0.5, layers=["*"])
 
 
@@ -174,5 +174,5 @@ def test_weights_that_something_else_reads_are_refused():
     model = dense(random_matrix(8, 8), "i = Cast <to = 7> (x) r = Gather (w, i) z = MatMul (x, w) y = Add (r, z)")
     for node in model.graph:
         node.name = node.op_type.lower()
-    with pytest.raises(UnsupportedModel, match="weights of 'matmul' are those of 'gather' as well"):
+    with pytest.raises(UnsupportedModel, match=r"'matmul' shares .* 'gather'"):
         prune(model, 0.5, layers=["matmul"])

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isorun.graph.transforms.precision.int8 import Dense
+from isorun.graph.transforms.precision.int8 import QuantizedDense
 from isorun.graph.transforms.precision.ranges import Recipe, Seen
 
 
-def product(rows: np.ndarray, dense: Dense) -> np.ndarray:
+def product(rows: np.ndarray, dense: QuantizedDense) -> np.ndarray:
     """x W by the integers, in float64."""
     limits = np.iinfo(dense.zero_point.dtype)
     zero = float(dense.zero_point)
@@ -19,7 +19,7 @@ def product(rows: np.ndarray, dense: Dense) -> np.ndarray:
     return (integers * float(dense.scale)) @ (dense.weight.astype(np.float64) * dense.weight_scale)
 
 
-def quantized(rows: np.ndarray, weight: np.ndarray, recipe: Recipe) -> Dense:
+def quantized(rows: np.ndarray, weight: np.ndarray, recipe: Recipe) -> QuantizedDense:
     seen = Seen()
     seen.add(rows)
     return seen.quantize(weight, recipe)
