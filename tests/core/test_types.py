@@ -35,14 +35,14 @@ PROVENANCE = Provenance(
         ("tensor(complex64)", np.complex64),
     ],
 )
-def test_a_tensor_knows_its_dtype(kind, dtype):
+def test_dtype_of_a_tensor(kind, dtype):
     assert TensorSpec("x", kind, ()).dtype == np.dtype(dtype)
 
 
 @pytest.mark.parametrize(
     "kind", ["tensor(bfloat16)", "tensor(string)", "tensor(int4)", "seq(tensor(float))", "optional(tensor(float))"]
 )
-def test_what_numpy_has_no_type_for_has_no_dtype(kind):
+def test_dtype_is_none_for_other_types(kind):
     assert TensorSpec("x", kind, None).dtype is None
 
 
@@ -56,7 +56,7 @@ def test_values_cannot_be_changed():
             setattr(value, name, "other")
 
 
-def test_capabilities_promise_the_least_by_default():
+def test_default_capabilities_are_minimal():
     least = Capabilities(dialects=("onnx",))
     assert not any(
         (
@@ -70,7 +70,7 @@ def test_capabilities_promise_the_least_by_default():
     assert (least.precisions, least.devices) == (("fp32",), ("cpu",))
 
 
-def test_provenance_is_ready_for_json_and_for_people():
+def test_provenance_as_json_and_text():
     assert json.loads(json.dumps(PROVENANCE.as_dict()))["operators"] == PROVENANCE.operators
     text = str(PROVENANCE)
     for part in (

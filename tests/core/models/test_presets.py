@@ -47,7 +47,7 @@ def test_activations_stay_in_a_trained_models_range(small, tmp_path):
     assert np.corrcoef(rows).mean() < 0.9, "tokens have not all become one"
 
 
-def test_it_is_made_once(small, tmp_path):
+def test_builds_a_preset_once(small, tmp_path):
     cache = Cache(tmp_path)
     path = presets.build(small, 0, cache)
     stamp = path.stat().st_mtime_ns
@@ -68,9 +68,9 @@ def test_the_usual_sizes(name, layers, width):
     assert name in presets.NAMES
 
 
-def test_a_name_or_a_seed_that_is_none(tmp_path):
+def test_rejects_an_unknown_name_and_a_negative_seed(tmp_path):
     with pytest.raises(InvalidModel, match=r"no preset 'bert-3'; did you mean 'bert-3l'\?"):
         presets.write("bert-3", 0, tmp_path / "model.onnx")
-    with pytest.raises(InvalidModel, match="seed .* -1"):
+    with pytest.raises(InvalidModel, match="seed"):
         presets.write("bert-3l", -1, tmp_path / "model.onnx")
     assert list(tmp_path.iterdir()) == []

@@ -84,7 +84,7 @@ NEAR_MISSES: dict[str, tuple[Callable[[ir.Model], None], str, int]] = {
 
 
 @pytest.mark.parametrize("name", NEAR_MISSES)
-def test_a_near_miss_is_not_fused(name: str) -> None:
+def test_rejects_a_near_miss(name: str) -> None:
     change, reason, others = NEAR_MISSES[name]
     model = exports.model(PLAIN)
     change(model)
@@ -101,7 +101,7 @@ def test_a_near_miss_is_not_fused(name: str) -> None:
     assert all(reason in each.reason for each in refused), str(report)
 
 
-def test_a_normalization_over_another_axis_is_left() -> None:
+def test_keeps_a_normalization_of_another_axis() -> None:
     model = exports.model(DECOMPOSED)
     means = [node for node in model.graph if node.op_type == "ReduceMean"]
     for node in means[2:4]:
@@ -111,7 +111,7 @@ def test_a_normalization_over_another_axis_is_left() -> None:
     assert [node.op_type for node in fused.graph].count("ReduceMean") == 2
 
 
-def test_a_sum_used_elsewhere_is_not_fused_with_its_normalization() -> None:
+def test_rejects_a_normalized_sum_with_other_readers() -> None:
     model = exports.model(PLAIN)
     normalization = [node for node in model.graph if node.op_type == "LayerNormalization"][1]
     assert normalization.inputs[0] is not None
@@ -121,7 +121,7 @@ def test_a_sum_used_elsewhere_is_not_fused_with_its_normalization() -> None:
     assert "another node uses the sum" in report.refusals[0].reason
 
 
-def test_a_gelu_that_is_none_is_left() -> None:
+def test_keeps_an_inexact_gelu() -> None:
     model = exports.model(PLAIN)
     before(first(model, "Erf"), 0, "Mul", number(model, "off", 1.01))
     fused, report = check(model, feeds())
@@ -129,7 +129,7 @@ def test_a_gelu_that_is_none_is_left() -> None:
     assert [node.op_type for node in fused.graph].count("Erf") == 1
 
 
-def test_cross_attention_is_refused() -> None:
+def test_rejects_cross_attention() -> None:
     model = exports.model(PLAIN)
     weight = model.graph.initializers["model.encoder.layer.1.attention.self.key.bias"]
     (add,) = weight.consumers()
@@ -143,7 +143,7 @@ def test_cross_attention_is_refused() -> None:
     assert "not self-attention" in report.refusals[0].reason
 
 
-def test_what_cannot_be_evaluated_is_refused_and_no_error() -> None:
+def test_rejects_a_subgraph_that_cannot_be_evaluated() -> None:
     """DeBERTa picks scores by relative places with ``GatherElements``, beyond what small masks have."""
     model = exports.model(PLAIN)
     softmax = first(model, "Softmax")

@@ -32,14 +32,14 @@ def graph(*shapes: tuple[Size, Size]) -> ir.Graph:
         ([(6, 0)], 6, (5, 8), False),
     ],
 )
-def test_sizes_that_are_fixed_are_kept(
+def test_probes_use_fixed_sizes(
     shapes: list[tuple[Size, Size]], rows: int, lengths: tuple[int, ...], fixed: bool
 ) -> None:
     probes = Probes(graph(*shapes))
     assert (probes.rows, probes.lengths, probes.fixed) == (rows, lengths, fixed)
 
 
-def test_every_kind_of_mask_is_among_the_rows() -> None:
+def test_probes_contain_every_kind_of_mask() -> None:
     masks = Probes(graph((2, 8))).masks(8)
     assert masks.shape == (6, 8)
     assert len(np.unique(masks, axis=0)) == MASK_KINDS
@@ -47,7 +47,7 @@ def test_every_kind_of_mask_is_among_the_rows() -> None:
 
 
 @pytest.mark.parametrize("batch", ["batch", 1, 2, 5])
-def test_rows_are_computed_in_batches_and_come_back_in_order(batch: Size) -> None:
+def test_evaluates_rows_in_batches_of_fixed_size(batch: Size) -> None:
     made = graph((batch, 7))
     probes = Probes(made)
     given = np.arange(probes.rows * 7).reshape(probes.rows, 7)

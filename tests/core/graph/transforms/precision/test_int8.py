@@ -41,7 +41,7 @@ def table() -> dict[str, int8.QuantizedDense]:
     return table_of(small_bert.build(**WIDE), small_bert.feeds(MASK))
 
 
-def test_answers_are_near_and_alike_without_padding(table: dict[str, int8.QuantizedDense]) -> None:
+def test_quantized_results_agree_with_and_without_padding(table: dict[str, int8.QuantizedDense]) -> None:
     given = small_bert.feeds(MASK)
     untouched = answers(small_bert.build(**WIDE), given)
     padded = small_bert.build(**WIDE)
@@ -91,7 +91,7 @@ def test_exports_of_other_families(label: str, dialect: str) -> None:
             assert np.sum(one * other) / np.linalg.norm(one) / np.linalg.norm(other) > 0.99
 
 
-def test_a_planted_error_is_seen(table: dict[str, int8.QuantizedDense]) -> None:
+def test_detects_a_planted_error(table: dict[str, int8.QuantizedDense]) -> None:
     given = small_bert.feeds(MASK)
     untouched = answers(small_bert.build(**WIDE), given)[0]
     name, dense = next((name, dense) for name, dense in table.items() if "attention.output" in name)
@@ -102,7 +102,7 @@ def test_a_planted_error_is_seen(table: dict[str, int8.QuantizedDense]) -> None:
     assert np.sum(got * untouched) / np.linalg.norm(got) / np.linalg.norm(untouched) < 0.99
 
 
-def test_a_table_is_kept(table: dict[str, int8.QuantizedDense], tmp_path: Path) -> None:
+def test_table_survives_a_round_trip(table: dict[str, int8.QuantizedDense], tmp_path: Path) -> None:
     int8.save(table, tmp_path)
     found = int8.load(tmp_path)
     assert found.keys() == table.keys()
