@@ -83,7 +83,8 @@ def _collect(graph: _GraphLike, collected: list[onnx.TensorProto]) -> list[onnx.
             collected.extend(_tensors_of([attribute.sparse_tensor]))
         if attribute.tensors or attribute.sparse_tensors:
             collected.extend((*attribute.tensors, *_tensors_of(attribute.sparse_tensors)))
-        subgraphs += _graphs(attribute)
+        if attribute.HasField("g") or attribute.graphs:
+            subgraphs += _graphs(attribute)
     return subgraphs
 
 
@@ -116,18 +117,17 @@ def _check_graph(
         collected: receives its tensors.
     """
     known = {"", *outer, *inputs}
-    computed: list[str] = []
+    distinct = len(known)
     in_order = True
     for node in graph.node:
         if in_order and not known.issuperset(node.input):
             in_order = False
-        results = list(node.output)
-        computed += results
-        known.update(results)
-    named = [value for value in computed if value]
-    if len({*inputs, *named}) != len(named) + len(set(inputs)):
-        repeated = _repeated([*dict.fromkeys(inputs), *named])
-        raise InvalidModel(f"{name} is not a valid graph: two values have the name {repeated!r}")
+        known.update(results := node.output)
+        distinct += len(results)
+    if len(known) != distinct:  # repeated names, or omitted outputs and names of enclosing graphs, which are valid
+        computed = (value for node in graph.node for value in node.output if value)
+        if repeated := _repeated([*dict.fromkeys(inputs), *computed]):
+            raise InvalidModel(f"{name} is not a valid graph: two values have the name {repeated!r}")
     for value in outputs:
         if value not in known:
             raise InvalidModel(f"{name} is not a valid graph: its output {value!r} is not defined")
