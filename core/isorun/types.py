@@ -1,4 +1,4 @@
-"""The values that sessions, backends and tools hand to one another: plain data, without behaviour of any backend."""
+"""Plain data that sessions, backends and tools exchange."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ _NUMPY_TYPES: dict[str, type[np.generic]] = {
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One input or output of a model, in the vocabulary of ``onnxruntime.NodeArg``.
+    """An input or output of a model, in the terms of ``onnxruntime.NodeArg``.
 
     Attributes:
         name: the tensor's name.
         type: ONNX Runtime's name for its type, such as ``tensor(float)`` or ``seq(tensor(int64))``.
-        shape: a number for a fixed dimension, a name for a symbolic one, ``None`` for an unknown one;
-            ``None`` as a whole where the rank is unknown or the value is no tensor.
-        overridable: whether the model has a value of its own for it, so that a feed may be left out.
-        bounds: the least and the greatest value that the model has a meaning for (a token id indexes a
-            table of that many rows, a mask holds 0 and 1); ``None`` where any value will do.
+        shape: a number for a fixed dimension, a name for a symbolic one, ``None`` for an unknown one; ``None`` instead
+            of a tuple if the rank is unknown or the value is not a tensor.
+        overridable: whether the model has a default value, so that a feed may be omitted.
+        bounds: the minimum and maximum valid value (of a token id, by the rows of its table; of a mask, 0 and 1);
+            ``None`` if any value is valid.
     """
 
     name: str
@@ -54,39 +54,35 @@ class TensorSpec:
 
     @property
     def dtype(self) -> np.dtype[Any] | None:
-        """The NumPy dtype of a tensor's elements; ``None`` where NumPy has no such type, or it is no tensor."""
+        """The NumPy dtype of a tensor's elements; ``None`` if NumPy lacks the type, or for other values."""
         scalar = _NUMPY_TYPES.get(self.type.removeprefix("tensor(").removesuffix(")"))
         return None if scalar is None else np.dtype(scalar)
 
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a backend can do, as data that is read without importing its runtime.
-
-    The defaults promise the least: a plugin states what it adds.
+    """What a backend supports, readable without importing its runtime. The defaults are the minimum.
 
     Attributes:
-        dialects: the dialects of the fused graph that it reads, richest first
-            (``com.microsoft``, ``onnx``, ``primitive``). ``fused`` is the fused graph itself, for a backend that
-            lowers it to a variant of a dialect with :func:`isorun.graph.ops.lower.lower`.
-        precisions: what it can compute in, on hardware that has it: ``fp32``, ``fp64``, ``bf16``, ``fp16``.
-        typed: those of them that the graph itself has to be written in, since the runtime computes in the types
-            that it is given; any other is a setting of the runtime's.
-        refused: precisions that one might ask of it in vain, each with what the runtime would do instead.
+        dialects: the dialects of the fused graph that it accepts, richest first (``com.microsoft``, ``onnx``,
+            ``primitive``). ``fused`` is the fused graph itself, for a backend that lowers it to a variant of a dialect
+            with :func:`isorun.graph.ops.lower.lower`.
+        precisions: the precisions that it supports, given the hardware: ``fp32``, ``fp64``, ``bf16``, ``fp16``.
+        typed: those of them that the graph must be converted to, since the runtime computes in the graph's types; the
+            others are settings of the runtime.
+        refused: unsupported precisions, each with what the runtime would do instead.
         devices: the devices that it runs on.
-        options: the keys that ``Session(options=...)`` accepts, each with its :class:`isorun.options.Option`, or
-            with a help text alone, which accepts any value.
-        sets_threads: whether the number of threads of a run can be set; where it cannot, ``Session(threads=...)``
-            is refused.
-        dynamic_shapes: whether symbolic dimensions may change from run to run.
-        thread_safe: whether one executable may be run from several threads at once; where it may not,
-            the session takes turns.
-        package: the import package of the runtime, whose absence makes the backend unavailable.
-        requirement: what to install for it, as given to pip.
-        reports: what :meth:`Executable.report` can prove: ``"placement"`` (operators by device or
-            provider), ``"precision"`` (the precision that kernels were built for).
-        device_arrays: whether feeds and outputs may stay in a GPU's memory (:mod:`isorun.plugin.device_arrays`): it
-            then implements :meth:`Executable.run_on_device`.
+        options: the keys of ``Session(options=...)``, each with its :class:`isorun.options.Option`, or with a help text
+            alone, which accepts any value.
+        sets_threads: whether the number of threads of a run can be set; if not, ``Session(threads=...)`` is rejected.
+        dynamic_shapes: whether symbolic dimensions may change between runs.
+        thread_safe: whether several threads may run one executable concurrently; if not, the session serializes runs.
+        package: the import package of the runtime, without which the backend is unavailable.
+        requirement: the pip requirement to install.
+        reports: what :meth:`Executable.report` can prove: ``"placement"`` (operators by device or provider),
+            ``"precision"`` (the precision of the kernels).
+        device_arrays: whether feeds and outputs may be in GPU memory (:mod:`isorun.plugin.device_arrays`); requires
+            :meth:`Executable.run_on_device`.
     """
 
     dialects: tuple[str, ...]
@@ -106,7 +102,7 @@ class Capabilities:
 
 @dataclass(frozen=True)
 class Availability:
-    """Whether a backend can be used here; if not, why, and what to do about it."""
+    """Whether a backend can be used on this machine; if not, the reason and the remedy."""
 
     ok: bool
     reason: str = ""
@@ -115,14 +111,14 @@ class Availability:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is wrong here, as ``isorun doctor`` lists it.
+    """A problem that ``isorun doctor`` reports.
 
     Attributes:
-        subject: what it is about: a package, a backend, an environment, a folder.
-        severity: ``"error"`` where something does not work, or not as it says; ``"warning"`` where it may not.
-        what: what was found.
-        why: where that comes from, and what follows.
-        command: what mends it, for a shell.
+        subject: the affected package, backend, environment or folder.
+        severity: ``"error"`` if something does not work as documented; ``"warning"`` if it may not.
+        what: the problem.
+        why: its cause and consequences.
+        command: a shell command that fixes it.
     """
 
     subject: str
@@ -134,24 +130,21 @@ class Finding:
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """What is known of a model without reading it again.
+    """The description of a model.
 
     Attributes:
         inputs, outputs: in the model's order.
-        opset: the version of ONNX's own operators.
-        fused: fused operators by name, with how often each is called; empty for a model that is not in
-            isorun's form.
-        limits: symbolic dimensions that must agree between inputs and must not be empty, each with the
-            most that it may be (the rows of a position table) or ``None``.
-        metadata: the model's own metadata properties.
-        producer, graph_name: the tool that wrote it, and what that called the graph.
-        quantized: whether it came with activations in 8 bits.
-        mask: the input that says which tokens are real, (batch, sequence), 0 at padding; ``None`` where no input
-            does, or none is known to.
-        token_outputs: the outputs that have a value for each token, (batch, sequence, ...); ``None`` where that is not
-            known.
-        keeps_padding: why padding cannot be removed; empty where it can. Where it can, padding to the right of a row
-            with at least one real token changes nothing for that row.
+        opset: the version of the standard operators.
+        fused: the number of fused operators by name; empty for a model that is not in the fused form.
+        limits: symbolic dimensions that must agree between inputs and must not be 0, each with its maximum (the rows of
+            a position table) or ``None``.
+        metadata: the model's metadata properties.
+        producer, graph_name: the tool that wrote it, and the graph's name.
+        quantized: whether its activations were already 8-bit.
+        mask: the mask input (batch, sequence), 0 at padding; ``None`` if there is none or it is unknown.
+        token_outputs: the token-level outputs (batch, sequence, ...); ``None`` if unknown.
+        keeps_padding: why padding cannot be removed; empty if it can. In that case, padding to the right of a row with
+            at least one real token does not change the results of that row.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -169,12 +162,12 @@ class ModelInfo:
 
     @property
     def required(self) -> list[TensorSpec]:
-        """The inputs that must be fed: those for which the model has no value of its own."""
+        """The inputs without a default value, which must be fed."""
         return [spec for spec in self.inputs if not spec.overridable]
 
     @classmethod
-    def from_dict(cls, described: Mapping[str, Any]) -> ModelInfo:
-        """What ``dataclasses.asdict`` made of one, and JSON of that."""
+    def from_dict(cls, fields: Mapping[str, Any]) -> ModelInfo:
+        """The inverse of ``dataclasses.asdict``, also after a round trip through JSON."""
 
         def specs(items: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:
             return tuple(
@@ -190,16 +183,16 @@ class ModelInfo:
 
         return cls(
             **{
-                **described,
-                "inputs": specs(described["inputs"]),
-                "outputs": specs(described["outputs"]),
-                "token_outputs": None if described["token_outputs"] is None else tuple(described["token_outputs"]),
+                **fields,
+                "inputs": specs(fields["inputs"]),
+                "outputs": specs(fields["outputs"]),
+                "token_outputs": None if fields["token_outputs"] is None else tuple(fields["token_outputs"]),
             }
         )
 
 
 class ModelMetadata(NamedTuple):
-    """What a model says of itself, in the shape of ``onnxruntime.ModelMetadata``."""
+    """A model's metadata, with the fields of ``onnxruntime.ModelMetadata``."""
 
     producer_name: str
     graph_name: str
@@ -211,16 +204,16 @@ class ModelMetadata(NamedTuple):
 
 @dataclass(frozen=True)
 class LoweredModel:
-    """A model that a backend can read: a file in one dialect, and what is known about it.
+    """A model file in one of a backend's dialects, and its description.
 
     Attributes:
-        path: the ONNX file. It belongs to the cache or to the user: read it, never write to it.
-        dialect: one of the backend's dialects; ``onnx`` for a model that came without fused operators.
-        fingerprint: SHA-256 over the model as it was given, weights included, and over the outputs that are wanted,
-            where not all are (hexadecimal).
-        info: the lowered model's inputs, outputs and so on.
-        cached: whether it was found rather than made.
-        notes: what was done to the graph besides lowering it, as plain data for provenance.
+        path: the ONNX file, owned by the cache or the user: do not write to it.
+        dialect: one of the backend's dialects; ``onnx`` for a model without fused operators.
+        fingerprint: SHA-256 (hexadecimal) of the original model with its weights, and of the requested outputs unless
+            all are.
+        info: the description of the lowered model.
+        cached: whether it was in the cache.
+        notes: changes to the graph besides lowering, as plain data for provenance.
     """
 
     path: Path
@@ -233,14 +226,14 @@ class LoweredModel:
 
 @dataclass(frozen=True)
 class CompileConfig:
-    """What a session asks of a backend, checked against its capabilities beforehand.
+    """A session's request to a backend, validated against its capabilities.
 
     Attributes:
-        precision: what to compute in, one of ``Capabilities.precisions``.
+        precision: one of ``Capabilities.precisions``.
         device: one of ``Capabilities.devices``.
-        threads: how many threads one run may use; ``None`` unless ``Capabilities.sets_threads``.
+        threads: the number of threads for a run; ``None`` unless ``Capabilities.sets_threads``.
         options: keys of ``Capabilities.options``: :meth:`isorun.plugin.backend.Backend.read_options` adds the defaults.
-        cache_dir: the session's cache folder, for what a backend makes and wants to find again.
+        cache_dir: the session's cache folder, for files that the backend reuses.
     """
 
     precision: str = "fp32"
@@ -252,14 +245,14 @@ class CompileConfig:
 
 @dataclass(frozen=True)
 class RuntimeReport:
-    """What a runtime says that it did: asked of it after compiling, never assumed.
+    """What a runtime reports after compiling a model; nothing in it is assumed.
 
     Attributes:
-        device: the hardware's name, as the runtime or the system gives it.
-        precision: the precision of the matrix products, by the runtime's own account.
-        operators: provider or device to operators and how many nodes of each it took.
-        versions: packages and their versions.
-        details: what else the runtime reports.
+        device: the hardware's name, from the runtime or the system.
+        precision: the precision of the matrix products, as the runtime reports it.
+        operators: the number of nodes by provider or device, and by operator.
+        versions: package versions.
+        details: other reported data.
     """
 
     device: str
@@ -271,21 +264,20 @@ class RuntimeReport:
 
 @dataclass(frozen=True)
 class Provenance:
-    """What ran, where, and how it came about.
+    """What runs, where, and how it was prepared.
 
     Attributes:
         backend, device, precision: what runs, as the runtime reports it.
-        threads: how many threads a run may use; ``None`` where the backend has no say in it.
-        operators: provider or device to operators and how many nodes of each it took.
+        threads: the number of threads for a run; ``None`` if the backend does not set it.
+        operators: the number of nodes by provider or device, and by operator.
         fused: the fused operators of the graph before lowering.
-        dialect: what the graph was lowered to.
-        fingerprint: SHA-256 of the model as given, and of the outputs that are wanted, where not all are.
-        cache: ``"found"`` or ``"made"``: the lowered model.
-        passed_over: backends that were preferred to this one, each with the reason against it.
-        versions: packages and their versions, isorun's own included.
-        environment: the isolated environment that it runs in: its name, and the versions of Python and NumPy there;
-            empty for this process.
-        details: what else the runtime reports.
+        dialect: the dialect that the graph was lowered to.
+        fingerprint: SHA-256 of the original model, and of the requested outputs unless all are.
+        cache: whether the lowered model was ``"found"`` in the cache or ``"made"``.
+        passed_over: the skipped backends that precede this one, each with the reason.
+        versions: package versions, including isorun's.
+        environment: the isolated environment: its name and its versions of Python and NumPy; empty for this process.
+        details: other data that the runtime reports.
     """
 
     backend: str
@@ -303,15 +295,15 @@ class Provenance:
     details: Mapping[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """The same as plain dictionaries and lists, ready for JSON."""
+        """Plain dictionaries and lists, for JSON."""
         return asdict(self)
 
     def __str__(self) -> str:
-        nodes = {place: sum(counts.values()) for place, counts in self.operators.items()}
+        nodes = {device: sum(counts.values()) for device, counts in self.operators.items()}
         lines = [
             ("backend", f"{self.backend} on {self.device}, {threads_in_words(self.threads)}"),
             ("precision", self.precision),
-            ("nodes", ", ".join(f"{count} on {place}" for place, count in nodes.items())),
+            ("nodes", ", ".join(f"{count} on {device}" for device, count in nodes.items())),
             ("fused", ", ".join(f"{count} {name}" for name, count in self.fused.items()) or "none"),
             ("lowered", f"to {self.dialect} ({self.cache} in the cache)"),
             ("model", self.fingerprint),
@@ -325,7 +317,7 @@ class Provenance:
 
 
 def threads_in_words(threads: int | None) -> str:
-    """``Provenance.threads`` for people."""
+    """Format ``Provenance.threads``."""
     if threads is None:
         return "threads not set"
     return f"{threads} thread{'' if threads == 1 else 's'}"

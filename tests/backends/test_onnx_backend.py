@@ -122,7 +122,7 @@ def test_an_operator_that_the_backend_lacks_is_skipped_with_the_reason():
 
 
 def test_what_else_goes_wrong_is_no_skip(model):
-    with pytest.raises(InvalidFeeds, match="'x' takes 256 at dimension 1"):
+    with pytest.raises(InvalidFeeds, match="'x' must have size 256 at dimension 1"):
         onnx_backend.adapter("ort-cpu").run_model(model, [np.zeros((4, 3), np.float32)])
 
 

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from isorun.types import Capabilities, CompileConfig, Provenance, TensorSpec, threads_in_words
+from isorun.types import Provenance, TensorSpec
 
 PROVENANCE = Provenance(
     backend="ort-cpu",
@@ -35,42 +35,18 @@ PROVENANCE = Provenance(
         ("tensor(complex64)", np.complex64),
     ],
 )
-def test_a_tensor_knows_its_dtype(kind, dtype):
+def test_dtype_of_a_tensor(kind, dtype):
     assert TensorSpec("x", kind, ()).dtype == np.dtype(dtype)
 
 
 @pytest.mark.parametrize(
     "kind", ["tensor(bfloat16)", "tensor(string)", "tensor(int4)", "seq(tensor(float))", "optional(tensor(float))"]
 )
-def test_what_numpy_has_no_type_for_has_no_dtype(kind):
+def test_dtype_is_none_for_other_types(kind):
     assert TensorSpec("x", kind, None).dtype is None
 
 
-def test_values_cannot_be_changed():
-    for value, name in (
-        (PROVENANCE, "backend"),
-        (TensorSpec("x", "tensor(float)", ()), "name"),
-        (CompileConfig(), "device"),
-    ):
-        with pytest.raises(dataclasses.FrozenInstanceError):
-            setattr(value, name, "other")
-
-
-def test_capabilities_promise_the_least_by_default():
-    least = Capabilities(dialects=("onnx",))
-    assert not any(
-        (
-            least.sets_threads,
-            least.dynamic_shapes,
-            least.thread_safe,
-            least.reports,
-            least.options,
-        )
-    )
-    assert (least.precisions, least.devices) == (("fp32",), ("cpu",))
-
-
-def test_provenance_is_ready_for_json_and_for_people():
+def test_provenance_as_json_and_text():
     assert json.loads(json.dumps(PROVENANCE.as_dict()))["operators"] == PROVENANCE.operators
     text = str(PROVENANCE)
     for part in (
@@ -85,7 +61,3 @@ def test_provenance_is_ready_for_json_and_for_people():
     ):
         assert part in text
     assert "none" in str(dataclasses.replace(PROVENANCE, fused={}))
-
-
-def test_threads_in_words():
-    assert [threads_in_words(number) for number in (None, 1, 2)] == ["threads not set", "1 thread", "2 threads"]

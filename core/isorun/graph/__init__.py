@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 
 
 def fuse(model: onnx.ModelProto | onnx_ir.Model) -> FusionReport:
-    """Bring an encoder to the fused form, in place. A model that is none, or that has it, stays as it came.
+    """Fuse an encoder in place. A model that is not an encoder, or is already fused, is unchanged.
 
     Args:
-        model: an ``onnx.ModelProto`` with its weights in it, or an ``onnx_ir.Model``, whose weights may be on disk.
+        model: an ``onnx.ModelProto`` with its weights loaded, or an ``onnx_ir.Model``, whose weights may be on disk.
             Inputs and outputs keep their names, types and shapes.
 
     Returns:
-        For each kind of fused operator how many were found and fused, and why the others were not.
+        The number of candidates and of fused operators of each kind, and why the others were not fused.
 
     Raises:
-        InvalidModel: the graph is not valid (two of its values have one name, say), or its weights are elsewhere.
-        TypeError: it is no model.
+        InvalidModel: the graph is invalid (two values have the same name, for example), or its weights are not loaded.
+        TypeError: it is not a model.
     """
     import onnx
     import onnx_ir
@@ -50,45 +50,45 @@ def fuse(model: onnx.ModelProto | onnx_ir.Model) -> FusionReport:
     if isinstance(model, onnx.ModelProto):
         if outside := files.external_files(model):
             raise InvalidModel(
-                f"The onnx.ModelProto keeps weights in the file {outside[0]!r}: load it with them, or give what "
-                "isorun.graph.io.files.read makes of its path, whose weights stay on disk"
+                f"The onnx.ModelProto keeps weights in the file {outside[0]!r}. Load them with it, or pass "
+                "isorun.graph.io.files.read(path), which leaves them on disk"
             )
         with files.reading("The onnx.ModelProto"):
             structure.check(model, "The onnx.ModelProto")
-            made = files.from_proto(model, "The onnx.ModelProto")
-            report = pipeline.fuse(made)
+            fused = files.from_proto(model, "The onnx.ModelProto")
+            report = pipeline.fuse(fused)
             if report.is_encoder:
-                model.CopyFrom(onnx_ir.serde.serialize_model(made))
+                model.CopyFrom(onnx_ir.serde.serialize_model(fused))
                 return report
-        return _with_those_there(report, made)
+        return _with_existing_operators(report, fused)
     if not isinstance(model, onnx_ir.Model):
-        raise TypeError(f"A model is an onnx.ModelProto or an onnx_ir.Model; a {type(model).__name__} came")
+        raise TypeError(f"model must be an onnx.ModelProto or an onnx_ir.Model, got {type(model).__name__}")
     with files.reading("The onnx_ir.Model"):
-        made = model.clone()
-        report = pipeline.fuse(made)
+        fused = model.clone()
+        report = pipeline.fuse(fused)
     if report.is_encoder:
-        model.graph, model.ir_version = made.graph, made.ir_version
+        model.graph, model.ir_version = fused.graph, fused.ir_version
         model.functions.clear()
-        model.functions.update(made.functions)
+        model.functions.update(fused.functions)
         return report
-    return _with_those_there(report, model)
+    return _with_existing_operators(report, model)
 
 
-def _with_those_there(report: FusionReport, model: onnx_ir.Model) -> FusionReport:
-    """The report of a model that was left as it came, with the fused operators that it came with."""
+def _with_existing_operators(report: FusionReport, model: onnx_ir.Model) -> FusionReport:
+    """Add the fused operators of an unchanged model to its report."""
     from isorun.graph.matching.report import KINDS
     from isorun.graph.ops import functions
 
     for node in model.graph:
         if functions.is_fused(node):
             kind = node.op_type.replace("SingleQuery", "Self")  # of the last layer
-            report.accept(next(each for each in KINDS if each in kind))  # BiasGeluTanh
+            report.accept(next(name for name in KINDS if name in kind))  # BiasGeluTanh
     return report
 
 
 @functools.cache
 def code_digest() -> str:
-    """SHA-256 of the code that writes graphs: what older code has left in a cache is not taken for its work."""
+    """SHA-256 of the code that writes graphs, so that cache entries of other versions are not reused."""
     import hashlib
 
     digest = hashlib.sha256()

@@ -1,4 +1,4 @@
-"""What a graph takes, gives and holds, in a form that outlives it: see :class:`isorun.types.ModelInfo`."""
+"""The :class:`isorun.types.ModelInfo` of a graph."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _ONNX_RUNTIME_NAMES = {
     ir.DataType.FLOAT8E5M2: "float8e5m2",
     ir.DataType.FLOAT8E5M2FNUZ: "float8e5m2fnuz",
 }
-_PASS_ON = {"Cast", "Identity"}
+_PASS_THROUGH = {"Cast", "Identity"}
 _SAMPLE = 4
-_ANY = np.array([[1], [2], [3]], np.int64)
+_TOKEN_IDS = np.array([[1], [2], [3]], np.int64)
 
 _logger = logging.getLogger(__name__)
 
 
 def describe(model: ir.Model) -> ModelInfo:
-    """Everything that a session needs to know of a model."""
+    """Describe a model for a session."""
     graph = model.graph
     mask, token_outputs = real_tokens.find(graph)
     bounds = _index_bounds(graph) | dict.fromkeys(real_tokens.mask_inputs(graph), (0, 1))
@@ -60,7 +60,7 @@ def _spec(value: ir.Value, *, overridable: bool = False, bounds: tuple[int, int]
     shape: tuple[int | str | None, ...] | None = None
     if value.shape is not None:
         sizes = (size if isinstance(size, int) else size.value for size in value.shape)
-        # Some exporters write -1 for a size that is not fixed.
+        # Some exporters write -1 for a symbolic size.
         shape = tuple(None if isinstance(size, int) and size < 0 else size for size in sizes)
     type_name = maps.spell(kind) if (kind := maps.type_of(value)) else _type_name(value.type)
     return TensorSpec(value.name or "", type_name, shape, overridable, bounds)
@@ -86,20 +86,20 @@ def _rows(table: ir.Value | None, axis: int = 0) -> int | None:
 
 
 def _index_bounds(graph: ir.Graph) -> dict[str, tuple[int, int]]:
-    """For each input that indexes a table of the model, the least and the greatest index that means something.
+    """The minimum and maximum valid index of each input that indexes a table of the model.
 
-    ONNX counts negative indices of ``Gather`` from a table's end; token ids are never that.
+    ``Gather`` counts negative indices from the end of its table; the fused embeddings reject them.
     """
     bounds: dict[str, tuple[int, int]] = {}
 
-    def narrow(index: ir.Value | None, least: int, most: int) -> None:
+    def narrow(index: ir.Value | None, minimum: int, maximum: int) -> None:
         while index is not None and (node := index.producer()) is not None:
-            if node.op_type not in _PASS_ON or node.domain != "":
+            if node.op_type not in _PASS_THROUGH or node.domain != "":
                 return
             index = node.inputs[0]
         if index is not None and index.is_graph_input() and index.name is not None:
-            low, high = bounds.get(index.name, (least, most))
-            bounds[index.name] = (max(low, least), min(high, most))
+            low, high = bounds.get(index.name, (minimum, maximum))
+            bounds[index.name] = (max(low, minimum), min(high, maximum))
 
     for node in graph:
         if is_fused(node) and node.op_type == EMBEDDING:
@@ -107,18 +107,17 @@ def _index_bounds(graph: ir.Graph) -> dict[str, tuple[int, int]]:
                 if node.inputs[index] is None:
                     continue
                 rows = _rows(node.inputs[table])
-                assert rows is not None, "the fused form keeps its tables as initializers"
+                assert rows is not None, "the tables of fused embeddings are initializers"
                 narrow(node.inputs[index], 0, rows - 1)
         elif node.op_type == "Gather" and node.domain == "":
-            axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 0
-            rows = _rows(node.inputs[0], axis)
+            rows = _rows(node.inputs[0], node.attributes.get_int("axis", 0))
             if rows is not None:
                 narrow(node.inputs[1], -rows, rows - 1)
     return bounds
 
 
 def _limits(graph: ir.Graph) -> dict[str, int | None]:
-    """For a graph in the fused form, the names of its dimensions, and the positions that it has a table for."""
+    """The named dimensions of a fused graph's ids, with the maximum length of its position table."""
     limits: dict[str, int | None] = {}
     for node in graph:
         if is_fused(node) and node.op_type == EMBEDDING:
@@ -129,20 +128,21 @@ def _limits(graph: ir.Graph) -> dict[str, int | None]:
             if isinstance(batch, ir.SymbolicDim) and batch.value:
                 limits[batch.value] = None
             if isinstance(length, ir.SymbolicDim) and length.value:
-                limits[length.value] = _longest(graph, node)
+                limits[length.value] = _max_length(graph, node)
     return limits
 
 
-def _longest(graph: ir.Graph, embedding: ir.Node) -> int | None:
-    """The most tokens that an embedding has positions for; ``None`` where the caller gives the positions."""
+def _max_length(graph: ir.Graph, embedding: ir.Node) -> int | None:
+    """The maximum number of tokens of an embedding; ``None`` if the positions are an input."""
     rows, positions = _rows(embedding.inputs[TABLES.positions]), embedding.inputs[TABLES.at]
     if rows is None or positions is None or positions.is_graph_input():
         return None
-    # Models that count the ids that are no padding begin behind the id of padding. Of these rows at most one is it.
-    given = {value: np.repeat(_ANY, _SAMPLE, 1).astype(value.dtype.numpy()) for value in graph.inputs if value.dtype}
+    # Models that count the ids other than padding begin after the padding id. At most one of the rows is padding.
+    feed = np.repeat(_TOKEN_IDS, _SAMPLE, 1)
+    samples = {value: feed.astype(value.dtype.numpy()) for value in graph.inputs if value.dtype}
     try:
-        first = int(Evaluator(graph.opset_imports[""], given)(positions).max()) - (_SAMPLE - 1)
+        first = int(Evaluator(graph.opset_imports[""], samples)(positions).max()) - (_SAMPLE - 1)
     except CannotEvaluate as why:
-        _logger.info("where positions begin is not known: %s", why)
+        _logger.info("the first position is unknown: %s", why)
         return rows
     return rows - max(first, 0)

@@ -1,4 +1,4 @@
-"""What a model is made of: layers, parameters, operations, and the dialects that it can be lowered to."""
+"""Inspection of a model: layers, parameters, operations, and the dialects that it can be lowered to."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ _ATTENTIONS = (functions.ATTENTION, functions.CORE, functions.PACKED)
 
 @dataclass(frozen=True)
 class Inspection:
-    """A model, looked into. An encoder is described in its fused form, which is what sessions run.
+    """The contents of a model. An encoder is described in its fused form, which sessions run.
 
     Attributes:
         info: its inputs, outputs, fused operators and so on.
-        is_encoder: whether it is in the fused form, or could be brought to it.
-        operators: the nodes of that form by operator.
-        layers: the layers that hold matrices.
-        parameters: numbers in all its constants, by precision.
-        operations_per_token: multiplications and additions of an encoder's dense layers for one token; those of
-            layers that run once a sequence, such as a pooler's, are not among them. ``None`` for any other model.
-        operations_per_token_and_key: the same of the attention's two products, for one token and each key that it
-            attends to. ``None`` as before.
-        dialects: the dialects, each with the reason why the model cannot be lowered to it, empty where it can.
+        is_encoder: whether it is fused or can be.
+        operators: the number of nodes by operator.
+        layers: the layers with weight matrices.
+        parameters: the number of elements in its constants, by precision.
+        operations_per_token: multiplications and additions of an encoder's dense layers per token, without layers that
+            run once per sequence, such as a pooler. ``None`` for any other model.
+        operations_per_token_and_key: multiplications and additions of the attention's two products, per token and key
+            that it attends to. ``None`` for any other model.
+        dialects: for each dialect, why the model cannot be lowered to it; empty if it can.
     """
 
     info: ModelInfo
@@ -51,13 +51,13 @@ class Inspection:
 
 
 def inspect(model: str | os.PathLike[str] | ir.Model) -> Inspection:
-    """Look into a model.
+    """Inspect a model.
 
     Args:
-        model: an ONNX file, or a graph, which stays as it is.
+        model: an ONNX file, or a graph, which is unchanged.
 
     Raises:
-        InvalidModel: the file cannot be read, or holds no valid model.
+        InvalidModel: the file cannot be read, or is not a valid model.
     """
     with files.reading("The onnx_ir.Model" if isinstance(model, ir.Model) else str(model)):
         return _inspect(model.clone() if isinstance(model, ir.Model) else pipeline.read(Path(model))[0])
@@ -67,14 +67,14 @@ def _inspect(model: ir.Model) -> Inspection:
     info, operators = describe(model), _operators(model)
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     maps.infer_shapes(model)
-    found = layers(model)
-    per_token = [layer for layer in found if layer.kind == "dense" and layer.per == "token"]
-    known = bool(info.fused) and all(layer.per for layer in found if layer.kind == "dense")
+    model_layers = layers(model)
+    per_token = [layer for layer in model_layers if layer.kind == "dense" and layer.per == "token"]
+    known = bool(info.fused) and all(layer.per for layer in model_layers if layer.kind == "dense")
     return Inspection(
         info=info,
         is_encoder=bool(info.fused),
         operators=operators,
-        layers=found,
+        layers=model_layers,
         parameters=_parameters(model),
         operations_per_token=sum(layer.operations for layer in per_token) if known else None,
         operations_per_token_and_key=_attention(model) if known else None,
@@ -96,10 +96,10 @@ def _parameters(model: ir.Model) -> dict[str, int]:
 
 
 def _width(node: ir.Node) -> int | None:
-    """Of the hidden states that an attention reads."""
-    if node.op_type == functions.PACKED:  # queries, keys and values by one product
-        biased = None if node.inputs[0] is None else node.inputs[0].producer()
-        bias = None if biased is None else tokens.constant(biased.inputs[1])
+    """The width of the hidden states that an attention reads."""
+    if node.op_type == functions.PACKED:  # one product computes queries, keys and values
+        add = None if node.inputs[0] is None else node.inputs[0].producer()
+        bias = None if add is None else tokens.constant(add.inputs[1])
         return None if bias is None else bias.size // 3
     shape = None if node.inputs[0] is None else node.inputs[0].shape
     width = None if shape is None else shape[-1]
@@ -107,7 +107,7 @@ def _width(node: ir.Node) -> int | None:
 
 
 def _attention(model: ir.Model) -> int | None:
-    """Each element of a query is multiplied by one of a key and added, and each of a value by a probability."""
+    """Two multiplications and two additions per element: query times key, and probability times value."""
     total = 0
     for node in model.graph:
         if not functions.is_fused(node) or node.op_type not in _ATTENTIONS:
@@ -121,14 +121,12 @@ def _attention(model: ir.Model) -> int | None:
 
 def _dialects(model: ir.Model, *, is_encoder: bool) -> dict[str, str]:
     if not is_encoder:
-        return dict.fromkeys(
-            functions.dialects(), "it is no encoder that isorun fuses: every backend gets it as it came"
-        )
-    found = {}
+        return dict.fromkeys(functions.dialects(), "not an encoder that isorun fuses: every backend gets it unchanged")
+    reasons = {}
     for dialect in functions.dialects():
         try:
             lower.lower(model.clone(), dialect)
-            found[dialect] = ""
+            reasons[dialect] = ""
         except UnsupportedModel as error:
-            found[dialect] = str(error)
-    return found
+            reasons[dialect] = str(error)
+    return reasons

@@ -1,4 +1,4 @@
-"""Hugging Face checkpoints of encoders, read without PyTorch: ``config.json`` and ``model.safetensors``."""
+"""Building graphs from Hugging Face checkpoints (``config.json`` and ``model.safetensors``), without PyTorch."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ _HEADS = {
     "ForQuestionAnswering": "question-answering",
 }
 _FLOATS = ("F32", "F16", "BF16", "F64")
-_OLD_NAMES = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
-_OF_A_LAYER = re.compile(r"\.layer\.\d+\.")
-_NO_WEIGHTS = re.compile(r"(^|\.)position_ids$")  # a buffer that old checkpoints hold
+_LEGACY_NAMES = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+_LAYER_TENSOR = re.compile(r"\.layer\.\d+\.")
+_BUFFERS = re.compile(r"(^|\.)position_ids$")  # a buffer in old checkpoints
 
 
 class CheckpointWarning(UserWarning):
-    """A checkpoint has more than its config says."""
+    """A checkpoint contains layers that its config does not count."""
 
 
 def build(folder: Path, output: Path) -> list[str]:
-    """Write the fused graph of a checkpoint, and its tokenizer beside it as ``<stem>.tokenizer.json``.
+    """Write the fused graph of a checkpoint, and its tokenizer as ``<stem>.tokenizer.json``.
 
     Args:
-        folder: holds ``config.json`` and ``model.safetensors`` (or the shards that
-            ``model.safetensors.index.json`` names).
-        output: the ONNX file. Above 2 GiB the weights are beside it, in ``<stem>.weights.bin``.
+        folder: the checkpoint, with ``config.json`` and ``model.safetensors`` (or the shards in
+            ``model.safetensors.index.json``).
+        output: the ONNX file. Weights above 2 GiB are written to ``<stem>.weights.bin`` beside it.
 
     Returns:
-        The names of the checkpoint's tensors that the graph has no place for, such as a head for pretraining.
+        The names of the checkpoint's tensors that the graph does not use, such as a pretraining head.
 
     Raises:
-        InvalidModel: no checkpoint of an encoder that is read, or one whose tensors do not fit its config.
+        InvalidModel: the architecture is not supported, or the tensors do not match the config.
     """
     from isorun.graph.builders import encoder
     from isorun.graph.io import files
@@ -69,29 +69,30 @@ def build(folder: Path, output: Path) -> list[str]:
 
 
 def build_cached(folder: Path, cache: Cache) -> Path:
-    """The fused graph of a checkpoint, built where the cache does not have it yet.
+    """The fused graph of a checkpoint, from the cache if it was built before.
 
-    Warns, with a :class:`CheckpointWarning`, of layers that are left out because ``config.json`` has fewer.
+    Warns:
+        CheckpointWarning: the checkpoint has more layers than ``config.json``, which are omitted.
     """
     if not (folder / "config.json").is_file():
         raise InvalidModel(
-            f"{folder} is a folder without a config.json: give an ONNX file, or the folder of a checkpoint"
+            f"{folder} is a folder without a config.json. Pass an ONNX file or the folder of a checkpoint"
         )
 
-    def make(place: Path) -> dict[str, Any]:
-        return {"left_out": build(folder, place / _ENTRY_MODEL)}
+    def make(output_folder: Path) -> dict[str, Any]:
+        return {"left_out": build(folder, output_folder / _ENTRY_MODEL)}
 
     names = ["config.json", _TOKENIZER, "pooling.json", "1_Pooling/config.json"]
     present = [name for name in names if (folder / name).is_file()]
     present += [path.name for path in _weight_files(folder)]
-    # One by one: a file that appears later counts as well as one that changes.
+    # With names, so that adding a file changes the key as well as editing one.
     prints = [[name, cache.fingerprint([folder / name].copy, folder / name)] for name in present]
     key = sha256(json.dumps([code_digest(), prints]).encode())[:40]
     entry = cache.get_or_make("built", key, make)
-    if layers := [name for name in entry.meta["left_out"] if _OF_A_LAYER.search(name)]:
+    if layers := [name for name in entry.meta["left_out"] if _LAYER_TENSOR.search(name)]:
         warnings.warn(
-            f"{folder} has {len(layers)} tensors of layers that its config.json does not count, {layers[0]!r} the "
-            "first: they are left out",
+            f"{folder} has {len(layers)} tensors of layers that its config.json does not count (the first is "
+            f"{layers[0]!r}); they are omitted",
             CheckpointWarning,
             stacklevel=2,
         )
@@ -99,7 +100,7 @@ def build_cached(folder: Path, cache: Cache) -> Path:
 
 
 class _SafeTensors:
-    """The tensors of a checkpoint, with or without the prefix that its heads put before the encoder's names."""
+    """The tensors of a checkpoint, with or without the prefix that models with a head add to the encoder's names."""
 
     def __init__(self, folder: Path, prefix: str) -> None:
         from safetensors import SafetensorError, safe_open
@@ -111,31 +112,31 @@ class _SafeTensors:
             try:
                 opened: Any = safe_open(path, framework="numpy")
             except (SafetensorError, OSError) as error:
-                raise InvalidModel(f"{path} is no readable safetensors file: {error}") from error
-            self._files.update((name, opened) for name in opened.keys())  # noqa: SIM118 (no mapping: it has keys alone)
+                raise InvalidModel(f"{path} cannot be read as safetensors: {error}") from error
+            self._files.update((name, opened) for name in opened.keys())  # noqa: SIM118 (not a mapping: it has only keys)
         self._read: set[str] = set()
 
     def __contains__(self, name: str) -> bool:
         return self._find(name) is not None
 
     def check(self, name: str, shape: tuple[int, ...]) -> None:
-        """Refuse a tensor that cannot be read.
+        """Check that a tensor can be read.
 
         Raises:
-            InvalidModel: there is none, or it has another shape, or its numbers are no weights'.
+            InvalidModel: it is missing, or has another shape or a type that weights do not have.
         """
         stored = self._find(name)
         if stored is None:
             raise InvalidModel(f"{self._folder} has no tensor {name!r}{did_you_mean(name, self._files)}")
-        there = self._files[stored].get_slice(stored)
-        found, dtype = tuple(there.get_shape()), there.get_dtype()
-        if found != shape:
-            raise InvalidModel(f"{self._folder}: {stored!r} is {found}; by config.json it should be {shape}")
+        stored_slice = self._files[stored].get_slice(stored)
+        actual, dtype = tuple(stored_slice.get_shape()), stored_slice.get_dtype()
+        if actual != shape:
+            raise InvalidModel(f"{self._folder}: {stored!r} must have shape {shape} by config.json, got {actual}")
         if dtype not in _FLOATS:
-            raise InvalidModel(f"{self._folder}: {stored!r} holds {dtype}; {', '.join(_FLOATS)} are read")
+            raise InvalidModel(f"{self._folder}: {stored!r} must be one of {', '.join(_FLOATS)}, got {dtype}")
 
     def read(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
-        """The tensor of that name as float32."""
+        """Read a tensor as float32."""
         self.check(name, shape)
         stored = self._find(name)
         assert stored is not None
@@ -143,14 +144,14 @@ class _SafeTensors:
         return np.asarray(self._files[stored].get_tensor(stored), dtype=np.float32)
 
     def unread(self) -> list[str]:
-        """The tensors that nobody has asked for."""
-        return sorted(name for name in self._files if name not in self._read and not _NO_WEIGHTS.search(name))
+        """The tensors that were not read."""
+        return sorted(name for name in self._files if name not in self._read and not _BUFFERS.search(name))
 
     def _find(self, name: str) -> str | None:
         for candidate in (name, f"{self._prefix}.{name}"):
             if candidate in self._files:
                 return candidate
-            for new, old in _OLD_NAMES.items():
+            for new, old in _LEGACY_NAMES.items():
                 if candidate.endswith(new) and (older := candidate.removesuffix(new) + old) in self._files:
                     return older
         return None
@@ -159,18 +160,18 @@ class _SafeTensors:
 def _weight_files(folder: Path) -> list[Path]:
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        places = _json(index).get("weight_map")
-        if not isinstance(places, dict) or not places or not all(isinstance(name, str) for name in places.values()):
-            raise InvalidModel(f"{index} has no weight_map from tensors to the files that hold them")
-        names = sorted(set(places.values()))
+        shards = _json(index).get("weight_map")
+        if not isinstance(shards, dict) or not shards or not all(isinstance(name, str) for name in shards.values()):
+            raise InvalidModel(f"{index} must have a weight_map from tensors to file names")
+        names = sorted(set(shards.values()))
         if outside := [name for name in names if Path(name).name != name or name == ".."]:
-            raise InvalidModel(f"{index} names the file {outside[0]!r}, which is outside its folder")
+            raise InvalidModel(f"{index} refers to {outside[0]!r}, which is outside its folder")
         if missing := [name for name in names if not (folder / name).is_file()]:
-            raise InvalidModel(f"{index} names the file {missing[0]!r}, which is not there")
+            raise InvalidModel(f"{index} refers to {missing[0]!r}, which does not exist")
         return [folder / name for name in names]
     single = folder / "model.safetensors"
     if not single.is_file():
-        raise InvalidModel(f"{folder} has no model.safetensors (weights in other formats are not read)")
+        raise InvalidModel(f"{folder} has no model.safetensors (other weight formats are not supported)")
     return [single]
 
 
@@ -180,7 +181,7 @@ def _architecture(folder: Path, settings: Mapping[str, Any]) -> Architecture:
     kind = settings.get("model_type")
     if not isinstance(kind, str) or kind not in ARCHITECTURES:
         raise InvalidModel(
-            f"{folder / 'config.json'}: model_type is {kind!r}; checkpoints of {', '.join(ARCHITECTURES)} are read"
+            f"{folder / 'config.json'}: model_type must be one of {', '.join(ARCHITECTURES)}, got {kind!r}"
         )
     return ARCHITECTURES[kind]
 
@@ -190,71 +191,73 @@ def _config(
 ) -> EncoderConfig:
     from isorun.graph.builders.encoder import ACTIVATIONS, EncoderConfig
 
-    def refuse(why: str) -> InvalidModel:
+    def invalid(why: str) -> InvalidModel:
         return InvalidModel(f"{folder / 'config.json'}: {why}")
 
     sizes = {}
     for size, key in architecture.sizes.items():
         sizes[size] = settings.get(key, architecture.defaults.get(size))
         if not _is_count(sizes[size]):
-            raise refuse(f"{key} is {sizes[size]!r}; it has to be a whole number above 0")
+            raise invalid(f"{key} must be an integer above 0, got {sizes[size]!r}")
     if sizes["hidden_size"] % sizes["num_attention_heads"]:
         width, heads = architecture.sizes["hidden_size"], architecture.sizes["num_attention_heads"]
-        raise refuse(f"{width} {sizes['hidden_size']} is no multiple of {heads} {sizes['num_attention_heads']}")
+        raise invalid(
+            f"{width} must be a multiple of {heads}, got {sizes['hidden_size']} and {sizes['num_attention_heads']}"
+        )
     if not 4 <= (buckets := sizes.get("relative_attention_num_buckets", 32)) < 512:
-        raise refuse(f"relative_attention_num_buckets is {buckets}; 4 to 511 are read")
-    key, usual = architecture.activation
-    activation = settings.get(key, usual)
+        raise invalid(f"relative_attention_num_buckets must be 4 to 511, got {buckets}")
+    key, default = architecture.activation
+    activation = settings.get(key, default)
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
-        raise refuse(f"{key} is {activation!r}{did_you_mean(str(activation), ACTIVATIONS)}")
+        raise invalid(f"unsupported {key} {activation!r}{did_you_mean(str(activation), ACTIVATIONS)}")
     if settings.get("position_embedding_type", "absolute") != "absolute":
-        raise refuse(f"position_embedding_type is {settings['position_embedding_type']!r}; 'absolute' is read")
+        raise invalid(f"position_embedding_type must be 'absolute', got {settings['position_embedding_type']!r}")
     if settings.get("is_decoder") or settings.get("add_cross_attention"):
-        raise refuse("it is a decoder; encoders are read")
+        raise invalid("decoders are not supported, only encoders")
     epsilon = settings.get("layer_norm_eps", 1e-12)
     if type(epsilon) not in (int, float) or not 0 <= epsilon < 1:
-        raise refuse(f"layer_norm_eps is {epsilon!r}; it has to be a number from 0 to 1")
+        raise invalid(f"layer_norm_eps must be a number of at least 0 and below 1, got {epsilon!r}")
     architectures = settings.get("architectures") or []
     if not isinstance(architectures, list) or not all(isinstance(name, str) for name in architectures):
-        raise refuse(f"architectures is {architectures!r}; it has to be a list of names")
+        raise invalid(f"architectures must be a list of names, got {architectures!r}")
     head = _head(architectures)
     pooler = architecture.pooler is not None and f"{architecture.pooler}.weight" in weights
     if head == "sequence-classification" and architecture.classifies_pooled and not pooler:
-        raise refuse("it is a sequence classifier, and the checkpoint has no pooler for it to stand on")
+        raise invalid("the sequence classifier needs a pooler, which the checkpoint does not contain")
     return EncoderConfig(
         **sizes,
         layer_norm_eps=float(epsilon),
         hidden_act=activation,
         pooler=pooler,
         head=head,
-        labels=_labels(settings, refuse),
+        labels=_labels(settings, invalid),
         architecture=architecture,
-        pad_token_id=_padding_id(settings, architecture, sizes["vocab_size"], refuse),
+        pad_token_id=_padding_id(settings, architecture, sizes["vocab_size"], invalid),
     )
 
 
 def _padding_id(
-    settings: Mapping[str, Any], architecture: Architecture, words: int, refuse: Callable[[str], InvalidModel]
+    settings: Mapping[str, Any], architecture: Architecture, words: int, invalid: Callable[[str], InvalidModel]
 ) -> int:
-    """The id that positions are counted without, where the architecture counts so."""
+    """The id that position counts skip; 0 if the architecture does not count."""
     if architecture.padding_id is None or architecture.fixed_padding_id:
         return architecture.padding_id or 0
-    padding = settings.get("pad_token_id", architecture.padding_id)
-    if type(padding) is not int or not 0 <= padding < words:
-        raise refuse(f"pad_token_id is {padding!r}; it has to be an id, from 0 to {words - 1}")
-    return padding
+    padding_id = settings.get("pad_token_id", architecture.padding_id)
+    if type(padding_id) is not int or not 0 <= padding_id < words:
+        raise invalid(f"pad_token_id must be an integer from 0 to {words - 1}, got {padding_id!r}")
+    return padding_id
 
 
-def _labels(settings: Mapping[str, Any], refuse: Callable[[str], InvalidModel]) -> int:
-    """How many classes a classifier tells apart: two where the config says nothing."""
+def _labels(settings: Mapping[str, Any], invalid: Callable[[str], InvalidModel]) -> int:
+    """The number of a classifier's classes; 2 by default."""
     if "id2label" in settings:
         names = settings["id2label"]
         if not isinstance(names, dict) or not names:
-            raise refuse(f"id2label is {names!r}; it has to be an object with a name for each class")
+            raise invalid(f"id2label must be an object with a name for each class, got {names!r}")
         return len(names)
     count = settings.get("num_labels", 2)
     if not _is_count(count):
-        raise refuse(f"num_labels is {count!r}; it has to be a whole number above 0")
+        raise invalid(f"num_labels must be an integer above 0, got {count!r}")
     return int(count)
 
 
@@ -271,7 +274,7 @@ def _head(architectures: Iterable[str]) -> str | None:
 
 
 def _pooling(folder: Path) -> str | None:
-    """How sentence-transformers pools this checkpoint's hidden states: ``mean`` or ``cls``, where it says so."""
+    """The pooling in sentence-transformers' configuration: ``mean``, ``cls``, or ``None``."""
     for name in ("pooling.json", "1_Pooling/config.json"):
         if (folder / name).is_file():
             modes = _json(folder / name)
@@ -285,7 +288,7 @@ def _pooling(folder: Path) -> str | None:
 def _settings(folder: Path) -> Mapping[str, Any]:
     path = folder / "config.json"
     if not path.is_file():
-        raise InvalidModel(f"{folder} has no config.json: it is no checkpoint")
+        raise InvalidModel(f"{folder} is not a checkpoint: it has no config.json")
     return _json(path)
 
 
@@ -295,5 +298,5 @@ def _json(path: Path) -> Mapping[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidModel(f"{path} cannot be read: {error}") from error
     if not isinstance(content, dict):
-        raise InvalidModel(f"{path} holds a {type(content).__name__}; an object is due")
+        raise InvalidModel(f"{path} must contain an object, got {type(content).__name__}")
     return content

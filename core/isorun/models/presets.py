@@ -1,7 +1,7 @@
-"""BERTs of the usual sizes with seeded random weights, for measuring speed where no trained model is needed.
+"""BERT presets with seeded random weights, for benchmarks that need no trained model.
 
-The weights keep activations in a trained model's range: every dense layer passes its input's variance on,
-and scores spread enough for attention to prefer some keys to others.
+Activations stay in the range of a trained model: dense layers preserve variance, and attention scores vary enough for
+attention to prefer some keys.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NAMES = tuple(_SIZES)
 
 
 def sizes(name: str) -> dict[str, Any]:
-    """A preset's sizes, by the names in a ``config.json``.
+    """A preset's sizes, by their names in ``config.json``.
 
     Raises:
         InvalidModel: there is no preset of that name.
@@ -40,7 +40,7 @@ def sizes(name: str) -> dict[str, Any]:
 
 
 def write(name: str, seed: int, output: Path) -> None:
-    """Write a preset's fused graph to an ONNX file. The same name and seed give the same file.
+    """Write a preset's fused graph to an ONNX file, which depends on the name and seed only.
 
     Raises:
         InvalidModel: there is no preset of that name.
@@ -49,13 +49,13 @@ def write(name: str, seed: int, output: Path) -> None:
     from isorun.graph.io import files
 
     if seed < 0:
-        raise InvalidModel(f"The seed is {seed}; it has to be 0 or more")
+        raise InvalidModel(f"The seed must be 0 or more, got {seed}")
     config = encoder.EncoderConfig(**sizes(name))
     files.write(encoder.encoder(config, SeededWeights(seed), name), output, beside_above=files.SINGLE_FILE_LIMIT)
 
 
 def build(name: str, seed: int, cache: Cache) -> Path:
-    """The ONNX file of a preset, made where the cache does not have it yet."""
+    """The ONNX file of a preset, from the cache if it was written before."""
     from isorun.graph import code_digest
 
     def make(folder: Path) -> dict[str, Any]:
@@ -66,16 +66,16 @@ def build(name: str, seed: int, cache: Cache) -> Path:
 
 
 class SeededWeights:
-    """Weights by their names: the seed and the name alone decide each tensor."""
+    """Weights by name: each tensor depends on the seed and its name only."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
 
     def check(self, name: str, shape: tuple[int, ...]) -> None:
-        """There is a tensor for every name and shape."""
+        """Accept every name and shape."""
 
     def read(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
-        """Normally distributed, with the deviation that its place in the model asks for; float32."""
+        """Normally distributed weights, float32, with a standard deviation by name."""
         random = np.random.default_rng([self._seed, zlib.crc32(name.encode())])
         mean, deviation = _distribution(name, shape)
         values = random.standard_normal(shape, dtype=np.float32)

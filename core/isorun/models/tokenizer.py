@@ -1,4 +1,4 @@
-"""Text in, vectors out: a checkpoint's own tokenizer, and what a sentence model does with the hidden states.
+"""Tokenizers of checkpoints, and pooling of hidden states into sentence vectors.
 
 ``tokenizers`` is imported when a tokenizer is opened, not before.
 """
@@ -29,20 +29,20 @@ _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class TruncationWarning(UserWarning):
-    """A text was longer than the model takes, and its end was cut off."""
+    """A text exceeded the model's maximum length and was truncated."""
 
 
 class Tokenizer:
-    """A ``tokenizer.json``, as the feeds of a BERT encoder.
+    """Converts text to the feeds of a BERT encoder with a ``tokenizer.json``.
 
     Args:
         path: the file.
-        limit: the most tokens that the model takes, special tokens included (the rows of its position
-            table); ``None`` for no limit. What the file itself says of truncation and padding is ignored:
-            it is a setting of whoever saved it, not a property of the model.
+        limit: the model's maximum number of tokens, special tokens included (the rows of its position table);
+            ``None`` for no limit. The file's truncation and padding settings are ignored: they are not properties of
+            the model.
 
     Raises:
-        InvalidModel: the file is missing or is no tokenizer.
+        InvalidModel: the file is missing or is not a tokenizer.
         IsorunError: the package ``tokenizers`` is not installed.
     """
 
@@ -58,20 +58,20 @@ class Tokenizer:
     def beside(cls, model: str | os.PathLike[str], limit: int | None = None) -> Self:
         """The tokenizer that belongs to a model file or to a checkpoint's folder.
 
-        For ``m.onnx`` it is ``m.tokenizer.json``, else a ``tokenizer.json`` in the same folder or in the one
-        above it (where Optimum leaves it); for a folder it is the ``tokenizer.json`` in it or above it.
+        For ``m.onnx``: ``m.tokenizer.json``, else ``tokenizer.json`` in the same folder or its parent (where Optimum
+        writes it). For a folder: ``tokenizer.json`` in it or its parent.
 
         Raises:
-            InvalidModel: there is none; the message says where it was looked for.
+            InvalidModel: there is none; the message lists the paths.
         """
-        places = list(places_of(Path(model)))
-        for place in places:
-            if place.is_file():
-                return cls(place, limit)
-        looked = ", ".join(str(place) for place in places)
+        candidates = list(places_of(Path(model)))
+        for candidate in candidates:
+            if candidate.is_file():
+                return cls(candidate, limit)
+        tested = ", ".join(str(candidate) for candidate in candidates)
         raise InvalidModel(
-            f"{model} has no tokenizer beside it: there is no {looked}. "
-            f"Copy the {FILE} of the checkpoint there, or give token ids instead of text."
+            f"{model} has no tokenizer beside it: there is no {tested}. "
+            f"Copy the checkpoint's {FILE} there, or pass token ids instead of text"
         )
 
     def encode(self, texts: Sequence[Text], length: int | None = None) -> dict[str, npt.NDArray[np.int64]]:
@@ -86,36 +86,36 @@ class Tokenizer:
             of a pair), each int64 of shape (batch, sequence).
 
         Raises:
-            InvalidFeeds: no text, something that is no text, or a length above the model's limit.
+            InvalidFeeds: there is no text, an item is not a text, or the length exceeds the model's limit.
 
         Warns:
-            TruncationWarning: texts that do not fit, with how many tokens each had.
+            TruncationWarning: texts were truncated; the message has their numbers of tokens.
         """
         if isinstance(texts, str) or not texts:
-            raise InvalidFeeds(f"Texts are a list of at least one text; {texts!r} came")
+            raise InvalidFeeds(f"Texts must be a list of at least one text, got {texts!r}")
         for position, text in enumerate(texts):
             parts = text if isinstance(text, tuple) else (text,)
             pair = isinstance(text, tuple) and len(text) == 2
             if not (pair or isinstance(text, str)) or not all(isinstance(part, str) for part in parts):
-                raise InvalidFeeds(f"Text {position} is {text!r}; a text is a str, a pair is a tuple of two")
+                raise InvalidFeeds(f"Text {position} must be a str or a tuple of two, got {text!r}")
             if any(_LONE_SURROGATE.search(part) for part in parts):
                 raise InvalidFeeds(
-                    f"Text {position} is {text!r}: it holds half a character, as text does that was no UTF-8"
+                    f"Text {position} contains a lone surrogate (was it decoded from invalid UTF-8?): {text!r}"
                 )
         if length is not None and (length < 1 or (self.limit is not None and length > self.limit)):
-            raise InvalidFeeds(f"A length of {length} was asked for; the model takes 1 to {self.limit or 'any'} tokens")
+            raise InvalidFeeds(f"length must be 1 to {self.limit or 'any number of'} tokens, got {length}")
 
-        most = length or self.limit
-        if most is None:
+        max_tokens = length or self.limit
+        if max_tokens is None:
             self._tokenizer.no_truncation()
         else:
             special = self._tokenizer.num_special_tokens_to_add(any(isinstance(text, tuple) for text in texts))
-            if most <= special:
-                raise InvalidFeeds(f"A length of {most} leaves no room for text: {special} tokens mark its ends")
-            self._tokenizer.enable_truncation(most)
+            if max_tokens <= special:
+                raise InvalidFeeds(f"length must exceed the {special} special tokens, got {max_tokens}")
+            self._tokenizer.enable_truncation(max_tokens)
         encodings = self._tokenizer.encode_batch(list(texts))
-        if most is not None:
-            self._warn_of_truncation(texts, most, [bool(encoding.overflowing) for encoding in encodings])
+        if max_tokens is not None:
+            self._warn_of_truncation(texts, max_tokens, [bool(encoding.overflowing) for encoding in encodings])
 
         columns = length or max(len(encoding.ids) for encoding in encodings)
         shape = (len(encodings), columns)
@@ -129,27 +129,31 @@ class Tokenizer:
             types[row, :real] = encoding.type_ids
         return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
 
-    def _warn_of_truncation(self, texts: Sequence[Text], most: int, cut: Sequence[bool]) -> None:
+    def _warn_of_truncation(self, texts: Sequence[Text], max_tokens: int, cut: Sequence[bool]) -> None:
         if not any(cut):
             return
         self._tokenizer.no_truncation()
-        long = [position for position, is_cut in enumerate(cut) if is_cut]
-        lengths = [len(encoding.ids) for encoding in self._tokenizer.encode_batch([texts[each] for each in long])]
-        which = ", ".join(f"text {position} ({had})" for position, had in zip(long, lengths, strict=True))
+        truncated = [position for position, is_cut in enumerate(cut) if is_cut]
+        lengths = [
+            len(encoding.ids) for encoding in self._tokenizer.encode_batch([texts[position] for position in truncated])
+        ]
+        which = ", ".join(f"text {position} ({count})" for position, count in zip(truncated, lengths, strict=True))
         warnings.warn(
-            f"Cut to {most} tokens, which is as long as they may be here: {which}", TruncationWarning, stacklevel=3
+            f"Cut to {max_tokens} tokens, which is as long as they may be here: {which}",
+            TruncationWarning,
+            stacklevel=3,
         )
 
 
 def feeds_of(encoded: Mapping[str, npt.NDArray[np.int64]], info: ModelInfo) -> dict[str, npt.NDArray[Any]]:
-    """Encoded texts as a model's feeds: the mask under the name that the model has for it, all in its dtypes.
+    """Convert encoded texts to a model's feeds, with its name of the mask and its dtypes.
 
     Args:
-        encoded: what :meth:`Tokenizer.encode` returns.
+        encoded: the result of :meth:`Tokenizer.encode`.
         info: the model.
 
     Raises:
-        InvalidFeeds: the model needs an input that no text becomes.
+        InvalidFeeds: the model has a required input that is not derived from text.
     """
     named = {**encoded, **({info.mask: encoded["attention_mask"]} if info.mask else {})}
     if missing := [spec.name for spec in info.required if spec.name not in named]:
@@ -158,7 +162,7 @@ def feeds_of(encoded: Mapping[str, npt.NDArray[np.int64]], info: ModelInfo) -> d
 
 
 def mean_pool(hidden: npt.NDArray[np.floating], mask: npt.NDArray[np.integer]) -> npt.NDArray[np.floating]:
-    """The mean of the hidden states over real tokens, as sentence-transformers takes it.
+    """The mean of the hidden states over real tokens, as in sentence-transformers.
 
     Args:
         hidden: (batch, sequence, width).
@@ -168,20 +172,20 @@ def mean_pool(hidden: npt.NDArray[np.floating], mask: npt.NDArray[np.integer]) -
         (batch, width); zeros for a row without a real token.
     """
     weights = mask[..., None].astype(hidden.dtype)
-    # Padding may hold anything, not-a-number included: take it out rather than multiply it by zero.
+    # Padding may be NaN, so replace it instead of multiplying by zero.
     kept = np.where(weights > 0, hidden, 0)
     total: npt.NDArray[np.floating] = kept.sum(axis=1) / np.maximum(weights.sum(axis=1), 1)
     return total
 
 
 def cosine_matrix(vectors: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
-    """The cosine of every vector with every other.
+    """The cosine similarity of all pairs of vectors.
 
     Args:
         vectors: (count, width).
 
     Returns:
-        (count, count), in float64; 0 where one of the two is the zero vector.
+        (count, count), float64; 0 for zero vectors.
     """
     wide = vectors.astype(np.float64)
     lengths = np.linalg.norm(wide, axis=1, keepdims=True)
@@ -191,6 +195,7 @@ def cosine_matrix(vectors: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]
 
 
 def places_of(model: Path) -> Iterator[Path]:
+    """The paths at which to look for a model's tokenizer."""
     folder = model
     if not model.is_dir():
         folder = model.parent

@@ -1,10 +1,9 @@
-"""Whether outputs are right: measures of how far they are from a reference's, and limits for each.
+"""Comparison of outputs with a reference: error measures, and limits for each.
 
 What is compared
-    An output with a value for each token (*token level*) is compared where the mask is not 0; what a runtime leaves at
-    padding is its own affair. Any other output is compared whole, but for the rows of a batch that hold no real token:
-    nothing is right or wrong there.
-    A NaN or an infinity fails wherever it is, padding included: a mean over masked tokens would spread it.
+    A *token-level* output, with a value for each token, is compared where the mask is not 0; values at padding are
+    unspecified. Any other output is compared as a whole, except for fully masked rows, whose values are unspecified.
+    A NaN or an infinity fails anywhere, padding included: a mean over masked tokens would propagate it.
 
 The measures are in :mod:`isorun.parity.measures`, the limits in :mod:`isorun.parity.tolerance`. Integers, booleans and
 strings must be equal.
@@ -26,16 +25,16 @@ __all__ = ["DEFAULT_TOLERANCES", "OutputParity", "Parity", "Tolerance", "compare
 
 @dataclass(frozen=True)
 class OutputParity:
-    """One output beside its reference.
+    """The comparison of one output.
 
     Attributes:
         name: the output's name.
-        level: ``"token"``, ``"sequence"`` or, where there is no mask, ``"all"``: what was compared.
-        elements: how many elements were compared.
-        nonfinite: how many elements are NaN or infinite, padding included.
-        max_abs, max_rel, rms, cosine, argmax: the measures; ``None`` where they do not exist (shapes differ, a
-            value is not finite, nothing to compare, or not a number).
-        reasons: what fails, empty where nothing does.
+        level: what was compared: ``"token"``, ``"sequence"`` or, without a mask, ``"all"``.
+        elements: the number of elements compared.
+        nonfinite: the number of elements that are NaN or infinite, padding included.
+        max_abs, max_rel, rms, cosine, argmax: the measures; ``None`` if undefined (shapes differ, a value is not
+            finite, there is nothing to compare, or not floating point).
+        reasons: why it fails; empty if it passes.
     """
 
     name: str
@@ -52,7 +51,7 @@ class OutputParity:
 
 @dataclass(frozen=True)
 class Parity:
-    """All outputs beside their references, and the verdict."""
+    """The comparison of all outputs, and the verdict."""
 
     outputs: tuple[OutputParity, ...]
 
@@ -63,13 +62,13 @@ class Parity:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why it fails, each reason with the output's name; empty where it passes."""
-        found = tuple(f"{output.name}: {reason}" for output in self.outputs for reason in output.reasons)
+        """Why it fails, each reason with the output's name; empty if it passes."""
+        reasons = tuple(f"{output.name}: {reason}" for output in self.outputs for reason in output.reasons)
         compared = sum(output.elements for output in self.outputs)
-        return found or (() if compared else ("nothing was compared: no output has an element at a real token",))
+        return reasons or (() if compared else ("nothing was compared: no output has an element at a real token",))
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON: the verdict, the worst of every measure over the outputs, and each output."""
+        """Plain data for JSON: the verdict, the worst value of each measure, and each output."""
         return {
             "verdict": self.verdict,
             "reasons": list(self.reasons),
@@ -94,12 +93,12 @@ def compare(
 
     Args:
         outputs: output name to array.
-        reference: the same names. Its floating-point arrays may be wider than the output's.
-        mask: (batch, sequence), not 0 at real tokens: the feed of ``ModelInfo.mask``; ``None`` for a model without one,
-            whose outputs are compared whole.
+        reference: output name to array; floating-point arrays may have a wider type than the output.
+        mask: (batch, sequence), nonzero at real tokens: the feed of ``ModelInfo.mask``; ``None`` to compare outputs as
+            a whole.
         tolerance: the limits.
-        token_level: the outputs that have a vector or a number for each token, ``ModelInfo.token_outputs``; ``None``
-            to tell by shape: those whose first two dimensions are the mask's.
+        token_level: the token-level outputs, ``ModelInfo.token_outputs``; ``None`` for outputs whose first two
+            dimensions are the mask's.
     """
     names = [*reference, *(name for name in outputs if name not in reference)]
     real = None if mask is None else np.asarray(mask) != 0
@@ -191,7 +190,7 @@ def _rows(
 
 
 def _worst(outputs: Sequence[OutputParity], measure: str, worst: Any) -> float | None:
-    """``None`` where an output that fails could not be measured: the others' figures would speak for it."""
+    """The worst value of a measure; ``None`` if an output failed without being measured."""
     if any(output.reasons and not output.elements for output in outputs):
         return None
     values = [getattr(output, measure) for output in outputs]

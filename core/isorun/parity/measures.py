@@ -1,18 +1,16 @@
-"""How far outputs are from a reference's.
+"""Error measures, in float64, over the compared elements *a* of the output and *b* of the reference
 
-All in float64, over the elements *a* of the output and *b* of the reference that are compared
     ``max_abs``  max |a - b|
-    ``max_rel``  max |a - b| / max(|b|, rms(b)). The floor, the reference's own root mean square, keeps elements
-                 near zero from turning rounding into large ratios.
+    ``max_rel``  max |a - b| / max(|b|, rms(b)). The floor, the reference's root mean square, prevents large ratios
+                 from rounding of elements near zero.
     ``rms``      rms(a - b) / rms(b), the relative error in the Euclidean norm.
-    ``cosine``   the least cosine over rows. A row is a vector along the last dimension; of a token-level output
-                 of rank 2 (one number a token) it is the sequence. Rows whose norm in the reference is below a
-                 thousandth of the root mean square norm have no direction that rounding would leave alone: they
-                 count in the other measures alone.
-    ``argmax``   the share of those rows whose greatest element is at the reference's place.
+    ``cosine``   the minimum cosine over rows. A row is a vector along the last dimension; for a token-level output
+                 of rank 2 (one number per token) it is the sequence. Rows whose norm in the reference is below a
+                 thousandth of the root mean square norm are skipped: rounding dominates their direction.
+    ``argmax``   the fraction of those rows whose maximum is at the reference's index.
 
-Where the reference is zero throughout, the ratios are absolute errors. Each ratio is 1 for an output of zeros and the
-cosine 0, whatever the scale of the model: limits below 1 cannot accept one.
+If the reference is all zeros, the ratios are absolute errors. For an output of zeros each ratio is 1 and the cosine 0,
+independent of the model's scale, so that limits below 1 reject it.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ _FAINT = 1e-3
 
 
 def errors(a: np.ndarray, b: np.ndarray) -> tuple[float, float, float]:
-    """``max_abs``, ``max_rel`` and ``rms`` of the elements that are compared."""
+    """``max_abs``, ``max_rel`` and ``rms`` of the compared elements."""
     difference = np.abs(a - b)
     size = _root_mean_square(b)
     floor = size if size > 0 else 1.0
@@ -32,11 +30,11 @@ def errors(a: np.ndarray, b: np.ndarray) -> tuple[float, float, float]:
 
 
 def directions(a: np.ndarray, b: np.ndarray, valid: np.ndarray) -> tuple[float | None, float | None, int]:
-    """The least cosine over rows, the share of rows that agree on their greatest element, and how many they are.
+    """The minimum cosine over rows, the fraction of rows with equal argmax, and the number of rows.
 
     Args:
         a, b: (rows, columns).
-        valid: the same, which elements are compared.
+        valid: (rows, columns), whether an element is compared.
     """
     scale = float(np.max(np.abs(b[valid])))
     if scale == 0:
@@ -56,6 +54,6 @@ def directions(a: np.ndarray, b: np.ndarray, valid: np.ndarray) -> tuple[float |
 
 
 def _root_mean_square(values: np.ndarray) -> float:
-    """Scaled by the greatest value first, so that no square overflows or vanishes."""
+    """Computed on values scaled to a maximum of 1, so that no square overflows or underflows."""
     greatest = float(np.max(np.abs(values)))
     return greatest * float(np.sqrt(np.mean(np.square(values / greatest)))) if greatest > 0 else 0.0

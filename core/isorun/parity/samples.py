@@ -1,6 +1,6 @@
-"""Seeded feeds for a model: random where the model lets them be, padded as a mask says.
+"""Seeded random feeds for a model, with padding by a mask.
 
-Every function here is given its random generator: one seed, one set of feeds, on any machine.
+The functions take a random generator: feeds depend only on its seed, not on the machine.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ SEGMENT_INPUT = "token_type_ids"
 
 
 def right_padded(lengths: Sequence[int] | np.ndarray, sequence: int) -> np.ndarray:
-    """The mask of rows that hold their real tokens first: (batch, sequence), int64, 1 at real tokens."""
+    """A mask for padding on the right: (batch, sequence), int64, 1 at real tokens."""
     return (np.arange(sequence) < np.asarray(lengths)[:, None]).astype(np.int64)
 
 
-def _some(batch: int, sequence: int, rng: np.random.Generator) -> np.ndarray:
-    """Lengths that leave at least one token and, where there is room, at least one place of padding."""
+def _lengths(batch: int, sequence: int, rng: np.random.Generator) -> np.ndarray:
+    """Random lengths of at least one token and, if there is room, at least one position of padding."""
     return rng.integers(1, max(2, sequence), size=batch)
 
 
@@ -32,7 +32,7 @@ def _none(batch: int, sequence: int, _: np.random.Generator) -> np.ndarray:
 
 
 def _right(batch: int, sequence: int, rng: np.random.Generator) -> np.ndarray:
-    return right_padded(_some(batch, sequence, rng), sequence)
+    return right_padded(_lengths(batch, sequence, rng), sequence)
 
 
 def _left(batch: int, sequence: int, rng: np.random.Generator) -> np.ndarray:
@@ -56,19 +56,18 @@ MASKS: Mapping[str, Callable[[int, int, np.random.Generator], np.ndarray]] = {
     "holes": _holes,
     "masked-row": _masked_row,
 }
-"""The five kinds of mask: no padding, padding on the right, on the left, in between, and a row without any real
-token (the last; a batch of 1 has no other). Each takes (batch, sequence, generator) and returns a mask of
-(batch, sequence), int64, 1 at real tokens."""
+"""The five kinds of mask: no padding, padding on the right, on the left, in between, and a fully masked last row. Each
+function takes (batch, sequence, generator) and returns a mask (batch, sequence), int64, 1 at real tokens."""
 
 
 WITHOUT_MASK = "no mask"
-"""The one case of :func:`masked_cases` of a model that takes no mask."""
+"""The only case of :func:`masked_cases` for a model without a mask."""
 
 
 def lognormal_lengths(
-    count: int, median: float, sigma: float, least: int, most: int, rng: np.random.Generator
+    count: int, median: float, sigma: float, minimum: int, maximum: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Lengths of sentences as they are met: lognormal, truncated to ``least`` to ``most``, rounded to the nearest.
+    """Realistic sentence lengths: lognormal, truncated to ``minimum`` to ``maximum``, rounded to the nearest.
 
     Drawn by inverting the distribution function between the two ends, so that no value piles up at an end.
 
@@ -76,56 +75,56 @@ def lognormal_lengths(
         count: how many.
         median: of the distribution before truncation, in tokens.
         sigma: the standard deviation of the logarithm.
-        least, most: the ends, both included.
+        minimum, maximum: the range, inclusive.
         rng: the generator.
     """
     normal = NormalDist(math.log(median), sigma)
-    low, high = normal.cdf(math.log(max(least - 0.5, 0.5))), normal.cdf(math.log(most + 0.5))
-    # A truncation far out in a tail leaves no probability to draw from; its nearer end is the answer there.
+    low, high = normal.cdf(math.log(max(minimum - 0.5, 0.5))), normal.cdf(math.log(maximum + 0.5))
+    # In a far tail the probabilities are 0 or 1; use the closer end of the range.
     drawn = [
-        normal.inv_cdf(position) if 0 < position < 1 else math.log(least if position <= 0 else most)
+        normal.inv_cdf(position) if 0 < position < 1 else math.log(minimum if position <= 0 else maximum)
         for position in rng.uniform(low, high, size=count)
     ]
-    return np.clip(np.rint(np.exp(drawn)), least, most).astype(np.int64)
+    return np.clip(np.rint(np.exp(drawn)), minimum, maximum).astype(np.int64)
 
 
 def resolve_shape(
     spec: TensorSpec, batch: int, sequence: int | None, dims: Mapping[str, int] | None = None
 ) -> tuple[int, ...]:
-    """An input's shape with every dimension a number.
+    """Replace the symbolic dimensions of an input's shape.
 
     Args:
         spec: the input.
-        batch: what a first dimension without a fixed size is.
-        sequence: what a second dimension without a fixed size is.
-        dims: symbolic dimensions by name; they come before ``batch`` and ``sequence``.
+        batch: the size of a symbolic first dimension.
+        sequence: the size of a symbolic second dimension.
+        dims: sizes of symbolic dimensions by name, which take precedence.
 
     Raises:
         InvalidFeeds: a dimension has no size.
     """
     if spec.shape is None:
-        raise InvalidFeeds(f"Input {spec.name!r} is {spec.type} of unknown rank: feeds for it cannot be made up")
+        raise InvalidFeeds(f"Cannot generate feeds for input {spec.name!r}: {spec.type} of unknown rank")
     sizes = []
     for axis, size in enumerate(spec.shape):
-        given = (dims or {}).get(size) if isinstance(size, str) else size
-        chosen = given if given is not None else batch if axis == 0 else sequence if axis == 1 else None
+        fixed = (dims or {}).get(size) if isinstance(size, str) else size
+        chosen = fixed if fixed is not None else batch if axis == 0 else sequence if axis == 1 else None
         if not isinstance(chosen, int):
-            called = f"named {size!r}" if size else "without a name"
-            raise InvalidFeeds(f"Input {spec.name!r} has a dimension {axis} {called}, and nothing says how large it is")
+            label = f"named {size!r}" if size else "without a name"
+            raise InvalidFeeds(f"Input {spec.name!r} has a dimension {axis} {label}, whose size is unknown")
         sizes.append(chosen)
     return tuple(sizes)
 
 
 def fixed_size(inputs: Sequence[TensorSpec], axis: int) -> int | None:
-    """The size of a dimension that a model leaves no choice of."""
+    """The fixed size of a dimension; ``None`` if it is symbolic."""
     sizes = [spec.shape[axis] for spec in inputs if spec.shape and len(spec.shape) > axis]
     return next((size for size in sizes if isinstance(size, int)), None)
 
 
 def masked_cases(info: ModelInfo, batch: int, sequence: int | None, seed: int) -> dict[str, dict[str, np.ndarray]]:
-    """Seeded feeds for each kind of mask, by its name; for one case, without a mask, where the model has none.
+    """Seeded feeds by kind of mask; a single case for a model without a mask.
 
-    A batch of 1 whose row has no real token has nothing to compare, and is left out.
+    A batch of one fully masked row is omitted, since it has nothing to compare.
 
     Raises:
         InvalidFeeds: as :func:`random_feeds` says.
@@ -153,11 +152,11 @@ def random_feeds(
     mask: np.ndarray | None = None,
     dims: Mapping[str, int] | None = None,
 ) -> dict[str, np.ndarray]:
-    """Feeds for the inputs that a model requires.
+    """Generate feeds for the required inputs of a model.
 
     The input that ``info.mask`` names is the mask; ``token_type_ids`` is 0 up to a random place in each row and 1 after
-    it; integers are uniform within their bounds (0 and 1 where the model states none); floating-point values are
-    standard normal. Ids at padding are as random as the rest: a runtime that looks at them is found out.
+    it; integers are uniform within their bounds (0 and 1 by default); floating-point values are standard normal. Ids at
+    padding are random too, which detects runtimes that read them.
 
     Args:
         info: the model.
@@ -166,11 +165,11 @@ def random_feeds(
         mask: (batch, sequence), 1 at real tokens; ``None`` for no padding.
 
     Raises:
-        InvalidFeeds: an input is of a type or shape that cannot be made up, or has fixed dimensions that are not the
-            requested ones; or there is a mask, and the model has no input for it.
+        InvalidFeeds: the type or shape of an input is not supported, its fixed dimensions differ from the requested
+            ones, or there is a mask and the model has no mask input.
     """
     if mask is not None and info.mask is None:
-        raise InvalidFeeds("The model has no input known to be a mask, so its rows are always full")
+        raise InvalidFeeds("The model has no known mask input, so padding cannot be requested")
     feeds = {}
     for spec in info.required:
         shape = _shape(spec, batch, sequence, dims)
@@ -178,20 +177,20 @@ def random_feeds(
     for axis, name, size in ((0, "batch", batch), (1, "sequence", sequence)):
         if size is not None and not any(feed.ndim > axis and feed.shape[axis] == size for feed in feeds.values()):
             shapes = ", ".join(f"{name} {list(feed.shape)}" for name, feed in feeds.items())
-            raise InvalidFeeds(f"A {name} of {size} was requested; the model's inputs are fixed to others: {shapes}")
+            raise InvalidFeeds(f"{name} {size} was requested, but the model's inputs have fixed shapes: {shapes}")
     return feeds
 
 
 def _shape(spec: TensorSpec, batch: int, sequence: int | None, dims: Mapping[str, int] | None) -> tuple[int, ...]:
     if spec.dtype is None or not spec.type.startswith("tensor("):
-        raise InvalidFeeds(f"Input {spec.name!r} is {spec.type}: feeds for it cannot be made up")
+        raise InvalidFeeds(f"Cannot generate feeds for input {spec.name!r}: {spec.type} is not supported")
     return resolve_shape(spec, batch, sequence, dims)
 
 
 def _mask(spec: TensorSpec, shape: tuple[int, ...], mask: np.ndarray | None) -> np.ndarray:
     full = np.ones(shape, dtype=np.int64) if mask is None else mask
     if full.shape != shape:
-        raise InvalidFeeds(f"Input {spec.name!r} is {list(shape)}; a mask of {list(full.shape)} was requested")
+        raise InvalidFeeds(f"Input {spec.name!r} has shape {list(shape)}, but the mask has {list(full.shape)}")
     return full.astype(spec.dtype or np.int64)
 
 
@@ -202,8 +201,8 @@ def _random(spec: TensorSpec, rng: np.random.Generator, shape: tuple[int, ...]) 
         second = np.arange(shape[1]) >= rng.integers(1, shape[1] + 1, size=(shape[0], 1))
         return np.minimum(second, 1 if spec.bounds is None else spec.bounds[1]).astype(dtype)
     if dtype.kind in "iu":
-        least, most = spec.bounds or (0, 1)
-        return rng.integers(max(0, least), most, size=shape, endpoint=True).astype(dtype)
+        minimum, maximum = spec.bounds or (0, 1)
+        return rng.integers(max(0, minimum), maximum, size=shape, endpoint=True).astype(dtype)
     if dtype.kind == "b":
         return rng.integers(0, 1, size=shape, endpoint=True).astype(dtype)
     if dtype.kind == "c":

@@ -1,4 +1,4 @@
-"""The limits that outputs must keep to be right."""
+"""Limits on the error measures."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Tolerance:
-    """The limits that outputs must keep; the measures are those of :mod:`isorun.parity.measures`.
+    """Limits on the measures of :mod:`isorun.parity.measures`.
 
     Attributes:
-        max_rel: the most that one element may be off, in units of the reference's size; ``None`` for no such limit.
-        rms: the most that the whole may be off, in the same units.
-        cosine: the least cosine of any row.
-        max_abs: the most that one element may be off, absolutely; ``None`` for no such limit.
-        argmax: the least share of rows that agree on their greatest element; ``None`` for no such limit. Below 1,
-            one row may differ beyond that share: two elements that are nearly equal decide nothing.
+        max_rel: the maximum relative error of an element; ``None`` for no limit.
+        rms: the maximum relative error of the output as a whole.
+        cosine: the minimum cosine of any row.
+        max_abs: the maximum absolute error of an element; ``None`` for no limit.
+        argmax: the minimum fraction of rows with equal argmax; ``None`` for no limit. Below 1, one more row may differ:
+            its two largest elements may be nearly equal.
     """
 
     max_rel: float | None
@@ -30,16 +30,16 @@ class Tolerance:
         if not (0 <= max_rel < 1 and 0 <= self.rms < 1 and 0 < self.cosine <= 1):
             raise ValueError(
                 f"{self}: max_rel and rms must be at least 0 and below 1, cosine above 0 and at most 1; "
-                "anything wider would accept an output of zeros"
+                "wider limits would accept an output of zeros"
             )
 
     def broken(self, rows: int, argmax: float | None, **measures: float | None) -> Iterator[str]:
-        """What measures break these limits, in words.
+        """Describe the limits that measures exceed.
 
         Args:
-            rows: how many rows ``argmax`` is a share of.
-            argmax: that share; ``None`` where there is none.
-            measures: the others by name; ``None`` where there is none.
+            rows: the number of rows for ``argmax``.
+            argmax: the fraction of rows with equal argmax; ``None`` if undefined.
+            measures: the other measures by name; ``None`` if undefined.
         """
         for name, value in measures.items():
             limit = getattr(self, name)
@@ -60,14 +60,13 @@ DEFAULT_TOLERANCES: Mapping[str, Tolerance] = {
     "bf16": Tolerance(max_rel=0.3, rms=0.05, cosine=0.998, argmax=0.85),
     "int8": Tolerance(max_rel=0.9, rms=0.15, cosine=0.98, argmax=0.6),
 }
-"""The limits of each precision unless a caller sets its own. docs/matrix.md says where they come from.
+"""The default limits of each precision; docs/matrix.md explains their derivation.
 
-``max_rel`` is the greatest absolute error in units of the output's size: a limit on ``max_abs`` itself would be
-right for one model and wrong for another.
+``max_rel`` is relative to the size of the output; a limit on ``max_abs`` would depend on the model.
 """
 
 
 def _agree(share: float, limit: float, rows: int) -> bool:
-    """Whether enough rows agree on their greatest element."""
+    """Whether enough rows have equal argmax."""
     differing, allowed = round((1 - share) * rows), (1 - limit) * rows
     return differing <= (allowed + 1 if limit < 1 else 0)

@@ -1,8 +1,7 @@
-"""The two contracts of a backend: what it is (:class:`Backend`) and a model made ready on it (:class:`Executable`).
+"""The interface of a backend: :class:`Backend`, and :class:`Executable` for a compiled model.
 
-A backend's module must import without its runtime: the runtime is imported in :meth:`Backend.compile`, so
-that ``isorun backends`` can describe what is not installed. Everything the runtime raises is wrapped where
-it is entered, in :func:`runtime_errors`.
+A backend's module must import without its runtime, which :meth:`Backend.compile` imports, so that ``isorun backends``
+can describe backends that are not installed. Calls into the runtime are wrapped in :func:`runtime_errors`.
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ from isorun.types import Availability, Capabilities, CompileConfig, Feeds, Findi
 
 
 class Executable(ABC):
-    """A model that one runtime has made ready to run. Feeds reach it checked."""
+    """A compiled model. Its feeds have been validated."""
 
     @abstractmethod
     def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
         """Run once.
 
         Args:
-            output_names: which outputs, in which order; ``None`` for all, in the model's order.
-            feeds: input name to array, of the model's dtypes and shapes.
+            output_names: the outputs to return, in order; ``None`` for all, in the model's order.
+            feeds: input name to array, with the model's dtypes and shapes.
 
         Returns:
-            Arrays that belong to the caller: no later run changes them.
+            Arrays that the caller owns: no later run changes them.
 
         Raises:
             BackendFailed: the runtime failed, with its error as the cause.
@@ -44,46 +43,45 @@ class Executable(ABC):
         output_names: Sequence[str] | None,  # noqa: ARG002
         feeds: Feeds,  # noqa: ARG002
     ) -> list[DeviceArray]:
-        """Run once and leave the outputs in the device's memory.
+        """Run once and return the outputs in device memory.
 
-        Only for backends whose capabilities have ``device_arrays``; the others' sessions refuse it beforehand.
+        Called only if the capabilities have ``device_arrays``.
         """
-        raise BackendFailed(f"{type(self).__name__} has no outputs in a device's memory")
+        raise BackendFailed(f"{type(self).__name__} does not implement run_on_device()")
 
     def bind(self, feeds: Feeds, outputs: Mapping[str, np.ndarray | None]) -> Binding:
-        """Tie arrays to the inputs and outputs, to run many times without naming them again.
+        """Bind arrays to inputs and outputs for repeated runs.
 
         Args:
-            feeds: read anew at every run, in place.
-            outputs: for each output wanted, the array to write it to, or ``None`` for a new one. Backends with
-                ``device_arrays`` also get a ``DeviceArray`` to write to, or ``ON_DEVICE`` for a new one there.
+            feeds: arrays to read at every run.
+            outputs: the array to write each requested output to, or ``None`` for a new one. Backends with
+                ``device_arrays`` also get a ``DeviceArray`` to write to, or ``ON_DEVICE`` for a new one.
         """
         return Binding(self, feeds, outputs)
 
     @abstractmethod
     def report(self) -> RuntimeReport:
-        """What the runtime says it did with the model. May take a while; it is asked once."""
+        """Report what the runtime did with the model. May be slow; called once."""
 
     def device_times(self, feeds: Feeds, runs: int) -> np.ndarray | None:  # noqa: ARG002
-        """How long the device takes over feeds that are in its memory already, run after run.
+        """Measure runs on feeds that are in device memory already.
 
         Returns:
-            (runs,), float64, milliseconds by the device's own events; ``None`` where the runtime offers nothing to put
-            them on.
+            (runs,), float64, milliseconds by device events; ``None`` if the runtime does not support them.
         """
         return None
 
     def close(self) -> None:
-        """Let go of everything. Called once.
+        """Release all resources. Called exactly once.
 
-        Of a backend that is ``thread_safe``, another thread may have a run in flight, or enter one that it was about
-        to: such a run gives the right answer or raises ``BackendFailed``. No other backend is closed amid a run.
+        If the backend is ``thread_safe``, other threads may be running or about to run: such a run must return correct
+        results or raise ``BackendFailed``. Other backends are not closed during a run.
         """
 
 
 class Binding:
-    """Arrays tied to a model's inputs and outputs. This one copies results; a runtime that writes to given
-    memory itself overrides :meth:`Executable.bind` to return its own."""
+    """Arrays bound to a model's inputs and outputs. This class copies results; override :meth:`Executable.bind` for a
+    runtime that writes to bound memory."""
 
     def __init__(self, executable: Executable, feeds: Feeds, outputs: Mapping[str, np.ndarray | None]) -> None:
         self._executable = executable
@@ -91,31 +89,31 @@ class Binding:
         self._outputs = outputs
 
     def run(self) -> list[Any]:
-        """Run once; the outputs in the order in which they were bound."""
+        """Run once, and return the outputs in the order of their binding."""
         results = self._executable.run(list(self._outputs), self._feeds)
-        for index, given in enumerate(self._outputs.values()):
-            if given is not None:
-                check_fits(list(self._outputs)[index], given, results[index].shape, results[index].dtype)
-                given[...] = results[index]
-                results[index] = given
+        for index, (name, target) in enumerate(self._outputs.items()):
+            if target is not None:
+                check_fits(name, target, results[index].shape, results[index].dtype)
+                target[...] = results[index]
+                results[index] = target
         return results
 
 
-def check_fits(name: str, given: np.ndarray, shape: Sequence[int], dtype: np.dtype[Any] | None = None) -> None:
-    """Refuse memory that an output was bound to and that is not of the output's own shape and type.
+def check_fits(name: str, bound: np.ndarray, shape: Sequence[int], dtype: np.dtype[Any] | None = None) -> None:
+    """Check that bound memory has an output's shape and dtype.
 
     Raises:
-        InvalidFeeds: with the output's name, what it is and what was bound.
+        InvalidFeeds: it does not.
     """
-    if given.shape != tuple(shape) or (dtype is not None and given.dtype != dtype):
+    if bound.shape != tuple(shape) or (dtype is not None and bound.dtype != dtype):
         raise InvalidFeeds(
             f"Output {name!r} is {tuple(shape)}{f' of {dtype}' if dtype else ''}; "
-            f"it was bound to memory of {given.shape} of {given.dtype}"
+            f"it was bound to memory of {bound.shape} of {bound.dtype}"
         )
 
 
 class Backend(ABC):
-    """One way to run models, found by the name of its entry point in the group ``isorun.backends``."""
+    """A way to run models, named by its entry point in the group ``isorun.backends``."""
 
     capabilities: ClassVar[Capabilities]
 
@@ -123,10 +121,9 @@ class Backend(ABC):
         self.name = name
 
     def availability(self) -> Availability:
-        """Whether the runtime is there and usable. Never raises, and imports nothing heavy.
+        """Whether the runtime is installed and usable. Must not raise, and must not import heavy packages.
 
-        This looks for the package that the capabilities name; a backend that needs a device or a driver
-        overrides it and looks for those too.
+        The default looks for the package in the capabilities; override it to look for a device or driver too.
         """
         package, requirement = self.capabilities.package, self.capabilities.requirement
         if package is None:
@@ -136,9 +133,9 @@ class Backend(ABC):
         if owners := package_owners(package):
             return Availability(
                 ok=False,
-                reason=f"the package {package!r} is hollow: {' and '.join(owners)} should bring it, and its modules "
-                "are gone, as when one of several distributions that own it is uninstalled",
-                remedy=f"Install it anew: pip uninstall -y {' '.join(owners)} "
+                reason=f"the package {package!r} is hollow: {' and '.join(owners)} should bring it, but its modules "
+                "are missing, as after uninstalling one of several distributions that own it",
+                remedy=f"Install it again: pip uninstall -y {' '.join(owners)} "
                 f"&& pip install '{requirement or package}'",
             )
         return Availability(
@@ -147,37 +144,37 @@ class Backend(ABC):
             remedy=how_to_install(requirement or package),
         )
 
-    def refuse_device_arrays(self, wish: str) -> None:
-        """Refuse arrays on a device where the backend has none.
+    def refuse_device_arrays(self, request: str) -> None:
+        """Reject a request for arrays in device memory if the backend does not support them.
 
         Raises:
-            BackendUnavailable: its capabilities do not have ``device_arrays``; the reason names the wish.
+            BackendUnavailable: the capabilities lack ``device_arrays``; the reason names the request.
         """
         if not self.capabilities.device_arrays:
             raise BackendUnavailable(
                 self.name,
-                f"its feeds and outputs are in host memory, and {wish} asks for a GPU's",
-                "Leave that out, or take a backend for GPUs: ort-cuda, tensorrt, ort-tensorrt.",
+                f"its feeds and outputs are in host memory, but {request} requires GPU memory",
+                "Omit it, or choose a GPU backend: ort-cuda, tensorrt, ort-tensorrt.",
             )
 
     def diagnose(self) -> Sequence[Finding]:
-        """What is wrong with what is installed for this backend, for ``isorun doctor``.
+        """Find problems in the installation of this backend, for ``isorun doctor``.
 
-        Called where the package of the capabilities is there and imports, in a process of its own: a library may be
-        loaded here, and may crash. What is not installed is no finding. By default there is none: that the package
-        imports, and is whole and nobody else's, is looked at for every backend.
+        Called if the package in the capabilities imports, in a separate process, so that loading a library may crash.
+        A missing package is not a problem. The doctor itself checks for every backend that the package imports, is
+        complete, and has one owner.
         """
         return ()
 
     def version(self) -> str | None:
-        """The version of the runtime's package; ``None`` where it is not installed or the backend has none."""
+        """The version of the runtime's package; ``None`` if it is not installed or there is none."""
         package = self.capabilities.package
         return None if package is None else package_version(package)
 
     @classmethod
     def members(cls) -> tuple[str, ...] | None:
-        """For a class that stands for several backends, their names here: each is asked for as ``NAME:MEMBER``, and
-        that is its :attr:`name`. ``None`` for a class that stands for itself."""
+        """The names of several backends that a class implements, each requested as ``NAME:MEMBER``, which is its
+        :attr:`name`. ``None`` for a single backend."""
         return None
 
     def read_options(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -190,10 +187,10 @@ class Backend(ABC):
 
     @abstractmethod
     def compile(self, model: LoweredModel, config: CompileConfig) -> Executable:
-        """Make a model ready to run, exactly as the config asks.
+        """Compile a model exactly as configured.
 
         Raises:
-            BackendUnavailable: this machine cannot do what the config asks.
+            BackendUnavailable: this machine does not support the configuration.
             UnsupportedModel: the runtime has no implementation of some operator.
             BackendFailed: the runtime failed, with its error as the cause.
         """
@@ -201,12 +198,12 @@ class Backend(ABC):
 
 @contextmanager
 def runtime_errors(doing: str, recognise: Callable[[Exception], IsorunError | None] | None = None) -> Iterator[None]:
-    """The seam at which a runtime's exceptions become isorun's, with the runtime's own as the cause.
+    """Convert a runtime's exceptions to isorun's, with the original as the cause.
 
     Args:
-        doing: what is being done: ``<name> cannot load <path>``.
-        recognise: says what an exception of this runtime is known to mean, such as ``UnsupportedModel``; ``None``
-            where it may mean anything. That becomes ``BackendFailed: <doing>: <what the runtime said>``.
+        doing: the failed operation: ``<name> cannot load <path>``.
+        recognise: converts known exceptions of this runtime, to ``UnsupportedModel`` for example, and returns ``None``
+            for others, which become ``BackendFailed: <doing>: <message of the runtime>``.
     """
     try:
         yield

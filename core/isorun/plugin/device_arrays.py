@@ -1,8 +1,8 @@
-"""Arrays in a GPU's memory, taken and given without a copy.
+"""Arrays in GPU memory, exchanged without copies.
 
-Two protocols say where such an array lies: ``__cuda_array_interface__`` (CuPy, PyTorch, Numba, pycuda's GPUArray) and
-``__dlpack__`` (nearly everything else). Both are read here with the standard library alone, so that no array
-library has to be installed. What is in host memory is NumPy's affair and passes through.
+Two protocols describe such arrays: ``__cuda_array_interface__`` (CuPy, PyTorch, Numba, pycuda's GPUArray) and
+``__dlpack__`` (nearly all other libraries). Both are read with the standard library, so that no array library is
+required. Arrays in host memory are returned unchanged.
 
 Sources of the layouts: Numba's "CUDA Array Interface (Version 3)" and ``dlpack.h`` of DLPack 1.0.
 """
@@ -25,20 +25,20 @@ _CUDA, _CUDA_MANAGED = 2, 13  # DLDeviceType
 _WITH_STREAMS = 3  # the version of __cuda_array_interface__ that has them
 _KINDS = {0: "i", 1: "u", 2: "f", 5: "c", 6: "b"}  # DLDataTypeCode; 4 is bfloat16, which NumPy lacks
 DEFAULT_STREAM: Final = 1
-"""CUDA's legacy default stream, as both protocols number it."""
+"""The number of CUDA's legacy default stream in both protocols."""
 
 
 @dataclass(frozen=True, eq=False)
 class DeviceArray:
-    """A C-contiguous array in a GPU's memory. It offers ``__cuda_array_interface__``, which CuPy, PyTorch
+    """A C-contiguous array in GPU memory. It has ``__cuda_array_interface__``, which CuPy, PyTorch
     (``torch.as_tensor``) and Numba read without a copy.
 
     Attributes:
-        address: of its first element, on the device.
-        shape, dtype: in NumPy's terms.
+        address: the device address of its first element.
+        shape, dtype: as in NumPy.
         device_id: the number of the GPU.
-        stream: the CUDA stream after whose work its contents are there; ``None`` if they are there already.
-        owner: what keeps the memory alive.
+        stream: the CUDA stream that computes its contents; ``None`` if they are complete.
+        owner: the object that keeps the memory alive.
     """
 
     address: int
@@ -76,7 +76,7 @@ class DeviceArray:
 
 
 class OnDevice:
-    """Asks a binding to leave an output in new memory of the device: :data:`ON_DEVICE`."""
+    """The type of :data:`ON_DEVICE`, which requests an output in new device memory from a binding."""
 
     def __repr__(self) -> str:
         return "ON_DEVICE"
@@ -86,48 +86,48 @@ ON_DEVICE: Final = OnDevice()
 
 
 def adopt(feeds: Feeds) -> Feeds:
-    """Feeds with a :class:`DeviceArray` in the place of everything that lies on a GPU; no byte is moved.
+    """Convert feeds on a GPU to :class:`DeviceArray`, without copying.
 
     Raises:
-        InvalidFeeds: an array on a GPU is not C-contiguous, is masked, or is of a type that NumPy lacks.
+        InvalidFeeds: an array on a GPU is not C-contiguous, is masked, or has a type that NumPy lacks.
     """
-    return {name: value if isinstance(value, np.ndarray) else _adopted(name, value) for name, value in feeds.items()}
+    return {name: value if isinstance(value, np.ndarray) else _adopt_one(name, value) for name, value in feeds.items()}
 
 
 def is_on_device(value: object) -> bool:
-    """Whether something lies on a GPU, by its own account."""
+    """Whether an object reports that it is on a GPU."""
     if isinstance(value, np.ndarray):
         return False
     return hasattr(value, "__cuda_array_interface__") or _dlpack_device(value)[0] in (_CUDA, _CUDA_MANAGED)
 
 
-def _adopted(name: str, value: Any) -> Any:
+def _adopt_one(name: str, value: Any) -> Any:
     if isinstance(value, DeviceArray):
         return value
     interface = getattr(value, "__cuda_array_interface__", None)
     by_dlpack = _dlpack_device(value)[0] in (_CUDA, _CUDA_MANAGED)
-    # Before its version 3 the interface says nothing of streams: PyTorch's is of version 2.
+    # Versions before 3 have no stream; PyTorch implements version 2.
     if interface is not None and not (by_dlpack and interface.get("version", 0) < _WITH_STREAMS):
         return _from_interface(name, value, interface)
     return _from_dlpack(name, value) if by_dlpack else value
 
 
 def _dlpack_device(value: object) -> tuple[int, int]:
-    ask = getattr(value, "__dlpack_device__", None)
-    if ask is None:
+    method = getattr(value, "__dlpack_device__", None)
+    if method is None:
         return (0, 0)
-    kind, number = ask()
+    kind, number = method()
     return int(kind), int(number)
 
 
 def _from_interface(name: str, value: Any, interface: Mapping[str, Any]) -> DeviceArray:
     if interface.get("mask") is not None:
-        raise InvalidFeeds(f"Input {name!r} is a masked array on the device; give one without a mask")
+        raise InvalidFeeds(f"Input {name!r} is a masked array on the device. Pass an array without a mask")
     shape = tuple(int(size) for size in interface["shape"])
     dtype = np.dtype(interface["typestr"])
     strides = interface.get("strides")
     if strides is not None:
-        _refuse_strides(name, shape, tuple(stride // dtype.itemsize for stride in strides))
+        _check_strides(name, shape, tuple(stride // dtype.itemsize for stride in strides))
     address = int(interface["data"][0] or 0)
     kind, number = _dlpack_device(value)
     device = number if kind in (_CUDA, _CUDA_MANAGED) else 0
@@ -156,35 +156,35 @@ class _DLTensor(ctypes.Structure):
 
 
 def _from_dlpack(name: str, value: Any) -> DeviceArray:
-    # Asking for the default stream has the producer wait until its own work is visible there.
+    # With the default stream, the producer makes its work visible to that stream.
     capsule = value.__dlpack__(stream=DEFAULT_STREAM)
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
-    # The capsule stays whole and is kept by the array: when it goes, its own destructor lets go of the memory.
+    # The array keeps the unconsumed capsule, whose destructor releases the memory.
     tensor = _DLTensor.from_address(pointer(capsule, b"dltensor"))
     kind, lanes = _KINDS.get(tensor.dtype.code), tensor.dtype.lanes
     if kind is None or lanes != 1 or tensor.dtype.bits % 8:
         raise InvalidFeeds(
-            f"Input {name!r} on the device is of a type that NumPy lacks (DLPack code {tensor.dtype.code}, "
-            f"{tensor.dtype.bits} bits, {lanes} lanes); convert it to the input's own type"
+            f"Input {name!r} on the device has a type that NumPy lacks (DLPack code {tensor.dtype.code}, "
+            f"{tensor.dtype.bits} bits, {lanes} lanes). Convert it to the input's type"
         )
     shape = tuple(tensor.shape[axis] for axis in range(tensor.ndim))
     if tensor.strides:
-        _refuse_strides(name, shape, tuple(tensor.strides[axis] for axis in range(tensor.ndim)))
+        _check_strides(name, shape, tuple(tensor.strides[axis] for axis in range(tensor.ndim)))
     dtype = np.dtype(f"{kind}{tensor.dtype.bits // 8}")
     address = (tensor.data or 0) + tensor.byte_offset
     return DeviceArray(address, shape, dtype, tensor.device.id, DEFAULT_STREAM, (value, capsule))
 
 
-def _refuse_strides(name: str, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
-    """Refuse elements that do not lie one after another; ``strides`` are in elements."""
+def _check_strides(name: str, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+    """Reject arrays that are not contiguous; ``strides`` are in elements."""
     if 0 in shape:
         return
     expected = 1
     for size, stride in zip(reversed(shape), reversed(strides), strict=True):
         if size != 1 and stride != expected:
             raise InvalidFeeds(
-                f"Input {name!r} on the device is not C-contiguous (strides of {strides} elements for {shape}); "
-                "make a contiguous copy of it"
+                f"Input {name!r} on the device is not C-contiguous (strides of {strides} elements for shape {shape}). "
+                "Make a contiguous copy"
             )
         expected *= size

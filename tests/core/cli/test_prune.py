@@ -66,7 +66,8 @@ def test_it_never_writes_over_its_input(isorun: Callable[..., Any], bert: Path, 
 def test_what_cannot_be_done_writes_nothing(isorun: Callable[..., Any], bert: Path, tmp_path: Path) -> None:
     output = tmp_path / "p.onnx"
     ran = isorun("prune", bert, "-o", output, "--sparsity", 80)
-    assert (ran.code, ran.err) == (2, "isorun: The sparsity is 80; it is a share above 0 and below 1, such as 0.8\n")
+    assert ran.code == 2
+    assert "got 80" in ran.err
     ran = isorun("prune", bert, "-o", output, "--sparsity", 0.5, "--pattern", "blok4")
     assert ran.code == 2
     assert "did you mean 'block4'" in ran.err

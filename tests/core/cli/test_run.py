@@ -186,7 +186,7 @@ def test_bad_feeds(isorun: Callable[..., Any], bert: Path, tmp_path: Path) -> No
 
     good = tiny.feeds()
     assert "did you mean 'input_ids'" in run(**{**good, "inputs_ids": good["input_ids"]})
-    assert "int32 came" in run(**{**good, "input_ids": good["input_ids"].astype(np.int32)})
+    assert "got int32" in run(**{**good, "input_ids": good["input_ids"].astype(np.int32)})
     assert "98" in run(**{**good, "input_ids": good["input_ids"] + 1000})
     assert "No feed for 'token_type_ids'" in run(input_ids=good["input_ids"], attention_mask=good["attention_mask"])
 

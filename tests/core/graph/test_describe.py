@@ -68,7 +68,7 @@ def test_bounds_of_indices(nodes, bounds):
     assert described(text).inputs[0].bounds == bounds
 
 
-def test_an_input_with_a_value_of_its_own():
+def test_reports_overridable_inputs():
     info = described(f"{HEAD} g (float[1] x, float[1] w) => (float[1] y) <float[1] w = {{3}}> {{ y = Add (x, w) }}")
     assert [(v.name, v.overridable) for v in info.inputs] == [("x", False), ("w", True)]
 
@@ -82,6 +82,6 @@ def test_an_input_with_a_value_of_its_own():
         ("y = Identity (x)", False),
     ],
 )
-def test_activations_in_8_bits_are_noticed(nodes, quantized):
+def test_reports_quantized_models(nodes, quantized):
     text = f"{HEAD} g (float[N] x) => (float[N] y) <float s = {{2}}, int8[2] w = {{1, 2}}> {{ {nodes} }}"
     assert described(text).quantized is quantized

@@ -38,7 +38,7 @@ def test_a_model_of_onnx_ir_is_fused_in_place() -> None:
 
 
 @pytest.mark.parametrize("label", [LABEL, "albert-torchscript17-eager"])
-def test_what_is_fused_already_stays_as_it_came(label: str) -> None:
+def test_fusing_twice_changes_nothing(label: str) -> None:
     model = exports.proto(label)
     first = graph.fuse(model)
     before = model.SerializeToString()
@@ -47,7 +47,7 @@ def test_what_is_fused_already_stays_as_it_came(label: str) -> None:
     assert model.SerializeToString() == before
 
 
-def test_what_is_no_encoder_stays_as_it_came() -> None:
+def test_other_models_are_unchanged() -> None:
     model = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) {y = Relu (x)}'
     )
@@ -60,16 +60,16 @@ def test_what_is_no_encoder_stays_as_it_came() -> None:
     assert read.graph is kept
 
 
-def test_weights_that_are_elsewhere_are_asked_for(tmp_path: Path) -> None:
+def test_rejects_a_proto_with_unloaded_weights(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     files.write(exports.model(LABEL), path, beside_above=0)
-    with pytest.raises(InvalidModel, match=r"model\.weights\.bin.*isorun\.graph\.files\.read"):
+    with pytest.raises(InvalidModel, match=r"model\.weights\.bin"):
         graph.fuse(onnx.load(path, load_external_data=False))
     model = files.read(path)
     assert graph.fuse(model).complete
     assert fused_operators(model)
 
 
-def test_what_is_no_model_is_told() -> None:
-    with pytest.raises(TypeError, match=r"a PosixPath came"):
+def test_rejects_an_object_that_is_not_a_model() -> None:
+    with pytest.raises(TypeError, match="PosixPath"):
         graph.fuse(Path("model.onnx"))  # type: ignore[arg-type]

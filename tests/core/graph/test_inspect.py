@@ -35,14 +35,14 @@ def test_a_path_may_be_a_string(bert: Path):
     assert inspect(str(bert)) == inspect(bert)
 
 
-def test_a_graph_is_left_as_it_is(bert: Path):
+def test_inspect_does_not_change_the_graph(bert: Path):
     model = files.read(bert)
     before = ir.serde.serialize_model(model).SerializeToString(deterministic=True)
     inspect(model)
     assert ir.serde.serialize_model(model).SerializeToString(deterministic=True) == before
 
 
-def test_padding_changes_no_figure_for_a_token(bert: Path):
+def test_padding_removal_does_not_change_operation_counts(bert: Path):
     model = files.read(bert)
     padding_removal.remove(model)
     found = inspect(model)
@@ -59,12 +59,12 @@ def test_an_export_is_described_in_its_fused_form(label: str, tmp_path: Path):
     assert {each.per for each in found.layers if each.operator.endswith("SelfAttention")} == {"token"}
 
 
-def test_no_encoder_has_no_tokens():
+def test_other_models_have_no_operations_per_token():
     text = '<ir_version: 10, opset_import: ["" : 17]> g (float[N,2] x) => (float[N,2] y) <float[2,2] w = {1,2,3,0}> '
     found = inspect(ir.serde.deserialize_model(onnx.parser.parse_model(text + "{ y = MatMul (x, w) }")))
     assert (found.is_encoder, found.operations_per_token, found.operations_per_token_and_key) == (False, None, None)
     assert [(each.operations, each.per) for each in found.layers] == [(8, None)]
-    assert all("as it came" in reason for reason in found.dialects.values())
+    assert all("not an encoder" in reason for reason in found.dialects.values())
 
 
 def test_weights_in_constant_nodes_are_layers_too():
@@ -75,7 +75,7 @@ def test_weights_in_constant_nodes_are_layers_too():
     assert (found.parameters, len(found.layers)) == ({"fp32": 4}, 1)
 
 
-def test_a_dialect_that_cannot_be_had_has_its_reason(bert: Path):
+def test_reports_why_a_dialect_is_unsupported(bert: Path):
     model = files.read(bert)
     first = next(node for node in model.graph if node.op_type == "Tanh")
     model.graph.append(ir.node("GroupNormalization", [first.outputs[0]] * 3, {"num_groups": 1}))

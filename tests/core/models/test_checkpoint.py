@@ -75,7 +75,7 @@ def test_the_other_gelu(tmp_path, activation):
     assert abs(numpy_bert.run(config, tiny.weights(), tiny.feeds())["last_hidden_state"] - other).max() > 1e-4
 
 
-def test_the_epsilon_of_the_config_counts(tmp_path):
+def test_uses_the_epsilon_of_the_config(tmp_path):
     config = {**tiny.CONFIG, "layer_norm_eps": 0.25}
     checkpoint.build(tiny.write_checkpoint(tmp_path / "tiny", config=config), tmp_path / "bert.onnx")
     assert_is_the_bert(tmp_path / "bert.onnx", tiny.weights(), config=config)
@@ -103,7 +103,7 @@ def test_weights_of_other_types_are_widened(tmp_path, dtype):
     assert_is_the_bert(tmp_path / "bert.onnx", tensors)
 
 
-def test_what_the_graph_has_no_place_for_is_named(tmp_path):
+def test_returns_unused_tensors(tmp_path):
     more = {
         "cls.predictions.bias": np.zeros(tiny.VOCABULARY, np.float32),
         "embeddings.position_ids": np.arange(tiny.POSITIONS)[None],
@@ -112,7 +112,7 @@ def test_what_the_graph_has_no_place_for_is_named(tmp_path):
     assert checkpoint.build(folder, tmp_path / "bert.onnx") == ["cls.predictions.bias"]
 
 
-def test_layers_that_the_config_does_not_count_are_warned_of(tmp_path):
+def test_warns_of_layers_beyond_the_config(tmp_path):
     """Each time that a session opens the checkpoint, not when it is built alone. A head without a place is no news."""
     config = {**tiny.CONFIG, "num_hidden_layers": 1}
     tensors = tiny.weights()
@@ -121,7 +121,7 @@ def test_layers_that_the_config_does_not_count_are_warned_of(tmp_path):
     )
     cache = Cache(tmp_path / "cache")
     for _ in range(2):
-        with pytest.warns(checkpoint.CheckpointWarning, match=r"16 tensors of layers .* '.*layer\.1\..*' the first"):
+        with pytest.warns(checkpoint.CheckpointWarning, match=r"16 tensors of layers .*layer\.1\."):
             checkpoint.build_cached(tmp_path / "short", cache)
 
 
@@ -147,7 +147,7 @@ def test_the_same_checkpoint_gives_the_same_file(request, tmp_path):
     assert (tmp_path / "one.onnx").read_bytes() == (tmp_path / "two.onnx").read_bytes()
 
 
-def test_a_tokenizer_comes_along(tmp_path):
+def test_copies_the_tokenizer(tmp_path):
     folder = tiny.write_checkpoint(tmp_path / "tiny")
     (folder / "tokenizer.json").write_text('{"a": "tokenizer"}')
     checkpoint.build(folder, tmp_path / "bert.onnx")
@@ -163,7 +163,7 @@ def test_a_tokenizer_comes_along(tmp_path):
         ("1_Pooling/config.json", {"pooling_mode_max_tokens": True}, None),
     ],
 )
-def test_the_pooling_of_a_sentence_model_is_noted(tmp_path, place, modes, pooling):
+def test_records_the_pooling_of_a_sentence_model(tmp_path, place, modes, pooling):
     folder = tiny.write_checkpoint(tmp_path / "tiny")
     (folder / place).parent.mkdir(exist_ok=True)
     (folder / place).write_text(json.dumps(modes))
@@ -172,7 +172,7 @@ def test_the_pooling_of_a_sentence_model_is_noted(tmp_path, place, modes, poolin
     assert notes.get("isorun.pooling") == pooling
 
 
-def test_a_checkpoint_is_built_once_and_anew_when_it_changes(tmp_path):
+def test_rebuilds_a_checkpoint_only_when_it_changes(tmp_path):
     cache, folder = Cache(tmp_path / "cache"), tiny.write_checkpoint(tmp_path / "tiny")
     first = checkpoint.build_cached(folder, cache)
     stamp = first.stat().st_mtime_ns
@@ -184,7 +184,7 @@ def test_a_checkpoint_is_built_once_and_anew_when_it_changes(tmp_path):
     assert len({first, checkpoint.build_cached(folder, cache)}) == 2
 
 
-def test_files_that_appear_later_count(tmp_path):
+def test_rebuilds_when_a_file_is_added(tmp_path):
     cache, folder = Cache(tmp_path / "cache"), tiny.write_checkpoint(tmp_path / "tiny")
     assert not checkpoint.build_cached(folder, cache).with_name("model.tokenizer.json").exists()
     (folder / "tokenizer.json").write_text("{}")
@@ -216,28 +216,28 @@ SIZES = [
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("value", [None, 0, -1, 2.5, "32", [], True])
-def test_a_size_that_is_none(tmp_path, size, value):
+def test_rejects_an_invalid_size(tmp_path, size, value):
     folder = tiny.write_checkpoint(tmp_path / "tiny", **{size: value})
-    assert_refused(folder, "config.json", size, repr(value), "whole number above 0")
+    assert_refused(folder, "config.json", size, repr(value), "above 0")
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("value", [7 * 32, 10**9, 10**18, 10**30])
-def test_a_size_that_the_tensors_do_not_have(tmp_path, size, value):
+def test_rejects_a_size_that_differs_from_the_tensors(tmp_path, size, value):
     assert_refused(tiny.write_checkpoint(tmp_path / "tiny", **{size: value}), str(tmp_path))
 
 
 @pytest.mark.parametrize(
     ("settings", "parts"),
     [
-        ({"model_type": "gpt2"}, ["model_type is 'gpt2'", "bert"]),
-        ({"model_type": None}, ["model_type is None"]),
+        ({"model_type": "gpt2"}, ["model_type", "'gpt2'", "bert"]),
+        ({"model_type": None}, ["model_type", "None"]),
         ({"model_type": ["bert"]}, ["model_type"]),
-        ({"num_attention_heads": 5}, ["hidden_size 32 is no multiple of num_attention_heads 5"]),
-        ({"hidden_act": "relu"}, ["hidden_act is 'relu'", "gelu"]),
-        ({"hidden_act": "gelo"}, ["hidden_act is 'gelo'; did you mean 'gelu'"]),
+        ({"num_attention_heads": 5}, ["hidden_size", "num_attention_heads", "32", "5"]),
+        ({"hidden_act": "relu"}, ["hidden_act 'relu'", "gelu"]),
+        ({"hidden_act": "gelo"}, ["hidden_act 'gelo'; did you mean 'gelu'"]),
         ({"hidden_act": ["gelu"]}, ["hidden_act"]),
-        ({"position_embedding_type": "relative_key"}, ["position_embedding_type is 'relative_key'"]),
+        ({"position_embedding_type": "relative_key"}, ["position_embedding_type", "'relative_key'"]),
         ({"is_decoder": True}, ["decoder"]),
         ({"layer_norm_eps": "tiny"}, ["layer_norm_eps", "'tiny'"]),
         ({"layer_norm_eps": -1.0}, ["layer_norm_eps", "-1.0"]),
@@ -251,7 +251,7 @@ def test_a_size_that_the_tensors_do_not_have(tmp_path, size, value):
         ({"architectures": ["BertForTokenClassification"], "num_labels": -2}, ["num_labels"]),
     ],
 )
-def test_settings_that_mean_nothing(tmp_path, settings, parts):
+def test_rejects_invalid_settings(tmp_path, settings, parts):
     assert_refused(
         tiny.write_checkpoint(tmp_path / "tiny", tiny.weights(head="sequence"), **settings), "config.json", *parts
     )
@@ -259,7 +259,7 @@ def test_settings_that_mean_nothing(tmp_path, settings, parts):
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[]", b"null", b"3", b"[" * 100_000])
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors.index.json"])
-def test_damaged_json(tmp_path, name, content):
+def test_rejects_damaged_json(tmp_path, name, content):
     folder = tiny.write_checkpoint(tmp_path / "tiny")
     (folder / name).write_bytes(content)
     assert_refused(folder, name)
@@ -276,35 +276,35 @@ def test_damaged_json(tmp_path, name, content):
         {"weight_map": {"a": ""}},
     ],
 )
-def test_an_index_that_names_no_files(tmp_path, index):
+def test_rejects_an_index_without_files(tmp_path, index):
     folder = tiny.write_checkpoint(tmp_path / "tiny")
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     assert_refused(folder, "model.safetensors.index.json")
 
 
 @pytest.mark.parametrize("name", ["../outside.safetensors", "/outside.safetensors", "a/b.safetensors", ".."])
-def test_an_index_that_points_elsewhere(tmp_path, name):
+def test_rejects_an_index_with_files_outside_the_folder(tmp_path, name):
     folder = tiny.write_checkpoint(tmp_path / "home" / "tiny")
     tiny.write_safetensors(tmp_path / "outside.safetensors", tiny.weights())
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
     assert_refused(folder, "index.json", name, "outside its folder")
 
 
-def test_a_shard_that_is_missing(tmp_path):
+def test_rejects_a_missing_shard(tmp_path):
     folder = tiny.write_checkpoint(tmp_path / "tiny", shards=3)
     (folder / "model-00002-of-00003.safetensors").unlink()
     assert_refused(folder, "model-00002-of-00003.safetensors")
 
 
-def test_no_config(tmp_path):
+def test_rejects_a_folder_without_config(tmp_path):
     folder = tiny.write_checkpoint(tmp_path / "tiny")
     (folder / "config.json").unlink()
     assert_refused(folder, str(folder), "no config.json")
-    with pytest.raises(InvalidModel, match=r"a folder without a config\.json"):
+    with pytest.raises(InvalidModel, match=r"config\.json"):
         checkpoint.build_cached(folder, Cache(tmp_path / "cache"))
 
 
-def test_no_weights(tmp_path):
+def test_rejects_a_folder_without_weights(tmp_path):
     folder = tiny.write_checkpoint(tmp_path / "tiny")
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     assert_refused(folder, "no model.safetensors")
@@ -313,7 +313,7 @@ def test_no_weights(tmp_path):
 
 
 @pytest.mark.parametrize("name", sorted(tiny.weights()))
-def test_a_tensor_that_is_missing_or_misshapen(tmp_path, name):
+def test_rejects_a_missing_or_misshapen_tensor(tmp_path, name):
     tensors = tiny.weights()
     if name != "pooler.dense.weight":  # without it, there is no pooler
         one_less = {other: tensor for other, tensor in tensors.items() if other != name}
@@ -321,17 +321,17 @@ def test_a_tensor_that_is_missing_or_misshapen(tmp_path, name):
     shape = tensors[name].shape
     tensors[name] = tensors[name][:-1]
     folder = tiny.write_checkpoint(tmp_path / "tiny", tensors)
-    assert_refused(folder, f"{name!r} is {tensors[name].shape}", f"should be {shape}")
+    assert_refused(folder, repr(name), str(tensors[name].shape), str(shape))
 
 
-def test_tensors_of_no_kind_that_weights_have(tmp_path):
+def test_rejects_tensors_of_other_types(tmp_path):
     name = "pooler.dense.bias"
     tensors = {**tiny.weights(), name: np.zeros(tiny.WIDTH, np.int64)}
     assert_refused(tiny.write_checkpoint(tmp_path / "tiny", tensors), name, "I64", "F32")
 
 
 @pytest.mark.parametrize("what", ["nan", "infinity"])
-def test_weights_that_are_no_numbers_are_the_models_own(tmp_path, what):
+def test_accepts_nonfinite_weights(tmp_path, what):
     """A checkpoint may hold them; what it then computes is for parity to judge."""
     tensors = tiny.weights()
     tensors["pooler.dense.bias"][0] = float(what)
@@ -340,7 +340,7 @@ def test_weights_that_are_no_numbers_are_the_models_own(tmp_path, what):
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.integers(0, 2**62), st.sampled_from(["cut", "flip in the header", "length"]))
-def test_a_damaged_safetensors(tmp_path_factory, number, damage):
+def test_rejects_damaged_safetensors(tmp_path_factory, number, damage):
     folder = tiny.write_checkpoint(tmp_path_factory.mktemp("damaged") / "tiny")
     path = folder / "model.safetensors"
     content = bytearray(path.read_bytes())

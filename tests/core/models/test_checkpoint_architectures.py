@@ -21,7 +21,7 @@ HEADS = ("", "sequence", "token", "qa")
 
 @pytest.mark.parametrize("backend", ["ort-cpu", "openvino", "reference"])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_checkpoint_answers_as_pytorch_does(name: str, backend: str, tmp_path: Path) -> None:
+def test_checkpoint_matches_pytorch(name: str, backend: str, tmp_path: Path) -> None:
     folder, path = exports.checkpoint(f"{name}-sequence", tmp_path), tmp_path / "built.onnx"
     assert checkpoint.build(folder, path) == []
     with np.load(folder / "expected.npz") as stored:
@@ -71,7 +71,7 @@ def test_albert_stores_its_layer_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("padding", [-1, 120, "one"])
-def test_a_padding_id_that_is_none(padding: object, tmp_path: Path) -> None:
+def test_rejects_an_invalid_padding_id(padding: object, tmp_path: Path) -> None:
     folder = exports.checkpoint("roberta", tmp_path)
     config = (folder / "config.json").read_text()
     said = repr(padding).replace("'", '"')

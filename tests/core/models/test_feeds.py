@@ -72,7 +72,7 @@ def assert_refused(feeds: object, *parts: str) -> None:
 
 
 @given(right, st.booleans())
-def test_right_feeds_pass(feeds, overridden):
+def test_accepts_valid_feeds(feeds, overridden):
     if overridden:
         feeds["scale"] = np.array(0.5, np.float32)
     CHECKER.check(feeds)
@@ -80,7 +80,7 @@ def test_right_feeds_pass(feeds, overridden):
 
 
 @given(right, st.sampled_from(NAMES), st.sampled_from(["reversed", "strided", "Fortran", "read-only", "a view"]))
-def test_how_an_array_lies_in_memory_does_not_matter(feeds, name, way):
+def test_accepts_any_memory_layout(feeds, name, way):
     array = feeds[name]
     match way:
         case "reversed":
@@ -97,12 +97,12 @@ def test_how_an_array_lies_in_memory_does_not_matter(feeds, name, way):
 
 
 @given(right, st.text())
-def test_a_wrong_name(feeds, name):
+def test_rejects_an_unknown_name(feeds, name):
     assume(name not in DTYPES)
     assert_refused({**feeds, name: feeds["input_ids"]}, f"no input {name!r}")
 
 
-def test_a_name_that_is_near():
+def test_suggests_the_closest_name():
     feeds = make()
     feeds["input_id"] = feeds.pop("input_ids")
     assert_refused(feeds, "no input 'input_id'; did you mean 'input_ids'?")
@@ -110,56 +110,49 @@ def test_a_name_that_is_near():
 
 
 @given(right, st.sampled_from(NAMES))
-def test_a_missing_name(feeds, name):
+def test_rejects_a_missing_input(feeds, name):
     del feeds[name]
     assert_refused(feeds, f"No feed for {name!r}", "input_ids tensor(int64) [batch, length]", "scale")
 
 
 @given(right, st.sampled_from([*NAMES, "scale"]), OTHER_DTYPES)
-def test_a_wrong_dtype(feeds, name, dtype):
+def test_rejects_a_wrong_dtype(feeds, name, dtype):
     feeds = {**feeds, "scale": np.array(0.5, np.float32)}
     assume(np.dtype(dtype) != np.dtype(DTYPES[name]))
     feeds[name] = np.zeros(feeds[name].shape, dtype)
-    assert_refused(feeds, f"Input {name!r} takes {np.dtype(DTYPES[name])}", f"{np.dtype(dtype)} came", "astype")
+    assert_refused(feeds, f"Input {name!r} must be {np.dtype(DTYPES[name])}", f"got {np.dtype(dtype)}", "astype")
 
 
 @given(right, st.sampled_from([*NAMES, "scale"]), arrays.array_shapes(min_dims=0, max_dims=5, max_side=3))
-def test_a_wrong_rank(feeds, name, shape):
+def test_rejects_a_wrong_rank(feeds, name, shape):
     feeds = {**feeds, "scale": np.array(0.5, np.float32)}
     rank = feeds[name].ndim
     assume(len(shape) != rank)
     feeds[name] = np.zeros(shape, DTYPES[name])
-    assert_refused(feeds, f"Input {name!r} takes {rank} dimensions", f"{len(shape)} came")
+    assert_refused(feeds, f"Input {name!r} must have {rank} dimensions", f"got {len(shape)}")
 
 
 @given(right, st.integers(0, 6))
-def test_a_wrong_fixed_dimension(feeds, size):
+def test_rejects_a_wrong_fixed_dimension(feeds, size):
     assume(size != 3)
     feeds["extra"] = np.zeros((len(feeds["extra"]), size, 2), np.float32)
-    assert_refused(feeds, "Input 'extra' takes 3 at dimension 1 of [batch, 3, ?]", f"; {size} came")
+    assert_refused(feeds, "Input 'extra'", "dimension 1 of [batch, 3, ?]", f"got {size}")
 
 
 @given(right, st.sampled_from(NAMES), st.integers(1, 9))
-def test_batches_that_disagree(feeds, name, batch):
+def test_rejects_different_batches(feeds, name, batch):
     before = len(feeds[name])
     assume(batch != before)
     feeds[name] = np.zeros((batch, *feeds[name].shape[1:]), DTYPES[name])
     assert_refused(feeds, "disagree on batch", repr(name), str(before), str(batch))
 
 
-@given(right, st.integers(1, LENGTH))
-def test_lengths_that_disagree(feeds, length):
-    assume(length != feeds["input_ids"].shape[1])
-    feeds["token_type_ids"] = np.zeros((len(feeds["input_ids"]), length), np.int64)
-    assert_refused(feeds, "'input_ids' and 'token_type_ids' disagree on length")
-
-
 @pytest.mark.parametrize(("batch", "length", "symbol"), [(0, 5, "batch"), (2, 0, "length"), (0, 0, "batch")])
-def test_nothing_to_run_on(batch, length, symbol):
+def test_rejects_empty_dimensions(batch, length, symbol):
     assert_refused(make(batch, length), "Input 'input_ids' is empty", f"its {symbol} dimension is 0")
 
 
-def test_more_positions_than_the_model_has():
+def test_rejects_sequences_beyond_the_position_table():
     CHECKER.check(make(length=LENGTH))
     assert_refused(make(length=LENGTH + 1), f"length of {LENGTH + 1}", f"up to {LENGTH}", "positions")
 
@@ -170,7 +163,7 @@ def test_more_positions_than_the_model_has():
     st.one_of(st.integers(-(2**63), -1), st.integers(99, 2**63 - 1), st.sampled_from([-1, 99, 2**31, 2**32, 2**62])),
     st.data(),
 )
-def test_an_index_outside_its_table(feeds, name, index, data):
+def test_rejects_an_index_outside_its_table(feeds, name, index, data):
     array = feeds[name]
     place = tuple(data.draw(st.integers(0, size - 1)) for size in array.shape)
     array[place] = index
@@ -190,7 +183,7 @@ def test_bounds_below_zero_and_other_dtypes(dtype, index, fits):
     if fits:
         checker.check(feeds)
     else:
-        with pytest.raises(InvalidFeeds, match=rf"holds {index} at \[1\]; the model's table takes -3 to 2"):
+        with pytest.raises(InvalidFeeds, match=rf"holds {index} at \[1\].* -3 to 2"):
             checker.check(feeds)
 
 
@@ -255,7 +248,7 @@ ODD_MASKS = [
 
 
 @pytest.mark.parametrize(("dtype", "value"), ODD_MASKS)
-def test_a_mask_holds_0_and_1(dtype, value):
+def test_rejects_mask_values_other_than_0_and_1(dtype, value):
     """OpenVINO computes int64 in 32 bits: 2**32 would be padding there, and a real token elsewhere."""
     kind = {"float32": "float", "float64": "double"}.get(dtype, dtype)
     spec = TensorSpec("attention_mask", f"tensor({kind})", ("batch", "length"), bounds=(0, 1))
@@ -287,9 +280,9 @@ def test_rejects_a_number_that_the_dtype_does_not_hold(value):
 
 @pytest.mark.parametrize("value", ["text", None, b"bytes", memoryview(b"ab"), object(), {"a": 1}, ["text"], [[1j]]])
 @pytest.mark.parametrize("name", ["input_ids", "scale"])
-def test_what_is_no_array(name, value):
+def test_rejects_objects_that_are_not_arrays(name, value):
     assert_refused(
-        {**make(), name: value}, f"Input {name!r} takes a numpy.ndarray", type(value).__name__, "numpy.asarray"
+        {**make(), name: value}, f"Input {name!r} must be a numpy.ndarray", type(value).__name__, "numpy.asarray"
     )
 
 
@@ -299,10 +292,10 @@ def test_lists_and_numbers_become_arrays_where_nothing_is_lost():
     given = checker.check({"x": [1, 2.5], "n": 3})
     assert (given["x"].dtype, given["x"].tolist(), given["n"].dtype) == (np.float32, [1, 2.5], np.int64)
     for wrong, said in (
-        ({"x": [1.0], "n": 2.5}, "Input 'n' takes a numpy.ndarray of int64; a float came"),
-        ({"x": [[1.0], [2.0, 3.0]], "n": 3}, "Input 'x' is a list that makes no array"),
-        ({"x": [[1.0]], "n": 3}, "Input 'x' takes 1 dimensions"),
-        ({"x": [1.0], "n": 2**63}, f"Input 'n' is int64, which does not hold {2**63}"),
+        ({"x": [1.0], "n": 2.5}, "Input 'n' must be a numpy.ndarray of int64, got float"),
+        ({"x": [[1.0], [2.0, 3.0]], "n": 3}, "Input 'x': cannot convert"),
+        ({"x": [[1.0]], "n": 3}, "Input 'x' must have 1 dimensions"),
+        ({"x": [1.0], "n": 2**63}, f"Input 'n' is int64; {2**63}"),
     ):
         with pytest.raises(InvalidFeeds, match=said):
             checker.check(wrong)
@@ -311,20 +304,16 @@ def test_lists_and_numbers_become_arrays_where_nothing_is_lost():
 @pytest.mark.parametrize(("values", "unfit"), [([1, 300], 300), ([-129], -129), ([[1], [2**31]], 2**31)])
 def test_an_integer_in_a_list_is_not_wrapped_around(values, unfit):
     checker = FeedChecker(ModelInfo((TensorSpec("x", "tensor(int8)", None),), (), 17))
-    with pytest.raises(InvalidFeeds, match=f"Input 'x' is int8, which does not hold {unfit}"):
+    with pytest.raises(InvalidFeeds, match=f"Input 'x' is int8; {unfit}"):
         checker.with_arrays({"x": values})
 
 
 @pytest.mark.parametrize("feeds", [None, 3, "input_ids", [1, 2, 3], (), np.zeros((2, 5)), [("input_ids", 1)]])
-def test_feeds_that_are_no_mapping(feeds):
-    assert_refused(feeds, "Feeds are a mapping of input names to arrays", type(feeds).__name__)
+def test_rejects_feeds_that_are_not_a_mapping(feeds):
+    assert_refused(feeds, "Feeds must be a mapping", type(feeds).__name__)
 
 
-def test_no_feeds_at_all():
-    assert_refused({}, "No feed for 'extra', 'input_ids', 'token_type_ids'")
-
-
-def test_a_value_that_is_no_tensor_or_has_no_rank_is_the_runtimes_to_judge():
+def test_passes_other_types_to_the_runtime():
     specs = (
         TensorSpec("sequence", "seq(tensor(float))", None),
         TensorSpec("optional", "optional(tensor(float))", None),

@@ -87,7 +87,7 @@ def test_the_form_of_an_array_does_not_matter(session, expected, forms):
 
 @settings(derandomize=True, max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.sampled_from(sorted(FEEDS)), st.sampled_from(sorted(WRONG)), st.sampled_from(sorted(RIGHT)))
-def test_rejects_what_is_not_the_inputs(session, name, wrong, right):
+def test_rejects_invalid_feeds(session, name, wrong, right):
     feeds = {key: RIGHT[right](array) for key, array in FEEDS.items()}
     with pytest.raises(InvalidFeeds):
         session.run(None, {**feeds, name: WRONG[wrong](FEEDS[name])})

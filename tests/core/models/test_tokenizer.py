@@ -33,14 +33,14 @@ def test_a_pair_has_two_kinds_of_token(tokenizer: Path) -> None:
     np.testing.assert_array_equal(encoded["token_type_ids"], [[0, 0, 0, 0, 1, 1], [0] * 6])
 
 
-def test_a_length_pads_and_cuts(tokenizer: Path) -> None:
+def test_length_pads_and_truncates(tokenizer: Path) -> None:
     assert Tokenizer(tokenizer).encode(["man"], length=9)["input_ids"].shape == (1, 9)
     with pytest.warns(TruncationWarning, match=r"Cut to 3 tokens.*: text 1 \(6\)"):
         encoded = Tokenizer(tokenizer).encode(["man", "a man eats bread"], length=3)
     np.testing.assert_array_equal(encoded["input_ids"], [[_CLS, _MAN, _SEP], [_CLS, _A, _SEP]])
 
 
-def test_the_models_limit_cuts_and_says_so(tokenizer: Path) -> None:
+def test_warns_of_truncation_to_the_limit(tokenizer: Path) -> None:
     tokenizer = Tokenizer(tokenizer, limit=5)
     with pytest.warns(TruncationWarning, match=r"text 0 \(8\), text 2 \(6\)"):
         encoded = tokenizer.encode(["a man eats a man eats", "man", "a man eats bread"])
@@ -53,17 +53,17 @@ def test_the_models_limit_cuts_and_says_so(tokenizer: Path) -> None:
     [
         ([], None, "at least one text"),
         ("one", None, "list of at least one"),
-        ([1], None, "Text 0 is 1"),
-        ([("a", "b", "c")], None, "a pair is a tuple of two"),
-        (["a", ("b",)], None, "Text 1 is .*a pair is a tuple of two"),
-        ([()], None, "a pair is a tuple of two"),
-        (["a", ("b", "\udcff")], None, "Text 1 is .* half a character"),
-        (["a"], 6, "takes 1 to 5"),
-        (["a"], 0, "takes 1 to 5"),
-        (["a"], 2, "leaves no room"),
+        ([1], None, "Text 0 .*1"),
+        ([("a", "b", "c")], None, "tuple of two"),
+        (["a", ("b",)], None, "Text 1 "),
+        ([()], None, "tuple of two"),
+        (["a", ("b", "\udcff")], None, "Text 1 .*surrogate"),
+        (["a"], 6, "1 to 5"),
+        (["a"], 0, "1 to 5"),
+        (["a"], 2, "special tokens"),
     ],
 )
-def test_what_cannot_be_encoded_is_refused(tokenizer: Path, texts: list[str], length: int | None, message: str) -> None:
+def test_rejects_invalid_texts(tokenizer: Path, texts: list[str], length: int | None, message: str) -> None:
     with pytest.raises(InvalidFeeds, match=message):
         Tokenizer(tokenizer, limit=5).encode(texts, length)
 
@@ -83,12 +83,12 @@ def test_the_models_own_tokenizer_comes_before_the_folders(tokenizer: Path, tmp_
     assert Tokenizer.beside(tmp_path).path.name == "tokenizer.json"
 
 
-def test_no_tokenizer_says_where_it_was_looked_for(tmp_path: Path) -> None:
-    with pytest.raises(InvalidModel, match=r"m\.tokenizer\.json.*tokenizer\.json.*Copy the tokenizer\.json"):
+def test_reports_where_a_missing_tokenizer_was_expected(tmp_path: Path) -> None:
+    with pytest.raises(InvalidModel, match=r"m\.tokenizer\.json.*tokenizer\.json"):
         Tokenizer.beside(tmp_path / "m.onnx")
 
 
-def test_a_damaged_tokenizer_is_named(tmp_path: Path) -> None:
+def test_rejects_a_damaged_tokenizer(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps({"version": "1.0"}))
     with pytest.raises(InvalidModel, match=r"tokenizer\.json is not a tokenizer"):
@@ -123,7 +123,7 @@ def test_mean_pool_is_the_mean_of_real_tokens(data: st.DataObject) -> None:
         np.testing.assert_allclose(pooled[row], expected, rtol=1e-4, atol=1e-3)
 
 
-def test_mean_pool_leaves_padding_out_even_where_it_is_not_a_number() -> None:
+def test_mean_pool_ignores_nan_at_padding() -> None:
     hidden = np.array([[[1.0], [np.nan]], [[np.inf], [np.nan]]], np.float32)
     np.testing.assert_array_equal(mean_pool(hidden, np.array([[1, 0], [0, 0]])), [[1.0], [0.0]])
 

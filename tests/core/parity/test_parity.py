@@ -138,7 +138,7 @@ class TestAPlantedErrorFailsOneLimitAlone:
         assert reason.startswith("y: argmax is 0, below")
 
 
-def test_one_row_may_have_another_greatest_element_and_two_may_not() -> None:
+def test_argmax_tolerance_allows_one_row() -> None:
     reference = np.tile([1.0, 1.0 + 1e-9], (10, 1))
     limits = Tolerance(max_rel=0.1, rms=0.1, cosine=0.9, argmax=0.99)
     for wrong, verdict in ((0, "pass"), (1, "pass"), (2, "fail")):
@@ -148,7 +148,7 @@ def test_one_row_may_have_another_greatest_element_and_two_may_not() -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_value_that_is_no_number_fails_even_at_padding(value: float) -> None:
+def test_nan_fails_even_at_padding(value: float) -> None:
     reference = hidden(0, 1.0)
     mask = np.array([[1, 1, 1, 1, 0]] * 3)
     output = reference.copy()
@@ -176,7 +176,7 @@ def test_one_wrong_real_token_fails_beside_padding() -> None:
     assert judge(output, reference, "bf16", mask).verdict == "fail"
 
 
-def test_a_pooled_output_is_compared_whole_but_for_rows_without_a_token() -> None:
+def test_pooled_output_skips_fully_masked_rows() -> None:
     reference = np.random.default_rng(0).standard_normal((3, 8))
     mask = np.array([[1, 0, 0], [1, 1, 1], [0, 0, 0]])
     output = reference.copy()
@@ -196,7 +196,7 @@ def test_one_number_a_token_makes_a_row_of_each_sequence() -> None:
     assert (found.level, found.elements, found.argmax) == ("token", 5, 0.5)
 
 
-def test_a_pooled_output_of_the_sequence_s_width_is_no_token_level_one() -> None:
+def test_pooled_output_as_wide_as_the_sequence() -> None:
     mask = np.array([[1, 1, 0, 0]])
     pooled = np.array([[1.0, 2.0, 3.0, 4.0]])
     wrong = np.array([[1.0, 2.0, 3.0, -4.0]])
@@ -225,19 +225,21 @@ def test_integers_must_be_equal() -> None:
         ({}, {}, "nothing was compared: no output has an element at a real token"),
     ],
 )
-def test_what_cannot_be_compared_fails(output: dict[str, object], reference: dict[str, object], reason: str) -> None:
+def test_fails_outputs_that_cannot_be_compared(
+    output: dict[str, object], reference: dict[str, object], reason: str
+) -> None:
     parity = compare(output, reference, None, DEFAULT_TOLERANCES["fp32"])
     assert parity.verdict == "fail"
     assert reason in parity.reasons
 
 
-def test_where_the_reference_is_zero_errors_are_absolute() -> None:
+def test_errors_are_absolute_for_a_zero_reference() -> None:
     (output,) = judge(np.full((2, 2), 0.5), np.zeros((2, 2)), "fp32").outputs
     assert (output.max_rel, output.rms, output.cosine) == (0.5, 0.5, None)
     assert judge(np.zeros((2, 2)), np.zeros((2, 2)), "fp32").verdict == "pass"
 
 
-def test_a_faint_row_is_judged_by_its_size_alone() -> None:
+def test_small_rows_have_no_cosine() -> None:
     reference = np.vstack([np.ones((4, 8)), np.full((1, 8), 1e-7)])
     output = reference.copy()
     output[4] = -output[4]
@@ -245,7 +247,7 @@ def test_a_faint_row_is_judged_by_its_size_alone() -> None:
 
 
 @pytest.mark.parametrize("limits", [(1.0, 0.1, 0.9), (0.1, 1.0, 0.9), (0.1, 0.1, 0.0), (-0.1, 0.1, 0.9)])
-def test_a_tolerance_that_would_accept_zeros_is_refused(limits: tuple[float, float, float]) -> None:
+def test_rejects_a_tolerance_that_accepts_zeros(limits: tuple[float, float, float]) -> None:
     with pytest.raises(ValueError, match="would accept an output of zeros"):
         Tolerance(*limits)
 

@@ -49,7 +49,7 @@ def test_every_mask_is_of_zeros_and_ones_and_repeats_with_its_seed(
 
 
 @given(sizes, st.integers(2, 20), seeds)
-def test_masks_are_what_their_names_say(batch: int, sequence: int, seed: int) -> None:
+def test_masks_match_their_names(batch: int, sequence: int, seed: int) -> None:
     made = {kind: mask(batch, sequence, rng(seed)) for kind, mask in MASKS.items()}
     assert made["none"].all()
     assert (np.diff(made["right"], axis=1) <= 0).all()
@@ -81,7 +81,7 @@ def test_lengths_stay_between_their_ends(
     assert ((lengths >= least) & (lengths <= least + room)).all()
 
 
-def test_lengths_have_the_median_asked_for_and_pile_up_at_no_end() -> None:
+def test_lengths_have_the_requested_median() -> None:
     lengths = lognormal_lengths(20_000, 40, 0.5, 1, 512, rng())
     assert np.median(lengths) == pytest.approx(40, abs=1)
     cut = lognormal_lengths(20_000, 100, 0.5, 1, 128, rng())
@@ -103,7 +103,7 @@ def test_feeds_of_a_bert_keep_the_mask_the_bounds_and_the_seed() -> None:
     assert all(np.array_equal(feeds[name], again[name]) for name in feeds)
 
 
-def test_a_model_with_one_segment_is_given_no_other() -> None:
+def test_segments_stay_within_bounds() -> None:
     one = taking(TensorSpec("token_type_ids", "tensor(int64)", ("batch", "sequence"), bounds=(0, 0)))
     assert not random_feeds(one, rng(), batch=4, sequence=9)["token_type_ids"].any()
 
@@ -124,7 +124,7 @@ def test_negative_indices_are_not_fed() -> None:
     assert random_feeds(taking(spec), rng(), batch=200)["ids"].min() == 0
 
 
-def test_a_scalar_has_no_dimension_to_fill() -> None:
+def test_feeds_a_scalar() -> None:
     info = taking(TensorSpec("x", "tensor(float)", ("n",)), TensorSpec("scale", "tensor(float)", ()))
     assert random_feeds(info, rng(), batch=2)["scale"].shape == ()
 
@@ -132,31 +132,31 @@ def test_a_scalar_has_no_dimension_to_fill() -> None:
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        ([TensorSpec("x", "tensor(float)", None)], "'x' is tensor(float) of unknown rank"),
-        ([TensorSpec("x", "seq(tensor(float))", ("n",))], "'x' is seq(tensor(float)): feeds for it cannot"),
-        ([TensorSpec("x", "tensor(string)", ("n",))], "'x' is tensor(string): feeds for it cannot"),
-        ([TensorSpec("x", "tensor(float)", ("n", "s", "w"))], "'x' has a dimension 2 named 'w', and nothing says"),
+        ([TensorSpec("x", "tensor(float)", None)], "'x': tensor(float) of unknown rank"),
+        ([TensorSpec("x", "seq(tensor(float))", ("n",))], "'x': seq(tensor(float))"),
+        ([TensorSpec("x", "tensor(string)", ("n",))], "'x': tensor(string)"),
+        ([TensorSpec("x", "tensor(float)", ("n", "s", "w"))], "'x' has a dimension 2 named 'w'"),
         ([TensorSpec("x", "tensor(float)", ("n", "s", None))], "'x' has a dimension 2 without a name"),
-        ([TensorSpec("x", "tensor(float)", (1, "s"))], "A batch of 2 was requested; the model's inputs are fixed"),
-        ([TensorSpec("x", "tensor(float)", (2, 64))], "A sequence of 8 was requested; the model's inputs are fixed"),
+        ([TensorSpec("x", "tensor(float)", (1, "s"))], "batch 2 was requested"),
+        ([TensorSpec("x", "tensor(float)", (2, 64))], "sequence 8 was requested"),
     ],
 )
-def test_what_cannot_be_fed_says_why(inputs: Sequence[TensorSpec], message: str) -> None:
+def test_rejects_inputs_that_cannot_be_generated(inputs: Sequence[TensorSpec], message: str) -> None:
     with pytest.raises(InvalidFeeds) as caught:
         random_feeds(taking(*inputs), rng(), batch=2, sequence=8)
     assert message in str(caught.value)
 
 
-def test_a_mask_of_another_shape_is_refused() -> None:
-    with pytest.raises(InvalidFeeds, match=r"\[2, 8\]; a mask of \[2, 4\] was requested"):
+def test_rejects_a_mask_of_another_shape() -> None:
+    with pytest.raises(InvalidFeeds, match=r"\[2, 8\].*\[2, 4\]"):
         random_feeds(BERT, rng(), batch=2, sequence=8, mask=right_padded([1, 2], 4))
 
 
-def test_a_model_without_a_mask_is_given_none() -> None:
+def test_rejects_a_mask_for_a_model_without_one() -> None:
     info = taking(TensorSpec("attention_mask", "tensor(int64)", ("batch", "sequence")))
     assert set(np.unique(random_feeds(info, rng(), batch=8, sequence=9)["attention_mask"])) == {0, 1}
     assert list(masked_cases(info, 2, 4, seed=0)) == [WITHOUT_MASK]
-    with pytest.raises(InvalidFeeds, match="no input known to be a mask"):
+    with pytest.raises(InvalidFeeds, match="mask"):
         random_feeds(info, rng(), batch=1, sequence=2, mask=right_padded([1], 2))
 
 
@@ -166,10 +166,10 @@ def test_every_kind_of_mask_is_fed_to_the_input_that_is_the_mask() -> None:
     assert all(cases[name]["input_mask"].all() == (name == "none") for name in cases)
 
 
-def test_an_input_with_a_value_of_its_own_is_left_out() -> None:
+def test_omits_overridable_inputs() -> None:
     info = taking(TensorSpec("x", "tensor(float)", ("n",)), TensorSpec("y", "tensor(float)", ("n",), overridable=True))
     assert list(random_feeds(info, rng(), batch=2)) == ["x"]
 
 
-def test_dimensions_given_by_name_come_first() -> None:
+def test_named_dimensions_take_precedence() -> None:
     assert resolve_shape(TensorSpec("x", "tensor(float)", ("a", "b")), 2, 8, {"b": 3}) == (2, 3)

@@ -107,7 +107,7 @@ def parities(path: Path, backend: str, precision: str, against: Path) -> Iterato
 
 
 @pytest.mark.parametrize(("backend", "precision"), RUNS)
-def test_a_right_model_passes(model: Path, backend: str, precision: str) -> None:
+def test_correct_model_passes(model: Path, backend: str, precision: str) -> None:
     skip_without_bf16(precision)
     found = dict(parities(model, backend, precision, model))
     assert set(found) == set(MASKS)
@@ -116,7 +116,7 @@ def test_a_right_model_passes(model: Path, backend: str, precision: str) -> None
 
 @pytest.mark.parametrize(("backend", "precision"), RUNS)
 @pytest.mark.parametrize("error", PLANTED)
-def test_a_planted_error_fails(model: Path, backend: str, precision: str, error: str, tmp_path: Path) -> None:
+def test_planted_error_fails(model: Path, backend: str, precision: str, error: str, tmp_path: Path) -> None:
     skip_without_bf16(precision)
     name, change = PLANTED[error]
     proto = onnx.load(model)
@@ -127,7 +127,7 @@ def test_a_planted_error_fails(model: Path, backend: str, precision: str, error:
     assert passed == []
 
 
-def test_bf16_is_no_fp16_and_fp16_no_fp32(model: Path) -> None:
+def test_lower_precision_exceeds_the_tolerance(model: Path) -> None:
     """A precision that is narrower than the one named is out of its tolerance."""
     expected = right(str(model))
     for backend, precision, named in (("reference", "fp16", "fp32"), ("openvino", "int8", "fp16")):

@@ -11,7 +11,7 @@ def lacking(error: Exception) -> UnsupportedModel | None:
 
 
 @pytest.mark.parametrize("recognise", [None, lacking])
-def test_what_a_runtime_raises_is_a_failure_with_its_error_as_the_cause(recognise):
+def test_wraps_a_runtime_error(recognise):
     error = OSError("no such device")
     with pytest.raises(BackendFailed) as caught, runtime_errors("it cannot load", recognise):
         raise error
@@ -19,14 +19,14 @@ def test_what_a_runtime_raises_is_a_failure_with_its_error_as_the_cause(recognis
     assert caught.value.__cause__ is error
 
 
-def test_what_a_backend_recognises_is_what_it_says():
+def test_converts_recognized_errors():
     error = KeyError("Sin")
     with pytest.raises(UnsupportedModel, match="it lacks 'Sin'") as caught, runtime_errors("it cannot load", lacking):
         raise error
     assert (caught.value.operators, caught.value.__cause__) == (("Sin",), error)
 
 
-def test_isorun_s_own_errors_pass():
+def test_passes_isorun_errors_through():
     error = InvalidFeeds("empty")
     with pytest.raises(InvalidFeeds) as caught, runtime_errors("it failed", lacking):
         raise error

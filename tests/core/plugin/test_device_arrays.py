@@ -55,7 +55,7 @@ ARRAY = np.arange(24, dtype=np.int64).reshape(2, 3, 4)
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "float16", "float32", "float64", "bool"])
 @pytest.mark.parametrize("kind", [ByInterface, ByDLPack])
-def test_an_array_is_taken_where_it_lies(kind, dtype):
+def test_adopts_device_arrays_without_copy(kind, dtype):
     array = ARRAY.astype(dtype)
     given = kind(array)
     assert is_on_device(given)
@@ -64,14 +64,14 @@ def test_an_array_is_taken_where_it_lies(kind, dtype):
     assert (taken.ndim, taken.size, taken.nbytes, taken.device_id) == (3, 24, array.nbytes, 0)
 
 
-def test_what_is_in_host_memory_passes_through():
+def test_host_arrays_pass_through():
     feeds = {"array": ARRAY, "list": [1, 2], "number": 3}
     assert adopt(feeds) == feeds
     assert adopt(feeds)["array"] is ARRAY
     assert not any(map(is_on_device, feeds.values()))
 
 
-def test_dlpack_is_asked_for_its_contents_on_the_default_stream_and_kept_alive():
+def test_dlpack_uses_the_default_stream_and_keeps_the_owner():
     given = ByDLPack(ARRAY, number=1)
     taken = adopt({"x": given})["x"]
     assert given.streams == [device_arrays.DEFAULT_STREAM]
@@ -79,7 +79,7 @@ def test_dlpack_is_asked_for_its_contents_on_the_default_stream_and_kept_alive()
     assert taken.owner[0] is given
 
 
-def test_an_interface_that_says_nothing_of_streams_is_read_by_dlpack_or_waited_for():
+def test_interface_without_stream_uses_the_default_stream():
     """PyTorch's is of version 2, and its tensors may still be computed."""
     assert adopt({"x": ByInterface(ARRAY, version=2)})["x"].stream == device_arrays.DEFAULT_STREAM
 
@@ -98,7 +98,7 @@ def test_the_interface_keeps_the_producers_stream():
     assert adopt({"x": ByInterface(ARRAY)})["x"].stream is None
 
 
-def test_what_is_given_back_can_be_taken_again():
+def test_adopts_its_own_arrays():
     first = adopt({"x": ByInterface(ARRAY, stream=5)})["x"]
     again = adopt({"x": first})["x"]
     assert again is first
@@ -115,23 +115,23 @@ def test_what_is_given_back_can_be_taken_again():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (ByInterface(ARRAY, strides=(8, 16, 48)), r"'x' .* not C-contiguous .*\(1, 2, 6\) elements for \(2, 3, 4\)"),
+        (ByInterface(ARRAY, strides=(8, 16, 48)), r"'x' .* not C-contiguous .*\(1, 2, 6\).*\(2, 3, 4\)"),
         (ByDLPack(ARRAY.transpose(2, 1, 0)), "'x' on the device is not C-contiguous"),
         (ByInterface(ARRAY, mask=object()), "'x' is a masked array"),
     ],
 )
-def test_what_cannot_be_read_in_place_is_refused(given, message):
+def test_rejects_noncontiguous_and_masked_arrays(given, message):
     with pytest.raises(InvalidFeeds, match=message):
         adopt({"x": given})
 
 
-def test_strides_of_single_elements_mean_nothing():
+def test_ignores_strides_of_single_elements():
     array = ARRAY[:1]
     strides = (1000, array.strides[1], array.strides[2])
     assert adopt({"x": ByInterface(array, strides=strides)})["x"].shape == (1, 3, 4)
 
 
-def test_a_type_that_numpy_lacks_is_refused():
+def test_rejects_a_type_that_numpy_lacks():
     class BFloat16(ByDLPack):
         def __dlpack__(self, *, stream=None):
             capsule = super().__dlpack__(stream=stream)
@@ -151,34 +151,34 @@ INFO = ModelInfo(
 )
 
 
-def test_feeds_on_a_device_are_checked_as_others_are():
+def test_validates_device_feeds():
     checker = FeedChecker(INFO, device_arrays=True)
     good = ByInterface(np.full((2, 4), 99))  # an index outside the table: nobody can see it without a copy
     assert isinstance(checker.check({"ids": good})["ids"], DeviceArray)
-    with pytest.raises(InvalidFeeds, match=r"takes int64 .*; int32 came"):
+    with pytest.raises(InvalidFeeds, match=r"int64 .*got int32"):
         checker.check({"ids": ByInterface(np.zeros((2, 4), np.int32))})
-    with pytest.raises(InvalidFeeds, match="takes 4 at dimension 1"):
+    with pytest.raises(InvalidFeeds, match="size 4 at dimension 1"):
         checker.check({"ids": ByInterface(np.zeros((2, 5), np.int64))})
 
 
 @pytest.mark.parametrize("kind", [ByInterface, ByDLPack])
 @pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
-def test_a_backend_in_host_memory_refuses_feeds_on_a_gpu(bert, backend, kind):
+def test_host_backend_rejects_gpu_feeds(bert, backend, kind):
     with isorun.Session(bert, backend=backend, threads=1) as session:
         feeds = {name: kind(array) for name, array in tiny.feeds().items()}
-        with pytest.raises(InvalidFeeds, match=r"'\w+' lies on a GPU, and this backend reads host memory"):
+        with pytest.raises(InvalidFeeds, match=r"'\w+' is on a GPU"):
             session.run(None, feeds)
 
 
-def test_a_backend_in_host_memory_refuses_outputs_on_a_gpu(bert):
+def test_host_backend_rejects_gpu_outputs(bert):
     with isorun.Session(bert, backend="ort-cpu", threads=1) as session:
-        with pytest.raises(BackendUnavailable, match=r"device_outputs=True asks for a GPU's.*ort-cuda"):
+        with pytest.raises(BackendUnavailable, match=r"device_outputs=True.*ort-cuda"):
             session.run(None, tiny.feeds(), device_outputs=True)
-        with pytest.raises(BackendUnavailable, match=r"the input 'input_ids' asks for a GPU's"):
+        with pytest.raises(BackendUnavailable, match="the input 'input_ids'"):
             session.io_binding().bind_device_input("input_ids", ByInterface(ARRAY))
 
 
-def test_an_array_that_says_it_is_numpys_kind_is_no_way_around(bert):
+def test_host_backend_rejects_gpu_arrays_with_numpy_attributes(bert):
     """CuPy's arrays have a NumPy dtype, ``ndim`` and ``shape``: they must not slip past the check."""
 
     class LikeCuPy(ByInterface):
@@ -186,6 +186,6 @@ def test_an_array_that_says_it_is_numpys_kind_is_no_way_around(bert):
 
     with (
         isorun.Session(bert, backend="ort-cpu", threads=1, padding="auto") as session,
-        pytest.raises(InvalidFeeds, match="lies on a GPU"),
+        pytest.raises(InvalidFeeds, match="is on a GPU"),
     ):
         session.run(None, {name: LikeCuPy(array) for name, array in tiny.feeds().items()})

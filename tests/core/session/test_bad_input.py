@@ -37,9 +37,9 @@ def test_a_token_outside_the_vocabulary_in_every_position(session, name, index):
         ({"attention_mask": np.ones((1, 7), np.int64)}, "'input_ids' and 'attention_mask' disagree on batch: 2 and 1"),
         ({"token_type_ids": np.ones((2, 6), np.int64)}, "disagree on sequence: 7 and 6"),
         ({"input_ids": np.ones((2, 41), np.int64)}, "sequence of 41; the model goes up to 40"),
-        ({"input_ids": np.ones((2, 7), np.int32)}, "'input_ids' takes int64"),
-        ({"input_ids": np.ones(7, np.int64)}, "'input_ids' takes 2 dimensions"),
-        ({"input_ids": [[1.5] * 7] * 2}, "'input_ids' takes a numpy.ndarray"),
+        ({"input_ids": np.ones((2, 7), np.int32)}, "'input_ids' must be int64"),
+        ({"input_ids": np.ones(7, np.int64)}, "'input_ids' must have 2 dimensions"),
+        ({"input_ids": [[1.5] * 7] * 2}, "'input_ids' must be a numpy.ndarray"),
         ({"more": np.ones(1)}, "no input 'more'"),
     ],
 )

@@ -1,1 +1,1 @@
-"""What a graph computes: evaluation of subgraphs, token positions, layers, descriptions."""
+"""Analysis of graphs: evaluation of subgraphs, mask and token-level values, layers."""

@@ -1,8 +1,8 @@
-"""A part of a graph, computed on small inputs: to see what it computes rather than how it is spelt.
+"""Evaluation of subgraphs on small inputs, to recognize them by their results rather than their structure.
 
-ONNX's reference implementations compute it, node by node and on demand: what a value does not depend on is never
-touched. Where a ``Shape`` node follows the usual operators, shapes are worked out and their data is not computed.
-What a graph computes in 16 bits is computed in float32 here: what it means shows, and not how it rounds.
+ONNX's reference implementations evaluate node by node, on demand: nodes that a value does not depend on are not run.
+For ``Shape`` of the usual operators, shapes are inferred without computing the data. 16-bit computations run in
+float32, so that results are independent of rounding.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ Samples = dict[ir.Value, np.ndarray]
 """Arrays for some values of a graph."""
 
 HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
-"""The types of 16 bits."""
-_HALF_TYPES = tuple(each.numpy() for each in HALVES)
-_SHAPE_ALONE = ("Shape", "Size")
+"""The 16-bit floating-point types."""
+_HALF_DTYPES = tuple(dtype.numpy() for dtype in HALVES)
+_SHAPE_OPERATORS = ("Shape", "Size")
 _SAME_SHAPE = frozenset(("Cast", "LayerNormalization", "Softmax", "Not", "Identity"))
 _BROADCAST = frozenset(("Add", "Sub", "Mul", "Div", "Where", "And", "Or"))
-_MOST_ELEMENTS = 2.0**28  # that an operator may make of small inputs: samples have a few thousand
-_SHAPE_STEPS = 8  # how far back a shape is looked for: enough for the embeddings before a mask
+_MAX_ELEMENTS = 2.0**28  # the maximum size of an operator's output; samples have a few thousand
+_SHAPE_STEPS = 8  # how far back shapes are inferred: enough for the embeddings before a mask
 
 
 class CannotEvaluate(Exception):
-    """A value depends on something that is not given, or on an operator that has no implementation."""
+    """A value depends on an input without a sample, or on an operator without an implementation."""
 
 
 class Evaluator:
-    """Values of a graph, given those of some of them.
+    """Computes values of a graph from samples.
 
     Args:
-        opset: the version of ONNX's operators that the graph is written in.
-        given: what to take for some values, whatever the graph computes for them.
+        opset: the graph's version of the standard operators.
+        samples: arrays for some values, which replace what the graph computes for them.
     """
 
-    def __init__(self, opset: int, given: Mapping[ir.Value, np.ndarray]) -> None:
+    def __init__(self, opset: int, samples: Mapping[ir.Value, np.ndarray]) -> None:
         self._opset = opset
-        self._known = {value: _wide(array) for value, array in given.items()}
+        self._known = {value: _widened(array) for value, array in samples.items()}
 
     def __call__(self, value: ir.Value) -> np.ndarray:
-        """The value's array.
+        """Compute a value.
 
         Raises:
-            CannotEvaluate: it depends on an input that is not given, or cannot be computed here.
+            CannotEvaluate: it depends on an input without a sample, or on an operator that cannot be run.
         """
         for node in self._needed(value):
             with np.errstate(all="ignore"):
@@ -55,31 +55,31 @@ class Evaluator:
         return self._known[value] if value in self._known else _constant(value)
 
     def _needed(self, value: ir.Value) -> Iterator[ir.Node]:
-        """The nodes to run for a value, each after those that it needs."""
+        """The nodes to run for a value, in topological order."""
         seen: set[ir.Node] = set()
-        begun: set[ir.Node] = set()
+        started: set[ir.Node] = set()
         stack: list[tuple[ir.Value, bool]] = [(value, False)]
         while stack:
-            each, ready = stack.pop()
-            node = each.producer()
+            current, ready = stack.pop()
+            node = current.producer()
             if ready and node is not None:
                 seen.add(node)
-                if each not in self._known:
+                if current not in self._known:
                     yield node
-            elif node is None or node in seen or each in self._known:
+            elif node is None or node in seen or current in self._known:
                 continue
             elif node.op_type == "Shape" and node.inputs[0] is not None:
-                self._known[each] = self._shape_of(node, node.inputs[0])
-            elif node in begun:  # no file has a cycle, but a graph made in memory may
+                self._known[current] = self._shape_of(node, node.inputs[0])
+            elif node in started:  # files have no cycles, but graphs built in memory may
                 raise CannotEvaluate(f"{node.op_type} ({node.name}) depends on its own result")
             else:
-                begun.add(node)
-                stack.append((each, True))
-                stack.extend((before, False) for before in node.inputs if before is not None)
+                started.add(node)
+                stack.append((current, True))
+                stack.extend((source, False) for source in node.inputs if source is not None)
 
     def _shape_of(self, node: ir.Node, value: ir.Value) -> np.ndarray:
-        """What a ``Shape`` node gives."""
-        start, end = (node.attributes[name].as_int() if name in node.attributes else None for name in ("start", "end"))
+        """The output of a ``Shape`` node."""
+        start, end = node.attributes.get_int("start", None), node.attributes.get_int("end", None)
         return np.array(self._shape(value, _SHAPE_STEPS)[start:end], np.int64)
 
     def _shape(self, value: ir.Value, steps: int) -> tuple[int, ...]:
@@ -91,60 +91,59 @@ class Evaluator:
         if node.op_type in _SAME_SHAPE and node.inputs[0] is not None:
             return self._shape(node.inputs[0], steps - 1)
         if node.op_type in _BROADCAST:
-            shapes = [self._shape(each, steps - 1) for each in node.inputs if each is not None]
+            shapes = [self._shape(operand, steps - 1) for operand in node.inputs if operand is not None]
             try:
                 return np.broadcast_shapes(*shapes)
             except ValueError as error:
                 raise CannotEvaluate(f"{node.op_type} ({node.name}) cannot be evaluated: {error}") from error
-        if node.op_type == "Gather" and ("axis" not in node.attributes or node.attributes["axis"].as_int() == 0):
-            rows, index = (self._shape(each, steps - 1) for each in node.inputs if each is not None)
+        if node.op_type == "Gather" and node.attributes.get_int("axis", 0) == 0:
+            rows, index = (self._shape(operand, steps - 1) for operand in node.inputs if operand is not None)
             return index + rows[1:]
         return self(value).shape
 
     def _run(self, node: ir.Node) -> None:
-        inputs = [None if each is None else self._known.get(each) for each in node.inputs]
         inputs = [
-            _constant(value) if array is None and value is not None else array
-            for value, array in zip(node.inputs, inputs, strict=True)
+            None if value is None else self._known[value] if value in self._known else _constant(value)
+            for value in node.inputs
         ]
-        if _rounds(node) and inputs[0] is not None:
+        if _narrows(node) and inputs[0] is not None:
             self._known[node.outputs[0]] = inputs[0].astype(np.float32)
             return
         for value, result in zip(node.outputs, run_node(node, inputs, self._opset), strict=False):
-            self._known[value] = _wide(result)
+            self._known[value] = _widened(result)
 
 
-def _rounds(node: ir.Node) -> bool:
-    """Whether a node makes 16 bits of more."""
+def _narrows(node: ir.Node) -> bool:
+    """Whether a node casts to a 16-bit type."""
     return node.op_type == "Cast" and node.domain == "" and node.attributes["to"].as_int() in HALVES
 
 
-def _wide(array: np.ndarray) -> np.ndarray:
-    return array.astype(np.float32) if array.dtype in _HALF_TYPES else array
+def _widened(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.float32) if array.dtype in _HALF_DTYPES else array
 
 
 def run_node(node: ir.Node, inputs: list[np.ndarray | None], opset: int) -> tuple[np.ndarray, ...]:
-    """What a node gives for these inputs, in the types that it gives.
+    """Run one node.
 
     Raises:
-        CannotEvaluate: there is no implementation of it, or it failed on these inputs.
+        CannotEvaluate: it has no implementation, or failed on these inputs.
     """
     try:
-        if node.op_type == "GatherElements" and node.domain == "":  # ONNX's own is wrong where rows differ
+        if node.op_type == "GatherElements" and node.domain == "":  # ONNX's implementation is wrong if rows differ
             return (_gather_elements(node, *inputs),)
         _check_growth(node, inputs)
         implementation = load_op(node.domain, node.op_type, opset if node.domain == "" else None)
         results = implementation.eval(*inputs, n_outputs=len(node.outputs), **_attributes(node))
-    except Exception as error:  # whatever it is, it says that this node cannot be seen through
+    except Exception as error:  # reference implementations raise many types
         raise CannotEvaluate(f"{node.op_type} ({node.name}) cannot be evaluated: {error}") from error
     return results if isinstance(results, tuple) else (results,)
 
 
 def _check_growth(node: ir.Node, inputs: list[np.ndarray | None]) -> None:
-    """Refuse what would fill the memory: operators whose inputs say how large their results are."""
+    """Reject operators whose input values request a result that would exhaust memory."""
     sizes = _GROWTH.get(node.op_type) if node.domain == "" else None
-    if sizes is not None and (size := float(sizes(*inputs))) > _MOST_ELEMENTS:
-        raise CannotEvaluate(f"{node.op_type} ({node.name}) cannot be evaluated: it makes {size:g} elements")
+    if sizes is not None and (size := float(sizes(*inputs))) > _MAX_ELEMENTS:
+        raise CannotEvaluate(f"{node.op_type} ({node.name}) cannot be evaluated: its result has {size:g} elements")
 
 
 def _product(numbers: Any) -> float:
@@ -164,13 +163,13 @@ _GROWTH: Mapping[str, Callable[..., float]] = {
 def _gather_elements(node: ir.Node, data: np.ndarray | None, indices: np.ndarray | None) -> np.ndarray:
     assert data is not None
     assert indices is not None
-    axis = node.attributes["axis"].as_int() % data.ndim if "axis" in node.attributes else 0
+    axis = node.attributes.get_int("axis", 0) % data.ndim
     rows = data[tuple(slice(None) if at == axis else slice(size) for at, size in enumerate(indices.shape))]
     return np.take_along_axis(rows, indices, axis)
 
 
 def is_constant(value: ir.Value | None) -> bool:
-    """Whether a value is part of the model, and no input that a caller may override."""
+    """Whether a value is a constant of the model that no caller can override."""
     return value is not None and value.const_value is not None and not value.is_graph_input()
 
 
@@ -187,39 +186,36 @@ def sizes(value: ir.Value) -> tuple[int, ...]:
 
 
 def data_inputs(value: ir.Value) -> set[ir.Value]:
-    """The graph inputs whose data, and not only whose shape, a value depends on."""
-    return {each for each in ancestors(value) if each.producer() is None and not is_constant(each)}
+    """The graph inputs whose data, not only shape, a value depends on."""
+    return {source for source in ancestors(value) if source.producer() is None and not is_constant(source)}
 
 
 def ancestors(value: ir.Value, stop: frozenset[ir.Value] = frozenset()) -> dict[ir.Value, None]:
-    """What a value's data depends on, itself first; what stands before a value in ``stop`` is left out."""
-    found: dict[ir.Value, None] = {}
+    """The values that a value's data depends on, itself first; values in ``stop`` are not expanded."""
+    values: dict[ir.Value, None] = {}
     stack = [value]
     while stack:
-        each = stack.pop()
-        if each in found:
+        current = stack.pop()
+        if current in values:
             continue
-        found[each] = None
-        node = each.producer()
-        if node is not None and node.op_type not in _SHAPE_ALONE and each not in stop:
-            stack.extend(before for before in node.inputs if before is not None)
-    return found
+        values[current] = None
+        node = current.producer()
+        if node is not None and node.op_type not in _SHAPE_OPERATORS and current not in stop:
+            stack.extend(source for source in node.inputs if source is not None)
+    return values
 
 
 def _constant(value: ir.Value) -> np.ndarray:
     if not is_constant(value):
-        raise CannotEvaluate(f"it depends on {value.name!r}, which is not given")
-    return _wide(array(value))
+        raise CannotEvaluate(f"it depends on {value.name!r}, which has no sample")
+    return _widened(array(value))
 
 
 def _attributes(node: ir.Node) -> dict[str, Any]:
-    found = {}
+    attributes = {}
     for name, attribute in node.attributes.items():
         if attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
-            raise CannotEvaluate(f"{node.op_type} ({node.name}) has a graph of its own")
-        found[name] = (
-            ir.serde.serialize_tensor(attribute.value)
-            if attribute.type == ir.AttributeType.TENSOR
-            else (attribute.value)
-        )
-    return found
+            raise CannotEvaluate(f"{node.op_type} ({node.name}) has a subgraph")
+        is_tensor = attribute.type == ir.AttributeType.TENSOR
+        attributes[name] = ir.serde.serialize_tensor(attribute.value) if is_tensor else attribute.value
+    return attributes

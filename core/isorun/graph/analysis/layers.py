@@ -1,4 +1,4 @@
-"""The layers of a graph that hold matrices: their precision, their zeros, and what they compute."""
+"""The layers of a graph with weight matrices: precision, sparsity, and operations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import onnx_ir as ir
 from isorun.graph.ops import functions
 
 BLOCK = 4
-"""How many weights a block has: as many 8-bit products as VNNI's ``vpdpbusd`` adds to one sum."""
+"""The number of weights in a block: as many 8-bit products as VNNI's ``vpdpbusd`` adds to one sum."""
 
 PRECISIONS = {
     ir.DataType.FLOAT: "fp32",
@@ -27,10 +27,10 @@ QUANTIZING = frozenset(
         *("QAttention", "QGemm", "DynamicQuantizeMatMul", "MatMulIntegerToFloat"),
     )
 )
-"""Operators of models whose activations are in 8 bits. A model with ``DequantizeLinear`` alone has weights in it."""
+"""Operators with 8-bit activations. ``DequantizeLinear`` alone means 8-bit weights only."""
 
 _MICROSOFT = "com.microsoft"
-# Where a dense layer's weights (input, output) are among a node's inputs, and where their zero point is.
+# The indices of a dense layer's weights (input, output) and of their zero point among a node's inputs.
 _DENSE: dict[tuple[str, str], tuple[int, int | None]] = {
     ("", "MatMul"): (1, None),
     ("", "Gemm"): (1, None),
@@ -44,32 +44,32 @@ _DENSE: dict[tuple[str, str], tuple[int, int | None]] = {
     (_MICROSOFT, "QAttention"): (1, 7),
     (functions.DOMAIN, functions.ATTENTION): (2, None),
 }
-_PASSED = frozenset(("Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"))
-_SPARSE = 0.1  # trained weights have next to no zeros, and rounding to 8 bits gives a few in a hundred
-_IN_BLOCKS = 0.9  # of the zeros that chance does not put there
+_PASS_THROUGH = frozenset(("Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"))
+_SPARSE = 0.1  # trained weights have almost no zeros; rounding to 8 bits yields a few percent
+_IN_BLOCKS = 0.9  # of the zeros beyond those expected by chance
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A node and one matrix that it has as a constant.
+    """A node and one of its constant matrices.
 
     Attributes:
-        name: the node's.
-        operator: what it is, with its domain where that is not ONNX's own.
-        kind: ``"dense"``, ``"embedding"`` (rows are looked up), or ``"other"``.
+        name: the node's name.
+        operator: the operator, with its domain unless that is ONNX's.
+        kind: ``"dense"``, ``"embedding"`` (a lookup table), or ``"other"``.
         weight: the matrix's name.
-        shape: its dimensions as they are stored: (input, output) for a dense layer, unless it is ``transposed``.
-        transposed: whether a dense layer's are (output, input).
-        precision: what its elements are stored as: ``fp32``, ``fp16``, ``int8`` ...
-        activations: the same of what it is multiplied by; ``None`` where that is not known.
+        shape: its dimensions as stored: (input, output) for a dense layer, unless ``transposed``.
+        transposed: whether a dense layer's matrix is stored as (output, input).
+        precision: the type of its elements: ``fp32``, ``fp16``, ``int8`` ...
+        activations: the type of the activations that it is multiplied by; ``None`` if unknown.
         bytes: its size.
-        sparsity: the share of its elements that stand for 0.
-        zero_blocks: for a dense layer, the share of its blocks of :data:`BLOCK` weights, side by side along the input
-            and of one output, that are 0 throughout; ``None`` where the input cannot be cut into blocks.
-        pattern: ``"dense"``, ``"unstructured"``, or ``"block4"`` where the zeros lie in such blocks.
-        operations: for a dense layer, multiplications and additions for one vector: 2 for each weight. Else 0.
-        per: ``"token"`` or ``"sequence"``: what a dense layer's vectors belong to in the fused form; ``None`` where it
-            is not known.
+        sparsity: the fraction of its elements that represent 0.
+        zero_blocks: for a dense layer, the fraction of its blocks of :data:`BLOCK` weights (consecutive inputs of one
+            output) that are all 0; ``None`` if the block size does not divide the input.
+        pattern: ``"dense"``, ``"unstructured"``, or ``"block4"`` if the zeros form such blocks.
+        operations: for a dense layer, multiplications and additions per vector: 2 for each weight. Otherwise 0.
+        per: ``"token"`` or ``"sequence"``: what a dense layer's vectors represent in the fused form; ``None`` if
+            unknown.
     """
 
     name: str
@@ -90,12 +90,12 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A constant on its way to a node.
+    """A constant that a node reads.
 
     Attributes:
-        value: where it is stored.
-        zero: the zero point that its elements are counted from, where they are.
-        transposed: whether its dimensions are turned round on the way.
+        value: the stored constant.
+        zero: its zero point; ``None`` if it has none.
+        transposed: whether it is transposed before the node reads it.
     """
 
     value: ir.Value
@@ -104,10 +104,10 @@ class Matrix:
 
 
 def layers(model: ir.Model) -> tuple[Layer, ...]:
-    """The layers, in the graph's order. Every matrix is read once; shapes of values have to be inferred already."""
+    """The layers, in graph order. Every matrix is read once. Shapes must have been inferred."""
     encoder = any(functions.is_fused(node) for node in model.graph)
     measured: dict[tuple[ir.Value, bool], tuple[float, float | None]] = {}
-    found = []
+    result = []
     for node in model.graph.all_nodes():
         for index, matrix in matrices(node):
             tensor = matrix.value.const_value
@@ -117,7 +117,7 @@ def layers(model: ir.Model) -> tuple[Layer, ...]:
                 measured[matrix.value, turned] = _zeros(tensor, matrix.zero, turned, blocks=kind == "dense")
             sparsity, blocks = measured[matrix.value, turned]
             data = node.inputs[0] if kind == "dense" and index else None
-            found.append(
+            result.append(
                 Layer(
                     name=node.name or node.outputs[0].name or "",
                     operator=f"{node.domain}.{node.op_type}" if node.domain else node.op_type,
@@ -135,12 +135,12 @@ def layers(model: ir.Model) -> tuple[Layer, ...]:
                     per=_per(data) if encoder else None,
                 )
             )
-    return tuple(found)
+    return tuple(result)
 
 
 def matrices(node: ir.Node) -> Iterator[tuple[int, Matrix]]:
-    """The constants of two dimensions or more that are a node's weights, each with its place among the inputs."""
-    if node.op_type in _PASSED or node.op_type == "DequantizeLinear":
+    """The weights of a node with two or more dimensions, each with its input index."""
+    if node.op_type in _PASS_THROUGH or node.op_type == "DequantizeLinear":
         return
     for index, value in enumerate(node.inputs):
         matrix = stored(value)
@@ -160,7 +160,7 @@ def matrices(node: ir.Node) -> Iterator[tuple[int, Matrix]]:
 
 
 def stored(value: ir.Value | None) -> Matrix | None:
-    """Where a constant that a node reads is stored, at most dequantized, cast or turned round on its way."""
+    """The stored constant of a value, before dequantization, casts and transpositions; ``None`` if it has none."""
     zero, transposed = None, False
     while value is not None:
         if value.const_value is not None:
@@ -172,21 +172,21 @@ def stored(value: ir.Value | None) -> Matrix | None:
             zero = node.inputs[2] if len(node.inputs) > 2 else None
         elif node.op_type == "Transpose":
             transposed = not transposed
-        elif node.op_type not in _PASSED:
+        elif node.op_type not in _PASS_THROUGH:
             return None
         value = node.inputs[0]
     return None
 
 
 def precision(dtype: ir.DataType) -> str:
-    """A type's name as a precision."""
+    """The precision with a type's elements, such as ``fp32``."""
     return PRECISIONS.get(dtype, dtype.name.lower())
 
 
 def is_dense(node: ir.Node, index: int) -> bool:
-    """Whether the constant at that place among a node's inputs is a dense layer's weights."""
-    place = _DENSE.get((node.domain, node.op_type))
-    return place is not None and (index == place[0] or (node.op_type == "MatMul" and node.domain == ""))
+    """Whether the constant at an input index is a dense layer's weights."""
+    indices = _DENSE.get((node.domain, node.op_type))
+    return indices is not None and (index == indices[0] or (node.op_type == "MatMul" and node.domain == ""))
 
 
 def _kind(node: ir.Node, index: int) -> str:
@@ -199,8 +199,8 @@ def _kind(node: ir.Node, index: int) -> str:
 
 
 def turns(node: ir.Node) -> bool:
-    """Whether a dense layer turns its weights round itself."""
-    return "transB" in node.attributes and bool(node.attributes["transB"].as_int())
+    """Whether a dense layer's operator transposes its weights."""
+    return node.attributes.get_int("transB", 0) != 0
 
 
 def _activations(data: ir.Value | None) -> str | None:
@@ -213,8 +213,8 @@ def _activations(data: ir.Value | None) -> str | None:
 
 
 def _per(data: ir.Value | None) -> str | None:
-    """In the fused form tokens keep their own dimension: what has three belongs to them, what has two to sequences; so
-    does what is of a single position."""
+    """What the vectors represent: in the fused form, tokens are a dimension of three-dimensional values only. A single
+    position represents the sequence."""
     if data is None or data.shape is None or len(data.shape) not in (2, 3):
         return None
     return "token" if len(data.shape) == 3 and data.shape[1] != 1 else "sequence"
@@ -223,13 +223,13 @@ def _per(data: ir.Value | None) -> str | None:
 def _zeros(
     tensor: ir.TensorProtocol, zero: ir.Value | None, transposed: bool, *, blocks: bool
 ) -> tuple[float, float | None]:
-    """The shares of elements and of blocks that are 0."""
+    """The fractions of elements and of blocks that are 0."""
     array = tensor.numpy()
     if array.size == 0:
         return 0.0, None
     point = None if zero is None or zero.const_value is None else zero.const_value.numpy()
     if point is not None and point.size > 1:
-        # One for each output; along the other axis where that fits alone.
+        # One for each output: along the last axis, unless its size fits the first only.
         axis = 0 if transposed or array.shape[-1] != point.size else array.ndim - 1
         point = point.reshape([-1 if at == axis else 1 for at in range(array.ndim)])
     kept = array != (0 if point is None else point)
@@ -239,8 +239,8 @@ def _zeros(
     by_input = kept.T if transposed else kept
     if by_input.shape[0] % BLOCK:
         return sparsity, None
-    held = by_input.reshape(-1, BLOCK, by_input.shape[1]).any(axis=1)
-    return sparsity, 1 - int(np.count_nonzero(held)) / held.size
+    nonzero = by_input.reshape(-1, BLOCK, by_input.shape[1]).any(axis=1)
+    return sparsity, 1 - int(np.count_nonzero(nonzero)) / nonzero.size
 
 
 def _pattern(sparsity: float, zero_blocks: float | None) -> str:

@@ -1,11 +1,10 @@
-"""Which input of a model says which tokens are real, and which outputs have a value for each token.
+"""Detection of the mask input and of the token-level outputs.
 
-In the fused form both follow from the graph: the mask is what every attention masks its keys with, and an output
-belongs to tokens if only operators that treat each token alike stand between it and an attention or embedding.
+In the fused form, both follow from the graph: the mask is the key mask of every attention, and an output is token-level
+if all operators between it and an attention or embedding process tokens independently.
 
-A model without a fused attention says neither. There, and nowhere else, names decide: the mask is the input called
-``attention_mask``, if it has two dimensions, and the outputs are those whose first two dimensions are declared with the
-same names or sizes as the mask's.
+Without a fused attention, names decide: the mask is the input ``attention_mask``, if it has two dimensions, and the
+token-level outputs are those whose first two dimensions have the same names or sizes as the mask's.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ _CONVENTIONAL_NAME = "attention_mask"
 
 
 def key_masks(graph: ir.Graph) -> set[ir.Value | None]:
-    """What the fused attentions mask their keys with; ``None`` among them for one that masks nothing."""
+    """The key masks of the fused attentions; ``None`` among them for an attention without a mask."""
     fused = [node for node in graph if functions.is_fused(node)]
     masks = {node.inputs[1] for node in fused if node.op_type == functions.ATTENTION}
     return masks | {node.inputs[3] for node in fused if node.op_type == functions.SINGLE_QUERY}
 
 
 def mask_inputs(graph: ir.Graph) -> list[str]:
-    """The inputs, other than booleans, that fused attentions use as key masks, at most cast."""
+    """The inputs, other than booleans, that fused attentions use as key masks, possibly cast."""
     sources = {tokens.source(mask) for mask in key_masks(graph) if mask is not None}
     return [value.name or "" for value in graph.inputs if value in sources and value.dtype != ir.DataType.BOOL]
 
@@ -45,7 +44,7 @@ def find(graph: ir.Graph) -> tuple[str | None, tuple[str, ...] | None]:
 
 
 def _by_token(graph: ir.Graph) -> dict[ir.Value, int]:
-    """The values that have the shape (B, S, ...), with their ranks, as far as the operators are known."""
+    """The token-level values (B, S, ...), with their ranks, as far as the operators are known."""
     ranks: dict[ir.Value, int] = {}
     for node in graph:
         if not functions.is_fused(node):
@@ -70,12 +69,12 @@ def _by_name(graph: ir.Graph) -> tuple[str | None, tuple[str, ...] | None]:
         return None, None
     if any(_size(size) is None for size in mask.shape):
         return mask.name, None
-    declared = [_size(size) for size in mask.shape]
+    mask_sizes = [_size(size) for size in mask.shape]
     shapes = {value.name or "": value.shape for value in graph.outputs}
     sizes = {name: None if shape is None else [_size(size) for size in shape[:2]] for name, shape in shapes.items()}
     if any(size is None or None in size for size in sizes.values()):
         return mask.name, None
-    return mask.name, tuple(name for name, size in sizes.items() if size == declared)
+    return mask.name, tuple(name for name, size in sizes.items() if size == mask_sizes)
 
 
 def _size(size: int | ir.SymbolicDim) -> int | str | None:

@@ -1,1 +1,1 @@
-"""The fused form of an encoder, from a checkpoint's weights."""
+"""Construction of fused encoders from a checkpoint's weights."""

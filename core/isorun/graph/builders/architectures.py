@@ -1,4 +1,4 @@
-"""How the encoders that Hugging Face has checkpoints of differ: names of tensors, sizes, embeddings, heads."""
+"""The encoder architectures of Hugging Face checkpoints: tensor names, sizes, embeddings, heads."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Layer:
-    """The names of a layer's tensors, after the layer's own, without ``.weight`` and ``.bias``. The defaults are
-    BERT's."""
+class LayerTensors:
+    """The names of a layer's tensors, without the layer's prefix, ``.weight`` and ``.bias``. Defaults: BERT."""
 
     query: str = "attention.self.query"
     key: str = "attention.self.key"
@@ -22,7 +21,7 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class FirstToken:
+class FirstTokenHead:
     """A sequence classifier: dense layer, activation and dense layer over the first position.
 
     ``dense`` may be the pooler itself. ``activation`` is an operator: ``Tanh``, ``Relu`` or the fused ``BiasGelu``.
@@ -34,7 +33,7 @@ class FirstToken:
 
 
 def _sizes(*more: str, without: str = "", **renamed: str) -> Mapping[str, str]:
-    """BERT's sizes and more, ours to ``config.json``'s name for each: the same, unless it is renamed."""
+    """The keys in ``config.json`` of BERT's sizes and more, by isorun's names; equal unless renamed."""
     names = (
         *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"),
         *("max_position_embeddings", "type_vocab_size"),
@@ -45,31 +44,32 @@ def _sizes(*more: str, without: str = "", **renamed: str) -> Mapping[str, str]:
 
 @dataclass(frozen=True)
 class Architecture:
-    """One family of encoders. What is not said is BERT's.
+    """A family of encoders. The defaults are BERT's.
 
     Attributes:
-        prefix: stands before the encoder's tensors where a head stands on the encoder.
-        sizes: the sizes that ``config.json`` has to give, ours to its name for each.
-        defaults: those of them that ``config.json`` may leave out.
-        activation: the key of the activation in ``config.json``, and what it is where it is not there.
-        layers: a layer's name, by ``{layer}``; by ``{group}`` and ``{inner}`` where layers share their weights.
-        types: ``input`` where the model takes token types, ``zero`` where all tokens have type 0, else ``none``.
-        padding_id: positions count the ids that are not padding, beginning behind padding's id: that id where
-            ``config.json`` says nothing. ``None``: positions are places.
-        fixed_padding_id: whether ``config.json`` has no say in it.
-        projection: the dense layer from the embeddings' width to the layers', where the two differ.
-        always_projects: the embeddings pass through that layer even where the widths are the same.
-        relative_bias: the table of the bias that attention scores get by the distance of query and key.
-        pooler: the dense layer of the pooler; ``None`` where the family has none.
+        prefix: the prefix of the encoder's tensors in a model with a head.
+        sizes: the keys of the sizes in ``config.json``, by isorun's names.
+        defaults: the sizes that ``config.json`` may omit.
+        activation: the key of the activation in ``config.json``, and its default.
+        layers: the prefix of a layer's tensors, with ``{layer}``, or with ``{group}`` and ``{inner}`` if layers share
+            weights.
+        types: ``input`` if token types are an input, ``zero`` if all tokens have type 0, else ``none``.
+        padding_id: the default padding id, if positions count the ids other than padding, starting after that id.
+            ``None`` if positions are 0, 1, 2 ...
+        fixed_padding_id: whether ``config.json`` cannot change it.
+        projection: the dense layer from the embeddings' width to the layers' width, if they may differ.
+        always_projects: whether the projection exists even if the widths are equal.
+        relative_bias: the table of the relative position bias of attention scores.
+        pooler: the dense layer of the pooler; ``None`` if there is none.
     """
 
     prefix: str
-    classifier: FirstToken
+    classifier: FirstTokenHead
     sizes: Mapping[str, str] = field(default_factory=_sizes)
     defaults: Mapping[str, int] = field(default_factory=dict)
     activation: tuple[str, str] = ("hidden_act", "gelu")
     layers: str = "encoder.layer.{layer}"
-    layer: Layer = Layer()
+    layer: LayerTensors = LayerTensors()
     types: str = "input"
     padding_id: int | None = None
     fixed_padding_id: bool = False
@@ -85,18 +85,18 @@ class Architecture:
 
     @property
     def classifies_pooled(self) -> bool:
-        """Whether a sequence classifier stands on the pooler."""
+        """Whether the sequence classifier reads the pooler."""
         return self.classifier.dense == self.pooler
 
 
 _WITHOUT_TYPES = ("input_ids", "attention_mask")
-_CLASSIFIER_OF_ROBERTA = FirstToken("classifier.dense", "Tanh", "classifier.out_proj")
+_ROBERTA_CLASSIFIER = FirstTokenHead("classifier.dense", "Tanh", "classifier.out_proj")
 
-BERT = Architecture("bert", FirstToken("pooler.dense", "Tanh", "classifier"))
-ROBERTA = Architecture("roberta", _CLASSIFIER_OF_ROBERTA, types="zero", padding_id=1)
+BERT = Architecture("bert", FirstTokenHead("pooler.dense", "Tanh", "classifier"))
+ROBERTA = Architecture("roberta", _ROBERTA_CLASSIFIER, types="zero", padding_id=1)
 DISTILBERT = Architecture(
     "distilbert",
-    FirstToken("pre_classifier", "Relu", "classifier"),
+    FirstTokenHead("pre_classifier", "Relu", "classifier"),
     sizes=_sizes(
         without="type_vocab_size",
         hidden_size="dim",
@@ -106,7 +106,7 @@ DISTILBERT = Architecture(
     ),
     activation=("activation", "gelu"),
     layers="transformer.layer.{layer}",
-    layer=Layer(
+    layer=LayerTensors(
         query="attention.q_lin",
         key="attention.k_lin",
         value="attention.v_lin",
@@ -121,19 +121,19 @@ DISTILBERT = Architecture(
 )
 ELECTRA = Architecture(
     "electra",
-    FirstToken("classifier.dense", "BiasGelu", "classifier.out_proj"),
+    FirstTokenHead("classifier.dense", "BiasGelu", "classifier.out_proj"),
     sizes=_sizes("embedding_size"),
     projection="embeddings_project",
     pooler=None,
 )
 ALBERT = Architecture(
     "albert",
-    FirstToken("pooler", "Tanh", "classifier"),
+    FirstTokenHead("pooler", "Tanh", "classifier"),
     sizes=_sizes("embedding_size", "num_hidden_groups", "inner_group_num"),
     defaults={"num_hidden_groups": 1, "inner_group_num": 1},
     activation=("hidden_act", "gelu_new"),
     layers="encoder.albert_layer_groups.{group}.albert_layers.{inner}",
-    layer=Layer(
+    layer=LayerTensors(
         query="attention.query",
         key="attention.key",
         value="attention.value",
@@ -149,10 +149,10 @@ ALBERT = Architecture(
 )
 MPNET = Architecture(
     "mpnet",
-    _CLASSIFIER_OF_ROBERTA,
+    _ROBERTA_CLASSIFIER,
     sizes=_sizes("relative_attention_num_buckets", without="type_vocab_size"),
     defaults={"relative_attention_num_buckets": 32},
-    layer=Layer(
+    layer=LayerTensors(
         query="attention.attn.q",
         key="attention.attn.k",
         value="attention.attn.v",
@@ -175,4 +175,4 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "albert": ALBERT,
     "mpnet": MPNET,
 }
-"""By the ``model_type`` in ``config.json``."""
+"""The architectures by ``model_type`` in ``config.json``."""

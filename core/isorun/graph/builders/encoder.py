@@ -1,8 +1,4 @@
-"""The fused form of an encoder, written from its weights.
-
-Weights are asked for by the names that Hugging Face gives them, and read one at a time as the file is
-written.
-"""
+"""Construction of a fused encoder from its weights, which are read one at a time as the file is written."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ import onnx_ir as ir
 
 from isorun.graph.builders.architectures import BERT, Architecture
 from isorun.graph.ops import functions
-from isorun.graph.ops import positions as places
+from isorun.graph.ops import positions as position_ops
 
 IR_VERSION = 10
 
@@ -25,7 +21,7 @@ ACTIVATIONS = {
     "gelu_fast": "BiasGeluTanh",
     "gelu_pytorch_tanh": "BiasGeluTanh",
 }
-"""Hugging Face's names of activations, and the fused operator for each."""
+"""The fused operators by Hugging Face's names of activations."""
 
 HEADS = ("sequence-classification", "token-classification", "question-answering")
 
@@ -34,9 +30,9 @@ HEADS = ("sequence-classification", "token-classification", "question-answering"
 class EncoderConfig:
     """The sizes of an encoder, by the names in BERT's ``config.json``.
 
-    ``pooler`` and ``head`` say what stands on the encoder; ``labels`` is the width of a classifier.
-    ``embedding_size`` is the width of the embeddings, where it is not the layers'. ``num_hidden_groups`` groups of
-    ``inner_group_num`` layers share their weights, where the architecture shares any.
+    ``head`` is one of :data:`HEADS` or ``None``; ``labels`` is the width of a classifier. ``embedding_size`` is the
+    width of the embeddings, if it differs from the layers'. ``num_hidden_groups`` groups of ``inner_group_num``
+    layers share their weights, if the architecture shares any.
     """
 
     vocab_size: int
@@ -60,22 +56,22 @@ class EncoderConfig:
 
 
 class Weights(Protocol):
-    """Where weights come from."""
+    """A source of weights, by Hugging Face's tensor names."""
 
     def check(self, name: str, shape: tuple[int, ...]) -> None:
-        """Refuse a tensor that is not there or has another shape. Asked of every one before any is read."""
+        """Reject a tensor that is missing or has another shape. Called for all tensors before any is read."""
 
     def read(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
-        """The tensor of that name and shape, float32."""
+        """Read a tensor of that name and shape, float32."""
 
 
 def encoder(config: EncoderConfig, weights: Weights, name: str) -> ir.Model:
-    """The fused graph: int64 (batch, sequence) inputs ``input_ids``, ``attention_mask`` and, where the architecture
-    takes them, ``token_type_ids``.
+    """Build the fused graph.
 
-    Outputs, float32: ``last_hidden_state`` (batch, sequence, hidden); ``pooler_output`` (batch, hidden) where
-    there is a pooler; ``logits`` (batch, labels) or (batch, sequence, labels) where there is a classifier;
-    ``start_logits`` and ``end_logits`` (batch, sequence) where there is a head for question answering.
+    Inputs, int64 (batch, sequence): ``input_ids``, ``attention_mask`` and, if the architecture has them,
+    ``token_type_ids``. Outputs, float32: ``last_hidden_state`` (batch, sequence, hidden); with a pooler,
+    ``pooler_output`` (batch, hidden); with a classifier, ``logits`` (batch, labels) or (batch, sequence, labels); with
+    a question answering head, ``start_logits`` and ``end_logits`` (batch, sequence).
     """
     return _Builder(config, weights).model(name)
 
@@ -89,7 +85,7 @@ class _Builder:
         self._initializers: dict[str, ir.Value] = {}
 
     def model(self, name: str) -> ir.Model:
-        inputs = {each: _input(each) for each in self._architecture.inputs}
+        inputs = {label: _input(label) for label in self._architecture.inputs}
         ids, mask = inputs["input_ids"], inputs["attention_mask"]
         hidden = self._project(self._embed(ids, inputs.get("token_type_ids")))
         bias = self._relative_bias(ids) if self._architecture.relative_bias else None
@@ -110,7 +106,7 @@ class _Builder:
         return model
 
     def _layers(self) -> Iterator[str]:
-        """The name of each layer's weights, in the order that the layers run: a name comes again where they share."""
+        """The prefix of each layer's weights, in execution order; layers that share weights have the same prefix."""
         config = self._config
         for layer in range(config.num_hidden_layers):
             group = layer * config.num_hidden_groups // config.num_hidden_layers
@@ -122,7 +118,9 @@ class _Builder:
         width = config.embedding_size or config.hidden_size
         nodes = _Named(self, f"{prefix}.positions")
         counts = self._architecture.padding_id is not None
-        positions = places.counted(nodes, ids, config.pad_token_id) if counts else places.in_order(nodes, ids)
+        positions = (
+            position_ops.counted(nodes, ids, config.pad_token_id) if counts else position_ops.in_order(nodes, ids)
+        )
         words = self._weight(f"{prefix}.word_embeddings.weight", config.vocab_size, width)
         norm = self._norm(f"{prefix}.LayerNorm", width)
         typed = None
@@ -136,7 +134,7 @@ class _Builder:
         )
 
     def _position_table(self, width: int) -> ir.Value:
-        """The table of positions, raised by the one type of token where the architecture has no more."""
+        """The position table, plus the row of the only token type if the architecture has no type input."""
         name, shape = "embeddings.position_embeddings.weight", (self._config.max_position_embeddings, width)
         if self._architecture.types != "zero":
             return self._weight(name, *shape)
@@ -144,13 +142,13 @@ class _Builder:
         self._weights.check(name, shape)
         self._weights.check(types, types_shape)
 
-        def raised() -> np.ndarray:
+        def with_type_row() -> np.ndarray:
             total: np.ndarray = np.add(
                 self._weights.read(name, shape), self._weights.read(types, types_shape)[0], dtype=np.float32
             )
             return total
 
-        return self._lazy(f"{name}.raised", raised, shape)
+        return self._lazy(f"{name}.raised", with_type_row, shape)
 
     def _project(self, embedded: ir.Value) -> ir.Value:
         config, architecture = self._config, self._architecture
@@ -162,10 +160,10 @@ class _Builder:
     def _relative_bias(self, ids: ir.Value) -> ir.Value:
         buckets, heads = self._config.relative_attention_num_buckets, self._config.num_attention_heads
         table = self._weight(f"{self._architecture.relative_bias}.weight", buckets, heads)
-        return places.relative_bias(_Named(self, "relative_bias"), ids, table, buckets)
+        return position_ops.relative_bias(_Named(self, "relative_bias"), ids, table, buckets)
 
     def _layer(self, name: str, prefix: str, hidden: ir.Value, mask: ir.Value, bias: ir.Value | None) -> ir.Value:
-        """A layer whose nodes have that name, and whose weights that prefix."""
+        """Add a layer; ``name`` is the prefix of its nodes, ``prefix`` of its weights."""
         config, names = self._config, self._architecture.layer
         width, inner = config.hidden_size, config.intermediate_size
         context = self._fused(
@@ -217,7 +215,7 @@ class _Builder:
             head = architecture.classifier
             if not architecture.classifies_pooled:
                 pooled = self._first_token(head.dense, head.activation, hidden)
-            assert pooled is not None, "this classifier stands on the pooler"
+            assert pooled is not None, "this classifier reads the pooler"
             logits = self._linear(head.output, pooled, width, config.labels)
             outputs.append(self._output("logits", logits, config.labels))
         elif config.head == "token-classification":
@@ -234,7 +232,7 @@ class _Builder:
         return outputs
 
     def _first_token(self, dense: str, activation: str, hidden: ir.Value) -> ir.Value:
-        """Dense layer and activation over the first position, (B, H)."""
+        """Dense layer and activation at the first position, (B, H)."""
         width = self._config.hidden_size
         zero = self._constant("first.position", np.array(0))
         first = self._node("Gather", f"{dense}.first", [hidden, zero], axis=1)
@@ -244,7 +242,7 @@ class _Builder:
         return self._node(activation, f"{dense}.activated", [self._linear(dense, first, width, width)])
 
     def _output(self, name: str, value: ir.Value, *shape: int | str) -> ir.Value:
-        """A graph output of that name: the value itself may be read by other nodes under its own."""
+        """Add a graph output; ``Identity`` keeps the name of the value, which other nodes may read."""
         output = self._node("Identity", f"output.{name}", [value])
         output.name = name
         output.type = ir.TensorType(ir.DataType.FLOAT)
@@ -252,7 +250,7 @@ class _Builder:
         return output
 
     def _qkv(self, prefix: str) -> list[ir.Value]:
-        """One weight (H, 3 H) and one bias (3 H) out of the three projections'."""
+        """The merged weight (H, 3 H) and bias (3 H) of the three projections."""
         width, names = self._config.hidden_size, self._architecture.layer
         parts = [f"{prefix}.{part}" for part in (names.query, names.key, names.value)]
         for part in parts:
@@ -275,8 +273,7 @@ class _Builder:
         return [self._weight(f"{prefix}.weight", width), self._weight(f"{prefix}.bias", width)]
 
     def _dense(self, prefix: str, value: ir.Value, rows: int, columns: int, name: str | None = None) -> ir.Value:
-        """value W, without the bias: the fused operator that follows adds it. The node's name is the weight's or its
-        own."""
+        """value @ W without the bias, which the following fused operator adds. ``name`` defaults to the prefix."""
         self._weights.check(f"{prefix}.weight", (columns, rows))
 
         def transposed() -> np.ndarray:
@@ -301,7 +298,7 @@ class _Builder:
         return self._initializer(name, ir.tensor(array, name=name), array.shape)
 
     def _initializer(self, name: str, tensor: ir.TensorProtocol, shape: tuple[int, ...]) -> ir.Value:
-        """The constant of that name: one, however many nodes use it."""
+        """Add an initializer, unless there is one of that name."""
         if name not in self._initializers:
             kind = ir.TensorType(tensor.dtype)
             self._initializers[name] = ir.Value(name=name, const_value=tensor, shape=ir.Shape(shape), type=kind)
@@ -320,7 +317,7 @@ class _Builder:
 
 
 class _Named:
-    """A builder's nodes under one prefix."""
+    """Adds nodes with a name prefix to a builder."""
 
     def __init__(self, builder: _Builder, prefix: str) -> None:
         self._builder, self._prefix = builder, prefix

@@ -1,1 +1,1 @@
-"""One spelling for what exporters and other tools write in several."""
+"""Canonicalization of graphs from exporters and other tools."""

@@ -1,10 +1,10 @@
-"""ONNX Runtime's fused operators taken apart into standard ones, so that they can be fused like everybody's.
+"""Decomposition of ONNX Runtime's fused operators into standard ones, which are then fused like any exporter's.
 
-Its optimizers, and the tools that stand on them, write operators of the domain ``com.microsoft``. Each is replaced
-by what it computes, no more and no less: ``contrib.onnxtxt`` holds the formulas, this file says which apply to a
-node. A mask that is given as a length of each row stays one, whatever mask that length was counted from.
+ONNX Runtime's optimizers, and tools built on them, write operators of the domain ``com.microsoft``. Each is replaced by
+an exact equivalent: ``contrib.onnxtxt`` has the formulas, this file chooses among them. A mask given as a length per
+row stays one, whatever mask the length was counted from.
 
-What is left is said: operators that keep a state, attend to what came before, or compute in 8 bits.
+Operators with a state, causal attention or 8-bit arithmetic are kept and reported.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ import onnx_ir as ir
 from isorun.errors import UnsupportedModel
 from isorun.graph.analysis.evaluate import CannotEvaluate, is_constant, sizes
 from isorun.graph.matching import subgraph
-from isorun.graph.matching.probes import Trials
-from isorun.graph.matching.report import FusionReport, Refused
+from isorun.graph.matching.probes import Probes
+from isorun.graph.matching.report import CannotFuse, FusionReport
 from isorun.graph.ops import opset
 from isorun.graph.ops.inline import InlinePass
 
 DOMAIN = "com.microsoft"
-_PARTS = "isorun.contrib"
+_FORMULAS_DOMAIN = "isorun.contrib"
 _OPSET = 17  # LayerNormalization's first
-_MASK_FILTER = -10000.0  # what the attentions lower a masked score by where they do not say
-_EPSILON = 1e-12  # the normalizations' where they do not say
-_ACTIVATIONS = frozenset(("Relu", "Sigmoid", "Softsign", "Tanh"))  # FusedGemm's that have no parameters
-_LOOKS_LIKE = (  # what a node that is left would have been, by its name
+_MASK_FILTER = -10000.0  # the attentions' default of mask_filter_value
+_EPSILON = 1e-12  # the normalizations' default
+_ACTIVATIONS = frozenset(("Relu", "Sigmoid", "Softsign", "Tanh"))  # FusedGemm's activations without parameters
+_LOOKS_LIKE = (  # the kind of fused operator that a remaining node resembles
     (re.compile("Attention|BiasSoftmax"), "SelfAttention"),
     (re.compile("EmbedLayerNorm"), "EmbedLayerNormalization"),
     (re.compile("Skip.*LayerNorm"), "SkipLayerNormalization"),
     (re.compile("Gelu"), "BiasGelu"),
 )
 _KEEP_TOKENS = frozenset(
-    (*("Add", "Cast", "Div", "Erf", "Gather", "LayerNormalization", "MatMul", "Mul", "Pow", "Split", "Sub", "Tanh"),)
+    ("Add", "Cast", "Div", "Erf", "Gather", "LayerNormalization", "MatMul", "Mul", "Pow", "Split", "Sub", "Tanh")
 )
 
 
 def expand(model: ir.Model, report: FusionReport) -> None:
-    """Take ONNX Runtime's fused operators apart, in place.
+    """Decompose ONNX Runtime's fused operators, in place.
 
     Args:
-        model: any model; one without such operators stays as it is.
-        report: is told what is left, and why.
+        model: any model; one without such operators is unchanged.
+        report: receives the operators that are kept, with the reason.
     """
     if not any(node.domain == DOMAIN or _is_early_norm(node, model) for node in model.graph):
         return
@@ -61,25 +61,25 @@ def expand(model: ir.Model, report: FusionReport) -> None:
         _refuse(model, report, lambda _: why)
         return
     reasons: dict[ir.Node, str] = {}
-    for taken in (_PLAIN, _ATTENTIONS):  # what masks the attentions is plain by the time that they are looked at
+    for decompositions in (_PLAIN, _ATTENTIONS):  # masks must be standard operators before attentions are decomposed
         for node in list(model.graph):
-            if node.domain == DOMAIN and node.op_type in taken:
+            if node.domain == DOMAIN and node.op_type in decompositions:
                 try:
-                    values = taken[node.op_type](_Node(model, node))
-                except (Refused, CannotEvaluate) as why:
+                    values = decompositions[node.op_type](_Node(model, node))
+                except (CannotFuse, CannotEvaluate) as why:
                     reasons[node] = str(why)
                     continue
                 for old, new in zip(node.outputs, values, strict=False):
                     subgraph.replace(old, new)
                 model.graph.remove(node, safe=True)
         _inline(model)
-    _refuse(model, report, lambda node: reasons.get(node, f"{DOMAIN}.{node.op_type} is not taken apart"))
+    _refuse(model, report, lambda node: reasons.get(node, f"{DOMAIN}.{node.op_type} is not supported"))
     if not any(node.domain == DOMAIN for node in model.graph):
         model.graph.opset_imports.pop(DOMAIN, None)
 
 
 def _is_early_norm(node: ir.Node, model: ir.Model) -> bool:
-    """Whether a node is a ``LayerNormalization`` in an opset that has none, as ONNX Runtime writes it."""
+    """Whether a node is a ``LayerNormalization`` in an opset without it, as ONNX Runtime writes it."""
     return node.domain == "" and node.op_type == "LayerNormalization" and model.graph.opset_imports.get("", 0) < _OPSET
 
 
@@ -91,7 +91,7 @@ def _refuse(model: ir.Model, report: FusionReport, reason: Callable[[ir.Node], s
 
 
 class _Node:
-    """A node to take apart: its inputs, present or not, its attributes, and nodes to put in its place."""
+    """A node to decompose: its optional inputs, its attributes, and the insertion of its replacement."""
 
     def __init__(self, model: ir.Model, node: ir.Node) -> None:
         self.model, self.node = model, node
@@ -103,41 +103,41 @@ class _Node:
     def needed(self, index: int) -> ir.Value:
         value = self.input(index)
         if value is None:
-            raise Refused(f"{self.node.op_type} lacks its input {index}")
+            raise CannotFuse(f"{self.node.op_type} has no input {index}")
         return value
 
     def integer(self, name: str) -> int:
-        return subgraph.integer(self.node, name, 0)
+        return self.node.attributes.get_int(name, 0)
 
     def number(self, name: str, default: float) -> float:
-        return self.node.attributes[name].as_float() if name in self.node.attributes else default
+        return self.node.attributes.get_float(name, default)
 
     def is_used(self, index: int) -> bool:
         outputs = self.node.outputs
         return index < len(outputs) and bool(outputs[index].uses() or outputs[index].is_graph_output())
 
     def refuse_memory(self, past: Iterable[int]) -> None:
-        """Refuse an attention that looks at what came before, or hands something on to what comes after."""
+        """Reject a causal attention, and one that reads or writes a state."""
         if self.integer("unidirectional"):
-            raise Refused(f"{self.node.op_type} is causal")
+            raise CannotFuse(f"{self.node.op_type} is causal")
         if any(self.input(index) is not None for index in past):
-            raise Refused(f"{self.node.op_type} has a state")
+            raise CannotFuse(f"{self.node.op_type} has a state")
         self.refuse_outputs((1, 2, 3), "the keys, values or products")
 
     def refuse_outputs(self, indices: Sequence[int], what: str) -> None:
         if any(self.is_used(index) for index in indices):
-            raise Refused(f"something uses {what} of {self.node.op_type}")
+            raise CannotFuse(f"another node uses {what} of {self.node.op_type}")
 
     def put(self, operator: str, inputs: Sequence[ir.Value | None], **attributes: float | list[int]) -> ir.Value:
-        """A standard node before this one."""
+        """Insert a standard operator before this node."""
         return self._insert("", operator, inputs, 1, attributes)[0]
 
     def part(self, name: str, *inputs: ir.Value | None, **attributes: float) -> ir.Value:
-        """A formula of ``contrib.onnxtxt`` before this one."""
-        return self._insert(_PARTS, name, inputs, 1, attributes)[0]
+        """Insert a formula of ``contrib.onnxtxt`` before this node."""
+        return self._insert(_FORMULAS_DOMAIN, name, inputs, 1, attributes)[0]
 
     def split(self, value: ir.Value, parts: Sequence[int]) -> Sequence[ir.Value]:
-        """A value in parts of these sizes along its last axis."""
+        """Split a value into parts of these sizes along its last axis."""
         return self._insert("", "Split", [value, self.constant(list(parts))], len(parts), {"axis": -1})
 
     def constant(self, content: object) -> ir.Value:
@@ -145,7 +145,7 @@ class _Node:
         return subgraph.constant(self.model.graph, "isorun.contrib", ir.tensor(array))
 
     def like(self, number: float, value: ir.Value) -> ir.Value:
-        """A number in a value's type."""
+        """A number in the type of a value."""
         return self.put("CastLike", [self.constant(float(number)), value])
 
     def _insert(
@@ -153,9 +153,9 @@ class _Node:
     ) -> Sequence[ir.Value]:
         self._count += 1
         label = f"{self.node.name or self.node.outputs[0].name}.{name}.{self._count}"
-        made = ir.node(name, list(inputs), attributes, domain=domain, num_outputs=outputs, name=label)
-        self.model.graph.insert_before(self.node, made)
-        return made.outputs
+        inserted = ir.node(name, list(inputs), attributes, domain=domain, num_outputs=outputs, name=label)
+        self.model.graph.insert_before(self.node, inserted)
+        return inserted.outputs
 
 
 _Values = Sequence[ir.Value]
@@ -186,12 +186,13 @@ def _skip_layer_normalization(node: _Node) -> _Values:
 def _embed_layer_normalization(node: _Node) -> _Values:
     ids, types, mask, positions = node.needed(0), node.input(1), node.input(7), node.input(8)
     if mask is None and node.is_used(1):
-        raise Refused("something uses the count of a mask that EmbedLayerNormalization has not")
+        raise CannotFuse("another node uses the mask count of an EmbedLayerNormalization without a mask")
     total = node.put("Gather", [node.needed(2), ids])
     if types is not None:
         total = node.put("Add", [total, node.put("Gather", [node.needed(4), types])])
-    places = node.part("Positions", ids) if positions is None else positions
-    total = node.put("Add", [total, node.put("Gather", [node.needed(3), places])])
+    if positions is None:
+        positions = node.part("Positions", ids)
+    total = node.put("Add", [total, node.put("Gather", [node.needed(3), positions])])
     count = total if mask is None else node.part("CountOfOnes", mask)
     return [_normalized(node, total, 5), count, total]
 
@@ -204,28 +205,25 @@ def _normalized(node: _Node, total: ir.Value, gamma: int) -> ir.Value:
 
 def _fused_matmul(node: _Node) -> _Values:
     if node.integer("transBatchA") or node.integer("transBatchB"):
-        raise Refused(f"{node.node.op_type} transposes its batch")
-    sides = [node.needed(0), node.needed(1)]
+        raise CannotFuse(f"{node.node.op_type} transposes its batch")
+    factors = [node.needed(0), node.needed(1)]
     for index, name in enumerate(("transA", "transB")):
         if node.integer(name):
-            rank = _rank(sides[index])
+            rank = _rank(factors[index])
             if rank is None:
-                raise Refused(f"{node.node.op_type} transposes {sides[index].name!r}, whose rank is not known")
+                raise CannotFuse(f"{node.node.op_type} transposes {factors[index].name!r}, whose rank is unknown")
             if rank > 1:
-                sides[index] = node.put("Transpose", [sides[index]], perm=[*range(rank - 2), rank - 1, rank - 2])
-    return [_scaled(node, node.put("MatMul", sides))]
-
-
-def _scaled(node: _Node, value: ir.Value) -> ir.Value:
+                factors[index] = node.put("Transpose", [factors[index]], perm=[*range(rank - 2), rank - 1, rank - 2])
+    product = node.put("MatMul", factors)
     alpha = node.number("alpha", 1.0)
-    return value if alpha == 1 else node.put("Mul", [value, node.like(alpha, value)])
+    return [product if alpha == 1 else node.put("Mul", [product, node.like(alpha, product)])]
 
 
 def _fused_gemm(node: _Node) -> _Values:
     attributes = node.node.attributes
-    activation = attributes["activation"].as_string() if "activation" in attributes else ""
+    activation = attributes.get_string("activation", "")
     if activation and activation not in _ACTIVATIONS:
-        raise Refused(f"FusedGemm has the activation {activation}")
+        raise CannotFuse(f"FusedGemm has the activation {activation}")
     kept = {name: attributes[name].value for name in ("alpha", "beta", "transA", "transB") if name in attributes}
     result = node.put("Gemm", node.node.inputs, **kept)
     return [node.put(activation, [result]) if activation else result]
@@ -234,10 +232,10 @@ def _fused_gemm(node: _Node) -> _Values:
 def _attention(node: _Node) -> _Values:
     node.refuse_memory((4, 6))
     if node.integer("do_rotary"):
-        raise Refused("Attention turns its queries and keys (rotary embedding)")
+        raise CannotFuse("Attention has rotary embeddings")
     hidden, weight, bias, mask = node.needed(0), node.needed(1), node.input(2), node.input(3)
     if not is_constant(weight):
-        raise Refused(f"the weight {weight.name!r} of Attention is no constant")
+        raise CannotFuse(f"the weight {weight.name!r} of Attention is not a constant")
     columns = sizes(weight)[-1]
     parts = [columns // 3] * 3
     if "qkv_hidden_sizes" in node.node.attributes:
@@ -252,16 +250,16 @@ def _attention(node: _Node) -> _Values:
 def _multi_head_attention(node: _Node) -> _Values:
     node.refuse_memory(range(6, 10))
     query, key, value = node.needed(0), node.needed(1), node.needed(2)
-    for each in (query, key, value):
-        if (rank := _rank(each)) not in (3, None):
-            raise Refused(f"{each.name!r}, which MultiHeadAttention takes, has {rank} dimensions; 3 are due")
+    for projection in (query, key, value):
+        if (rank := _rank(projection)) not in (3, None):
+            raise CannotFuse(f"the input {projection.name!r} of MultiHeadAttention must have 3 dimensions, got {rank}")
     bias = node.input(3)
     if bias is not None:
         if not is_constant(bias):
-            raise Refused(f"the bias {bias.name!r} of MultiHeadAttention is no constant")
+            raise CannotFuse(f"the bias {bias.name!r} of MultiHeadAttention is not a constant")
         thirds = node.split(bias, [sizes(bias)[0] // 3] * 3)
         query, key, value = (
-            node.put("Add", [each, third]) for each, third in zip((query, key, value), thirds, strict=True)
+            node.put("Add", [product, third]) for product, third in zip((query, key, value), thirds, strict=True)
         )
     return [_core(node, query, key, value, node.input(4), node.input(5))]
 
@@ -285,47 +283,47 @@ def _core(
 
 
 def _mask(node: _Node, mask: ir.Value, query: ir.Value, key: ir.Value) -> ir.Value:
-    """What a mask adds to the scores."""
-    trials = Trials(node.model.graph)
-    rows, shape = trials.rows, _shape(node.model.graph, trials, mask)
+    """The value that a mask adds to the scores."""
+    probes = Probes(node.model.graph)
+    rows, shape = probes.rows, _shape(node.model.graph, probes, mask)
     rank = len(shape)
     if rank == 1 and shape[0] == rows:
         mask = node.part("KeysBefore", mask, _tokens(key))
     elif rank == 1 and shape[0] == 2 * rows:
         mask = node.part("KeysBetween", mask, _tokens(key))
     elif rank not in (2, 3, 4):
-        raise Refused(f"the mask {mask.name!r} has the shape {shape} for {rows} rows")
+        raise CannotFuse(f"the mask {mask.name!r} has the shape {shape} for {rows} rows")
     if rank < 4:
         mask = node.put("Unsqueeze", [mask, node.constant([1] if rank == 3 else [1, 2])])
     return node.part("MaskOf", mask, query, mask_filter_value=node.number("mask_filter_value", _MASK_FILTER))
 
 
-def _shape(graph: ir.Graph, trials: Trials, mask: ir.Value) -> tuple[int, ...]:
-    """The shape that a mask has for as many rows as there are kinds of mask."""
+def _shape(graph: ir.Graph, probes: Probes, mask: ir.Value) -> tuple[int, ...]:
+    """The shape of a mask for the rows of the probe batches."""
     if mask.is_graph_input() and mask.shape is not None and len(mask.shape) == 1:
         rows, size = {value.shape[0] for value in graph.inputs if value.shape is not None}, mask.shape[0]
         if isinstance(size, int) and size % 2 == 0 and size // 2 in rows:
-            return (2 * trials.rows,)
+            return (2 * probes.rows,)
         known = isinstance(size, int) or size.value is not None
-        return (trials.rows if known and size in rows else 0,)
+        return (probes.rows if known and size in rows else 0,)
     if mask.is_graph_input() and mask.shape is not None and len(mask.shape) > 2:
-        return (trials.rows,) * len(mask.shape)  # no feeds are made for it; its rank is what counts
-    return trials.evaluator(trials.feeds(trials.lengths[0]))(mask).shape
+        return (probes.rows,) * len(mask.shape)  # it has no samples, and only its rank is used
+    return probes.evaluator(probes.feeds(probes.lengths[0]))(mask).shape
 
 
 def _tokens(value: ir.Value) -> ir.Value:
-    """The graph's input that a value has its second dimension of, so that every layer asks the same; else itself."""
+    """The graph input with the value's sequence dimension, so that all layers share its shape; else the value."""
     seen: set[ir.Value] = set()
     stack = [value]
     while stack:
-        each = stack.pop()
-        node = each.producer()
-        if node is None and not is_constant(each) and _rank(each) == 2:
-            return each
-        if node is None or each in seen or node.op_type not in _KEEP_TOKENS:
+        current = stack.pop()
+        node = current.producer()
+        if node is None and not is_constant(current) and _rank(current) == 2:
+            return current
+        if node is None or current in seen or node.op_type not in _KEEP_TOKENS:
             continue
-        seen.add(each)
-        stack.extend(before for before in node.inputs if before is not None and not is_constant(before))
+        seen.add(current)
+        stack.extend(source for source in node.inputs if source is not None and not is_constant(source))
     return value
 
 
@@ -352,15 +350,17 @@ _ATTENTIONS: dict[str, Callable[[_Node], _Values]] = {
 
 
 def _inline(model: ir.Model) -> None:
-    """Put the formulas in the place of their calls."""
+    """Inline the calls of formulas."""
     for proto in onnx.parser.parse_model(_text()).functions:
-        proto.opset_import[0].version = model.graph.opset_imports[""]  # they mean the same in all since 17
+        proto.opset_import[0].version = model.graph.opset_imports[
+            ""
+        ]  # their operators are the same in all opsets since 17
         function = ir.serde.deserialize_function(proto)
         model.functions[function.identifier()] = function
-    InlinePass(lambda function: function.domain == _PARTS)(model)
-    for identifier in [each for each in model.functions if each[0] == _PARTS]:
-        del model.functions[identifier]  # those that were not called
-    model.graph.opset_imports.pop(_PARTS, None)
+    InlinePass(lambda function: function.domain == _FORMULAS_DOMAIN)(model)
+    for identifier in [key for key in model.functions if key[0] == _FORMULAS_DOMAIN]:
+        del model.functions[identifier]  # formulas without a call
+    model.graph.opset_imports.pop(_FORMULAS_DOMAIN, None)
 
 
 @cache

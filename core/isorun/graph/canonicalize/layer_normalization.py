@@ -1,4 +1,4 @@
-"""Layer normalization in parts, as exporters write it before opset 17, recognised by what it computes."""
+"""Fusion of decomposed layer normalization, as exporters write it before opset 17, recognized numerically."""
 
 from __future__ import annotations
 
@@ -12,44 +12,43 @@ from isorun.graph.matching import subgraph
 
 _logger = logging.getLogger(__name__)
 
-_MEANS = ("ReduceMean", "GlobalAveragePool")  # the latter is what tf2onnx makes of the mean over the last of three axes
+_MEANS = ("ReduceMean", "GlobalAveragePool")  # tf2onnx writes the latter for the mean over the last of three axes
 _OPERATORS = frozenset((*_MEANS, "Sub", "Pow", "Mul", "Add", "Sqrt", "Div", "Reciprocal", "Neg", "Cast"))
-_NODES = 14
+_MAX_NODES = 14
 
 
 def fuse(model: ir.Model) -> None:
-    """Make a ``LayerNormalization`` of every one that is there in parts, in place; each takes what is around it."""
+    """Replace every decomposed layer normalization with ``LayerNormalization``, in place."""
     for node in list(model.graph):
         if node.domain == "" and node.op_type in _MEANS:
-            _put(model, node)
+            _fuse(model, node)
     for node in model.graph:
         if node.domain == "" and node.op_type == "LayerNormalization":
-            _narrow(model.graph, node)
+            _remove_casts(model.graph, node)
 
 
-def _put(model: ir.Model, mean: ir.Node) -> None:
-    """Put a ``LayerNormalization`` over the last axis in the place of the sub-graph that begins with a mean."""
+def _fuse(model: ir.Model, mean: ir.Node) -> None:
+    """Replace the subgraph that begins with a mean by ``LayerNormalization`` over the last axis."""
     entry = mean.inputs[0]
     if entry is None or is_constant(entry) or not mean.outputs[0].uses():
         return
-    best = None
+    match = None
     cast = entry.producer()
-    wider = cast is not None and cast.op_type == "Cast" and cast.inputs[0] is not None
-    for begin in (cast.inputs[0], entry) if wider and cast is not None else (entry,):
-        assert begin is not None
-        for value, nodes in subgraph.exits(begin, mean, _OPERATORS, _NODES):
-            fitted = None if value.dtype != begin.dtype else _fit(model, begin, value, nodes)
-            if fitted is not None:
-                best = (begin, value, fitted)
-        if best is not None:
+    uncast = cast.inputs[0] if cast is not None and cast.op_type == "Cast" else None
+    for source in (entry,) if uncast is None else (uncast, entry):
+        for value, nodes in subgraph.exits(source, mean, _OPERATORS, _MAX_NODES):
+            parameters = None if value.dtype != source.dtype else _parameters(model, source, value, nodes)
+            if parameters is not None:
+                match = (source, value, parameters)
+        if match is not None:
             break
-    if best is None:
+    if match is None:
         return
-    begin, value, (gamma, beta, epsilon) = best
+    source, value, (gamma, beta, epsilon) = match
     before = value.producer()
     assert before is not None
     node = ir.node(
-        "LayerNormalization", [begin, gamma, beta], {"axis": -1, "epsilon": epsilon}, name=f"{mean.name}.normalized"
+        "LayerNormalization", [source, gamma, beta], {"axis": -1, "epsilon": epsilon}, name=f"{mean.name}.normalized"
     )
     node.outputs[0].type, node.outputs[0].shape = value.type, value.shape
     model.graph.insert_before(before, node)
@@ -57,8 +56,8 @@ def _put(model: ir.Model, mean: ir.Node) -> None:
     model.graph.opset_imports[""] = max(model.graph.opset_imports[""], 17)
 
 
-def _narrow(graph: ir.Graph, node: ir.Node) -> None:
-    """A normalization in fp32 between casts from and to 16 bits takes and gives those: inside it is fp32 anyway."""
+def _remove_casts(graph: ir.Graph, node: ir.Node) -> None:
+    """Remove the casts around a normalization in fp32 of 16-bit values: it computes in fp32 anyway."""
     entry, output = node.inputs[0], node.outputs[0]
     if entry is None or not all(value is None or is_constant(value) for value in node.inputs[1:]):
         return
@@ -74,27 +73,30 @@ def _narrow(graph: ir.Graph, node: ir.Node) -> None:
     subgraph.replace(result, output)
 
 
-def _fit(
+def _parameters(
     model: ir.Model, entry: ir.Value, value: ir.Value, nodes: set[ir.Node]
 ) -> tuple[ir.Value, ir.Value, float] | None:
-    """Weight, bias and epsilon with which ``value`` is the layer normalization of ``entry``, if there are any."""
-    constants = {each for node in nodes for each in node.inputs if each is not None and is_constant(each)}
+    """Weight, bias and epsilon if ``value`` is the layer normalization of ``entry``; ``None`` if it is not."""
+    constants = {operand for node in nodes for operand in node.inputs if operand is not None and is_constant(operand)}
     vectors = [
-        each for each in constants if subgraph.is_vector(each) and sizes(each) != (1,) and each.dtype == value.dtype
+        constant
+        for constant in constants
+        if subgraph.is_vector(constant) and sizes(constant) != (1,) and constant.dtype == value.dtype
     ]
-    epsilons = [number for each in constants if (number := subgraph.scalar(each)) is not None and 0 < number < 0.01]
+    scalars = (subgraph.scalar(constant) for constant in constants)
+    epsilons = [number for number in scalars if number is not None and 0 < number < 0.01]
     if not vectors:
         return None
     (width,) = sizes(vectors[0])
     random = np.random.default_rng(0)
     sample = random.normal(size=(2, 3, width)).astype(np.float32)
-    sample[1] *= 0.01  # where epsilon shows
+    sample[1] *= 0.01  # small enough for epsilon to matter
     try:
-        answer = Evaluator(model.graph.opset_imports[""], {entry: sample})(value)
+        result = Evaluator(model.graph.opset_imports[""], {entry: sample})(value)
     except CannotEvaluate as why:
-        _logger.debug("no layer normalization: %s", why)
+        _logger.debug("not a layer normalization: %s", why)
         return None
-    if answer.shape != sample.shape:
+    if result.shape != sample.shape:
         return None
     centered = sample - sample.mean(-1, keepdims=True)
     variance = (centered**2).mean(-1, keepdims=True)
@@ -102,6 +104,6 @@ def _fit(
         unit = centered / np.sqrt(variance + epsilon)
         for gamma in vectors:
             for beta in vectors:
-                if np.allclose(unit * array(gamma) + array(beta), answer, rtol=1e-4, atol=1e-4):
+                if np.allclose(unit * array(gamma) + array(beta), result, rtol=1e-4, atol=1e-4):
                     return gamma, beta, epsilon
     return None

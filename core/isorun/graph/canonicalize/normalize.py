@@ -1,9 +1,8 @@
-"""One spelling for what exporters write in several, before anything is fused.
+"""Canonicalization of what exporters write in several ways, before fusion.
 
-Functions of the model's own are inlined; what depends on constants alone becomes a constant (a large one when it
-is written); identities, dropouts, and casts to the type that is there already go; a dense ``Gemm`` is ``MatMul``
-and ``Add``; what is computed twice is computed once; a layer normalization in parts becomes
-``LayerNormalization``, recognised by what it computes.
+The model's functions are inlined. Constant expressions are folded (large ones when the model is written). Identities,
+dropouts and casts to the same type are removed. A dense ``Gemm`` becomes ``MatMul`` and ``Add``. Common subexpressions
+are merged. A decomposed layer normalization, recognized numerically, becomes ``LayerNormalization``.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from isorun.graph.analysis.evaluate import CannotEvaluate, array, is_constant, r
 from isorun.graph.canonicalize import contrib, dedup_weights, layer_normalization
 from isorun.graph.io import files
 from isorun.graph.matching import subgraph
-from isorun.graph.matching.probes import Trials
+from isorun.graph.matching.probes import Probes
 from isorun.graph.matching.report import FusionReport
 from isorun.graph.ops import functions, inline
 
@@ -28,16 +27,18 @@ _logger = logging.getLogger(__name__)
 _NOT_FOLDED = frozenset(
     (
         *("Constant", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"),
-        *("DequantizeLinear", "QuantizeLinear"),  # how a model says in what precision it wants to be run
+        *("DequantizeLinear", "QuantizeLinear"),  # they set the precision of the operators around them
     )
 )
-_SMALL = 1 << 16  # bytes; a folded constant above this is made when it is written
-_MOVES_ALONE = frozenset(("Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"))
-_END = 2**31 - 1  # an end of a slice from here on means the last; exporters write 2^31 - 1 or 2^63 - 1
+_MAX_FOLDED = 1 << 16  # bytes; a larger constant is computed when it is written
+_MOVING = frozenset(("Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"))
+_SLICE_END = (
+    2**31 - 1
+)  # as the end of a slice, this or more means the last element; exporters write 2^31 - 1 or 2^63 - 1
 
 
 def normalize(model: ir.Model, report: FusionReport) -> None:
-    """Bring a model to one spelling, in place. Its inputs and outputs, and what it computes, stay as they are."""
+    """Canonicalize a model in place. Its inputs, outputs and results are unchanged."""
     if any(domain != functions.DOMAIN for domain, *_ in model.functions):
         inline.InlinePass()(model)
         files.check_files(model)
@@ -45,13 +46,13 @@ def normalize(model: ir.Model, report: FusionReport) -> None:
     common.ShapeInferencePass(check_type=False, strict_mode=False)(model)
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     common.DeduplicateInitializersPass()(model)
-    _drop_what_does_nothing(model.graph)
-    _spell_alike(model.graph)
+    _remove_no_ops(model.graph)
+    _canonicalize_operands(model.graph)
     _split_gemms(model.graph)
     _fold(model)
-    _drop_what_does_nothing(model.graph)
+    _remove_no_ops(model.graph)
     common.DeduplicateInitializersPass()(model)
-    dedup_weights.share(model.graph)
+    dedup_weights.deduplicate(model.graph)
     common.CommonSubexpressionEliminationPass()(model)
     layer_normalization.fuse(model)
     for node in list(model.graph):
@@ -60,7 +61,7 @@ def normalize(model: ir.Model, report: FusionReport) -> None:
     common.RemoveUnusedNodesPass()(model)
 
 
-def _drop_what_does_nothing(graph: ir.Graph) -> None:
+def _remove_no_ops(graph: ir.Graph) -> None:
     for node in list(graph):
         if node.domain != "" or not node.inputs or node.inputs[0] is None:
             continue
@@ -68,20 +69,20 @@ def _drop_what_does_nothing(graph: ir.Graph) -> None:
         if node.op_type == "CastLike" and node.inputs[1] is not None and node.inputs[1].dtype is not None:
             node = _as_cast(graph, node, node.inputs[1].dtype)
         if node.op_type == "Cast":
-            idle = source.dtype is not None and source.dtype == node.attributes["to"].as_int()
+            no_op = source.dtype is not None and source.dtype == node.attributes["to"].as_int()
         elif node.op_type == "Dropout":
             training = node.inputs[2] if len(node.inputs) > 2 else None
-            kept = len(node.outputs) > 1 and (node.outputs[1].uses() or node.outputs[1].is_graph_output())
-            idle = not kept and (training is None or subgraph.scalar(training) == 0)
+            mask_used = len(node.outputs) > 1 and (node.outputs[1].uses() or node.outputs[1].is_graph_output())
+            no_op = not mask_used and (training is None or subgraph.scalar(training) == 0)
         else:
-            idle = node.op_type == "Identity" or (node.op_type == "Slice" and _takes_all(node))
-        if idle and not node.outputs[0].is_graph_output():
+            no_op = node.op_type == "Identity" or (node.op_type == "Slice" and _is_full_slice(node))
+        if no_op and not node.outputs[0].is_graph_output():
             ir.convenience.replace_all_uses_with(node.outputs[0], source)
             graph.remove(node, safe=True)
 
 
-def _takes_all(node: ir.Node) -> bool:
-    """Whether a ``Slice`` goes from the first to the last along every axis."""
+def _is_full_slice(node: ir.Node) -> bool:
+    """Whether a ``Slice`` selects every element."""
     if not all(value is None or is_constant(value) for value in node.inputs[1:]):
         return False
     starts, ends, _, steps = [*node.inputs[1:], None, None][:4]
@@ -89,33 +90,33 @@ def _takes_all(node: ir.Node) -> bool:
     assert ends is not None
     return (
         not array(starts).any()
-        and bool((array(ends) >= _END).all())
+        and bool((array(ends) >= _SLICE_END).all())
         and (steps is None or bool((array(steps) == 1).all()))
     )
 
 
-def _spell_alike(graph: ir.Graph) -> None:
-    """What means the same in two ways is written in one: a constant stands last in a sum or a product, the last axis is
-    -1, and equal parts are not counted out."""
+def _canonicalize_operands(graph: ir.Graph) -> None:
+    """Write equivalent forms in one way: a constant is the last operand of a sum or product, the last axis is -1, and
+    equal split sizes are implicit."""
     for node in graph:
         if node.domain != "":
             continue
         if node.op_type in ("Add", "Mul") and is_constant(node.inputs[0]) and not is_constant(node.inputs[1]):
-            one, other = node.inputs
+            constant, other = node.inputs
             node.replace_input_with(0, other)
-            node.replace_input_with(1, one)
+            node.replace_input_with(1, constant)
         elif node.op_type == "Split":
-            _spell_split(node, graph.opset_imports[""])
+            _canonicalize_split(node, graph.opset_imports[""])
         elif node.op_type == "Squeeze" and len(node.inputs) == 2 and node.inputs[0] is not None:
             last, axes = (subgraph.rank(node.inputs[0]) or 0) - 1, node.inputs[1]
             if last > 0 and axes is not None and is_constant(axes) and array(axes).tolist() == [last]:
                 node.replace_input_with(1, subgraph.constant(graph, "isorun.last", ir.tensor(np.array([-1], np.int64))))
 
 
-def _spell_split(node: ir.Node, opset: int) -> None:
+def _canonicalize_split(node: ir.Node, opset: int) -> None:
     value = node.inputs[0]
     assert value is not None
-    if subgraph.integer(node, "axis", 0) == (subgraph.rank(value) or 0) - 1:
+    if node.attributes.get_int("axis", 0) == (subgraph.rank(value) or 0) - 1:
         node.attributes["axis"] = ir.AttrInt64("axis", -1)
     parts = node.inputs[1] if len(node.inputs) > 1 else None
     if parts is not None and is_constant(parts) and len(set(array(parts).tolist())) == 1:
@@ -125,25 +126,25 @@ def _spell_split(node: ir.Node, opset: int) -> None:
 
 
 def _as_cast(graph: ir.Graph, node: ir.Node, dtype: ir.DataType) -> ir.Node:
-    """A cast to a known type in the place of one to another value's type: it depends on that value no more."""
-    made = ir.node("Cast", node.inputs[:1], {"to": int(dtype)}, name=node.name)
-    ir.convenience.replace_nodes_and_values(graph, node, [node], [made], node.outputs, made.outputs)
-    return made
+    """Replace a ``CastLike`` of known type with ``Cast``, which does not depend on the other value."""
+    cast = ir.node("Cast", node.inputs[:1], {"to": int(dtype)}, name=node.name)
+    ir.convenience.replace_nodes_and_values(graph, node, [node], [cast], node.outputs, cast.outputs)
+    return cast
 
 
 def _split_gemms(graph: ir.Graph) -> None:
-    """A dense layer written as ``Gemm`` becomes ``MatMul`` and ``Add``."""
+    """Replace dense ``Gemm`` nodes with ``MatMul`` and ``Add``."""
     for node in list(graph):
-        if node.op_type != "Gemm" or node.domain != "" or subgraph.integer(node, "transA", 0):
+        if node.op_type != "Gemm" or node.domain != "" or node.attributes.get_int("transA", 0) != 0:
             continue
         rows, weight = node.inputs[:2]
         bias = node.inputs[2] if len(node.inputs) > 2 else None
-        scaled = any(name in node.attributes and node.attributes[name].as_float() != 1 for name in ("alpha", "beta"))
+        scaled = any(node.attributes.get_float(name, 1.0) != 1 for name in ("alpha", "beta"))
         if rows is None or weight is None or scaled or not is_constant(weight):
             continue
         if bias is not None and not subgraph.is_vector(bias):
             continue
-        if subgraph.integer(node, "transB", 0):
+        if node.attributes.get_int("transB", 0):
             weight = subgraph.insert(node, "Transpose", [weight], perm=[1, 0])
         result = subgraph.insert(node, "MatMul", [rows, weight])
         if bias is not None:
@@ -164,7 +165,7 @@ def _fold(model: ir.Model) -> None:
             or not all(value is None or is_constant(value) for value in node.inputs)
         ):
             continue
-        tensors = _folded(node, opset)
+        tensors = _evaluated(node, opset)
         for output, tensor in zip(node.outputs, tensors, strict=False):
             value = subgraph.constant(model.graph, output.name or f"{node.name}.folded", tensor)
             ir.convenience.replace_all_uses_with(output, value)
@@ -172,68 +173,68 @@ def _fold(model: ir.Model) -> None:
             model.graph.remove(node, safe=True)
 
 
-def _folded(node: ir.Node, opset: int) -> list[ir.TensorProtocol]:
-    """What a node of constants gives; nothing, where that is large, or cannot be told."""
+def _evaluated(node: ir.Node, opset: int) -> list[ir.TensorProtocol]:
+    """The outputs of a node whose inputs are constants; empty if they are too large or cannot be evaluated."""
     source, *others = (None if value is None else value.const_value for value in node.inputs)
     rest = [None if tensor is None else tensor.numpy() for tensor in others]
-    if source is not None and source.nbytes > _SMALL:
+    if source is not None and source.nbytes > _MAX_FOLDED:
         if node.op_type == "Cast":
-            return _cast(source, ir.DataType(node.attributes["to"].as_int()))
-        return _moved(node, source, rest, opset) if node.op_type in _MOVES_ALONE else []
+            return _lazy_cast(source, ir.DataType(node.attributes["to"].as_int()))
+        return _moved_constant(node, source, rest, opset) if node.op_type in _MOVING else []
     try:
         results = run_node(node, [None if source is None else source.numpy(), *rest], opset)
     except CannotEvaluate as why:
         _logger.debug("not folded: %s", why)
         return []
     arrays = [np.asarray(result) for result in results]
-    return [ir.tensor(each) for each in arrays] if all(each.nbytes <= _SMALL for each in arrays) else []
+    return [ir.tensor(array) for array in arrays] if all(array.nbytes <= _MAX_FOLDED for array in arrays) else []
 
 
-def _cast(source: ir.TensorProtocol, dtype: ir.DataType) -> list[ir.TensorProtocol]:
-    """A large constant in another type, made whenever it is read."""
+def _lazy_cast(source: ir.TensorProtocol, dtype: ir.DataType) -> list[ir.TensorProtocol]:
+    """A large constant in another type, computed whenever it is read."""
     shape = tuple(int(size) for size in source.shape)  # type: ignore[arg-type]  # a tensor's dimensions are numbers
     return [subgraph.lazy(lambda: source.numpy().astype(dtype.numpy()), dtype, shape)]
 
 
-def _moved(
+def _moved_constant(
     node: ir.Node, source: ir.TensorProtocol, others: list[np.ndarray | None], opset: int
 ) -> list[ir.TensorProtocol]:
-    """A large constant with its elements moved about, made whenever it is read."""
+    """A large constant with its elements rearranged, computed whenever it is read."""
 
     def make(index: int) -> np.ndarray:
         return run_node(node, [source.numpy(), *others], opset)[index]
 
-    # The shapes that moving gives, seen on an array of no bytes.
-    stand_in = np.broadcast_to(np.zeros((), np.int8), tuple(int(size) for size in source.shape))  # type: ignore[arg-type]
-    shapes = [result.shape for result in run_node(node, [stand_in, *others], opset)]
+    # The resulting shapes, computed on an array that takes no memory.
+    placeholder = np.broadcast_to(np.zeros((), np.int8), tuple(int(size) for size in source.shape))  # type: ignore[arg-type]
+    shapes = [result.shape for result in run_node(node, [placeholder, *others], opset)]
     return [subgraph.lazy(partial(make, index), source.dtype, shape) for index, shape in enumerate(shapes)]
 
 
 def _unflatten(model: ir.Model, product: ir.Node) -> None:
-    """A product of rows that are flattened before it and put back after it or after its bias (as tf2onnx writes dense
-    layers, and ONNX Runtime where shapes are fixed) takes them as they are."""
+    """Remove the reshapes around a product (and its bias) that flatten and restore its rows, as tf2onnx writes dense
+    layers, and ONNX Runtime with fixed shapes."""
     rows, weight = product.inputs
     flattened = None if rows is None else rows.producer()
     if weight is None or not is_constant(weight) or flattened is None or flattened.op_type != "Reshape":
         return
-    user, bias = _only_user(product), None
+    user, bias = _only_reader(product), None
     if user is not None and user.op_type == "Add" and subgraph.is_vector(user.inputs[1]):
         bias = user.inputs[1]
-        user = _only_user(user)
+        user = _only_reader(user)
     if user is None or user.op_type != "Reshape":
         return
     entry, restored = flattened.inputs[0], user.outputs[0]
     assert entry is not None
-    into, out = sizes(weight)
-    trials = Trials(model.graph)
-    for length in trials.lengths:
-        sample = {**trials.feeds(length), entry: np.zeros((trials.rows, length, into), np.float32)}
+    width, columns = sizes(weight)
+    probes = Probes(model.graph)
+    for length in probes.lengths:
+        sample = {**probes.feeds(length), entry: np.zeros((probes.rows, length, width), np.float32)}
         try:
-            shape = trials.evaluator(sample)(restored).shape
+            shape = probes.evaluator(sample)(restored).shape
         except CannotEvaluate as why:
             _logger.debug("not unflattened: %s", why)
             return
-        if shape != (trials.rows, length, out):
+        if shape != (probes.rows, length, columns):
             return
     result = subgraph.insert(user, "MatMul", [entry, weight])
     if bias is not None:
@@ -242,8 +243,8 @@ def _unflatten(model: ir.Model, product: ir.Node) -> None:
     subgraph.replace(restored, result)
 
 
-def _only_user(node: ir.Node) -> ir.Node | None:
-    """The node that reads a node's first output, where it is the only one and reads it first."""
+def _only_reader(node: ir.Node) -> ir.Node | None:
+    """The node that reads a node's first output, as its first input, if it is the only one."""
     value = node.outputs[0]
     uses = list(value.uses())
     return uses[0].node if len(uses) == 1 and uses[0].idx == 0 and not value.is_graph_output() else None

@@ -1,4 +1,4 @@
-"""Graphs in opsets before 13, brought to 13 by ONNX's own converter."""
+"""Conversion of graphs in opsets before 13 to 13, by ONNX's version converter."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from onnx import checker, version_converter
 from isorun.errors import UnsupportedModel
 
 FIRST_READ = 13
-"""The first opset of ONNX in which graphs are fused, lowered and moved from one to another."""
+"""The first opset in which graphs are fused, lowered, and converted to other opsets."""
 
 FIRST_UPGRADED = 9
-"""The first that is brought there; earlier ones have no shapes that are computed."""
+"""The first opset that is converted; earlier ones have no computed shapes."""
 
-_FIRST_WITH_OWN_WEIGHTS = 4  # the version of the format; before, every initializer had to be an input too
-_INLINE_LIMIT = 1024  # bytes; what the converter reads, such as axes, is smaller
+_FIRST_IR_VERSION = 4  # before, every initializer had to be an input too
+_INLINE_LIMIT = 1024  # bytes; constants that the converter reads, such as axes, are smaller
 
 
 def upgrade(model: ir.Model) -> None:
-    """Bring a graph to opset 13, in place, where it is in an earlier one. Weights are neither copied nor read.
+    """Convert a graph in an earlier opset to 13, in place. Weights are neither copied nor read.
 
     Raises:
-        UnsupportedModel: ONNX's converter cannot bring it there. The graph is as it was.
+        UnsupportedModel: ONNX's converter failed. The graph is unchanged.
     """
     opset = model.graph.opset_imports.get("", FIRST_READ)
     if opset >= FIRST_READ:
@@ -33,27 +33,27 @@ def upgrade(model: ir.Model) -> None:
         converted = version_converter.convert_version(proto, FIRST_READ)
     except (RuntimeError, checker.ValidationError, version_converter.ConvertError) as error:
         raise UnsupportedModel(
-            f"it is in opset {opset}, and ONNX's converter cannot bring it to {FIRST_READ}: {error}"
+            f"ONNX's version converter cannot convert it from opset {opset} to {FIRST_READ}: {error}"
         ) from error
     graph = ir.serde.deserialize_model(converted).graph
     for value in [value for value in graph.inputs if value.name in weights]:
         value.const_value = weights[value.name]
         graph.register_initializer(value)
-    _declare(graph, [value.name for value in _given(model)])
+    _declare(graph, [value.name for value in _feedable_inputs(model)])
     model.graph = graph
-    model.ir_version = max(model.ir_version, _FIRST_WITH_OWN_WEIGHTS)
+    model.ir_version = max(model.ir_version, _FIRST_IR_VERSION)
 
 
-def _given(model: ir.Model) -> list[ir.Value]:
-    """What a caller gives, or may give."""
+def _feedable_inputs(model: ir.Model) -> list[ir.Value]:
+    """The inputs that a caller feeds or may override."""
     graph = model.graph
-    if model.ir_version >= _FIRST_WITH_OWN_WEIGHTS:
+    if model.ir_version >= _FIRST_IR_VERSION:
         return list(graph.inputs)
     return [value for value in graph.inputs if value.name not in graph.initializers]
 
 
 def _without_weights(model: ir.Model) -> tuple[ir.Model, dict[str | None, ir.TensorProtocol]]:
-    """A copy of a model with its weights as inputs, and the weights. The converter would serialize them."""
+    """A copy of a model with its weights as inputs, and the weights, which the converter would serialize."""
     graph = model.graph.clone()
     weights: dict[str | None, ir.TensorProtocol] = {}
     for name, value in list(graph.initializers.items()):
@@ -66,7 +66,7 @@ def _without_weights(model: ir.Model) -> tuple[ir.Model, dict[str | None, ir.Ten
         value.shape = tensor.shape  # type: ignore[assignment]  # a constant's shape is one
         if value not in graph.inputs:
             graph.inputs.append(value)
-    return ir.Model(graph, ir_version=max(model.ir_version, _FIRST_WITH_OWN_WEIGHTS)), weights
+    return ir.Model(graph, ir_version=max(model.ir_version, _FIRST_IR_VERSION)), weights
 
 
 def _declare(graph: ir.Graph, names: list[str | None]) -> None:

@@ -1,11 +1,6 @@
-"""The fusions, one a file. Each finds what it fuses, says what it refused and why, and leaves the rest alone.
+"""The fusions, one per file: each finds its candidates and reports those that it rejects, with the reason.
 
-- ``report.py``: what was found, fused and refused
-- ``subgraph.py``: what the fusions share: dense layers, closed sub-graphs, putting a fused node in their place
-- ``masks.py``: what a value means to an attention: a mask over keys, a bias, or neither
-- ``embeddings.py``, ``self_attention.py``, ``skip_layer_normalization.py``, ``bias_gelu.py``: the fusions
-
-What many exporters spell in many ways (masks, attention, layer normalization, GELU) is recognised by what it
-computes: the part of the graph is run on samples and compared with the fused operator's formula. What is only
-an addition or two (skip connections, embeddings) is matched by its structure.
+Patterns that exporters write in many ways (masks, attention, layer normalization, GELU) are recognized numerically:
+the subgraph is evaluated on samples and compared with the fused operator's formula. Patterns of one or two additions
+(skip connections, embeddings) are matched by structure.
 """

@@ -1,4 +1,4 @@
-"""Where an attention is: the part of a graph between the dense layers around it."""
+"""The subgraph of an attention: everything between the dense layers before and after it."""
 
 from __future__ import annotations
 
@@ -9,77 +9,74 @@ import onnx_ir as ir
 
 from isorun.graph.analysis.evaluate import Samples, is_constant, sizes
 from isorun.graph.matching import subgraph
-from isorun.graph.matching.report import Refused
-from isorun.graph.matching.subgraph import Dense
+from isorun.graph.matching.report import CannotFuse
+from isorun.graph.matching.subgraph import DenseLayer
 
-_NODES = 80  # more than any spelling of one attention has
+_MAX_NODES = 80  # more than any exported attention has
 _SHAPE_ALONE = ("Shape", "Size")
 
 
 @dataclass(frozen=True)
-class Place:
-    """The sub-graph of one attention.
+class AttentionPattern:
+    """The subgraph of one attention.
 
     Attributes:
-        root: the node that it was found by.
-        context: what it gives, before the output projection.
-        layers: the dense layers before it, in no particular order, all of one input: three, or fewer that give
-            several of queries, keys and values side by side.
-        sides: what else enters it and is no constant: masks, biases, numbers and shapes.
-        flat: whether batch and sequence are one dimension around it.
+        root: the node that identifies it.
+        context: its output, before the output projection.
+        layers: the dense layers before it, in no particular order, all with the same input: three, or fewer if one
+            computes several of queries, keys and values.
+        sides: its other inputs that are not constants: masks, biases, numbers and shapes.
+        flat: whether batch and sequence are one dimension outside it.
     """
 
     root: ir.Node
     context: ir.Value
-    layers: tuple[Dense, ...]
+    layers: tuple[DenseLayer, ...]
     sides: tuple[ir.Value, ...]
     flat: bool
 
     @property
     def hidden(self) -> ir.Value:
-        """What the projections are of."""
+        """The input of the projections."""
         return self.layers[0].input
 
     @property
     def width(self) -> int:
-        """How wide queries, keys and values are, each."""
+        """The width of queries, keys and values, each."""
         return sum(sizes(layer.weight)[1] for layer in self.layers) // 3
 
     def around(self, batch: int, length: int) -> Samples:
-        """Zeros for what the dense layers before it take and give."""
+        """Zeros for the inputs and outputs of the dense layers before it."""
         rows = (batch * length,) if self.flat else (batch, length)
-        found = {}
+        samples = {}
         for layer in self.layers:
-            into, out = sizes(layer.weight)
-            found[layer.input] = np.zeros((*rows, into), np.float32)
-            found[layer.output] = np.zeros((*rows, out), np.float32)
-        return found
+            inputs, outputs = sizes(layer.weight)
+            samples[layer.input] = np.zeros((*rows, inputs), np.float32)
+            samples[layer.output] = np.zeros((*rows, outputs), np.float32)
+        return samples
 
 
-def find(root: ir.Node) -> Place:
-    """Where an attention is, by its ``Softmax`` or ``Attention``.
+def find(root: ir.Node) -> AttentionPattern:
+    """Find the subgraph of an attention from its ``Softmax`` or ``Attention`` node.
 
     Raises:
-        Refused: there are other layers around it, or something else takes what is computed inside.
+        CannotFuse: the layers around it differ from an attention's, or other nodes read its intermediate values.
     """
-    place = _place(root)
-    rank = subgraph.rank(place.hidden)
+    pattern = _subgraph_of(root)
+    rank = subgraph.rank(pattern.hidden)
     if rank not in (2, 3):
-        raise Refused(f"{place.hidden.name!r}, which it projects, has {rank or 'unknown'} dimensions; 2 or 3 are due")
-    place = replace(place, flat=rank == 2)
-    if place.context.shape is None:
-        place.context.shape = ir.Shape([None] * rank)
-    return place
+        raise CannotFuse(
+            f"the projected value {pattern.hidden.name!r} must have 2 or 3 dimensions, got {rank or 'unknown'}"
+        )
+    pattern = replace(pattern, flat=rank == 2)
+    if pattern.context.shape is None:
+        pattern.context.shape = ir.Shape([None] * rank)
+    return pattern
 
 
-def _place(root: ir.Node) -> Place:
-    """The sub-graph between the dense layers around an attention.
-
-    Raises:
-        Refused: there are other layers around it, or something else takes what is computed inside.
-    """
+def _subgraph_of(root: ir.Node) -> AttentionPattern:
     context = _context(root)
-    projections: dict[ir.Value, Dense] = {}
+    projections: dict[ir.Value, DenseLayer] = {}
     nodes: dict[ir.Node, None] = {}
     stack = [context]
     while stack:
@@ -94,38 +91,38 @@ def _place(root: ir.Node) -> Place:
         if node.op_type in _SHAPE_ALONE:
             continue
         nodes[node] = None
-        stack.extend(each for each in node.inputs if each is not None)
+        stack.extend(source for source in node.inputs if source is not None)
     inside = _depend_on(set(projections), nodes)
-    sources = {each.input for each in projections.values()}
+    sources = {layer.input for layer in projections.values()}
     if not 1 <= len(projections) <= 3:
-        raise Refused(f"it has {len(projections)} dense layers before it; queries, keys and values are at most 3")
+        raise CannotFuse(f"expected 1 to 3 dense layers before it (queries, keys and values), got {len(projections)}")
     if len(sources) != 1:
-        names = ", ".join(sorted(repr(each.name) for each in sources))
-        raise Refused(f"its projections are of different values ({names}): it is no self-attention")
-    columns = [sizes(each.weight)[1] for each in projections.values()]
-    if any(3 * each % sum(columns) for each in columns):
+        names = ", ".join(sorted(repr(source.name) for source in sources))
+        raise CannotFuse(f"its projections have different inputs ({names}): it is not self-attention")
+    columns = [sizes(layer.weight)[1] for layer in projections.values()]
+    if any(3 * width % sum(columns) for width in columns):
         widths = ", ".join(map(str, sorted(columns)))
-        raise Refused(f"its dense layers are {widths} wide: queries, keys and values are not all as wide")
+        raise CannotFuse(f"its dense layers have widths {widths}: queries, keys and values must have equal widths")
     for layer in projections.values():
         if subgraph.is_used_outside(layer.output, inside):
-            raise Refused(f"something else uses its projection {layer.output.name!r}")
+            raise CannotFuse(f"another node uses its projection {layer.output.name!r}")
     for node in inside:
         for value in node.outputs:
             if value is not context and subgraph.is_used_outside(value, inside):
-                what = "its probabilities" if node is root else f"{value.name!r}, which is computed inside it"
-                raise Refused(f"something else uses {what}")
+                what = "its probabilities" if node is root else f"its intermediate value {value.name!r}"
+                raise CannotFuse(f"another node uses {what}")
     sides = {
         value: None
         for node in inside
         for value in node.inputs
         if value is not None and not is_constant(value) and value not in projections and value.producer() not in inside
     }
-    return Place(root, context, tuple(projections.values()), tuple(sides), flat=False)
+    return AttentionPattern(root, context, tuple(projections.values()), tuple(sides), flat=False)
 
 
 def _context(root: ir.Node) -> ir.Value:
-    """What the dense layer after an attention takes."""
-    found: dict[ir.Value, None] = {}
+    """The input of the dense layer after an attention."""
+    contexts: dict[ir.Value, None] = {}
     seen: set[ir.Value] = set()
     stack = [root.outputs[0]]
     while stack:
@@ -134,33 +131,33 @@ def _context(root: ir.Node) -> ir.Value:
             continue
         seen.add(value)
         if value.is_graph_output():
-            where = "its probabilities are" if value is root.outputs[0] else f"{value.name!r}, which depends on it, is"
-            raise Refused(f"{where} an output of the graph")
-        if len(seen) > _NODES:
-            raise Refused("there is no dense layer after it")
+            what = "its probabilities are" if value is root.outputs[0] else f"{value.name!r}, which depends on it, is"
+            raise CannotFuse(f"{what} an output of the graph")
+        if len(seen) > _MAX_NODES:
+            raise CannotFuse("no dense layer follows it")
         for use in value.consumers():
             if use.op_type in _SHAPE_ALONE:
                 continue
             if any((layer := subgraph.dense(out)) is not None and layer.input is value for out in use.outputs):
-                found[value] = None
+                contexts[value] = None
             else:
                 stack.extend(use.outputs)
-    if len(found) != 1:
-        raise Refused(
-            "there is no dense layer after it"
-            if not found
-            else "something else uses what is computed inside it: it reaches several dense layers"
+    if len(contexts) != 1:
+        raise CannotFuse(
+            "no dense layer follows it"
+            if not contexts
+            else "another node uses its intermediate values: several dense layers depend on it"
         )
-    return next(iter(found))
+    return next(iter(contexts))
 
 
 def _depend_on(values: set[ir.Value], nodes: dict[ir.Node, None]) -> set[ir.Node]:
-    """Which of these nodes' results depend on the data of these values."""
-    found: set[ir.Node] = set()
+    """The nodes whose results depend on the data of these values."""
+    dependent: set[ir.Node] = set()
     stack = list(values)
     while stack:
         for use in stack.pop().consumers():
-            if use in nodes and use not in found and use.op_type not in _SHAPE_ALONE:
-                found.add(use)
+            if use in nodes and use not in dependent and use.op_type not in _SHAPE_ALONE:
+                dependent.add(use)
                 stack.extend(use.outputs)
-    return found
+    return dependent

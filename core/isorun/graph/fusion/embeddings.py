@@ -1,15 +1,13 @@
-"""Embeddings: the rows of two or three tables, added up and normalized.
+"""Embeddings: the sum of rows from two or three tables, normalized.
 
-Matched, whichever way round the sums are written: ``LayerNormalization`` over the last axis of
-``word[ids] + position[positions]`` and, where the model has them, ``+ type[types]``. Which table is which is
-told by its index: token ids are an input of the graph as it is (a cast aside); positions differ along the
-sequence where every id is the same. Positions may be counted from the ids or the mask (RoBERTa, MPNet): they
-stay whatever the graph computes. The first rows of a table, as many as the sequence is long, are a position table
-in order. Where the model has no token types, or always the same one, the fused operator has none, and the one type's
-row is added to the position table. Where the length is fixed, a row for each place will do in place of the position
-table.
+Matched, with operands in any order: ``LayerNormalization`` over the last axis of ``word[ids] + position[positions]``
+and, if the model has them, ``+ type[types]``. The tables are identified by their indices: token ids are an input of the
+graph (possibly cast); positions vary along the sequence when all ids are equal. Positions may be counted from the ids
+or the mask (RoBERTa, MPNet); their computation stays in the graph. The first S rows of a table are a position table in
+order. With a fixed length, a constant with one row per position replaces the position table. Without token types, or
+with the same type for every token, the operator has none, and the row of that type is added to the position table.
 
-Refused: other terms, tables that are no constants, another axis, a sum that something else uses.
+Rejected: other terms, tables that are not constants, another axis, a sum that other nodes use.
 """
 
 from __future__ import annotations
@@ -22,14 +20,14 @@ import onnx_ir as ir
 from isorun.graph.analysis.evaluate import CannotEvaluate, ancestors, array, data_inputs, is_constant, sizes
 from isorun.graph.fusion.skip_layer_normalization import norm
 from isorun.graph.matching import subgraph
-from isorun.graph.matching.probes import Trials
-from isorun.graph.matching.report import FusionReport, Refused
+from isorun.graph.matching.probes import Probes
+from isorun.graph.matching.report import CannotFuse, FusionReport
 from isorun.graph.ops import functions
-from isorun.graph.ops import positions as places
+from isorun.graph.ops import positions as position_ops
 
 KIND = functions.EMBEDDING
 
-_PICKS = frozenset(
+_SELECTING = frozenset(
     ("Cast", "Expand", "Gather", "GatherElements", "GatherND", "Reshape", "Slice", "Squeeze", "Tile", "Unsqueeze")
 )
 
@@ -46,7 +44,7 @@ class _Rows:
 
 def fuse(model: ir.Model, report: FusionReport) -> None:
     """Fuse the embeddings of a normalized model, in place."""
-    trials = Trials(model.graph)
+    probes = Probes(model.graph)
     for node in list(model.graph):
         if node.op_type != "LayerNormalization" or node.domain != "" or node.inputs[0] is None:
             continue
@@ -54,91 +52,98 @@ def fuse(model: ir.Model, report: FusionReport) -> None:
         if len(terms) < 2 or not any(isinstance(term, _Rows) and _is_ids(term) for term in terms):
             continue
         try:
-            _fuse(model.graph, trials, node, terms)
-        except (Refused, CannotEvaluate) as why:
+            _fuse(model.graph, probes, node, terms)
+        except (CannotFuse, CannotEvaluate) as why:
             report.refuse(KIND, node.name, str(why))
         else:
             report.accept(KIND)
 
 
-def _fuse(graph: ir.Graph, trials: Trials, node: ir.Node, terms: list[_Rows | ir.Value]) -> None:
+def _fuse(graph: ir.Graph, probes: Probes, node: ir.Node, terms: list[_Rows | ir.Value]) -> None:
     gamma, beta, epsilon = norm(node)
     if beta is None:
-        raise Refused("its normalization has no bias")
+        raise CannotFuse("its normalization has no bias")
     gathers = [term for term in terms if isinstance(term, _Rows)]
     others = [term for term in terms if isinstance(term, ir.Value)]
-    by_place = [term for term in others if is_constant(term) and _row(term) is None and _by_place(trials, term)]
-    tables = {term: table for term in others if (table := _first_rows(graph, trials, term)) is not None}
+    fixed = [term for term in others if is_constant(term) and _row(term) is None and _is_per_position(probes, term)]
+    tables = {term: table for term in others if (table := _sliced_table(graph, probes, term)) is not None}
     others = [term for term in others if term not in tables]
-    if strange := [term for term in others if term not in by_place and (not is_constant(term) or _row(term) is None)]:
-        raise Refused(f"it adds {strange[0].name!r}, which is no row of a table")
+    if unknown := [term for term in others if term not in fixed and (not is_constant(term) or _row(term) is None)]:
+        raise CannotFuse(f"it adds {unknown[0].name!r}, which is not a row of a table")
     words = [term for term in gathers if _is_ids(term)]
     word = max(words, key=lambda term: sizes(term.table)[0])
     rest = [term for term in gathers if term is not word]
-    positions = [term for term in rest if _varies(trials, term.index)]
+    positions = [term for term in rest if _varies(probes, term.index)]
     types = [term for term in rest if term not in positions]
-    by_position = len(positions) + bool(by_place) + len(tables)
+    by_position = len(positions) + bool(fixed) + len(tables)
     if by_position != 1 or len(types) > 1:
-        raise Refused(f"it adds the rows of {len(gathers) + len(tables)} tables, {by_position} of them by position")
-    added = [array(term).reshape(-1) for term in others if term not in by_place]
-    if types and (always := _always(types[0].index)) is not None:
-        added.append(array(types[0].table)[always])
+        raise CannotFuse(
+            f"expected one position table and at most one type table, got {by_position} and {len(types)} "
+            f"among {len(gathers) + len(tables)} tables"
+        )
+    added = [array(term).reshape(-1) for term in others if term not in fixed]
+    if types and (only := _only_index(types[0].index)) is not None:
+        added.append(array(types[0].table)[only])
         types = []
-    table = positions[0].table if positions else _placed(graph, by_place) if by_place else next(iter(tables.values()))
+    table = positions[0].table if positions else _fixed_table(graph, fixed) if fixed else next(iter(tables.values()))
     if added:
-        table = _raised(graph, table, added)
+        table = _with_rows_added(graph, table, added)
     _name_length(graph, _index(word))
     ids = _as_int64(node, _index(word))
     if positions:
-        at_positions = _positions(trials, node, _index(positions[0]), ids)
+        position_ids = _positions(probes, node, _index(positions[0]), ids)
     else:
-        at_positions = places.in_order(subgraph.Before(node), ids)
+        position_ids = position_ops.in_order(subgraph.Before(node), ids)
     type_ids, type_table = (_as_int64(node, _index(types[0])), types[0].table) if types else (None, None)
-    inputs = [ids, type_ids, at_positions, word.table, table, type_table, gamma, beta]
+    inputs = [ids, type_ids, position_ids, word.table, table, type_table, gamma, beta]
     subgraph.put(KIND, inputs, {"epsilon": epsilon}, node.outputs[0])
 
 
 def _terms(value: ir.Value) -> list[_Rows | ir.Value]:
-    """What a value is the sum of."""
+    """The terms of a value as a sum."""
     node = value.producer()
     if node is not None and node.domain == "":
         if node.op_type == "Add" and not subgraph.dense(value):
-            return [term for each in node.inputs if each is not None for term in _terms(each)]
+            return [term for operand in node.inputs if operand is not None for term in _terms(operand)]
         if node.op_type == "Gather":
             table, index = node.inputs
-            axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 0
-            if table is not None and index is not None and is_constant(table) and axis == 0:
+            if (
+                table is not None
+                and index is not None
+                and is_constant(table)
+                and not node.attributes.get_int("axis", 0)
+            ):
                 return [_Rows(table, index)]
-        if node.op_type == "Unsqueeze" and node.inputs[0] is not None and _before_the_first(node):
+        if node.op_type == "Unsqueeze" and node.inputs[0] is not None and _adds_first_axis(node):
             rows, *others = _terms(node.inputs[0])
-            if not others and isinstance(rows, _Rows) and _counts_alone(rows.index):
+            if not others and isinstance(rows, _Rows) and _is_sequence(rows.index):
                 return [rows]
     return [value]
 
 
-def _before_the_first(node: ir.Node) -> bool:
+def _adds_first_axis(node: ir.Node) -> bool:
     axes = node.inputs[1] if len(node.inputs) > 1 else None
     return axes is not None and is_constant(axes) and array(axes).tolist() == [0]
 
 
-def _counts_alone(index: ir.Value) -> bool:
-    """Whether an index is of the sequence alone, the same for every row of a batch."""
+def _is_sequence(index: ir.Value) -> bool:
+    """Whether an index is (sequence,), the same for every row of a batch."""
     return index.shape is not None and len(index.shape) == 1
 
 
 def _is_ids(rows: _Rows) -> bool:
-    """Whether an index is an input of the graph as it is."""
+    """Whether an index is an input of the graph."""
     index = _index(rows)
     return index.producer() is None and not is_constant(index)
 
 
 def _index(rows: _Rows) -> ir.Value:
-    """What an index is before casts, and before a clip that leaves what is outside the table outside."""
+    """An index before casts, and before a clip that keeps out-of-range values out of range."""
     index = rows.index
     while (node := index.producer()) is not None and node.domain == "" and node.inputs[0] is not None:
         if node.op_type == "Clip":
-            least, most = (subgraph.scalar(node.inputs[at]) if at < len(node.inputs) else None for at in (1, 2))
-            if (least is not None and least >= 0) or (most is not None and most < sizes(rows.table)[0]):
+            low, high = (subgraph.scalar(node.inputs[at]) if at < len(node.inputs) else None for at in (1, 2))
+            if (low is not None and low >= 0) or (high is not None and high < sizes(rows.table)[0]):
                 break
         elif node.op_type not in ("Cast", "Identity") or node.inputs[0].dtype not in _INTEGERS:
             break
@@ -146,62 +151,64 @@ def _index(rows: _Rows) -> ir.Value:
     return index
 
 
-def _varies(trials: Trials, index: ir.Value) -> bool:
-    """Whether an index differs along the sequence where every id is the same and no key is masked."""
-    feeds = trials.feeds(trials.lengths[0])
-    seen = trials.evaluator({value: np.full_like(zeros, 3) for value, zeros in feeds.items()})(index)
-    return bool(seen.ndim in (1, 2) and (seen != seen[..., :1]).any())
+def _varies(probes: Probes, index: ir.Value) -> bool:
+    """Whether an index varies along the sequence when all ids are equal and no key is masked."""
+    feeds = probes.feeds(probes.lengths[0])
+    result = probes.evaluator({value: np.full_like(zeros, 3) for value, zeros in feeds.items()})(index)
+    return bool(result.ndim in (1, 2) and (result != result[..., :1]).any())
 
 
-def _always(index: ir.Value) -> int | None:
-    """The one number that an index consists of: a buffer of zeros, whatever is picked from it."""
+def _only_index(index: ir.Value) -> int | None:
+    """The number that every element of an index equals, such as 0 for any selection from a buffer of zeros."""
     node = index.producer()
-    while node is not None and node.op_type in _PICKS and node.domain == "" and node.inputs[0] is not None:
+    while node is not None and node.op_type in _SELECTING and node.domain == "" and node.inputs[0] is not None:
         index = node.inputs[0]
         node = index.producer()
     if node is not None and node.op_type == "ConstantOfShape":
-        return int(node.attributes["value"].as_tensor().numpy()[0]) if "value" in node.attributes else 0
+        tensor = node.attributes.get_tensor("value")
+        return 0 if tensor is None else int(tensor.numpy()[0])
     if not is_constant(index):
         return None
     numbers = np.unique(array(index))
     return int(numbers[0]) if numbers.size == 1 else None
 
 
-def _positions(trials: Trials, node: ir.Node, index: ir.Value, ids: ir.Value) -> ir.Value:
-    """The index of positions; in the one spelling that fused graphs have, where there is one for what it gives."""
+def _positions(probes: Probes, node: ir.Node, index: ir.Value, ids: ir.Value) -> ir.Value:
+    """The index of positions, in the canonical form of fused graphs if it computes the same."""
     inputs = data_inputs(index)
     if not inputs:
-        seen = [trials.evaluator(trials.feeds(length))(index) for length in trials.lengths]
-        if all((each == np.arange(each.shape[-1])).all() for each in seen):
-            return places.in_order(subgraph.Before(node), ids)
+        results = [probes.evaluator(probes.feeds(length))(index) for length in probes.lengths]
+        if all((result == np.arange(result.shape[-1])).all() for result in results):
+            return position_ops.in_order(subgraph.Before(node), ids)
     elif inputs == {source := _source(ids)} and source.dtype is not None:
-        shape = (trials.rows, trials.lengths[-1])
+        shape = (probes.rows, probes.lengths[-1])
         sample = np.random.default_rng(0).integers(0, 4, shape).astype(source.dtype.numpy())
-        for padding in _numbers(index):
+        for padding in _whole_numbers(index):
             sample[:, ::3] = padding
-            if np.array_equal(trials.evaluator({source: sample})(index), places.counted_array(sample, padding)):
-                return places.counted(subgraph.Before(node), ids, padding)
-    if _counts_alone(index):
+            result = probes.evaluator({source: sample})(index)
+            if np.array_equal(result, position_ops.counted_array(sample, padding)):
+                return position_ops.counted(subgraph.Before(node), ids, padding)
+    if _is_sequence(index):
         index = subgraph.insert(node, "Unsqueeze", [index, subgraph.Before(node).constant("rows", np.array([0]))])
         index.type, index.shape = ir.TensorType(ir.DataType.INT64), None
     return _as_int64(node, index)
 
 
 def _source(ids: ir.Value) -> ir.Value:
-    """The graph's input that ids are cast from."""
+    """The graph input that ids are cast from."""
     while (node := ids.producer()) is not None and node.op_type == "Cast" and node.inputs[0] is not None:
         ids = node.inputs[0]
     return ids
 
 
-def _numbers(value: ir.Value) -> list[int]:
-    """The whole numbers that a value is computed with."""
-    found = {scalar for each in ancestors(value) if (scalar := subgraph.scalar(each)) is not None}
-    return sorted(int(number) for number in found if number >= 0 and number == int(number))
+def _whole_numbers(value: ir.Value) -> list[int]:
+    """The scalar constants in a value's computation that are whole numbers."""
+    scalars = {scalar for ancestor in ancestors(value) if (scalar := subgraph.scalar(ancestor)) is not None}
+    return sorted(int(scalar) for scalar in scalars if scalar >= 0 and scalar == int(scalar))
 
 
 def _name_length(graph: ir.Graph, ids: ir.Value) -> None:
-    """Give the length of the ids a name where it has none: by that it is held to the table of positions."""
+    """Name the length of the ids if it has no name: the limit of the position table is attached to the name."""
     if ids.shape is None or len(ids.shape) != 2 or isinstance(ids.shape[1], int) or ids.shape[1].value is not None:
         return
     taken = {str(size) for value in graph.inputs if value.shape is not None for size in value.shape}
@@ -209,45 +216,45 @@ def _name_length(graph: ir.Graph, ids: ir.Value) -> None:
 
 
 def _row(value: ir.Value) -> np.ndarray | None:
-    """A constant that is one row."""
+    """A one-row constant, (width,); ``None`` if it has more rows."""
     constant = array(value)
     return constant.reshape(-1) if constant.size == constant.shape[-1] else None
 
 
-def _by_place(trials: Trials, value: ir.Value) -> bool:
-    """Whether a constant is a row for each place: where an exporter has fixed the length, it folds the table away."""
+def _is_per_position(probes: Probes, value: ir.Value) -> bool:
+    """Whether a constant has a row for each position: with a fixed length, exporters fold the table into one."""
     constant = array(value)
     rows = constant.reshape(-1, *constant.shape[-2:])
-    return trials.fixed and rows.shape[1:2] == trials.lengths and bool((rows == rows[:1]).all())
+    return probes.fixed and rows.shape[1:2] == probes.lengths and bool((rows == rows[:1]).all())
 
 
-def _first_rows(graph: ir.Graph, trials: Trials, value: ir.Value) -> ir.Value | None:
-    """The table of which a value is the first rows, as many as the sequence is long; the same for the whole batch."""
+def _sliced_table(graph: ir.Graph, probes: Probes, value: ir.Value) -> ir.Value | None:
+    """The table whose first S rows a value is, the same for the whole batch."""
     if is_constant(value) or data_inputs(value):
         return None
-    seen = {length: trials.evaluator(trials.feeds(length))(value) for length in trials.lengths}
-    if any(found.ndim < 2 or found.size != length * found.shape[-1] for length, found in seen.items()):
+    results = {length: probes.evaluator(probes.feeds(length))(value) for length in probes.lengths}
+    if any(result.ndim < 2 or result.size != length * result.shape[-1] for length, result in results.items()):
         return None
     for table in ancestors(value):
         if not is_constant(table) or sum(size > 1 for size in sizes(table)) != 2 or len(sizes(table)) > 3:
             continue
         rows = array(table).reshape(-1, sizes(table)[-1])
-        if all(np.array_equal(found.reshape(length, -1), rows[:length]) for length, found in seen.items()):
+        if all(np.array_equal(result.reshape(length, -1), rows[:length]) for length, result in results.items()):
             return table if len(sizes(table)) == 2 else subgraph.constant(graph, "isorun.positions", ir.tensor(rows))
     return None
 
 
-def _placed(graph: ir.Graph, terms: list[ir.Value]) -> ir.Value:
-    """The table of positions that such constants make."""
+def _fixed_table(graph: ir.Graph, terms: list[ir.Value]) -> ir.Value:
+    """The position table that is the sum of constants with a row for each position."""
     rows = [array(term).reshape(-1, *sizes(term)[-2:])[0] for term in terms]
     return subgraph.constant(graph, "isorun.positions", ir.tensor(sum(rows[1:], start=rows[0])))
 
 
-def _raised(graph: ir.Graph, table: ir.Value, rows: list[np.ndarray]) -> ir.Value:
-    """The table with these rows added to each of its own."""
+def _with_rows_added(graph: ir.Graph, table: ir.Value, rows: list[np.ndarray]) -> ir.Value:
+    """The table with these rows added to every row."""
     total = sum(rows[1:], start=rows[0])
-    made = subgraph.lazy(lambda: array(table) + total, subgraph.dtype(table), sizes(table))
-    return subgraph.constant(graph, f"{table.name}.raised", made)
+    tensor = subgraph.lazy(lambda: array(table) + total, subgraph.dtype(table), sizes(table))
+    return subgraph.constant(graph, f"{table.name}.raised", tensor)
 
 
 def _as_int64(node: ir.Node, index: ir.Value) -> ir.Value:

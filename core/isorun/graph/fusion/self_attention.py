@@ -1,20 +1,21 @@
-"""Self-attention: three projections of one value, a mask over keys, the heads, and what puts them together again.
+"""Self-attention: projections of one value, a mask over keys, the heads, and their concatenation.
 
-Found by its ``Softmax`` or ``Attention`` node. What is fused is everything between the dense layers before it and
-the dense layer after it. That part is run on samples, with every kind of mask, and compared with
+Candidates are ``Softmax`` and ``Attention`` nodes. Everything between the dense layers before one and the dense layer
+after it is fused. That subgraph is evaluated on samples with every kind of mask and compared with
 
     context = softmax(Q K^T / sqrt(d) + mask + bias) V
 
-for every order of the three projections, so neither spelling nor layout matters. Matched:
+for every order of the three projections, so the decomposition and the layout do not matter. Matched:
 
-- Q, K and V as three dense layers (they become one matrix product), with or without biases; or as fewer layers
-  that give several of them, one behind the other, head by head, or taking turns
-- masks over keys however they are computed (see ``masks.py``), or none; a bias beside it (relative positions)
-- a row without any key giving the mean over all keys, zeros (PyTorch's guard), or what a finite mask value leaves
-- batch and sequence as two dimensions, or as one around it (as TensorFlow's dense layers have them)
+- Q, K and V as three dense layers (merged into one matrix product), with or without biases; or as fewer layers that
+  compute several of them, concatenated, interleaved by head, or interleaved by column
+- key masks in any form (see ``masks.py``), or none; a bias beside the mask (relative positions)
+- a fully masked row that yields the mean over all keys, zeros (PyTorch's guard), or the softmax of scores lowered by a
+  finite mask value
+- batch and sequence as two dimensions, or merged into one outside it (as in TensorFlow's dense layers)
 
-Refused: cross-attention; probabilities or projections that something else uses; causal and other masks that are
-no mask over keys; another scale, a soft cap, or anything else that does not compute the formula.
+Rejected: cross-attention; probabilities or projections that other nodes use; causal masks and other masks that are not
+key masks; another scale, a soft cap, or any other deviation from the formula.
 """
 
 from __future__ import annotations
@@ -28,26 +29,25 @@ import onnx_ir as ir
 
 from isorun.graph.analysis.evaluate import HALVES, CannotEvaluate, Samples, ancestors, array, is_constant, sizes
 from isorun.graph.fusion import masks
-from isorun.graph.fusion.attention_pattern import Place, find
-from isorun.graph.fusion.masks import Bias, Judge, KeyMask
+from isorun.graph.fusion.attention_pattern import AttentionPattern, find
+from isorun.graph.fusion.masks import Bias, KeyMask, MaskClassifier
 from isorun.graph.matching import subgraph
-from isorun.graph.matching.probes import Evaluate, Trials
-from isorun.graph.matching.report import FusionReport, Refused
-from isorun.graph.matching.subgraph import Dense
+from isorun.graph.matching.probes import Evaluate, Probes
+from isorun.graph.matching.report import CannotFuse, FusionReport
+from isorun.graph.matching.subgraph import DenseLayer
 from isorun.graph.ops import functions, positions
 
 KIND = functions.ATTENTION
 _TOLERANCE = 1e-4
-_TOLERANCE_OF_HALVES = 5e-3  # a scale of 16 bits has three digits
-_BUCKETS = 4  # the fewest that a bias by distance has
-_FAR = 300  # a length at which every bucket of distances shows
-_FINITE_MASK = -1e30  # a mask value above this leaves the scores of a row without any key apart
+_HALF_TOLERANCE = 5e-3  # a 16-bit scale has three significant digits
+_MIN_BUCKETS = 4  # a relative position bias has at least this many
+_LONG_LENGTH = 300  # a length at which every bucket of distances occurs
+_FINITE_MASK = -1e30  # with a mask value above this, the scores of a fully masked row still differ
 
 
 @dataclass(frozen=True)
 class _Meaning:
-    """What an attention computes: its attributes, where Q, K and V come from, and whether a fully masked row gives
-    zeros."""
+    """What an attention computes: its attributes, the sources of Q, K and V, and whether a fully masked row gives zeros."""
 
     heads: int
     filter_value: float
@@ -57,29 +57,29 @@ class _Meaning:
 
 @dataclass(frozen=True)
 class _Projection:
-    """A part of a dense layer's columns, or all of them: what gives queries, keys or values.
+    """Some or all columns of a dense layer, which compute queries, keys or values.
 
-    A layer with ``count`` projections has them one behind the other (``blocks``), head by head (``heads``), or one
-    column of each in turn (``turns``).
+    A layer with ``count`` projections has them concatenated (``blocks``), interleaved by head (``heads``), or
+    interleaved by column (``columns``).
     """
 
-    layer: Dense
+    layer: DenseLayer
     index: int
     count: int
     layout: str
 
     def of(self, array: np.ndarray, heads: int) -> np.ndarray:
-        """The projection's share of an array whose last dimension is the layer's columns."""
+        """The projection's part of an array whose last dimension is the layer's columns."""
         if self.count == 1:
             return array
-        *before, columns = array.shape
+        *leading, columns = array.shape
         if self.layout == "blocks":
-            part = array.reshape(*before, self.count, -1)[..., self.index, :]
+            part = array.reshape(*leading, self.count, -1)[..., self.index, :]
         elif self.layout == "heads":
-            part = array.reshape(*before, heads, self.count, -1)[..., self.index, :]
+            part = array.reshape(*leading, heads, self.count, -1)[..., self.index, :]
         else:
-            part = array.reshape(*before, -1, self.count)[..., self.index]
-        return part.reshape(*before, columns // self.count)
+            part = array.reshape(*leading, -1, self.count)[..., self.index]
+        return part.reshape(*leading, columns // self.count)
 
 
 def fuse(model: ir.Model, report: FusionReport) -> None:
@@ -89,7 +89,7 @@ def fuse(model: ir.Model, report: FusionReport) -> None:
         if node.domain == "" and node.op_type in ("Softmax", "Attention") and node.graph is not None:
             try:
                 fusion.fuse(node)
-            except (Refused, CannotEvaluate) as why:
+            except (CannotFuse, CannotEvaluate) as why:
                 report.refuse(KIND, node.name, str(why))
             else:
                 report.accept(KIND)
@@ -98,103 +98,106 @@ def fuse(model: ir.Model, report: FusionReport) -> None:
 class _Fusion:
     def __init__(self, model: ir.Model) -> None:
         self._graph = model.graph
-        self._trials = Trials(model.graph)
-        self._judge = Judge(self._trials)
+        self._probes = Probes(model.graph)
+        self._classifier = MaskClassifier(self._probes)
         self._weights: dict[tuple[object, ...], ir.Value] = {}
         self._masks: dict[ir.Value | None, ir.Value] = {}
         self._biases: dict[ir.Value, ir.Value] = {}
 
     def fuse(self, root: ir.Node) -> None:
-        place = find(root)
-        mask, bias = self._mask_and_bias(place)
-        meaning = self._meaning(place, mask, bias)
-        bias = self._relative(place, bias) if bias is not None else None
-        self._rewrite(place, meaning, mask, bias)
+        pattern = find(root)
+        mask, bias = self._mask_and_bias(pattern)
+        meaning = self._meaning(pattern, mask, bias)
+        bias = self._relative(pattern, bias) if bias is not None else None
+        self._rewrite(pattern, meaning, mask, bias)
 
-    def _mask_and_bias(self, place: Place) -> tuple[KeyMask | None, ir.Value | None]:
+    def _mask_and_bias(self, pattern: AttentionPattern) -> tuple[KeyMask | None, ir.Value | None]:
         key_masks: dict[ir.Value, KeyMask] = {}
         biases: dict[ir.Value, Bias] = {}
-        for side in place.sides:
-            for term in self._judge.terms(side, place.around):
+        for side in pattern.sides:
+            for term in self._classifier.terms(side, pattern.around):
                 if isinstance(term, KeyMask):
                     if term.masked is not None or term.origin not in key_masks:
                         key_masks[term.origin] = term
                 else:
                     biases[term.value] = term
-        for what, found in (("masks", key_masks), ("biases", biases)):
-            if len(found) > 1:
-                raise Refused(f"it has {len(found)} {what}: {', '.join(sorted(repr(each.name) for each in found))}")
+        for what, values in (("masks", key_masks), ("biases", biases)):
+            if len(values) > 1:
+                names = ", ".join(sorted(repr(value.name) for value in values))
+                raise CannotFuse(f"expected at most one of its {what}, got {len(values)}: {names}")
         return next(iter(key_masks.values()), None), next(iter(biases), None)
 
-    def _meaning(self, place: Place, mask: KeyMask | None, bias: ir.Value | None) -> _Meaning:
-        """What the sub-graph computes, seen on samples.
+    def _meaning(self, pattern: AttentionPattern, mask: KeyMask | None, bias: ir.Value | None) -> _Meaning:
+        """Compare the subgraph with the formula on samples.
 
         Raises:
-            Refused: not the formula.
+            CannotFuse: they differ.
         """
         finite = mask is not None and mask.masked is not None and mask.masked > _FINITE_MASK
         filter_value = mask.masked if mask is not None and mask.masked is not None and finite else functions.LOWEST
-        candidates = _candidates(place)
+        candidates = _candidates(pattern)
         fallbacks = {"scores"} if mask is None else {"scores", "zeros"}
         heads = 0
-        half = subgraph.dtype(place.layers[0].weight) in HALVES
-        tolerance = _TOLERANCE_OF_HALVES if half else _TOLERANCE
-        for length in self._trials.lengths:
-            sample, attend = self._sample(place, mask, length)
-            evaluate = self._trials.evaluator(sample)
-            rows = (self._trials.rows, length, -1)
-            context = evaluate(place.context)
-            heads = _heads(place, evaluate, self._trials.rows, length)
-            if place.width % heads or context.size != self._trials.rows * length * place.width:
-                raise Refused(f"its {heads} heads give {context.shape} for projections {place.width} wide")
+        half = subgraph.dtype(pattern.layers[0].weight) in HALVES
+        tolerance = _HALF_TOLERANCE if half else _TOLERANCE
+        for length in self._probes.lengths:
+            sample, attend = self._sample(pattern, mask, length)
+            evaluate = self._probes.evaluator(sample)
+            rows = (self._probes.rows, length, -1)
+            context = evaluate(pattern.context)
+            heads = _heads(pattern, evaluate, self._probes.rows, length)
+            if pattern.width % heads or context.size != self._probes.rows * length * pattern.width:
+                raise CannotFuse(f"its output is {context.shape} for {heads} heads and projections of {pattern.width}")
             context = context.reshape(rows)
             offset = np.zeros(()) if bias is None else evaluate(bias)[:1]
-            answers = {
-                each: _attention(
-                    [part.of(sample[part.layer.output], heads).reshape(rows) for part in each],
+            expected = {
+                projections: _attention(
+                    [part.of(sample[part.layer.output], heads).reshape(rows) for part in projections],
                     heads,
                     attend,
                     offset,
                     filter_value,
                 )
-                for each in candidates
+                for projections in candidates
             }
             some = attend.any(axis=1)
-            errors = {each: _error(answer[some], context[some]) for each, answer in answers.items()}
-            candidates = [each for each, error in errors.items() if error < tolerance]
+            errors = {projections: _error(result[some], context[some]) for projections, result in expected.items()}
+            candidates = [projections for projections, error in errors.items() if error < tolerance]
             if not candidates:
-                raise Refused(
-                    "it computes something else than softmax(Q K^T / sqrt(d) + mask) V: off by "
-                    f"{min(errors.values()):.2g} on samples (another scale, a soft cap, a mask that is none over keys)"
+                raise CannotFuse(
+                    "it does not compute softmax(Q K^T / sqrt(d) + mask) V: the error on samples is "
+                    f"{min(errors.values()):.2g} (another scale, a soft cap, or a mask that is not a key mask)"
                 )
             if not some.all() and np.isfinite(context[~some]).all():
-                empty = {"scores": answers[candidates[0]][~some], "zeros": np.zeros_like(context[~some])}
-                fallbacks = {each for each in fallbacks if _error(empty[each], context[~some]) < tolerance}
+                masked = {"scores": expected[candidates[0]][~some], "zeros": np.zeros_like(context[~some])}
+                fallbacks = {name for name in fallbacks if _error(masked[name], context[~some]) < tolerance}
         if not fallbacks:
-            raise Refused("a row without any key gives something that no fused operator gives")
+            raise CannotFuse("no fused operator has its output for a fully masked row")
         guarded = "scores" not in fallbacks
         return _Meaning(heads, filter_value, candidates[0], guarded)
 
-    def _sample(self, place: Place, mask: KeyMask | None, length: int) -> tuple[Samples, np.ndarray]:
-        """Values for what enters a place, and which keys each of its rows attends to."""
+    def _sample(self, pattern: AttentionPattern, mask: KeyMask | None, length: int) -> tuple[Samples, np.ndarray]:
+        """Samples for the inputs of an attention, and the keys that each row attends to."""
         random = np.random.default_rng(length)
-        rows = self._trials.rows
-        sample = {**self._trials.feeds(length), **place.around(rows, length)}
-        for each in place.layers:
-            sample[each.output] = random.normal(size=sample[each.output].shape).astype(np.float32)
+        rows = self._probes.rows
+        sample = {**self._probes.feeds(length), **pattern.around(rows, length)}
+        for layer in pattern.layers:
+            sample[layer.output] = random.normal(size=sample[layer.output].shape).astype(np.float32)
         if mask is None:
             return sample, np.ones((rows, length), np.int64)
-        kind = np.dtype(bool) if mask.origin.dtype is None else mask.origin.dtype.numpy()
-        given = self._trials.masks(length)
-        sample[mask.origin] = given.astype(kind)
-        return sample, given
+        dtype = np.dtype(bool) if mask.origin.dtype is None else mask.origin.dtype.numpy()
+        attend = self._probes.masks(length)
+        sample[mask.origin] = attend.astype(dtype)
+        return sample, attend
 
-    def _rewrite(self, place: Place, meaning: _Meaning, mask: KeyMask | None, bias: ir.Value | None) -> None:
-        before = place.context.producer()
+    def _rewrite(
+        self, pattern: AttentionPattern, meaning: _Meaning, mask: KeyMask | None, bias: ir.Value | None
+    ) -> None:
+        before = pattern.context.producer()
         assert before is not None
-        hidden = place.hidden
-        key_mask = self._key_mask(None if mask is None else mask.origin, place, before)
-        if place.flat:
+        hidden = pattern.hidden
+        key_mask = self._key_mask(None if mask is None else mask.origin, pattern, before)
+        if pattern.flat:
             rows = subgraph.insert(before, "Shape", [key_mask])
             rest = self._number("isorun.rest", [-1])
             hidden = subgraph.insert(
@@ -208,81 +211,86 @@ class _Fusion:
             KIND,
             inputs if bias is None else [*inputs, bias],
             attributes,
-            place.context,
-            flat=place.width if place.flat else None,
+            pattern.context,
+            flat=pattern.width if pattern.flat else None,
         )
 
-    def _relative(self, place: Place, bias: ir.Value) -> ir.Value:
-        """A bias; in the one spelling that fused graphs have, where it goes by the distance of query and key."""
+    def _relative(self, pattern: AttentionPattern, bias: ir.Value) -> ir.Value:
+        """A bias, in the canonical form of fused graphs if it is a relative position bias."""
         if bias not in self._biases:
             self._biases[bias] = bias
-            if self._trials.fixed:
+            if self._probes.fixed:
                 return bias
-            tables = [each for each in ancestors(bias) if is_constant(each) and len(sizes(each)) == 2]
-            ids, before = masks.ids(self._graph), place.context.producer()
+            tables = [value for value in ancestors(bias) if is_constant(value) and len(sizes(value)) == 2]
+            ids, before = masks.ids(self._graph), pattern.context.producer()
             assert before is not None
             for table in tables:
-                seen = {**self._trials.feeds(_FAR), **place.around(self._trials.rows, _FAR)}
-                expected = positions.relative_bias_array(_FAR, array(table)) if sizes(table)[0] >= _BUCKETS else None
+                samples = {**self._probes.feeds(_LONG_LENGTH), **pattern.around(self._probes.rows, _LONG_LENGTH)}
+                expected = (
+                    positions.relative_bias_array(_LONG_LENGTH, array(table))
+                    if sizes(table)[0] >= _MIN_BUCKETS
+                    else None
+                )
                 if ids is not None and expected is not None:
-                    found = self._trials.evaluator(seen)(bias)
-                    if (found.shape[1:] == expected.shape[1:]) and (found == expected).all():
+                    result = self._probes.evaluator(samples)(bias)
+                    if (result.shape[1:] == expected.shape[1:]) and (result == expected).all():
                         rows = subgraph.Before(before)
                         self._biases[bias] = positions.relative_bias(rows, ids, table, sizes(table)[0])
         return self._biases[bias]
 
-    def _key_mask(self, origin: ir.Value | None, place: Place, before: ir.Node) -> ir.Value:
-        """The mask as (B, S) int64; of ones, where the model has none."""
+    def _key_mask(self, origin: ir.Value | None, pattern: AttentionPattern, before: ir.Node) -> ir.Value:
+        """The mask as (B, S) int64; ones if the model has no mask."""
         if origin is not None and origin.dtype == ir.DataType.INT64:
             return origin
         if origin not in self._masks:
             if origin is None:
-                shape = self._batch_and_length(place, before)
+                shape = self._batch_and_length(pattern, before)
                 self._masks[origin] = subgraph.insert(before, "Expand", [self._number("isorun.attend", 1), shape])
             else:
-                made = origin
+                mask = origin
                 if origin.dtype in (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE):
-                    made = subgraph.cast(before, made, ir.DataType.BOOL)
-                self._masks[origin] = subgraph.cast(before, made, ir.DataType.INT64)
+                    mask = subgraph.cast(before, mask, ir.DataType.BOOL)
+                self._masks[origin] = subgraph.cast(before, mask, ir.DataType.INT64)
         return self._masks[origin]
 
-    def _batch_and_length(self, place: Place, before: ir.Node) -> ir.Value:
-        if not place.flat:
-            return subgraph.insert(before, "Shape", [place.hidden], start=0, end=2)
+    def _batch_and_length(self, pattern: AttentionPattern, before: ir.Node) -> ir.Value:
+        if not pattern.flat:
+            return subgraph.insert(before, "Shape", [pattern.hidden], start=0, end=2)
         for value in self._graph.inputs:
             if value.shape is not None and len(value.shape) == 2:
                 return subgraph.insert(before, "Shape", [value])
-        raise Refused("it has no mask, and no input of the graph is (batch, sequence)")
+        raise CannotFuse("it has no mask, and the graph has no (batch, sequence) input")
 
     def _number(self, name: str, number: int | list[int]) -> ir.Value:
         return subgraph.constant(self._graph, name, ir.tensor(np.array(number, np.int64)))
 
     def _qkv(self, projections: tuple[_Projection, ...], heads: int) -> list[ir.Value]:
-        """One weight (H, 3 H) and one bias (3 H); layers that share weights share these."""
-        weights = [each.layer.weight for each in projections]
-        biases = [each.layer.bias for each in projections]
+        """The merged weight (H, 3 H) and bias (3 H). Layers that share weights share these too."""
+        weights = [projection.layer.weight for projection in projections]
+        biases = [projection.layer.bias for projection in projections]
         (rows, columns), name = sizes(weights[0]), weights[0].name
         width = columns // projections[0].count
         dtype = subgraph.dtype(weights[0])
 
         def weight() -> np.ndarray:
-            return np.concatenate([each.of(array(each.layer.weight), heads) for each in projections], axis=1)
+            return np.concatenate([part.of(array(part.layer.weight), heads) for part in projections], axis=1)
 
         def bias() -> np.ndarray:
-            none = np.zeros(width, dtype.numpy())
-            parts = [
-                none if each.layer.bias is None else each.of(array(each.layer.bias), heads) for each in projections
-            ]
-            return np.concatenate(parts)
+            zeros = np.zeros(width, dtype.numpy())
+            return np.concatenate(
+                [zeros if part.layer.bias is None else part.of(array(part.layer.bias), heads) for part in projections]
+            )
 
-        how = tuple((each.index, each.layout) for each in projections)
-        one = len(set(weights)) == 1 and how == tuple((index, "blocks") for index in range(3))
-        together = (
-            weights[0] if one else self._shared((*weights, how), f"{name}.qkv.weight", weight, dtype, (rows, 3 * width))
-        )
-        if one and biases[0] is not None:
-            return [together, biases[0]]
-        return [together, self._shared((*weights, *biases, how), f"{name}.qkv.bias", bias, dtype, (3 * width,))]
+        layout = tuple((part.index, part.layout) for part in projections)
+        merged = len(set(weights)) == 1 and layout == tuple((index, "blocks") for index in range(3))
+        weight_value = weights[0]
+        if not merged:
+            key = (*weights, layout)
+            weight_value = self._shared(key, f"{name}.qkv.weight", weight, dtype, (rows, 3 * width))
+        if merged and biases[0] is not None:
+            return [weight_value, biases[0]]
+        key = (*weights, *biases, layout)
+        return [weight_value, self._shared(key, f"{name}.qkv.bias", bias, dtype, (3 * width,))]
 
     def _shared(
         self,
@@ -297,31 +305,31 @@ class _Fusion:
         return self._weights[parts]
 
 
-def _candidates(place: Place) -> list[tuple[_Projection, ...]]:
-    """What may be Q, K and V, by every layout of layers with several and in every order."""
-    counts = [sizes(layer.weight)[1] // place.width for layer in place.layers]
+def _candidates(pattern: AttentionPattern) -> list[tuple[_Projection, ...]]:
+    """Every assignment of projections to Q, K and V, in every layout of a layer with several."""
+    counts = [sizes(layer.weight)[1] // pattern.width for layer in pattern.layers]
     return [
         order
-        for layout in (("blocks",) if max(counts) == 1 else ("blocks", "heads", "turns"))
+        for layout in (("blocks",) if max(counts) == 1 else ("blocks", "heads", "columns"))
         for order in permutations(
             _Projection(layer, index, count, layout)
-            for layer, count in zip(place.layers, counts, strict=True)
+            for layer, count in zip(pattern.layers, counts, strict=True)
             for index in range(count)
         )
     ]
 
 
-def _heads(place: Place, evaluate: Evaluate, rows: int, length: int) -> int:
-    root = place.root
+def _heads(pattern: AttentionPattern, evaluate: Evaluate, rows: int, length: int) -> int:
+    root = pattern.root
     if root.op_type == "Attention":
         if "q_num_heads" in root.attributes:
             return root.attributes["q_num_heads"].as_int()
         assert root.inputs[0] is not None
         return int(evaluate(root.inputs[0]).shape[1])
     probabilities = evaluate(root.outputs[0])
-    heads, rest = divmod(probabilities.size, rows * length * length)
-    if rest or not heads:
-        raise Refused(f"its probabilities are {probabilities.shape} for {rows} rows of {length} tokens")
+    heads, remainder = divmod(probabilities.size, rows * length * length)
+    if remainder or not heads:
+        raise CannotFuse(f"its probabilities have shape {probabilities.shape} for {rows} rows of {length} tokens")
     return heads
 
 
@@ -331,7 +339,8 @@ def _attention(
     """The formula. Q, K and V (B, S, H), attend (B, S) -> (B, S, H)."""
     batch, length, width = projections[0].shape
     query, key, value = (
-        each.reshape(batch, length, heads, -1).transpose(0, 2, 1, 3).astype(np.float32) for each in projections
+        projection.reshape(batch, length, heads, -1).transpose(0, 2, 1, 3).astype(np.float32)
+        for projection in projections
     )
     scores = query @ key.swapaxes(-1, -2) / np.float32(np.sqrt(width // heads)) + bias.astype(np.float32)
     scores = scores + np.where(attend != 0, 0, filter_value).astype(np.float32)[:, None, None, :]
@@ -340,5 +349,5 @@ def _attention(
     return np.asarray(context.transpose(0, 2, 1, 3).reshape(batch, length, width))
 
 
-def _error(answer: np.ndarray, context: np.ndarray) -> float:
-    return float(np.abs(answer - context).max(initial=0.0))
+def _error(result: np.ndarray, expected: np.ndarray) -> float:
+    return float(np.abs(result - expected).max(initial=0.0))

@@ -1,11 +1,10 @@
-"""Layer normalization over the sum of a dense layer, its bias, and what skipped it.
+"""Layer normalization over the sum of a dense layer, its bias, and a skip connection.
 
-Matched, whichever way round the sums are written: ``LayerNormalization(dense(x) + bias + skip)`` over the last
-axis, with a weight and a bias (zeros where it has none) of one dimension. A dense layer without a bias gets one of
-zeros.
+Matched, with operands in any order: ``LayerNormalization(dense(x) + bias + skip)`` over the last axis, with a
+one-dimensional weight and bias. A missing bias, of the normalization or the dense layer, becomes zeros.
 
-Refused: a sum that something else uses too (as where normalization comes before the layers), another axis. A
-layer normalization over anything but such a sum is none of this fusion's business.
+Rejected: a sum that other nodes use (as in models that normalize before the layers), other axes. A layer normalization
+of any other value is ignored.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import onnx_ir as ir
 
 from isorun.graph.analysis.evaluate import sizes
 from isorun.graph.matching import subgraph
-from isorun.graph.matching.report import FusionReport, Refused
+from isorun.graph.matching.report import CannotFuse, FusionReport
 
 KIND = "SkipLayerNormalization"
 
@@ -34,22 +33,22 @@ def fuse(model: ir.Model, report: FusionReport) -> None:
             continue
         try:
             gamma, beta, epsilon = norm(node)
-        except Refused as why:
+        except CannotFuse as why:
             report.refuse(KIND, node.name, str(why))
             continue
         if subgraph.is_used_outside(total.outputs[0], {node}):
-            report.refuse(KIND, node.name, "something else uses the sum that it normalizes")
+            report.refuse(KIND, node.name, "another node uses the sum that it normalizes")
             continue
         product, bias, skip = sides
         if beta is None or bias is None:
             (size,), dtype = sizes(gamma), subgraph.dtype(gamma)
             if (size, dtype) not in zeros:
-                none = ir.tensor(np.zeros(size, dtype.numpy()))
-                zeros[size, dtype] = subgraph.constant(model.graph, f"isorun.zeros.{size}", none)
+                tensor = ir.tensor(np.zeros(size, dtype.numpy()))
+                zeros[size, dtype] = subgraph.constant(model.graph, f"isorun.zeros.{size}", tensor)
             beta, bias = beta or zeros[size, dtype], bias or zeros[size, dtype]
         try:
             subgraph.put(KIND, [product, skip, gamma, beta, bias], {"epsilon": epsilon}, node.outputs[0])
-        except Refused as why:
+        except CannotFuse as why:
             report.refuse(KIND, node.name, str(why))
         else:
             report.accept(KIND)
@@ -59,36 +58,35 @@ def norm(node: ir.Node) -> tuple[ir.Value, ir.Value | None, float]:
     """Weight, bias and epsilon of a ``LayerNormalization`` over the last axis.
 
     Raises:
-        Refused: it is over other axes, gives more than its value, or its weights are no constants.
+        CannotFuse: it normalizes other axes, its mean or deviation is used, or its weights are not constants.
     """
-    axis = node.attributes["axis"].as_int() if "axis" in node.attributes else -1
+    axis = node.attributes.get_int("axis", -1)
     value = node.inputs[0]
     rank = None if value is None or value.shape is None else len(value.shape)
     if axis != -1 and (rank is None or axis != rank - 1):
-        raise Refused(f"it normalizes over the axes from {axis} on, not over the last alone")
-    if any(each.uses() or each.is_graph_output() for each in node.outputs[1:]):
-        raise Refused("something uses its mean or its deviation")
+        raise CannotFuse(f"it normalizes the axes from {axis} on; only the last axis is supported")
+    if any(value.uses() or value.is_graph_output() for value in node.outputs[1:]):
+        raise CannotFuse("another node uses its mean or deviation")
     gamma = node.inputs[1]
     beta = node.inputs[2] if len(node.inputs) > 2 else None
     if gamma is None or not subgraph.is_vector(gamma) or (beta is not None and not subgraph.is_vector(beta)):
-        raise Refused("its weight and bias are no constants of one dimension")
-    epsilon = node.attributes["epsilon"].as_float() if "epsilon" in node.attributes else 1e-5
-    return gamma, beta, epsilon
+        raise CannotFuse("its weight and bias must be one-dimensional constants")
+    return gamma, beta, node.attributes.get_float("epsilon", 1e-5)
 
 
 def _sides(total: ir.Node) -> tuple[ir.Value, ir.Value | None, ir.Value] | None:
-    """Product, bias and skip of a sum; ``None`` where neither side is a dense layer.
+    """Product, bias and skip of a sum; ``None`` if neither operand is a dense layer.
 
-    Where both are, the skip is the side that something else takes too: what the layers before the sum begin with.
+    If both are, the skip is the operand that other nodes use too: the input of the layers before the sum.
     """
-    found = []
-    for one, other in (total.inputs, total.inputs[::-1]):
-        layer = subgraph.dense(one)
-        if layer is None or one is None or other is None:
+    candidates = []
+    for operand, skip in (total.inputs, total.inputs[::-1]):
+        layer = subgraph.dense(operand)
+        if layer is None or operand is None or skip is None:
             continue
-        node = one.producer()
+        node = operand.producer()
         assert node is not None
-        product = one if layer.bias is None else next(each for each in node.inputs if each is not layer.bias)
+        product = operand if layer.bias is None else next(value for value in node.inputs if value is not layer.bias)
         assert product is not None
-        found.append((subgraph.is_used_outside(one, {total}), product, layer.bias, other))
-    return min(found, key=lambda each: each[0])[1:] if found else None
+        candidates.append((subgraph.is_used_outside(operand, {total}), product, layer.bias, skip))
+    return min(candidates, key=lambda candidate: candidate[0])[1:] if candidates else None

@@ -1,8 +1,8 @@
-"""Weights in files beside a model: which files, and whether they may be read.
+"""External data: the files that hold a model's weights, and whether they may be read.
 
-A file is accepted where it lies below the model's folder, symbolic links resolved. Where the model is a link itself,
-as in the cache of the Hugging Face hub, files below the folder that it leads to are accepted too. Hard links are
-accepted: package managers and caches share files by them.
+A file is accepted if it is below the model's folder with symbolic links resolved. If the model itself is a link, as in
+the cache of the Hugging Face hub, files below its target's folder are accepted too. Hard links are accepted: package
+managers and caches use them to share files.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from onnx.external_data_helper import uses_external_data
 
 from isorun.errors import InvalidModel
 
-_LONGEST = 19  # digits of a 64-bit number
+_MAX_DIGITS = 19  # digits of a 64-bit number
 
 
 def locations(tensors: Iterable[onnx.TensorProto]) -> list[str]:
-    """The files that tensors are in, as they name them, in order of first use."""
-    found: dict[str, None] = {}
+    """The external files of tensors, as they are named there, in order of first use."""
+    names: dict[str, None] = {}
     for tensor in tensors:
         if uses_external_data(tensor):
-            found.update((entry.value, None) for entry in tensor.external_data if entry.key == "location")
-    return list(found)
+            names.update((entry.value, None) for entry in tensor.external_data if entry.key == "location")
+    return list(names)
 
 
 def check(tensors: Iterable[onnx.TensorProto], name: str, path: Path | None) -> None:
-    """Refuse tensors that are in a file that may not be read, or are not all there.
+    """Reject tensors in files that may not be read, and tensors that are incomplete.
 
     Args:
-        tensors: all of a model.
-        name: what to call the model in an error.
-        path: its file; ``None`` where it has none, and so no folder that weights may be in.
+        tensors: all tensors of a model.
+        name: the model's name in error messages.
+        path: its file; ``None`` for a model in memory, which may have no external data.
 
     Raises:
         InvalidModel: the message names the tensor and the location.
@@ -48,11 +48,11 @@ def check(tensors: Iterable[onnx.TensorProto], name: str, path: Path | None) -> 
             continue
         entries = {entry.key: entry.value for entry in tensor.external_data}
         if len(entries) != len(tensor.external_data):
-            raise InvalidModel(f"{name}: tensor {tensor.name!r} names its external data twice")
+            raise InvalidModel(f"{name}: tensor {tensor.name!r} has a repeated key in its external data")
         location = entries.get("location", "")
         if path is None:
             raise InvalidModel(
-                f"{name} keeps weights in the file {location!r} (tensor {tensor.name!r}): pass the model's path "
+                f"{name} keeps weights in the file {location!r} (tensor {tensor.name!r}). Pass the model's path "
                 "instead of its contents"
             )
         where = f"{name} keeps weights in {location!r} (tensor {tensor.name!r})"
@@ -62,9 +62,9 @@ def check(tensors: Iterable[onnx.TensorProto], name: str, path: Path | None) -> 
 
 
 def anchor(tensors: Iterable[onnx.TensorProto], path: Path) -> None:
-    """Replace the locations of checked tensors with absolute paths, links resolved, in place.
+    """Replace the locations of checked tensors with resolved absolute paths, in place.
 
-    ``onnx_ir`` reads an absolute path as it is; below a base folder it refuses hard links and links to other folders.
+    ``onnx_ir`` reads an absolute path unchecked; below a base folder it rejects hard links and links to other folders.
     """
     for tensor in tensors:
         if uses_external_data(tensor):
@@ -83,31 +83,32 @@ def relocate(tensors: Iterable[onnx.TensorProto], folder: Path) -> None:
 
 
 def check_again(model: ir.Model, files: frozenset[str]) -> None:
-    """Refuse a graph whose tensors are in other files than those that were checked when it was read.
+    """Reject a graph with tensors in files that were not checked when it was read.
 
     Args:
         model: the graph.
-        files: the absolute paths of these files.
+        files: the absolute paths of the checked files.
     """
-    found: list[ir.TensorProtocol | None] = []
-    found += [tensor for attributes in _attributes(model) for each in attributes.values() for tensor in _tensors(each)]
-    found += [value.const_value for graph in model.graphs() for value in graph.initializers.values()]
-    for tensor in found:
+    tensors: list[ir.TensorProtocol | None] = []
+    for attributes in _attributes(model):
+        tensors += [tensor for attribute in attributes.values() for tensor in _tensors(attribute)]
+    tensors += [value.const_value for graph in model.graphs() for value in graph.initializers.values()]
+    for tensor in tensors:
         if isinstance(tensor, ir.ExternalTensor) and tensor.path not in files:
             raise InvalidModel(f"Tensor {tensor.name!r} is in {tensor.path!r}, which is outside the model's folder")
 
 
 def load_attributes(model: ir.Model) -> None:
-    """Read the tensors of attributes that are in files into memory, in place.
+    """Load the external tensors of attributes into memory, in place.
 
-    ``onnx_ir`` moves the weights of graphs to the file that it writes beside a model, but not those of attributes.
+    ``onnx_ir`` writes initializers to a model's external data file, but not tensors of attributes.
     """
     for attributes in _attributes(model):
         for name, attribute in list(attributes.items()):
             if any(isinstance(tensor, ir.ExternalTensor) for tensor in _tensors(attribute)):
                 loaded = [ir.tensor(np.array(tensor.numpy()), name=tensor.name) for tensor in _tensors(attribute)]
-                one = attribute.type == ir.AttributeType.TENSOR
-                attributes[name] = ir.Attr(name, attribute.type, loaded[0] if one else loaded)
+                single = attribute.type == ir.AttributeType.TENSOR
+                attributes[name] = ir.Attr(name, attribute.type, loaded[0] if single else loaded)
 
 
 def _attributes(model: ir.Model) -> Iterator[MutableMapping[str, ir.Attr]]:
@@ -128,13 +129,13 @@ def _tensors(attribute: ir.Attr) -> Sequence[ir.TensorProtocol]:
 
 
 def _size(path: Path, location: str, where: str) -> int:
-    """The size of a file of external data, in bytes."""
-    written = PurePosixPath(location)
+    """The size of an external data file, in bytes."""
+    relative = PurePosixPath(location)
     outside = InvalidModel(
-        f"{where}, which is outside the model's folder. Only files below it are read: move the weights there and "
-        "correct the model's reference"
+        f"{where}, which is outside the model's folder. Move the weights below that folder and correct the model's "
+        "reference"
     )
-    if not location or "\0" in location or written.is_absolute() or ".." in written.parts:
+    if not location or "\0" in location or relative.is_absolute() or ".." in relative.parts:
         raise outside
     try:
         target = (path.parent / location).resolve()
@@ -143,30 +144,30 @@ def _size(path: Path, location: str, where: str) -> int:
         status = target.stat()
     except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links
         reason = getattr(error, "strerror", None) or error
-        raise InvalidModel(f"{where}, and there is no such file beside it: {reason}") from error
+        raise InvalidModel(f"{where}, which cannot be read: {reason}") from error
     if not stat.S_ISREG(status.st_mode):
-        raise InvalidModel(f"{where}, and there is no such file beside it: it is not a regular file")
+        raise InvalidModel(f"{where}, which is not a regular file")
     return status.st_size
 
 
 def _check_extent(tensor: onnx.TensorProto, entries: dict[str, str], size: int, where: str) -> None:
-    """Refuse a tensor that is not all there in its file."""
-    begin, length = (_number(entries.get(key, "0")) for key in ("offset", "length"))
-    if begin is None or length is None:
-        given = {key: entries[key] for key in ("offset", "length") if key in entries}
-        raise InvalidModel(f"{where} with {given}; expected numbers of bytes, 0 or more")
+    """Reject a tensor that is incomplete in its file."""
+    offset, length = (_number(entries.get(key, "0")) for key in ("offset", "length"))
+    if offset is None or length is None:
+        extent = {key: entries[key] for key in ("offset", "length") if key in entries}
+        raise InvalidModel(f"{where} with {extent}; expected numbers of bytes, 0 or more")
     try:
         needed = -(-math.prod(tensor.dims) * ir.DataType(tensor.data_type).bitwidth // 8)
     except (TypeError, ValueError) as error:
-        raise InvalidModel(f"{where}, whose type cannot be stored in a file: {error}") from error
-    end = begin + max(length, needed)
+        raise InvalidModel(f"{where}, but its type cannot be stored externally: {error}") from error
+    end = offset + max(length, needed)
     if end > size:
         raise InvalidModel(
-            f"{where} up to byte {end}, and that file ends at {size}: it was cut short, or is another model's"
+            f"{where} up to byte {end}, but the file has {size} bytes. It is truncated, or belongs to another model"
         )
     if length not in (0, needed):
-        raise InvalidModel(f"{where} as {length} bytes, but its shape and type take {needed}")
+        raise InvalidModel(f"{where} as {length} bytes, but its shape and type need {needed}")
 
 
 def _number(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= _LONGEST else None
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS else None

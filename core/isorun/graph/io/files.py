@@ -1,7 +1,7 @@
 """Reading and writing ONNX files.
 
-Reading leaves the weights where they are: external data is mapped from its file when it is used. Everything that a
-model's contents can be wrong in is an :class:`isorun.errors.InvalidModel`: see :func:`reading`.
+Reading leaves external data on disk, where it is mapped when it is used. Any error in a model's contents raises
+:class:`isorun.errors.InvalidModel`: see :func:`reading`.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from isorun.errors import InvalidModel, IsorunError
 from isorun.graph.io import external, maps, structure
 
 SINGLE_FILE_LIMIT = 2**31 - 2**24
-"""A protobuf message ends at 2 GiB: models with more weights than this have them beside, in bytes."""
+"""Models with more bytes of weights store them externally, since a protobuf message is limited to 2 GiB."""
 
-_INLINE_LIMIT = 1024  # bytes; small tensors stay in the graph, where runtimes fold them
-_FILES, _NAME = "isorun.files", "isorun.name"  # notes of a model: the files that its weights are in, and its name
-_ALIGNMENT = 4096  # bytes; so that a runtime can map a tensor from the file
+_INLINE_LIMIT = 1024  # bytes; smaller tensors stay in the graph, where runtimes fold them
+_FILES, _NAME = "isorun.files", "isorun.name"  # keys in a model's meta: its external data files, and its name
+_ALIGNMENT = 4096  # bytes; allows a runtime to map tensors from the file
 
 
 def read_proto(path: Path) -> onnx.ModelProto:
     """Read a model's graph, leaving external data on disk.
 
     Raises:
-        InvalidModel: not an ONNX model, a truncated one, one with external data outside its folder, or one whose
-            structure is not valid (:func:`isorun.graph.io.structure.check`).
+        InvalidModel: the file is not an ONNX model or is truncated, its external data is outside its folder, or its
+            structure is invalid (:func:`isorun.graph.io.structure.check`).
     """
     try:
-        if stat.S_ISFIFO(path.stat().st_mode):  # to open it would wait for a writer
-            raise InvalidModel(f"{path} cannot be read: it is a pipe, and a model has to be a regular file")
+        if stat.S_ISFIFO(path.stat().st_mode):  # opening it would block until there is a writer
+            raise InvalidModel(f"{path} cannot be read: expected a regular file, got a pipe")
         content = path.read_bytes()
     except OSError as error:
         raise InvalidModel(f"{path} cannot be read: {error.strerror}") from error
@@ -44,49 +44,49 @@ def read_proto(path: Path) -> onnx.ModelProto:
 
 
 def parse(content: bytes, name: str, path: Path | None = None) -> onnx.ModelProto:
-    """A model from its bytes.
+    """Parse a model.
 
     Args:
         content: a serialized ``onnx.ModelProto``.
-        name: what to call it in an error.
-        path: the file that it is from, beside which its external data is; ``None`` where it may have none.
+        name: the model's name in error messages.
+        path: its file, which external data is relative to; ``None`` for a model in memory.
     """
     if not content:
         raise InvalidModel(f"{name} is empty")
-    # Every writer puts the version of the format first: a file that begins like that and cannot be read was cut.
+    # Every writer puts the format version first: an unreadable file that begins with it is truncated or damaged.
     begins_well = content[:1] == b"\x08"
     try:
         proto = onnx.ModelProto.FromString(content)
     except DecodeError as error:
-        what = "is cut short or damaged" if begins_well else "is not an ONNX model"
-        raise InvalidModel(f"{name} {what}: {error}") from error
+        problem = "is cut short or damaged" if begins_well else "is not an ONNX model"
+        raise InvalidModel(f"{name} {problem}: {error}") from error
     if not proto.ir_version or not proto.HasField("graph"):
         raise InvalidModel(f"{name} is {'an ONNX model without a graph' if begins_well else 'not an ONNX model'}")
     if not proto.opset_import:
-        raise InvalidModel(f"{name} is cut short: it does not say which operators (opset_import) it uses")
+        raise InvalidModel(f"{name} is cut short: it has no opset_import")
     with reading(name):
-        found = structure.check(proto, name)
-        _check_sizes(found, name, len(content))
-        external.check(found, name, path)
+        tensors = structure.check(proto, name)
+        _check_sizes(tensors, name, len(content))
+        external.check(tensors, name, path)
     return proto
 
 
 def external_files(proto: onnx.ModelProto) -> list[str]:
-    """The files that a model keeps weights in, as it names them, in order of first use."""
+    """The external data files of a model, as it names them, in order of first use."""
     return external.locations(structure.tensors(proto))
 
 
 def read(path: Path) -> ir.Model:
-    """Read a model for rewriting, its external data mapped from its folder on use.
+    """Read a model as a graph; its external data is mapped when it is used.
 
     Raises:
         InvalidModel: as :func:`read_proto`.
     """
     proto = read_proto(path)
-    found = structure.tensors(proto)
-    external.anchor(found, path)
+    tensors = structure.tensors(proto)
+    external.anchor(tensors, path)
     model = from_proto(proto, str(path))
-    model.meta[_FILES] = frozenset(external.locations(found))
+    model.meta[_FILES] = frozenset(external.locations(tensors))
     return model
 
 
@@ -98,14 +98,14 @@ def serialized(model: ir.Model, folder: Path) -> bytes:
 
 
 def from_proto(proto: onnx.ModelProto, name: str) -> ir.Model:
-    """A model for rewriting.
+    """Convert a model whose structure has been checked to a graph.
 
     Args:
-        proto: the model, its structure checked.
-        name: what to call it in an error.
+        proto: the model.
+        name: its name in error messages.
 
     Raises:
-        InvalidModel: it is not valid.
+        InvalidModel: it is invalid.
     """
     with reading(name):
         model = maps.deserialize(proto)
@@ -114,10 +114,10 @@ def from_proto(proto: onnx.ModelProto, name: str) -> ir.Model:
 
 
 def check_files(model: ir.Model) -> None:
-    """Check again that a model has tensors in no other files than those that were checked when it was read.
+    """Check that all external data of a model is in files that were checked when it was read.
 
     Raises:
-        InvalidModel: it has, which inlining a function must not bring about.
+        InvalidModel: it is not, for example after inlining a function.
     """
     if (files := model.meta.get(_FILES)) is not None:
         external.check_again(model, files)
@@ -125,14 +125,14 @@ def check_files(model: ir.Model) -> None:
 
 @contextmanager
 def reading(name: str, *, except_for: type[Exception] = IsorunError) -> Iterator[None]:
-    """The one place where what fails on a model's contents becomes an :class:`isorun.errors.InvalidModel`.
+    """Convert errors in a model's contents to :class:`isorun.errors.InvalidModel`.
 
     Args:
-        name: what to call the model.
-        except_for: errors that stay as they are, besides isorun's own.
+        name: the model's name in error messages.
+        except_for: errors to re-raise unchanged, besides isorun's own.
 
     Raises:
-        InvalidModel: its cause is what was raised inside.
+        InvalidModel: with the original error as its cause.
     """
     try:
         yield
@@ -144,24 +144,24 @@ def reading(name: str, *, except_for: type[Exception] = IsorunError) -> Iterator
             cause = cause.__cause__
         reason = f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__
         raise InvalidModel(
-            f"{name} holds no valid graph ({reason}). If onnx.checker.check_model accepts it, report this"
+            f"{name} is not a valid graph ({reason}). If onnx.checker.check_model accepts it, report a bug"
         ) from error
 
 
 def write(model: ir.Model, path: Path, *, beside_above: int) -> None:
-    """Write a model. One tensor at a time is in memory where the weights are beside it.
+    """Write a model atomically. With external weights, one tensor at a time is in memory.
 
     Args:
-        model: what to write; it stays as it is.
-        path: the ONNX file. It appears whole or not at all.
-        beside_above: with more bytes of weights than this, they go to ``<stem>.weights.bin`` beside the file.
+        model: the model, which is unchanged.
+        path: the ONNX file.
+        beside_above: weights of more bytes than this are written to ``<stem>.weights.bin`` beside the file.
 
     Raises:
-        OSError: the folder cannot be written to, or is full.
+        OSError: the folder is not writable, or the disk is full.
         InvalidModel: the model cannot be serialized, or a weight cannot be computed or read.
     """
     beside = weight_bytes(model) > beside_above
-    part = path.with_name(f".{path.name}.part")
+    temporary = path.with_name(f".{path.name}.part")
     try:
         with reading(model.meta.get(_NAME, "The model"), except_for=OSError):
             external.load_attributes(model)
@@ -169,37 +169,37 @@ def write(model: ir.Model, path: Path, *, beside_above: int) -> None:
                 ir.external_data.load_to_model(model)
             ir.save(
                 model,
-                part,
+                temporary,
                 format="protobuf",
                 external_data=f"{path.stem}.weights.bin" if beside else None,
                 size_threshold_bytes=_INLINE_LIMIT,
                 alignment=_ALIGNMENT,
                 align_threshold=_INLINE_LIMIT,
             )
-            maps.restore(part, model)
-        part.replace(path)
+            maps.restore(temporary, model)
+        temporary.replace(path)
     except OSError as error:
-        if error.errno is None:  # not of the system: onnx_ir's, of a file of weights that became shorter meanwhile
+        if error.errno is None:  # raised by onnx_ir: a weight file shrank in the meantime
             raise InvalidModel(str(error)) from error
         raise OSError(error.errno, f"{path} cannot be written: {error.strerror or error}") from error
     finally:
-        part.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def weight_bytes(model: ir.Model) -> int:
-    """The size of a model's weights."""
+    """The size of a model's weights, in bytes."""
     return sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
 
 
 def _check_sizes(tensors: Iterable[onnx.TensorProto], name: str, limit: int) -> None:
-    """Refuse tensors in the file itself that are larger than the file: to read one would fill the memory."""
+    """Reject inline tensors that are larger than the file: reading one would exhaust memory."""
     for tensor in tensors:
         size = 1
         for length in tensor.dims:
             if length < 0:
                 raise InvalidModel(f"{name}: tensor {tensor.name!r} has a dimension of {length}")
             size *= length
-        # The smallest elements take 2 bits; numbers in `int32_data` take a byte or more, of any type.
+        # The smallest elements have 2 bits; numbers in `int32_data` take at least a byte.
         if size > limit * 4 and not uses_external_data(tensor):
             dims = " x ".join(map(str, tensor.dims))
             raise InvalidModel(f"{name}: tensor {tensor.name!r} is {dims}, but the file has only {limit} bytes")

@@ -1,7 +1,7 @@
-"""Values that are maps, as a classifier of scikit-learn gives its probabilities in: onnx_ir has no type for them.
+"""Support for map types, which onnx_ir lacks; scikit-learn's classifiers use them for probabilities.
 
-A model is read without their types, which are kept beside it, and has them again when it is written. No encoder has
-such values: a model that has goes to a backend as it came, or with the outputs that are wanted.
+Their types are removed when a model is read, kept in ``meta``, and restored when it is written. No encoder has maps:
+such a model reaches a backend unchanged, apart from the selection of outputs.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-_NOTE = "isorun.map"
+_META_KEY = "isorun.map"
 _OPERATORS = frozenset(("CastMap", "DictVectorizer", "ZipMap"))
 
 
 def deserialize(proto: onnx.ModelProto) -> ir.Model:
-    """``onnx_ir.serde.deserialize_model`` for models that may have maps. The proto stays as it is."""
+    """``onnx_ir.serde.deserialize_model`` for models that may have maps. The proto is unchanged."""
     kinds = {value.name: value.type for value in _values(proto) if "map(" in spell(value.type)}
     if kinds:
-        whole, proto = proto, onnx.ModelProto()
-        proto.CopyFrom(whole)
-        for value in _values(proto):
-            if value.name in kinds:
-                value.ClearField("type")
+        original, proto = proto, onnx.ModelProto()
+        proto.CopyFrom(original)
+        for info in _values(proto):
+            if info.name in kinds:
+                info.ClearField("type")
     model = ir.serde.deserialize_model(proto)
-    for end in _ends(model.graph):
-        if end.name in kinds:
-            end.meta[_NOTE] = kinds[end.name]
+    for value in _inputs_and_outputs(model.graph):
+        if value.name in kinds:
+            value.meta[_META_KEY] = kinds[value.name]
     return model
 
 
 def restore(path: Path, model: ir.Model) -> None:
-    """Put the types of maps back into what onnx_ir has written of a model."""
-    kinds = {end.name: kind for end in _ends(model.graph) if (kind := type_of(end))}
+    """Restore map types in a file that onnx_ir has written."""
+    kinds = {value.name: kind for value in _inputs_and_outputs(model.graph) if (kind := type_of(value))}
     if kinds:
         proto = onnx.load(path, format="protobuf", load_external_data=False)
         for value in (*proto.graph.input, *proto.graph.output):
@@ -44,36 +44,36 @@ def restore(path: Path, model: ir.Model) -> None:
 
 
 def type_of(value: ir.Value) -> onnx.TypeProto | None:
-    """The type of an input or output with a map in it; ``None`` for any other."""
-    return value.meta.get(_NOTE)
+    """The type of an input or output that contains a map; ``None`` for any other."""
+    return value.meta.get(_META_KEY)
 
 
 def spell(kind: onnx.TypeProto) -> str:
     """ONNX Runtime's name for a type."""
     which = kind.WhichOneof("value")
     if which == "map_type":
-        return f"map({_element(kind.map_type.key_type)},{spell(kind.map_type.value_type)})"
+        return f"map({_element_type(kind.map_type.key_type)},{spell(kind.map_type.value_type)})"
     if which == "sequence_type":
         return f"seq({spell(kind.sequence_type.elem_type)})"
     if which == "optional_type":
         return f"optional({spell(kind.optional_type.elem_type)})"
-    return f"tensor({_element(kind.tensor_type.elem_type)})"
+    return f"tensor({_element_type(kind.tensor_type.elem_type)})"
 
 
 def among(graph: ir.Graph) -> bool:
-    """Whether some value of a graph is a map."""
-    return any(map(type_of, _ends(graph))) or any(
+    """Whether a graph has map values."""
+    return any(map(type_of, _inputs_and_outputs(graph))) or any(
         node.domain == "ai.onnx.ml" and node.op_type in _OPERATORS for node in graph
     )
 
 
 def infer_shapes(model: ir.Model) -> None:
-    """ONNX's inference of shapes, but where values are maps: onnx_ir does not read what is inferred of them."""
+    """Run ONNX's shape inference, unless the graph has maps, whose inferred types onnx_ir cannot read."""
     if not among(model.graph):
         common.ShapeInferencePass(check_type=False, strict_mode=False)(model)
 
 
-def _ends(graph: ir.Graph) -> tuple[ir.Value, ...]:
+def _inputs_and_outputs(graph: ir.Graph) -> tuple[ir.Value, ...]:
     return (*graph.inputs, *graph.outputs)
 
 
@@ -81,5 +81,5 @@ def _values(proto: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
     return [*proto.graph.input, *proto.graph.output, *proto.graph.value_info]
 
 
-def _element(number: int) -> str:
+def _element_type(number: int) -> str:
     return onnx.TensorProto.DataType.Name(number).lower()

@@ -1,7 +1,7 @@
-"""The structure of a model, checked once when it is read: every pass after it relies on what is checked here.
+"""Validation of a model's structure when it is read. All later passes rely on it.
 
-Each value has one definition, no node needs its own result, functions do not call themselves, and what they expand
-to is bounded. Nodes that are out of order, which ONNX forbids and every runtime accepts, are sorted.
+Each value has one definition, no node depends on its own result, functions are not recursive, and their expansion is
+bounded. Nodes out of order, which ONNX forbids and every runtime accepts, are sorted.
 """
 
 from __future__ import annotations
@@ -14,204 +14,202 @@ import onnx
 
 from isorun.errors import InvalidModel
 
-MOST_NODES = 100_000
-"""The maximum number of nodes that a model's functions may expand to: a few nested ones can stand for 2^40."""
+MAX_NODES = 100_000
+"""The maximum number of nodes after inlining functions; a few nested functions can expand to 2^40."""
 
 _Key = tuple[str, str, str]  # domain, name, overload
-_OwnGraph = onnx.GraphProto | onnx.FunctionProto
+_GraphLike = onnx.GraphProto | onnx.FunctionProto
 
 
 def tensors(proto: onnx.ModelProto) -> list[onnx.TensorProto]:
     """Every tensor of a model: in graphs, functions, default attributes and training information, at any depth."""
-    found: list[onnx.TensorProto] = []
-    graphs: list[_OwnGraph] = [proto.graph, *proto.functions]
+    collected: list[onnx.TensorProto] = []
+    graphs: list[_GraphLike] = [proto.graph, *proto.functions]
     for info in proto.training_info:
         graphs += [info.initialization, info.algorithm]
     while graphs:
-        graphs += _look_into(graphs.pop(), found)
-    return found
+        graphs += _collect(graphs.pop(), collected)
+    return collected
 
 
 def check(proto: onnx.ModelProto, name: str) -> list[onnx.TensorProto]:
-    """Check a model's structure, and sort nodes that are out of order, in place.
+    """Check a model's structure and sort nodes that are out of order, in place.
 
     Args:
         proto: the model.
-        name: what to call it in an error.
+        name: its name in error messages.
 
     Returns:
-        Its tensors, as :func:`tensors` lists them: one walk serves both.
+        Its tensors, as :func:`tensors` returns them.
 
     Raises:
-        InvalidModel: two values have one name, a node reads a value that nothing computes or that depends on the
-            node itself, a function calls itself, or functions expand to more than :data:`MOST_NODES` nodes.
+        InvalidModel: two values have the same name, a node reads a value that is not defined or depends on the node
+            itself, a function is recursive, or functions expand to more than :data:`MAX_NODES` nodes.
     """
-    found: list[onnx.TensorProto] = []
+    collected: list[onnx.TensorProto] = []
     functions: dict[_Key, onnx.FunctionProto] = {}
     for function in proto.functions:
         key = _key(function.domain, function.name, function.overload)
         if key in functions:
-            raise InvalidModel(f"{name} defines the function {_spell(key)} twice")
+            raise InvalidModel(f"{name} defines the function {_qualified(key)} twice")
         functions[key] = function
-        where = f"{name}, function {_spell(key)},"
-        _check_graph(where, function, list(function.input), list(function.output), frozenset(), found)
-    _check_main(name, proto.graph, frozenset(), found)
+        where = f"{name}, function {_qualified(key)},"
+        _check_graph(where, function, list(function.input), list(function.output), frozenset(), collected)
+    _check_main(name, proto.graph, frozenset(), collected)
     for info in proto.training_info:  # neither isorun nor an inference runtime executes it
-        outside = [info.initialization, info.algorithm]
-        while outside:
-            outside += _look_into(outside.pop(), found)
+        training_graphs = [info.initialization, info.algorithm]
+        while training_graphs:
+            training_graphs += _collect(training_graphs.pop(), collected)
     if functions:
         _check_expansion(proto, functions, name)
-    return found
+    return collected
 
 
-def _look_into(graph: _OwnGraph, found: list[onnx.TensorProto]) -> list[onnx.GraphProto]:
-    """Add one graph's own tensors to ``found``; the graphs inside its nodes are returned."""
+def _collect(graph: _GraphLike, collected: list[onnx.TensorProto]) -> list[onnx.GraphProto]:
+    """Add the tensors of a graph to ``collected``, and return the subgraphs of its nodes."""
     attributes: list[onnx.AttributeProto] = []
     if isinstance(graph, onnx.GraphProto):
-        found.extend(graph.initializer)
-        found.extend(_dense(graph.sparse_initializer))
+        collected.extend(graph.initializer)
+        collected.extend(_tensors_of(graph.sparse_initializer))
     else:
         attributes.extend(graph.attribute_proto)
     for node in graph.node:
         attributes += node.attribute
-    inside: list[onnx.GraphProto] = []
-    for attribute in attributes:  # whatever their `type` says: not every reader goes by it
+    subgraphs: list[onnx.GraphProto] = []
+    for attribute in attributes:  # regardless of `type`, which some readers ignore
         if attribute.HasField("t"):
-            found.append(attribute.t)
+            collected.append(attribute.t)
         if attribute.HasField("sparse_tensor"):
-            found.extend(_dense([attribute.sparse_tensor]))
+            collected.extend(_tensors_of([attribute.sparse_tensor]))
         if attribute.tensors or attribute.sparse_tensors:
-            found.extend((*attribute.tensors, *_dense(attribute.sparse_tensors)))
-        inside += _graphs(attribute)
-    return inside
+            collected.extend((*attribute.tensors, *_tensors_of(attribute.sparse_tensors)))
+        if attribute.HasField("g") or attribute.graphs:
+            subgraphs += _graphs(attribute)
+    return subgraphs
 
 
-def _check_main(name: str, graph: onnx.GraphProto, outer: frozenset[str], found: list[onnx.TensorProto]) -> None:
-    """Check a graph that is no function's."""
-    inputs = [each.name for each in graph.input]
-    weights = [each.name for each in graph.initializer] + [each.values.name for each in graph.sparse_initializer]
+def _check_main(name: str, graph: onnx.GraphProto, outer: frozenset[str], collected: list[onnx.TensorProto]) -> None:
+    """Check the main graph or a subgraph."""
+    inputs = [value.name for value in graph.input]
+    weights = [tensor.name for tensor in graph.initializer]
+    weights += [tensor.values.name for tensor in graph.sparse_initializer]
     for names in (inputs, weights):
         if repeated := _repeated(names):
-            raise InvalidModel(f"{name} holds no valid graph: {repeated!r} is the name of two values")
-    outputs = [each.name for each in graph.output]
-    _check_graph(name, graph, [*inputs, *weights], outputs, outer, found)
+            raise InvalidModel(f"{name} is not a valid graph: two values have the name {repeated!r}")
+    outputs = [value.name for value in graph.output]
+    _check_graph(name, graph, [*inputs, *weights], outputs, outer, collected)
 
 
 def _check_graph(
     name: str,
-    graph: _OwnGraph,
-    given: list[str],
+    graph: _GraphLike,
+    inputs: list[str],
     outputs: list[str],
     outer: frozenset[str],
-    found: list[onnx.TensorProto],
+    collected: list[onnx.TensorProto],
 ) -> None:
-    """Check what the nodes of a graph read and compute.
+    """Check the values that the nodes of a graph read and compute.
 
     Args:
-        given: the values that the graph begins with.
-        outputs: its results.
-        outer: the values of the graphs around it.
-        found: is given its tensors.
+        inputs: the graph's inputs and initializers.
+        outputs: its outputs.
+        outer: the values of enclosing graphs.
+        collected: receives its tensors.
     """
-    known = {"", *outer, *given}
-    computed: list[str] = []
+    known = {"", *outer, *inputs}
+    distinct = len(known)
     in_order = True
     for node in graph.node:
         if in_order and not known.issuperset(node.input):
             in_order = False
-        results = list(node.output)
-        computed += results
-        known.update(results)
-    named = [value for value in computed if value]
-    own = {*given, *named}
-    if len(own) != len(named) + len(set(given)):
-        repeated = _repeated([*dict.fromkeys(given), *named])
-        raise InvalidModel(f"{name} holds no valid graph: {repeated!r} is the name of two values")
+        known.update(results := node.output)
+        distinct += len(results)
+    if len(known) != distinct:  # repeated names, or omitted outputs and names of enclosing graphs, which are valid
+        computed = (value for node in graph.node for value in node.output if value)
+        if repeated := _repeated([*dict.fromkeys(inputs), *computed]):
+            raise InvalidModel(f"{name} is not a valid graph: two values have the name {repeated!r}")
     for value in outputs:
         if value not in known:
-            raise InvalidModel(f"{name} holds no valid graph: nothing computes its output {value!r}")
-    inside = _look_into(graph, found)
-    if inside or not in_order:
+            raise InvalidModel(f"{name} is not a valid graph: its output {value!r} is not defined")
+    subgraphs = _collect(graph, collected)
+    if subgraphs or not in_order:
         _sort(name, graph, known)
-    for each in inside:
-        _check_main(name, each, frozenset(known), found)
+    for subgraph in subgraphs:
+        _check_main(name, subgraph, frozenset(known), collected)
 
 
 def _repeated(names: Iterable[str]) -> str:
-    """The first name that appears twice; empty where none does."""
+    """The first name that occurs twice; empty if none does."""
     seen: set[str] = set()
-    for each in names:
-        if each in seen:
-            return each
-        seen.add(each)
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
     return ""
 
 
-def _sort(name: str, graph: _OwnGraph, known: set[str]) -> None:
-    """Sort the nodes of a graph that are out of order, each after those that it and its sub-graphs read from."""
-    makers = {value: index for index, node in enumerate(graph.node) for value in node.output if value}
+def _sort(name: str, graph: _GraphLike, known: set[str]) -> None:
+    """Sort the nodes of a graph topologically if they are out of order."""
+    producers = {value: index for index, node in enumerate(graph.node) for value in node.output if value}
     needed: dict[int, dict[int, None]] = {}
     for index, node in enumerate(graph.node):
-        reads = _reads(node)
-        for value in reads:
+        sources = _sources_of(node)
+        for value in sources:
             if value not in known:
-                raise InvalidModel(
-                    f"{name} holds no valid graph: nothing computes {value!r}, which {_label(node)} reads"
-                )
-        needed[index] = {makers[value]: None for value in reads if value in makers}
+                raise InvalidModel(f"{name} is not a valid graph: {_label(node)} reads {value!r}, which is not defined")
+        needed[index] = {producers[value]: None for value in sources if value in producers}
     if all(before < index for index, others in needed.items() for before in others):
         return
     try:
         order = list(TopologicalSorter(needed).static_order())
     except CycleError as error:
         node = graph.node[error.args[1][0]]
-        raise InvalidModel(f"{name} holds no valid graph: {_label(node)} depends on its own result (a cycle)") from None
-    rank = {index: place for place, index in enumerate(order)}
-    places = {value: rank[index] for value, index in makers.items()}
+        raise InvalidModel(f"{name} is not a valid graph: {_label(node)} depends on its own result (a cycle)") from None
+    rank = {index: position for position, index in enumerate(order)}
+    positions = {value: rank[index] for value, index in producers.items()}
 
-    def place(node: Any) -> int:
-        return next((places[value] for value in node.output if value), len(rank))
+    def position(node: Any) -> int:
+        return next((positions[value] for value in node.output if value), len(rank))
 
-    graph.node.sort(key=place)
+    graph.node.sort(key=position)
 
 
-def _reads(node: onnx.NodeProto) -> dict[str, None]:
-    """The names that a node reads from its graph or those around it, itself or in its sub-graphs."""
-    found = dict.fromkeys(value for value in node.input if value)
+def _sources_of(node: onnx.NodeProto) -> dict[str, None]:
+    """The names that a node, including its subgraphs, reads from its graph or enclosing graphs."""
+    names = dict.fromkeys(value for value in node.input if value)
     for attribute in node.attribute:
         for graph in _graphs(attribute):
-            own = {each.name for each in graph.input} | {each.name for each in graph.initializer}
-            own.update(each.values.name for each in graph.sparse_initializer)
-            own.update(value for inner in graph.node for value in inner.output)
-            found.update((value, None) for inner in graph.node for value in _reads(inner) if value not in own)
-    return found
+            local = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+            local.update(tensor.values.name for tensor in graph.sparse_initializer)
+            local.update(value for inner in graph.node for value in inner.output)
+            names.update((value, None) for inner in graph.node for value in _sources_of(inner) if value not in local)
+    return names
 
 
 def _check_expansion(proto: onnx.ModelProto, functions: dict[_Key, onnx.FunctionProto], name: str) -> None:
-    """Refuse functions that call themselves, or that expand to too many nodes. Nothing is expanded."""
+    """Reject recursive functions, and functions that expand to too many nodes, without expanding them."""
     calls = {key: list(_calls(function)) for key, function in functions.items()}
     try:
         order = TopologicalSorter(
-            {key: [each for each in called if each in functions] for key, called in calls.items()}
+            {key: [callee for callee in called if callee in functions] for key, called in calls.items()}
         )
         sizes: dict[_Key, int] = {}
         for key in order.static_order():
-            sizes[key] = sum(sizes.get(each, 1) for each in calls[key])
+            sizes[key] = sum(sizes.get(callee, 1) for callee in calls[key])
     except CycleError as error:
-        path = " -> ".join(map(_spell, reversed(error.args[1])))  # graphlib lists callees first
-        raise InvalidModel(f"{name} holds no valid graph: a function calls itself ({path})") from None
+        path = " -> ".join(map(_qualified, reversed(error.args[1])))  # graphlib lists callees first
+        raise InvalidModel(f"{name} is not a valid graph: a function calls itself ({path})") from None
     called = [key for key in _calls(proto.graph) if key in functions]
-    if (count := sum(sizes[key] for key in called)) > MOST_NODES:
+    if (count := sum(sizes[key] for key in called)) > MAX_NODES:
         largest = max(called, key=lambda key: sizes[key])
         raise InvalidModel(
-            f"{name} expands to {count:,} nodes, the function {_spell(largest)} alone to {sizes[largest]:,}; "
-            f"isorun accepts at most {MOST_NODES:,}"
+            f"{name} expands to {count:,} nodes (the function {_qualified(largest)} alone to {sizes[largest]:,}); "
+            f"isorun accepts at most {MAX_NODES:,}"
         )
 
 
-def _calls(graph: _OwnGraph) -> Iterator[_Key]:
-    """The operator of each node, those in sub-graphs included."""
+def _calls(graph: _GraphLike) -> Iterator[_Key]:
+    """The operator of each node, including nodes in subgraphs."""
     for node in graph.node:
         yield _key(node.domain, node.op_type, node.overload)
         for attribute in node.attribute:
@@ -223,17 +221,17 @@ def _graphs(attribute: onnx.AttributeProto) -> list[onnx.GraphProto]:
     return [attribute.g, *attribute.graphs] if attribute.HasField("g") else list(attribute.graphs)
 
 
-def _dense(sparse: Iterable[onnx.SparseTensorProto]) -> Iterator[onnx.TensorProto]:
-    for each in sparse:
-        yield each.values
-        yield each.indices
+def _tensors_of(sparse: Iterable[onnx.SparseTensorProto]) -> Iterator[onnx.TensorProto]:
+    for tensor in sparse:
+        yield tensor.values
+        yield tensor.indices
 
 
 def _key(domain: str, name: str, overload: str) -> _Key:
     return ("" if domain == "ai.onnx" else domain, name, overload)
 
 
-def _spell(key: _Key) -> str:
+def _qualified(key: _Key) -> str:
     domain, name, overload = key
     return f"{domain}.{name}{f':{overload}' if overload else ''}"
 

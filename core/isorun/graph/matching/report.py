@@ -1,4 +1,4 @@
-"""What a fusion found, what it fused, and why it left the rest."""
+"""The result of a fusion: the candidates, those that were fused, and why the others were not."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ KINDS = ("EmbedLayerNormalization", "SelfAttention", "SkipLayerNormalization", "
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A place that looks like a kind of fused operator and is none.
+    """A candidate for a fused operator that was not fused.
 
     Attributes:
         kind: one of :data:`KINDS`.
-        node: the name of the node that it is found by, such as an attention's ``Softmax``.
-        reason: why it was left as it is.
+        node: the name of the node that identifies the candidate, such as an attention's ``Softmax``.
+        reason: why it was not fused.
     """
 
     kind: str
@@ -28,13 +28,13 @@ class Refusal:
 
 @dataclass(slots=True)
 class FusionReport:
-    """What became of a graph.
+    """The result of fusing a graph.
 
     Attributes:
-        found: for each kind, how many places look like it.
-        fused: for each kind, how many are one fused operator now.
-        refusals: the others.
-        unread: why the graph was not looked at; empty where it was.
+        found: the number of candidates of each kind.
+        fused: the number of fused operators of each kind.
+        refusals: the candidates that were not fused.
+        unread: why the graph was not analysed; empty if it was.
     """
 
     found: Counter[str] = field(default_factory=Counter)
@@ -44,12 +44,12 @@ class FusionReport:
 
     @property
     def is_encoder(self) -> bool:
-        """Whether any self-attention was fused: without one, the graph is better left to the runtime as it came."""
+        """Whether any self-attention was fused; without one, the runtime should get the original graph."""
         return self.fused["SelfAttention"] > 0
 
     @property
     def complete(self) -> bool:
-        """Whether it is an encoder and everything found was fused."""
+        """Whether it is an encoder and every candidate was fused."""
         return self.is_encoder and not self.refusals
 
     def accept(self, kind: str) -> None:
@@ -62,12 +62,12 @@ class FusionReport:
 
     def __str__(self) -> str:
         if self.unread:
-            return f"The graph stays as it is: {self.unread}"
+            return f"The graph is unchanged: {self.unread}"
         if not self.found:
-            return "No part of an encoder was found: the graph stays as it is"
+            return "No part of an encoder was found: the graph is unchanged"
         lines = [f"{kind}: {self.fused[kind]} of {self.found[kind]}" for kind in KINDS if self.found[kind]]
-        return "\n".join([*lines, *(f"left: {refusal}" for refusal in self.refusals)])
+        return "\n".join([*lines, *(f"not fused: {refusal}" for refusal in self.refusals)])
 
 
-class Refused(Exception):
-    """A place is not fused; the message says why."""
+class CannotFuse(Exception):
+    """A candidate is not fused; the message is the reason."""

@@ -1,4 +1,4 @@
-"""Some of a graph's outputs, and what computes them."""
+"""Selection of a graph's outputs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from isorun.errors import InvalidFeeds, did_you_mean
 
 
 def keep(model: ir.Model, names: Sequence[str]) -> None:
-    """Leave these outputs, in this order, and drop what others alone need, in place. Inputs stay, used or not.
+    """Keep these outputs, in this order, and remove nodes that only others need, in place. All inputs are kept.
 
     Raises:
-        InvalidFeeds: the graph has no output of such a name.
+        InvalidFeeds: the graph has no output with one of the names.
     """
     known = {value.name: value for value in model.graph.outputs if value.name}
     for name in names:

@@ -76,7 +76,7 @@ def test_an_input_that_no_block_divides_has_none():
 
 
 @given(sparsity=st.floats(0.15, 0.97), seed=st.integers(0, 99))
-def test_zeros_in_any_place_are_no_blocks(sparsity, seed):
+def test_scattered_zeros_are_unstructured(sparsity, seed):
     kept = np.random.default_rng(seed).random((64, 64)) >= sparsity
     (layer,) = found("z = Concat <axis = 1> (x, x, x, x, x, x, x, x) y = MatMul (z, w)", w=kept.astype(np.float32))
     assert layer.pattern == "unstructured"
@@ -101,7 +101,7 @@ def test_quantized_weights_count_zeros_from_their_zero_point(dtype, zero):
     assert (layer.sparsity, layer.zero_blocks) == (pytest.approx(1 / 3), pytest.approx(1 / 3))
 
 
-def test_quantized_activations_are_seen():
+def test_reports_quantized_activations():
     text = f"q = QuantizeLinear (x, a, b) d = DequantizeLinear (q, a, b) {QDQ.replace('(x, r)', '(d, r)')}"
     one, nothing = np.array(1, np.float32), np.array(0, np.uint8)
     weights = {"w": np.ones((8, 3), np.int8), "s": np.ones(3, np.float32), "z": np.zeros(3, np.int8)}
@@ -125,10 +125,10 @@ def test_rows_that_are_looked_up():
     assert (layer.kind, layer.operations, layer.zero_blocks) == ("embedding", 0, None)
 
 
-def test_integers_that_are_no_weights_are_left_out():
+def test_omits_integers_that_are_not_weights():
     assert found("i = Cast <to = 7> (x) y = Add (i, w)", w=np.ones((1, 8), np.int64)) == ()
 
 
-def test_a_shared_matrix_is_a_layer_each_time():
+def test_lists_a_shared_matrix_for_each_layer():
     first, second = found("z = MatMul (x, w) y = MatMul (z, w)", w=matrix(8, 8))
     assert first.weight == second.weight == "w"

@@ -30,14 +30,14 @@ def test_the_outputs_of_an_export_whose_dimensions_have_other_names(label: str) 
 
 
 @pytest.mark.parametrize("name", [masks.NAME, None])
-def test_the_name_of_the_mask_is_the_models(name: str | None) -> None:
+def test_finds_the_mask_under_any_name(name: str | None) -> None:
     info = describe.describe(masks.renamed(small_bert.build(), name))
     assert info.mask == name
     assert info.token_outputs == (None if name is None else ("last_hidden_state",))
     assert bool(info.keeps_padding) == (name is None)
 
 
-def test_an_encoder_that_reads_its_padding_has_a_mask_all_the_same() -> None:
+def test_finds_the_mask_of_an_encoder_that_reads_padding() -> None:
     model = masks.renamed(small_bert.build(), masks.NAME)
     hidden = model.graph.outputs[0]
     axes = ir.Value(name="axes", const_value=ir.tensor([1]), type=ir.TensorType(ir.DataType.INT64))
@@ -51,7 +51,7 @@ def test_an_encoder_that_reads_its_padding_has_a_mask_all_the_same() -> None:
     assert (info.mask, info.token_outputs) == (masks.NAME, ("last_hidden_state",))
 
 
-def test_describing_a_model_leaves_it_as_it_is() -> None:
+def test_describe_does_not_change_the_model() -> None:
     model = small_bert.build()
     before = ir.to_proto(model).SerializeToString(deterministic=True)
     assert padding_removal.refusal(model) == ""

@@ -43,7 +43,7 @@ def test_every_tensor_is_checked_before_any_is_read_and_read_once(config, tmp_pa
     assert sorted(weights.read_) == sorted(weights.tensors)
 
 
-def test_a_classifier_of_sequences_stands_on_a_pooler(config):
+def test_sequence_classifier_reads_the_pooler(config):
     from dataclasses import replace
 
     with pytest.raises(AssertionError, match="pooler"):

@@ -61,12 +61,12 @@ IN, OUT = "t = Transpose<perm=[1,0,2]>(x)", "y = Transpose<perm=[1,0,2]>(z)"
     ],
     ids=["dense", "feed-forward", "normalization", "nothing", "both"],
 )
-def test_two_cancel_out(between: str) -> None:
+def test_two_transpositions_cancel(between: str) -> None:
     between = between.replace("z = Identity(t)", "z = Neg(t)")
     assert rewritten(model(f"{IN} {between} {OUT}"))["Transpose"] == 0
 
 
-def test_a_layer_whose_rows_lie_side_by_side() -> None:
+def test_moves_transposition_before_a_flattened_dense_layer() -> None:
     """As PyTorch writes the dense layer after an attention: its transposition goes before it."""
     flat = "n = Constant<value = int64[2] {-1, 4}>() f = Reshape(t, n) m = MatMul(f, w) a = Add(m, c)"
     back = "q = Constant<value = int64[3] {5, -1, 4}>() r = Reshape(a, q) z = Transpose<perm=[1,0,2]>(r) y = Add(x, z)"
@@ -78,7 +78,7 @@ def test_a_layer_whose_rows_lie_side_by_side() -> None:
     assert operators["MatMul"] == 1
 
 
-def test_a_sum_with_what_a_dense_layer_gives() -> None:
+def test_moves_transposition_before_a_residual_dense_layer() -> None:
     """A residual: that layer takes what is transposed, and the transposition stands before it."""
     heads = "n = Constant<value = int64[4] {0, 0, 2, 2}>() h = Reshape(t, n) p = Transpose<perm=[0,1,3,2]>(h)"
     dense = "k = Constant<value = int64[3] {0, 0, 4}>() i = Reshape(p, k) m = MatMul(i, w) a = Add(m, c)"
@@ -100,19 +100,19 @@ def test_a_sum_with_what_a_dense_layer_gives() -> None:
     ],
     ids=["another axis", "two axes", "another order", "an output", "a table by place, laid in its stead", "alone"],
 )
-def test_what_cannot_cancel_out_is_left(body: str, left: int) -> None:
+def test_keeps_transpositions_that_cannot_cancel(body: str, left: int) -> None:
     assert rewritten(model(body))["Transpose"] == left
 
 
-def test_two_at_once_cancel_out() -> None:
+def test_adjacent_transpositions_cancel() -> None:
     assert rewritten(model(f"{IN} u = Transpose<perm=[1,0,2]>(t) y = Neg(u)"))["Transpose"] == 0
 
 
-def test_two_in_a_row_that_end_at_an_output() -> None:
+def test_keeps_adjacent_transpositions_from_input_to_output() -> None:
     """The input itself cannot be the output."""
     assert rewritten(model(f"{IN} y = Transpose<perm=[1,0,2]>(t)"))["Transpose"] == 2
 
 
-def test_values_that_are_outputs_on_the_way() -> None:
+def test_keeps_graph_outputs_between_transpositions() -> None:
     made = model(f"{IN} m = MatMul(t, w) z = Add(m, c) {OUT}", "float[p,q,r] y, float[q,p,r] z")
     assert rewritten(made)["Transpose"] == 1

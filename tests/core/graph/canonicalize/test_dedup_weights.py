@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph.canonicalize.dedup_weights import share
+from isorun.graph.canonicalize.dedup_weights import deduplicate
 from isorun.graph.matching import subgraph
 
 
@@ -24,33 +24,33 @@ def weights(made: ir.Graph) -> list[str | None]:
     return [node.inputs[1].name for node in made if node.inputs[1] is not None]
 
 
-def test_what_has_the_same_elements_is_one() -> None:
+def test_merges_equal_weights() -> None:
     one = np.arange(3000, dtype=np.float32).reshape(10, 300)
     made = graph(one, one.copy(), one + 1, one.reshape(300, 10).T.copy(), one.astype(np.float64))
-    share(made)
+    deduplicate(made)
     assert weights(made) == ["w0", "w0", "w2", "w3", "w4"]
 
 
-def test_a_difference_between_the_samples_counts() -> None:
+def test_keeps_weights_that_differ_between_samples() -> None:
     one = np.zeros((10, 300), np.float32)
     other = one.copy()
     other.flat[1] = 1
     made = graph(one, other, other.copy())
-    share(made)
+    deduplicate(made)
     assert weights(made) == ["w0", "w1", "w1"]
 
 
-def test_what_a_caller_may_give_stays() -> None:
+def test_keeps_overridable_weights() -> None:
     one = np.zeros((10, 300), np.float32)
     made = graph(one, one.copy())
     made.inputs.append(made.initializers["w1"])
-    share(made)
+    deduplicate(made)
     assert weights(made) == ["w0", "w1"]
 
 
-def test_weights_that_are_no_numbers_are_left() -> None:
+def test_keeps_string_weights() -> None:
     made = graph(np.zeros((10, 300), np.float32))
     words = ir.StringTensor([b"a" * 2000], shape=ir.Shape([1]), name="words")
     subgraph.constant(made, "words", words)
-    share(made)
+    deduplicate(made)
     assert weights(made) == ["w0"]

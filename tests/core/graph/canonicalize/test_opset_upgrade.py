@@ -37,7 +37,7 @@ def test_inputs_keep_their_order_and_a_newer_graph_stays() -> None:
     assert model.graph is graph
 
 
-def test_weights_that_had_to_be_inputs_are_none_afterwards() -> None:
+def test_removes_weights_from_inputs() -> None:
     """Before version 4 of the format every initializer was an input too, and no caller could give it."""
     proto = exports.proto(LABELS[0])
     proto.ir_version = 3
@@ -49,7 +49,7 @@ def test_weights_that_had_to_be_inputs_are_none_afterwards() -> None:
     assert exports.agree(LABELS[0], exports.run(model, exports.given(LABELS[0])))
 
 
-def test_what_the_converter_cannot_bring_there_is_told() -> None:
+def test_reports_a_failed_conversion() -> None:
     """Its own error says which operator; the graph stays as it was, and a fusion says so."""
     text = '<ir_version: 7, opset_import: ["" : 11]> g (float[2, 3] x) => (float[2, 3] y) { y = NoSuchOperator (x) }'
     model = ir.serde.deserialize_model(onnx.parser.parse_model(text))
@@ -62,7 +62,7 @@ def test_what_the_converter_cannot_bring_there_is_told() -> None:
     assert "opset 11" in str(report)
 
 
-def test_an_attribute_of_the_wrong_type_is_refused_before_the_converter_sees_it():
+def test_rejects_an_attribute_of_the_wrong_type():
     """ONNX's converter crashes the process on one."""
     graph = 'g (float[2,3] x) => (float[2,3] y) { y = Softmax <axis = "one"> (x) }'
     text = f'<ir_version: 7, opset_import: ["" : 11]> {graph}'

@@ -76,12 +76,12 @@ def assert_as_good(name: str, got: Sequence[np.ndarray]) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_model_in_halves_is_fused_whole(name: str) -> None:
+def test_fuses_16_bit_models_completely(name: str) -> None:
     assert_as_good(name, exports.run(fused(name), exports.given(label(name))))
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_fused_operator_has_one_type(name: str) -> None:
+def test_fused_operator_has_one_floating_type(name: str) -> None:
     """What had been left in fp32 around it takes and gives casts."""
     for node in fused(name).graph:
         if functions.is_fused(node):
@@ -93,14 +93,14 @@ def test_a_fused_operator_has_one_type(name: str) -> None:
 
 @pytest.mark.parametrize(("backend", "dialect"), exports.targets())
 @pytest.mark.parametrize("name", ["bert-torchscript14-eager", "mpnet-dynamo23-eager", "normalization left"])
-def test_every_backend_answers_as_well(name: str, backend: str, dialect: str, tmp_path: Path) -> None:
+def test_16_bit_models_run_on_every_backend(name: str, backend: str, dialect: str, tmp_path: Path) -> None:
     given, path = exports.given(label(name)), tmp_path / "model.onnx"
     precision = "fp16" if backend == "reference" else "fp32"  # the others compute in fp32 on a CPU
     got = exports.run_lowered(backend, dialect, fused(name), given, path, precision)
     assert_as_good(name, got)
 
 
-def test_a_row_without_any_key_attends_as_the_untouched_model_does() -> None:
+def test_fully_masked_row_matches_the_original() -> None:
     """By ONNX Runtime, which computes in fp32 on a CPU: what -65,504 leaves of the scores there."""
     name = "bert-torchscript14-eager"
     model = fused(name)
@@ -114,7 +114,7 @@ def test_a_row_without_any_key_attends_as_the_untouched_model_does() -> None:
 
 @pytest.mark.parametrize("dialect", ["onnx", "primitive"])
 @pytest.mark.parametrize("name", ["bert-torchscript14-eager", "mpnet-dynamo23-eager", "roberta-dynamo18-sdpa"])
-def test_dialects_agree_on_a_row_without_any_key(name: str, dialect: str) -> None:
+def test_dialects_agree_on_a_fully_masked_row(name: str, dialect: str) -> None:
     """In fp16 throughout, where scores lowered by 65,504 would be told apart no more, or be minus infinity."""
     lowered = ir.serde.serialize_model(lower.lower(fused(name), dialect))
     with np.errstate(all="ignore"):

@@ -22,7 +22,7 @@ LABELS = [
 
 @pytest.mark.parametrize("dialect", ["com.microsoft", "onnx", "primitive"])
 @pytest.mark.parametrize("label", LABELS)
-def test_an_export_without_padding_answers_alike(label: str, dialect: str, tmp_path: Path) -> None:
+def test_padding_removal_preserves_results(label: str, dialect: str, tmp_path: Path) -> None:
     model = exports.model(label)
     fuse(model)
     padding_removal.remove(model)

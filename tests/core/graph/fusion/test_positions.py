@@ -51,7 +51,7 @@ def run(content: bytes) -> np.ndarray:
     ],
     ids=["rows", "of three dimensions", "unsqueezed", "the last", "from the second", "negated", "a vector", "a number"],
 )
-def test_rows_of_a_table_in_order_are_positions(rows: str, fused: int, tmp_path: Path) -> None:
+def test_recognizes_the_first_rows_of_a_position_table(rows: str, fused: int, tmp_path: Path) -> None:
     made = model(rows, tmp_path)
     before = run((tmp_path / "model.onnx").read_bytes())
     report = fuse(made)

@@ -19,7 +19,7 @@ LOWEST = float(np.finfo(np.float32).min)
 
 
 @pytest.mark.parametrize("dtype", [ir.DataType.INT32, ir.DataType.FLOAT, ir.DataType.BOOL])
-def test_a_mask_of_another_type(dtype: ir.DataType) -> None:
+def test_fuses_masks_of_any_type(dtype: ir.DataType) -> None:
     model = exports.model(PLAIN)
     mask = next(value for value in model.graph.inputs if value.name == "attention_mask")
     mask.type = ir.TensorType(dtype)
@@ -30,7 +30,7 @@ def test_a_mask_of_another_type(dtype: ir.DataType) -> None:
     assert next(value for value in fused.graph.inputs if value.name == "attention_mask").dtype == dtype
 
 
-def test_ids_of_32_bits() -> None:
+def test_fuses_int32_ids() -> None:
     model = exports.model(PLAIN)
     given = feeds()
     for value in model.graph.inputs:
@@ -56,7 +56,7 @@ def test_other_names_of_dimensions_and_inputs() -> None:
 
 
 @pytest.mark.parametrize("label", [PLAIN, "mpnet-dynamo18-eager", "bert-dynamo23-sdpa"])
-def test_no_mask(label: str) -> None:
+def test_fuses_a_model_without_a_mask(label: str) -> None:
     """A mask that is part of the model, all ones, is no mask."""
     model = exports.model(label)
     ids = model.graph.inputs[0]
@@ -71,7 +71,7 @@ def test_no_mask(label: str) -> None:
     assert report.complete, str(report)
 
 
-def test_a_mask_from_the_ids() -> None:
+def test_fuses_a_mask_computed_from_ids() -> None:
     """Where the id of padding masks, the comparison is the mask."""
     model = exports.model(PLAIN)
     ids = model.graph.inputs[0]
@@ -89,7 +89,7 @@ def test_a_mask_from_the_ids() -> None:
     assert report.complete, str(report)
 
 
-def test_a_mask_that_the_ids_have_a_part_in() -> None:
+def test_fuses_a_mask_combined_with_ids() -> None:
     """Two masks make one, and that one is taken."""
     model = exports.model(PLAIN)
     mask, ids = model.graph.inputs[1], model.graph.inputs[0]
@@ -108,7 +108,7 @@ def test_a_mask_that_the_ids_have_a_part_in() -> None:
     assert report.complete, str(report)
 
 
-def test_a_finite_mask_value() -> None:
+def test_keeps_a_finite_mask_value() -> None:
     """Where masked scores are lowered by 10,000, a row without any key attends by its scores.
 
     Scores of such a row are rounded to thousandths, so the last row is compared loosely.
@@ -135,7 +135,7 @@ def test_a_finite_mask_value() -> None:
     assert exports.difference(expected, got) < 0.01
 
 
-def test_batch_and_sequence_as_one_dimension() -> None:
+def test_fuses_merged_batch_and_sequence() -> None:
     """Dense layers and normalizations over (tokens, hidden); the heads alone have batch and sequence apart."""
     model = exports.model(PLAIN)
     tokens = number(model, "tokens", [-1, 32], np.int64)
@@ -172,7 +172,7 @@ def test_batch_and_sequence_as_one_dimension() -> None:
     assert report.complete, str(report)
 
 
-def test_projections_without_biases() -> None:
+def test_fuses_projections_without_biases() -> None:
     model = exports.model(PLAIN)
     for name in ("query", "key", "value"):
         bias = model.graph.initializers[f"model.encoder.layer.1.attention.self.{name}.bias"]
@@ -184,7 +184,7 @@ def test_projections_without_biases() -> None:
     assert report.complete, str(report)
 
 
-def test_a_mask_that_is_a_count() -> None:
+def test_fuses_a_mask_computed_from_a_count() -> None:
     """What is computed from the count masks, right or wrong: it is kept."""
     model = exports.model(PLAIN)
     counted(model)
@@ -195,7 +195,7 @@ def test_a_mask_that_is_a_count() -> None:
     assert not mask.is_graph_input()
 
 
-def test_hidden_states_that_a_graph_within_the_graph_reads() -> None:
+def test_keeps_hidden_states_that_a_subgraph_reads() -> None:
     """It is lowered with the rest, and what it reads is neither packed nor left out."""
     model = exports.model(PLAIN)
     hidden, pooled = model.graph.outputs
@@ -245,7 +245,7 @@ def ones(model: ir.Model, like: ir.Value) -> ir.Value:
     return made.outputs[0]
 
 
-def test_a_slice_of_everything_goes() -> None:
+def test_removes_a_full_slice() -> None:
     """As ``hidden[:, 0]`` is exported without optimization: padding can still be removed."""
     model = exports.model(PLAIN)
     pooler = next(node for node in model.graph if node.name == "/model/pooler/Gather")
@@ -257,7 +257,7 @@ def test_a_slice_of_everything_goes() -> None:
     assert padding_removal.refusal(fused) == ""
 
 
-def test_padding_of_a_model_without_a_mask_stays() -> None:
+def test_keeps_padding_without_a_mask() -> None:
     model = exports.model(PLAIN)
     mask = next(value for value in model.graph.inputs if value.name == "attention_mask")
     ids = next(value for value in model.graph.inputs if value.name == "input_ids")

@@ -69,7 +69,7 @@ def test_rejects_what_is_not_a_regular_file_without_opening_it(tmp_path, make):
 
 def test_rejects_a_loop_of_links_and_a_model_that_is_a_pipe(tmp_path):
     (tmp_path / "w.bin").symlink_to("w.bin")
-    with pytest.raises(InvalidModel, match="no such file"):
+    with pytest.raises(InvalidModel, match=r"w\.bin"):
         files.read_proto(initializer("w.bin", tmp_path / "model.onnx"))
     os.mkfifo(tmp_path / "pipe.onnx")
     with pytest.raises(InvalidModel, match="pipe"):
@@ -80,7 +80,7 @@ def test_rejects_a_length_that_is_not_the_tensors(tmp_path):
     (tmp_path / "w.bin").write_bytes(DATA.tobytes() * 2)
     path = initializer("w.bin", tmp_path / "model.onnx")
     proto = onnx.ModelProto.FromString(path.read_bytes())
-    for value, message in (("8", "as 8 bytes.* take 16"), ("20", "as 20 bytes")):
+    for value, message in (("8", "as 8 bytes.* 16"), ("20", "as 20 bytes")):
         proto.graph.initializer[0].external_data.add(key="length", value=value)
         path.write_bytes(proto.SerializeToString())
         with pytest.raises(InvalidModel, match=message):
@@ -94,7 +94,7 @@ def test_rejects_external_data_without_a_file_name_or_with_two(tmp_path):
     proto = onnx.ModelProto.FromString(path.read_bytes())
     proto.graph.initializer[0].external_data.add(key="location", value="w.bin")
     path.write_bytes(proto.SerializeToString())
-    with pytest.raises(InvalidModel, match="twice"):
+    with pytest.raises(InvalidModel, match="repeated"):
         files.read_proto(path)
     proto.graph.initializer[0].ClearField("external_data")
     path.write_bytes(proto.SerializeToString())

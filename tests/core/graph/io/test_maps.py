@@ -69,7 +69,7 @@ def test_the_labels_alone_run_anywhere(classifier, backend):
         assert [result[0].item() for result in session.map([{"x": row} for row in X])] == [1, 0]
 
 
-def test_the_chances_alone(classifier):
+def test_selects_the_probabilities(classifier):
     with isorun.Session(classifier, "ort-cpu", outputs=["chances"]) as session:
         assert session.get_outputs()[0].type == "seq(map(string,tensor(float)))"
         assert session.run(None, {"x": X})[0][1]["c"] == X[1, 2]
@@ -80,12 +80,12 @@ def test_a_map_is_fed(vectorizer, outputs):
     with isorun.Session(vectorizer, "ort-cpu", outputs=outputs) as session:
         assert session.get_inputs()[0].type == "map(string,tensor(float))"
         np.testing.assert_array_equal(session.run(None, {"x": {"b": 2.0, "a": 1.0}})[0], [[1, 2]])
-        with pytest.raises(InvalidFeeds, match=r"input 'x' is a dict, which has none\. Session\.run takes it"):
+        with pytest.raises(InvalidFeeds, match="'x' is a dict"):
             next(session.map([{"x": {"a": 1.0}}]))
 
 
 @pytest.mark.parametrize("name", ["classifier", "vectorizer"])
-def test_what_is_read_is_written_as_it_came(name, request, tmp_path):
+def test_round_trip_preserves_map_types(name, request, tmp_path):
     proto = request.getfixturevalue(name)
     before = proto.SerializeToString()
     read = files.from_proto(proto, "it")
@@ -96,7 +96,7 @@ def test_what_is_read_is_written_as_it_came(name, request, tmp_path):
     assert proto.SerializeToString() == before
 
 
-def test_it_is_no_encoder_and_says_so(classifier, tmp_path):
+def test_reports_that_maps_are_not_in_encoders(classifier, tmp_path):
     assert graph.fuse(classifier).unread == "some of its values are maps, which no encoder has"
     onnx.save(classifier, tmp_path / "it.onnx")
     assert pipeline.read(tmp_path / "it.onnx")[1] is False

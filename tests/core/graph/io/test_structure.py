@@ -49,12 +49,12 @@ IF = """g (bool c, float[N] x) => (float[N] y) {{
     [
         ("g (float[N] x) => (float[N] y) { a = Add (x, y)  y = Neg (a) }", "cycle"),
         ("g (float[N] x) => (float[N] y) { y = Add (x, y) }", "cycle"),
-        ("g (float[N] x) => (float[N] y) { y = Add (x, z) }", "nothing computes 'z'"),
-        ("g (float[N] x) => (float[N] y) { z = Neg (x) }", "nothing computes its output 'y'"),
-        ("g (float[N] x) => (float[N] y) { y = Neg (x)  y = Abs (x) }", "'y' is the name of two values"),
-        ("g (float[N] x) => (float[N] x) { x = Neg (x) }", "'x' is the name of two values"),
+        ("g (float[N] x) => (float[N] y) { y = Add (x, z) }", "'z'"),
+        ("g (float[N] x) => (float[N] y) { z = Neg (x) }", "output 'y'"),
+        ("g (float[N] x) => (float[N] y) { y = Neg (x)  y = Abs (x) }", "two values .* 'y'"),
+        ("g (float[N] x) => (float[N] x) { x = Neg (x) }", "two values .* 'x'"),
         (IF.format("a = Add (x, y)"), "cycle"),
-        (IF.format("a = Add (x, z)"), "nothing computes 'z'"),
+        (IF.format("a = Add (x, z)"), "'z'"),
         (IF.format("d = Add (x, a)  a = Neg (d)"), "cycle"),
     ],
 )
@@ -148,7 +148,7 @@ def test_tensors_are_found_wherever_the_format_has_them(path):
     assert [tensor.name for tensor in structure.tensors(model) if tensor.name] == ["hidden"]
 
 
-def test_sizes_that_the_file_cannot_hold():
+def test_rejects_tensors_larger_than_the_file():
     for dims, message in (((1 << 40, 1 << 20), "the file has only"), ((-1,), "dimension of -1")):
         model = parsed("g (float[N] x) => (float[N] y) { y = Add (x, w) }".replace("w)", "x)"))
         model.graph.initializer.append(onnx.TensorProto(name="w", data_type=1, dims=dims, raw_data=b"1234"))
@@ -163,7 +163,7 @@ def test_sizes_that_the_file_cannot_hold():
         "s = Constant <value = int64[2] {1000000, 1000000}> ()  a = Constant <value = float {1}> ()  z = Expand (a, s)",
     ],
 )
-def test_constants_that_would_fill_the_memory_are_not_computed(text):
+def test_does_not_fold_huge_constants(text):
     fuse(parsed(f"g (float[N] x) => (float[N] y) {{ {text}  y = Add (x, z) }}"))
 
 

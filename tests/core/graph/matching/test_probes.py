@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from isorun.graph.matching.probes import KINDS, Trials
+from isorun.graph.matching.probes import MASK_KINDS, Probes
 
 Size = int | str
 
@@ -22,33 +22,33 @@ def graph(*shapes: tuple[Size, Size]) -> ir.Graph:
 @pytest.mark.parametrize(
     ("shapes", "rows", "lengths", "fixed"),
     [
-        ([("batch", "sequence")], KINDS, (5, 8), False),
-        ([("batch", 7)], KINDS, (7,), True),
+        ([("batch", "sequence")], MASK_KINDS, (5, 8), False),
+        ([("batch", 7)], MASK_KINDS, (7,), True),
         ([(2, "sequence"), (2, "sequence")], 6, (5, 8), False),
-        ([(1, 7)], KINDS, (7,), True),
+        ([(1, 7)], MASK_KINDS, (7,), True),
         ([(8, 7)], 8, (7,), True),
-        ([(2, 7), (3, 7)], KINDS, (7,), True),  # which of the two counts cannot be told
-        ([(0, 6)], KINDS, (6,), True),  # nothing can be tried on no rows
+        ([(2, 7), (3, 7)], MASK_KINDS, (7,), True),  # which of the two counts cannot be told
+        ([(0, 6)], MASK_KINDS, (6,), True),  # nothing can be tried on no rows
         ([(6, 0)], 6, (5, 8), False),
     ],
 )
-def test_sizes_that_are_fixed_are_kept(
+def test_probes_use_fixed_sizes(
     shapes: list[tuple[Size, Size]], rows: int, lengths: tuple[int, ...], fixed: bool
 ) -> None:
-    trials = Trials(graph(*shapes))
-    assert (trials.rows, trials.lengths, trials.fixed) == (rows, lengths, fixed)
+    probes = Probes(graph(*shapes))
+    assert (probes.rows, probes.lengths, probes.fixed) == (rows, lengths, fixed)
 
 
-def test_every_kind_of_mask_is_among_the_rows() -> None:
-    masks = Trials(graph((2, 8))).masks(8)
+def test_probes_contain_every_kind_of_mask() -> None:
+    masks = Probes(graph((2, 8))).masks(8)
     assert masks.shape == (6, 8)
-    assert len(np.unique(masks, axis=0)) == KINDS
+    assert len(np.unique(masks, axis=0)) == MASK_KINDS
     assert (masks[5] == masks[0]).all()
 
 
 @pytest.mark.parametrize("batch", ["batch", 1, 2, 5])
-def test_rows_are_computed_in_batches_and_come_back_in_order(batch: Size) -> None:
+def test_evaluates_rows_in_batches_of_fixed_size(batch: Size) -> None:
     made = graph((batch, 7))
-    trials = Trials(made)
-    given = np.arange(trials.rows * 7).reshape(trials.rows, 7)
-    assert (trials.evaluator({made.inputs[0]: given})(made.outputs[0]) == 2 * given).all()
+    probes = Probes(made)
+    given = np.arange(probes.rows * 7).reshape(probes.rows, 7)
+    assert (probes.evaluator({made.inputs[0]: given})(made.outputs[0]) == 2 * given).all()

@@ -46,7 +46,7 @@ def random_matrix(rows: int, columns: int) -> np.ndarray:
     columns=st.integers(1, 9),
     pattern=st.sampled_from(PATTERNS),
 )
-def test_the_smallest_go(sparsity, rows, columns, pattern):
+def test_prunes_the_smallest_weights(sparsity, rows, columns, pattern):
     before = random_matrix(4 * rows, columns)
     model = dense(before)
     (found,) = prune(model, sparsity, pattern, layers=["*"])
@@ -63,7 +63,7 @@ def test_the_smallest_go(sparsity, rows, columns, pattern):
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_a_matrix_that_is_stored_the_other_way_round_loses_the_same_weights(pattern):
+def test_prunes_a_transposed_matrix_alike(pattern):
     before = random_matrix(8, 6)
     plain, turned = dense(before), dense(before.T.copy(), "y = Gemm <transB = 1> (x, w)")
     for model in (plain, turned):
@@ -71,7 +71,7 @@ def test_a_matrix_that_is_stored_the_other_way_round_loses_the_same_weights(patt
     np.testing.assert_array_equal(weights_of(turned).T, weights_of(plain))
 
 
-def test_zeros_that_are_there_stay():
+def test_keeps_existing_zeros():
     before = random_matrix(8, 8)
     before[3:5] = 0
     model = dense(before)
@@ -87,7 +87,7 @@ def test_half_precision_stays_half_precision():
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_an_encoder_loses_its_dense_layers_weights_alone(bert: Path, pattern: str):
+def test_prunes_only_the_dense_layers_of_an_encoder(bert: Path, pattern: str):
     model, whole = files.read(bert), files.read(bert)
     found = prune(model, 0.75, pattern)
     assert len(found) == ENCODER
@@ -134,8 +134,8 @@ def test_layers_by_their_names(bert: Path):
 
 
 @pytest.mark.parametrize("sparsity", [0, 1, 80, -0.1, float("nan")])
-def test_a_sparsity_that_is_no_share(bert: Path, sparsity: float):
-    with pytest.raises(IsorunError, match=r"a share above 0 and below 1, such as 0\.8"):
+def test_rejects_an_invalid_sparsity(bert: Path, sparsity: float):
+    with pytest.raises(IsorunError, match="sparsity"):
         prune(files.read(bert), sparsity)
 
 
@@ -146,33 +146,33 @@ def test_a_sparsity_that_is_no_share(bert: Path, sparsity: float):
         ({"layers": ["layer.1.outpt"]}, "did you mean 'layer.1.output'"),
     ],
 )
-def test_the_nearest_choice_is_in_the_message(bert: Path, arguments, message):
+def test_suggests_the_closest_name(bert: Path, arguments, message):
     with pytest.raises(IsorunError, match=message):
         prune(files.read(bert), 0.5, **arguments)
 
 
-def test_what_is_no_encoder_needs_names():
+def test_rejects_other_models_without_layer_names():
     model = dense(random_matrix(4, 4))
-    with pytest.raises(UnsupportedModel, match=r"is no encoder that isorun fuses.*Name them"):
+    with pytest.raises(UnsupportedModel, match="not an encoder"):
         prune(model, 0.5)
 
 
-def test_blocks_have_to_fit():
-    with pytest.raises(UnsupportedModel, match="has 6 inputs, which blocks of 4 do not divide"):
+def test_rejects_sizes_that_blocks_do_not_divide():
+    with pytest.raises(UnsupportedModel, match="6 inputs"):
         prune(dense(random_matrix(6, 4)), 0.5, "block4", layers=["*"])
 
 
-def test_quantized_weights_are_refused():
+def test_rejects_quantized_weights():
     text = "r = DequantizeLinear (w, s) y = MatMul (x, r)"
     proto = onnx.parser.parse_model(f"{HEAD} g (float[N,?] x) => (float[N,?] y) <float s = {{2}}> {{ {text} }}")
     proto.graph.initializer.append(numpy_helper.from_array(np.ones((4, 4), np.int8), "w"))
-    with pytest.raises(UnsupportedModel, match="are int8: prune the model before it is quantized"):
+    with pytest.raises(UnsupportedModel, match="int8"):
         prune(ir.serde.deserialize_model(proto), 0.5, layers=["*"])
 
 
-def test_weights_that_something_else_reads_are_refused():
+def test_rejects_weights_shared_with_other_layers():
     model = dense(random_matrix(8, 8), "i = Cast <to = 7> (x) r = Gather (w, i) z = MatMul (x, w) y = Add (r, z)")
     for node in model.graph:
         node.name = node.op_type.lower()
-    with pytest.raises(UnsupportedModel, match="weights of 'matmul' are those of 'gather' as well"):
+    with pytest.raises(UnsupportedModel, match=r"'matmul' shares .* 'gather'"):
         prune(model, 0.5, layers=["matmul"])

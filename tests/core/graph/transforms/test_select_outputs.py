@@ -11,7 +11,7 @@ from isorun.graph.transforms import select_outputs
 from rewrites import PLAIN
 
 
-def test_those_that_are_wanted_are_kept_in_their_order() -> None:
+def test_keeps_requested_outputs_in_order() -> None:
     fed = exports.given(PLAIN)
     hidden, pooled = exports.answers(PLAIN)
     for names, expected in (
@@ -25,7 +25,7 @@ def test_those_that_are_wanted_are_kept_in_their_order() -> None:
         assert exports.difference(expected, exports.run(model, fed)) == 0
 
 
-def test_what_others_alone_need_is_dropped() -> None:
+def test_removes_nodes_of_other_outputs() -> None:
     model = exports.model(PLAIN)
     before = len(list(model.graph))
     select_outputs.keep(model, ["last_hidden_state"])
@@ -34,6 +34,6 @@ def test_what_others_alone_need_is_dropped() -> None:
     ir.serde.serialize_model(model)
 
 
-def test_an_output_that_there_is_not() -> None:
+def test_rejects_an_unknown_output() -> None:
     with pytest.raises(InvalidFeeds, match=r"no output 'pooled_output'; did you mean 'pooler_output'\?"):
         select_outputs.keep(exports.model(PLAIN), ["pooled_output"])

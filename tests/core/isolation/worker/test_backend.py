@@ -196,7 +196,7 @@ def test_a_session_goes_on_after_an_error(odd):
 
 
 def test_bad_feeds_are_refused_before_they_are_sent(odd):
-    with pytest.raises(InvalidFeeds, match="Input 'x' takes float32"):
+    with pytest.raises(InvalidFeeds, match="Input 'x' must be float32"):
         run(odd(), WELL.astype(np.float64))
 
 

@@ -1,15 +1,14 @@
-"""Dense layers in 8 bits: quantized weights and activations around each of their products, as QDQ.
+"""Quantization of dense layers to 8 bits: Q/DQ nodes around the weights and activations of each product.
 
 A product x W of hidden states (..., K) and weights (K, N) becomes
 
     DequantizeLinear(QuantizeLinear(x / s)) DequantizeLinear(W')
 
-with W' the integers nearest to s W, scaled for each of its N columns (symmetric, zero point 0), and x / s scaled as a
-whole. The K factors s take from the activations' channels what makes them hard to quantize and give it to the
-weights (SmoothQuant, Xiao et al. 2022). Everything else, residual sums, normalization and the attention core among
-it, stays in floating point.
+where W' is s W rounded to integers with a scale for each of its N columns (symmetric, zero point 0), and x / s has one
+scale. The K factors s move the range of outlier channels from the activations to the weights (SmoothQuant, Xiao et al.
+2022). All other operators, such as residual sums, normalization and the attention core, stay in floating point.
 
-The same numbers go into the graph that works on padding and the one that does not, so both give one answer.
+The graphs with and without padding removal use the same parameters, so that their results agree.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ from isorun.graph.ops import functions
 _QKV = ("query", "key", "value")
 _FILE = "dense.npz"
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
-_LEAST = 32  # rows and columns: a smaller product costs nothing, and answers (a classifier's) hang on it
+_MIN_SIZE = 32  # rows and columns; smaller products (a classifier's) take no time, and outputs are sensitive to them
 
 
 @dataclass(frozen=True, slots=True)
-class Dense:
-    """How one dense layer is quantized.
+class QuantizedDense:
+    """The quantization parameters of a dense layer.
 
     Attributes:
         weight: W' (K, N), int8.
@@ -51,21 +50,21 @@ class Dense:
     zero_point: np.uint8 | np.int8
 
 
-Table = Mapping[str, Dense]
-"""Dense layers by the names of their weights."""
+Table = Mapping[str, QuantizedDense]
+"""The quantized dense layers by the names of their weights."""
 
 
 def layers(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Value, ir.Value]]:
-    """The dense layers of a model in the fused form: each node, what it reads, and its weights (K, N)."""
-    for node, read, weight in _products(model):
-        if read is not None and weight is not None and not _reason(weight):
-            yield node, read, weight
+    """The dense layers of a fused model: the node, its input, and its weights (K, N)."""
+    for node, activation, weight in _products(model):
+        if activation is not None and weight is not None and not _reason(weight):
+            yield node, activation, weight
 
 
 def refusal(model: ir.Model) -> str:
-    """Why the products that are no dense layers are none: the reasons, each once."""
+    """Why products cannot be quantized: the distinct reasons."""
     reasons = {_reason(weight): None for _, _, weight in _products(model) if weight is not None}
-    return "; ".join(filter(None, reasons)) or "it has no product with a matrix"
+    return "; ".join(filter(None, reasons)) or "it has no matrix product"
 
 
 def _products(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Value | None, ir.Value | None]]:
@@ -77,46 +76,46 @@ def _products(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Value | None, ir.Va
 
 
 def _reason(weight: ir.Value) -> str:
-    """Why a product's second factor cannot be quantized as a dense layer's weights; empty where it can."""
+    """Why a product's second factor cannot be quantized as weights; empty if it can."""
     tensor = tokens.constant(weight)
     if tensor is None or not weight.is_initializer() or weight.is_graph_input():
-        return "weights that are no constants of the graph"
+        return "weights that are not constants of the graph"
     if tensor.dtype != ir.DataType.FLOAT:
         return f"weights that are {tensor.dtype.name.lower()}, not fp32 (quantize the fp32 model)"
     shape = tensor.shape.numpy()
-    if len(shape) != 2 or min(shape) < _LEAST:
-        return f"weights that are no matrix of at least {_LEAST} rows and columns"
+    if len(shape) != 2 or min(shape) < _MIN_SIZE:
+        return f"weights with fewer than {_MIN_SIZE} rows or columns, or not a matrix"
     return ""
 
 
 def tap(model: ir.Model) -> tuple[dict[str, ir.TensorProtocol], dict[str, list[str]]]:
-    """Make what the dense layers read outputs of the graph, in place.
+    """Make the inputs of the dense layers outputs of the graph, in place.
 
     Returns:
-        The layers' weights by name, and for each value read the names of the weights that it is multiplied by.
+        The layers' weights by name, and for each input the names of the weights that it is multiplied by.
     """
     weights: dict[str, ir.TensorProtocol] = {}
     readers: dict[str, list[str]] = {}
     outputs = {value.name for value in model.graph.outputs}
-    for _, read, weight in list(layers(model)):
-        assert read.name
+    for _, activation, weight in list(layers(model)):
+        assert activation.name
         assert weight.name
         assert weight.const_value is not None
         weights[weight.name] = weight.const_value
-        readers.setdefault(read.name, []).append(weight.name)
-        if read.name not in outputs:
-            read.type = read.type or ir.TensorType(ir.DataType.FLOAT)
-            model.graph.outputs.append(read)
-            outputs.add(read.name)
+        readers.setdefault(activation.name, []).append(weight.name)
+        if activation.name not in outputs:
+            activation.type = activation.type or ir.TensorType(ir.DataType.FLOAT)
+            model.graph.outputs.append(activation)
+            outputs.add(activation.name)
     return weights, readers
 
 
 def check_finite(model: ir.Model, weights: Mapping[str, ir.TensorProtocol]) -> None:
-    """Refuse a model with numbers that no scale can be computed from.
+    """Reject a model with numbers for which no scale exists.
 
     Args:
-        model: the graph. Its constants may be infinite, as those that mask scores are, but not NaN.
-        weights: those of its dense layers, as :func:`tap` returns them, which have to be finite.
+        model: the graph. Its constants may be infinite, like values that mask scores, but not NaN.
+        weights: the weights of its dense layers from :func:`tap`, which must be finite.
 
     Raises:
         InvalidModel: the message names the tensor.
@@ -129,15 +128,17 @@ def check_finite(model: ir.Model, weights: Mapping[str, ir.TensorProtocol]) -> N
         bad = np.isnan(array) if name not in weights else ~np.isfinite(array)
         if bad.any():
             number = array[bad].flat[0]
-            raise InvalidModel(f"The model cannot be quantized: tensor {name!r} holds {number}. Repair or replace it")
+            raise InvalidModel(
+                f"The model cannot be quantized: tensor {name!r} contains {number}. Repair or replace it"
+            )
 
 
 def quantize(model: ir.Model, table: Table) -> None:
-    """Quantize the dense layers that a table has, in place.
+    """Quantize the dense layers in a table, in place.
 
     Args:
-        model: a graph in the fused form, its padding removed or not.
-        table: made for it by :mod:`isorun.compilation.calibration`.
+        model: a fused graph, with or without padding removal.
+        table: its table from :mod:`isorun.compilation.calibration`.
     """
     _Quantizer(model, table).run()
 
@@ -150,18 +151,18 @@ def save(table: Table, folder: Path) -> None:
     )
 
 
-def load(folder: Path) -> dict[str, Dense]:
+def load(folder: Path) -> dict[str, QuantizedDense]:
     """Read a table from a folder."""
-    found: dict[str, dict[str, Any]] = {}
+    values: dict[str, dict[str, Any]] = {}
     with np.load(folder / _FILE) as arrays:
         for key in arrays.files:
             field, name = key.split(":", 1)
-            found.setdefault(name, {})[field] = arrays[key]
-    return {name: Dense(**values) for name, values in found.items()}
+            values.setdefault(name, {})[field] = arrays[key]
+    return {name: QuantizedDense(**layer) for name, layer in values.items()}
 
 
 class _Quantizer:
-    """One rewrite of one model."""
+    """The rewrite of one model."""
 
     def __init__(self, model: ir.Model, table: Table) -> None:
         self._model = model
@@ -171,14 +172,14 @@ class _Quantizer:
 
     def run(self) -> None:
         for node, _, weight in list(layers(self._model)):
-            read = node.inputs[0]  # as it is by now: an attention before it has been replaced
-            assert read is not None
+            activation = node.inputs[0]  # may differ from the layer's: a preceding attention has been replaced
+            assert activation is not None
             assert weight.name
             if weight.name not in self._table:
                 continue
             dense = self._table[weight.name]
             name = node.name or node.outputs[0].name or weight.name
-            quantized = self._activation(name, read, dense)
+            quantized = self._activation(name, activation, dense)
             if node.op_type == "MatMul":
                 node.replace_input_with(0, quantized)
                 node.replace_input_with(1, self._weight(weight.name, dense))
@@ -191,7 +192,7 @@ class _Quantizer:
         self._graph.sort()
         functions.carry(self._model)
 
-    def _attention(self, name: str, node: ir.Node, hidden: ir.Value, weight: str, dense: Dense) -> None:
+    def _attention(self, name: str, node: ir.Node, hidden: ir.Value, weight: str, dense: QuantizedDense) -> None:
         """Three products and the attention core."""
         _, mask, _, bias, *on_scores = node.inputs
         biases = tokens.constant(bias)
@@ -212,22 +213,24 @@ class _Quantizer:
         self._graph.append(core)
         old, new = node.outputs[0], core.outputs[0]
         new.shape, new.type = old.shape, old.type
-        called, old.name = old.name, None
+        output_name, old.name = old.name, None
         old.replace_all_uses_with(new, replace_graph_outputs=True)
         self._graph.remove(node, safe=True)
-        new.name = called
+        new.name = output_name
 
-    def _activation(self, name: str, read: ir.Value, dense: Dense) -> ir.Value:
+    def _activation(self, name: str, activation: ir.Value, dense: QuantizedDense) -> ir.Value:
         """x -> DequantizeLinear(QuantizeLinear(x / s))."""
         if not np.all(dense.factors == 1):
-            read = self._node("Mul", f"{name}.smoothed", [read, self._constant(f"{name}.factors", dense.factors)])
+            activation = self._node(
+                "Mul", f"{name}.smoothed", [activation, self._constant(f"{name}.factors", dense.factors)]
+            )
         scale = self._constant(f"{name}.scale", np.asarray(dense.scale))
         zero = self._constant(f"{name}.zero_point", np.asarray(dense.zero_point))
-        quantized = self._node("QuantizeLinear", f"{name}.quantized", [read, scale, zero])
+        quantized = self._node("QuantizeLinear", f"{name}.quantized", [activation, scale, zero])
         return self._node("DequantizeLinear", f"{name}.dequantized", [quantized, scale, zero])
 
-    def _weight(self, name: str, dense: Dense, index: int = 0, parts: int = 1) -> ir.Value:
-        """One of some equal parts of a weight's columns. Weights that several layers share stay shared."""
+    def _weight(self, name: str, dense: QuantizedDense, index: int = 0, parts: int = 1) -> ir.Value:
+        """One of several equal parts of a weight's columns. Weights that layers share stay shared."""
         if (name, index) not in self._weights:
             label = f"{name}.int8" if parts == 1 else f"{name}.int8.{index}"
             weight = np.ascontiguousarray(np.split(dense.weight, parts, axis=1)[index])

@@ -1,4 +1,4 @@
-"""Dense layers in 8 bits: the same integers with padding and without, in every dialect, on every kind of mask."""
+"""Dense layers in 8 bits: the same integers with and without padding, in every dialect, on every kind of mask."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def answers(model: ir.Model, given: dict[str, np.ndarray]) -> list[np.ndarray]:
     return exports.run(lower.lower(model, "primitive"), given)
 
 
-def table_of(model: ir.Model, given: dict[str, np.ndarray]) -> dict[str, int8.Dense]:
+def table_of(model: ir.Model, given: dict[str, np.ndarray]) -> dict[str, int8.QuantizedDense]:
     """A table for a model in the fused form, from one batch; the model is of no more use."""
     weights, readers = int8.tap(model)
     found = dict(zip([value.name for value in model.graph.outputs], answers(model, given), strict=True))
@@ -37,11 +37,11 @@ def table_of(model: ir.Model, given: dict[str, np.ndarray]) -> dict[str, int8.De
 
 
 @pytest.fixture(scope="module")
-def table() -> dict[str, int8.Dense]:
+def table() -> dict[str, int8.QuantizedDense]:
     return table_of(small_bert.build(**WIDE), small_bert.feeds(MASK))
 
 
-def test_answers_are_near_and_alike_without_padding(table: dict[str, int8.Dense]) -> None:
+def test_quantized_results_agree_with_and_without_padding(table: dict[str, int8.QuantizedDense]) -> None:
     given = small_bert.feeds(MASK)
     untouched = answers(small_bert.build(**WIDE), given)
     padded = small_bert.build(**WIDE)
@@ -58,7 +58,7 @@ def test_answers_are_near_and_alike_without_padding(table: dict[str, int8.Dense]
     assert cosine > 0.999
 
 
-def test_every_dense_layer_of_the_encoder_is_quantized(table: dict[str, int8.Dense]) -> None:
+def test_every_dense_layer_of_the_encoder_is_quantized(table: dict[str, int8.QuantizedDense]) -> None:
     model = small_bert.build(**WIDE)
     int8.quantize(model, table)
     kinds = [node.op_type for node in model.graph]
@@ -91,7 +91,7 @@ def test_exports_of_other_families(label: str, dialect: str) -> None:
             assert np.sum(one * other) / np.linalg.norm(one) / np.linalg.norm(other) > 0.99
 
 
-def test_a_planted_error_is_seen(table: dict[str, int8.Dense]) -> None:
+def test_detects_a_planted_error(table: dict[str, int8.QuantizedDense]) -> None:
     given = small_bert.feeds(MASK)
     untouched = answers(small_bert.build(**WIDE), given)[0]
     name, dense = next((name, dense) for name, dense in table.items() if "attention.output" in name)
@@ -102,7 +102,7 @@ def test_a_planted_error_is_seen(table: dict[str, int8.Dense]) -> None:
     assert np.sum(got * untouched) / np.linalg.norm(got) / np.linalg.norm(untouched) < 0.99
 
 
-def test_a_table_is_kept(table: dict[str, int8.Dense], tmp_path: Path) -> None:
+def test_table_survives_a_round_trip(table: dict[str, int8.QuantizedDense], tmp_path: Path) -> None:
     int8.save(table, tmp_path)
     found = int8.load(tmp_path)
     assert found.keys() == table.keys()

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isorun.graph.transforms.precision.int8 import Dense
+from isorun.graph.transforms.precision.int8 import QuantizedDense
 from isorun.graph.transforms.precision.ranges import Recipe, Seen
 
 
-def product(rows: np.ndarray, dense: Dense) -> np.ndarray:
+def product(rows: np.ndarray, dense: QuantizedDense) -> np.ndarray:
     """x W by the integers, in float64."""
     limits = np.iinfo(dense.zero_point.dtype)
     zero = float(dense.zero_point)
@@ -19,7 +19,7 @@ def product(rows: np.ndarray, dense: Dense) -> np.ndarray:
     return (integers * float(dense.scale)) @ (dense.weight.astype(np.float64) * dense.weight_scale)
 
 
-def quantized(rows: np.ndarray, weight: np.ndarray, recipe: Recipe) -> Dense:
+def quantized(rows: np.ndarray, weight: np.ndarray, recipe: Recipe) -> QuantizedDense:
     seen = Seen()
     seen.add(rows)
     return seen.quantize(weight, recipe)
@@ -35,7 +35,7 @@ def quantized(rows: np.ndarray, weight: np.ndarray, recipe: Recipe) -> Dense:
     symmetric=st.booleans(),
     seed=st.integers(0, 9),
 )
-def test_any_layer_within_the_limits_of_its_integers(
+def test_quantization_error_is_bounded(
     rows: int, width: int, columns: int, spread: float, shift: float, reduce_range: bool, symmetric: bool, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -52,7 +52,7 @@ def test_any_layer_within_the_limits_of_its_integers(
     assert np.all(np.abs(product(x, dense) - x @ weight) <= bound + 1e-3)
 
 
-def test_a_channel_of_large_values_costs_the_others_little() -> None:
+def test_smooths_an_outlier_channel() -> None:
     rng = np.random.default_rng(0)
     x = rng.standard_normal((256, 64)).astype(np.float32)
     x[:, 3] *= 80
@@ -65,13 +65,13 @@ def test_a_channel_of_large_values_costs_the_others_little() -> None:
 
 
 @pytest.mark.parametrize("value", [0.0, 2.5, -1.0])
-def test_activations_that_are_all_one_value(value: float) -> None:
+def test_quantizes_constant_activations(value: float) -> None:
     x = np.full((4, 8), value, np.float32)
     weight = np.eye(8, dtype=np.float32)
     np.testing.assert_allclose(product(x, quantized(x, weight, Recipe())), x, atol=0.02 * abs(value) + 1e-6)
 
 
-def test_many_batches_take_no_more_memory_than_few() -> None:
+def test_sample_size_is_independent_of_the_number_of_batches() -> None:
     kept = []
     for batches in (4, 64):
         seen = Seen(batches)
