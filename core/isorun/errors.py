@@ -13,6 +13,7 @@
     ├── InvalidModel          not a model, a damaged one, or one that refers to files outside its folder
     ├── UnsupportedModel      a valid model with operators that the backend lacks
     ├── InvalidFeeds          names, types, shapes or values that the model does not accept
+    ├── InvalidArgument       an argument that no backend knows, or one that has no effect
     ├── ParityError           outputs differ by more than the tolerance
     ├── FetchFailed           a checkpoint cannot be downloaded, or failed verification
     ├── SpecError             a matrix spec with an invalid key or value
@@ -143,6 +144,10 @@ class UnsupportedModel(IsorunError):
 
 class InvalidFeeds(IsorunError, ValueError):
     """Feeds or output names that the model does not accept."""
+
+
+class InvalidArgument(IsorunError, ValueError):
+    """An argument with a value that no backend knows, or one that has no effect."""
 
 
 class ParityError(IsorunError):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import tiny
 from isorun.models import checkpoint as checkpoints
+from isorun.models import lowering
 from isorun.models import source as models
 from isorun.system.cache import Cache
 from isorun.testing.feeds import MASKS
@@ -24,7 +25,7 @@ LAYERS = tiny.CONFIG["num_hidden_layers"]
 @pytest.fixture(scope="module")
 def lowered(bert):
     cache = Cache()
-    return models.lower(models.open_model(bert, cache), ("com.microsoft",), cache)
+    return lowering.lower(models.open_model(bert, cache), ("com.microsoft",), cache)
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +74,7 @@ def test_a_form_gives_the_lowered_models_answer_wherever_it_is_allowed(lowered, 
 def test_a_last_layer_of_one_position_has_its_own_mask_in_every_form(bert, kind):
     cache = Cache()
     source = models.open_model(bert, cache, ["pooler_output"])
-    lowered = models.lower(source, ("com.microsoft",), cache)
+    lowered = lowering.lower(source, ("com.microsoft",), cache)
     forms = attention.forms(lowered.path)
     assert list(forms.models) == list(attention.FORMS[:3])
     mask = MASKS[kind](BATCH, SEQUENCE, np.random.default_rng(1))
@@ -126,7 +127,7 @@ def test_the_bias_reaches_every_query_and_is_of_the_weights_type(forms):
 
 def test_an_fp16_graph_has_every_form_and_its_bias_ends_where_fp16_does(bert):
     cache = Cache()
-    half = models.lower(models.open_model(bert, cache), ("com.microsoft",), cache, precision="fp16")
+    half = lowering.lower(models.open_model(bert, cache), ("com.microsoft",), cache, precision="fp16")
     forms = attention.forms(half.path)
     assert set(forms.models) == {"plain", "bias", "lengths"}
     made = onnx.load_model_from_string(forms.models["bias"])
@@ -145,7 +146,7 @@ def test_positions_are_left_to_the_kernel_and_no_shape_is_computed(forms):
 
 def test_a_model_without_such_attention_has_the_plain_form_alone(bert):
     cache = Cache()
-    lowered = models.lower(models.open_model(bert, cache), ("onnx",), cache)
+    lowered = lowering.lower(models.open_model(bert, cache), ("onnx",), cache)
     forms = attention.forms(lowered.path)
     assert (list(forms.models), forms.mask) == (["plain"], None)
     assert "not com.microsoft.Attention" in forms.why
@@ -190,5 +191,5 @@ def test_a_tiny_checkpoint_of_another_seed_has_forms_too(tmp_path):
     path = tmp_path / "other.onnx"
     checkpoints.build(folder, path)
     cache = Cache()
-    lowered = models.lower(models.open_model(path, cache), ("com.microsoft",), cache)
+    lowered = lowering.lower(models.open_model(path, cache), ("com.microsoft",), cache)
     assert attention.forms(lowered.path).mask == "attention_mask"

@@ -18,6 +18,7 @@ import exports
 import tiny
 from isorun.errors import BackendUnavailable, InvalidFeeds
 from isorun.models import checkpoint as checkpoints
+from isorun.models import lowering
 from isorun.models import source as models
 from isorun.plugin import registry
 from isorun.plugin.device_arrays import DeviceArray
@@ -38,7 +39,7 @@ CPU = ["CPUExecutionProvider"]
 def lower(path, precision="fp32", packed=True, outputs=None):
     cache = Cache()
     source = models.open_model(path, cache, outputs)
-    return models.lower(source, ("com.microsoft",), cache, packed=packed, precision=precision)
+    return lowering.lower(source, ("com.microsoft",), cache, packed=packed, precision=precision)
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import pytest
 
 import tiny
 from isorun.errors import BackendUnavailable, InvalidFeeds
+from isorun.models import lowering
 from isorun.models import source as models
 from isorun.plugin import registry
 from isorun.system.cache import Cache
@@ -38,7 +39,7 @@ def build(tmp_path, monkeypatch):
 @pytest.fixture
 def lowered(bert, tmp_path):
     cache = Cache(tmp_path)
-    return models.lower(models.open_model(bert, cache), ("primitive",), cache)
+    return lowering.lower(models.open_model(bert, cache), ("primitive",), cache)
 
 
 def test_the_version_that_a_build_wants_is_read_from_its_library(build):

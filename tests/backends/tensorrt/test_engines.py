@@ -94,11 +94,12 @@ def test_models_of_one_name_and_other_weights_share_no_engine(bert, tmp_path):
 def test_every_part_of_the_key_counts(bert, tmp_path):
     from dataclasses import replace
 
+    from isorun.models import lowering
     from isorun.models import source as models
     from isorun_backends.tensorrt.profiles import Profile
 
     cache = Cache(tmp_path)
-    model = models.lower(models.open_model(bert, cache), ("onnx",), cache)
+    model = lowering.lower(models.open_model(bert, cache), ("onnx",), cache)
     place = engines.Place("10.16", "A GPU", "9.0", "13.0")
     wide, narrow = Profile({"batch": (1, 1, 4)}), Profile({"batch": (1, 1, 1)})
     keys = [

@@ -18,10 +18,11 @@ from tensorrt_sessions import assert_close, expected, opened
 
 
 def test_an_operator_that_the_parser_lacks_is_named(bert, tmp_path):
+    from isorun.models import lowering
     from isorun.models import source as models
 
     cache = Cache(tmp_path)
-    lowered = models.lower(models.open_model(bert, cache), ("com.microsoft",), cache)
+    lowered = lowering.lower(models.open_model(bert, cache), ("com.microsoft",), cache)
     backend = registry.get("tensorrt")
     with pytest.raises(UnsupportedModel, match=r"; Attention node_\d+: no importer; ") as caught:
         backend.compile(lowered, CompileConfig(threads=None, cache_dir=str(tmp_path)))

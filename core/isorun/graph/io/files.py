@@ -22,7 +22,7 @@ from isorun.graph.io import external, maps, structure
 SINGLE_FILE_LIMIT = 2**31 - 2**24
 """A protobuf message ends at 2 GiB: models with more weights than this have them beside, in bytes."""
 
-_INLINE_LIMIT = 1024  # bytes; small tensors stay in the graph, where runtimes fold them
+INLINE_LIMIT = 1024  # bytes; small tensors stay in the graph, where runtimes fold them
 _FILES, _NAME = "isorun.files", "isorun.name"  # notes of a model: the files that its weights are in, and its name
 _ALIGNMENT = 4096  # bytes; so that a runtime can map a tensor from the file
 
@@ -165,9 +165,9 @@ def write(model: ir.Model, path: Path, *, beside_above: int) -> None:
                 part,
                 format="protobuf",
                 external_data=f"{path.stem}.weights.bin" if beside else None,
-                size_threshold_bytes=_INLINE_LIMIT,
+                size_threshold_bytes=INLINE_LIMIT,
                 alignment=_ALIGNMENT,
-                align_threshold=_INLINE_LIMIT,
+                align_threshold=INLINE_LIMIT,
             )
             maps.restore(part, model)
         part.replace(path)

@@ -18,6 +18,7 @@ from isorun import Session
 from isorun.errors import BackendUnavailable, IsorunError
 from isorun.isolation import environments
 from isorun.isolation.worker.backend import Worker
+from isorun.models import lowering
 from isorun.models import source as models
 from isorun.plugin import registry
 from isorun.plugin.backend import Backend, Executable
@@ -131,14 +132,14 @@ class Subject:
     def lowered(self, sample: Sample, dialect: str, outputs: Sequence[str] | None = None) -> LoweredModel:
         """A model, or what some of its outputs need, in one dialect."""
         cache = Cache(self.folder / "cache")
-        lowered = models.lower(models.open_model(sample.path(self.folder), cache, outputs), (dialect,), cache)
+        lowered = lowering.lower(models.open_model(sample.path(self.folder), cache, outputs), (dialect,), cache)
         assert lowered.dialect == dialect, f"{sample} cannot be brought to the dialect {dialect!r}"
         return lowered
 
     def as_it_is(self, sample: Sample) -> LoweredModel:
         """A model that is no encoder, which every backend gets as it came."""
         cache = Cache(self.folder / "cache")
-        return models.lower(models.open_model(sample.path(self.folder), cache), self.capabilities.dialects, cache)
+        return lowering.lower(models.open_model(sample.path(self.folder), cache), self.capabilities.dialects, cache)
 
     @contextmanager
     def compiled(self, model: LoweredModel) -> Iterator[Executable]:
