@@ -8,9 +8,9 @@
 - ``transforms/``: passes over the fused form
 - ``ops/``: the fused operators, their dialects, lowering
 - ``builders/``: the fused form from a checkpoint's weights
-- ``pipeline.py``: the order in which passes run; ``inspect.py``: a summary of a graph
+- ``pipeline.py``: every pass, in order; ``inspect.py``: a summary of a graph
 
-Nothing here is imported before a model has to be read; a session on a model that is in the cache reads none.
+Nothing here is imported until a model must be read. A session on a cached model reads none.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 
 
 def fuse(model: onnx.ModelProto | onnx_ir.Model) -> FusionReport:
-    """Bring an encoder to the fused form, in place. A model that is none, or that has it, stays as it came.
+    """Bring an encoder to the fused form, in place. Any other model, and one in the fused form, stays unchanged.
 
     Args:
         model: an ``onnx.ModelProto`` with its weights in it, or an ``onnx_ir.Model``, whose weights may be on disk.
             Inputs and outputs keep their names, types and shapes.
 
     Returns:
-        For each kind of fused operator how many were found and fused, and why the others were not.
+        For each kind of fused operator, how many were found and fused, and why the others were not.
 
     Raises:
-        InvalidModel: the graph is not valid (two of its values have one name, say), or its weights are elsewhere.
-        TypeError: it is no model.
+        InvalidModel: the graph is invalid (for example, two values share a name), or its weights are in other files.
+        TypeError: it is not a model.
     """
     import onnx
     import onnx_ir
@@ -50,45 +50,45 @@ def fuse(model: onnx.ModelProto | onnx_ir.Model) -> FusionReport:
     if isinstance(model, onnx.ModelProto):
         if outside := files.external_files(model):
             raise InvalidModel(
-                f"The onnx.ModelProto keeps weights in the file {outside[0]!r}: load it with them, or give what "
-                "isorun.graph.io.files.read makes of its path, whose weights stay on disk"
+                f"The onnx.ModelProto keeps weights in the file {outside[0]!r}. Load it with external data, or pass "
+                "what isorun.graph.io.files.read returns, whose weights stay on disk"
             )
         with files.reading("The onnx.ModelProto"):
             structure.check(model, "The onnx.ModelProto")
-            made = files.from_proto(model, "The onnx.ModelProto")
-            report = pipeline.fuse(made)
+            graph = files.from_proto(model, "The onnx.ModelProto")
+            report = pipeline.fuse(graph)
             if report.is_encoder:
-                model.CopyFrom(onnx_ir.serde.serialize_model(made))
+                model.CopyFrom(onnx_ir.serde.serialize_model(graph))
                 return report
-        return _with_those_there(report, made)
+        return _count_present(report, graph)
     if not isinstance(model, onnx_ir.Model):
-        raise TypeError(f"A model is an onnx.ModelProto or an onnx_ir.Model; a {type(model).__name__} came")
+        raise TypeError(f"model must be an onnx.ModelProto or an onnx_ir.Model, got {type(model).__name__}")
     with files.reading("The onnx_ir.Model"):
-        made = model.clone()
-        report = pipeline.fuse(made)
+        graph = model.clone()
+        report = pipeline.fuse(graph)
     if report.is_encoder:
-        model.graph, model.ir_version = made.graph, made.ir_version
+        model.graph, model.ir_version = graph.graph, graph.ir_version
         model.functions.clear()
-        model.functions.update(made.functions)
+        model.functions.update(graph.functions)
         return report
-    return _with_those_there(report, model)
+    return _count_present(report, model)
 
 
-def _with_those_there(report: FusionReport, model: onnx_ir.Model) -> FusionReport:
-    """The report of a model that was left as it came, with the fused operators that it came with."""
+def _count_present(report: FusionReport, model: onnx_ir.Model) -> FusionReport:
+    """Add the fused operators of an unchanged model to its report."""
     from isorun.graph.matching.report import KINDS
     from isorun.graph.ops import functions
 
     for node in model.graph:
         if functions.is_fused(node):
             kind = node.op_type.replace("SingleQuery", "Self")  # of the last layer
-            report.accept(next(each for each in KINDS if each in kind))  # GuardedSelfAttention, BiasGeluTanh
+            report.accept(next(known for known in KINDS if known in kind))  # GuardedSelfAttention, BiasGeluTanh
     return report
 
 
 @functools.cache
 def code_digest() -> str:
-    """SHA-256 of the code that writes graphs: what older code has left in a cache is not taken for its work."""
+    """SHA-256 of the code that writes graphs: part of cache keys, so that entries of other code are not used."""
     import hashlib
 
     digest = hashlib.sha256()

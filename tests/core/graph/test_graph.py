@@ -63,7 +63,7 @@ def test_what_is_no_encoder_stays_as_it_came() -> None:
 def test_weights_that_are_elsewhere_are_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     files.write(exports.model(LABEL), path, beside_above=0)
-    with pytest.raises(InvalidModel, match=r"model\.weights\.bin.*isorun\.graph\.files\.read"):
+    with pytest.raises(InvalidModel, match=r"model\.weights\.bin.*files\.read"):
         graph.fuse(onnx.load(path, load_external_data=False))
     model = files.read(path)
     assert graph.fuse(model).complete
@@ -71,5 +71,5 @@ def test_weights_that_are_elsewhere_are_asked_for(tmp_path: Path) -> None:
 
 
 def test_what_is_no_model_is_told() -> None:
-    with pytest.raises(TypeError, match=r"a PosixPath came"):
+    with pytest.raises(TypeError, match="PosixPath"):
         graph.fuse(Path("model.onnx"))  # type: ignore[arg-type]
