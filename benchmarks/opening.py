@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from isorun import Session
-from isorun.models import presets, source
+from isorun.models import lowering, presets, source
 from isorun.system.cache import Cache
 from isorun.system.threads import usable_cores
 
@@ -66,7 +66,7 @@ def main() -> None:
     given = presets.build(arguments.preset, 0, cache)
     results: dict[str, Any] = {}
     for backend, (_, dialect) in BACKENDS.items():
-        lowered = source.lower(source.open_model(given, cache), (dialect,), cache).path
+        lowered = lowering.lower(source.open_model(given, cache), (dialect,), cache).path
         rounds: dict[str, list[dict[str, float]]] = {"raw": [], "isorun": []}
         for _ in range(arguments.rounds):
             for who, taken in rounds.items():

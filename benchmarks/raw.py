@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from isorun import Session
-from isorun.models import presets
+from isorun.models import lowering, presets
 from isorun.models import source as model
 from isorun.system.cache import Cache
 from isorun.system.threads import usable_cores
@@ -134,7 +134,7 @@ def main() -> None:
 
     cache = Cache()
     source = model.open_model(presets.build(arguments.preset, 0, cache), cache)
-    plain = arguments.export or model.lower(source, ("primitive",), cache).path
+    plain = arguments.export or lowering.lower(source, ("primitive",), cache).path
     found = {mine: [peer for peer in peers if peer != OPTIMIZER or arguments.export] for mine, peers in PEERS.items()}
     names = [name for mine, others in found.items() for name in (mine, *others)]
     taken: dict[str, list[float]] = {name: [] for name in names}

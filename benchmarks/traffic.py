@@ -119,22 +119,20 @@ def product_rate(backend: str, precision: str, rows: int, sizes: dict[str, Any])
 
 def unfused(preset: str, backend: str, precision: str, samples: list[Feeds]) -> Path:
     """A model file in standard operators alone."""
-    from isorun.compilation import calibration
+    from isorun.compilation.compiler import Compiler
+    from isorun.compilation.options import Options
     from isorun.models import presets
-    from isorun.models import source as model
+    from isorun.models.source import open_model
     from isorun.plugin import registry
     from isorun.system.cache import Cache
-    from isorun.system.threads import usable_cores
-    from isorun.types import CompileConfig
 
     cache = Cache()
-    source = model.open_model(presets.build(preset, 0, cache), cache)
-    if precision != "int8":
-        return model.lower(source, ("primitive",), cache).path
-    runner = registry.get(backend)
-    config = CompileConfig("fp32", runner.capabilities.devices[0], usable_cores())
-    table = calibration.calibrate(runner, source, config, samples, cache)
-    return model.lower(source, ("primitive",), cache, precision="int8", quantized=table).path
+    compiler = Compiler(open_model(presets.build(preset, 0, cache), cache), Options(precision=precision), cache)
+    table = None
+    if precision == "int8":
+        runner = registry.get(backend)
+        table = compiler.calibrate(runner, compiler.config(runner), samples)
+    return compiler.graphs.lower(("primitive",), precision=precision, quantized=table).path
 
 
 def raw(engine: str, preset: str, outputs: list[str] | None, samples: list[Feeds]) -> Run:

@@ -5,7 +5,6 @@
     IsorunError
     ├── BackendNotFound       no backend of that name is installed
     ├── BackendUnavailable    installed, but does not support the request here: a reason and a remedy
-    ├── InvalidOption         a key or value of ``options`` that the backend does not accept
     ├── BackendFailed         the runtime failed; its own error is the cause
     │   ├── WorkerTimeout     a call to an isolated backend exceeded the session's timeout
     │   └── WorkerDied        the worker process of an isolated backend ended: how, and the end of its log
@@ -14,6 +13,8 @@
     ├── InvalidModel          not a model, a damaged one, or one that refers to files outside its folder
     ├── UnsupportedModel      a valid model with operators that the backend lacks
     ├── InvalidFeeds          names, types, shapes or values that the model does not accept
+    ├── InvalidArgument       an argument that no backend knows, or one that has no effect
+    │   └── InvalidOption     a key or value of ``options`` that the backend does not accept
     ├── ParityError           outputs differ by more than the tolerance
     ├── FetchFailed           a checkpoint cannot be downloaded, or failed verification
     ├── SpecError             a matrix spec with an invalid key or value
@@ -70,20 +71,6 @@ class BackendUnavailable(IsorunError):
         self.reason = reason
         self.remedy = remedy
         super().__init__(f"Backend {backend!r} cannot be used: {reason}. {remedy}")
-
-
-class InvalidOption(IsorunError, ValueError):
-    """A key or value of ``options`` that the backend does not accept.
-
-    Attributes:
-        backend: the backend's name.
-        key: the option.
-    """
-
-    def __init__(self, backend: str, key: str, problem: str) -> None:
-        self.backend = backend
-        self.key = key
-        super().__init__(f"{backend}: {problem}")
 
 
 class BackendFailed(IsorunError):
@@ -158,6 +145,24 @@ class UnsupportedModel(IsorunError):
 
 class InvalidFeeds(IsorunError, ValueError):
     """Feeds or output names that the model does not accept."""
+
+
+class InvalidArgument(IsorunError, ValueError):
+    """An argument with a value that no backend knows, or one that has no effect."""
+
+
+class InvalidOption(InvalidArgument):
+    """A key or value of ``options`` that the backend does not accept.
+
+    Attributes:
+        backend: the backend's name.
+        key: the option.
+    """
+
+    def __init__(self, backend: str, key: str, problem: str) -> None:
+        self.backend = backend
+        self.key = key
+        super().__init__(f"{backend}: {problem}")
 
 
 class ParityError(IsorunError):

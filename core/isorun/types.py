@@ -14,6 +14,12 @@ from isorun.options import Option
 Feeds = Mapping[str, Any]
 """Input name to array; ONNX sequences and optionals are lists and ``None``."""
 
+PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "int8")
+"""The precisions that a session can be opened in, if its backend supports them."""
+
+DEVICES = ("cpu", "gpu", "cuda", "npu")
+"""The devices that backends run on."""
+
 _NUMPY_TYPES: dict[str, type[np.generic]] = {
     "float16": np.float16,
     "float": np.float32,

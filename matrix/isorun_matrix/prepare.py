@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from isorun.errors import UnsupportedModel
-from isorun.models import presets
+from isorun.models import lowering, presets
 from isorun.models import source as models
 from isorun.system.cache import Cache
 from isorun_matrix import child
@@ -31,7 +31,7 @@ def prepare(job: dict[str, Any], _: Path) -> dict[str, Any]:
     source = models.open_model(origin, cache, job["outputs"])
     for dialects in job["dialects"]:
         try:
-            models.lower(source, tuple(dialects), cache)
+            lowering.lower(source, tuple(dialects), cache)
         except UnsupportedModel as error:  # the cells of that backend say so, each for itself
             print(error, flush=True)
     found = {"path": str(source.path), "origin": str(origin), "fingerprint": source.fingerprint}

@@ -1,4 +1,4 @@
-"""Bring any exporter's encoder to the fused graph, and say what was fused."""
+"""Fuse any exporter's encoder, and report what was fused."""
 
 from __future__ import annotations
 
@@ -18,32 +18,33 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from isorun.graph.matching.report import Refusal
+    from isorun.models.lowering import Quantized
 
 FUSED = "fused"
-AS_IT_IS = "fp32"  # types stay as they are
+AS_GIVEN = "fp32"  # types stay as they are
 INT8 = "int8"
-PADDINGS = ("keep", "remove")  # a file is one graph: `auto` is a session's, which may hold both
+PADDINGS = ("keep", "remove")  # `auto` needs both graphs, and a file holds one
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """What became of a graph.
+class _Fusion:
+    """What was fused.
 
     Attributes:
-        kinds: for each kind of fused operator, how many places look like it, and how many are one.
-        refusals: the places that look like it and are left.
-        no_encoder: why the graph stays as it came; empty where it does not.
-        already: whether the graph came in the fused form.
+        kinds: for each kind of fused operator, how many candidates were found and how many were fused.
+        refusals: the candidates that were not fused.
+        not_encoder: why the graph stays as given; empty if it is an encoder.
+        already: whether the graph was given in the fused form.
     """
 
     kinds: dict[str, dict[str, int]]
     refusals: Sequence[Refusal]
-    no_encoder: str
+    not_encoder: str
     already: bool
 
     @property
     def complete(self) -> bool:
-        return not self.no_encoder and not self.refusals
+        return not self.not_encoder and not self.refusals
 
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -58,87 +59,90 @@ def fuse(
         typer.Option(help="fused, for isorun and every backend; or onnx, primitive, com.microsoft, for a runtime."),
     ] = FUSED,
     padding: Annotated[
-        str, typer.Option(metavar="keep|remove", help="remove: dense layers run over real tokens alone.")
+        str, typer.Option(metavar="keep|remove", help="remove: dense layers run over real tokens only.")
     ] = "keep",
     precision: Annotated[
         str,
         typer.Option(metavar="fp32|fp16|int8", help="fp16: weights and activations; int8: dense layers, calibrated."),
-    ] = "fp32",
-    outputs: Annotated[
-        str | None, typer.Option(metavar="A,B", help="The outputs that are wanted, instead of all.")
-    ] = None,
+    ] = AS_GIVEN,
+    outputs: Annotated[str | None, typer.Option(metavar="A,B", help="The outputs to keep. Default: all.")] = None,
     calibrate: Annotated[
         Path | None,
-        typer.Option(metavar="TEXTS", help="What int8 is calibrated on: a file with one text on each line."),
+        typer.Option(metavar="TEXTS", help="What int8 is calibrated on: a file with one text per line."),
     ] = None,
     require_complete: Annotated[
         bool, typer.Option("--require-complete", help="Write nothing and exit with 1 unless everything was fused.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Bring any exporter's encoder to the fused graph, and say what was fused. A file that is there is replaced.
+    """Fuse any exporter's encoder, and report what was fused. An existing file is replaced.
 
-    Inputs stay as they are, and the outputs that are wanted. A model that is no encoder is written as it came.
+    Inputs stay as they are, and so do the outputs that are kept. A model that is not an encoder is written as given.
     """
+    from isorun.graph import pipeline
     from isorun.graph.io import files
-    from isorun.graph.ops import functions, lower
-    from isorun.graph.transforms import padding_removal as removal
+    from isorun.graph.ops import functions
     from isorun.graph.transforms import precision as precisions
+    from isorun.graph.transforms.precision import int8
 
     models.check_choice("dialect", dialect, (FUSED, *functions.dialects()))
     models.check_choice("padding", padding, PADDINGS)
-    models.check_choice("precision", precision, (AS_IT_IS, *precisions.PRECISIONS, INT8))
+    models.check_choice("precision", precision, (AS_GIVEN, *precisions.PRECISIONS, INT8))
     if calibrate is not None:
         models.check_input(calibrate, "--calibrate")
         if precision != INT8:
-            raise typer.BadParameter(f"nothing is calibrated in {precision}: ask for --precision int8, or leave it out")
-    _check_model(model)
+            raise typer.BadParameter(f"--calibrate has no effect with --precision {precision}. Use --precision int8")
+    if (model / "config.json").is_file():
+        raise InvalidModel(f"{model} is a checkpoint's folder, not an ONNX file: `isorun build` makes its fused graph")
+    models.check_input(model, "MODEL.onnx")
     models.check_output(output)
-    wanted = None if outputs is None else models.names(outputs)
+    kept = None if outputs is None else models.names(outputs)
     weights = files.external_files(files.read_proto(model))
     models.check_apart(model, weights, output)
 
     with console.working(f"Fusing {model}"), files.reading(str(model)):
-        graph, found = _fused(model, wanted)
+        graph, fusion = _fuse(model, kept)
     described = {
         "model": model,
-        "is_encoder": not found.no_encoder,
-        "complete": found.complete,
-        "already_fused": found.already,
-        "reason": found.no_encoder or None,
-        "kinds": found.kinds,
-        "refusals": [asdict(each) for each in found.refusals],
+        "is_encoder": not fusion.not_encoder,
+        "complete": fusion.complete,
+        "already_fused": fusion.already,
+        "reason": fusion.not_encoder or None,
+        "kinds": fusion.kinds,
+        "refusals": [asdict(refusal) for refusal in fusion.refusals],
         "written": None,
     }
-    if require_complete and not found.complete:
+    if require_complete and not fusion.complete:
         _print(described, as_json)
-        why = found.no_encoder or f"{len(found.refusals)} of what was found could not be fused"
-        console.note(f"isorun: {model} is not fused whole: {why}. Nothing was written")
+        why = fusion.not_encoder or f"{len(fusion.refusals)} candidates could not be fused"
+        console.note(f"isorun: {model} is not fused completely: {why}. Nothing was written")
         raise typer.Exit(CHECK_FAILED)
-    if found.no_encoder and padding == "remove":
-        raise UnsupportedModel(f"Padding cannot be removed from {model}: {found.no_encoder}. Leave --padding out")
+    if fusion.not_encoder and padding == "remove":
+        raise UnsupportedModel(f"Padding cannot be removed from {model}: {fusion.not_encoder}. Omit --padding")
 
     with console.working(f"Writing {output}"), whole(output) as made:
         notes: dict[str, Any] = {}
-        if found.no_encoder and not weights and precision == AS_IT_IS and wanted is None:
+        if fusion.not_encoder and not weights and precision == AS_GIVEN and kept is None:
             shutil.copyfile(model, made)
         else:
-            with files.reading(str(model), except_for=OSError):  # `--calibrate` names a file of its own
-                if padding == "remove":
-                    removal.remove(graph)
-                if precision == INT8:
-                    notes = {INT8: _quantize(graph, model, wanted, calibrate)}
-                elif precision != AS_IT_IS:
-                    notes = precisions.write(graph, precision)
-                if dialect != FUSED and not found.no_encoder:
-                    graph = lower.lower(graph, dialect)
-            # Weights that came beside the graph are beside it again: into the file, they would have to be in memory.
+            with files.reading(str(model), except_for=OSError):  # an OSError may be about the file of `--calibrate`
+                quantized = _calibrate(model, kept, calibrate) if precision == INT8 else None
+                target = pipeline.Target(
+                    packed=padding == "remove",
+                    precision=precision if precision in precisions.PRECISIONS else None,
+                    table=int8.load(quantized.folder) if quantized else None,
+                    dialect=dialect if dialect != FUSED and not fusion.not_encoder else None,
+                )
+                notes = pipeline.transform(graph, target).notes
+                if quantized:
+                    notes[INT8] = dict(quantized.note)
+            # External weights stay external: in one file, they would have to fit in memory.
             files.write(graph, made, beside_above=0 if weights else files.SINGLE_FILE_LIMIT)
-        beside = files.external_files(files.read_proto(made))  # refuses a graph whose weights are not there
+        beside = files.external_files(files.read_proto(made))  # rejects a graph whose weights are missing
         tokenizer = models.copy_tokenizer(model, made)
     described["written"] = {
         "path": output,
-        "dialect": None if found.no_encoder else dialect,
+        "dialect": None if fusion.not_encoder else dialect,
         "padding": padding,
         "precision": precision,
         "notes": notes,
@@ -149,69 +153,52 @@ def fuse(
     _print(described, as_json)
 
 
-def _check_model(model: Path) -> None:
-    if (model / "config.json").is_file():
-        raise InvalidModel(f"{model} is a checkpoint's folder, and no ONNX file: `isorun build` makes its fused graph")
-    models.check_input(model, "MODEL.onnx")
-
-
-def _quantize(graph: ir.Model, path: Path, wanted: list[str] | None, texts: Path | None) -> dict[str, Any]:
-    """Quantize a graph, in place, by a run of the model on the first backend that is here. Says what it suits."""
-    from isorun.compilation import calibration
-    from isorun.graph.transforms.precision import int8
+def _calibrate(path: Path, outputs: list[str] | None, texts: Path | None) -> Quantized:
+    """Calibrate a model on the first backend of ``auto`` that is available."""
+    from isorun.compilation.compiler import Compiler
+    from isorun.compilation.options import Options
     from isorun.models.source import open_model
     from isorun.plugin import registry
     from isorun.system.cache import Cache
-    from isorun.system.threads import usable_cores
-    from isorun.types import CompileConfig
 
-    here = [backend for backend in map(registry.get, registry.AUTO_ORDER) if registry.availability(backend).ok]
-    if not here:
+    available = [backend for backend in map(registry.get, registry.AUTO_ORDER) if registry.availability(backend).ok]
+    if not available:
         raise BackendUnavailable(
             " or ".join(registry.AUTO_ORDER),
-            "none of them is here to calibrate on",
+            "calibration needs one of them, and none is available",
             "Install one: pip install 'isorun[cpu]'",
         )
-    capabilities, cache = here[0].capabilities, Cache()
-    threads = usable_cores() if capabilities.sets_threads else None
     samples = None if texts is None else [line for line in texts.read_text().splitlines() if line.strip()]
-    config = CompileConfig(INT8, capabilities.devices[0], threads)
-    table = calibration.calibrate(here[0], open_model(path, cache, wanted), config, samples, cache)
-    int8.quantize(graph, int8.load(table.folder))
-    return dict(table.note)
+    cache = Cache()
+    compiler = Compiler(open_model(path, cache, outputs), Options(precision=INT8, calibration=samples), cache)
+    return compiler.calibrate(available[0], compiler.config(available[0]), samples)
 
 
-def _fused(path: Path, wanted: list[str] | None) -> tuple[ir.Model, _Found]:
-    """A model in the fused form, or as it came where it is no encoder, and what was found in it."""
-    from isorun.graph import pipeline as fusion
+def _fuse(path: Path, outputs: list[str] | None) -> tuple[ir.Model, _Fusion]:
+    """A model in the fused form, or as given if it is not an encoder, and what was fused."""
+    from isorun.graph import pipeline
     from isorun.graph.matching.report import KINDS
     from isorun.graph.ops import functions
-    from isorun.graph.transforms import last_layer
 
-    model = fusion.as_it_came(path, wanted)
-    if here := [node.op_type for node in model.graph if functions.is_fused(node)]:
-        # It is taken as it is. What is in it and was refused is found by looking again, in a copy.
-        report = fusion.fuse(fusion.as_it_came(path, wanted))
-        kinds = {name: {"found": here.count(name), "fused": here.count(name)} for name in dict.fromkeys(here)}
-        for refusal in report.refusals:
-            kinds.setdefault(refusal.kind, {"found": 0, "fused": 0})["found"] += 1
-        last_layer.narrow(model)
-        return model, _Found(kinds, report.refusals, "", already=True)
-    report = fusion.fuse(model)
+    model, _, report = pipeline.read(path, outputs)
+    if present := [node.op_type for node in model.graph if functions.is_fused(node)]:
+        already = not report.is_encoder
+        if already:
+            report = pipeline.fuse(model.clone())  # finds what was refused when it was fused
+            kinds = {name: {"found": present.count(name), "fused": present.count(name)} for name in present}
+            for refusal in report.refusals:
+                kinds.setdefault(refusal.kind, {"found": 0, "fused": 0})["found"] += 1
+            return model, _Fusion(kinds, report.refusals, "", already=True)
     kinds = {
         kind: {"found": report.found[kind], "fused": report.fused[kind] if report.is_encoder else 0}
         for kind in KINDS
         if report.found[kind]
     }
-    if report.is_encoder:
-        return model, _Found(kinds, report.refusals, "", already=False)
-    if report.unread:
-        reason = report.unread
-    elif report.found["SelfAttention"]:
-        reason = "none of its attentions could be fused"
-    else:
-        reason = "no self-attention was found in it"
-    return fusion.as_it_came(path, wanted), _Found(kinds, report.refusals, reason, already=False)
+    reason = ""
+    if not report.is_encoder:
+        no_attention = "none of its attentions could be fused" if report.found["SelfAttention"] else ""
+        reason = report.unread or no_attention or "no self-attention was found in it"
+    return model, _Fusion(kinds, report.refusals, reason, already=False)
 
 
 def _print(described: dict[str, Any], as_json: bool) -> None:
@@ -223,26 +210,26 @@ def _print(described: dict[str, Any], as_json: bool) -> None:
         console.table(("operator", "fused", "found"), rows, right=("fused", "found"))
         print()
     if described["refusals"]:
-        print("Left as it was")
-        rows = [(each["kind"], each["node"] or "without a name", each["reason"]) for each in described["refusals"]]
-        console.table(("looks like", "node", "why not"), rows)
+        print("Not fused")
+        rows = [(refusal["kind"], refusal["node"] or "unnamed", refusal["reason"]) for refusal in described["refusals"]]
+        console.table(("candidate", "node", "reason"), rows)
         print()
     if described["already_fused"]:
-        print("The model was in the fused form already.\n")
+        print("The model is in the fused form already.\n")
     if described["reason"]:
-        print(f"The model is taken for no encoder: {described['reason']}.\n")
+        print(f"The model is not an encoder: {described['reason']}.\n")
     if written := described["written"]:
-        kept = [each for notes in written["notes"].values() for each in notes.get("kept", ())]
+        kept = [node for notes in written["notes"].values() for node in notes.get("kept", ())]
         if kept:
             print(f"Not in {written['precision']}")
-            rows = [(each["operator"], each["node"] or "without a name", each["reason"]) for each in kept]
-            console.table(("operator", "node", "why not"), rows)
+            rows = [(node["operator"], node["node"] or "unnamed", node["reason"]) for node in kept]
+            console.table(("operator", "node", "reason"), rows)
             print()
         _print_written(written)
 
 
 def _print_written(written: dict[str, Any]) -> None:
-    form = {None: "as it came", FUSED: "the fused form"}.get(written["dialect"], f"lowered to {written['dialect']}")
+    form = {None: "as given", FUSED: "the fused form"}.get(written["dialect"], f"lowered to {written['dialect']}")
     size = console.size(written["bytes"])
     beside = written["external_data"]
     console.facts(
@@ -252,10 +239,10 @@ def _print_written(written: dict[str, Any]) -> None:
                 [
                     form,
                     *(["padding removed"] if written["padding"] == "remove" else []),
-                    *([written["precision"]] if written["precision"] != AS_IT_IS else []),
+                    *([written["precision"]] if written["precision"] != AS_GIVEN else []),
                 ]
             ),
             "size": f"{size}, weights in {', '.join(beside)}" if beside else size,
-            "tokenizer": written["tokenizer"] or "none beside the model",
+            "tokenizer": written["tokenizer"] or "none found beside the model",
         }
     )

@@ -51,7 +51,7 @@ def prune(
     models.check_apart(path, weights, output)
 
     with console.working(f"Pruning {model}"), files.reading(str(path)):
-        graph, _ = pipeline.read(path)
+        graph = pipeline.read(path).model
         pruned = pruning.prune(graph, sparsity, pattern, layers=layers)
     with console.working(f"Writing {output}"), whole(output) as made:
         files.write(graph, made, beside_above=0 if weights else files.SINGLE_FILE_LIMIT)

@@ -16,7 +16,7 @@ import typer
 
 from isorun import Session
 from isorun.cli import console, models
-from isorun.compilation import padding_policy as paddings
+from isorun.compilation.options import PADDINGS
 from isorun.errors import InvalidFeeds, IsorunError, did_you_mean
 from isorun.models.tokenizer import Tokenizer, TruncationWarning, cosine_matrix, feeds_of, mean_pool
 from isorun.plugin import registry
@@ -83,8 +83,8 @@ def run(
         raise typer.BadParameter("give either --feeds or --text")
     if pooling is not None and pooling not in POOLINGS:
         raise IsorunError(f"Invalid pooling {pooling!r}{did_you_mean(pooling, POOLINGS)}")
-    if padding not in paddings.CHOICES:
-        raise IsorunError(f"Invalid padding {padding!r}{did_you_mean(padding, paddings.CHOICES)}")
+    if padding not in PADDINGS:
+        raise IsorunError(f"Invalid padding {padding!r}{did_you_mean(padding, PADDINGS)}")
     if feeds is not None:
         models.check_input(feeds, "--feeds")
     if output is not None:

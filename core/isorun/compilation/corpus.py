@@ -1,46 +1,54 @@
-"""What int8 is calibrated on and what precisions are judged on: two sets of feeds that share nothing.
+"""What int8 is calibrated on and what precisions are judged on: two disjoint sets of feeds.
 
 Both come from one list, the caller's samples or the texts that come with isorun, and every fourth entry is held out of
-calibration. A precision that is judged on what it was calibrated on looks better than it is: MiniLM's int8 had a least
+calibration. A precision that is judged on its calibration samples looks better than it is: MiniLM's int8 had a minimum
 cosine to fp32 of 0.992 there, and of 0.952 on other texts.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import warnings
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from isorun import graph
 from isorun.errors import InvalidFeeds
-from isorun.models import source as models
 from isorun.models.feeds import FeedChecker
+from isorun.models.lowering import ModelGraphs
 from isorun.models.tokenizer import Tokenizer, TruncationWarning, feeds_of, places_of
 from isorun.parity.samples import fixed_size, lognormal_lengths, masked_cases, random_feeds, right_padded
-from isorun.system.cache import Cache, sha256
+from isorun.system.cache import sha256
 from isorun.types import Feeds, ModelInfo
 
 Samples = Sequence[Feeds | str]
-"""Feeds as :meth:`isorun.session.session.Session.run` takes them, or texts for the model's tokenizer."""
+"""Feeds as for :meth:`isorun.session.session.Session.run`, or texts for the model's tokenizer."""
 
 _TEXTS = Path(__file__).with_name("texts.json")
-_EVERY = 4  # one sample of so many is held out
+_EVERY = 4  # one sample in this many is held out
 _ENOUGH = 24  # requests to judge on; fewer say too little (docs/precision.md) and are left to calibration
 _ROWS = 8  # texts in a batch
-_LONG, _UPPER = 20, 3  # sentences of prose in a long text; one sentence of so many is repeated in upper case
-_RANDOM = (4, 32)  # batch and sequence of random feeds to judge on, where a model leaves the choice
+_LONG, _UPPER = 20, 3  # sentences of prose in a long text; one sentence in this many is repeated in upper case
+_RANDOM = (4, 32)  # batch and sequence of random feeds to judge on, unless the model fixes them
 _BATCHES, _MEDIAN, _SIGMA, _LONGEST = 16, 40, 0.6, 128  # random batches to calibrate on, and their lengths
+
+
+@functools.cache
+def code_digest() -> str:
+    """SHA-256 of the code that writes graphs and that calibrates and judges precisions: part of cache keys."""
+    modules = sorted(path.read_bytes() for path in Path(__file__).parent.glob("*.py"))
+    return sha256(b"".join([graph.code_digest().encode(), *modules]))
 
 
 def split(samples: Samples | None) -> tuple[list[Feeds | str] | None, list[Feeds | str]]:
     """Divide a caller's samples into those to calibrate on and those to judge on.
 
-    Equal samples count once, so none is on both sides. Where fewer than 24 requests would be held out, all samples are
-    for calibration.
+    Equal samples count once, so that none is on both sides. If fewer than 24 requests would be held out, all samples
+    are for calibration.
 
     Returns:
         The samples to calibrate on, ``None`` for isorun's own; and those held out, empty for isorun's own.
@@ -54,7 +62,7 @@ def split(samples: Samples | None) -> tuple[list[Feeds | str] | None, list[Feeds
     return [sample for index, sample in enumerate(unique) if index % _EVERY != _EVERY - 1], held_out
 
 
-@cache
+@functools.cache
 def texts(*, held_out: bool) -> dict[str, list[str]]:
     """The texts that come with isorun, by kind: those that are held out, or those to calibrate on."""
     kinds = {
@@ -67,70 +75,72 @@ def texts(*, held_out: bool) -> dict[str, list[str]]:
     return kinds
 
 
-def has_tokenizer(source: models.ModelSource) -> bool:
-    """Whether a tokenizer lies beside a model."""
-    return _tokenizer(source) is not None
+def has_tokenizer(graphs: ModelGraphs) -> bool:
+    """Whether there is a tokenizer beside the model."""
+    return _tokenizer(graphs) is not None
 
 
-def own_texts(source: models.ModelSource, info: ModelInfo) -> list[Feeds]:
+def own_texts(graphs: ModelGraphs) -> list[Feeds]:
     """isorun's texts to calibrate on, as feeds."""
-    return _encoded_own(source, info, [text for listed in texts(held_out=False).values() for text in listed])
+    return _encoded_own(graphs, [text for listed in texts(held_out=False).values() for text in listed])
 
 
 def random_batches(info: ModelInfo) -> list[Feeds]:
     """Seeded batches of random tokens to calibrate on, padded on the right.
 
     Raises:
-        InvalidFeeds: an input is of a type or shape that cannot be made up.
+        InvalidFeeds: random values cannot be generated for the type or shape of an input.
     """
     rng = np.random.default_rng(0)
     batch, longest = sizes(info, _ROWS, _LONGEST)
-    made: list[Feeds] = []
+    batches: list[Feeds] = []
     for _ in range(_BATCHES):
         lengths = lognormal_lengths(batch, _MEDIAN, _SIGMA, 1, longest or 1, rng)
         sequence = fixed_size(info.required, 1) or int(lengths.max())
         mask = None if info.mask is None else right_padded(lengths, sequence)
-        made.append(random_feeds(info, rng, batch=batch, sequence=longest and sequence, mask=mask))
-    return made
+        batches.append(random_feeds(info, rng, batch=batch, sequence=longest and sequence, mask=mask))
+    return batches
 
 
-def as_feeds(source: models.ModelSource, info: ModelInfo, samples: Samples) -> list[Feeds]:
-    """A caller's samples as feeds, checked.
+def as_feeds(graphs: ModelGraphs, samples: Samples) -> list[Feeds]:
+    """A caller's samples as feeds, validated.
 
     Raises:
-        InvalidFeeds: there are none, they are neither texts nor feeds, the model does not accept them, or none of them
-            has a real token.
+        InvalidFeeds: the list is empty, its entries are neither texts nor feeds, the model does not accept them, or
+            none of them has a real token.
     """
     if not samples:
         raise InvalidFeeds("The samples for calibration are empty: give at least one, or None")
+    info = graphs.info
     strings = [sample for sample in samples if isinstance(sample, str)]
     feeds = [sample for sample in samples if isinstance(sample, Mapping)]
     if len(strings) + len(feeds) < len(samples) or (strings and feeds):
         kinds = " and ".join(sorted({type(sample).__name__ for sample in samples}))
         raise InvalidFeeds(f"The samples for calibration must all be texts or all be mappings of arrays, got {kinds}")
     checker = FeedChecker(info)
-    checked = [checker.check(each) for each in (_encoded(source, info, strings) if strings else feeds)]
-    if not any(_has_token(info, each) for each in checked):
+    checked = [checker.check(batch) for batch in (_encoded(graphs, strings) if strings else feeds)]
+    if not any(_has_token(info, batch) for batch in checked):
         raise InvalidFeeds(f"The samples for calibration have no real token: {info.mask!r} is 0 throughout")
     return checked
 
 
-def held_out(source: models.ModelSource, info: ModelInfo, samples: Samples) -> tuple[dict[str, list[Feeds]], str]:
+def held_out(graphs: ModelGraphs, samples: Samples) -> tuple[dict[str, list[Feeds]], str]:
     """What to judge a precision on, by kind, and where it comes from.
 
     Args:
-        source, info: the model.
-        samples: those of the caller's that are held out. If there are none, isorun's texts by the tokenizer beside the
-            model; without a tokenizer, seeded random feeds under each kind of mask.
+        graphs: the model.
+        samples: the caller's samples that are held out. If empty, isorun's texts by the tokenizer beside the model;
+            without a tokenizer, seeded random feeds under each kind of mask.
 
     Raises:
-        InvalidFeeds: as of :func:`as_feeds`, or random feeds cannot be made up.
+        InvalidFeeds: as :func:`as_feeds`, or random feeds cannot be generated.
     """
+    info = graphs.info
     if samples:
-        feeds = [each for each in as_feeds(source, info, samples) if _has_token(info, each)]
+        feeds = [batch for batch in as_feeds(graphs, samples) if _has_token(info, batch)]
         return {"samples": feeds}, f"every {_EVERY}th of the given samples, held out of calibration"
-    if has_tokenizer(source):
-        kinds = {kind: _encoded_own(source, info, listed) for kind, listed in texts(held_out=True).items()}
+    if has_tokenizer(graphs):
+        kinds = {kind: _encoded_own(graphs, listed) for kind, listed in texts(held_out=True).items()}
         return {kind: feeds for kind, feeds in kinds.items() if feeds}, "isorun's texts, held out of calibration"
     cases = masked_cases(info, *sizes(info, *_RANDOM), seed=1)
     return {f"mask {name}": [feeds] for name, feeds in cases.items()}, "random tokens"
@@ -143,16 +153,16 @@ def requests(sample: Feeds | str) -> int:
     return max((np.shape(value)[0] for value in sample.values() if np.ndim(value)), default=1)
 
 
-def digest(source: models.ModelSource, samples: Samples | None, cache: Cache) -> str:
-    """A name for all that a model is calibrated and judged on."""
+def digest(graphs: ModelGraphs, samples: Samples | None) -> str:
+    """A name for everything that a model is calibrated and judged on."""
     parts = [repr(_content(sample)) for sample in samples or ()]
-    if tokenizer := _tokenizer(source):
-        parts += [sha256(_TEXTS.read_bytes()), cache.fingerprint(lambda: [tokenizer], tokenizer)]
+    if tokenizer := _tokenizer(graphs):
+        parts += [sha256(_TEXTS.read_bytes()), graphs.cache.fingerprint(lambda: [tokenizer], tokenizer)]
     return sha256("|".join([str(samples is None), *parts]).encode())
 
 
 def sizes(info: ModelInfo, batch: int, sequence: int) -> tuple[int, int | None]:
-    """The batch and sequence to feed, where a model does not fix them; no sequence where it has none."""
+    """The batch and sequence to feed, unless the model fixes them; no sequence if it has none."""
     flat = all(spec.shape is not None and len(spec.shape) < 2 for spec in info.required)
     longest = min((size for size in info.limits.values() if size is not None), default=sequence)
     return fixed_size(info.required, 0) or batch, None if flat else fixed_size(info.required, 1) or min(
@@ -160,25 +170,26 @@ def sizes(info: ModelInfo, batch: int, sequence: int) -> tuple[int, int | None]:
     )
 
 
-def _tokenizer(source: models.ModelSource) -> Path | None:
-    return next((place for place in places_of(source.path) if place.is_file()), None)
+def _tokenizer(graphs: ModelGraphs) -> Path | None:
+    return next((path for path in places_of(graphs.source.path) if path.is_file()), None)
 
 
-def _encoded(source: models.ModelSource, info: ModelInfo, listed: Sequence[str]) -> list[Feeds]:
-    """Texts of similar length together, as feeds. A batch without a single token is left out: some tokenizers make none
-    of an empty text."""
+def _encoded(graphs: ModelGraphs, listed: Sequence[str]) -> list[Feeds]:
+    """Texts as feeds, those of similar length in one batch. Batches without a token are dropped: some tokenizers
+    return none for an empty text."""
+    info = graphs.info
     limits = [limit for limit in info.limits.values() if limit is not None]
-    tokenizer = Tokenizer.beside(source.path, min(limits, default=None))
+    tokenizer = Tokenizer.beside(graphs.source.path, min(limits, default=None))
     fixed = fixed_size(info.required, 1)
     ordered = sorted(listed, key=len)
     batches = (tokenizer.encode(ordered[start : start + _ROWS], fixed) for start in range(0, len(ordered), _ROWS))
     return [feeds_of(encoded, info) for encoded in batches if encoded["attention_mask"].any()]
 
 
-def _encoded_own(source: models.ModelSource, info: ModelInfo, listed: Sequence[str]) -> list[Feeds]:
+def _encoded_own(graphs: ModelGraphs, listed: Sequence[str]) -> list[Feeds]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TruncationWarning)  # the caller did not choose these texts
-        return _encoded(source, info, listed)
+        return _encoded(graphs, listed)
 
 
 def _has_token(info: ModelInfo, feeds: Feeds) -> bool:

@@ -1,4 +1,4 @@
-"""Which graph a session runs: the one that works on padding, the one that does not, or each where it pays.
+"""Which graph a session runs: the one that computes padding, the packed one, or the better for each batch.
 
 :mod:`isorun.graph.transforms.padding_removal` defines the packed graph. Gathering real tokens and scattering them back
 costs time, so with ``padding="auto"`` every run inspects its mask; batches with enough padding use the packed graph.
@@ -15,55 +15,41 @@ from typing import Any
 
 import numpy as np
 
-from isorun.errors import BackendFailed, CacheError, InvalidModel, UnsupportedModel, did_you_mean
-from isorun.models import source as models
+from isorun.errors import BackendFailed, CacheError, InvalidModel, UnsupportedModel
+from isorun.models.lowering import ModelGraphs, Quantized
+from isorun.models.source import check_unchanged
 from isorun.plugin.backend import Backend, Binding, Executable
 from isorun.plugin.device_arrays import DeviceArray
-from isorun.system.cache import Cache
 from isorun.types import CompileConfig, Feeds, LoweredModel, ModelInfo, RuntimeReport
 
-CHOICES = ("auto", "keep", "remove")
-
-# What the packed graph has to save: a share of a batch's tokens, and some more in each batch. It computes whole
-# steps of tokens, as ``graph/padding.onnxtxt`` rounds them up. Measured with three layers, 768 wide, on two cores
-# (docs/padding.md).
+# The packed graph must save this share of a batch's tokens, and this many more. It computes whole steps of tokens, as
+# ``graph/ops/padding.onnxtxt`` rounds them up. Measured with three layers, 768 wide, on two cores (docs/padding.md).
 _SHARE, _TOKENS, _STEP = 1 / 12, 4, 16
 
 
-def check(padding: str) -> None:
-    """Refuse what is none of :data:`CHOICES`."""
-    if padding not in CHOICES:
-        raise ValueError(f"padding is {padding!r}{did_you_mean(str(padding), CHOICES)}")
-
-
 def compile_model(
-    backend: Backend,
-    source: models.ModelSource,
-    config: CompileConfig,
-    padding: str,
-    cache: Cache,
-    quantized: models.Quantized | None = None,
+    graphs: ModelGraphs, backend: Backend, config: CompileConfig, padding: str, quantized: Quantized | None = None
 ) -> tuple[LoweredModel, Executable]:
-    """Lower a model for a backend and compile it, with its padding kept, removed, or either as a batch needs.
+    """Lower a model for a backend and compile it, with padding kept, removed, or either as a batch needs.
 
     Args:
-        backend, source, config, padding, cache: as for a session.
-        quantized: the table that the precision ``int8`` takes.
+        graphs: the model.
+        backend, config, padding: as for a session.
+        quantized: what the precision ``int8`` needs.
 
     Raises:
-        UnsupportedModel: padding is to be removed and the graph does not allow it, or the backend has no
-            implementation of some operator.
+        UnsupportedModel: padding is to be removed and the graph does not allow it, or the backend lacks an operator.
         BackendUnavailable, BackendFailed: as :meth:`isorun.plugin.backend.Backend.compile` says.
     """
     dialects = backend.capabilities.dialects
-    typed = config.precision if config.precision in backend.capabilities.typed else "fp32"
+    precision = config.precision if config.precision in backend.capabilities.typed else "fp32"
 
     def compiled(*, packed: bool) -> tuple[LoweredModel, Executable]:
-        lowered = models.lower(source, dialects, cache, packed=packed, precision=typed, quantized=quantized)
-        executable = _compiled(backend, lowered, config)
-        if lowered.path == source.path and not source.path.is_relative_to(cache.root):
+        lowered = graphs.lower(dialects, packed=packed, precision=precision, quantized=quantized)
+        executable = _compile(backend, lowered, config)
+        if lowered.path == graphs.source.path and not lowered.path.is_relative_to(graphs.cache.root):
             try:
-                models.check_unchanged(source, cache)  # the runtime has just read the user's own file
+                check_unchanged(graphs.source, graphs.cache)  # the runtime has just read the user's own file
             except BaseException:
                 executable.close()
                 raise
@@ -71,32 +57,32 @@ def compile_model(
 
     if padding == "remove":
         lowered, executable = compiled(packed=True)
-        return lowered, Noted(executable, {"asked": padding, "removed": "always"})
+        return lowered, FixedPadding(executable, {"asked": padding, "removed": "always"})
     lowered, executable = compiled(packed=False)
-    if padding == "keep" or not lowered.info.fused:
+    info = lowered.info
+    if padding == "keep" or not info.fused:
         return lowered, executable
     if not backend.capabilities.dynamic_shapes or config.device != "cpu":
-        return lowered, Noted(executable, {"asked": padding, "removed": "never: not known to pay on this backend"})
-    info = lowered.info
-    if info.keeps_padding or info.mask is None:
-        reason = info.keeps_padding or "The key mask is not made from one of the model's inputs"
-        return lowered, Noted(executable, {"asked": padding, "removed": f"never: {reason}"})
-    return lowered, Choosing(executable, lambda: compiled(packed=True)[1], info)
+        kept = "not known to pay on this backend"
+    elif info.keeps_padding or info.mask is None:
+        kept = info.keeps_padding or "The key mask is not made from one of the model's inputs"
+    else:
+        return lowered, AdaptivePadding(executable, lambda: compiled(packed=True)[1], info)
+    return lowered, FixedPadding(executable, {"asked": padding, "removed": f"never: {kept}"})
 
 
-def _compiled(backend: Backend, lowered: LoweredModel, config: CompileConfig) -> Executable:
+def _compile(backend: Backend, lowered: LoweredModel, config: CompileConfig) -> Executable:
     executable: object = backend.compile(lowered, config)
     if not isinstance(executable, Executable):
-        kind = type(executable).__name__
         raise BackendFailed(
-            f"{backend.name}: its compile() gives a {kind}, and no isorun.plugin.backend.Executable. "
-            f"Report it to its authors: {type(backend).__module__}"
+            f"{backend.name}: compile() must return an isorun.plugin.backend.Executable, got "
+            f"{type(executable).__name__}. Report it to its authors: {type(backend).__module__}"
         )
     return executable
 
 
-class Noted(Executable):
-    """An executable whose report says what is done about padding."""
+class FixedPadding(Executable):
+    """An executable that treats all batches alike, with a note on padding in its report."""
 
     def __init__(self, executable: Executable, note: Mapping[str, Any]) -> None:
         self._executable = executable
@@ -122,13 +108,13 @@ class Noted(Executable):
         self._executable.close()
 
 
-class Choosing(Executable):
-    """Two executables of one model: as it came, and packed. The mask of each run says which.
+class AdaptivePadding(Executable):
+    """Two executables of one model, unpacked and packed. The mask of each run decides between them.
 
     Args:
-        padded: the model as it came.
+        padded: the unpacked model.
         make_packed: compiles the packed one. Called once, by the first run that needs it.
-        info: the model, of which a mask is known.
+        info: the model; its mask must be known.
     """
 
     def __init__(self, padded: Executable, make_packed: Callable[[], Executable], info: ModelInfo) -> None:
@@ -144,7 +130,7 @@ class Choosing(Executable):
 
     def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
         mask = feeds.get(self._mask)
-        if mask is None:  # the model has a mask of its own, which the packed graph knows
+        if mask is None:  # the packed graph reads the model's default mask
             return self.packed().run(output_names, feeds)
         padding = mask.size - np.count_nonzero(mask)
         if not padding:
@@ -156,14 +142,14 @@ class Choosing(Executable):
         return results
 
     def choose(self, feeds: Feeds) -> Executable:
-        """What runs these feeds."""
+        """The executable for these feeds."""
         mask = feeds.get(self._mask)
         return self.packed() if mask is None or _pays(mask.size - np.count_nonzero(mask), mask.size) else self._padded
 
     def without_padding(
         self, output_names: Sequence[str] | None, results: list[Any], mask: np.ndarray | None
     ) -> list[Any]:
-        """Results with zeros for padding, in place."""
+        """Set results to zero at padding, in place."""
         if mask is None:
             return results
         for name, result in zip(output_names or self._outputs, results, strict=True):
@@ -172,19 +158,19 @@ class Choosing(Executable):
         return results
 
     def packed(self) -> Executable:
-        """What runs batches with padding."""
+        """The packed executable, or the unpacked one if there is none."""
         with self._lock:
             if self._packed is None:
                 try:
                     self._packed = self._make_packed()
-                # The backend lacks an operator that only the packed graph has; or the model is gone, has changed, or
-                # finds no room in the cache since the session was opened.
+                # The backend lacks an operator that only the packed graph has; or, since the session was opened, the
+                # model's file was removed or replaced, or the cache became full.
                 except (UnsupportedModel, InvalidModel, CacheError) as error:
                     self._packed, self._refusal = self._padded, str(error)
             return self._packed
 
     def bind(self, feeds: Feeds, outputs: Mapping[str, np.ndarray | None]) -> Binding:
-        return _ChoosingBinding(self, feeds, outputs, feeds.get(self._mask))
+        return _AdaptiveBinding(self, feeds, outputs, feeds.get(self._mask))
 
     def report(self) -> RuntimeReport:
         report = self._padded.report()
@@ -206,19 +192,19 @@ def _pays(padding: int, tokens: int) -> bool:
     return tokens - computed > tokens * _SHARE + _TOKENS
 
 
-class _ChoosingBinding(Binding):
-    """The mask is read at every run, since its contents may have changed; both bindings write to one place."""
+class _AdaptiveBinding(Binding):
+    """Reads the mask at every run, since its contents may change. Both bindings write to the same arrays."""
 
     def __init__(
-        self, choosing: Choosing, feeds: Feeds, outputs: Mapping[str, np.ndarray | None], mask: np.ndarray | None
+        self, policy: AdaptivePadding, feeds: Feeds, outputs: Mapping[str, np.ndarray | None], mask: np.ndarray | None
     ) -> None:
-        super().__init__(choosing, feeds, outputs)
-        self._choosing = choosing
+        super().__init__(policy, feeds, outputs)
+        self._policy = policy
         self._mask = mask
         self._bound: dict[Executable, Binding] = {}
 
     def run(self) -> list[Any]:
-        executable = self._choosing.choose(self._feeds)
+        executable = self._policy.choose(self._feeds)
         if executable not in self._bound:
             self._bound[executable] = executable.bind(self._feeds, self._outputs)
-        return self._choosing.without_padding(list(self._outputs), self._bound[executable].run(), self._mask)
+        return self._policy.without_padding(list(self._outputs), self._bound[executable].run(), self._mask)

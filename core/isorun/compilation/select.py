@@ -1,74 +1,34 @@
-"""Which backend runs a model: the one that is named, or the first of several that can do what is asked."""
+"""Which backend runs a model: the one that is named, or the first of several that supports the request."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+import time
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from isorun.compilation import autotune
-from isorun.compilation import padding_policy as paddings
-from isorun.errors import BackendFailed, BackendNotFound, BackendUnavailable, InvalidOption, UnsupportedModel, nearest
-from isorun.models import source as models
+from isorun.compilation.compiler import Compiler
+from isorun.compilation.options import AUTO
+from isorun.errors import BackendFailed, BackendNotFound, BackendUnavailable, InvalidArgument, UnsupportedModel
 from isorun.plugin import registry
 from isorun.plugin.backend import Backend, Executable
-from isorun.system import threads as thread_counts
-from isorun.system.cache import Cache
-from isorun.types import Capabilities, CompileConfig, LoweredModel, Provenance
+from isorun.types import CompileConfig, LoweredModel, Provenance
 
 if TYPE_CHECKING:
     from isorun.isolation.worker.backend import Worker
 
-
-_MAX_TIMEOUT = 1e6  # seconds
-
-
-class Wishes(NamedTuple):
-    """What the caller asks for, before a backend is known: see :class:`isorun.session.session.Session`."""
-
-    device: str | None
-    precision: str
-    padding: str
-    threads: int | None
-    options: Mapping[str, Any]
-    environment: str | None = None
-    calibration: Sequence[Any] | None = None
-    tolerance: float = autotune.TOLERANCE
-    timeout: float | None = None
-
-    @classmethod
-    def of(
-        cls,
-        device: str | None,
-        precision: str,
-        padding: str,
-        threads: int | None,
-        tolerance: float | None,
-        environment: str | None,
-        options: Mapping[str, Any] | None,
-        calibration: Iterable[Any] | None,
-        timeout: float | None = None,
-    ) -> Wishes:
-        """A session's arguments, once it is known that each means something.
-
-        Raises:
-            ValueError, TypeError: one means nothing, or is one that nothing would heed.
-        """
-        if options is not None and not isinstance(options, Mapping):
-            raise TypeError(f"options is a mapping of names to values; a {type(options).__name__} came")
-        if isinstance(calibration, str | Mapping):
-            kind = type(calibration).__name__
-            raise TypeError(f"calibration is a list of texts or of feeds; a {kind} came. Put it in a list")
-        _check_timeout(timeout, environment)
-        thread_counts.check(threads)
-        paddings.check(padding)
-        autotune.check(precision, tolerance, calibrated=calibration is not None)
-        samples = None if calibration is None else list(calibration)
-        near = autotune.TOLERANCE if tolerance is None else tolerance
-        return cls(device, precision, padding, threads, dict(options or {}), environment, samples, near, timeout)
+_logger = logging.getLogger("isorun")
 
 
 class Resolved(NamedTuple):
-    """The backend that took the model, and what came of it there."""
+    """A model compiled on the backend that was selected.
+
+    Attributes:
+        backend, model, config, executable: the backend, and what it compiled.
+        tuned: what ``precision="auto"`` measured; empty for a precision that was requested.
+        passed_over: the backends that were skipped, each with the reason.
+        worker: where it runs; ``None`` for this process.
+    """
 
     backend: Backend
     model: LoweredModel
@@ -77,16 +37,15 @@ class Resolved(NamedTuple):
     tuned: Mapping[str, Any]
     passed_over: tuple[tuple[str, str], ...]
     worker: Worker | None
-    """Where it runs; ``None`` for this process."""
 
     def close(self) -> None:
-        """Let go of the model, and of the worker."""
+        """Release the model and the worker."""
         self.executable.close()
         if self.worker is not None:
             self.worker.close()
 
     def provenance(self) -> Provenance:
-        """What runs, where, and how it came about: asked of the runtime."""
+        """What runs, where, and how it was made: obtained from the runtime."""
         from importlib.metadata import version
 
         report = self.executable.report()
@@ -109,119 +68,80 @@ class Resolved(NamedTuple):
         )
 
 
-def resolve(source: models.ModelSource, backend: str | Sequence[str], wishes: Wishes, cache: Cache) -> Resolved:
-    """Compile a model on the backend of a name, or on the first of several that can do what is asked.
+def resolve(compiler: Compiler, backend: str | Sequence[str]) -> Resolved:
+    """Compile a model on the backend of a name, or on the first of several that supports the request.
 
     Args:
-        source: the model.
+        compiler: the model and the session's options.
         backend: a name, names in order of preference, or ``"auto"``.
-        wishes: what is asked of it.
-        cache: where lowered models are kept.
 
     Raises:
-        BackendNotFound, BackendUnavailable, InvalidOption, UnsupportedModel, BackendFailed: of a single name, its
-            own; of several, BackendUnavailable, with the reason of each.
-        EnvironmentNotFound, EnvironmentBroken: there is no such environment, or its interpreter is gone.
+        BackendNotFound, BackendUnavailable, UnsupportedModel, BackendFailed: for a single name, why it cannot run the
+            model; for several, BackendUnavailable with the reason of each.
+        InvalidArgument: an argument that no requested backend knows.
+        EnvironmentNotFound, EnvironmentBroken: the environment does not exist, or its interpreter is gone.
     """
-    if wishes.environment is None:
-        return _resolve(source, backend, wishes, cache, None)
+    options = compiler.options
+    if options.environment is None:
+        return _resolve(compiler, backend, None)
     from isorun.isolation import environments
     from isorun.isolation.worker.backend import Worker
 
-    worker = Worker(environments.get(wishes.environment), cache.root, wishes.timeout)
+    worker = Worker(environments.get(options.environment), compiler.cache.root, options.timeout)
     try:
-        return _resolve(source, backend, wishes, cache, worker)
+        return _resolve(compiler, backend, worker)
     except BaseException:
         worker.close()
         raise
 
 
-def _resolve(
-    source: models.ModelSource, backend: str | Sequence[str], wishes: Wishes, cache: Cache, worker: Worker | None
-) -> Resolved:
-    find = registry.get if worker is None else worker.get
-    if backend == "auto":
-        wanted: tuple[str, ...] = registry.AUTO_ORDER
-    elif isinstance(backend, str):
-        return Resolved(*_compile(source, find(backend), wishes, cache), (), worker)
-    elif isinstance(backend, Sequence) and all(isinstance(name, str) for name in backend):
-        wanted = tuple(backend)
-    else:
-        raise TypeError(f"backend is a name, a list of names or 'auto'; {backend!r} came")
-    if not wanted:
-        raise ValueError("backend is an empty list; name at least one, or 'auto'")
-    passed_over: list[tuple[str, str]] = []
-    for name in wanted:
+def _resolve(compiler: Compiler, backend: str | Sequence[str], worker: Worker | None) -> Resolved:
+    if isinstance(backend, str) and backend != AUTO:
+        return _compile(compiler, backend, (), worker)
+    if backend == AUTO:
+        backend = registry.AUTO_ORDER
+    if not (isinstance(backend, Sequence) and all(isinstance(name, str) for name in backend)):
+        raise TypeError(f"backend must be a name, a list of names or 'auto', got {backend!r}")
+    if not backend:
+        raise InvalidArgument("backend is an empty list. Name at least one backend, or use 'auto'")
+    skipped: list[tuple[str, str]] = []
+    errors: list[Exception] = []
+    for name in backend:
         try:
-            return Resolved(*_compile(source, find(name), wishes, cache), tuple(passed_over), worker)
-        except BackendUnavailable as error:
-            passed_over.append((name, f"{error.reason}. {error.remedy}"))
-        except (BackendNotFound, InvalidOption, UnsupportedModel, BackendFailed) as error:
-            passed_over.append((name, str(error)))
-    tried = "\n".join(f"  {name}: {reason}" for name, reason in passed_over)
+            return _compile(compiler, name, tuple(skipped), worker)
+        except (BackendNotFound, BackendUnavailable, UnsupportedModel, BackendFailed, InvalidArgument) as error:
+            errors.append(error)
+            reason = f"{error.reason}. {error.remedy}" if isinstance(error, BackendUnavailable) else str(error)
+            skipped.append((name, reason))
+            _logger.warning("skipped backend %s: %s", name, reason)
+    invalid = [error for error in errors if isinstance(error, InvalidArgument)]
+    if invalid and all(isinstance(error, InvalidArgument | BackendNotFound) for error in errors):
+        raise invalid[0]
+    reasons = "\n".join(f"  {name}: {reason}" for name, reason in skipped)
     raise BackendUnavailable(
-        " or ".join(wanted), "none of them can run this model as asked", f"Mend one of these:\n{tried}"
+        " or ".join(backend), "none of them can run this model as requested", f"Fix one of these:\n{reasons}"
     )
 
 
-def _compile(
-    source: models.ModelSource, backend: Backend, wishes: Wishes, cache: Cache
-) -> tuple[Backend, LoweredModel, CompileConfig, Executable, Mapping[str, Any]]:
-    config = _config(backend, wishes, cache)
-    if wishes.precision == autotune.AUTO:
-        model, executable, config, tuned = autotune.compile_fastest(
-            backend, source, config, wishes.padding, cache, wishes.tolerance, wishes.calibration
-        )
-        return backend, model, config, executable, tuned
-    model, executable = autotune.compile_as_asked(backend, source, config, wishes.padding, cache, wishes.calibration)
-    return backend, model, config, executable, {}
+def _compile(compiler: Compiler, name: str, skipped: tuple[tuple[str, str], ...], worker: Worker | None) -> Resolved:
+    start = time.perf_counter()
+    backend = registry.get(name) if worker is None else worker.get(name)
+    config = compiler.config(backend)
+    if config.precision == AUTO:
+        from isorun.compilation import autotune
 
-
-def _config(backend: Backend, wishes: Wishes, cache: Cache) -> CompileConfig:
-    """What the caller asks for, once this backend is known to be here and to offer it."""
-    here = registry.availability(backend)
-    if not here.ok:
-        raise BackendUnavailable(backend.name, here.reason, here.remedy)
-    offers = backend.capabilities
-    if wishes.precision not in (*offers.precisions, autotune.AUTO):
-        raise BackendUnavailable(
-            backend.name,
-            f"it does not compute in {wishes.precision!r}{_instead(wishes.precision, offers)}",
-            f"It computes in {', '.join(offers.precisions)}: ask for one of these, or another backend.",
-        )
-    device = offers.devices[0] if wishes.device is None else wishes.device
-    if device not in offers.devices:
-        raise BackendUnavailable(
-            backend.name, f"it has no device {device!r}", f"It runs on {' and '.join(offers.devices)}."
-        )
-    if wishes.threads is not None and not offers.sets_threads:
-        raise BackendUnavailable(
-            backend.name,
-            f"the number of its threads cannot be set, and threads is {wishes.threads}",
-            "Leave threads out, or ask for another backend.",
-        )
-    backend.read_options(wishes.options)
-    threads = wishes.threads or thread_counts.usable_cores() if offers.sets_threads else None
-    return CompileConfig(wishes.precision, device, threads, wishes.options, str(cache.root))
-
-
-def _check_timeout(timeout: float | None, environment: str | None) -> None:
-    if timeout is None:
-        return
-    if environment is None:
-        raise ValueError(
-            "`timeout` has no effect without `environment`: a run in this process cannot be interrupted. Omit it, or "
-            "run in an environment"
-        )
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout <= _MAX_TIMEOUT:
-        raise ValueError(f"timeout must be a number of seconds above 0 and at most {_MAX_TIMEOUT:g}, got {timeout!r}")
-
-
-def _instead(precision: str, offers: Capabilities) -> str:
-    """What the runtime would do in a precision's place; of one that isorun never heard of, the nearest."""
-    if what := offers.refused.get(precision):
-        return f": {what}"
-    from isorun.parity.tolerance import DEFAULT_TOLERANCES
-
-    near = None if precision in DEFAULT_TOLERANCES else nearest(str(precision), offers.precisions)
-    return f" (did you mean {near!r}?)" if near else ""
+        resolved = Resolved(backend, *autotune.compile_fastest(compiler, backend, config), skipped, worker)
+    else:
+        model, executable = compiler.compile(backend, config, compiler.options.samples)
+        resolved = Resolved(backend, model, config, executable, {}, skipped, worker)
+    _logger.info(
+        "opened %s on %s in %s, %.2f s: %s; lowered to %s (%s in the cache)",
+        compiler.source.path,
+        name,
+        resolved.config.precision,
+        time.perf_counter() - start,
+        ", ".join(f"{count} {kind}" for kind, count in resolved.model.info.fused.items()) or "nothing fused",
+        resolved.model.dialect,
+        "found" if resolved.model.cached else "made",
+    )
+    return resolved

@@ -8,9 +8,9 @@
 - ``transforms/``: passes over the fused form
 - ``ops/``: the fused operators, their dialects, lowering
 - ``builders/``: the fused form from a checkpoint's weights
-- ``pipeline.py``: the order in which passes run; ``inspect.py``: a summary of a graph
+- ``pipeline.py``: every pass, in order; ``inspect.py``: a summary of a graph
 
-Nothing here is imported before a model has to be read; a session on a model that is in the cache reads none.
+Nothing here is imported until a model must be read. A session on a cached model reads none.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _with_existing_operators(report: FusionReport, model: onnx_ir.Model) -> Fusi
 
 @functools.cache
 def code_digest() -> str:
-    """SHA-256 of the code that writes graphs, so that cache entries of other versions are not reused."""
+    """SHA-256 of the code that writes graphs: part of cache keys, so that entries of other code are not used."""
     import hashlib
 
     digest = hashlib.sha256()

@@ -60,7 +60,7 @@ def inspect(model: str | os.PathLike[str] | ir.Model) -> Inspection:
         InvalidModel: the file cannot be read, or is not a valid model.
     """
     with files.reading("The onnx_ir.Model" if isinstance(model, ir.Model) else str(model)):
-        return _inspect(model.clone() if isinstance(model, ir.Model) else pipeline.read(Path(model))[0])
+        return _inspect(model.clone() if isinstance(model, ir.Model) else pipeline.read(Path(model)).model)
 
 
 def _inspect(model: ir.Model) -> Inspection:

@@ -1,10 +1,19 @@
-"""From any exporter's graph to the fused form."""
+"""The order in which passes run: from any exporter's graph to the fused form, and from there to what a backend reads.
+
+:data:`PASSES` is the only place that knows this order. Sessions, calibration and ``isorun fuse`` run the same list.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import Enum, auto
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import onnx_ir as ir
 from onnx_ir.passes import common
@@ -15,85 +24,252 @@ from isorun.graph.canonicalize.normalize import normalize
 from isorun.graph.fusion import bias_gelu, embeddings, self_attention, skip_layer_normalization
 from isorun.graph.io import files, maps
 from isorun.graph.matching.report import FusionReport
-from isorun.graph.ops import functions, opset
-from isorun.graph.transforms import last_layer
-from isorun.graph.transforms import select_outputs as outputs
+from isorun.graph.ops import functions, lower, opset
+from isorun.graph.transforms import last_layer, padding_removal, precision, select_outputs
+from isorun.graph.transforms.precision import int8
 
 _logger = logging.getLogger(__name__)
 
 OPSETS = range(opset_upgrade.FIRST_UPGRADED, 26)
-"""The versions of ONNX's operators that are read; a graph in another stays as it is."""
+"""The ONNX opsets that are read; a graph in another stays unchanged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The graph to produce.
+
+    Attributes:
+        outputs: the outputs to keep, in this order; ``None`` for all.
+        packed: remove padding.
+        taps: add what the dense layers read as outputs, for calibration.
+        precision: what to write the graph in (:data:`isorun.graph.transforms.precision.PRECISIONS`); ``None`` keeps
+            its types.
+        table: quantize the dense layers in this table.
+        dialect: what to lower the fused operators to; ``None`` keeps them.
+    """
+
+    outputs: Sequence[str] | None = None
+    packed: bool = False
+    taps: bool = False
+    precision: str | None = None
+    table: int8.Table | None = None
+    dialect: str | None = None
+
+
+@dataclass(slots=True)
+class Job:
+    """One run of passes over one graph.
+
+    Attributes:
+        target: the graph to produce.
+        report: what the fusions found.
+        notes: what the passes have to say about the result, as plain data for provenance and reports.
+        weights, readers: with ``target.taps``, the results of :func:`isorun.graph.transforms.precision.int8.tap`.
+    """
+
+    target: Target = field(default_factory=Target)
+    report: FusionReport = field(default_factory=FusionReport)
+    notes: dict[str, Any] = field(default_factory=dict)
+    weights: Mapping[str, ir.TensorProtocol] = field(default_factory=dict)
+    readers: Mapping[str, list[str]] = field(default_factory=dict)
+
+
+class Stage(Enum):
+    """What a pass reads."""
+
+    GIVEN = auto()  # any graph
+    FUSION = auto()  # a graph on its way to the fused form
+    FUSED = auto()  # the fused form, made here or given
+    TARGET = auto()  # the fused form, or the graph as given if it is not an encoder
+
+
+class Pass(NamedTuple):
+    """A rewrite of a graph, in place.
+
+    Attributes:
+        name: for the log.
+        stage: when it runs.
+        apply: does it.
+        when: whether the target needs it.
+    """
+
+    name: str
+    stage: Stage
+    apply: Callable[[ir.Model, Job], object]
+    when: Callable[[Target], object] = lambda _: True
+
+
+def _set_opset(model: ir.Model, _: Job) -> None:
+    try:
+        opset.move(model.graph, functions.opset(functions.BODIES))
+    except UnsupportedModel as error:  # not fatal: the graph runs in its own opset, and lowering reports the same
+        _logger.info("%s", error)
+
+
+def _tap(model: ir.Model, job: Job) -> None:
+    job.weights, job.readers = int8.tap(model)
+    if not job.weights:
+        raise UnsupportedModel(f"None of the model's dense layers can be quantized: {int8.refusal(model)}")
+    int8.check_finite(model, job.weights)
+
+
+PASSES = (
+    # First, so that nothing that only unwanted outputs need gets in the way of a fusion.
+    Pass(
+        "select outputs",
+        Stage.GIVEN,
+        lambda model, job: select_outputs.keep(model, job.target.outputs or ()),
+        lambda target: target.outputs is not None,
+    ),
+    Pass("upgrade the opset", Stage.FUSION, lambda model, _: opset_upgrade.upgrade(model)),
+    Pass("normalize", Stage.FUSION, lambda model, job: normalize(model, job.report)),
+    Pass("batch first", Stage.FUSION, lambda model, _: batch_first.rewrite(model)),
+    Pass("fuse attention", Stage.FUSION, lambda model, job: self_attention.fuse(model, job.report)),
+    Pass("fuse embeddings", Stage.FUSION, lambda model, job: embeddings.fuse(model, job.report)),
+    Pass("fuse GELU", Stage.FUSION, lambda model, job: bias_gelu.fuse(model, job.report)),
+    Pass("fuse skip connections", Stage.FUSION, lambda model, job: skip_layer_normalization.fuse(model, job.report)),
+    Pass("remove unused nodes", Stage.FUSION, lambda model, _: common.RemoveUnusedNodesPass()(model)),
+    Pass("set the opset", Stage.FUSION, _set_opset),
+    Pass("add function bodies", Stage.FUSION, lambda model, _: functions.carry(model)),
+    Pass("narrow the last layer", Stage.FUSED, lambda model, _: last_layer.narrow(model)),
+    Pass("remove padding", Stage.TARGET, lambda model, _: padding_removal.remove(model), lambda target: target.packed),
+    Pass("tap dense layers", Stage.TARGET, _tap, lambda target: target.taps),
+    Pass(
+        "quantize",
+        Stage.TARGET,
+        lambda model, job: int8.quantize(model, job.target.table or {}),
+        lambda target: target.table is not None,
+    ),
+    Pass(
+        "convert precision",
+        Stage.TARGET,
+        lambda model, job: job.notes.update(precision.write(model, job.target.precision or "")),
+        lambda target: target.precision is not None,
+    ),
+    Pass(
+        "lower",
+        Stage.TARGET,
+        lambda model, job: lower.lower(model, job.target.dialect or ""),
+        lambda target: target.dialect is not None,
+    ),
+)
+"""Every pass, in order. To add one, add an entry."""
+
+
+class Fused(NamedTuple):
+    """A model that was read.
+
+    Attributes:
+        model: in the fused form, or as given if it is not an encoder.
+        fused_here: whether this reading fused it; false for a model that was given in the fused form.
+        report: what the fusions found; empty for a model that was given in the fused form.
+    """
+
+    model: ir.Model
+    fused_here: bool
+    report: FusionReport
+
+
+def read(path: Path, outputs: Sequence[str] | None = None) -> Fused:
+    """Read a model and bring it to the fused form.
+
+    Args:
+        path: an ONNX file.
+        outputs: the outputs to compute; ``None`` for all.
+
+    Raises:
+        InvalidModel: the file cannot be read, or is not a valid model.
+        InvalidFeeds: the model lacks one of the outputs.
+    """
+    job = Job(Target(outputs))
+
+    def as_given() -> ir.Model:
+        model = files.read(path)
+        _run(model, job, Stage.GIVEN)
+        return model
+
+    with files.reading(str(path)):
+        model = as_given()
+        if any(functions.is_fused(node) for node in model.graph):
+            _run(model, job, Stage.FUSED)
+            return Fused(model, False, job.report)
+        report = fuse(model)
+        return Fused(model if report.is_encoder else as_given(), report.is_encoder, report)
 
 
 def fuse(model: ir.Model) -> FusionReport:
     """Bring an encoder to the fused form, in place.
 
-    Inputs and outputs keep their names, types and shapes. Weights are not copied, and of large ones a few elements
-    are read; those that are made of others (Q, K and V side by side) are made whenever they are read.
+    Inputs and outputs keep their names, types and shapes. Weights are not copied, and only a few elements of large ones
+    are read. Weights that are composed of others (Q, K and V side by side) are computed when they are read.
 
     Args:
-        model: any model, with its weights in memory or on disk. One without an attention is returned normalized
-            but otherwise as it came; prefer the original then (``report.is_encoder``).
+        model: any model, with weights in memory or on disk. A model without attention is normalized but not fused;
+            use the original in that case (``report.is_encoder``).
 
     Returns:
         What was found, what was fused, and why the rest was not.
     """
-    report = FusionReport()
+    job = Job()
     current = model.graph.opset_imports.get("", 0)
     if current not in OPSETS:
-        report.unread = f"it is in opset {current} of ONNX's operators, and {OPSETS[0]} to {OPSETS[-1]} are read"
-        return report
+        job.report.unread = f"it is in opset {current} of ONNX's operators, and {OPSETS[0]} to {OPSETS[-1]} are read"
+        return job.report
     if maps.among(model.graph):
-        report.unread = "some of its values are maps, which no encoder has"
-        return report
-    try:
-        opset_upgrade.upgrade(model)
-    except UnsupportedModel as why:
-        report.unread = str(why)
-        return report
+        job.report.unread = "some of its values are maps, which no encoder has"
+        return job.report
     declared = [value.shape for value in model.graph.outputs]
-    normalize(model, report)
-    batch_first.rewrite(model)
-    self_attention.fuse(model, report)
-    embeddings.fuse(model, report)
-    bias_gelu.fuse(model, report)
-    skip_layer_normalization.fuse(model, report)
-    common.RemoveUnusedNodesPass()(model)
     try:
-        opset.move(model.graph, functions.opset(functions.BODIES))
-    except UnsupportedModel as why:  # it runs as it is; a dialect in another opset will say the same
-        _logger.info("%s", why)
-    functions.carry(model)
-    last_layer.narrow(model)
+        _run(model, job, Stage.FUSION, Stage.FUSED)
+    except UnsupportedModel as error:  # the upgrade of the opset
+        job.report.unread = str(error)
+        return job.report
     for value, shape in zip(model.graph.outputs, declared, strict=True):
-        value.shape = shape  # inference may know more by now, and callers were promised this
-    return report
+        value.shape = shape  # as declared to callers, whatever shape inference found since
+    return job.report
 
 
-def read(path: Path, wanted: Sequence[str] | None = None) -> tuple[ir.Model, bool]:
-    """A model in the fused form, where it is an encoder, else as it came; and whether it was brought to it here.
-
-    Args:
-        path: its file.
-        wanted: the outputs to compute; ``None`` for all.
+def transform(model: ir.Model, target: Target) -> Job:
+    """Make the graph of a target from what :func:`read` returned, in place. ``target.outputs`` is ignored.
 
     Raises:
-        InvalidModel: the file cannot be read, or holds no valid model.
-        InvalidFeeds: it has no output of such a name.
+        UnsupportedModel: the graph cannot be brought to the target; it is unusable afterwards.
+        InvalidModel: with ``taps``, a weight is not finite.
     """
-    with files.reading(str(path)):
-        model = as_it_came(path, wanted)
-        if any(functions.is_fused(node) for node in model.graph):
-            last_layer.narrow(model)
-            return model, False
-        if fuse(model).is_encoder:
-            return model, True
-        return as_it_came(path, wanted), False
+    job = Job(target)
+    _run(model, job, Stage.TARGET)
+    return job
 
 
-def as_it_came(path: Path, wanted: Sequence[str] | None) -> ir.Model:
-    """A model as its file has it, but for outputs that are not wanted. Arguments and errors as of :func:`read`."""
-    model = files.read(path)
-    if wanted is not None:
-        outputs.keep(model, wanted)
-    return model
+def _run(model: ir.Model, job: Job, *stages: Stage) -> None:
+    with _quiet_onnx_ir():
+        for each in PASSES:
+            if each.stage in stages and each.when(job.target):
+                start = time.perf_counter()
+                each.apply(model, job)
+                _logger.debug("%s: %.0f ms, %d nodes", each.name, 1e3 * (time.perf_counter() - start), len(model.graph))
+
+
+_quiet_lock = threading.Lock()
+_quiet_users = 0
+
+
+@contextmanager
+def _quiet_onnx_ir() -> Iterator[None]:
+    """Keep onnx_ir's log at WARNING, unless the application has chosen a level: its passes log hundreds of lines."""
+    global _quiet_users
+    logger = logging.getLogger("onnx_ir")
+    with _quiet_lock:
+        if _quiet_users or logger.level == logging.NOTSET:
+            _quiet_users += 1
+            logger.setLevel(logging.WARNING)
+            mine = True
+        else:
+            mine = False
+    try:
+        yield
+    finally:
+        with _quiet_lock:
+            _quiet_users -= mine
+            if mine and not _quiet_users:
+                logger.setLevel(logging.NOTSET)

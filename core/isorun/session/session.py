@@ -13,10 +13,12 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from isorun.compilation.select import Wishes, resolve
+from isorun.compilation.compiler import Compiler
+from isorun.compilation.options import Options
+from isorun.compilation.select import resolve
 from isorun.errors import InvalidFeeds, IsorunError
-from isorun.models import source as models
 from isorun.models.feeds import FeedChecker
+from isorun.models.source import open_model
 from isorun.session import fork
 from isorun.session.executor import Executor
 from isorun.session.handle import Handle
@@ -49,10 +51,11 @@ class Session:
             (``config.json`` and ``model.safetensors``).
         backend: a backend's name; a list of names in order of preference; or ``"auto"``, which is
             ``isorun.plugin.registry.AUTO_ORDER``. With a list or ``"auto"``, a backend that does not support the
-            request is skipped, and ``provenance.passed_over`` records why. A single name has no fallback.
+            request is skipped, which is logged and recorded in ``provenance.passed_over``. A single name has no
+            fallback.
         device: one of the backend's devices; ``None`` for its first.
-        precision: ``"fp32"``, ``"bf16"``, ``"fp16"``, ``"int8"`` or ``"fp64"``; never another. ``"auto"`` measures
-            once and selects the fastest precision of the backend within the tolerance.
+        precision: ``"fp32"``, ``"tf32"``, ``"bf16"``, ``"fp16"``, ``"int8"`` or ``"fp64"``; never another. ``"auto"``
+            measures once and selects the fastest precision of the backend within the tolerance.
         padding: ``"remove"`` runs dense layers on real tokens only; ``"keep"`` runs the graph unchanged; ``"auto"``
             chooses for every batch. Except with ``"keep"``, outputs with a value for each token are zero at masked
             positions.
@@ -85,7 +88,7 @@ class Session:
         EnvironmentNotFound, EnvironmentBroken: the environment does not exist, or its interpreter is gone.
         InvalidFeeds: ``outputs`` names an unknown output, or the calibration samples are invalid.
         CacheError: the cache folder is not writable, belongs to another user, or is writable by other users.
-        ValueError, TypeError: an invalid argument, or one without effect.
+        InvalidArgument, ValueError, TypeError: an invalid argument, or one without effect.
     """
 
     def __init__(
@@ -106,10 +109,20 @@ class Session:
         cache_dir: str | os.PathLike[str] | None = None,
         verify_cache: bool | None = None,
     ) -> None:
-        wishes = Wishes.of(device, precision, padding, threads, tolerance, environment, options, calibration, timeout)
+        compile_options = Options(
+            device=device,
+            precision=precision,
+            padding=padding,
+            threads=threads,
+            tolerance=tolerance,
+            environment=environment,
+            timeout=timeout,
+            backend_options=options,
+            calibration=calibration,
+        )
         cache = Cache(cache_dir, verify=verify_cache)
-        source = models.open_model(model, cache, outputs)
-        self._resolved = resolve(source, backend, wishes, cache)
+        source = open_model(model, cache, outputs)
+        self._resolved = resolve(Compiler(source, compile_options, cache), backend)
         self._backend, self._model = self._resolved.backend, self._resolved.model
         self._executable = self._resolved.executable
         capabilities = self._backend.capabilities

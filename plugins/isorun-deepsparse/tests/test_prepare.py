@@ -9,6 +9,7 @@ import onnx
 import onnxruntime
 import pytest
 
+from isorun.models import lowering
 from isorun.models import source as models
 from isorun.system.cache import Cache
 from isorun.testing.conformance.sample_models import bert
@@ -24,7 +25,7 @@ def lowered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
     cache = Cache(folder / "cache")
     given = bert("bert-2x32", dynamic=True).path(folder)
-    return models.lower(models.open_model(given, cache), ("primitive",), cache).path
+    return lowering.lower(models.open_model(given, cache), ("primitive",), cache).path
 
 
 def test_copy_has_fixed_shapes_and_folded_constants(lowered: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 import tiny
 from isorun.errors import BackendUnavailable, InvalidFeeds, InvalidOption
+from isorun.models import lowering
 from isorun.models import source as models
 from isorun.plugin import registry
 from isorun.system.cache import Cache
@@ -39,7 +40,7 @@ def build(tmp_path, monkeypatch):
 @pytest.fixture
 def lowered(bert, tmp_path):
     cache = Cache(tmp_path)
-    return models.lower(models.open_model(bert, cache), ("primitive",), cache)
+    return lowering.lower(models.open_model(bert, cache), ("primitive",), cache)
 
 
 def test_names_a_tensorrt_version_that_does_not_fit(build, monkeypatch):

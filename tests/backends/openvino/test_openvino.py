@@ -13,6 +13,7 @@ import isorun
 import numpy_bert
 import tiny
 from isorun.errors import BackendFailed, InvalidOption
+from isorun.models import lowering
 from isorun.models import source as models
 from isorun.system.cache import Cache
 from isorun.types import CompileConfig
@@ -119,7 +120,7 @@ def test_an_input_that_openvino_renames(operator):
 def test_failures_name_the_backend_as_requested(tmp_path):
     cache = Cache(tmp_path)
     onnx.save(graph("g (float[N] x, float[M] y) => (float[K] z) { z = Add (x, y) }"), tmp_path / "add.onnx")
-    lowered = models.lower(models.open_model(tmp_path / "add.onnx", cache), ("primitive",), cache)
+    lowered = lowering.lower(models.open_model(tmp_path / "add.onnx", cache), ("primitive",), cache)
     executable = OpenVINO("renamed").compile(lowered, CompileConfig())
     feeds = {"x": np.ones(2, np.float32), "y": np.ones(3, np.float32)}
     with pytest.raises(BackendFailed, match=r"^renamed"):

@@ -22,10 +22,11 @@ pytestmark = pytest.mark.usefixtures("installed")
 
 
 def test_names_the_operators_that_the_parser_does_not_support(bert, tmp_path):
+    from isorun.models import lowering
     from isorun.models import source as models
 
     cache = Cache(tmp_path)
-    lowered = models.lower(models.open_model(bert, cache), ("com.microsoft",), cache)
+    lowered = lowering.lower(models.open_model(bert, cache), ("com.microsoft",), cache)
     backend = registry.get("tensorrt")
     with pytest.raises(UnsupportedModel, match="no importer") as caught:
         backend.compile(lowered, CompileConfig(threads=None, cache_dir=str(tmp_path)))

@@ -39,7 +39,7 @@ def test_people_read_a_table(isorun: Callable[..., Any], bert: Path) -> None:
 def test_threads_are_those_of_the_backends_that_can_set_them(isorun: Callable[..., Any], bert: Path) -> None:
     assert isorun("parity", bert, "--backends", "ort-cpu", "--sequence", 9, "--threads", 1).code == 0
     ran = isorun("parity", bert, "--backends", "reference", "--against", "ort-cpu", "--threads", 1)
-    assert (ran.code, "threads cannot be set" in ran.err) == (3, True)
+    assert (ran.code, "`threads`" in ran.err) == (3, True)
 
 
 def test_what_no_machine_has_is_said(isorun: Callable[..., Any], bert: Path) -> None:
@@ -92,7 +92,7 @@ def test_a_model_without_a_mask_is_one_case(isorun: Callable[..., Any], tmp_path
     ("arguments", "code", "message"),
     [
         (["--backends", "ort-cpu", "--precision", "fp23"], 2, "'fp23'"),
-        (["--backends", "ort-cpu", "--precision", "bf16"], 3, "does not compute in 'bf16'"),
+        (["--backends", "ort-cpu", "--precision", "bf16"], 3, "precision 'bf16'"),
         (["--backends", "ortcpu"], 2, "did you mean 'ort-cpu'"),
         (["--backends", "ort-cpu", "--against", "referense"], 2, "did you mean 'reference'"),
         (["--backends", "ort-cpu", "--sequence", "41"], 2, "goes up to 40"),

@@ -146,7 +146,7 @@ def test_no_other_padding_is_known(isorun: Callable[..., Any], bert: Path, tmp_p
     [
         (["--backend", "ort-cp"], 2, "did you mean 'ort-cpu'"),
         (["--backend", "ort-cpu,openvin"], 2, "did you mean 'openvino'"),
-        (["--precision", "bf16", "--backend", "ort-cpu"], 3, "does not compute in 'bf16'"),
+        (["--precision", "bf16", "--backend", "ort-cpu"], 3, "precision 'bf16'"),
         (["--pooling", "max"], 2, "pooling 'max'"),
         (["--threads", "0"], 2, "--threads"),
         (["--threads", "1025"], 2, "less than or equal to 1024"),

@@ -1,4 +1,4 @@
-"""What is compared, and how accurate it has to be."""
+"""What is compared, and the required accuracy."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def verdict(got: Sequence[Any], cosine: float = 0.99, info: ModelInfo = INFO) ->
     return accuracy.differ(info, got, outputs(0), FEEDS, accuracy.limits(cosine)).verdict
 
 
-def test_a_little_noise_is_accurate() -> None:
+def test_accepts_a_little_noise() -> None:
     assert verdict(outputs(0)) == "pass"
     assert verdict(outputs(0, error=0.05)) == "pass"
     assert verdict(outputs(0, error=0.05), cosine=0.9999) == "fail"
@@ -47,7 +47,7 @@ def test_a_little_noise_is_accurate() -> None:
 
 
 def test_a_request_is_judged_by_all_its_tokens_together() -> None:
-    """One token of five that is off by 0.2 does not show; a request whose only two tokens are, does."""
+    """An error of 0.2 in one token of five is accepted, in both tokens of a request of two it is not."""
     noise = np.random.default_rng(1).standard_normal(WIDTH).astype(np.float32)
     one, both = outputs(0), outputs(0)
     one[0][0, 1] += 0.2 * noise
@@ -56,37 +56,37 @@ def test_a_request_is_judged_by_all_its_tokens_together() -> None:
     assert verdict(both) == "fail"
 
 
-def test_padding_and_requests_without_a_token_do_not_count() -> None:
+def test_ignores_padding_and_requests_without_tokens() -> None:
     got = outputs(0)
     got[0][MASK == 0] = 7
     got[1][2] = 7
     assert verdict(got) == "pass"
 
 
-def test_without_a_mask_all_of_it_counts() -> None:
+def test_compares_everything_without_a_mask() -> None:
     got = outputs(0)
     got[1][2] = 7
     assert verdict(got, info=ModelInfo(INFO.inputs, INFO.outputs, 17)) == "fail"
 
 
-def test_what_is_no_number_fails_wherever_it_is() -> None:
+def test_rejects_nan_even_at_padding() -> None:
     got = outputs(0)
     got[0][1, 4, 0] = np.nan
     assert verdict(got) == "fail"
 
 
 @pytest.mark.parametrize("size", [0.5, 1.5, -1.0, 0.0])
-def test_another_size_is_not_accurate(size: float) -> None:
+def test_rejects_outputs_of_another_size(size: float) -> None:
     assert verdict(outputs(0, size=size)) == "fail"
 
 
-def test_held_out_requests_leave_a_margin_for_others() -> None:
+def test_held_out_requests_must_be_closer_than_the_tolerance() -> None:
     assert accuracy.required_cosine(0.99) == pytest.approx(0.995)
     assert accuracy.required_cosine(0.5) == pytest.approx(0.75)
 
 
 def judge(errors: dict[str, float], cosine: float = 0.99) -> accuracy.Judgement:
-    """A precision that is off by so much on each kind of request."""
+    """A precision with an error for each kind of request."""
     kinds = {kind: [{**FEEDS, "error": np.array(error)}] for kind, error in errors.items()}
     expected = {kind: [outputs(0)] for kind in kinds}
     return accuracy.judge(
@@ -94,7 +94,7 @@ def judge(errors: dict[str, float], cosine: float = 0.99) -> accuracy.Judgement:
     )
 
 
-def test_the_worst_kind_decides() -> None:
+def test_judges_by_the_worst_kind() -> None:
     judged = judge({"prose": 0.01, "punctuation": 0.5, "code": 0.2})
     kind, cosine = judged.worst
     assert (kind, cosine) == ("punctuation", judged.cosines["punctuation"])
@@ -103,7 +103,7 @@ def test_the_worst_kind_decides() -> None:
     assert judge({"prose": 0.01, "punctuation": 0.02}).reason == ""
 
 
-def test_what_fails_on_a_request_is_out() -> None:
+def test_rejects_a_precision_that_fails_on_a_request() -> None:
     def fails(_: object) -> list[Any]:
         raise BackendFailed("it broke")
 
@@ -111,6 +111,6 @@ def test_what_fails_on_a_request_is_out() -> None:
     assert judged.reason == "it broke"
 
 
-def test_a_model_of_fixed_size_is_timed_at_it() -> None:
+def test_times_a_model_of_fixed_size_at_that_size() -> None:
     info = ModelInfo(inputs=(TensorSpec("x", "tensor(int64)", (1, 4)),), outputs=(), opset=17)
     assert accuracy.timed(info)[1] == "1 x 4"

@@ -1,4 +1,4 @@
-"""Every export in tests/fixtures is fused whole, and answers what it answered, on every backend and dialect."""
+"""Every export in tests/fixtures is fused completely, with unchanged outputs on every backend and dialect."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import onnx_ir as ir
 import pytest
 
 import exports
-from isorun.graph import describe
+from isorun.graph import describe, pipeline
 from isorun.graph.ops import functions
 from isorun.graph.pipeline import fuse
 
@@ -33,7 +33,7 @@ def fused(label: str) -> ir.Model:
 
 
 @pytest.mark.parametrize("label", LABELS)
-def test_an_export_is_fused_whole(label: str) -> None:
+def test_fuses_an_export_completely(label: str) -> None:
     model = exports.model(label)
     report = fuse(model)
     assert report.complete, str(report)
@@ -43,13 +43,13 @@ def test_an_export_is_fused_whole(label: str) -> None:
     layers = exports.manifest()[label]["layers"]
     assert report.fused["SelfAttention"] == layers
     assert report.fused["SkipLayerNormalization"] == 2 * layers
-    assert report.fused["BiasGelu"] >= layers  # the head of ELECTRA's sequence classifier has one of its own
+    assert report.fused["BiasGelu"] >= layers  # ELECTRA's sequence classifier has one in its head
     left = {node.op_type for node in model.graph if not functions.is_fused(node)}
     assert not left & {"Softmax", "Erf", "Attention", "LayerNormalization", "ReduceMean", "Sqrt", "IsNaN"}
 
 
 @pytest.mark.parametrize("label", LABELS)
-def test_inputs_and_outputs_stay_as_they_were(label: str) -> None:
+def test_keeps_inputs_and_outputs(label: str) -> None:
     before, after = describe.describe(exports.model(label)), describe.describe(fused(label))
     assert [(each.name, each.type, each.shape) for each in after.inputs] == [
         (each.name, each.type, each.shape) for each in before.inputs
@@ -60,13 +60,13 @@ def test_inputs_and_outputs_stay_as_they_were(label: str) -> None:
 
 
 @pytest.mark.parametrize("label", LABELS)
-def test_the_fused_form_itself_answers_alike(label: str) -> None:
+def test_the_fused_form_agrees_with_the_export(label: str) -> None:
     assert exports.agree(label, exports.run(fused(label), exports.given(label)))
 
 
 @pytest.mark.parametrize(("backend", "dialect"), TARGETS)
 @pytest.mark.parametrize("architecture", sorted({entry["architecture"] for entry in exports.manifest().values()}))
-def test_every_backend_answers_alike(architecture: str, backend: str, dialect: str, tmp_path: Path) -> None:
+def test_every_backend_agrees_with_the_export(architecture: str, backend: str, dialect: str, tmp_path: Path) -> None:
     """All five kinds of mask, in every dialect. Exports that fuse to the same graph are run once."""
     answers: dict[str, list[np.ndarray]] = {}
     for label in LABELS:
@@ -88,7 +88,7 @@ def digests() -> dict[str, str]:
 
 @pytest.mark.parametrize("architecture", sorted({entry["architecture"] for entry in exports.manifest().values()}))
 def test_exports_of_one_model_fuse_to_one_graph(architecture: str) -> None:
-    """Names aside; PyTorch's guard for rows without any key is a difference in what they compute."""
+    """Apart from names. PyTorch's guard for fully masked rows computes something else."""
     entries = exports.manifest()
     groups: dict[object, set[str]] = {}
     for label, name in digests().items():
@@ -97,13 +97,13 @@ def test_exports_of_one_model_fuse_to_one_graph(architecture: str) -> None:
     assert [len(names) for names in groups.values()] == [1] * len(groups)
 
 
-def test_a_dense_layer_of_queries_keys_and_values_is_one_graph_in_every_layout() -> None:
-    """One behind the other they are taken as they are; by head, or taking turns, their columns are put in order."""
+def test_every_layout_of_a_joint_qkv_layer_fuses_to_one_graph() -> None:
+    """Weights that are grouped by head or interleaved are reordered."""
     labels = [label for label, entry in exports.manifest().items() if entry["architecture"] == "packed"]
     assert len({exports.digest(fused(label)) for label in labels}) == 1
 
 
-def test_layers_of_pytorchs_own_are_one_graph_however_hidden_states_lie_and_positions_are_had() -> None:
+def test_every_layout_of_pytorch_layers_fuses_to_one_graph() -> None:
     labels = [label for label, entry in exports.manifest().items() if entry["architecture"] == "torch"]
     assert len(labels) == 3
     assert len({exports.digest(fused(label)) for label in labels}) == 1
@@ -114,15 +114,27 @@ ALBERTS = [label for label in LABELS if label.startswith("albert-") and "-tf2onn
 
 @pytest.mark.parametrize("label", ALBERTS)
 def test_albert_shares_its_weights(label: str) -> None:
-    """However often an exporter has written them."""
+    """However many copies an exporter has written."""
     model = fused(label)
     matrices = {node.inputs[1] for node in model.graph if node.op_type == "MatMul"}
     outside_layers = {None: 2, "sequence": 3, "token": 2, "qa": 2}  # after the embeddings, the pooler, the head
     attentions = [node for node in model.graph if node.op_type == functions.ATTENTION]
-    narrow = len(attentions) < LAYERS  # the last layer has parts of a weight: for queries, and for keys and values
+    narrow = len(attentions) < LAYERS  # the last layer splits a weight into those of queries, and of keys and values
     assert narrow == (exports.manifest()[label]["head"] == "sequence")
     assert len(matrices) == 3 + outside_layers[exports.manifest()[label]["head"]] + 2 * narrow
     assert len({node.inputs[2] for node in attentions}) == len({node.inputs[3] for node in attentions}) == 1
+
+
+def test_a_pass_is_one_entry_in_one_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading, fusing and transforming all run what :data:`pipeline.PASSES` lists for their stage."""
+    ran: list[str] = []
+    added = [pipeline.Pass("", stage, lambda *_, stage=stage: ran.append(stage.name)) for stage in pipeline.Stage]
+    monkeypatch.setattr(pipeline, "PASSES", (*pipeline.PASSES, *added))
+    model = exports.model("bert-torchscript17-eager")
+    fuse(model)
+    pipeline.transform(model, pipeline.Target(dialect="onnx"))
+    assert ran == ["FUSION", "FUSED", "TARGET"]
+    assert not any(map(functions.is_fused, model.graph))
 
 
 def test_fusing_again_changes_nothing() -> None:
@@ -132,7 +144,7 @@ def test_fusing_again_changes_nothing() -> None:
     assert exports.digest(model) == before
 
 
-def test_a_graph_without_an_encoder_is_reported_as_one() -> None:
+def test_reports_a_graph_that_is_not_an_encoder() -> None:
     x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([2]))
     node = ir.node("Relu", [x])
     node.outputs[0].name = "y"
@@ -155,8 +167,8 @@ def test_lengths_and_batches_are_free(label: str) -> None:
         assert exports.difference(exports.run(exports.content(label), given), exports.run(model, given)) < 1e-5
 
 
-def test_a_large_weight_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Q, K and V are put side by side when the file is written, not before."""
+def test_does_not_read_large_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Q, K and V are concatenated when the file is written, not before."""
     model = exports.model("bert-torchscript17-eager")
     monkeypatch.setattr("isorun.graph.matching.subgraph._LARGE", 64)
     fuse(model)
@@ -177,8 +189,8 @@ PLANTED = {
 
 
 @pytest.mark.parametrize("error", PLANTED)
-def test_a_planted_error_is_seen(error: str) -> None:
-    """The check that everything above stands on: it tells each of these from a right fusion."""
+def test_detects_a_planted_error(error: str) -> None:
+    """The comparison that the tests above rely on detects each of these errors."""
     label = "bert-torchscript17-eager"
     model = fused(label)
     PLANTED[error](next(node for node in model.graph if node.op_type == "SelfAttention"))
@@ -186,8 +198,8 @@ def test_a_planted_error_is_seen(error: str) -> None:
     assert exports.difference(exports.answers(label), exports.run(model, given)) > 100 * exports.TOLERANCE
 
 
-def test_a_planted_mix_of_masks_is_seen() -> None:
-    """A guarded attention made a plain one differs in the fully masked row alone, and that is seen."""
+def test_detects_a_missing_guard() -> None:
+    """Without its guard, an attention differs only in the fully masked row."""
     label = "bert-torchscript17-sdpa"
     model = fused(label)
     guarded = [node for node in model.graph if "guarded" in node.attributes]

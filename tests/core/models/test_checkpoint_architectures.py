@@ -53,7 +53,7 @@ def test_a_checkpoint_and_its_export_are_one_graph(name: str, head: str, tmp_pat
     for label in labels:
         export = exports.model(label)
         assert pipeline.fuse(export).complete
-        built, _ = pipeline.read(tmp_path / "built.onnx", [value.name or "" for value in export.graph.outputs])
+        built = pipeline.read(tmp_path / "built.onnx", [value.name or "" for value in export.graph.outputs]).model
         for model in (built, export):
             for node in model.graph:
                 if "epsilon" in node.attributes:  # exporters round it to float32 and back

@@ -1,7 +1,7 @@
-"""Models that came pruned and quantized, as oBERT's are published: sessions run them as they came.
+"""Models that are pruned and quantized before they are opened, as oBERT's are published, run unchanged.
 
-They are made here as those were: an export pruned in blocks of 4, then quantized, by ONNX Runtime's tool or into the
-forms of SparseML and of NNCF. What the raw runtimes answer is what sessions answer.
+Here, an export is pruned in blocks of 4, then quantized by ONNX Runtime's tool or into the forms of SparseML and NNCF.
+Sessions must return what the raw runtimes return.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Calibration(tool.CalibrationDataReader):
 
 @pytest.fixture(scope="module", params=["bert-torchscript17-eager", "bert-tf2onnx17"])
 def pruned(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    """An export's label, and the export with its dense layers pruned."""
+    """An export's label, and its file with the dense layers pruned."""
     model = exports.model(request.param)
     prune(model, SPARSITY, "block4", layers=["*"])
     path = tmp_path_factory.mktemp("pruned") / "pruned.onnx"
@@ -51,14 +51,14 @@ def pruned(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="module", params=["qdq", "integer", "sparseml-int8", "sparseml-uint8", "nncf"])
 def quantized(request: pytest.FixtureRequest, pruned: tuple[str, Path]) -> tuple[str, Path]:
-    """The same, its dense layers and embeddings quantized: Q and DQ with per-channel weights, or MatMulInteger."""
+    """The same with dense layers and embeddings quantized: Q and DQ with per-channel weights, or MatMulInteger."""
     chosen, source = pruned
     path = source.with_name(f"{request.param}.onnx")
     if request.param in FORMS:
         feeds = [exports.given(chosen), exports.given(chosen, length=9)]
         onnx.save(FORMS[request.param](onnx.load(source), feeds), path)
         return chosen, path
-    logging.disable(logging.WARNING)  # it wishes that the model had been optimized before
+    logging.disable(logging.WARNING)  # it recommends optimizing the model first
     try:
         if request.param == "qdq":
             tool.quantize_static(
@@ -79,7 +79,7 @@ def quantized(request: pytest.FixtureRequest, pruned: tuple[str, Path]) -> tuple
 
 
 def raw(backend: str, path: Path, given: exports.Feeds) -> list[np.ndarray]:
-    """What the runtime itself answers."""
+    """The outputs of the bare runtime."""
     if backend == "ort-cpu":
         return exports.run(path.read_bytes(), given)
     compiled = openvino.Core().compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
@@ -88,18 +88,18 @@ def raw(backend: str, path: Path, given: exports.Feeds) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
-def test_a_session_answers_as_the_runtime_does(quantized: tuple[str, Path], backend: str):
+def test_a_session_agrees_with_the_bare_runtime(quantized: tuple[str, Path], backend: str):
     label, path = quantized
     given = exports.given(label)
     with Session(path, backend) as session:
         got = session.run(None, given)
-        assert session.provenance.fused == {}  # nothing of it is rewritten
+        assert session.provenance.fused == {}
     assert exports.difference(raw(backend, path, given), got) < 1e-5
 
 
-def test_its_weights_are_found_pruned_and_in_8_bits(quantized: tuple[str, Path]):
+def test_inspection_reports_pruned_8_bit_weights(quantized: tuple[str, Path]):
     if quantized[1].stem == "nncf":
-        pytest.skip("it holds its weights in fp32, with a Q and a DQ behind them")
+        pytest.skip("its weights are stored in fp32, followed by Q and DQ")
     layers = [layer for layer in inspect(quantized[1]).layers if layer.kind == "dense"]
     quantized_layers = [layer for layer in layers if layer.precision in ("int8", "uint8")]
     assert len(quantized_layers) >= 6 * 3
@@ -108,17 +108,17 @@ def test_its_weights_are_found_pruned_and_in_8_bits(quantized: tuple[str, Path])
         assert layer.pattern == "block4"
 
 
-def test_onnx_runtime_says_that_it_computes_in_8_bits(quantized: tuple[str, Path]):
+def test_onnx_runtime_reports_int8(quantized: tuple[str, Path]):
     with Session(quantized[1], "ort-cpu") as session:
         assert "int8" in session.provenance.precision.split("+")
 
 
-def test_padding_cannot_be_removed_from_it(quantized: tuple[str, Path]):
+def test_rejects_padding_removal(quantized: tuple[str, Path]):
     with pytest.raises(UnsupportedModel, match="no SelfAttention of the fused form"):
         Session(quantized[1], "ort-cpu", padding="remove")
 
 
-def test_int8_is_what_they_are(quantized: tuple[str, Path]):
+def test_precision_int8_runs_the_model_as_given(quantized: tuple[str, Path]):
     label, path = quantized
     given = exports.given(label)
     with Session(path, "ort-cpu", precision="int8") as session:
@@ -127,11 +127,11 @@ def test_int8_is_what_they_are(quantized: tuple[str, Path]):
     assert exports.difference(raw("ort-cpu", path, given), got) < 1e-5
 
 
-def test_openvino_runs_q_and_dq_in_8_bits_and_refuses_to_call_the_others_so(quantized: tuple[str, Path]):
+def test_openvino_runs_q_and_dq_in_int8_and_rejects_other_forms(quantized: tuple[str, Path]):
     if quantized[1].stem in ("qdq", "nncf"):
         with Session(quantized[1], "openvino", precision="int8") as session:
             assert "int8" in session.provenance.precision.split("+")
     else:
-        with pytest.raises(BackendUnavailable, match=r"came in 8 bits.*computes in (bf16|fp32)") as refusal:
+        with pytest.raises(BackendUnavailable, match=r"quantized .*(bf16|fp32)") as caught:
             Session(quantized[1], "openvino", precision="int8")
-        assert "precision='fp32'" in refusal.value.remedy
+        assert "precision='fp32'" in caught.value.remedy

@@ -12,9 +12,10 @@ import pytest
 import isorun
 import small_bert
 from cache_damage import replace_in_place, rot
-from isorun.compilation import padding_policy
+from isorun.compilation.compiler import Compiler
+from isorun.compilation.options import Options
 from isorun.errors import InvalidModel
-from isorun.models import source as models
+from isorun.models.source import open_model
 from isorun.plugin.backend import Executable
 from isorun.system.cache import Cache, maintenance
 from isorun.types import CompileConfig, LoweredModel
@@ -75,7 +76,7 @@ def test_a_session_keeps_its_model_when_the_file_is_replaced_before_the_first_pa
     with isorun.Session(path, "ort-cpu", cache_dir=tmp_path / "cache") as session:
         replace_in_place(path, versions[1].read_bytes())
         np.testing.assert_allclose(session.run(None, PADDED)[0], expected[2], atol=1e-5)
-        assert "has changed since it was opened" in session.provenance.details["padding"]["removed"]
+        assert session.provenance.details["padding"]["removed"] == "from batches that have enough of it"
     np.testing.assert_allclose(run(path, tmp_path / "cache"), expected[1])
 
 
@@ -93,9 +94,7 @@ def test_a_model_that_is_replaced_while_the_runtime_loads_it_is_an_error(tmp_pat
 
     cache = Cache(tmp_path / "cache")
     with pytest.raises(InvalidModel, match="changed since it was opened"):
-        padding_policy.compile_model(
-            Late("ort-cpu"), models.open_model(path, cache), CompileConfig("fp32", "cpu", 1, {}), "auto", cache
-        )
+        Compiler(open_model(path, cache), Options(), cache).compile(Late("ort-cpu"), CompileConfig("fp32", "cpu", 1))
 
 
 def test_swapped_entries_never_run_the_other_model(versions, expected, tmp_path):

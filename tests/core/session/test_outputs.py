@@ -62,10 +62,10 @@ def test_a_model_that_is_no_encoder(any_backend):
     ("outputs", "says"),
     [
         (["pooled_output"], "no output 'pooled_output'; did you mean 'pooler_output'"),
-        ([], "names no output"),
-        (["pooler_output", "pooler_output"], "names 'pooler_output' twice"),
-        ("pooler_output", "a list of names; 'pooler_output' came"),
-        ([0], r"a list of names; \[0\] came"),
+        ([], "empty"),
+        (["pooler_output", "pooler_output"], "repeats 'pooler_output'"),
+        ("pooler_output", "list of names, got 'pooler_output'"),
+        ([0], r"list of names, got \[0\]"),
     ],
 )
 def test_outputs_that_there_are_not(bert, outputs, says):

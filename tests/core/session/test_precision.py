@@ -91,7 +91,7 @@ def test_minilm_in_other_precisions_says_the_same_of_real_sentences(
 def test_what_a_runtime_would_do_in_its_place_is_said(bert: Path, backend: str, precision: str, instead: str) -> None:
     with pytest.raises(BackendUnavailable, match=instead) as caught:
         Session(bert, backend, precision=precision)
-    assert "It computes in fp32" in caught.value.remedy
+    assert "supported: fp32" in caught.value.reason
 
 
 def test_a_precision_is_a_reason_to_pass_a_backend_over(bert: Path) -> None:

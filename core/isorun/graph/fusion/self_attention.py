@@ -47,7 +47,7 @@ _FINITE_MASK = -1e30  # with a mask value above this, the scores of a fully mask
 
 @dataclass(frozen=True)
 class _Meaning:
-    """What an attention computes: its attributes, the sources of Q, K and V, and whether a fully masked row gives zeros."""
+    """What an attention computes: attributes, the sources of Q, K and V, whether fully masked rows are zero."""
 
     heads: int
     filter_value: float

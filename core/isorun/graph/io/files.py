@@ -22,7 +22,7 @@ from isorun.graph.io import external, maps, structure
 SINGLE_FILE_LIMIT = 2**31 - 2**24
 """Models with more bytes of weights store them externally, since a protobuf message is limited to 2 GiB."""
 
-_INLINE_LIMIT = 1024  # bytes; smaller tensors stay in the graph, where runtimes fold them
+INLINE_LIMIT = 1024  # bytes; smaller tensors stay in the graph, where runtimes fold them
 _FILES, _NAME = "isorun.files", "isorun.name"  # keys in a model's meta: its external data files, and its name
 _ALIGNMENT = 4096  # bytes; allows a runtime to map tensors from the file
 
@@ -172,9 +172,9 @@ def write(model: ir.Model, path: Path, *, beside_above: int) -> None:
                 temporary,
                 format="protobuf",
                 external_data=f"{path.stem}.weights.bin" if beside else None,
-                size_threshold_bytes=_INLINE_LIMIT,
+                size_threshold_bytes=INLINE_LIMIT,
                 alignment=_ALIGNMENT,
-                align_threshold=_INLINE_LIMIT,
+                align_threshold=INLINE_LIMIT,
             )
             maps.restore(temporary, model)
         temporary.replace(path)

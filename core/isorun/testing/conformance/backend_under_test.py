@@ -19,6 +19,7 @@ from isorun import Session
 from isorun.errors import BackendUnavailable, IsorunError
 from isorun.isolation import environments
 from isorun.isolation.worker.backend import Worker
+from isorun.models import lowering
 from isorun.models import source as models
 from isorun.parity import DEFAULT_TOLERANCES, compare
 from isorun.plugin import registry
@@ -150,7 +151,7 @@ class BackendUnderTest:
         """A model, or the part that some outputs need, in a dialect; ``None`` for any that the backend declares."""
         cache = Cache(self.folder / "cache")
         dialects = self.capabilities.dialects if dialect is None else (dialect,)
-        lowered = models.lower(models.open_model(model.path(self.folder), cache, outputs), dialects, cache)
+        lowered = lowering.lower(models.open_model(model.path(self.folder), cache, outputs), dialects, cache)
         assert dialect in (None, lowered.dialect), f"{model} cannot be lowered to the dialect {dialect!r}"
         return lowered
 

@@ -14,6 +14,7 @@ from onnx.reference import ReferenceEvaluator
 
 import tiny
 from isorun.models import checkpoint as checkpoints
+from isorun.models import lowering
 from isorun.models import source as models
 from isorun.parity.samples import MASKS
 from isorun.system.cache import Cache
@@ -26,7 +27,7 @@ LAYERS = tiny.CONFIG["num_hidden_layers"]
 @pytest.fixture(scope="module")
 def lowered(bert):
     cache = Cache()
-    return models.lower(models.open_model(bert, cache), ("fused",), cache)
+    return lowering.lower(models.open_model(bert, cache), ("fused",), cache)
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +76,7 @@ def test_a_form_gives_the_lowered_models_answer_wherever_it_is_allowed(lowered, 
 def test_a_last_layer_of_one_position_has_its_own_mask_in_every_form(bert, kind):
     cache = Cache()
     source = models.open_model(bert, cache, ["pooler_output"])
-    lowered = models.lower(source, ("fused",), cache)
+    lowered = lowering.lower(source, ("fused",), cache)
     forms = attention.forms(lowered.path)
     assert list(forms.models) == list(attention.FORMS[:3])
     mask = MASKS[kind](BATCH, SEQUENCE, np.random.default_rng(1))
@@ -140,7 +141,7 @@ def test_the_bias_reaches_every_query_and_is_of_the_weights_type(forms):
 
 def test_an_fp16_graph_has_every_form_and_its_bias_ends_where_fp16_does(bert):
     cache = Cache()
-    half = models.lower(models.open_model(bert, cache), ("fused",), cache, precision="fp16")
+    half = lowering.lower(models.open_model(bert, cache), ("fused",), cache, precision="fp16")
     forms = attention.forms(half.path)
     assert set(forms.models) == {"plain", "bias", "lengths"}
     bias = bias_of(forms, np.array([[1, 0]]))
@@ -159,7 +160,7 @@ def test_positions_are_left_to_the_kernel_and_no_shape_is_computed(forms):
 
 def test_a_model_in_another_form_has_the_plain_form_alone(bert):
     cache = Cache()
-    lowered = models.lower(models.open_model(bert, cache), ("onnx",), cache)
+    lowered = lowering.lower(models.open_model(bert, cache), ("onnx",), cache)
     forms = attention.forms(lowered.path)
     assert (list(forms.models), forms.mask) == (["plain"], None)
     assert "not in the fused form" in forms.why
@@ -204,5 +205,5 @@ def test_a_tiny_checkpoint_of_another_seed_has_forms_too(tmp_path):
     path = tmp_path / "other.onnx"
     checkpoints.build(folder, path)
     cache = Cache()
-    lowered = models.lower(models.open_model(path, cache), ("fused",), cache)
+    lowered = lowering.lower(models.open_model(path, cache), ("fused",), cache)
     assert attention.forms(lowered.path).mask == "attention_mask"

@@ -14,6 +14,7 @@ import pytest
 
 import tiny
 from isorun.errors import BackendFailed, InvalidFeeds
+from isorun.models import lowering
 from isorun.models import source as models
 from isorun.plugin.device_arrays import ON_DEVICE, DeviceArray, adopt
 from isorun.system.cache import Cache
@@ -29,7 +30,7 @@ CPU = ["CPUExecutionProvider"]
 @pytest.fixture(scope="module")
 def lowered(bert):
     cache = Cache()
-    return models.lower(models.open_model(bert, cache), ("fused",), cache)
+    return lowering.lower(models.open_model(bert, cache), ("fused",), cache)
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ import exports
 import tiny
 from isorun.errors import BackendUnavailable, InvalidFeeds
 from isorun.models import checkpoint as checkpoints
+from isorun.models import lowering
 from isorun.models import source as models
 from isorun.parity.samples import MASKS
 from isorun.plugin import registry
@@ -37,7 +38,7 @@ CPU = ["CPUExecutionProvider"]
 def lower(path, precision="fp32", packed=True, outputs=None):
     cache = Cache()
     source = models.open_model(path, cache, outputs)
-    return models.lower(source, ("fused",), cache, packed=packed, precision=precision)
+    return lowering.lower(source, ("fused",), cache, packed=packed, precision=precision)
 
 
 @pytest.fixture(scope="module")

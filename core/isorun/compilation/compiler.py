@@ -1,0 +1,140 @@
+"""One model and a session's options, compiled for one backend or another."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from isorun.compilation import padding_policy
+from isorun.compilation.options import AUTO, Options
+from isorun.errors import BackendUnavailable, InvalidArgument, nearest
+from isorun.models.lowering import ModelGraphs, Quantized
+from isorun.models.source import ModelSource
+from isorun.plugin import registry
+from isorun.plugin.backend import Backend, Executable
+from isorun.system import threads as thread_counts
+from isorun.system.cache import Cache
+from isorun.types import DEVICES, PRECISIONS, CompileConfig, LoweredModel
+
+if TYPE_CHECKING:
+    from isorun.compilation.corpus import Samples
+
+
+class Compiled(NamedTuple):
+    """A model that is ready to run."""
+
+    model: LoweredModel
+    executable: Executable
+
+
+class Compiler:
+    """Compiles one model with a session's options.
+
+    Args:
+        source: the model.
+        options: the session's.
+        cache: where lowered models, calibration tables and measured choices are kept.
+    """
+
+    def __init__(self, source: ModelSource, options: Options, cache: Cache) -> None:
+        self.source = source
+        self.options = options
+        self.cache = cache
+
+    @cached_property
+    def graphs(self) -> ModelGraphs:
+        """The model's graphs. The first access reads the model unless the cache has its description."""
+        return ModelGraphs(self.source, self.cache)
+
+    def config(self, backend: Backend) -> CompileConfig:
+        """The options as a backend gets them, checked against its capabilities.
+
+        Raises:
+            BackendUnavailable: the backend cannot be used here, or does not support an option that others do.
+            InvalidArgument: no backend knows the precision or the device; or the backend does not accept an option.
+        """
+        availability = registry.availability(backend)
+        if not availability.ok:
+            raise BackendUnavailable(backend.name, availability.reason, availability.remedy)
+        options, offers = self.options, backend.capabilities
+        _check(backend, "precision", options.precision, offers.precisions, PRECISIONS, (AUTO,))
+        device = offers.devices[0] if options.device is None else options.device
+        _check(backend, "device", device, offers.devices, DEVICES)
+        if options.threads is not None and not offers.sets_threads:
+            raise BackendUnavailable(
+                backend.name,
+                f"it does not support `threads` (got {options.threads})",
+                "Omit it, or choose another backend.",
+            )
+        backend_options = options.backend_options or {}
+        backend.read_options(backend_options)
+        threads = options.threads or thread_counts.usable_cores() if offers.sets_threads else None
+        return CompileConfig(options.precision, device, threads, backend_options, str(self.cache.root))
+
+    def compile(self, backend: Backend, config: CompileConfig, samples: Samples | None = None) -> Compiled:
+        """Compile the model in the precision of a config, after calibration if it is int8.
+
+        Args:
+            backend: the backend.
+            config: from :meth:`config`.
+            samples: what int8 is calibrated on; ``None`` for texts that come with isorun.
+
+        Raises:
+            UnsupportedModel: padding cannot be removed as requested, or the backend lacks an operator.
+            BackendUnavailable: the model is quantized already, and the backend would run it in floating point; or as
+                :meth:`isorun.plugin.backend.Backend.compile` says.
+            BackendFailed: the runtime failed.
+            InvalidFeeds: the model does not accept the samples.
+        """
+        quantized = None
+        if config.precision == "int8" and not self.graphs.info.quantized:
+            quantized = self.calibrate(backend, config, samples)
+        compiled = Compiled(
+            *padding_policy.compile_model(self.graphs, backend, config, self.options.padding, quantized)
+        )
+        if config.precision == "int8" and quantized is None:
+            _check_in_8_bits(backend, compiled.executable)
+        return compiled
+
+    def calibrate(self, backend: Backend, config: CompileConfig, samples: Samples | None = None) -> Quantized:
+        """:func:`isorun.compilation.calibration.calibrate` for this model."""
+        from isorun.compilation import calibration
+
+        return calibration.calibrate(self.graphs, backend, config, samples)
+
+
+def _check(
+    backend: Backend, argument: str, value: Any, supported: Collection[str], known: Collection[str], *others: Any
+) -> None:
+    """Reject a value that a backend does not support, or that no backend knows."""
+    accepted = [*supported, *(each for group in others for each in group)]
+    if value in accepted:
+        return
+    if value not in known:
+        names = list(dict.fromkeys([*known, *accepted]))
+        near = nearest(str(value).casefold().replace("float", "fp"), names)
+        hint = f"; did you mean {near!r}?" if near else ""
+        raise InvalidArgument(f"Invalid {argument} {value!r}{hint} (known: {', '.join(names)})")
+    why = backend.capabilities.refused.get(value, "") if argument == "precision" else ""
+    raise BackendUnavailable(
+        backend.name,
+        f"it does not support {argument} {value!r} (supported: {', '.join(supported)}){why and f': {why}'}",
+        "Choose a supported one, or another backend.",
+    )
+
+
+def _check_in_8_bits(backend: Backend, executable: Executable) -> None:
+    """Reject a quantized model that runs in floating point, as OpenVINO runs every form but Q and DQ."""
+    try:
+        reported = executable.report().precision
+    except BaseException:
+        executable.close()
+        raise
+    if "int8" not in reported.split("+"):
+        executable.close()
+        raise BackendUnavailable(
+            backend.name,
+            f"the model is quantized in a form that this backend runs in {reported}",
+            "Use precision='fp32', which runs a model as given, or another backend.",
+        )

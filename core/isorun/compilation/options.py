@@ -1,0 +1,91 @@
+"""What a session is asked for, before a backend is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from isorun.errors import InvalidArgument, did_you_mean
+from isorun.system import threads as thread_counts
+
+AUTO = "auto"
+PADDINGS = (AUTO, "keep", "remove")
+TOLERANCE = 0.99
+"""The minimum cosine of any request's outputs to fp32's, unless a caller sets another."""
+
+_CALIBRATED = ("int8", AUTO)
+_MAX_TIMEOUT = 1e6  # seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The arguments of a session that decide how its model is compiled and run, validated.
+
+    Attributes:
+        device, precision, padding, threads, tolerance, environment, timeout: as for
+            :class:`isorun.session.session.Session`.
+        backend_options: the session's ``options``.
+        calibration: the samples, as a list.
+
+    Raises:
+        InvalidArgument, TypeError: an argument is invalid, or has no effect. What only a backend can tell (its
+            devices, precisions and options) is checked by :meth:`isorun.compilation.compiler.Compiler.config`.
+    """
+
+    device: str | None = None
+    precision: str = "fp32"
+    padding: str = AUTO
+    threads: int | None = None
+    tolerance: float | None = None
+    environment: str | None = None
+    timeout: float | None = None
+    backend_options: Mapping[str, Any] | None = field(default_factory=dict)
+    calibration: Iterable[Any] | None = None
+
+    def __post_init__(self) -> None:
+        backend_options: Any = self.backend_options
+        if backend_options is not None and not isinstance(backend_options, Mapping):
+            kind = type(backend_options).__name__
+            raise TypeError(f"options must be a mapping of names to values, got {kind}")
+        if isinstance(self.calibration, str | Mapping):
+            kind = type(self.calibration).__name__
+            raise TypeError(f"calibration must be a list of texts or of feeds, got {kind}. Put it in a list")
+        thread_counts.check(self.threads)
+        if self.padding not in PADDINGS:
+            raise InvalidArgument(f"Invalid padding {self.padding!r}{did_you_mean(self.padding, PADDINGS)}")
+        if self.calibration is not None and self.precision not in _CALIBRATED:
+            raise InvalidArgument(
+                f"calibration has no effect with precision={self.precision!r}. Use precision='int8' or 'auto'"
+            )
+        self._check_tolerance()
+        self._check_timeout()
+        object.__setattr__(self, "backend_options", dict(backend_options or {}))
+        object.__setattr__(self, "calibration", None if self.calibration is None else list(self.calibration))
+
+    @property
+    def samples(self) -> Sequence[Any] | None:
+        """The calibration samples."""
+        return self.calibration  # type: ignore[return-value]  # __post_init__ made it a list
+
+    def _check_tolerance(self) -> None:
+        if self.tolerance is None:
+            return
+        if self.precision != AUTO:
+            raise InvalidArgument(f"tolerance has no effect with precision={self.precision!r}. Use precision='auto'")
+        if not 0 < self.tolerance < 1:
+            raise InvalidArgument(f"tolerance must be a cosine above 0 and below 1, got {self.tolerance:g}")
+
+    def _check_timeout(self) -> None:
+        timeout = self.timeout
+        if timeout is None:
+            return
+        if self.environment is None:
+            raise InvalidArgument(
+                "`timeout` has no effect without `environment`: a run in this process cannot be interrupted. Omit it, "
+                "or run in an environment"
+            )
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout <= _MAX_TIMEOUT:
+            raise InvalidArgument(
+                f"timeout must be a number of seconds above 0 and at most {_MAX_TIMEOUT:g}, got {timeout!r}"
+            )

@@ -1,0 +1,245 @@
+"""What backends compile: a model's fused graph, lowered to a dialect, in a precision, with or without padding.
+
+A graph is read and fused the first time that a model is opened. After that the cache has all that a session needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from isorun.errors import UnsupportedModel
+from isorun.graph import code_digest
+from isorun.models.source import FILE, ModelSource, check_unchanged
+from isorun.system.cache import Cache, sha256
+from isorun.types import LoweredModel, ModelInfo
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from isorun.graph.pipeline import Job, Target
+
+_AS_GIVEN = "fp32"  # the precision for which a graph keeps its types
+_PLAIN = "onnx"  # the dialect of a model without fused operators: backends get it as given
+
+
+@dataclass(frozen=True, slots=True)
+class Quantized:
+    """The 8-bit weights and scales of a model's dense layers, from :mod:`isorun.compilation.calibration`.
+
+    Attributes:
+        key: identifies them.
+        folder: what :func:`isorun.graph.transforms.precision.int8.load` reads.
+        note: how they were made, as plain data for provenance.
+    """
+
+    key: str
+    folder: Path
+    note: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is cached of a model.
+
+    Attributes:
+        info: of its fused form, if it is an encoder.
+        as_given: whether a runtime can read the model's own file.
+        beside: the external weight files of a model that is not an encoder, as it names them.
+    """
+
+    info: ModelInfo
+    as_given: bool
+    beside: tuple[str, ...]
+
+
+class ModelGraphs:
+    """The graphs of one model, made when needed and cached.
+
+    The fused graph stays in memory from its making until a lowered graph is written. From then on its weights are
+    mapped from that file, so that graphs made later are of the same model even if its own file has been replaced.
+
+    Args:
+        source: the model.
+        cache: where lowered models are kept.
+    """
+
+    def __init__(self, source: ModelSource, cache: Cache) -> None:
+        self.source = source
+        self.cache = cache
+        self._fused: ir.Model | None = None
+        self._mapped = False  # whether the fused graph's weights are in the cache, rather than in the model's files
+
+        entry = cache.get_or_make("models", self._key(), self._inspect)
+        self._known = _Known(
+            ModelInfo.from_dict(entry.meta["info"]), entry.meta["as_given"], tuple(entry.meta["beside"])
+        )
+        self.found = entry.found
+        """Whether the cache had the model's description."""
+
+    @property
+    def info(self) -> ModelInfo:
+        """The model's inputs, outputs and so on, in its fused form if it is an encoder."""
+        return self._known.info
+
+    def lower(
+        self,
+        dialects: tuple[str, ...],
+        *,
+        packed: bool = False,
+        precision: str = _AS_GIVEN,
+        quantized: Quantized | None = None,
+    ) -> LoweredModel:
+        """The model in the first of a backend's dialects that can express it.
+
+        A model that is not an encoder is returned as given, or converted to the precision, with the dialect ``onnx``;
+        so is an encoder of another exporter that no dialect can express.
+
+        Args:
+            dialects: the backend's, in order of preference.
+            packed: remove padding (:mod:`isorun.graph.transforms.padding_removal`).
+            precision: what to write the graph in (:mod:`isorun.graph.transforms.precision`); ``fp32`` keeps its types.
+            quantized: what ``int8`` needs, except for a model that was quantized when it was given.
+
+        Raises:
+            UnsupportedModel: padding cannot be removed; the graph cannot be converted to the precision; or the model
+                was given in the fused form and no dialect can express it.
+            InvalidModel: the model cannot be read, or has changed since it was opened.
+        """
+        info, source = self.info, self.source
+        if precision == "int8" and info.quantized:
+            precision = _AS_GIVEN
+        if packed and info.keeps_padding:
+            raise UnsupportedModel(info.keeps_padding)
+        untouched = not packed and precision == _AS_GIVEN and source.outputs is None
+        as_given = LoweredModel(source.path, _PLAIN, source.fingerprint, replace(info, fused={}), self.found)
+        if not info.fused:
+            # OpenVINO rejects weights that are links out of the model's folder, as in the Hugging Face hub's cache.
+            linked = any((source.path.parent / location).is_symlink() for location in self._known.beside)
+            if not untouched or linked:
+                return self._lowered(None, packed, precision, quantized)
+            self.release()
+            return as_given
+        refusals = []
+        for dialect in dialects:
+            try:
+                return self._lowered(dialect, packed, precision, quantized)
+            except UnsupportedModel as error:
+                refusals.append(error)
+        if untouched and self._known.as_given:
+            self.release()
+            return as_given
+        raise UnsupportedModel(
+            "; ".join(dict.fromkeys(map(str, refusals))) or "The backend reads no dialect of the fused graph",
+            [name for refusal in refusals for name in refusal.operators],
+        )
+
+    def write(self, target: Target, path: Path) -> tuple[ir.Model, Job]:
+        """Make the graph of a target and write it.
+
+        Returns:
+            The graph, and what its passes noted.
+
+        Raises:
+            UnsupportedModel, InvalidModel: as :meth:`lower`.
+        """
+        from isorun.graph import pipeline
+        from isorun.graph.io import files
+
+        with files.reading(str(self.source.path)):
+            graph = self._graph()
+            job = pipeline.transform(graph, target)
+        graph.metadata_props.clear()  # sessions answer from the model as given; runtimes need no tokenizer
+        files.write(graph, path, beside_above=0)
+        if not self._mapped:
+            check_unchanged(self.source, self.cache)  # weights beside the model were read only now
+        return graph, job
+
+    def release(self) -> None:
+        """Free the memory of the fused graph. It is made again from the model's file if it is needed."""
+        self._fused = None
+
+    def _graph(self) -> ir.Model:
+        """A copy of the fused graph, or of the graph as given if the model is not an encoder."""
+        if self._fused is None:
+            self._read()
+        assert self._fused is not None
+        return self._fused.clone()
+
+    def _read(self) -> bool:
+        """Read and fuse the model; whether it was fused here."""
+        from isorun.graph import pipeline
+
+        graph, fused_here, _ = pipeline.read(self.source.path, self.source.outputs)
+        self._fused, self._mapped = graph, False
+        return fused_here
+
+    def _inspect(self, _: Path) -> dict[str, Any]:
+        from isorun.graph import describe
+        from isorun.graph.io import files
+
+        path = self.source.path
+        with files.reading(str(path)):
+            fused_here = self._read()
+            assert self._fused is not None
+            info = describe.describe(self._fused)
+        check_unchanged(self.source, self.cache)
+        beside = [] if info.fused else files.external_files(files.read_proto(path))
+        return {"info": asdict(info), "as_given": fused_here, "beside": beside}
+
+    def _lowered(self, dialect: str | None, packed: bool, precision: str, quantized: Quantized | None) -> LoweredModel:
+        source = self.source
+
+        def make(folder: Path) -> dict[str, Any]:
+            from isorun.graph.pipeline import Target
+            from isorun.graph.transforms.precision import int8
+
+            notes: dict[str, Any] = {} if source.outputs is None else {"outputs": list(source.outputs)}
+            table = int8.load(quantized.folder) if quantized else None
+            converted = precision if precision != _AS_GIVEN and not quantized else None
+            _, job = self.write(Target(packed=packed, precision=converted, table=table, dialect=dialect), folder / FILE)
+            if quantized:
+                notes["int8"] = dict(quantized.note)
+            return {"notes": notes | job.notes}
+
+        parts = [dialect or _PLAIN, *(["packed"] if packed else []), *([precision] if precision != _AS_GIVEN else [])]
+        entry = self.cache.get_or_make("lowered", self._key(*parts, *([quantized.key] if quantized else [])), make)
+        path = entry.folder / FILE
+        self._map_weights(path)
+        return LoweredModel(path, dialect or _PLAIN, source.fingerprint, self.info, entry.found, entry.meta["notes"])
+
+    def _map_weights(self, lowered: Path) -> None:
+        """Map the fused graph's weights from a lowered model, or free the graph if they are not all there (int8)."""
+        if self._fused is None or self._mapped:
+            return
+        from isorun.graph.io import files
+
+        written = {name: value.const_value for name, value in files.read(lowered).graph.initializers.items()}
+        for name, value in self._fused.graph.initializers.items():
+            tensor, same = value.const_value, written.get(name)
+            if tensor is None or tensor.nbytes <= files.INLINE_LIMIT:
+                continue
+            if same is None or (same.dtype, same.shape) != (tensor.dtype, tensor.shape):
+                self._fused = None
+                return
+            value.const_value = same
+        self._mapped = True
+
+    def _key(self, *parts: str) -> str:
+        """A cache key of the model, of what else decides the result, and of the code that makes it."""
+        return sha256("|".join((code_digest(), self.source.fingerprint, *parts)).encode())[:40]
+
+
+def lower(
+    source: ModelSource,
+    dialects: tuple[str, ...],
+    cache: Cache,
+    *,
+    packed: bool = False,
+    precision: str = _AS_GIVEN,
+    quantized: Quantized | None = None,
+) -> LoweredModel:
+    """:meth:`ModelGraphs.lower` for a single graph of a model."""
+    return ModelGraphs(source, cache).lower(dialects, packed=packed, precision=precision, quantized=quantized)

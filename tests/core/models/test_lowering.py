@@ -1,0 +1,137 @@
+"""Lowered models: dialects, cache entries, and how often a model is fused."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+import exports
+import isorun
+import tiny
+from isorun.errors import UnsupportedModel
+from isorun.models import checkpoint, lowering
+from isorun.models.source import open_model
+from isorun.system.cache import Cache
+
+DIALECTS = ("com.microsoft", "onnx", "primitive")
+EXPORT = "bert-torchscript17-sdpa"
+PLAIN = '<ir_version: 10, opset_import: ["" : 17]> g (float[N] x) => (float[N] y) { y = Neg (x) }'
+
+
+@pytest.fixture
+def cache(tmp_path):
+    return Cache(tmp_path / "cache")
+
+
+@pytest.fixture
+def own(bert, tmp_path):
+    """A copy of the model that may be changed."""
+    return shutil.copy(bert, tmp_path / "own.onnx")
+
+
+def lower(path, cache, dialects=DIALECTS):
+    return lowering.lower(open_model(path, cache), dialects, cache)
+
+
+def test_models_with_other_weights_have_other_entries(cache, tmp_path):
+    lowered = []
+    for seed in (0, 1):
+        folder = tiny.write_checkpoint(tmp_path / str(seed) / "tiny", tiny.weights(seed=seed))
+        checkpoint.build(folder, tmp_path / "model.onnx")
+        lowered.append(lower(tmp_path / "model.onnx", cache))
+    assert lowered[0].fingerprint != lowered[1].fingerprint
+    assert lowered[0].path != lowered[1].path
+
+
+def test_a_changed_file_is_lowered_again(own, cache):
+    first, again = lower(own, cache), lower(own, cache)
+    assert (first.cached, again.cached, first.path) == (False, True, again.path)
+    model = onnx.load(own)
+    largest = max(model.graph.initializer, key=lambda tensor: len(tensor.raw_data))
+    largest.raw_data = bytes(len(largest.raw_data))
+    onnx.save(model, own)
+    changed = lower(own, cache)
+    assert (changed.cached, changed.path != first.path) == (False, True)
+
+
+def test_changed_code_makes_other_entries(bert, cache, monkeypatch):
+    first = lower(bert, cache)
+    monkeypatch.setattr(lowering, "code_digest", lambda: "another")
+    second = lower(bert, cache)
+    assert (second.cached, second.path != first.path) == (False, True)
+
+
+def test_uses_the_first_dialect_that_can_express_the_model(bert, cache):
+    for order in (DIALECTS, DIALECTS[::-1]):
+        assert lower(bert, cache, order).dialect == order[0]
+    with pytest.raises(UnsupportedModel, match="no dialect"):
+        lower(bert, cache, ())
+
+
+@pytest.mark.parametrize("kind", ["not an encoder", "no dialect"])
+def test_a_model_that_cannot_be_lowered_is_used_as_given(kind, cache, tmp_path):
+    path = tmp_path / "model.onnx"
+    model = onnx.parser.parse_model(PLAIN).SerializeToString() if kind == "not an encoder" else exports.content(EXPORT)
+    path.write_bytes(model)
+    lowered = lower(path, cache, DIALECTS if kind == "not an encoder" else ())
+    assert (lowered.path, lowered.dialect, lowered.info.fused) == (path, "onnx", {})
+
+
+def test_the_description_is_cached(bert, cache):
+    source = open_model(bert, cache)
+    made, again = lowering.ModelGraphs(source, cache), lowering.ModelGraphs(source, cache)
+    assert (made.found, again.found) == (False, True)
+    assert made.info == again.info
+    assert [spec.bounds for spec in again.info.inputs] == [(0, 98), (0, 1), (0, 1)]
+    assert again.info.limits == {"batch": None, "sequence": tiny.POSITIONS}
+
+
+def test_writes_nothing_beside_the_model(own, cache, tmp_path):
+    before = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    lower(own, cache)
+    after = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir() if path.name != "cache"}
+    assert after == before
+
+
+@pytest.mark.filterwarnings("ignore:Calibrated on")
+@pytest.mark.parametrize(("backend", "precision"), [("ort-cpu", "fp32"), ("ort-cpu", "int8"), ("openvino", "auto")])
+def test_opening_fuses_once(backend, precision, tmp_path, caplog):
+    """Calibration, lowering, and the packed graph for the first padded batch use one fused graph."""
+    samples = None if precision == "fp32" else [exports.given(EXPORT)]
+    with (
+        caplog.at_level("DEBUG", "isorun.graph.pipeline"),
+        isorun.Session(
+            exports.content(EXPORT), backend, precision=precision, calibration=samples, cache_dir=tmp_path
+        ) as session,
+    ):
+        assert _fusions(caplog) == 1
+        if precision == "fp32":
+            session.run(None, padded())
+            assert _fusions(caplog) == 1
+            assert any(record.getMessage().startswith("remove padding") for record in caplog.records)
+
+
+def test_a_packed_graph_is_made_from_the_model_that_was_opened(tmp_path):
+    path, feeds = tmp_path / "model.onnx", padded()
+    path.write_bytes(exports.content(EXPORT))
+    with isorun.Session(path, "ort-cpu", padding="remove", cache_dir=tmp_path / "other") as session:
+        expected = session.run(None, feeds)
+    with isorun.Session(path, "ort-cpu", cache_dir=tmp_path / "cache") as session:
+        path.write_bytes(exports.content("bert-torchscript17-eager"))
+        assert exports.difference(expected, session.run(None, feeds)) == 0
+        assert "operators" in session.provenance.details["padding"]
+
+
+def padded() -> exports.Feeds:
+    feeds = exports.given(EXPORT, 32)
+    feeds["attention_mask"] = np.zeros_like(feeds["attention_mask"])
+    feeds["attention_mask"][:, :5] = 1
+    return feeds
+
+
+def _fusions(caplog: pytest.LogCaptureFixture) -> int:
+    return sum(record.getMessage().startswith("fuse attention") for record in caplog.records)
