@@ -1,0 +1,358 @@
+"""Child processes: :func:`run` for one that runs to its end, :class:`Child` for one that keeps running.
+
+Every child
+
+- leads a process group of its own, so Ctrl-C at the terminal reaches this process only. When the child exits or is
+  killed, whatever it left running in its group is killed too;
+- is killed when ``run`` or ``with Child(...)`` ends, on Ctrl-C included, and when the ``Child`` is garbage collected;
+- is killed by the kernel when this process dies, provided that its command comes from :func:`python_module` or
+  :func:`guarded`. That kills the child alone, not what it has started;
+- writes stderr and stdout to a file, never to a pipe: a child that prints a lot cannot block, and a grandchild that
+  keeps the file open cannot delay the exit.
+
+Run one of isorun's modules with a time limit, and read its stdout::
+
+    exit = run(python_module("isorun.doctor.child", "names"), timeout=120, capture_output=True)
+    if not exit.ok:
+        raise BackendFailed(f"the process {exit.how}: {exit.last_line}")
+    lines = exit.output.splitlines()
+
+Run an installer and report the end of its log::
+
+    exit = run(guarded(["uv", "venv", str(folder)]), env=variables)
+    if not exit.ok:
+        raise EnvironmentBroken(f"`uv venv` {exit.how}:\\n{exit.log}")
+
+Keep a server running that talks over an inherited socket::
+
+    child = Child(python_module("isorun.isolation.worker", str(theirs.fileno()), python=python), pass_fds=[theirs.fileno()])
+    ...
+    child.kill()
+    exit = child.wait()
+
+The parent blocks without polling, so it takes no processor time from a child that is measured.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import queue
+import runpy
+import signal
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, overload
+
+from isorun.system import log_tail
+
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How a child process ended.
+
+    Attributes:
+        code: its exit code; negative for the signal that ended it.
+        seconds: how long it ran.
+        log: the last lines of what it wrote to stderr, and to stdout where that is not captured separately.
+        output: all of stdout as text, where it is captured separately; else empty.
+        timeout: the time limit in seconds after which it was killed; ``None`` if it ended by itself.
+    """
+
+    code: int
+    seconds: float
+    log: str = ""
+    output: str = ""
+    timeout: float | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether it exited with code 0 in time."""
+        return self.code == 0 and self.timeout is None
+
+    @property
+    def signal(self) -> str | None:
+        """The name of the signal that ended it, such as ``SIGSEGV``."""
+        if self.code >= 0:
+            return None
+        try:
+            return signal.Signals(-self.code).name
+        except ValueError:  # a real-time signal
+            return f"signal {-self.code}"
+
+    @property
+    def how(self) -> str:
+        """How it ended, in words that follow a subject: ``was killed by SIGSEGV``, ``exited with code 3``."""
+        if self.timeout is not None:
+            return f"did not finish within {self.timeout:g} s and was killed"
+        if self.signal is None:
+            return f"exited with code {self.code}"
+        return f"was killed by {self.signal}{' (out of memory?)' if self.signal == 'SIGKILL' else ''}"
+
+    @property
+    def last_line(self) -> str:
+        """The last line of the log that is not blank; empty if there is none."""
+        return next((line.strip() for line in reversed(self.log.splitlines()) if line.strip()), "")
+
+
+def python_module(module: str, *arguments: str, python: str | Path = sys.executable) -> list[str]:
+    """The command for ``python -m module arguments...`` in a child that dies with this process.
+
+    Args:
+        module: runs as ``__main__``; isorun has to be importable there.
+        python: the interpreter. A crash there writes a traceback to the log (faulthandler).
+    """
+    # -P: a file in the working directory that is called numpy.py must not be taken for the package.
+    return [str(python), "-P", "-X", "faulthandler", "-m", __name__, str(os.getpid()), module, *arguments]
+
+
+def guarded(command: Sequence[str]) -> list[str]:
+    """The command for any other program in a child that dies with this process. Costs one start of Python, 30 ms.
+
+    A program that does not exist is a traceback in the log and exit code 1, not an OSError.
+    """
+    return [sys.executable, "-P", "-m", __name__, str(os.getpid()), "--", *command]
+
+
+def run(
+    command: Sequence[str],
+    *,
+    timeout: float | None = None,
+    env: Mapping[str, str] | None = None,
+    stdin: bytes = b"",
+    log: Path | None = None,
+    capture_output: bool = False,
+) -> Exit:
+    """Run a command to its end, or kill it when its time is up.
+
+    Args:
+        command: from :func:`python_module` or :func:`guarded`, or any other.
+        timeout: the time limit in seconds; ``None`` for none.
+        env: its environment variables; ``None`` for those of this process.
+        stdin: what it reads from stdin.
+        log: the file that its log is written to; ``None`` for one without a name.
+        capture_output: whether stdout goes to ``Exit.output`` rather than to the log.
+
+    Raises:
+        OSError: the program cannot be started.
+    """
+    with Child(command, env=env, stdin=stdin, log=log, capture_output=capture_output) as child:
+        exit_ = child.wait(timeout)
+        if exit_ is None:
+            child.kill()
+            exit_ = replace(child.wait(), timeout=timeout)
+        return exit_
+
+
+class Child:
+    """A running child process; as a context manager, it is killed on leaving.
+
+    Args:
+        command, env, stdin, log, capture_output: as for :func:`run`.
+        pass_fds: file descriptors that it inherits.
+
+    Attributes:
+        pid: its process id, and the id of its process group.
+
+    Raises:
+        OSError: the program cannot be started.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+        log: Path | None = None,
+        capture_output: bool = False,
+        pass_fds: Sequence[int] = (),
+    ) -> None:
+        self._started = time.monotonic()
+        self._log = self._file(log)
+        self._output = self._file() if capture_output else None
+        input_ = self._file()
+        os.write(input_, stdin)
+        os.lseek(input_, 0, os.SEEK_SET)
+        self._process = _Process()
+        weakref.finalize(self, self._process.kill)
+        self._process.start(
+            command,
+            env=env,
+            stdin=input_,
+            stdout=self._log if self._output is None else self._output,
+            stderr=self._log,
+            pass_fds=pass_fds,
+        )
+        self.pid = self._process.pid
+
+    def _file(self, path: Path | None = None) -> int:
+        """A file that is closed with this object; without a path, one in memory."""
+        if path is None:
+            descriptor = os.memfd_create("isorun-child", os.MFD_CLOEXEC)
+            fcntl.fcntl(descriptor, fcntl.F_SETFL, os.O_APPEND)
+        else:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        weakref.finalize(self, os.close, descriptor)
+        return descriptor
+
+    @overload
+    def wait(self) -> Exit: ...
+    @overload
+    def wait(self, timeout: float | None) -> Exit | None: ...
+    def wait(self, timeout: float | None = None) -> Exit | None:
+        """Wait until it exits; ``None`` if it still runs after so many seconds."""
+        if not self._process.exited.wait(timeout):
+            return None
+        output = "" if self._output is None else _read(self._output, 0)
+        return Exit(self._process.code, self._process.ended - self._started, self.log(), output)
+
+    def kill(self) -> None:
+        """Kill it and its process group, and wait. Does nothing in a forked process, which is not the parent."""
+        if self._process.kill():
+            self._process.exited.wait()
+
+    def log(self) -> str:
+        """The last lines of its log so far."""
+        return log_tail.end_of(_read(self._log, max(0, os.fstat(self._log).st_size - log_tail.BYTES)))
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+
+class _Process:
+    """What outlives the :class:`Child` that owns it, until the process is gone."""
+
+    def __init__(self) -> None:
+        self._owner = os.getpid()
+        self._reaping = threading.RLock()
+        self._popen: subprocess.Popen[bytes] | None = None
+        self.exited = threading.Event()
+        self.ended = 0.0
+
+    def start(self, command: Sequence[str], **options: Any) -> None:
+        def work() -> None:
+            self._popen = subprocess.Popen(command, start_new_session=True, **options)
+            threading.Thread(target=self._reap, daemon=True, name="isorun-child-reaper").start()
+
+        started = _on_starter(work)
+        try:
+            started.result()
+        except BaseException:
+            # On Ctrl-C, the process may be starting; nobody else knows of it.
+            if started.exception() is None:
+                self.kill()
+            raise
+        finally:
+            del started  # an error holds the frames that it passed, and this holds the error
+
+    @property
+    def pid(self) -> int:
+        assert self._popen is not None
+        return self._popen.pid
+
+    @property
+    def code(self) -> int:
+        assert self._popen is not None
+        code: int = self._popen.returncode
+        return code
+
+    def _reap(self) -> None:
+        # Not reaped yet, the process keeps its id, so the group of that id is its own.
+        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        self.ended = time.monotonic()
+        assert self._popen is not None
+        with self._reaping:
+            os.killpg(self.pid, signal.SIGKILL)
+            self._popen.wait()
+            self.exited.set()
+
+    def kill(self) -> bool:
+        """Send the signal without waiting, since the garbage collector may call this in any thread.
+
+        Returns:
+            Whether there is a process of this parent's to wait for.
+        """
+        if self._popen is None or os.getpid() != self._owner:
+            return False
+        with self._reaping:
+            if not self.exited.is_set():
+                with suppress(ProcessLookupError):
+                    os.killpg(self.pid, signal.SIGKILL)
+        return True
+
+
+def _read(descriptor: int, start: int) -> str:
+    return os.pread(descriptor, os.fstat(descriptor).st_size - start, start).decode(errors="replace")
+
+
+_Job = tuple[Callable[[], None], "Future[None]"]
+_jobs: queue.SimpleQueue[_Job] | None = None
+_jobs_lock = threading.Lock()
+
+
+def _on_starter(work: Callable[[], None]) -> Future[None]:
+    """Have the thread that starts all children do something.
+
+    The kernel kills a child when the *thread* that started it ends, so this one lives as long as the process. And
+    Ctrl-C, which only the main thread sees, cannot interrupt it between the start and the record of it.
+    """
+    global _jobs
+    with _jobs_lock:
+        if _jobs is None:
+            _jobs = queue.SimpleQueue()
+            threading.Thread(target=_start_forever, args=(_jobs,), daemon=True, name="isorun-child-starter").start()
+    done: Future[None] = Future()
+    _jobs.put((work, done))
+    return done
+
+
+def _start_forever(jobs: queue.SimpleQueue[_Job]) -> None:
+    while True:
+        work, done = jobs.get()
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - raised where the child was requested
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+        del work, done  # else the last child would be kept until the next one
+
+
+def _forget_starter() -> None:
+    """A fork leaves every thread behind but one, and maybe a lock that another one held."""
+    global _jobs, _jobs_lock
+    _jobs, _jobs_lock = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_starter)
+
+
+def _main(parent: int, module: str, *arguments: str) -> None:
+    """The child's side of :func:`python_module` and :func:`guarded`."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before the kernel was told
+        sys.exit("the parent process is gone")
+    if module == "--":
+        os.execvp(arguments[0], arguments)
+    sys.argv = [module, *arguments]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    _main(int(sys.argv[1]), *sys.argv[2:])
