@@ -119,14 +119,14 @@ backends:
     assert isorun("run", spec, "--out", out, "--resume").returncode == 1
     _, lost, *_ = RunFolder(out).document()["cells"]
     assert lost == {**there, "kept": lost["kept"]}
-    assert "The environment 'new' cannot be made" in lost["kept"]
+    assert "Cannot create the environment 'new'" in lost["kept"]
     away.rename(made)
 
     write(tmp_path, text.replace("[./package]", "[other==2]"))
     refused = isorun("run", spec, "--dry-run")
     assert refused.returncode == 2
-    assert "environments.new: the environment 'new' was made with Python 3" in refused.stderr
-    assert f"{tmp_path}/package, not with any Python and other==2" in refused.stderr
+    assert "environments.new: the environment 'new' exists with Python 3" in refused.stderr
+    assert f"{tmp_path}/package, but any Python and other==2 was requested" in refused.stderr
     assert "isorun env remove new" in refused.stderr
 
 
@@ -146,11 +146,11 @@ backends:
     right, crash, exit_, absent = RunFolder(out).document()["cells"]
     assert (right["id"], right["status"]) == (f"m/3/odd@{name}/fp32", "ok")
     assert (crash["status"], exit_["status"], absent["status"]) == ("crashed", "error", "unavailable")
-    assert crash["reason"] == f"The worker of the environment '{name}' was killed by SIGSEGV while it was at work"
+    assert crash["reason"] == f"The worker of the environment '{name}' was killed by SIGSEGV during a call"
     assert "isorun_isolation.py" in crash["log"]  # where it crashed
-    assert exit_["reason"] == f"The worker of the environment '{name}' ended with exit code 7 while it was at work"
+    assert exit_["reason"] == f"The worker of the environment '{name}' exited with code 7 during a call"
     assert "the runtime gives up" in exit_["log"]
-    assert absent["remedy"].startswith(f"Make it anew: isorun env remove {name} && isorun env create {name} ")
+    assert absent["remedy"].startswith(f"Create it again: isorun env remove {name} && isorun env create {name} ")
 
     wrong = text.replace("name: odd", "name: odt", 1).replace("label: exit", "precisions: [bf16]", 1)
     refused = isorun("validate", write(tmp_path, wrong))

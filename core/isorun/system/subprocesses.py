@@ -25,7 +25,8 @@ Run an installer and report the end of its log::
 
 Keep a server running that talks over an inherited socket::
 
-    child = Child(python_module("isorun.isolation.worker", str(theirs.fileno()), python=python), pass_fds=[theirs.fileno()])
+    command = python_module("isorun.isolation.worker", str(theirs.fileno()), python=python)
+    child = Child(command, pass_fds=[theirs.fileno()])
     ...
     child.kill()
     exit = child.wait()
