@@ -35,6 +35,6 @@ def findings(cache: Cache) -> Iterator[Finding]:
             subject,
             "warning",
             f"{folder.relative_to(cache.root)} is damaged: {why}",
-            "sessions do not use it and create it again. `isorun cache --verify` hashes all files and also finds bit rot",
+            "sessions create it again. `isorun cache --verify` hashes all files and also finds bit rot",
             "isorun cache --clear",
         )

@@ -94,7 +94,7 @@ def test_every_trouble_is_a_row_with_its_remedy(isorun: Callable[..., Any], plug
     rows = {tuple(line.split()[:2]) for line in ran.out.splitlines()}
     assert {("absent", "unavailable"), ("unimportable", "broken"), ("rude", "broken"), ("wrong", "available")} <= rows
     assert "the package 'no_such_runtime' is not installed\n  Install it: pip install 'no-such-runtime>=3'" in ran.out
-    assert "its module does not import (ModuleNotFoundError: No module named 'no_such_plugin')" in ran.out
+    assert "its module cannot be imported (ModuleNotFoundError: No module named 'no_such_plugin')" in ran.out
     assert "its availability() raises OSError: the driver is upset" in ran.out
     listed = {each["name"]: each for each in isorun("backends", "--json").json}
     assert listed["absent"]["remedy"] == "Install it: pip install 'no-such-runtime>=3'"
@@ -120,7 +120,7 @@ def test_the_probe_computes_in_every_precision(isorun: Callable[..., Any]) -> No
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("wrong", "it is off by"), ("absent", "is not installed"), ("unimportable", "does not import")],
+    [("wrong", "it is off by"), ("absent", "is not installed"), ("unimportable", "cannot be imported")],
 )
 def test_a_probe_that_goes_wrong_says_how(plugin: None, name: str, message: str) -> None:
     result = probe(name, "fp32")
