@@ -1,7 +1,6 @@
 """The number of threads that this process may use, from its CPU affinity and the quota of its control group.
 
-Runtimes size their pools by the machine and ignore the quota of a container (onnxruntime issue 29510); threads above the
-quota then stall one another.
+Runtimes size their pools by the machine and ignore the quota of a container; threads above the quota stall one another.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import numpy as np
 
 from isorun.system.cgroup import cpu_quota
 
-MAX_THREADS = 1024  # runtimes start as many as requested: a million hang them
+MOST = 1024  # runtimes start as many as requested: a million hang them
 
 
 def check(threads: object) -> None:
@@ -24,10 +23,8 @@ def check(threads: object) -> None:
     """
     if threads is None:
         return
-    if isinstance(threads, bool) or not (isinstance(threads, int | np.integer) and 1 <= threads <= MAX_THREADS):
-        raise ValueError(
-            f"threads must be None (all usable cores) or an integer from 1 to {MAX_THREADS}, got {threads!r}"
-        )
+    if isinstance(threads, bool) or not (isinstance(threads, int | np.integer) and 1 <= threads <= MOST):
+        raise ValueError(f"threads must be None (all usable cores) or an integer from 1 to {MOST}, got {threads!r}")
 
 
 def usable_cores() -> int:

@@ -25,6 +25,6 @@ def test_rejects_invalid_threads(given):
         threads.check(given)
 
 
-@pytest.mark.parametrize("given", [None, 1, np.int64(2), threads.MAX_THREADS])
+@pytest.mark.parametrize("given", [None, 1, np.int64(2), threads.MOST])
 def test_accepts_threads(given):
     threads.check(given)
