@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -87,7 +88,7 @@ backends:
     assert outlook[0] == "1 model, 1 workload, 4 cells"
     assert outlook[1].startswith("environment new: to be made with Python 3.")
     assert outlook[1].endswith(f", installing {tmp_path}/package")
-    assert outlook[3].startswith("environment old: cannot be made: isorun does not run on Python 3.9")
+    assert outlook[3].startswith("environment old: cannot be made: isorun does not support Python 3.9")
     assert outlook[4:6] == ["cell m/3/ort-cpu/fp32", "cell m/3/ort-cpu@new/fp32"]
     assert not installed.exists()
     assert not out.exists()
@@ -104,7 +105,7 @@ backends:
     assert there["memory_mib"]["peak"] > here["memory_mib"]["peak"] > 0
     assert document["environment"]["environments"]["new"]["install"] == [f"{tmp_path}/package"]
     assert (bad["status"], old["status"]) == ("skipped", "skipped")
-    assert "The environment 'bad' cannot be made" in bad["reason"]
+    assert "Cannot create the environment 'bad'" in bad["reason"]
     assert "there is no such package" in bad["reason"]
     assert "isorun does not run on Python 3.9" in old["reason"]
 
@@ -155,7 +156,7 @@ backends:
     wrong = text.replace("name: odd", "name: odt", 1).replace("label: exit", "precisions: [bf16]", 1)
     refused = isorun("validate", write(tmp_path, wrong))
     assert refused.returncode == 2
-    assert f"backends[0].name: there is no backend 'odt' in the environment '{name}'; did you mean" in refused.stderr
+    assert re.search(rf"backends\[0\]\.name: .*'odt' .*in the environment '{name}'; did you mean", refused.stderr)
     assert "backends[2].precisions: odd does not compute in 'bf16'" in refused.stderr
 
 

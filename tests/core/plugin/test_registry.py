@@ -93,23 +93,6 @@ print(json.dumps([names, heavy]))
     assert heavy == []
 
 
-def test_plugin_that_cannot_be_imported(tmp_path):
-    boom = distribution(tmp_path / "site", "boom-dist", {"boom": "boom:Boom"}, {"boom": "import nowhere_to_be_found"})
-    kind, message = answers(MESSAGE.format(name="boom"), boom, cache=tmp_path)
-    assert kind == "BackendUnavailable"
-    assert "No module named 'nowhere_to_be_found'" in message
-    assert "boom-dist" in message
-
-
-@pytest.mark.parametrize("source", ["", "Boom = 3", "class Boom: pass"])
-def test_entry_point_that_is_not_a_backend(tmp_path, source):
-    boom = distribution(tmp_path / "site", "boom-dist", {"boom": "boom:Boom"}, {"boom": source})
-    kind, message = answers(MESSAGE.format(name="boom"), boom, cache=tmp_path)
-    assert kind == "BackendUnavailable"
-    assert "Boom" in message
-    assert "boom-dist" in message
-
-
 ODD = """
 import sys
 from isorun.plugin.backend import Backend
@@ -134,6 +117,9 @@ class Moody(Mute):
         ("odd:Mute", "capabilities"),
         ("odd:Shy", "capabilities"),
         ("leaves:Any", "SystemExit: 3"),
+        ("nowhere:Any", "No module named"),
+        ("odd:Missing", "Missing"),
+        ("odd:sys", "subclass"),
     ],
 )
 def test_invalid_plugin_does_not_affect_others(tmp_path, target, said):
@@ -203,14 +189,8 @@ def test_name_of_two_distributions_is_an_error(tmp_path):
     assert kind == "BackendUnavailable"
     assert "first-dist (first:Twin) and second-dist (second:Twin)" in message
     assert "pip uninstall second-dist" in message
-
-
-def test_name_of_two_distributions_does_not_affect_others(tmp_path):
-    one = distribution(tmp_path / "one", "first-dist", {"twin": "first:Twin"})
-    two = distribution(tmp_path / "two", "second-dist", {"twin": "second:Twin"})
     assert answers(MESSAGE.format(name="reference"), one, two, cache=tmp_path) == "Reference"
-    listing = "import json; from isorun.plugin import registry; print(json.dumps(registry.names()))"
-    assert "twin" in answers(listing, one, two, cache=tmp_path)
+    assert "twin" in answers(LISTED, one, two, cache=tmp_path)
 
 
 def test_two_distributions_may_register_the_same_class(tmp_path):

@@ -20,7 +20,6 @@ from isorun.errors import (
     BackendNotFound,
     BackendUnavailable,
     EnvironmentBroken,
-    EnvironmentNotFound,
     InvalidFeeds,
     UnsupportedModel,
 )
@@ -175,15 +174,9 @@ def test_same_errors_as_in_this_process(odd, do, kind, message, cause, where):
 
 def test_session_is_usable_after_an_error(odd):
     session = odd("bug")
-    for _ in range(3):
-        with pytest.raises(ValueError, match="a bug"):
-            run(session, BAD)
-        np.testing.assert_array_equal(run(session), WELL)
-
-
-def test_rejects_invalid_feeds(odd):
-    with pytest.raises(InvalidFeeds, match="Input 'x' takes float32"):
-        run(odd(), WELL.astype(np.float64))
+    with pytest.raises(ValueError, match="a bug"):
+        run(session, BAD)
+    np.testing.assert_array_equal(run(session), WELL)
 
 
 def test_unknown_backend(bert, fakes):
@@ -202,11 +195,6 @@ def test_first_available_of_several(bert, fakes):
     with isorun.Session(bert, ["absent", "no-such", "ort-cpu"], environment=fakes) as session:
         assert session.provenance.backend == "ort-cpu"
         assert [name for name, _ in session.provenance.passed_over] == ["absent", "no-such"]
-
-
-def test_unknown_environment(bert):
-    with pytest.raises(EnvironmentNotFound, match=r"no environment 'nowhere'.*isorun env create nowhere"):
-        isorun.Session(bert, "ort-cpu", environment="nowhere")
 
 
 def test_interpreter_that_is_missing(bert, tmp_path, monkeypatch):

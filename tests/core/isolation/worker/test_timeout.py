@@ -64,13 +64,6 @@ def test_timeout_kills_the_worker(open_):
     assert pid(session) != first
 
 
-def test_run_within_the_timeout(open_):
-    session = open_("nap", timeout=30)
-    first = pid(session)
-    np.testing.assert_array_equal(run(session, BAD), BAD)
-    assert pid(session) == first
-
-
 @pytest.mark.parametrize("call", [run, lambda session: session.provenance], ids=["run", "provenance"])
 def test_timeout_kills_a_stopped_worker(open_, call):
     session = open_()
@@ -108,7 +101,7 @@ def test_other_calls_in_flight_raise_with_the_reason(open_):
 
 
 def test_compiling_has_no_time_limit(open_):
-    np.testing.assert_array_equal(run(open_("nap", "compile", timeout=0.1)), WELL)
+    np.testing.assert_array_equal(run(open_("nap", "compile", timeout=0.2)), WELL)
 
 
 def test_call_waits_for_a_stopped_worker_and_warns(open_, caplog, monkeypatch):
