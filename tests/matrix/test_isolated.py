@@ -107,7 +107,7 @@ backends:
     assert (bad["status"], old["status"]) == ("skipped", "skipped")
     assert "Cannot create the environment 'bad'" in bad["reason"]
     assert "there is no such package" in bad["reason"]
-    assert "isorun does not run on Python 3.9" in old["reason"]
+    assert "isorun does not support Python 3.9" in old["reason"]
 
     again = isorun("run", spec, "--out", out, "--resume")
     assert "2 of 4 cells are done and kept" in again.stderr

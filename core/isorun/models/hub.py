@@ -69,7 +69,7 @@ def checkpoint_folder(name: str, cache: Cache, progress: Progress | None = None)
         _check_folder(local)
         return local
     if not _HUB_ID.fullmatch(name) or name.startswith("."):
-        raise InvalidModel(f"Expected a folder or a hub id such as {_MINILM}, got {name!r}")
+        raise InvalidModel(f"There is no folder {name!r}. Expected a folder or a hub id such as {_MINILM}")
     identity = KNOWN.get(name, name)
 
     def make(folder: Path) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def test_a_list_is_an_order_of_preference_and_says_why_one_was_passed_over(bert)
     ("plugin", "reason"),
     [
         ("Rude", "its availability() raises OSError: the driver is upset"),
-        ("SaysTrue", "its availability() gives a bool, and no isorun.types.Availability"),
+        ("SaysTrue", "its availability() must return an isorun.types.Availability, got bool"),
         ("CompilesNothing", "its compile() gives a NoneType, and no isorun.plugin.backend.Executable"),
     ],
 )

@@ -70,7 +70,7 @@ def test_rejects_a_folder_that_is_not_a_checkpoint(
 
 @pytest.mark.parametrize("name", ["../nowhere", "/no/such/folder", "a/b/c", "", "with space"])
 def test_rejects_invalid_names(cache: Cache, name: str) -> None:
-    with pytest.raises(InvalidModel, match="Expected a folder or a hub id"):
+    with pytest.raises(InvalidModel, match="There is no folder"):
         checkpoint_folder(name, cache)
 
 
