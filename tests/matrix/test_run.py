@@ -89,7 +89,7 @@ def test_every_way_in_which_a_cell_can_end(isorun: Isorun, tiny: Path, tmp_path:
     cells = {name.split("/")[2]: cell for name, cell in cells_of(isorun, out).items() if not name.endswith("bf16")}
     expected = {
         "right": ("ok", None),
-        "fake-broken": ("unavailable", "its module does not import"),
+        "fake-broken": ("unavailable", "its module cannot be imported"),
         "zeros": ("parity-failed", "last_hidden_state: max_rel is 1, above 0.0002 (on all feeds)"),
         "nan": (
             "parity-failed",

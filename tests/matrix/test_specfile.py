@@ -273,12 +273,11 @@ def test_a_wrong_model(tmp_path: Path, model: str, problem: str) -> None:
         ),
         (
             "{install: [-e .]}",
-            "environments.e.install: '-e .' is nothing to install: give a requirement, such as 'onnxruntime>=1.24', or "
-            "a path",
+            "environments.e.install: install must be requirements, such as 'onnxruntime>=1.24', or paths, got '-e .'",
         ),
         (
             "{install: ['./none[all]']}",
-            "environments.e.install: './none[all]' is nothing to install: there is no FOLDER/none",
+            "environments.e.install: Cannot install './none[all]': FOLDER/none does not exist",
         ),
         (
             "{instal: [x]}",

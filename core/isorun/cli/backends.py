@@ -1,4 +1,4 @@
-"""List the backends, and whether each can be used here."""
+"""List the backends and whether each is available."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 @app.command()
 def backends(
     probe: Annotated[
-        bool, typer.Option("--probe", help="Compute something small on each, in every precision, and check it.")
+        bool, typer.Option("--probe", help="Run a small model on each in every precision and check the result.")
     ] = False,
-    options: Annotated[bool, typer.Option("--options", help="Describe the options that each takes.")] = False,
+    options: Annotated[bool, typer.Option("--options", help="Describe the options of each.")] = False,
     environment: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Those of an isolated environment: see `isorun env`.")
+        str | None, typer.Option(metavar="NAME", help="List those of an isolated environment (see `isorun env`).")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the backends, and whether each can be used here.
+    """List the backends and whether each is available.
 
-    No runtime is imported, save with --probe: there each backend computes in a process of its own, so that
-    one that crashes or hangs is a line of the table.
+    No runtime is imported, except with --probe, which runs each backend in a separate process and reports crashes and
+    hangs.
     """
     if environment is None:
         described = [_describe(name, registry.get) for name in registry.members()]
@@ -86,25 +86,25 @@ def _describe(name: str, find: Callable[[str], Backend]) -> dict[str, Any]:
 
 
 def _availability(backend: Backend) -> dict[str, Any]:
-    asked = "availability"
+    method = "availability"
     try:
-        here = backend.availability()
-        status = "available" if here.ok else "unavailable"
-        asked = "version"
+        result = backend.availability()
+        status = "available" if result.ok else "unavailable"
+        method = "version"
         version = backend.version()
-    except Exception as error:  # noqa: BLE001 - they promise not to raise; a plugin that does is one line, not the end
+    except Exception as error:  # noqa: BLE001 - a bug of a plugin is its reason; the others are still listed
         return {
-            "reason": f"its {asked}() raises {type(error).__name__}: {error}",
-            "remedy": f"Report it to its authors: {type(backend).__module__}.",
+            "reason": f"its {method}() raises {type(error).__name__}: {error}",
+            "remedy": f"Report it to the authors of {type(backend).__module__}.",
         }
-    return {"status": status, "version": version, "reason": here.reason, "remedy": here.remedy}
+    return {"status": status, "version": version, "reason": result.reason, "remedy": result.remedy}
 
 
 def _show(described: list[dict[str, Any]], probed: bool) -> None:
     columns = ["backend", "status", "version", "device", "precisions", *(["probe"] if probed else [])]
     console.table(columns, [_row(each, probed) for each in described])
-    troubles = [each for each in described if each["status"] != "available"]
-    for each in troubles:
+    problems = [each for each in described if each["status"] != "available"]
+    for each in problems:
         print(f"\n{each['name']} is {each['status']}: {each['reason']}\n  {each['remedy']}")
     for each in described:
         for result in each.get("probe", []):
@@ -121,7 +121,7 @@ def _row(each: dict[str, Any], probed: bool) -> list[object]:
     if probed:
         row.append(
             "\n".join(
-                f"{result['precision']} ok, {result['milliseconds']:.2f} ms, off by {result['error']:.0e}"
+                f"{result['precision']} ok, {result['milliseconds']:.2f} ms, error {result['error']:.0e}"
                 if result["ok"]
                 else f"{result['precision']} FAILED"
                 for result in each.get("probe", [])
@@ -140,7 +140,7 @@ def _show_options(described: list[dict[str, Any]]) -> None:
     if rows:
         console.table(("backend", "option", "type", "default", "meaning"), rows)
     else:
-        print("No backend takes options.")
+        print("No backend has options.")
 
 
 def _allowed(option: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Show what the cache holds, verify it, or clear it."""
+"""Show, verify or clear the cache."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def cache(
     verify: Annotated[bool, typer.Option("--verify", help="Hash every file of every entry.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show what the cache holds, verify it, or clear it.
+    """Show, verify or clear the cache.
 
-    All of it is made again when it is needed. With --verify, the exit code is 1 if an entry is damaged.
+    Cleared entries are made again when they are needed. With --verify, the exit code is 1 if an entry is damaged.
     """
     if clear and verify:
-        raise typer.BadParameter("choose one of --clear and --verify")
+        raise typer.BadParameter("--clear and --verify are mutually exclusive")
     held = Cache()
     items = list(maintenance.survey(held))
     counts = Counter(item.kind for item in items)
@@ -48,13 +48,15 @@ def cache(
         _table(counts, sizes)
     if not as_json:
         for name, why in _by_name(held, left).items():
-            console.note(f"isorun: left {name}: {why}")
+            console.note(f"isorun: did not remove {name}: {why}")
         for name, why in _by_name(held, damaged).items():
             print(f"damaged: {name}: {why}")
         if damaged:
-            console.note("isorun: remove everything with --clear, or replace what is opened with ISORUN_CACHE_VERIFY=1")
+            console.note(
+                "isorun: --clear removes everything; ISORUN_CACHE_VERIFY=1 replaces damaged entries when opened"
+            )
         elif verify:
-            print("no entry is damaged")
+            print("no damaged entries")
     if damaged:
         raise typer.Exit(CHECK_FAILED)
 

@@ -1,4 +1,4 @@
-"""Diagnose this installation: packages, libraries, limits, the cache, environments."""
+"""Diagnose this installation: packages, libraries, thread limits, the cache, environments."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 @app.command()
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """Diagnose this installation: packages, libraries, limits, the cache, environments.
+    """Diagnose this installation: packages, libraries, thread limits, the cache, environments.
 
     Each finding has a command that fixes it. Nothing is changed. The exit code is 1 if there are findings.
     """
     from isorun.doctor import examine
 
     with console.working("Checking backends, packages and environments"):
-        found = examine()
+        findings = examine()
     if as_json:
-        console.json_out([asdict(each) for each in found])
-    elif found:
-        print("\n\n".join(map(_text, found)))
+        console.json_out([asdict(each) for each in findings])
+    elif findings:
+        print("\n\n".join(map(_text, findings)))
     else:
         print("No problems found")
-    if found:
+    if findings:
         raise typer.Exit(CHECK_FAILED)
 
 

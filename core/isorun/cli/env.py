@@ -1,4 +1,4 @@
-"""Make, list or remove isolated environments, for backends that cannot share one."""
+"""Create, list or remove isolated environments, for backends that conflict with each other."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 @app.callback()
 def _env() -> None:
-    """Make, list or remove isolated environments, for backends that cannot share one."""
+    """Create, list or remove isolated environments, for backends that conflict with each other."""
 
 
 @app.command()
@@ -31,18 +31,18 @@ def create(
     name: Name,
     python: Annotated[
         str | None,
-        typer.Option(metavar="VERSION|PATH", help="The Python of it. Default: the version that runs isorun."),
+        typer.Option(metavar="VERSION|PATH", help="Its Python. Default: the version that runs isorun."),
     ] = None,
     install: Annotated[
-        list[str] | None, typer.Option(metavar="REQUIREMENT", help="As given to pip; give it again for more.")
+        list[str] | None, typer.Option(metavar="REQUIREMENT", help="A requirement or path, as for pip. Repeatable.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make an environment and say which backends answer there.
+    """Create an environment and list the backends that are available in it.
 
-    One that was made from the same is taken as it is.
+    Does nothing if it exists with the same Python and requirements.
     """
-    with console.working(f"Making the environment {name}"):
+    with console.working(f"Creating the environment {name}"):
         described = _describe(environments.create(name, python=python, install=install or []))
     if as_json:
         console.json_out(described)
@@ -53,20 +53,20 @@ def create(
             "folder": described["folder"],
             "python": described["python"],
             "size": console.size(described["size"]),
-            "backends": ", ".join(described["backends"]) or "none answers",
+            "backends": ", ".join(described["backends"]) or "none available",
         }
     )
 
 
 @app.command("list")
 def list_(as_json: AsJson = False) -> None:
-    """List the environments: size, packages, and the backends that answer there."""
+    """List the environments with their size, packages and available backends."""
     listed = [_described(name) for name in environments.names()]
     if as_json:
         console.json_out(listed)
         return
     if not listed:
-        print(f"There is no environment in {environments.root()}")
+        print(f"No environments in {environments.root()}")
         return
     rows = [
         (each["name"], each["python"], console.size(each["size"]), ", ".join(each["backends"]), _packages(each))
@@ -82,7 +82,7 @@ def list_(as_json: AsJson = False) -> None:
 
 @app.command()
 def remove(name: Name) -> None:
-    """Remove an environment and all that is installed there."""
+    """Remove an environment and everything installed in it."""
     environments.remove(name)
     print(f"Removed {name}")
 
@@ -90,7 +90,7 @@ def remove(name: Name) -> None:
 def _described(name: str) -> dict[str, Any]:
     try:
         return _describe(environments.get(name))
-    except (EnvironmentBroken, WorkerDied) as error:  # one that is broken is a line, not the end of the list
+    except (EnvironmentBroken, WorkerDied) as error:  # the others are still listed
         return {"name": name, "trouble": str(error)}
 
 
@@ -98,7 +98,7 @@ def _describe(environment: Environment) -> dict[str, Any]:
     from isorun.isolation.worker.backend import Worker
 
     with closing(Worker(environment)) as worker:
-        backends = [name for name in worker.names() if _answers(worker, name)]
+        backends = [name for name in worker.names() if _is_available(worker, name)]
     return {
         "name": environment.name,
         "folder": str(environment.folder),
@@ -110,10 +110,10 @@ def _describe(environment: Environment) -> dict[str, Any]:
     }
 
 
-def _answers(worker: Worker, name: str) -> bool:
+def _is_available(worker: Worker, name: str) -> bool:
     try:
         return worker.get(name).availability().ok
-    except BackendUnavailable:  # a broken plugin: `isorun backends --environment` says why
+    except BackendUnavailable:  # a broken plugin: `isorun backends --environment` shows the reason
         return False
 
 

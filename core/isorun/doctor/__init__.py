@@ -1,7 +1,7 @@
-"""What is wrong here, and what mends it: packages, backends, limits, the cache, environments. Nothing is changed.
+"""Finds problems of packages, backends, thread limits, the cache and environments, each with a command that fixes it.
 
-Whatever may load a vendor's library runs in a process of its own (:mod:`isorun.doctor.installation`), so that one that
-crashes is a finding. What only a backend can know is asked of it: :meth:`isorun.plugin.backend.Backend.diagnose`.
+Nothing is changed. Whatever may load a vendor's library runs in a child process (:mod:`isorun.doctor.installation`), so
+that a crash is a finding. Backends report what only they can know: :meth:`isorun.plugin.backend.Backend.diagnose`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,5 @@ from isorun.types import Finding
 
 
 def examine() -> list[Finding]:
-    """Everything that is found: of this installation, this process, the cache, every environment."""
-    cache = Cache()
-    return [*installation.findings(), *limits.findings(cache), *entries.findings(cache), *isolated.findings()]
+    """All findings: of this installation, this process, the cache and every environment."""
+    return [*installation.findings(), *limits.findings(), *entries.findings(Cache()), *isolated.findings()]

@@ -1,7 +1,7 @@
-"""A process of the doctor's: ``python -m isorun.doctor.child WHAT ...`` in the interpreter that is looked at.
+"""A child process of the doctor: ``python -m isorun.doctor.child TASK ...`` in the interpreter that is examined.
 
-``names`` says which backends there are, ``backend NAME`` looks at one, ``packages NAME...`` at import packages. Each
-writes lines of JSON as it goes, so that where the process ends early, what it was about is known.
+``names`` lists the backends, ``backend NAME`` examines one, ``packages NAME...`` import packages. Each step is reported
+before it begins, so that the step at which the process ended is known.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from isorun.types import Finding
 
 
 def names() -> None:
-    """The backends that are installed; a name that two classes have is a finding."""
+    """List the installed backends; a name with two classes is a finding."""
     tell(subject="the list of backends", doing="reading entry points", command=packages.pip("check"))
     for name, value in registry.entry_points().items():
         if isinstance(value, str):
@@ -33,66 +33,66 @@ def names() -> None:
                     Finding(
                         f"the backend {name}",
                         "error",
-                        f"{len(value)} distributions register a backend of that name: {' and '.join(value)}",
-                        "none of them is used, since which was meant cannot be told",
+                        f"{len(value)} distributions register a backend of this name: {' and '.join(value)}",
+                        "isorun uses none of them, since it cannot tell which is meant",
                         packages.pip("uninstall", "-y", value[-1].partition(" ")[0]),
                     )
                 )
             )
 
 
-def look_at(name: str) -> None:
-    """A backend: its module, its package, and what it knows itself."""
+def examine(name: str) -> None:
+    """Examine a backend: its module, its package, and what it reports itself."""
     subject = f"the backend {name}"
     owner = next(point.dist for point in metadata.entry_points(group=registry.GROUP, name=name))
-    again = packages.pip("install", "--force-reinstall", packages.requirement(owner)) if owner else ""
-    tell(subject=subject, doing="importing its module", command=again)
+    command = packages.pip("install", "--force-reinstall", packages.requirement(owner)) if owner else ""
+    tell(subject=subject, doing="importing its module", command=command)
     try:
         backend = registry.get(name)
     except BackendUnavailable as error:
-        tell(finding=asdict(Finding(subject, "error", "it does not load", error.reason, again)))
+        tell(finding=asdict(Finding(subject, "error", "it cannot be loaded", error.reason, command)))
         return
     package = backend.capabilities.package
     if package is not None:
         tell(package=package)
         if not is_importable(package) or not _imports(package):
             return
-    tell(subject=subject, doing="asking for its members", command=again)
+    tell(subject=subject, doing="listing its members", command=command)
     for each in [name] if backend.members() is None else [f"{name}:{member}" for member in backend.members() or ()]:
-        tell(subject=f"the backend {each}", doing="looking at it", command=again)
-        _diagnose(registry.get(each), again)
+        tell(subject=f"the backend {each}", doing="diagnosing it", command=command)
+        _diagnose(registry.get(each), command)
 
 
-def look_at_packages(*names: str) -> None:
-    """Whose they are, and whether they are whole."""
+def examine_packages(*names: str) -> None:
+    """Report packages with several owners or missing files."""
     for name in names:
         for finding in packages.findings(name):
             tell(finding=asdict(finding))
 
 
 def _imports(package: str) -> bool:
-    subject, again = f"the package {package}", packages.reinstall(package)
-    tell(subject=subject, doing=f"importing {package}", command=again)
+    subject, command = f"the package {package}", packages.reinstall(package)
+    tell(subject=subject, doing=f"importing {package}", command=command)
     try:
         importlib.import_module(package)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is the finding
+    except Exception as error:  # noqa: BLE001 - any error is the finding
         why = f"{type(error).__name__}: {error}"
-        tell(finding=asdict(Finding(subject, "error", "it is installed and does not import", why, again)))
+        tell(finding=asdict(Finding(subject, "error", "it is installed but cannot be imported", why, command)))
         return False
     return True
 
 
-def _diagnose(backend: Backend, again: str) -> None:
+def _diagnose(backend: Backend, command: str) -> None:
     try:
-        found = backend.diagnose()
-    except Exception as error:  # noqa: BLE001 - a plugin's own mistake is a finding, not the end
+        findings = backend.diagnose()
+    except Exception as error:  # noqa: BLE001 - a bug of a plugin is a finding
         why = f"its diagnose() raises {type(error).__name__}: {error}"
-        found = [Finding(f"the backend {backend.name}", "error", "it cannot be looked at", why, again)]
-    for each in found:
-        tell(finding=asdict(each))
+        findings = [Finding(f"the backend {backend.name}", "error", "it cannot be diagnosed", why, command)]
+    for finding in findings:
+        tell(finding=asdict(finding))
 
 
-_TASKS: dict[str, Callable[..., None]] = {"names": names, "backend": look_at, "packages": look_at_packages}
+_TASKS: dict[str, Callable[..., None]] = {"names": names, "backend": examine, "packages": examine_packages}
 
 if __name__ == "__main__":
     _TASKS[sys.argv[1]](*sys.argv[2:])

@@ -1,4 +1,4 @@
-"""Isolated environments: whether each is whole, and what is wrong with what is installed there."""
+"""Isolated environments: whether each is complete, and the problems of what is installed there."""
 
 from __future__ import annotations
 
@@ -9,41 +9,33 @@ from dataclasses import replace
 from isorun.doctor import installation
 from isorun.errors import EnvironmentBroken
 from isorun.isolation import environments
-from isorun.isolation.environments import Environment
 from isorun.types import Finding
 
 
 def findings() -> Iterator[Finding]:
-    """What is wrong with each environment."""
+    """The problems of each environment."""
     for name in environments.names():
+        subject = f"the environment {name}"
         try:
             environment = environments.get(name)
         except EnvironmentBroken as error:
             yield Finding(
-                _subject(name),
+                subject,
                 "error",
                 "its record cannot be read",
-                f"{error.__cause__}; isorun deletes no folder without a valid record, and what was installed there is "
-                "not known: delete it, if it is an environment, and create it again",
+                f"{error.__cause__}. isorun deletes no folder without a valid record; if the folder is an environment, "
+                "delete it and create it again",
                 f"rm -r {shlex.quote(str(environments.root() / name))}",
             )
-        else:
-            yield from _inside(environment)
-
-
-def _inside(environment: Environment) -> Iterator[Finding]:
-    if missing := environment.missing():
-        yield Finding(
-            _subject(environment.name),
-            "error",
-            f"its interpreter is gone: there is no {missing}",
-            "what it was made with was removed or moved; no worker starts there",
-            environment.anew(),
-        )
-        return
-    for found in installation.findings(environment):
-        yield replace(found, subject=f"{_subject(environment.name)}, {found.subject}")
-
-
-def _subject(name: str) -> str:
-    return f"the environment {name}"
+            continue
+        if missing := environment.missing():
+            yield Finding(
+                subject,
+                "error",
+                f"its interpreter is missing: {missing}",
+                "the Python that it was created with was removed or moved",
+                environment.commands(),
+            )
+            continue
+        for finding in installation.findings(environment):
+            yield replace(finding, subject=f"{subject}, {finding.subject}")

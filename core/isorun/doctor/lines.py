@@ -1,4 +1,4 @@
-"""What a process of the doctor's tells it: lines of JSON, among whatever a runtime prints."""
+"""Events that a child process of the doctor reports: lines of JSON among whatever a runtime prints."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _MARK = "isorun doctor: "
 
 
 def tell(**event: Any) -> None:
-    """Write down what happened."""
+    """Report an event."""
     print(f"\n{_MARK}{json.dumps(event)}", flush=True)
 
 
-def told(printed: str) -> list[dict[str, Any]]:
-    """What was written down, in order."""
-    return [json.loads(line.removeprefix(_MARK)) for line in printed.split("\n") if line.startswith(_MARK)]
+def told(output: str) -> list[dict[str, Any]]:
+    """The events in a child's output, in order."""
+    return [json.loads(line.removeprefix(_MARK)) for line in output.split("\n") if line.startswith(_MARK)]

@@ -1,4 +1,4 @@
-"""What the machine's processor is called, and what it can do."""
+"""The name and features of the processor."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def _cpuinfo() -> dict[str, str]:
 
 
 def cpu_name() -> str:
-    """The processor's name, as the system gives it."""
+    """The processor's name as the system reports it."""
     return _cpuinfo().get("model name") or platform.processor() or platform.machine()
 
 
 def cpu_flags() -> frozenset[str]:
-    """The processor's features by Linux's names, such as ``avx512_bf16``; empty where the system does not tell."""
+    """The processor's features by their Linux names, such as ``avx512_bf16``; empty on other systems."""
     known = _cpuinfo()
     return frozenset(known.get("flags", known.get("Features", "")).split())

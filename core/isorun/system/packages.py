@@ -1,7 +1,7 @@
-"""Import packages, and the distributions that brought them.
+"""Import packages and the distributions that installed them.
 
-What an installer brought is in a distribution's ``RECORD``, whatever became of it since. It is read here rather than
-by ``importlib.metadata``, which leaves out what is gone from Python 3.12 on.
+Reads the files of a distribution from its ``RECORD``, since ``importlib.metadata`` omits missing files from Python 3.12
+on.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from importlib.metadata import Distribution, distributions, version
 
 
 def is_importable(package: str) -> bool:
-    """Whether an import package is there with its modules: a folder without them imports, and has nothing in it."""
+    """Whether a package exists with its modules: a folder without any can be imported, but is empty."""
     spec = importlib.util.find_spec(package)
     return spec is not None and spec.origin is not None
 
 
 def how_to_install(requirement: str) -> str:
-    """The remedy for a package that is not installed."""
+    """The remedy for a missing package."""
     return f"Install it: pip install '{requirement}'"
 
 
 def recorded(distribution: Distribution) -> Iterator[tuple[str, str, int | None]]:
-    """What a distribution brought: paths, ``sha256=...`` or nothing, and bytes; nothing where it does not say."""
+    """The files of a distribution: path, ``sha256=...`` or nothing, and size in bytes if recorded."""
     for path, digest, size in csv.reader((distribution.read_text("RECORD") or "").splitlines()):
         yield path, digest, int(size) if size else None
 
 
 def packages_distributions() -> dict[str, list[str]]:
-    """Import packages, and the distributions that provide each. Reads every installed one's list of files: some ms."""
+    """The distributions of each import package. Reads the file lists of all distributions, which takes some ms."""
     found: dict[str, set[str]] = {}
     for each in distributions():
         if each.read_text("METADATA") is None and each.read_text("PKG-INFO") is None:
@@ -43,7 +43,7 @@ def packages_distributions() -> dict[str, list[str]]:
 
 
 def _import_name(path: str) -> str:
-    """What a recorded file is imported by, or the folder that it is in."""
+    """The module name of a recorded file, or its top-level folder."""
     top, _, below = path.partition("/")
     return top if below else (inspect.getmodulename(top) or top)
 
@@ -54,8 +54,8 @@ def package_owners(package: str) -> list[str]:
 
 
 def package_version(package: str) -> str | None:
-    """The version of the distribution that provides an import package; ``None`` where none says so.
+    """The version of the distribution that provides an import package; ``None`` if there is none.
 
-    Of several distributions that overwrite one another, which is there is not known: ``1.24.1 or 1.31.1``.
+    All versions if several distributions overwrite one another: ``1.24.1 or 1.31.1``.
     """
     return " or ".join(dict.fromkeys(map(version, package_owners(package)))) or None

@@ -55,7 +55,7 @@ _NAMES = {
 
 @pytest.fixture
 def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A distribution of backends that go wrong in every way, for this process and those that it starts."""
+    """A distribution of broken backends, for this process and its children."""
     (tmp_path / "strange_plugin.py").write_text(_PLUGIN)
     information = tmp_path / "strange_plugin-1.0.dist-info"
     information.mkdir()
@@ -68,7 +68,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "strange_plugin", raising=False)
 
 
-def test_the_three_backends_are_there(isorun: Callable[..., Any]) -> None:
+def test_lists_installed_backends(isorun: Callable[..., Any]) -> None:
     listed = {each["name"]: each for each in isorun("backends", "--json").json}
     assert set(listed) >= {"ort-cpu", "openvino", "reference"}
     for name in ("ort-cpu", "openvino", "reference"):
@@ -88,31 +88,31 @@ def test_listing_imports_no_runtime() -> None:
     assert done.stderr == "set()\n"
 
 
-def test_every_trouble_is_a_row_with_its_remedy(isorun: Callable[..., Any], plugin: None) -> None:
+def test_lists_broken_backends_with_remedies(isorun: Callable[..., Any], plugin: None) -> None:
     ran = isorun("backends")
     assert ran.code == 0
     rows = {tuple(line.split()[:2]) for line in ran.out.splitlines()}
     assert {("absent", "unavailable"), ("unimportable", "broken"), ("rude", "broken"), ("wrong", "available")} <= rows
     assert "the package 'no_such_runtime' is not installed\n  Install it: pip install 'no-such-runtime>=3'" in ran.out
-    assert "its module does not import (ModuleNotFoundError: No module named 'no_such_plugin')" in ran.out
+    assert "its module cannot be imported (ModuleNotFoundError: No module named 'no_such_plugin')" in ran.out
     assert "its availability() raises OSError: the driver is upset" in ran.out
     listed = {each["name"]: each for each in isorun("backends", "--json").json}
     assert listed["absent"]["remedy"] == "Install it: pip install 'no-such-runtime>=3'"
 
 
-def test_options_are_described(isorun: Callable[..., Any], plugin: None) -> None:
+def test_describes_options(isorun: Callable[..., Any], plugin: None) -> None:
     assert "what it turns" in isorun("backends", "--options").out
 
 
-def test_the_probe_computes_in_every_precision(isorun: Callable[..., Any]) -> None:
+def test_probe_runs_every_precision(isorun: Callable[..., Any]) -> None:
     ran = isorun("backends", "--probe", "--json")
     for each in ran.json:
-        if each["status"] != "available":  # where the runtime is not the one that it needs
+        if each["status"] != "available":  # the runtime is not the required one
             assert "probe" not in each
             continue
         assert [result["precision"] for result in each["probe"]] == each["precisions"]
         for result in each["probe"]:
-            # bf16 is a matter of the hardware: there it works, or the reason is given.
+            # bf16 needs hardware support.
             assert result["ok"] or (result["precision"] == "bf16" and result["message"]), each
             assert not result["ok"] or result["error"] <= (0.2 if result["precision"] == "int8" else 2e-2)
     assert ran.code == (0 if all(result["ok"] for each in ran.json for result in each.get("probe", [])) else 1)
@@ -120,29 +120,29 @@ def test_the_probe_computes_in_every_precision(isorun: Callable[..., Any]) -> No
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("wrong", "maximum error"), ("absent", "is not installed"), ("unimportable", "does not import")],
+    [("wrong", "maximum error"), ("absent", "is not installed"), ("unimportable", "cannot be imported")],
 )
-def test_a_probe_that_goes_wrong_says_how(plugin: None, name: str, message: str) -> None:
+def test_failed_probe_has_a_message(plugin: None, name: str, message: str) -> None:
     result = probe(name, "fp32")
     assert not result.ok
     assert message in result.message
 
 
 @pytest.mark.parametrize(("name", "seconds", "message"), [("crashes", 60, "SIGSEGV"), ("hangs", 2, "within 2 s")])
-def test_a_probe_that_dies_takes_nothing_with_it(plugin: None, name: str, seconds: float, message: str) -> None:
+def test_probe_survives_crashes_and_hangs(plugin: None, name: str, seconds: float, message: str) -> None:
     (result,) = probe_in_process(name, ["fp32"], seconds=seconds)
     assert not result.ok
     assert message in result.message
 
 
-def test_a_probe_looks_for_no_module_where_it_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "numpy.py").write_text("raise SystemExit('not meant')")
+def test_probe_ignores_modules_in_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "numpy.py").write_text("raise SystemExit('wrong numpy')")
     monkeypatch.chdir(tmp_path)
     (result,) = probe_in_process("ort-cpu", ["fp32"])
     assert result.ok, result.message
 
 
-def test_a_failed_probe_is_shown_and_is_exit_code_1(
+def test_failed_probe_is_shown_with_exit_code_1(
     isorun: Callable[..., Any], plugin: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry, "entry_points", lambda: {"wrong": _NAMES["wrong"]})

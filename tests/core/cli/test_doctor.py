@@ -16,7 +16,7 @@ from isorun.system.cgroup import cpu_quota
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Everything that it may look at, on cores that the quota allows: the tests may run in a container."""
+    """The folders that it examines. The affinity is within the quota, since the tests may run in a container."""
     for variable, folder in (
         (ENVIRONMENT_VARIABLE, "cache"),
         (environments.FOLDER_VARIABLE, "environments"),
@@ -39,14 +39,14 @@ def everything(folder: Path) -> dict[Path, tuple[int, bytes | None]]:
     }
 
 
-def test_nothing_wrong(isorun, home):
+def test_no_findings(isorun, home):
     ran = isorun("doctor")
     assert (ran.code, ran.out) == (0, "No problems found\n")
     assert isorun("doctor", "--json").json == []
     assert everything(home) == {}
 
 
-def test_each_finding_has_its_command_and_nothing_is_changed(isorun, home):
+def test_findings_have_commands_and_nothing_is_changed(isorun, home):
     cache = Cache()
     cache.get_or_make("lowered", "one", lambda folder: {"bytes": (folder / "model.onnx").write_bytes(b"model")})
     (cache.root / "lowered" / "one" / "model.onnx").write_bytes(b"")
@@ -61,8 +61,8 @@ def test_each_finding_has_its_command_and_nothing_is_changed(isorun, home):
     assert "warning: the cache" in ran.out
     assert "\n  isorun cache --clear\n" in ran.out
     assert "rm -r" not in ran.out
-    assert "error: the environment broken: its interpreter is gone" in ran.out
-    assert "error: the backend boom: it does not load\n" in ran.out
+    assert "error: the environment broken: its interpreter is missing" in ran.out
+    assert "error: the backend boom: it cannot be loaded\n" in ran.out
     listed = isorun("doctor", "--json")
     assert listed.code == 1
     assert len(listed.json) == 3

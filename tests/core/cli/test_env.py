@@ -16,25 +16,25 @@ from isorun.isolation import environments
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The only environment there is: its interpreter is the one that runs the tests."""
+    """The only environment, with the interpreter of the tests."""
     monkeypatch.setenv(environments.FOLDER_VARIABLE, str(tmp_path / "environments"))
     return isolation.own_environment(tmp_path / "environments", "own")
 
 
-def test_none_yet(isorun: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_environments(isorun: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(environments.FOLDER_VARIABLE, str(tmp_path))
-    assert isorun("env", "list").out == f"There is no environment in {tmp_path}\n"
+    assert isorun("env", "list").out == f"No environments in {tmp_path}\n"
     assert isorun("env", "list", "--json").json == []
 
 
-def test_created_listed_removed(isorun: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_create_list_remove(isorun: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(environments.FOLDER_VARIABLE, str(tmp_path))
     made = isorun("env", "create", "light", "--install", "tabulate==0.9.0")
     assert (made.code, made.err) == (0, "")
     rows = dict(line.split(None, 1) for line in made.out.splitlines())
     assert rows["environment"] == "light"
     assert rows["folder"] == str(tmp_path / "light")
-    assert rows["backends"] == "none answers"
+    assert rows["backends"] == "none available"
     (listed,) = isorun("env", "list", "--json").json
     assert listed["name"] == "light"
     assert listed["packages"]["tabulate"] == "0.9.0"
@@ -48,12 +48,12 @@ def test_created_listed_removed(isorun: Callable[..., Any], tmp_path: Path, monk
     assert not (tmp_path / "light").exists()
 
 
-def test_the_backends_that_answer_there(isorun: Callable[..., Any], own: str) -> None:
+def test_list_shows_available_backends(isorun: Callable[..., Any], own: str) -> None:
     (listed,) = isorun("env", "list", "--json").json
     assert {"ort-cpu", "openvino", "reference"} <= set(listed["backends"])
 
 
-def test_a_broken_one_is_a_line_of_the_list(isorun: Callable[..., Any], own: str, tmp_path: Path) -> None:
+def test_list_shows_broken_environments(isorun: Callable[..., Any], own: str, tmp_path: Path) -> None:
     broken = tmp_path / "environments" / "broken"
     (broken / "bin").mkdir(parents=True)
     (broken / "bin" / "python").write_text("#!/bin/sh\nexit 5\n")
@@ -64,30 +64,30 @@ def test_a_broken_one_is_a_line_of_the_list(isorun: Callable[..., Any], own: str
     ran = isorun("env", "list")
     assert ran.code == 0
     assert own in ran.out
-    assert "broken is broken: The worker of the environment 'broken' ended with exit code 5" in ran.out
-    assert "gone is broken: The interpreter of the environment 'gone' is gone" in ran.out
+    assert "broken is broken: The worker of the environment 'broken' exited with code 5" in ran.out
+    assert "gone is broken: The interpreter of the environment 'gone' is missing" in ran.out
     troubles = {each["name"]: each.get("trouble") for each in isorun("env", "list", "--json").json}
     assert troubles[own] is None
-    assert "exit code 5" in troubles["broken"]
+    assert "code 5" in troubles["broken"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (("create", "e", "--python", "3.9"), 3, "isorun does not run on Python 3.9"),
-        (("create", "e", "--python", "3.42"), 3, "There is no Python 3.42 here"),
-        (("create", "a/b"), 2, "cannot be an environment's name"),
-        (("remove", "e"), 2, "There is no environment 'e'"),
+        (("create", "e", "--python", "3.9"), 3, "isorun does not support Python 3.9"),
+        (("create", "e", "--python", "3.42"), 3, "Python 3.42 was not found"),
+        (("create", "a/b"), 2, "Invalid environment name"),
+        (("remove", "e"), 2, "environment 'e'"),
     ],
 )
-def test_refusals(isorun: Callable[..., Any], own: str, arguments: tuple[str, ...], code: int, message: str) -> None:
+def test_rejects(isorun: Callable[..., Any], own: str, arguments: tuple[str, ...], code: int, message: str) -> None:
     ran = isorun("env", *arguments)
     assert ran.code == code
     assert message in ran.err
     assert environments.names() == [own]
 
 
-def test_removes_no_folder_that_isorun_did_not_create(isorun: Callable[..., Any], own: str) -> None:
+def test_keeps_a_folder_that_isorun_did_not_create(isorun: Callable[..., Any], own: str) -> None:
     thesis = environments.root() / "thesis" / "chapter.txt"
     thesis.parent.mkdir()
     thesis.write_text("one")
@@ -106,7 +106,7 @@ def test_backends_of_an_environment(isorun: Callable[..., Any], own: str) -> Non
     assert isorun("backends", "--environment", "nowhere").code == 2
 
 
-def test_running_in_an_environment(isorun: Callable[..., Any], own: str, bert: Path, tmp_path: Path) -> None:
+def test_run_in_an_environment(isorun: Callable[..., Any], own: str, bert: Path, tmp_path: Path) -> None:
     import numpy as np
 
     import tiny

@@ -1,4 +1,4 @@
-"""Environments that are broken, each in its way."""
+"""Broken environments."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ def make(root: Path, name: str, interpreter: str | None = None) -> None:
 AGAIN = "isorun env remove e && isorun env create e --python 3.11 --install 'light>=1'"
 
 
-def test_none_there(root):
+def test_no_environments(root):
     assert list(isolated.findings()) == []
 
 
-def test_an_interpreter_that_is_gone(root):
+def test_interpreter_that_is_missing(root):
     make(root, "e")
     (root / "e" / "bin" / "python").symlink_to("/nowhere/python3.11")
     (finding,) = isolated.findings()
     assert (finding.subject, finding.severity) == ("the environment e", "error")
-    assert finding.what == "its interpreter is gone: there is no /nowhere/python3.11"
+    assert "/nowhere/python3.11" in finding.what
     assert finding.command == AGAIN
 
 
-def test_an_interpreter_that_does_not_run(root):
+def test_interpreter_that_does_not_work(root):
     make(root, "e", "#!/bin/sh\necho 'libpython3.11.so: not there' >&2\nexit 127\n")
     (finding,) = isolated.findings()
     assert finding.subject == "the environment e, its interpreter"
-    assert finding.what == "starting ends the process with exit code 127"
+    assert "exited with code 127 while starting" in finding.what
     assert (finding.why, finding.command) == ("libpython3.11.so: not there", AGAIN)
 
 
-def test_a_record_that_cannot_be_read(root):
+def test_record_that_cannot_be_read(root):
     make(root, "e", "")
     (root / "e" / "environment.json").write_text("{")
     (finding,) = isolated.findings()
@@ -59,10 +59,10 @@ def test_a_record_that_cannot_be_read(root):
     assert finding.command == f"rm -r {root / 'e'}"
 
 
-def test_what_is_installed_there_is_looked_at_there(root, tmp_path):
+def test_problem_of_an_installed_backend(root, tmp_path):
     sites.install(tmp_path / "site", "boom-dist", "1.0", {"boom.py": "import gone"}, {"boom": "boom:Boom"})
     name = isolation.own_environment(root, "own", tmp_path / "site")
     before = sorted(root.rglob("*"))
     (finding,) = isolated.findings()
     assert finding.subject == f"the environment {name}, the backend boom"
-    assert sorted(root.rglob("*")) == before  # not even links to this isorun
+    assert sorted(root.rglob("*")) == before

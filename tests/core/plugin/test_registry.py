@@ -1,4 +1,4 @@
-"""Plugins come as folders of the shape that pip installs, put on a new process's path."""
+"""Discovery of plugins, which are folders as pip installs them, on the path of a child process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from onnx_text import graph
 
 
 def distribution(folder: Path, name: str, entry_points: dict[str, str], modules: dict[str, str] | None = None) -> Path:
-    """An installed distribution, as far as importlib.metadata can tell."""
+    """Install a distribution as importlib.metadata sees it."""
     info = folder / f"{name}-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
@@ -31,7 +31,7 @@ def distribution(folder: Path, name: str, entry_points: dict[str, str], modules:
 
 
 def answers(script: str, *folders: Path, cache: Path) -> object:
-    """What a script prints last, as JSON, with folders on its path; its stevedore remembers nothing from before."""
+    """The last line that a script prints, as JSON, with folders on its path and an empty cache of stevedore."""
     path = os.pathsep.join(str(folder) for folder in folders)
     environment = {**os.environ, "PYTHONPATH": path, "XDG_CACHE_HOME": str(cache)}
     ran = subprocess.run(
@@ -60,28 +60,25 @@ with isorun.Session({model!r}, backend="mine") as session:
 """
 
 
-def test_the_backends_of_isorun_are_there_by_name():
+def test_isoruns_backends_are_installed():
     assert {"ort-cpu", "openvino", "reference"} <= set(registry.names())
     assert registry.names() == sorted(registry.names())
+    assert set(registry.AUTO_ORDER) <= set(registry.names())
     for name in registry.names():
         backend = registry.get(name)
         assert isinstance(backend, Backend)
         assert backend.name == name
 
 
-def test_auto_names_backends_that_exist():
-    assert set(registry.AUTO_ORDER) <= set(registry.names())
-
-
 @pytest.mark.parametrize(
     ("name", "near"), [("ort-cpuu", "ort-cpu"), ("openvin", "openvino"), ("Reference", "reference")]
 )
-def test_a_wrong_name_is_told_the_nearest(name, near):
-    with pytest.raises(BackendNotFound, match=rf"'{name}'.*; did you mean '{near}'\? \(known: .*openvino"):
+def test_suggests_a_similar_name(name, near):
+    with pytest.raises(BackendNotFound, match=rf"'{name}'.*did you mean '{near}'"):
         registry.get(name)
 
 
-def test_listing_imports_no_backend(tmp_path):
+def test_listing_imports_no_backend_and_writes_nothing(tmp_path):
     boom = distribution(tmp_path / "site", "boom", {"boom": "boom:Boom"}, {"boom": "raise RuntimeError('imported')"})
     script = """
 import json, sys
@@ -90,34 +87,10 @@ names = registry.names()
 heavy = sorted({"onnx", "onnx_ir", "onnxruntime", "openvino", "boom", "isorun_backends"} & set(sys.modules))
 print(json.dumps([names, heavy]))
 """
-    names, heavy = answers(script, boom, cache=tmp_path)
+    names, heavy = answers(script, boom, cache=tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()
     assert {"boom", "ort-cpu"} <= set(names)
     assert heavy == []
-
-
-def test_a_plugin_that_does_not_import_says_why_and_whose_it_is(tmp_path):
-    boom = distribution(tmp_path / "site", "boom-dist", {"boom": "boom:Boom"}, {"boom": "import nowhere_to_be_found"})
-    kind, message = answers(MESSAGE.format(name="boom"), boom, cache=tmp_path)
-    assert kind == "BackendUnavailable"
-    assert "No module named 'nowhere_to_be_found'" in message
-    assert "boom-dist" in message
-
-
-def test_a_plugin_without_the_class_that_it_names(tmp_path):
-    boom = distribution(tmp_path / "site", "boom-dist", {"boom": "boom:Boom"}, {"boom": ""})
-    kind, message = answers(MESSAGE.format(name="boom"), boom, cache=tmp_path)
-    assert kind == "BackendUnavailable"
-    assert "Boom" in message
-    assert "boom-dist" in message
-
-
-@pytest.mark.parametrize("source", ["Boom = 3", "class Boom: pass", "def Boom(name): return name"])
-def test_a_plugin_that_is_no_backend(tmp_path, source):
-    boom = distribution(tmp_path / "site", "boom-dist", {"boom": "boom:Boom"}, {"boom": source})
-    kind, message = answers(MESSAGE.format(name="boom"), boom, cache=tmp_path)
-    assert kind == "BackendUnavailable"
-    assert "'boom:Boom' is no subclass of isorun.plugin.backend.Backend" in message
-    assert "boom-dist" in message
 
 
 ODD = """
@@ -140,13 +113,16 @@ class Moody(Mute):
 @pytest.mark.parametrize(
     ("target", "said"),
     [
-        ("odd:Abstract", "its class makes no backend (TypeError: Can't instantiate abstract class"),
-        ("odd:Mute", "its class has no capabilities that are isorun.types.Capabilities"),
-        ("odd:Shy", "its class has no capabilities that are isorun.types.Capabilities"),
-        ("leaves:Any", "its module does not import (SystemExit: 3)"),
+        ("odd:Abstract", "abstract class"),
+        ("odd:Mute", "capabilities"),
+        ("odd:Shy", "capabilities"),
+        ("leaves:Any", "SystemExit: 3"),
+        ("nowhere:Any", "No module named"),
+        ("odd:Missing", "Missing"),
+        ("odd:sys", "subclass"),
     ],
 )
-def test_a_plugin_that_is_wrong_says_so_and_harms_no_other(tmp_path, target, said):
+def test_invalid_plugin_does_not_affect_others(tmp_path, target, said):
     modules = {"odd": ODD, "leaves": "raise SystemExit(3)"}
     made = distribution(tmp_path / "a", "odd-plugin", {"mine": target, "moody": "odd:Moody"}, modules)
     kind, message = answers(MESSAGE.format(name="mine"), made, cache=tmp_path)
@@ -157,7 +133,7 @@ def test_a_plugin_that_is_wrong_says_so_and_harms_no_other(tmp_path, target, sai
     assert {"mine", "moody", "ort-cpu", "openvino"} <= set(listed)
 
 
-def test_a_plugin_of_another_distribution_works(tmp_path):
+def test_plugin_of_another_distribution(tmp_path):
     source = """
 from isorun.plugin.backend import Backend, Executable
 from isorun.types import Capabilities, RuntimeReport
@@ -179,11 +155,11 @@ class Doubles(Executable):
     assert answers(RUN.format(model=str(tmp_path / "model.onnx")), mine, cache=tmp_path) == [2.0, 2.0]
 
 
-LISTED = "import json; from isorun import registry; print(json.dumps(registry.names()))"
+LISTED = "import json; from isorun.plugin import registry; print(json.dumps(registry.names()))"
 
 
-def test_what_is_installed_or_removed_is_noticed_at_once(tmp_path):
-    """Whatever the times of files and folders are, and whatever another process has remembered."""
+def test_installed_and_removed_distributions_are_noticed_at_once(tmp_path):
+    """Whatever the times of files and folders, and whatever stevedore has cached."""
     site = distribution(tmp_path / "site", "first-dist", {"first": "first:First"})
     times = {path: path.stat().st_mtime_ns for path in (site, *site.rglob("*"))}
 
@@ -200,37 +176,24 @@ def test_what_is_installed_or_removed_is_noticed_at_once(tmp_path):
     assert listed() == {"second"}
 
 
-def test_of_two_versions_of_a_distribution_the_first_on_the_path_counts(tmp_path):
+def test_first_of_two_versions_on_the_path(tmp_path):
     new = distribution(tmp_path / "new", "one-dist", {"mine": "new:Mine"}, {"new": "raise RuntimeError('new')"})
     old = distribution(tmp_path / "old", "one-dist", {"mine": "old:Mine"}, {"old": "raise RuntimeError('old')"})
     assert "RuntimeError: new" in answers(MESSAGE.format(name="mine"), new, old, cache=tmp_path)[1]
 
 
-def test_listing_writes_nothing(tmp_path):
-    answers(LISTED, cache=tmp_path / "cache")
-    assert not (tmp_path / "cache").exists()
-
-
-def test_two_distributions_with_one_name_are_both_named(tmp_path):
+def test_name_of_two_distributions_is_an_error(tmp_path):
     one = distribution(tmp_path / "one", "first-dist", {"twin": "first:Twin"})
     two = distribution(tmp_path / "two", "second-dist", {"twin": "second:Twin"})
     kind, message = answers(MESSAGE.format(name="twin"), one, two, cache=tmp_path)
     assert kind == "BackendUnavailable"
-    assert "register a backend of that name: first-dist (first:Twin) and second-dist (second:Twin)" in message
+    assert "first-dist (first:Twin) and second-dist (second:Twin)" in message
     assert "pip uninstall second-dist" in message
+    assert answers(MESSAGE.format(name="reference"), one, two, cache=tmp_path) == "Reference"
+    assert "twin" in answers(LISTED, one, two, cache=tmp_path)
 
 
-def test_two_distributions_with_one_name_harm_no_other_backend(tmp_path):
-    one = distribution(tmp_path / "one", "first-dist", {"twin": "first:Twin"})
-    two = distribution(tmp_path / "two", "second-dist", {"twin": "second:Twin"})
-    for _ in range(2):  # found, then remembered
-        assert answers(MESSAGE.format(name="reference"), one, two, cache=tmp_path) == "Reference"
-    listing = "import json; from isorun.plugin import registry; print(json.dumps(registry.names()))"
-    assert "twin" in answers(listing, one, two, cache=tmp_path)
-
-
-def test_two_distributions_that_point_at_one_class_are_no_conflict_of_classes(tmp_path):
-    """Whichever is asked for, it is the same: the first on the path is the one that is imported."""
+def test_two_distributions_may_register_the_same_class(tmp_path):
     modules = {"same": "from isorun_backends.reference import Reference as Twin"}
     one = distribution(tmp_path / "one", "first-dist", {"twin": "same:Twin"}, modules)
     two = distribution(tmp_path / "two", "second-dist", {"twin": "same:Twin"})
@@ -247,7 +210,7 @@ class Several(Backend):
     def members(cls):
         return ("one", "two") if cls is Several else None
     def compile(self, model, config):
-        raise AssertionError("nothing is compiled here")
+        raise NotImplementedError
 
 class Single(Several):
     pass
@@ -265,14 +228,14 @@ print(json.dumps([registry.members(), *map(get, ["several:two", "several", "seve
 """
 
 
-def test_a_class_may_stand_for_several_backends(tmp_path):
+def test_members_of_a_family(tmp_path):
     entry_points = {"several": "family:Several", "single": "family:Single"}
     site = distribution(tmp_path / "site", "family-dist", entry_points, {"family": FAMILY})
     members, two, several, wrong, single, other = answers(MEMBERS, site, cache=tmp_path)
     assert {"several:one", "several:two", "single", "ort-cpu"} <= set(members)
     assert "several" not in members
     assert (two, several) == ("several:two", "several")
-    assert wrong.endswith("did you mean 'several:two'? (known: several:one, several:two)")
+    assert "did you mean 'several:two'?" in wrong
     assert "'single:one'" in single
     assert "did you mean 'single'?" in single
     assert "'other:one'" in other

@@ -1,4 +1,4 @@
-"""Import packages, and the distributions that brought them."""
+"""Import packages and their distributions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_owner_of_a_package_has_its_name_or_another(site: Path) -> None:
+def test_owner_of_a_package(site: Path) -> None:
     sites.install(site, "rival-gpu", "2.0", {"rival/__init__.py": "", "single.py": "", "native.so": b""})
     for package in ("rival", "single", "native"):
         assert packages.package_owners(package) == ["rival-gpu"]
@@ -26,14 +26,14 @@ def test_the_owner_of_a_package_has_its_name_or_another(site: Path) -> None:
     assert packages.package_version("rival_gpu") is None
 
 
-def test_each_owner_of_a_package_is_told(site: Path) -> None:
+def test_all_owners_of_a_package(site: Path) -> None:
     sites.install(site, "rival", "1.0", {"rival/__init__.py": ""})
     sites.install(site, "rival-gpu", "2.0", {"rival/__init__.py": ""})
     assert packages.package_owners("rival") == ["rival", "rival-gpu"]
     assert packages.package_version("rival") == "1.0 or 2.0"
 
 
-def test_a_package_whose_files_are_gone_keeps_its_owner_and_cannot_be_imported(site: Path) -> None:
+def test_package_without_files_keeps_its_owner(site: Path) -> None:
     sites.install(site, "rival", "1.0", {"rival/__init__.py": "one = 1\n", "rival/data.txt": ""})
     assert packages.is_importable("rival")
     (site / "rival" / "__init__.py").unlink()
@@ -44,7 +44,7 @@ def test_a_package_whose_files_are_gone_keeps_its_owner_and_cannot_be_imported(s
     assert paths == ["rival/__init__.py", "rival/data.txt", "rival-1.0.dist-info/METADATA"]
 
 
-def test_what_is_recorded_has_its_hash_and_size(site: Path) -> None:
+def test_recorded_files_with_hash_and_size(site: Path) -> None:
     sites.install(site, "rival", "1.0", {"rival/a, b.py": "one = 1\n"})
     record = site / "rival-1.0.dist-info" / "RECORD"
     record.write_text('"rival/a, b.py",sha256=abc,8\nrival/unhashed.py,,\n')
@@ -54,7 +54,7 @@ def test_what_is_recorded_has_its_hash_and_size(site: Path) -> None:
     ]
 
 
-def test_a_distribution_without_metadata_owns_nothing(site: Path) -> None:
+def test_distribution_without_metadata_owns_nothing(site: Path) -> None:
     sites.install(site, "rival", "1.0", {"rival/__init__.py": ""})
     (site / "nameless-1.0.dist-info").mkdir()
     (site / "nameless-1.0.dist-info" / "RECORD").write_text("rival/__init__.py,,\n")

@@ -1,14 +1,14 @@
-"""Virtual environments for backends that cannot share one.
+"""Virtual environments for backends that conflict with each other.
 
-``onnxruntime``, ``onnxruntime-gpu`` and ``onnxruntime-openvino`` are one import package and destroy each other;
-DeepSparse wants an old Python. Each gets an environment of its own, where ``Session(..., environment=NAME)`` runs. ::
+``onnxruntime``, ``onnxruntime-gpu`` and ``onnxruntime-openvino`` overwrite one another's files; DeepSparse requires an
+old Python. Each can have a separate environment, in which ``Session(..., environment=NAME)`` runs it. ::
 
     environments.create("ovn", python="3.11", install=["onnxruntime-openvino==1.24.1"])
 
-An environment is a folder under :func:`root`, made by uv where that is installed, else by venv and pip. Its record,
-``environment.json``, has the suffix ``.partial`` until the environment is complete. isorun deletes or replaces a folder
-only if it holds one of the two, and never follows a symbolic link. isorun itself is not installed there: it is imported
-from where it runs (:mod:`isorun.isolation.environments.source`).
+An environment is a folder under :func:`root`, created with uv if it is installed, otherwise with venv and pip. Its
+record, ``environment.json``, has the suffix ``.partial`` until the environment is complete. isorun deletes or replaces
+a folder only if it holds one of the two, and never follows a symbolic link. isorun is not installed there but imported
+from its present location (:mod:`isorun.isolation.environments.source`).
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ FOLDER_VARIABLE = "ISORUN_ENVIRONMENTS_DIR"
 _RECORD = "environment.json"
 _PARTIAL = f"{_RECORD}.partial"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-# What would have an environment's interpreter look elsewhere than into its own folder.
-_STRANGE = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONWARNINGS", "PYTHONSAFEPATH", "VIRTUAL_ENV")
+# These make an interpreter look for packages outside its environment.
+_UNSET = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONWARNINGS", "PYTHONSAFEPATH", "VIRTUAL_ENV")
 
 
 @dataclass(frozen=True)
 class Environment:
-    """An environment that was made.
+    """An existing environment.
 
     Attributes:
-        name: what it is called.
-        folder: where it is.
-        version: of its Python, such as ``3.11.7``.
-        install: what was asked to be installed, as given to pip; paths are absolute.
+        name: its name.
+        folder: its folder.
+        version: the version of its Python, such as ``3.11.7``.
+        install: the requirements it was created with, as for pip; paths are absolute.
     """
 
     name: str
@@ -56,56 +56,56 @@ class Environment:
 
     @property
     def python(self) -> Path:
-        """Its interpreter."""
+        """The path of its interpreter."""
         return self.folder / "bin" / "python"
 
     def check(self) -> None:
-        """Refuse an environment whose interpreter is gone: what it was made with was removed or moved.
+        """Reject an environment whose base interpreter was removed or moved.
 
         Raises:
-            EnvironmentBroken: with the commands that make it anew.
+            EnvironmentBroken: with the commands that create it again.
         """
         if missing := self.missing():
             raise EnvironmentBroken(
-                f"The interpreter of the environment {self.name!r} is gone: there is no {missing}. {self.remedy()}"
+                f"The interpreter of the environment {self.name!r} is missing: {missing}. {self.remedy()}"
             )
 
     def missing(self) -> Path | None:
-        """The interpreter's file, where that is gone."""
+        """The path of the interpreter if it is missing; ``None`` if it exists."""
         if os.access(self.python, os.X_OK):
             return None
         return self.python.resolve() if self.python.is_symlink() else self.python
 
     def require(self, python: str | None, install: Sequence[str]) -> None:
-        """Refuse it unless it was made from what is given.
+        """Reject it unless it was created with this Python and these requirements.
 
         Args:
             python: as for :func:`create`; ``None`` for any.
-            install: as :func:`requirement` gives them, in any order.
+            install: from :func:`requirement`, in any order.
 
         Raises:
-            IsorunError: it was made from something else, with the command that removes it.
+            IsorunError: it was created with others; with the command that removes it.
         """
-        if set(self.install) == set(install) and (python is None or interpreters.fits(python, self.version)):
+        if set(self.install) == set(install) and (python is None or interpreters.matches(python, self.version)):
             return
-        asked = f"{f'Python {python}' if python else 'any Python'} and {_listed(install)}"
+        requested = f"{f'Python {python}' if python else 'any Python'} and {_listed(install)}"
         raise IsorunError(
-            f"The environment {self.name!r} was made with Python {self.version} and {_listed(self.install)}, "
-            f"not with {asked}. Choose another name, or remove it first: isorun env remove {self.name}"
+            f"The environment {self.name!r} exists with Python {self.version} and {_listed(self.install)}, but "
+            f"{requested} was requested. Choose another name, or remove it first: isorun env remove {self.name}"
         )
 
     def remedy(self, *more: str) -> str:
-        """The sentence that says how to make it anew, with more installed in it where that is given."""
-        return f"Make it anew: {self.anew(*more)}"
+        """The sentence that says how to create it again, with more requirements if given."""
+        return f"Create it again: {self.commands(*more)}"
 
-    def anew(self, *more: str) -> str:
-        """The commands that make it anew, with more installed in it where that is given."""
-        wanted = [f"--python {'.'.join(self.version.split('.')[:2])}"]
-        wanted += [f"--install {shlex.quote(each)}" for each in (*self.install, *more)]
-        return f"isorun env remove {self.name} && isorun env create {self.name} {' '.join(wanted)}"
+    def commands(self, *more: str) -> str:
+        """The commands that create it again, with more requirements if given."""
+        options = [f"--python {'.'.join(self.version.split('.')[:2])}"]
+        options += [f"--install {shlex.quote(each)}" for each in (*self.install, *more)]
+        return f"isorun env remove {self.name} && isorun env create {self.name} {' '.join(options)}"
 
     def packages(self) -> dict[str, str]:
-        """The versions of what is installed there, by name; isorun itself left out."""
+        """The versions of the installed distributions by name, without isorun."""
         from importlib.metadata import distributions
 
         found = distributions(path=[str(installing.site_packages(self.folder))])
@@ -113,21 +113,21 @@ class Environment:
         return dict(sorted(versions.items(), key=lambda item: item[0].lower()))
 
     def size(self) -> int:
-        """How many bytes its files hold. uv shares files between environments, so it may take less of the disk."""
+        """The total size of its files in bytes. With uv it may take less disk space: environments share files."""
         files = (Path(folder) / name for folder, _, names in os.walk(self.folder) for name in names)
         return sum(file.lstat().st_size for file in files)
 
     def variables(self, cache_dir: str | os.PathLike[str] | None = None, links: Path | None = None) -> dict[str, str]:
-        """The environment variables of a process that runs there and imports the isorun that runs here.
+        """The environment variables of a process that runs there and imports this process's isorun.
 
         Args:
-            cache_dir: the cache that it uses; ``None`` for this process's own.
-            links: where the links to this isorun are, or are made; ``None`` for the folder of all environments.
+            cache_dir: the cache folder it uses; ``None`` for that of this process.
+            links: the folder for the links to isorun; ``None`` for the folder of all environments.
         """
-        kept = {name: value for name, value in os.environ.items() if name not in _STRANGE}
+        variables = {name: value for name, value in os.environ.items() if name not in _UNSET}
         if cache_dir is not None:
-            kept[CACHE_VARIABLE] = os.fspath(cache_dir)
-        return {**kept, "PYTHONPATH": str(source.links(links or root()))}
+            variables[CACHE_VARIABLE] = os.fspath(cache_dir)
+        return {**variables, "PYTHONPATH": str(source.links(links or root()))}
 
 
 def root() -> Path:
@@ -140,7 +140,7 @@ def root() -> Path:
 
 
 def names() -> list[str]:
-    """The names of the environments that were made, sorted."""
+    """The names of the environments, sorted."""
     found = (record.parent.name for record in root().glob(f"*/{_RECORD}"))
     return sorted(name for name in found if _NAME.fullmatch(name))
 
@@ -149,7 +149,7 @@ def get(name: str) -> Environment:
     """The environment of that name.
 
     Raises:
-        EnvironmentNotFound: there is none.
+        EnvironmentNotFound: it does not exist.
         EnvironmentBroken: its record cannot be read.
     """
     _check_name(name)
@@ -160,47 +160,48 @@ def get(name: str) -> Environment:
         raise EnvironmentNotFound(name, names()) from None
     except (OSError, ValueError) as error:
         raise EnvironmentBroken(
-            f"The record of the environment {name!r} cannot be read ({folder / _RECORD}: {error}). "
+            f"Cannot read the record of the environment {name!r} ({folder / _RECORD}: {error}). "
             f"If the folder is an environment, delete it and create it again: rm -r {shlex.quote(str(folder))}"
         ) from error
     return Environment(name, folder, version, install)
 
 
 def create(name: str, *, python: str | None = None, install: Sequence[str] = ()) -> Environment:
-    """Make an environment, or take the one that was made from the same.
+    """Create an environment, or return the existing one if it was created with the same arguments.
 
     Args:
         name: letters, digits, dots, dashes and underscores.
-        python: a version (``3.11``, ``3.11.7``) or an interpreter's path; ``None`` for the version that runs this.
-        install: what to install, as given to pip. What isorun itself needs (NumPy, stevedore, platformdirs,
-            filelock) comes with it.
+        python: a version (``3.11``, ``3.11.7``) or an interpreter's path; ``None`` for the version that runs isorun.
+        install: what to install, as for pip. isorun's own requirements (NumPy, stevedore, platformdirs, filelock) are
+            added.
 
     Raises:
-        EnvironmentBroken: there is no such interpreter, or something cannot be installed (nothing is left behind); or
-            a folder of that name exists that isorun did not create.
-        IsorunError: one of that name was made from something else, or the name is no name.
+        EnvironmentBroken: the interpreter was not found, or the installation failed (nothing is left behind); or a
+            folder of that name exists that isorun did not create.
+        IsorunError: the environment exists with another Python or other requirements, or the name or a requirement is
+            invalid.
     """
     _check_name(name)
-    wanted = [requirement(each, Path.cwd()) for each in install]
+    requirements = [requirement(each, Path.cwd()) for each in install]
     folder = root() / name
     with _lock(name):
         if (folder / _RECORD).is_file():
-            made = get(name)
-            made.require(python, wanted)
-            return made
+            existing = get(name)
+            existing.require(python, requirements)
+            return existing
         interpreter = interpreters.find(python)
-        _delete(folder)  # an interrupted creation: the lock says that none is under way
+        _delete(folder)  # left by an interrupted creation, since this process holds the lock
         record = {
             "python": ".".join(map(str, interpreter.version)),
-            "install": wanted,
+            "install": requirements,
             "made": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         scratch = _scratch(folder)
         scratch.mkdir()
         write_atomically(scratch / _PARTIAL, json.dumps(record, indent=1).encode())
-        scratch.rename(folder)  # so that there is never one without a record
+        scratch.rename(folder)  # so that the folder always holds a record
         try:
-            installing.make(folder, interpreter.path, wanted)
+            installing.make(folder, interpreter.path, requirements)
             (folder / _PARTIAL).rename(folder / _RECORD)
         finally:
             if not (folder / _RECORD).is_file():
@@ -209,10 +210,10 @@ def create(name: str, *, python: str | None = None, install: Sequence[str] = ())
 
 
 def remove(name: str) -> None:
-    """Remove an environment and all that is installed there; also one whose creation was interrupted.
+    """Remove an environment, also one whose creation was interrupted.
 
     Raises:
-        EnvironmentNotFound: there is none.
+        EnvironmentNotFound: it does not exist.
         EnvironmentBroken: the folder of that name is not an environment that isorun created, or is a symbolic link.
             Nothing is deleted.
     """
@@ -225,24 +226,24 @@ def remove(name: str) -> None:
 
 
 def requirement(text: str, folder: Path) -> str:
-    """What is to be installed, as an environment's record holds it: a path is made absolute, the rest stays.
+    """A requirement as an environment's record holds it: paths become absolute, anything else is unchanged.
 
     Args:
-        text: as given to pip: a requirement, or the path of a distribution, which begins with ``.``, ``/`` or ``~``, or
-            has a ``/`` and is there.
-        folder: where relative paths start.
+        text: as for pip: a requirement, or the path of a distribution, which begins with ``.``, ``/`` or ``~``, or
+            contains a ``/`` and exists.
+        folder: the folder of relative paths.
 
     Raises:
-        IsorunError: it is an option or nothing, or there is no such path.
+        IsorunError: it is an option or blank, or the path does not exist.
     """
     if text.startswith("-") or not text.strip():
-        raise IsorunError(f"{text!r} is nothing to install: give a requirement, such as 'onnxruntime>=1.24', or a path")
+        raise IsorunError(f"install must be requirements, such as 'onnxruntime>=1.24', or paths, got {text!r}")
     place, bracket, extras = text.partition("[")
     path = Path(os.path.normpath(folder / expanded(place)))
     if not text.startswith((".", "/", "~")) and not ("/" in place and path.exists()):
         return text
     if not path.exists():
-        raise IsorunError(f"{text!r} is nothing to install: there is no {path}")
+        raise IsorunError(f"Cannot install {text!r}: {path} does not exist")
     return f"{path}{bracket}{extras}"
 
 
@@ -253,8 +254,8 @@ def _listed(install: Sequence[str]) -> str:
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
         raise IsorunError(
-            f"{name!r} cannot be an environment's name: letters, digits, dots, dashes and underscores make one, "
-            "up to 64 of them, the first a letter or digit"
+            f"Invalid environment name {name!r}. Use up to 64 letters, digits, dots, dashes and underscores, starting "
+            "with a letter or digit"
         )
 
 
@@ -269,7 +270,7 @@ def _lock(name: str) -> Iterator[None]:
         lock.acquire()
     except OSError as error:
         raise EnvironmentBroken(
-            f"The folder of environments {folder} cannot be written to ({error}). Choose another: ${FOLDER_VARIABLE}"
+            f"Cannot write to the folder of environments {folder} ({error}). Set ${FOLDER_VARIABLE} to another folder"
         ) from error
     try:
         yield
@@ -278,7 +279,7 @@ def _lock(name: str) -> Iterator[None]:
 
 
 def _read(record: Path) -> tuple[str, tuple[str, ...]]:
-    """The version of Python and the requirements of a record.
+    """The Python version and the requirements in a record.
 
     Raises:
         OSError: the file cannot be read.
@@ -291,26 +292,26 @@ def _read(record: Path) -> tuple[str, tuple[str, ...]]:
 
 
 def _delete(folder: Path) -> None:
-    """Delete an environment, complete or not, if there is one.
+    """Delete an environment, complete or not, if the folder exists.
 
     Raises:
-        EnvironmentBroken: the folder holds something else. Nothing is deleted.
+        EnvironmentBroken: isorun did not create it. Nothing is deleted.
     """
     if not os.path.lexists(folder):
         return
     if problem := _not_ours(folder):
-        raise EnvironmentBroken(f"{folder} is not deleted: {problem}. Choose another name, or move it away yourself.")
+        raise EnvironmentBroken(f"{folder} was not deleted: {problem}. Choose another name, or move it away.")
     scratch = _scratch(folder)
-    folder.rename(scratch)  # so that what is half deleted is not left without a record
+    folder.rename(scratch)  # so that an interrupted deletion leaves no folder without a record
     shutil.rmtree(scratch)
 
 
 def _scratch(folder: Path) -> Path:
-    """Where an environment is before its first record exists and while it is being deleted; nothing is there."""
+    """The path of an environment before its record exists and during its deletion; nothing exists there."""
     scratch = folder.with_name(f".{folder.name}.isorun-part")
     if scratch.is_symlink():
         raise EnvironmentBroken(f"{scratch} is a symbolic link, which isorun did not create. Delete it.")
-    if scratch.exists():  # left by an interrupted process: the lock says that none is at work
+    if scratch.exists():  # left by an interrupted process, since this one holds the lock
         shutil.rmtree(scratch)
     return scratch
 
@@ -327,6 +328,6 @@ def _not_ours(folder: Path) -> str:
         except FileNotFoundError:
             continue
         except (OSError, ValueError) as error:
-            return f"its {record.name} is not a record of isorun's ({error})"
+            return f"its {record.name} is not a record of isorun ({error})"
         return ""
     return f"isorun did not create it (it has no {_RECORD})"

@@ -1,74 +1,51 @@
-"""Making a virtual environment: by uv where it is installed, else by venv and pip."""
+"""Creating a virtual environment, with uv if it is installed, otherwise with venv and pip."""
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 from isorun.errors import EnvironmentBroken
 from isorun.isolation.environments import source
+from isorun.system.subprocesses import guarded, run
 
-_TAIL_LINES = 20
+_UNSET = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 
 
 def make(folder: Path, interpreter: Path, install: Sequence[str]) -> None:
-    """Make an environment with what isorun needs and what is asked for, resolved together.
+    """Create an environment with isorun's requirements and others, resolved together.
 
     Args:
-        folder: where. It exists and holds nothing but its record; it is left incomplete when this fails.
-        interpreter: the Python that it is for.
-        install: as given to pip.
+        folder: an existing folder that holds the record alone. It is left incomplete if this fails.
+        interpreter: the Python interpreter.
+        install: the other requirements, as for pip.
 
     Raises:
-        EnvironmentBroken: with the end of what the installer said.
+        EnvironmentBroken: the installer failed; with the end of its output.
     """
     uv = shutil.which("uv")
     python = str(folder / "bin" / "python")
-    needed = [*source.requirements(), *install]
     if uv is not None:
         _run([uv, "venv", "--no-project", "--allow-existing", "--python", str(interpreter), str(folder)], folder.name)
         installer = [uv, "pip", "install", "--python", python]
     else:
         _run([str(interpreter), "-m", "venv", str(folder)], folder.name)
         installer = [python, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
-    # Before the packages: one of them may need isorun, and is to find it there.
+    # Before the packages, since one of them may require isorun.
     source.register(site_packages(folder), folder.parent)
-    _run([*installer, *needed], folder.name)
+    _run([*installer, *source.requirements(), *install], folder.name)
 
 
 def site_packages(folder: Path) -> Path:
-    """Where an environment's packages are."""
+    """The folder of an environment's packages."""
     return next(folder.glob("lib/python3.*/site-packages"), folder / "lib")
 
 
 def _run(command: Sequence[str], name: str) -> None:
-    """Run an installer to its end; on Ctrl-C, end it first, so that nothing is written behind one's back."""
-    variables = {
-        key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
-    }
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        env=variables,
-        start_new_session=True,
-    )
-    try:
-        said, _ = process.communicate()
-    except BaseException:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        raise
-    if process.returncode:
-        tail = "\n".join(said.strip().splitlines()[-_TAIL_LINES:])
+    # `env` rather than env=: the guard itself may need PYTHONPATH to import isorun.
+    exit_ = run(guarded(["env", *(f"--unset={variable}" for variable in _UNSET), *command]))
+    if not exit_.ok:
         raise EnvironmentBroken(
-            f"The environment {name!r} cannot be made: `{' '.join(map(str, command))}` ended with exit code "
-            f"{process.returncode}:\n{tail}"
+            f"Cannot create the environment {name!r}: `{' '.join(command)}` {exit_.how}:\n{exit_.log}"
         )

@@ -1,33 +1,29 @@
-"""Finding a Python of some version: the one that runs this, those on the PATH, uv's, pyenv's.
-
-Each is run before it is taken.
-"""
+"""Finding a Python interpreter: the one that runs this process, uv's, or one on the PATH."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from isorun.errors import EnvironmentBroken
+from isorun.system.subprocesses import run
 
-LEAST = (3, 11)
-"""The oldest Python that isorun's own code runs on."""
+MIN_VERSION = (3, 11)
+"""The oldest Python that isorun supports."""
 
 _VERSION = re.compile(r"\d+\.\d+(\.\d+)?")
-_ASK = "import json, platform, sys; print(json.dumps([platform.python_implementation(), sys.version_info[:3]]))"
+_QUERY = "import json, platform, sys; print(json.dumps([platform.python_implementation(), sys.version_info[:3]]))"
 _SECONDS = 20.0
 
 
 @dataclass(frozen=True)
 class Interpreter:
-    """A Python that runs.
+    """A Python interpreter that was started once to learn its version.
 
     Attributes:
         path: its executable.
@@ -41,106 +37,72 @@ class Interpreter:
         return f"{'.'.join(map(str, self.version))} at {self.path}"
 
 
-def find(wanted: str | None) -> Interpreter:
-    """A Python of a version, or at a path.
+def find(python: str | None) -> Interpreter:
+    """The interpreter of a version, or at a path.
 
     Args:
-        wanted: ``3.11``, ``3.11.7``, a path, or the name of a program on the PATH; ``None`` for the version that
-            runs this.
+        python: ``3.11``, ``3.11.7``, a path, or the name of a program on the PATH; ``None`` for the version that runs
+            this process.
 
     Raises:
-        EnvironmentBroken: there is none, or isorun does not run on it.
+        EnvironmentBroken: it is not installed, or isorun does not support it.
     """
-    if wanted is None:
+    if python is None:
         return Interpreter(_own(), sys.version_info[:3])
-    if not _VERSION.fullmatch(wanted):
-        return _at(wanted)
-    if tuple(map(int, wanted.split(".")[:2])) < LEAST:
-        raise _too_old(f"Python {wanted}")
-    candidates = list(_candidates())
-    minor = ".".join(wanted.split(".")[:2])
-    # One whose name has another version need not be asked; in the message it is of interest.
-    likely = [path for path in candidates if path.name in ("python", "python3", f"python{minor}")]
-    for found in filter(None, map(_ask, likely)):
-        if fits(wanted, ".".join(map(str, found.version))):
-            return found
-    there = [str(found) for found in filter(None, map(_ask, candidates)) if found.version >= LEAST]
-    raise EnvironmentBroken(f"There is no Python {wanted} here; found: {', '.join(there)}. {_where_to_get(wanted)}")
-
-
-def fits(wanted: str, version: str) -> bool:
-    """Whether a version is one that was asked for: ``3.11`` is any ``3.11.x``. A path's is not known."""
-    return not _VERSION.fullmatch(wanted) or f"{version}.".startswith(f"{wanted}.")
-
-
-def _at(wanted: str) -> Interpreter:
-    path = shutil.which(Path(wanted).expanduser())
-    if path is None:
-        raise EnvironmentBroken(f"{wanted!r} is no version of Python, such as 3.11, nor a program to run")
-    found = _ask(Path(path))
+    if _VERSION.fullmatch(python):
+        _check_version(f"Python {python}", tuple(map(int, python.split("."))))
+        for path in _candidates(python):
+            found = _query(path)
+            if found and matches(python, ".".join(map(str, found.version))):
+                return found
+        raise EnvironmentBroken(
+            f"Python {python} was not found on the PATH{' or by uv' if shutil.which('uv') else ''}. "
+            f"Install it, for example with `uv python install {python}`, or give the path of an interpreter"
+        )
+    program = shutil.which(Path(python).expanduser())
+    if program is None:
+        raise EnvironmentBroken(f"python must be a version, such as 3.11, or an executable, got {python!r}")
+    found = _query(Path(program))
     if found is None:
-        raise EnvironmentBroken(f"{path} is no CPython that runs")
-    if found.version < LEAST:
-        raise _too_old(str(found))
+        raise EnvironmentBroken(f"{program} is not a working CPython interpreter")
+    _check_version(f"Python {found}", found.version)
     return found
 
 
-def _candidates() -> Iterator[Path]:
-    """Executables that may be a Python, the nearest first, each once."""
-    on_path = [
-        path
-        for folder in os.environ.get("PATH", os.defpath).split(os.pathsep)
-        for path in sorted(Path(folder or ".").glob("python3*"))
-        # A version manager's shims are slow, and refuse to run what is not the version in use: its own folder tells.
-        if re.fullmatch(r"python3(\.\d+)?", path.name) and path.parent.name != "shims"
-    ]
-    seen = set()
-    for path in (_own(), *on_path, *_of_uv(), *_of_pyenv()):
-        real = path.resolve()
-        if real not in seen and path.is_file():
-            seen.add(real)
-            yield path
+def matches(python: str, version: str) -> bool:
+    """Whether a version satisfies a request: ``3.11`` accepts any ``3.11.x``. A path accepts every version."""
+    return not _VERSION.fullmatch(python) or f"{version}.".startswith(f"{python}.")
+
+
+def _candidates(python: str) -> Iterator[Path]:
+    """Executables that may be that version, the nearest first."""
+    yield _own()
+    if uv := shutil.which("uv"):
+        asked = run([uv, "python", "find", "--system", "--no-project", python], capture_output=True)
+        if asked.ok:
+            yield Path(asked.output.strip())
+    for name in (f"python{'.'.join(python.split('.')[:2])}", "python3", "python"):
+        if program := shutil.which(name):
+            yield Path(program)
 
 
 def _own() -> Path:
-    """What this process's environment, if it is one, was made with."""
+    """The interpreter of this process; the base interpreter if it runs in an environment."""
     return Path(getattr(sys, "_base_executable", None) or sys.executable)
 
 
-def _of_uv() -> list[Path]:
-    uv = shutil.which("uv")
-    if uv is None:
-        return []
-    asked = subprocess.run([uv, "python", "dir"], capture_output=True, text=True, check=False)
-    return sorted(Path(asked.stdout.strip()).glob("cpython-*/bin/python3.*[0-9]")) if asked.stdout.strip() else []
-
-
-def _of_pyenv() -> list[Path]:
-    return sorted(Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser().glob("versions/*/bin/python"))
-
-
-def _ask(path: Path) -> Interpreter | None:
-    """What an executable is; ``None`` where it is no CPython that runs."""
+def _query(path: Path) -> Interpreter | None:
+    """Start an executable to learn its version; ``None`` if it is not a CPython that works."""
     try:
-        # Not in this process's environment, whose variables would tell it where to look for its library.
-        asked = subprocess.run([path, "-I", "-c", _ASK], capture_output=True, text=True, timeout=_SECONDS, check=True)
-        implementation, version = json.loads(asked.stdout)
-    except (OSError, subprocess.SubprocessError, ValueError):
+        # -I: the variables of this process's environment would make it look elsewhere for its library.
+        asked = run([str(path), "-I", "-c", _QUERY], timeout=_SECONDS, capture_output=True)
+        implementation, version = json.loads(asked.output)
+    except (OSError, ValueError):
         return None
     return Interpreter(path, tuple(version)) if implementation == "CPython" else None
 
 
-def _too_old(what: str) -> EnvironmentBroken:
-    least = ".".join(map(str, LEAST))
-    return EnvironmentBroken(f"isorun does not run on {what}: the worker needs {least} or later")
-
-
-def _where_to_get(wanted: str) -> str:
-    ways = [
-        f"{tool} {verb} {wanted}"
-        for tool, verb in (("uv", "python install"), ("pyenv", "install"))
-        if shutil.which(tool)
-    ]
-    if not ways:
-        return "Get it from your system's packages or https://www.python.org/downloads, or install uv, which brings it."
-    return f"Get it: {' or '.join(ways)}"
+def _check_version(what: str, version: tuple[int, ...]) -> None:
+    if version[:2] < MIN_VERSION:
+        minimum = ".".join(map(str, MIN_VERSION))
+        raise EnvironmentBroken(f"isorun does not support {what}. Use Python {minimum} or later")

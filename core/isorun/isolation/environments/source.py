@@ -1,8 +1,8 @@
-"""The isorun that runs, made importable elsewhere: by links to its packages, and to nothing that lies beside them.
+"""Links that make this process's isorun importable in an environment, without the packages that lie beside it.
 
-An installed isorun lies among packages that another environment must not see, and an editable one in several folders.
-So a folder is made that holds a link to each package and the distribution's metadata, which is where entry points are
-found. A worker has it on its path: it runs the very code that started it.
+A worker must run the same code as its session, also after isorun was upgraded, so isorun is not installed in
+environments. Its site-packages folder cannot go on their path: it holds packages that they must not see. So there is a
+folder of links to isorun's packages, with the distribution's metadata, where entry points are found.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ _WHEEL = f"Wheel-Version: 1.0\nGenerator: {NAME}\nRoot-Is-Purelib: true\nTag: py
 
 
 def requirements() -> list[str]:
-    """What isorun's core needs, as given to pip."""
+    """The requirements of isorun without extras, as for pip."""
     return [each for each in _distribution().requires or [] if "extra ==" not in each]
 
 
 def links(root: Path) -> Path:
-    """A folder from which another interpreter imports the isorun that runs here; made where it is missing.
+    """The folder of links to this process's isorun, for ``PYTHONPATH``; created if it does not exist.
 
     Args:
         root: the folder of all environments.
     """
-    return root / ".source" / _made(root)
+    return root / ".source" / _create(root)
 
 
 @cache
-def _made(root: Path) -> str:
+def _create(root: Path) -> str:
     packages, files = _packages(), _metadata()
     described = "\n".join([*(f"{name} {path}" for name, path in packages.items()), *files.values()])
     name = sha256(described.encode())[:16]
@@ -59,12 +59,12 @@ def _made(root: Path) -> str:
 
 
 def register(site_packages: Path, root: Path) -> None:
-    """Have an environment's installers take isorun for installed, and its interpreter find it on its own as well."""
+    """Make isorun importable in an environment without ``PYTHONPATH``, and installed in the eyes of installers."""
     _write(site_packages, _metadata())
     information = site_packages / _information()
     (site_packages / f"{NAME}.pth").write_text(f"{links(root)}{os.linesep}")
     (information / "INSTALLER").write_text(f"{NAME}\n")
-    (information / "WHEEL").write_text(_WHEEL)  # without one, uv takes it for broken
+    (information / "WHEEL").write_text(_WHEEL)  # uv rejects a distribution without one
     owned = [f"{NAME}.pth", *(f"{information.name}/{name}" for name in (*_metadata(), "INSTALLER", "WHEEL", "RECORD"))]
     (information / "RECORD").write_text("".join(f"{name},,\n" for name in owned))
 
@@ -81,16 +81,16 @@ def _information() -> str:
 
 
 def _packages() -> dict[str, Path]:
-    """isorun's own package and those that its backends are in, with the folder of each."""
+    """The packages of isorun and its backends, with the folder of each."""
     points = metadata.EntryPoints(_distribution().entry_points).select(group=GROUP)
     names = dict.fromkeys([NAME, *(point.module.partition(".")[0] for point in points)])
-    found = {}
+    folders = {}
     for name in names:
         spec = importlib.util.find_spec(name)
         if spec is None or not spec.submodule_search_locations:
-            raise IsorunError(f"isorun's package {name!r} cannot be found. Install isorun anew")
-        found[name] = Path(next(iter(spec.submodule_search_locations))).absolute()
-    return found
+            raise IsorunError(f"Cannot find isorun's package {name!r}. Reinstall isorun")
+        folders[name] = Path(next(iter(spec.submodule_search_locations))).absolute()
+    return folders
 
 
 def _metadata() -> dict[str, str]:
@@ -104,4 +104,4 @@ def _distribution() -> metadata.Distribution:
     try:
         return metadata.distribution(NAME)
     except metadata.PackageNotFoundError as error:
-        raise IsorunError("isorun is not installed as a distribution: pip install it, -e for a checkout") from error
+        raise IsorunError("isorun has no distribution metadata. Install it with pip, with -e for a checkout") from error

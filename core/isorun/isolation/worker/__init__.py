@@ -1,19 +1,20 @@
-"""The process behind an isolated backend, and what a session talks to it with.
+"""The process that runs an isolated backend, and the session's side of it.
 
 A session with an environment has one worker: ``python -m isorun.isolation.worker`` under the environment's interpreter.
 
 ====================  ====================================================================================
 ``wire``              frames over a socket: a fixed header and JSON, never pickle
-``memory``            segments of shared memory, and arrays that give theirs back when they are collected
-``values``            arrays and what else a model takes or gives, as JSON over segments
+``memory``            segments of shared memory
+``values``            model inputs and outputs as JSON, arrays in segments
 ``failures``          exceptions as JSON, and back
-``server``            the worker's own side
-``process``           starting a worker, its log, its end
-``client``            requests to a worker that is alive
-``backend``           a worker's backends behind the contracts of :mod:`isorun.plugin.backend`; a dead one is replaced
+``server``            the worker's side
+``process``           starting a worker, its log, how it ended
+``channel``           one socket with its segments
+``client``            requests to a running worker
+``backend``           a worker's backends as :class:`isorun.plugin.backend.Backend`; a dead worker is replaced
 ====================  ====================================================================================
 
-Every request is answered before the next is sent on the same channel. A channel is a socket, a thread of the
-worker that serves it, and a segment for feeds; as many come to be as requests were ever in flight at once. So a
-call is one message there and one back, with no thread in between.
+A channel is a socket, a thread of the worker that serves it, and two segments, for feeds and for results. Each request
+is answered before the next is sent on the same channel; a channel is opened when more requests are in flight than
+there are channels. So a call is one message each way, with no thread in between.
 """

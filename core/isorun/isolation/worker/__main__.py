@@ -1,7 +1,4 @@
-"""A worker process: ``python -m isorun.isolation.worker SOCKET PARENT``, started by :mod:`.process`.
-
-SOCKET is the number of an inherited socket, PARENT the id of the process that started this one.
-"""
+"""A worker process, ``python -m isorun.isolation.worker SOCKET``; SOCKET is the descriptor of an inherited socket."""
 
 from __future__ import annotations
 
@@ -10,4 +7,4 @@ import sys
 from isorun.isolation.worker.server import main
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(int(sys.argv[1]))

@@ -1,6 +1,6 @@
-"""The backends of an environment, behind the contracts of :mod:`isorun.plugin.backend`: a worker does what they do.
+"""The backends of an environment as :class:`isorun.plugin.backend.Backend`, run by a worker.
 
-A worker that died is replaced by the next call that needs one; what was compiled is compiled again there.
+The next call after a worker's death starts another one and compiles the models again.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Worker:
     """A session's worker: started when it is first needed, replaced when it has died.
 
     Args:
-        environment: whose interpreter it runs under.
-        cache_dir: where what backends keep goes.
-        timeout: the seconds that a run or a report may take; ``None`` for no limit.
+        environment: the environment whose interpreter it runs under.
+        cache_dir: the cache folder of its backends.
+        timeout: the time limit of a run or a report in seconds; ``None`` for none.
     """
 
     def __init__(
@@ -56,10 +56,10 @@ class Worker:
         """The backend of that name in the environment.
 
         Raises:
-            BackendNotFound: there is none.
-            BackendUnavailable: there is one, and its module does not import.
+            BackendNotFound: the environment has none.
+            BackendUnavailable: its module does not import.
             EnvironmentBroken: the environment's interpreter cannot be started.
-            WorkerDied: the worker did not come to answer.
+            WorkerDied: the worker was not ready in time, or died.
         """
         where = f"in the environment {self.environment.name!r}"
         try:
@@ -67,10 +67,12 @@ class Worker:
         except BackendNotFound as error:
             raise BackendNotFound(name, error.installed, f" {where}") from None
         except BackendUnavailable as error:
-            raise BackendUnavailable(name, error.reason, f"There: {error.remedy}") from error.__cause__
+            raise BackendUnavailable(
+                name, error.reason, f"In the environment {self.environment.name!r}: {error.remedy}"
+            ) from error.__cause__
 
     def connection(self) -> Connection:
-        """The worker that is alive."""
+        """The running worker; started if necessary."""
         with self._lock:
             if self._closed:
                 raise IsorunError("This session is closed. Open another.")
@@ -89,7 +91,7 @@ class Worker:
         try:
             return Connection(WorkerProcess(str(environment.python), variables, title))
         except OSError as error:
-            what = f"The interpreter of the environment {environment.name!r} does not start: {error}"
+            what = f"The interpreter of the environment {environment.name!r} cannot be started: {error}"
             raise EnvironmentBroken(f"{what}. {environment.remedy()}") from error
 
     def number(self) -> int:
@@ -101,19 +103,19 @@ class Worker:
         return {"name": self.environment.name, **self.connection().process.about}
 
     def close(self) -> None:
-        """End the worker, if there is one."""
+        """End the worker."""
         self._closed = True
         if self._connection is not None:
             self._connection.close()
 
 
 class IsolatedBackend(Backend):
-    """A backend in an environment. What it is was asked of the worker.
+    """A backend in an environment.
 
     Args:
-        worker: the environment's.
-        name: the backend's.
-        described: what :meth:`isorun.isolation.worker.server.Server.backend` says of it.
+        worker: the environment's worker.
+        name: the backend's name.
+        described: the result of :meth:`isorun.isolation.worker.server.Server.backend`.
     """
 
     def __init__(self, worker: Worker, name: str, described: Mapping[str, Any]) -> None:
@@ -123,8 +125,8 @@ class IsolatedBackend(Backend):
             key: tuple(value) if isinstance(value, list) else value for key, value in described["capabilities"].items()
         }
         offers["options"] = {key: Option.of(declared) for key, declared in offers["options"].items()}
-        offers["device_arrays"] = False  # a device's memory is one process's
-        self.capabilities = Capabilities(**offers)  # type: ignore[misc]  # a class's own elsewhere
+        offers["device_arrays"] = False  # device memory belongs to one process
+        self.capabilities = Capabilities(**offers)  # type: ignore[misc]  # a class attribute elsewhere
         self._availability = Availability(**described["availability"])
         self._version: str | None = described["version"]
 
@@ -133,7 +135,7 @@ class IsolatedBackend(Backend):
             return self._availability
         environment, remedy = self._worker.environment, self._availability.remedy
         needed = self.capabilities.requirement or self.capabilities.package
-        if needed is not None and remedy == how_to_install(needed):  # an environment is what it was made from
+        if needed is not None and remedy == how_to_install(needed):  # installed with pip, it would not be in the record
             return replace(self._availability, remedy=environment.remedy(needed))
         return replace(self._availability, remedy=f"In the environment {environment.name!r}: {remedy}")
 
@@ -142,29 +144,29 @@ class IsolatedBackend(Backend):
 
     def compile(self, model: LoweredModel, config: CompileConfig) -> IsolatedExecutable:
         options = {key: _plain(self.name, key, value) for key, value in config.options.items()}
-        given = {
+        request = {
             "name": self.name,
             "model": {**asdict(model), "path": str(model.path)},
             "config": {**asdict(config), "options": options},
         }
-        return IsolatedExecutable(self._worker, given)
+        return IsolatedExecutable(self._worker, request)
 
 
 class IsolatedExecutable(Executable):
     """A model that a worker has compiled.
 
     Args:
-        worker: what compiles it, now and whenever it had to be replaced.
-        given: what :meth:`isorun.isolation.worker.server.Server.compile` takes, but for its number.
+        worker: compiles it, and again after it was replaced.
+        request: the arguments of :meth:`isorun.isolation.worker.server.Server.compile`, except the number.
     """
 
-    def __init__(self, worker: Worker, given: Mapping[str, Any]) -> None:
+    def __init__(self, worker: Worker, request: Mapping[str, Any]) -> None:
         self._worker = worker
-        self._given = given
+        self._request = request
         self._number = worker.number()
         self._lock = threading.Lock()
         self._connection = worker.connection()
-        self._connection.ask("compile", number=self._number, **given)
+        self._connection.ask("compile", number=self._number, **request)
 
     def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
         connection = self._connection
@@ -188,11 +190,11 @@ class IsolatedExecutable(Executable):
         return RuntimeReport(**connection.ask("report", self._worker.timeout, number=self._number))
 
     def _again(self) -> Connection:
-        """A worker that is alive and has this model."""
+        """A running worker that has compiled this model."""
         with self._lock:
             connection = self._worker.connection()
             if connection is not self._connection:
-                connection.ask("compile", number=self._number, **self._given)
+                connection.ask("compile", number=self._number, **self._request)
                 self._connection = connection
             return connection
 
@@ -202,7 +204,7 @@ class IsolatedExecutable(Executable):
 
 
 def _plain(backend: str, key: str, value: Any) -> Any:
-    """The value of an option as it can be sent to another process."""
+    """The value of an option as JSON types."""
     if isinstance(value, str | int | float | bool | None):
         return value
     if isinstance(value, os.PathLike):
@@ -213,6 +215,6 @@ def _plain(backend: str, key: str, value: Any) -> Any:
         return [_plain(backend, key, each) for each in value]
     raise BackendUnavailable(
         backend,
-        f"its option {key!r} is a {type(value).__name__}, which cannot be sent to an environment",
-        "Give numbers, strings, lists and mappings.",
+        f"its option {key!r} holds a {type(value).__name__}, which cannot be sent to an environment",
+        "Use numbers, strings, paths, lists and mappings.",
     )

@@ -1,7 +1,7 @@
-"""One line to a worker: a socket, a segment for feeds, one request after another.
+"""A channel to a worker: a socket, a segment for feeds and one for results, one request after another.
 
-A request of arrays is put into words once; from then on the same words go out for arrays of the same types and
-shapes, and only the arrays are copied. The same holds for answers.
+The description of feeds is serialized once for each combination of dtypes and shapes; later requests send the same
+bytes and copy the arrays only. The same holds for results.
 """
 
 from __future__ import annotations
@@ -17,24 +17,17 @@ import numpy as np
 
 from isorun.errors import InvalidFeeds
 from isorun.isolation.worker import failures, wire
-from isorun.isolation.worker.memory import Pool, Segment
+from isorun.isolation.worker.memory import Segment
 from isorun.isolation.worker.process import DiedIdle, WorkerProcess
-from isorun.isolation.worker.values import Packing, is_plain, rebuild
+from isorun.isolation.worker.values import Packing, is_plain, rebuild, remember
 from isorun.types import Feeds
 
-_REMEMBERED = 256  # requests, and answers, that need not be put into words again
-_LOOK = 3.0  # seconds of waiting between two looks at whether the worker is stopped
-_SMALL = 1 << 15  # bytes of results that are copied out: that takes less time than to lend them
+_CHECK_SECONDS = 3.0  # how often a waiting call checks whether the worker is stopped
 
 
-class _Plan(NamedTuple):
+class _Request(NamedTuple):
     text: bytes
     views: list[np.ndarray]
-
-
-class _Answer(NamedTuple):
-    described: list[dict[str, Any]]
-    tensors: list[tuple[np.dtype[Any], tuple[int, ...], int]] | None  # where all results are arrays of numbers
 
 
 class Channel:
@@ -42,17 +35,15 @@ class Channel:
 
     Args:
         ours: the socket.
-        pool: the segments that all channels share.
-        process: the worker's.
+        process: the worker.
 
     Attributes:
-        sound: whether the answer to the last request has come, so that there may be another.
+        sound: whether the last request was answered, so that another may be sent.
     """
 
-    def __init__(self, ours: socket.socket, pool: Pool, process: WorkerProcess) -> None:
+    def __init__(self, ours: socket.socket, process: WorkerProcess) -> None:
         self.sound = True
         self._socket = ours
-        self._pool = pool
         self._process = process
         self._incoming = wire.Receiver(ours, waited=self._waited)
         self._seconds: float | None = None
@@ -60,19 +51,20 @@ class Channel:
         self._interval = 0.0
         self._warned = False
         self._feeds: Segment | None = None
-        self._plans: dict[tuple[Any, ...], _Plan] = {}
-        self._answers: dict[bytes, _Answer] = {}
+        self._results: Segment | None = None
+        self._requests: dict[tuple[Any, ...], _Request] = {}
+        self._described: dict[bytes, list[dict[str, Any]]] = {}
 
-    def ask(self, what: str, given: dict[str, Any], seconds: float | None = None) -> Any:
-        """Ask by name for an answer within so many seconds; ``None`` for no limit.
+    def ask(self, method: str, arguments: dict[str, Any], seconds: float | None = None) -> Any:
+        """Call a method of the worker's :class:`isorun.isolation.worker.server.Server`.
 
         Raises:
-            WorkerTimeout: it did not come. The worker was killed.
+            WorkerTimeout: no reply within so many seconds. The worker was killed.
         """
-        text = json.dumps({"what": what, "given": given}).encode()
+        text = json.dumps({"method": method, "arguments": arguments}).encode()
         self._start(seconds)
-        _, _, answer = self._exchange(wire.ASK, 0, text)
-        return json.loads(answer)
+        _, _, reply = self._exchange(wire.ASK, 0, text)
+        return json.loads(reply)
 
     def run(
         self, executable: int, output_names: Sequence[str] | None, feeds: Feeds, seconds: float | None = None
@@ -83,37 +75,35 @@ class Channel:
             WorkerTimeout: it took more than so many seconds. The worker was killed.
         """
         self._start(seconds)
-        plan, arrays = self._plan(executable, output_names, feeds)
-        for view, array in zip(plan.views, arrays, strict=True):
+        request, arrays = self._request(executable, output_names, feeds)
+        for view, array in zip(request.views, arrays, strict=True):
             view[...] = array
-        segment = self._pool.take() or self._map(0)
-        try:
-            kind, size, text = self._exchange(wire.RUN, segment.number, plan.text)
-            if kind == wire.NEED:
-                self._pool.forget(segment)
-                segment = self._map(size)
-                _, size, text = self._exchange(wire.STORE, segment.number)
-            answer = self._answers.get(text) or self._answer(text)
-        except BaseException:
-            # Without an answer, the worker may yet write there.
-            (self._pool.free if self.sound else self._pool.forget)(segment)
-            raise
-        return self._results(answer, segment, size)
+        results = self._results = self._results or self._map(wire.RESULTS, 0)
+        kind, size, text = self._exchange(wire.RUN, 0, request.text)
+        if kind == wire.NEED:
+            results = self._results = self._map(wire.RESULTS, size)
+            _, _, text = self._exchange(wire.STORE)
+        described = self._described.get(text)
+        if described is None:
+            described = json.loads(text)
+            if all("array" in output for output in described):  # otherwise the description depends on values
+                remember(self._described, text, described)
+        return [rebuild(output, lambda *where: results.view(*where).copy()) for output in described]
 
     def close(self) -> None:
-        """Let go of the socket."""
+        """Close the socket and unmap the segments."""
         self._socket.close()
-        if self._feeds is not None:
-            self._pool.forget(self._feeds)
-        self._feeds = None
-        self._plans.clear()
+        self._feeds = self._results = None
+        self._requests.clear()
 
-    def _plan(self, executable: int, output_names: Sequence[str] | None, feeds: Feeds) -> tuple[_Plan, Iterable[Any]]:
+    def _request(
+        self, executable: int, output_names: Sequence[str] | None, feeds: Feeds
+    ) -> tuple[_Request, Iterable[Any]]:
         names = None if output_names is None else tuple(output_names)
         try:
             key = executable, names, tuple([(name, each.dtype, each.shape) for name, each in feeds.items()])
-            return self._plans[key], feeds.values()
-        except (KeyError, AttributeError):  # it is new, or a feed is no array
+            return self._requests[key], feeds.values()
+        except (KeyError, AttributeError):  # it is new, or a feed is not an array
             pass
         packing = Packing()
         described = {}
@@ -121,63 +111,36 @@ class Channel:
             try:
                 described[name] = packing.describe(value)
             except TypeError as error:
-                raise InvalidFeeds(f"Input {name!r} is {error}") from error
+                raise InvalidFeeds(f"Input {name!r}: {error}") from error
         if self._feeds is None or packing.size > self._feeds.size:
-            self._plans.clear()
-            if self._feeds is not None:
-                self._pool.forget(self._feeds)
-            self._feeds = self._map(packing.size)
-        again = all(map(is_plain, feeds.values()))
-        request = {"executable": executable, "outputs": names, "in": self._feeds.number, "feeds": described}
-        text = json.dumps({**request, "again": again}).encode()
-        places = zip(packing.arrays, packing.places, strict=True)
-        plan = _Plan(text, [self._feeds.view(array.dtype, array.shape, place) for array, place in places])
-        if again:
-            if len(self._plans) >= _REMEMBERED:
-                self._plans.clear()
-            self._plans[key] = plan
-        return plan, packing.arrays
+            self._requests.clear()
+            self._feeds = self._map(wire.FEEDS, packing.size)
+        reusable = all(map(is_plain, feeds.values()))
+        text = json.dumps({"executable": executable, "outputs": names, "feeds": described, "reusable": reusable})
+        offsets = zip(packing.arrays, packing.offsets, strict=True)
+        request = _Request(
+            text.encode(), [self._feeds.view(array.dtype, array.shape, offset) for array, offset in offsets]
+        )
+        if reusable:
+            remember(self._requests, key, request)
+        return request, packing.arrays
 
-    def _answer(self, text: bytes) -> _Answer:
-        described = json.loads(text)
-        if not all("array" in each for each in described):
-            return _Answer(described, None)
-        tensors = [(np.dtype(each["array"]), tuple(each["shape"]), each["at"]) for each in described]
-        if len(self._answers) >= _REMEMBERED:
-            self._answers.clear()
-        self._answers[text] = answer = _Answer(described, tensors)
-        return answer
-
-    def _results(self, answer: _Answer, segment: Segment, size: int) -> list[Any]:
-        memory = self._pool.lend(segment, size) if size > _SMALL else None
-        if memory is not None:
-            if answer.tensors is not None:
-                return [np.ndarray(shape, dtype, memory, at) for dtype, shape, at in answer.tensors]
-            return [rebuild(each, lambda *where: _view(memory, *where)) for each in answer.described]
-        if answer.tensors is not None:
-            results = [segment.view(*where).copy() for where in answer.tensors]
-        else:
-            results = [rebuild(each, lambda *where: segment.view(*where).copy()) for each in answer.described]
-        self._pool.free(segment)
-        return results
-
-    def _map(self, size: int) -> Segment:
-        """A new segment that the worker knows."""
-        segment, file = self._pool.new(size)
+    def _map(self, use: int, size: int) -> Segment:
+        """A new segment that the worker uses for feeds or results."""
+        segment, file = Segment.create(size)
         try:
-            given = {"size": segment.size, "forget": self._pool.forgotten()}
-            self._exchange(wire.MAP, segment.number, json.dumps(given).encode(), [file])
+            self._exchange(wire.MAP, use, json.dumps({"size": segment.size}).encode(), [file])
         finally:
             os.close(file)
         return segment
 
     def _start(self, seconds: float | None) -> None:
-        """Begin a request, which may take so many seconds in all."""
+        """Begin a request that may take so many seconds in all."""
         self._seconds = seconds
         self._warned = False
         if seconds is not None:
             self._deadline = time.monotonic() + seconds
-        self._wake_after(_LOOK if seconds is None else min(seconds, _LOOK))
+        self._wake_after(_CHECK_SECONDS if seconds is None else min(seconds, _CHECK_SECONDS))
 
     def _wake_after(self, seconds: float) -> None:
         if seconds != self._interval:
@@ -185,30 +148,28 @@ class Channel:
             self._interval = seconds
 
     def _waited(self) -> None:
-        """Once in a while, during a wait."""
+        """Called at intervals while a request waits."""
         if self._seconds is not None:
             left = self._deadline - time.monotonic()
             if left <= 0:
                 raise self._process.timed_out(self._seconds)
-            self._wake_after(min(max(left, 0.001), _LOOK))
+            self._wake_after(min(max(left, 0.001), _CHECK_SECONDS))
         self._warned = self._warned or self._process.warn_if_stopped()
 
-    def _exchange(self, kind: int, number: int, text: bytes = b"", files: Sequence[int] = ()) -> tuple[int, int, bytes]:
+    def _exchange(
+        self, kind: int, number: int = 0, text: bytes = b"", files: Sequence[int] = ()
+    ) -> tuple[int, int, bytes]:
         self.sound = False
         sent = False
         try:
             wire.send(self._socket, kind, number, text, files, self._waited)
             sent = True
-            answer = self._incoming.receive()
+            reply = self._incoming.receive()
         except wire.Closed:
             if sent:
-                raise self._process.died("while it was at work") from None
+                raise self._process.died("during a call") from None
             raise self._process.died("while it was idle", DiedIdle) from None
         self.sound = True
-        if answer[0] == wire.FAILED:
-            raise failures.rebuild(json.loads(answer[2]))
-        return answer
-
-
-def _view(memory: np.ndarray, dtype: np.dtype[Any], shape: tuple[int, ...], at: int) -> np.ndarray:
-    return np.ndarray(shape, dtype, memory, at)
+        if reply[0] == wire.FAILED:
+            raise failures.rebuild(json.loads(reply[2]))
+        return reply

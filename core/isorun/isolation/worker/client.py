@@ -1,4 +1,4 @@
-"""A worker that is alive, and the channels to it. Once it is not, every request says how it died."""
+"""A running worker and the channels to it. Once it has ended, every request raises how it ended."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from typing import Any
 from isorun.errors import WorkerDied, WorkerTimeout
 from isorun.isolation.worker import wire
 from isorun.isolation.worker.channel import Channel
-from isorun.isolation.worker.memory import Pool
 from isorun.isolation.worker.process import DiedIdle, WorkerProcess
 from isorun.types import Feeds
 
-_PATIENCE = 5.0  # seconds that a worker has to finish what it does when it is closed
+_CLOSE_SECONDS = 5.0  # how long runs in flight may take when a model is closed
 
 
 class Connection:
@@ -29,33 +28,34 @@ class Connection:
 
     def __init__(self, process: WorkerProcess) -> None:
         self.process = process
-        self._pool = Pool()
         self._channels: set[Channel] = set()
         self._idle: list[Channel] = []
         self._asking = threading.Lock()
         self._main = self._open()
-        # One that nobody closes ends with its last user, or with this process.
+        # Without a call of close(), the worker ends with its last user, or with this process.
         weakref.finalize(self, _end, process, self._channels)
         _alive.add(self)
 
     @property
     def dead(self) -> bool:
-        """Whether the worker is known to be gone."""
+        """Whether the worker is known to have ended."""
         return self.process.dead
 
-    def ask(self, what: str, seconds: float | None = None, **given: Any) -> Any:
-        """Ask for one of :data:`isorun.isolation.worker.server.ANSWERS`. The worker's main thread answers.
+    def ask(self, method: str, seconds: float | None = None, **arguments: Any) -> Any:
+        """Call one of :data:`isorun.isolation.worker.server.METHODS`, in the worker's main thread.
 
         Raises:
-            WorkerTimeout: not within so many seconds. The worker was killed, unless another request kept it busy.
+            WorkerTimeout: no reply within so many seconds. The worker was killed, unless another request kept it busy.
         """
         if not self._asking.acquire(timeout=-1 if seconds is None else seconds):
-            raise WorkerTimeout(f"{self.process.title} was busy with another request for {seconds:g} s. It goes on")
+            raise WorkerTimeout(
+                f"{self.process.title} was busy with another request for {seconds:g} s. It was not killed"
+            )
         try:
-            if not self._main.sound:  # an answer was not waited for: Ctrl-C
+            if not self._main.sound:  # Ctrl-C interrupted the last request
                 self._drop(self._main)
                 self._main = self._open()
-            return self._main.ask(what, given, seconds)
+            return self._main.ask(method, arguments, seconds)
         finally:
             self._asking.release()
 
@@ -65,7 +65,7 @@ class Connection:
         """Run once: see :meth:`isorun.isolation.worker.channel.Channel.run`."""
         try:
             channel = self._idle.pop()
-        except IndexError:  # more runs are in flight than ever were
+        except IndexError:  # more runs are in flight than ever before
             channel = self._open()
         try:
             return channel.run(executable, output_names, feeds, seconds)
@@ -76,8 +76,8 @@ class Connection:
                 self._drop(channel)
 
     def close_executable(self, number: int) -> None:
-        """Let go of a model, once the runs in flight have ended. A worker that takes too long over it is killed."""
-        deadline = time.monotonic() + _PATIENCE
+        """Release a model once the runs in flight have ended. A worker that takes too long is killed."""
+        deadline = time.monotonic() + _CLOSE_SECONDS
         while len(self._idle) + 1 < len(self._channels) and time.monotonic() < deadline:
             time.sleep(0.001)
         try:
@@ -86,20 +86,15 @@ class Connection:
             self.close()
 
     def close(self) -> None:
-        """End the worker. What is in flight ends with :class:`isorun.errors.WorkerDied`."""
+        """End the worker. Calls in flight raise :class:`isorun.errors.WorkerDied`."""
         self.process.end()
         while self._idle:
             self._drop(self._idle.pop())
         with self._asking:
             self._drop(self._main)
-        self._pool.close()
-
-    def fork(self) -> None:
-        """Before a fork: see :meth:`isorun.isolation.worker.memory.Pool.fork`."""
-        self._pool.fork()
 
     def abandon(self) -> None:
-        """In a forked process: leave the worker to the process that started it."""
+        """In a forked process: leave the worker to its parent."""
         self.process.abandon()
         for channel in self._channels:
             channel.close()
@@ -112,7 +107,7 @@ class Connection:
             except wire.Closed:
                 ours.close()
                 raise self.process.died("while it was idle", DiedIdle) from None
-        channel = Channel(ours, self._pool, self.process)
+        channel = Channel(ours, self.process)
         self._channels.add(channel)
         return channel
 
@@ -130,14 +125,9 @@ def _end(process: WorkerProcess, channels: set[Channel]) -> None:
 _alive: weakref.WeakSet[Connection] = weakref.WeakSet()
 
 
-def _forking() -> None:
-    for connection in list(_alive):
-        connection.fork()
-
-
-def _forked() -> None:
+def _abandon_all() -> None:
     for connection in list(_alive):
         connection.abandon()
 
 
-os.register_at_fork(before=_forking, after_in_child=_forked)
+os.register_at_fork(after_in_child=_abandon_all)

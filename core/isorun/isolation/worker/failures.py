@@ -1,4 +1,4 @@
-"""Exceptions on their way to another process: what they are and say, with the runtime's own words as their cause."""
+"""Exceptions as JSON, with the runtime's own error as their cause."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from isorun import errors
 from isorun.errors import BackendFailed, IsorunError
 
 _PLAIN = str | int | float | bool | None
-_PYTHONS = (ValueError, TypeError, RuntimeError, MemoryError, OSError)  # those that one message makes whole
+_BUILT_IN = (ValueError, TypeError, RuntimeError, MemoryError, OSError)  # complete with a message alone
 
 
 class RemoteError(Exception):
-    """What a runtime raised in another process, as text: the cause of the error that is raised here.
+    """An exception of another process as text: the cause of the error that is raised in this one.
 
     Attributes:
         type: the name of its class.
-        message: what it said.
-        traceback: where it was raised.
+        message: its message.
+        traceback: its formatted traceback.
     """
 
     def __init__(self, type: str, message: str, traceback: str) -> None:
@@ -45,15 +45,15 @@ def describe(error: BaseException) -> dict[str, Any]:
 
 
 def rebuild(described: dict[str, Any]) -> Exception:
-    """The exception of a description: of the nearest class that is known here.
+    """The exception of a description: of its nearest base class that this process knows.
 
-    What is no error of isorun's and no usual one of Python's becomes :class:`isorun.errors.BackendFailed`.
+    Anything but isorun's errors and a few built-in ones becomes :class:`isorun.errors.BackendFailed`.
     """
     cls = next(filter(None, map(_known, described["classes"])), BackendFailed)
     message = described["message"]
     if cls is BackendFailed and "BackendFailed" not in described["classes"]:
         message = f"{described['classes'][0]}: {message}"
-    error = cls.__new__(cls)  # its own __init__ would put the message together anew
+    error = cls.__new__(cls)  # its __init__ would compose the message again
     error.args = (message,)
     for name, value in described["attributes"].items():
         setattr(error, name, tuple(value) if isinstance(value, list) else value)
@@ -66,7 +66,7 @@ def _known(name: str) -> type[Exception] | None:
     own = getattr(errors, name, None)
     if isinstance(own, type) and issubclass(own, IsorunError):
         return own
-    return next((each for each in _PYTHONS if each.__name__ == name), None)
+    return next((each for each in _BUILT_IN if each.__name__ == name), None)
 
 
 def _is_plain(value: Any) -> bool:

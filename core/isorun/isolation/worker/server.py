@@ -1,17 +1,15 @@
-"""The worker's side: answers requests for the backends of the environment that it runs in.
+"""The worker's side: serves requests for the backends of the environment that it runs in.
 
-What channels share (executables and segments, by number) are dictionaries, whose single steps are atomic; a number
-belongs to one request at a time.
+Channels share the executables by number. A dictionary suffices without a lock: its single operations are atomic, and
+a number belongs to one request at a time.
 """
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import json
 import os
 import platform
-import signal
 import socket
 import sys
 import threading
@@ -25,65 +23,60 @@ import numpy as np
 from isorun.errors import BackendFailed
 from isorun.isolation.worker import failures, wire
 from isorun.isolation.worker.memory import Segment
-from isorun.isolation.worker.values import Packing, is_plain, rebuild
+from isorun.isolation.worker.values import Packing, is_plain, rebuild, remember
 from isorun.plugin import registry
 from isorun.plugin.backend import Executable
 from isorun.types import CompileConfig, LoweredModel, ModelInfo
 
-_PR_SET_PDEATHSIG = 1
-_REMEMBERED = 256  # requests and answers of each channel that need not be put into words again
-_MOST_LOG = 1 << 24  # bytes: a runtime that writes a line for every run would fill the disk
-_LOOK_AT_LOG = 1024  # requests of a channel between two looks
+_MAX_LOG = 1 << 24  # bytes: a runtime that writes a line for every run would fill the memory
+_LOG_CHECK_INTERVAL = 1024  # requests of a channel
 
 
-def main(number: int, parent: int) -> None:
+def main(number: int) -> None:
     """Serve until the other side is gone.
 
     Args:
-        number: of the inherited socket.
-        parent: the id of the process that started this one.
+        number: the file descriptor of the inherited socket.
     """
-    _die_with(parent)
-    faulthandler.enable(all_threads=False)  # so that the log ends with where a crash was
+    faulthandler.enable(all_threads=False)  # so that the log ends with the place of a crash
     trunk = socket.socket(fileno=number)
     incoming = wire.Receiver(trunk, files=True)
-    about = {"python": platform.python_version(), "numpy": np.__version__}
+    versions = {"python": platform.python_version(), "numpy": np.__version__}
     try:
-        wire.send(trunk, wire.READY, os.getpid(), json.dumps(about).encode())
+        wire.send(trunk, wire.READY, os.getpid(), json.dumps(versions).encode())
         incoming.receive()
-        first = _Channel(Server(), socket.socket(fileno=_taken(incoming)))
+        first = _Channel(Server(), socket.socket(fileno=_take_file(incoming)))
     except wire.Closed:
         return
     threading.Thread(target=_serve_trunk, args=(first.server, incoming), daemon=True).start()
-    # The first channel has the main thread, which some runtimes want to be imported and to compile in.
+    # The first channel has the main thread, in which some runtimes must be imported and compile.
     first.serve()
-    threading.Event().wait()  # the trunk ends the process
+    threading.Event().wait()  # the end of the trunk ends the process
 
 
 def _serve_trunk(server: Server, incoming: wire.Receiver) -> None:
-    """Open channels as they are asked for. When the trunk ends, nobody waits for anything here any more."""
+    """Open channels on request. End the process at the end of the trunk."""
     try:
         while True:
             incoming.receive()
-            channel = _Channel(server, socket.socket(fileno=_taken(incoming)))
+            channel = _Channel(server, socket.socket(fileno=_take_file(incoming)))
             threading.Thread(target=channel.serve, daemon=True).start()
     except wire.Closed:
         os._exit(0)
 
 
 class Server:
-    """What all channels share, and the requests that are asked by name."""
+    """The executables of all channels, and the methods that a session may call by name."""
 
     def __init__(self) -> None:
         self.executables: dict[int, tuple[str, Executable]] = {}
-        self.segments: dict[int, Segment] = {}
 
     def names(self) -> list[str]:
         """The backends of this environment."""
         return registry.members()
 
     def backend(self, name: str) -> dict[str, Any]:
-        """What a backend is and whether it can be used here."""
+        """The capabilities, availability and version of a backend."""
         backend = registry.get(name)
         return {
             "capabilities": asdict(backend.capabilities),
@@ -92,22 +85,22 @@ class Server:
         }
 
     def compile(self, number: int, name: str, model: dict[str, Any], config: dict[str, Any]) -> None:
-        """Compile a model, to be known by a number."""
+        """Compile a model and keep it under a number."""
         info = ModelInfo.from_dict(model["info"])
         lowered = LoweredModel(**{**model, "path": Path(model["path"]), "info": info})
         self.executables[number] = name, registry.get(name).compile(lowered, CompileConfig(**config))
 
     def report(self, number: int) -> dict[str, Any]:
-        """What the runtime says it did."""
+        """The runtime's report on an executable."""
         return asdict(self.executables[number][1].report())
 
     def close(self, number: int) -> None:
-        """Let go of a model."""
+        """Release an executable."""
         self.executables.pop(number)[1].close()
 
 
-ANSWERS = ("names", "backend", "compile", "report", "close")
-"""The methods of :class:`Server` that a session may ask for."""
+METHODS = ("names", "backend", "compile", "report", "close")
+"""The methods of :class:`Server` that a session may call."""
 
 
 class _Request(NamedTuple):
@@ -116,9 +109,9 @@ class _Request(NamedTuple):
     feeds: Mapping[str, Any]
 
 
-class _Answer(NamedTuple):
+class _Results(NamedTuple):
     text: bytes
-    places: list[int]
+    offsets: list[int]
     size: int
 
 
@@ -128,113 +121,95 @@ class _Channel:
     def __init__(self, server: Server, channel: socket.socket) -> None:
         self.server = server
         self._channel = channel
-        self._incoming = wire.Receiver(channel, files=True, eager=True)
+        self._incoming = wire.Receiver(channel, files=True)
+        self._segments: dict[int, Segment] = {}
         self._requests: dict[bytes, _Request] = {}
-        self._answers: dict[tuple[Any, ...], _Answer] = {}
-        self._waiting: tuple[_Answer, list[Any]] | None = None
+        self._results: dict[tuple[Any, ...], _Results] = {}
+        self._unstored: tuple[_Results, list[Any]] | None = None
 
     def serve(self) -> None:
-        """Answer until the other side is gone."""
+        """Reply to requests until the other side is gone."""
         served = 0
         try:
             while True:
                 kind, number, text = self._incoming.receive()
                 try:
-                    answer = self._answer(kind, number, text)
-                except BaseException as error:  # noqa: BLE001 - whatever it is, the session is to hear of it
-                    answer = wire.FAILED, 0, json.dumps(failures.describe(error)).encode()
-                wire.send(self._channel, *answer)
+                    reply = self._reply(kind, number, text)
+                except BaseException as error:  # noqa: BLE001 - raised again in the session
+                    reply = wire.FAILED, 0, json.dumps(failures.describe(error)).encode()
+                wire.send(self._channel, *reply)
                 served += 1
-                if served % _LOOK_AT_LOG == 0:
-                    _keep_log_short()
+                if served % _LOG_CHECK_INTERVAL == 0:
+                    _truncate_log()
         except wire.Closed:
             self._channel.close()
 
-    def _answer(self, kind: int, number: int, text: bytes) -> tuple[int, int, bytes]:
+    def _reply(self, kind: int, number: int, text: bytes) -> tuple[int, int, bytes]:
         if kind == wire.RUN:
-            return self._run(number, text)
+            return self._run(text)
         if kind == wire.STORE:
-            assert self._waiting is not None
-            return self._store(number, *self._waiting)
-        given = json.loads(text)
+            assert self._unstored is not None
+            return self._store(*self._unstored)
         if kind == wire.MAP:
-            return self._map(number, **given)
-        assert given["what"] in ANSWERS
-        answer = getattr(self.server, given["what"])(**given["given"])
-        return wire.DONE, 0, json.dumps(answer, default=_plain).encode()
+            self._segments[number] = Segment(_take_file(self._incoming), json.loads(text)["size"])
+            self._requests.clear()  # their feeds may lie in the segment that is replaced
+            return wire.DONE, 0, b""
+        request = json.loads(text)
+        assert request["method"] in METHODS
+        result = getattr(self.server, request["method"])(**request["arguments"])
+        return wire.DONE, 0, json.dumps(result, default=_plain).encode()
 
-    def _map(self, number: int, size: int, forget: list[int]) -> tuple[int, int, bytes]:
-        self.server.segments[number] = Segment(number, _taken(self._incoming), size)
-        self._requests.clear()  # their feeds may lie in what is forgotten
-        for each in forget:
-            self.server.segments.pop(each, None)
-        return wire.DONE, 0, b""
-
-    def _run(self, number: int, text: bytes) -> tuple[int, int, bytes]:
-        request = self._requests.get(text) or self._request(text)
+    def _run(self, text: bytes) -> tuple[int, int, bytes]:
+        request = self._requests.get(text) or self._parse(text)
         name, executable = self.server.executables[request.executable]
-        results = executable.run(request.outputs, request.feeds)
-        key = tuple([(each.dtype, each.shape) if is_plain(each) else None for each in results])
-        if answer := self._answers.get(key):
-            return self._store(number, answer, results)
+        outputs = executable.run(request.outputs, request.feeds)
+        key = tuple([(each.dtype, each.shape) if is_plain(each) else None for each in outputs])
+        if results := self._results.get(key):
+            return self._store(results, outputs)
         packing = Packing()
         try:
-            described = [packing.describe(each) for each in results]
+            described = [packing.describe(each) for each in outputs]
         except TypeError as error:
-            raise BackendFailed(f"{name} gave {error}") from error
-        answer = _Answer(json.dumps(described).encode(), packing.places, packing.size)
-        if None not in key:  # else the answer depends on values
-            _remember(self._answers, key, answer)
-        return self._store(number, answer, packing.arrays)
+            raise BackendFailed(f"{name} returned an invalid output: {error}") from error
+        results = _Results(json.dumps(described).encode(), packing.offsets, packing.size)
+        if None not in key:  # otherwise the description depends on values
+            remember(self._results, key, results)
+        return self._store(results, packing.arrays)
 
-    def _request(self, text: bytes) -> _Request:
+    def _parse(self, text: bytes) -> _Request:
         described = json.loads(text)
-        segment = self.server.segments[described["in"]]
+        segment = self._segments[wire.FEEDS]
         feeds = {name: rebuild(value, segment.view) for name, value in described["feeds"].items()}
         request = _Request(described["executable"], described["outputs"], feeds)
-        if described["again"]:
-            _remember(self._requests, text, request)
+        if described["reusable"]:
+            remember(self._requests, text, request)
         return request
 
-    def _store(self, number: int, answer: _Answer, arrays: list[Any]) -> tuple[int, int, bytes]:
-        segment = self.server.segments[number]
-        if answer.size > segment.size:
-            self._waiting = answer, arrays
-            return wire.NEED, answer.size, b""
-        self._waiting = None
-        for array, place in zip(arrays, answer.places, strict=True):
-            segment.view(array.dtype, array.shape, place)[...] = array
-        return wire.DONE, answer.size, answer.text
+    def _store(self, results: _Results, arrays: list[Any]) -> tuple[int, int, bytes]:
+        segment = self._segments[wire.RESULTS]
+        if results.size > segment.size:
+            self._unstored = results, arrays
+            return wire.NEED, results.size, b""
+        self._unstored = None
+        for array, offset in zip(arrays, results.offsets, strict=True):
+            segment.view(array.dtype, array.shape, offset)[...] = array
+        return wire.DONE, 0, results.text
 
 
-def _remember(known: dict[Any, Any], key: Any, value: Any) -> None:
-    if len(known) >= _REMEMBERED:
-        known.clear()
-    known[key] = value
-
-
-def _taken(incoming: wire.Receiver) -> int:
+def _take_file(incoming: wire.Receiver) -> int:
     file, incoming.file = incoming.file, None
     assert file is not None
     return file
 
 
 def _plain(value: Any) -> Any:
-    """NumPy's scalars in a report as Python's; what else is no plain data is an error."""
+    """NumPy scalars as Python scalars, for JSON."""
     if isinstance(value, np.generic):
         return value.item()
-    raise TypeError(f"a {type(value).__name__} ({value!r}) is no plain data, which alone crosses to another process")
+    raise TypeError(f"a report must hold JSON types and NumPy scalars, got {type(value).__name__} ({value!r})")
 
 
-def _keep_log_short() -> None:
-    """Both streams go to one file, opened for appending: what is written next begins it anew."""
-    if os.fstat(sys.stderr.fileno()).st_size > _MOST_LOG:
+def _truncate_log() -> None:
+    """Both streams append to one file, so the next line starts it again."""
+    if os.fstat(sys.stderr.fileno()).st_size > _MAX_LOG:
         os.ftruncate(sys.stderr.fileno(), 0)
-
-
-def _die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent dies, however it dies and whatever runs here."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before it could be watched
-        sys.exit("the process that started this worker is gone")

@@ -1,13 +1,13 @@
-"""What a model takes and gives, as JSON: arrays by type, shape and place in a segment, everything else by value.
+"""Model inputs and outputs as JSON: arrays by dtype, shape and offset in a segment, everything else by value.
 
 ==============================================  ===========================================================
-value                                           described as
+value                                           description
 ==============================================  ===========================================================
-array or scalar of numbers or truth values      ``{"array": "<f4", "shape": [2, 7], "at": 64}``
+array or scalar of numbers or booleans          ``{"array": "<f4", "shape": [2, 7], "offset": 64}``
 array of strings                                ``{"strings": "|O", "shape": [2], "values": ["a", "b"]}``
 list or tuple (an ONNX sequence)                ``{"list": [...]}``
 dict (an ONNX map)                              ``{"map": [[key, value], ...]}``
-``None`` (an empty optional), Python's scalars  ``{"value": 1}``
+``None`` (an empty optional), Python scalar     ``{"value": 1}``
 ==============================================  ===========================================================
 """
 
@@ -22,30 +22,31 @@ from isorun.isolation.worker.memory import aligned
 
 _NUMBERS = "biufc"
 _STRINGS = "OU"
+_CACHE_SIZE = 256
 
 Viewer = Callable[[np.dtype[Any], tuple[int, ...], int], np.ndarray]
-"""Makes the array of a type and shape at a place."""
+"""Returns the array of a dtype and shape at an offset."""
 
 
 class Packing:
-    """Describes values and finds each of their arrays a place, one after another.
+    """Describes values and assigns an offset to each of their arrays.
 
     Attributes:
-        arrays: the arrays to be copied, in order.
-        places: where each goes.
-        size: how many bytes they need in all.
+        arrays: the arrays to copy, in order.
+        offsets: the offset of each, in bytes.
+        size: the total size in bytes.
     """
 
     def __init__(self) -> None:
         self.arrays: list[Any] = []
-        self.places: list[int] = []
+        self.offsets: list[int] = []
         self.size = 0
 
     def describe(self, value: Any) -> dict[str, Any]:
-        """A value's description.
+        """The description of a value.
 
         Raises:
-            TypeError: it is nothing that a model takes or gives.
+            TypeError: it is not a type of ONNX.
         """
         if isinstance(value, np.ndarray | np.generic):
             return self._array(value)
@@ -55,31 +56,31 @@ class Packing:
             return {"list": [self.describe(each) for each in value]}
         if isinstance(value, Mapping):
             return {"map": [[self.describe(key), self.describe(each)] for key, each in value.items()]}
-        raise TypeError(f"a {type(value).__name__}, which is nothing that an ONNX model takes or gives")
+        raise TypeError(f"expected an array, string, number, list, mapping or None, got {type(value).__name__}")
 
     def _array(self, value: Any) -> dict[str, Any]:
         kind, shape = value.dtype.kind, list(value.shape)
         if kind in _NUMBERS:
-            at = aligned(self.size)
+            offset = aligned(self.size)
             self.arrays.append(value)
-            self.places.append(at)
-            self.size = at + value.nbytes
-            return {"array": value.dtype.str, "shape": shape, "at": at}
+            self.offsets.append(offset)
+            self.size = offset + value.nbytes
+            return {"array": value.dtype.str, "shape": shape, "offset": offset}
         strings = value.reshape(-1).tolist() if kind in _STRINGS else [None]
         if all(isinstance(each, str) for each in strings):
             return {"strings": value.dtype.str, "shape": shape, "values": strings}
-        raise TypeError(f"an array of {value.dtype}, which cannot be handed to another process")
+        raise TypeError(f"cannot send an array of {value.dtype} to another process")
 
 
 def is_plain(value: Any) -> bool:
-    """Whether an array's description follows from its type and shape alone."""
+    """Whether the description of a value follows from its dtype and shape."""
     return isinstance(value, np.ndarray | np.generic) and value.dtype.kind in _NUMBERS
 
 
 def rebuild(described: Mapping[str, Any], view: Viewer) -> Any:
     """The value of a description."""
     if "array" in described:
-        return view(np.dtype(described["array"]), tuple(described["shape"]), described["at"])
+        return view(np.dtype(described["array"]), tuple(described["shape"]), described["offset"])
     if "strings" in described:
         return np.array(described["values"], dtype=described["strings"]).reshape(described["shape"])
     if "list" in described:
@@ -87,3 +88,10 @@ def rebuild(described: Mapping[str, Any], view: Viewer) -> Any:
     if "map" in described:
         return {rebuild(key, view): rebuild(each, view) for key, each in described["map"]}
     return described["value"]
+
+
+def remember(descriptions: dict[Any, Any], key: Any, value: Any) -> None:
+    """Keep a description in a cache of bounded size."""
+    if len(descriptions) >= _CACHE_SIZE:
+        descriptions.clear()
+    descriptions[key] = value

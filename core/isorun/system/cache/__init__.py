@@ -1,13 +1,13 @@
-"""Content-addressed artefacts on disk: lowered models, models built from checkpoints, downloads.
+"""Content-addressed files on disk: lowered models, models built from checkpoints, downloads.
 
 An entry is a folder ``KIND/KEY`` with an ``entry.json`` that names its kind and key, lists its files with their
-SHA-256, and holds what its maker wants to remember. Entries are made in a folder beside their place and renamed into
-it under a lock, so that a process that dies leaves nothing half made and two that want the same entry make it once.
+SHA-256, and holds JSON of its maker. Entries are made in a temporary folder and renamed under a lock, so a process that
+dies leaves no partial entry, and two processes that need the same entry make it once.
 
 - A file is trusted while its size, modification time, change time and inode are unchanged; otherwise its SHA-256
-  decides. A damaged entry is made again. Bit rot changes none of these: ``verify`` hashes every file.
-- Only files of this user or root that nobody else can write are used (:mod:`isorun.system.cache.trust`).
-- Entries that a :class:`Cache` has opened stay locked as long as it lives, so that clearing leaves them.
+  decides. A damaged entry is made again. Bit rot changes no stamp: ``verify`` hashes every file.
+- Only files of this user or root that nobody else can write to are used (:mod:`isorun.system.cache.trust`).
+- Entries that a :class:`Cache` has opened stay locked as long as it exists, so they are not cleared.
 """
 
 from isorun.system.cache.entries import Entry

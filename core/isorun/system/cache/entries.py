@@ -1,4 +1,4 @@
-"""Entries: folders with a record of what they are and what is in them."""
+"""Entries: folders with a record of their identity and files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import os
 import stat
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,8 @@ from isorun.system.cache import files, trust
 
 RECORD = "entry.json"
 
-NOT_AS_MADE = (OSError, ValueError, KeyError, TypeError, AttributeError)
-"""What :func:`read` raises where an entry is missing or damaged."""
+DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError)
+"""The exceptions of :func:`read` for a missing or damaged entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +24,9 @@ class Entry:
     """A finished entry.
 
     Attributes:
-        folder: where its files are. Read them, never write to them.
-        meta: what its maker wanted to remember: plain JSON.
-        found: whether it was there already.
+        folder: the folder of its files, which are read-only.
+        meta: JSON that the maker stored with it.
+        found: whether it existed already.
     """
 
     folder: Path
@@ -36,24 +35,24 @@ class Entry:
 
 
 def new_folder(place: Path) -> Path:
-    """A folder to make an entry in, beside its place. Others may read it as the umask says."""
+    """A folder to make an entry in, beside its final place, with the permissions that the umask leaves."""
     work = place.with_name(f".{place.name}.{os.urandom(6).hex()}")
     work.mkdir(mode=files.OWNER_WRITES)
     return work
 
 
 def finish(work: Path, kind: str, key: str, meta: dict[str, Any]) -> None:
-    """Write the record of an entry whose files are made.
+    """Write the record of an entry whose files are complete.
 
     Raises:
-        CacheError: the maker left something that is not a regular file.
+        CacheError: the folder holds something that is not a regular file.
     """
     mode = stat.S_IMODE(work.stat().st_mode) & 0o644
     paths = sorted(work.iterdir())
     for path in paths:
         if not stat.S_ISREG(path.lstat().st_mode):
-            raise CacheError(f"The entry {kind}/{key} must hold regular files only, got {path.name}")
-        path.chmod(mode)  # whatever made it: temporary files are 0600, and a umask may let groups write
+            raise CacheError(f"The entry {kind}/{key} may hold regular files only, got {path.name}")
+        path.chmod(mode)  # temporary files are 0600, and a umask may let groups write
     digests = {path.name: files.sha256_of(path) for path in paths}
     files.wait_for_tick(paths)
     listed = {path.name: {"stamp": files.stamp(path), "sha256": digests[path.name]} for path in paths}
@@ -66,11 +65,11 @@ def record_of(place: Path, kind: str, key: str) -> dict[str, Any]:
     """The record of an entry.
 
     Raises:
-        NOT_AS_MADE: there is none, it is damaged, or it is another entry's.
+        DAMAGE: it is missing or damaged, or belongs to another entry.
     """
     record = files.unsealed((place / RECORD).read_bytes())
     if (record["kind"], record["key"]) != (kind, key):
-        raise ValueError(f"{RECORD} is that of {record['kind']}/{record['key']}")
+        raise ValueError(f"{RECORD} belongs to {record['kind']}/{record['key']}")
     return record
 
 
@@ -81,19 +80,17 @@ def read(
     *,
     full: bool = False,
     refresh: bool = True,
-    progress: Callable[[int], None] | None = None,
 ) -> Entry:
-    """An entry, every file of it as it was made.
+    """An entry after its files were checked.
 
     Args:
         place: its folder.
-        kind, key: what it has to be.
-        full: whether to hash every file, or only those whose stamp differs.
+        kind, key: its identity.
+        full: whether to hash every file, or only those whose stamp has changed.
         refresh: whether to record the new stamps of files that were copied or touched.
-        progress: told how many bytes of each file were looked at.
 
     Raises:
-        NOT_AS_MADE: it is missing or damaged, or is another entry.
+        DAMAGE: it is missing or damaged, or is another entry.
         CacheError: it is not trusted.
     """
     trust.check(place)
@@ -109,13 +106,11 @@ def read(
         now, stamp = time.time_ns(), files.stamp_of(status)
         if full or stamp != described["stamp"]:
             if stamp[0] != described["stamp"][0] or files.sha256_of(path) != described["sha256"]:
-                raise ValueError(f"{name} is not as it was written")
+                raise ValueError(f"{name} has changed")
             if stamp != described["stamp"] and files.is_conclusive(stamp, now):
                 described["stamp"], changed = stamp, True
-        if progress:
-            progress(status.st_size)
     if changed and refresh:
-        with contextlib.suppress(OSError):  # hashed again next time: a cache may be read-only
+        with contextlib.suppress(OSError):  # a read-only cache: hashed again next time
             mode = stat.S_IMODE((place / RECORD).stat().st_mode)
             files.write_atomically(place / RECORD, files.sealed(record), mode)
     return Entry(place, record["meta"], found=True)

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 OWNER_WRITES = 0o755
-"""The widest mode of what the cache makes: the umask may take more away, but nobody else may ever write."""
+"""The maximum permissions of cached files and folders, less the umask: only the owner may write."""
 
 _CHUNK = 1 << 20
 _SECOND = 1_000_000_000
-# The kernel stamps files with a clock that ticks every 1 to 10 ms. A file that changes twice within a tick has the same
-# stamp before and after the second change, so a stamp is conclusive only once the tick of the last change is over.
+# File times have a resolution of 1 to 10 ms (the kernel's tick). A second change within the same tick leaves the stamp
+# as it is, so a stamp is conclusive only after the tick of the last change.
 _TICK = 20_000_000
 
 Stamp = list[int]
@@ -25,7 +25,7 @@ Stamp = list[int]
 def stamp(path: Path) -> Stamp:
     """Size (bytes), modification and change time (nanoseconds) and inode of a file.
 
-    The change time is what archives, ``touch`` and ``cp -p`` cannot set.
+    Archives, ``touch`` and ``cp -p`` cannot set the change time.
     """
     return stamp_of(path.stat())
 
@@ -36,7 +36,7 @@ def stamp_of(status: os.stat_result) -> Stamp:
 
 
 def wait_for_tick(paths: Iterable[Path]) -> None:
-    """Wait until no file changed within the current clock tick: 20 ms at most, and only for files just written."""
+    """Wait until the tick of the last change of any file is over: 20 ms at most."""
     wait = max((path.stat().st_ctime_ns for path in paths), default=0) + _TICK - time.time_ns()
     if 0 < wait <= _TICK:
         time.sleep(wait / _SECOND)
@@ -45,8 +45,8 @@ def wait_for_tick(paths: Iterable[Path]) -> None:
 def is_conclusive(taken: Stamp, now: int) -> bool:
     """Whether every later change of a file changes its stamp.
 
-    Not within a tick of its last change, and not where change times are whole seconds: such a file system (squashfs,
-    FAT) keeps no change times of its own, or only coarse ones.
+    Not within a tick of its last change, nor if the change time is in whole seconds: such a file system (squashfs, FAT)
+    does not store precise change times.
 
     Args:
         taken: its stamp.
@@ -64,7 +64,7 @@ def sha256(content: bytes) -> str:
 
 
 def sha256_of(*paths: Path) -> str:
-    """The SHA-256 over the contents of files, one after the other (hexadecimal)."""
+    """The SHA-256 over the concatenated contents of files (hexadecimal)."""
     import hashlib
 
     digest = hashlib.sha256()
@@ -84,7 +84,7 @@ def unsealed(text: bytes) -> dict[str, Any]:
     """The content of :func:`sealed` JSON.
 
     Raises:
-        ValueError, KeyError, TypeError: it is not as it was written.
+        ValueError, KeyError, TypeError: it is damaged.
     """
     read = json.loads(text)
     content = read["content"]
@@ -106,7 +106,7 @@ def expanded(path: str | os.PathLike[str]) -> Path:
 
 
 def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
-    """Write a file so that whoever reads it finds the old content or the new, never a part.
+    """Write a file so that readers see the old content or the new, never a part.
 
     Args:
         path: the file.

@@ -1,4 +1,4 @@
-"""Fingerprints of files, remembered: to hash a model takes longer than to load it."""
+"""Stored fingerprints of files, since hashing a model takes longer than loading it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from isorun.system.cache import files, trust
 _ATTEMPTS = 3
 
 
-def remembered(note: Path, main: Path) -> str | None:
-    """The fingerprint in a note, if the note is sound and of ``main``, and none of its files has changed since.
+def stored(note: Path, main: Path) -> str | None:
+    """The fingerprint in a note, if the note is valid and of ``main``, and none of its files has changed.
 
     Raises:
         CacheError: the note is not trusted.
@@ -25,19 +25,19 @@ def remembered(note: Path, main: Path) -> str | None:
         if listed[0][0] == str(main) and all(files.stamp(Path(path)) == stamp for path, stamp in listed):
             return str(known["sha256"])
     except (OSError, ValueError, KeyError, TypeError, IndexError):
-        pass  # nothing remembered, or nothing that still holds: the caller hashes
+        pass  # missing or damaged: the caller hashes
     return None
 
 
 def take(paths: Callable[[], list[Path]], main: Path) -> tuple[str, bytes | None]:
-    """Hash files that do not change meanwhile.
+    """Hash files, again if they change meanwhile.
 
     Args:
-        paths: lists them, ``main`` first; it may have to read ``main``.
+        paths: lists the files, ``main`` first; it may have to read ``main``.
         main: the first of them.
 
     Returns:
-        SHA-256 over them all (hexadecimal), and the note to remember it by; ``None`` if a later change could go
+        SHA-256 over all files (hexadecimal), and the content of the note; ``None`` if a later change could go
         unnoticed.
 
     Raises:
@@ -56,4 +56,4 @@ def take(paths: Callable[[], list[Path]], main: Path) -> tuple[str, bytes | None
             return digest, None
         pairs = [[str(path), stamp] for path, stamp in zip(listed, stamps, strict=True)]
         return digest, files.sealed({"sha256": digest, "files": pairs})
-    raise InvalidModel(f"{main} changes while it is read. Open it when it is written completely")
+    raise InvalidModel(f"{main} changes while it is read. Open it after it was written completely")

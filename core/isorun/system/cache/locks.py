@@ -8,19 +8,19 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-_PATIENCE = 3.0  # seconds of waiting without a word
+_SILENT_SECONDS = 3.0  # of waiting before it is logged
 
 
 class InUse:
-    """A lock on an entry's folder, held as long as this object lives.
+    """A lock on an entry's folder, held as long as this object exists.
 
     Args:
         folder: the folder; its inode is locked, so the lock survives a rename.
         alone: whether nobody else may use the folder meanwhile.
 
     Raises:
-        BlockingIOError: somebody holds a lock that excludes this one.
-        OSError: there is no such folder, or it is a link.
+        BlockingIOError: somebody holds a conflicting lock.
+        OSError: the folder does not exist or is a link.
     """
 
     def __init__(self, folder: Path, *, alone: bool = False) -> None:
@@ -30,10 +30,9 @@ class InUse:
             fcntl.flock(self._descriptor, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
         except BlockingIOError:
             raise
-        except OSError:
+        except OSError:  # a file system without locks: entries can be read, but not cleared
             if alone:
                 raise
-            # A file system without locks: nothing can be cleared there, and everything can be read.
 
     def __del__(self) -> None:
         if self._descriptor >= 0:
@@ -42,54 +41,36 @@ class InUse:
 
 @contextlib.contextmanager
 def exclusive(path: Path, what: str) -> Iterator[None]:
-    """Hold a lock file; wait for whoever holds it, and log so after some seconds.
+    """Hold a lock file; wait for whoever holds it, and log a warning after some seconds.
 
     Args:
         path: the lock file.
-        what: what it is about, for the log.
+        what: what it protects, for the log.
     """
     from filelock import FileLock, Timeout
 
     lock = FileLock(path)
     try:
-        lock.acquire(timeout=_PATIENCE)
+        held = lock.acquire(timeout=_SILENT_SECONDS)
     except Timeout:
         import logging
 
-        logging.getLogger("isorun.system.cache").warning("waiting for %s, which %s is making", what, _holder(path))
-        lock.acquire()
-    try:
+        message = "waiting for another process or thread to make %s (`fuser %s` shows its pid)"
+        logging.getLogger("isorun.system.cache").warning(message, what, path)
+        held = lock.acquire()
+    with held:
         yield
-    finally:
-        lock.release()
 
 
 @contextlib.contextmanager
 def if_free(path: Path) -> Iterator[bool]:
-    """Hold a lock file unless somebody else does; whether it is held."""
+    """Hold a lock file unless somebody else does; yields whether it is held."""
     from filelock import FileLock, Timeout
 
-    lock = FileLock(path)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        lock.release()
-
-
-def _holder(path: Path) -> str:
-    """Who holds a lock file, by the kernel's list of locks."""
-    try:
-        inode = str(path.stat().st_ino)
-        # 12: FLOCK  ADVISORY  WRITE 4242 fe:01:1234567 0 EOF
-        locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
-        pids = {words[4] for words in locks if words[1:4:2] == ["FLOCK", "WRITE"] and words[5].endswith(f":{inode}")}
-    except (OSError, IndexError):
-        pids = set()
-    if pids == {str(os.getpid())}:
-        return "another thread of this process"
-    return f"another process (pid {pids.pop()})" if len(pids) == 1 and "0" not in pids else "another process"
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(FileLock(path).acquire(timeout=0))
+        except Timeout:
+            yield False
+        else:
+            yield True

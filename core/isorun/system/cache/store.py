@@ -1,4 +1,4 @@
-"""The cache of one session or command: entries found or made, fingerprints remembered."""
+"""The cache of a session or command: entries and fingerprints."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from isorun.system.cache.files import OWNER_WRITES, expanded, sha256, write_atom
 ENVIRONMENT_VARIABLE = "ISORUN_CACHE_DIR"
 VERIFY_VARIABLE = "ISORUN_CACHE_VERIFY"
 MARKER = ".isorun-cache"
-"""A file in the root of every cache that isorun has written to: without it, nothing is cleared."""
+"""A file in the root of every cache that isorun has used; without it, nothing is cleared."""
 _MARK = b"This folder is a cache of isorun. `isorun cache --clear` empties it.\n"
 
 
 class Cache:
-    """The cache under one folder. What it has opened stays locked against clearing as long as it lives.
+    """The cache in a folder. The entries that it has opened are not cleared as long as it exists.
 
     Args:
         root: the folder; ``None`` for ``$ISORUN_CACHE_DIR`` or the user's cache folder.
@@ -30,8 +30,8 @@ class Cache:
             1. A damaged entry is made again.
 
     Raises:
-        CacheError: ``$ISORUN_CACHE_VERIFY`` is neither 0 nor 1. By the methods: the folder cannot be written to, or
-            belongs to or can be written by other users.
+        CacheError: ``$ISORUN_CACHE_VERIFY`` is neither 0 nor 1. The methods raise it if the folder cannot be written
+            to, belongs to another user, or is writable by other users.
     """
 
     def __init__(self, root: str | os.PathLike[str] | None = None, *, verify: bool | None = None) -> None:
@@ -41,25 +41,25 @@ class Cache:
         self._in_use: dict[Path, locks.InUse] = {}
 
     def get(self, kind: str, key: str) -> Entry | None:
-        """The entry of that kind and key, if it is there and undamaged.
+        """The entry of that kind and key; ``None`` if it is missing or damaged.
 
         Raises:
-            CacheError: it is another user's, or other users can write to it.
+            CacheError: it belongs to another user, or other users can write to it.
         """
         return self._open(kind, key, full=self.verify)
 
     def get_or_make(self, kind: str, key: str, make: Callable[[Path], dict[str, Any]]) -> Entry:
-        """The entry of that kind and key, made where it is missing or damaged.
+        """The entry of that kind and key, made if it is missing or damaged.
 
         Waits, and logs a warning, while another process makes it.
 
         Args:
             kind: a folder's name, such as ``lowered``.
             key: letters and digits, different for different contents.
-            make: puts files in the folder that it is given and returns what to remember.
+            make: writes files to a folder and returns JSON to store with the entry.
 
         Raises:
-            CacheError: the folder cannot be written to, is full, is another user's, or other users can write to it.
+            CacheError: the folder cannot be written to, is full, belongs to another user, or is writable by others.
         """
         if entry := self.get(kind, key):
             return entry
@@ -67,7 +67,7 @@ class Cache:
         with self._writable(kind), locks.exclusive(self.lock_file(kind, key), f"the cache entry {kind}/{key}"):
             if entry := self.get(kind, key):  # made by another process meanwhile
                 return entry
-            remove_leftovers(place)  # of a maker that died: the lock says that none is alive
+            remove_leftovers(place)  # of a maker that died, since this process holds the lock
             work = entries.new_folder(place)
             try:
                 entries.finish(work, kind, key, make(work))
@@ -78,40 +78,40 @@ class Cache:
                 remove_leftovers(place)
             if made := self._open(kind, key, full=False):
                 return replace(made, found=False)
-        raise CacheError(f"{place} was changed by another program as soon as it was made")
+        raise CacheError(f"{place} was changed by another program right after it was made")
 
     def fingerprint(self, paths: Callable[[], list[Path]], main: Path) -> str:
-        """SHA-256 over files (hexadecimal), remembered until the stamp of one of them changes.
+        """SHA-256 over files (hexadecimal), stored until the stamp of one of them changes.
 
         Args:
-            paths: lists the files to hash, ``main`` first. Called only where nothing is remembered, since
-                it may have to read ``main`` to know.
-            main: the file to remember the answer by.
+            paths: lists the files to hash, ``main`` first. Called only if no valid fingerprint is stored, since it may
+                have to read ``main``.
+            main: the file under whose path the fingerprint is stored.
 
         Raises:
             InvalidModel: the files keep changing while they are read.
-            CacheError: what is remembered is another user's, or other users can write to it.
+            CacheError: the stored fingerprint belongs to another user, or other users can write to it.
         """
         kind = "fingerprints"
         note = self.root / kind / sha256(os.fsencode(main))
         self._check(kind)
-        if not self.verify and (known := fingerprints.remembered(note, main)):
-            return known
+        if not self.verify and (fingerprint := fingerprints.stored(note, main)):
+            return fingerprint
         digest, content = fingerprints.take(paths, main)
         if content:
             try:
                 self._make_folders(kind)
                 write_atomically(note, content, OWNER_WRITES & 0o666)
             except OSError:
-                pass  # hashed again next time: a cache that is full or read-only serves
+                pass  # a full or read-only cache: hashed again next time
         return digest
 
     def release(self) -> None:
-        """Let other processes clear what this one has opened."""
+        """Allow other processes to clear the entries that this one has opened."""
         self._in_use.clear()
 
     def lock_file(self, kind: str, key: str) -> Path:
-        """The lock that is held while an entry is made or removed. It stays where an entry was."""
+        """The lock file that is held while an entry is made or removed. It is never deleted."""
         return self.root / "locks" / f"{kind}-{key}.lock"
 
     def _open(self, kind: str, key: str, *, full: bool) -> Entry | None:
@@ -120,7 +120,7 @@ class Cache:
         try:
             use = locks.InUse(place)
             entry = entries.read(place, kind, key, full=full)
-        except entries.NOT_AS_MADE:  # missing, damaged or being cleared: the same to the caller, who makes it again
+        except entries.DAMAGE:  # missing, damaged or being cleared: the caller makes it again
             return None
         self._in_use[place] = use
         return entry
@@ -150,7 +150,7 @@ class Cache:
 
 
 def remove_leftovers(place: Path) -> None:
-    """Remove what is beside an entry's place and belongs to it: of makers and removals that did not end."""
+    """Remove what interrupted makers and removals have left beside an entry."""
     import shutil
 
     for leftover in place.parent.glob(f".{place.name}.*"):

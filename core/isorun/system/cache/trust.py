@@ -1,7 +1,7 @@
-"""Whose files the cache may use: a lowered model or an engine that somebody else wrote is code that somebody else runs.
+"""Ownership checks: a lowered model or an engine is code, so the cache uses only files that no other user can write.
 
-Trusted is what belongs to this user or to root and cannot be written by anybody else. Everything from the cache's root
-down is checked; the folders above the root are the choice of whoever chose it.
+Files are trusted if they belong to this user or root and nobody else can write to them. Everything from the cache's
+root down is checked; the folders above it are not.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _ROOT = 0
 
 
 def why_distrusted(status: os.stat_result, uid: int, private_groups: Collection[int] = ()) -> str:
-    """Why a file or folder may be somebody else's work; empty if it cannot be.
+    """Why a file or folder may have been written by another user; empty if not.
 
-    A sticky folder may be writable by others: they cannot replace what is not theirs, and what is theirs is distrusted.
+    A sticky folder may be writable by others: they can only replace their own files, which are not trusted.
 
     Args:
         status: what ``stat`` returned for it.
-        uid: the user who wants to use it.
+        uid: the user of the cache.
         private_groups: groups without other members.
     """
     if status.st_uid not in (uid, _ROOT):
@@ -38,10 +38,10 @@ def why_distrusted(status: os.stat_result, uid: int, private_groups: Collection[
 
 
 def check(path: Path) -> None:
-    """Accept a file or folder, or one that does not exist, if it is trusted.
+    """Accept a file or folder if it is trusted or does not exist.
 
     Raises:
-        CacheError: it is not. The message names it, its owner and what to do.
+        CacheError: it is not trusted; with the owner and the remedy.
     """
     try:
         status = path.lstat()
@@ -54,16 +54,16 @@ def check(path: Path) -> None:
 
 def check_status(path: Path, status: os.stat_result) -> None:
     """As :func:`check`, for a file whose status is known."""
-    if stat.S_ISLNK(status.st_mode):  # everybody may "write" a link; whose it is decides where it leads
+    if stat.S_ISLNK(status.st_mode):  # its mode is always 0777; the owner decides where it leads
         why = "" if status.st_uid in (os.geteuid(), _ROOT) else f"is a link of {_user(status.st_uid)}"
     else:
         why = why_distrusted(status, os.geteuid())
     if not why or not why_distrusted(status, os.geteuid(), _private_groups()) or _trusts_any():
         return
     raise CacheError(
-        f"The cache does not use {path}: it {why}, who could have put a model there that runs as "
-        f"{_user(os.geteuid())}. Choose another cache with cache_dir= or $ISORUN_CACHE_DIR; or make it yours alone "
-        f"(chown, chmod go-w); or, if you trust everybody who can write there, set {ENVIRONMENT_VARIABLE}={_ANY}."
+        f"The cache does not use {path}: it {why}, and its content would run as {_user(os.geteuid())}. Choose another "
+        f"cache with cache_dir= or $ISORUN_CACHE_DIR; or change the owner and mode (chown, chmod go-w); or, if you "
+        f"trust everybody who can write there, set {ENVIRONMENT_VARIABLE}={_ANY}."
     )
 
 
@@ -76,7 +76,7 @@ def _trusts_any() -> bool:
 
 @cache
 def _private_groups() -> frozenset[int]:
-    """The group that has this user's name and nobody else in it, as distributions with a umask of 002 make one."""
+    """The group with this user's name and no other members, as distributions with a umask of 002 create."""
     import grp
     import pwd
 

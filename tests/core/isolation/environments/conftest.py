@@ -12,7 +12,7 @@ from isorun.isolation import environments
 
 @pytest.fixture(scope="session")
 def own() -> str:
-    """An environment whose interpreter is the one that runs the tests."""
+    """An environment with the interpreter of the tests."""
     return isolation.own_environment(environments.root(), "own")
 
 
@@ -27,6 +27,6 @@ def neg(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of environments for one test alone."""
+    """A folder of environments for one test."""
     monkeypatch.setenv(environments.FOLDER_VARIABLE, str(tmp_path / "environments"))
     return tmp_path / "environments"

@@ -1,4 +1,4 @@
-"""The isorun that runs, for another interpreter."""
+"""Links to isorun for another interpreter."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ with isorun.Session(sys.argv[1], "ort-cpu", environment=sys.argv[2]) as session:
 """
 
 
-def test_what_isorun_needs_and_nothing_of_its_extras():
+def test_requirements_without_extras():
     assert {each.partition(">")[0] for each in source.requirements()} == {
         "numpy",
         "stevedore",
@@ -31,7 +31,7 @@ def test_what_isorun_needs_and_nothing_of_its_extras():
     }
 
 
-def test_links_lead_to_isorun_and_its_backends_alone(tmp_path):
+def test_links_to_isorun_and_its_backends_alone(tmp_path):
     folder = source.links(tmp_path)
     assert (folder / "isorun").resolve() == Path(isorun.__file__).parent.resolve()
     information = f"isorun-{importlib.metadata.version('isorun')}.dist-info"
@@ -43,18 +43,8 @@ def test_links_lead_to_isorun_and_its_backends_alone(tmp_path):
     assert "ort-cpu" in points.names
 
 
-def test_another_process_may_be_first(tmp_path, monkeypatch):
-    first = source.links(tmp_path)
-    source._made.cache_clear()
-    monkeypatch.setattr(Path, "is_dir", lambda path, is_dir=Path.is_dir: path != first and is_dir(path))
-    try:
-        source.links(tmp_path)
-    except OSError:
-        assert sorted(path.name for path in first.parent.iterdir()) == [first.name]  # nothing is left of the attempt
-
-
-def test_from_an_installed_wheel(tmp_path, own, neg):
-    """A wheel's packages lie among others, which a worker is not to see."""
+def test_isorun_from_a_wheel(tmp_path, own, neg):
+    """A wheel is installed among other packages, which a worker must not see."""
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
         cwd=ROOT,

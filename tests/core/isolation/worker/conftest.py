@@ -1,4 +1,4 @@
-"""Environments whose interpreter is the tests' own, and a model of one operator."""
+"""Environments with the interpreter of the tests, and a model of one operator."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def model() -> bytes:
 
 @pytest.fixture
 def odd(fakes: str, model: bytes) -> Iterator[Odd]:
-    """Opens sessions on that backend, and closes them."""
+    """Opens sessions on that backend and closes them."""
     opened = []
 
     def open_(do: str = "echo", where: str = "run", **options: object) -> isorun.Session:

@@ -1,4 +1,4 @@
-"""Sessions in an environment: the same answers and the same errors as in this process."""
+"""Sessions in an environment return the same results and raise the same errors as in this process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from isorun.errors import (
     BackendNotFound,
     BackendUnavailable,
     EnvironmentBroken,
-    EnvironmentNotFound,
     InvalidFeeds,
     UnsupportedModel,
 )
@@ -36,11 +35,8 @@ def run(session, x=WELL):
     return session.run(None, {"x": x})[0]
 
 
-# Answers
-
-
 @pytest.mark.parametrize("backend", ["ort-cpu", "openvino", "reference"])
-def test_every_backend_answers_as_it_does_in_this_process(bert, fakes, backend):
+def test_same_results_as_in_this_process(bert, fakes, backend):
     with isorun.Session(bert, backend) as here, isorun.Session(bert, backend, environment=fakes) as there:
         for kind in tiny.MASKS:
             feeds = tiny.feeds(5, 16, kind=kind)
@@ -50,8 +46,8 @@ def test_every_backend_answers_as_it_does_in_this_process(bert, fakes, backend):
         assert here.provenance.versions == there.provenance.versions
 
 
-def test_results_are_the_callers_and_outlive_the_session(odd):
-    session = odd("alias")  # the backend hands out the very memory that it was fed from
+def test_results_outlive_the_session(odd):
+    session = odd("alias")  # the backend returns its input array
     arrays = [np.full(20_000, value, np.float32) for value in range(30)]
     kept = [run(session, array) for array in arrays]
     for result in kept[:3]:
@@ -66,14 +62,6 @@ def test_results_are_the_callers_and_outlive_the_session(odd):
         assert (result == value).all()
 
 
-def test_large_results_are_lent_not_copied(odd):
-    session = odd()
-    result = run(session, np.ones(100_000, np.float32))
-    assert not result.flags.owndata
-    assert result.flags.writeable
-    assert run(session).flags.owndata, "a small one is not worth it"
-
-
 def test_feeds_and_results_grow_and_shrink(odd):
     session = odd()
     for size in (1, 70_000, 3, 5_000_000, 0, 200):
@@ -81,13 +69,13 @@ def test_feeds_and_results_grow_and_shrink(odd):
         np.testing.assert_array_equal(run(session, array), array)
 
 
-def test_feeds_that_do_not_lie_in_one_piece(odd):
+def test_feeds_that_are_not_contiguous(odd):
     session = odd()
     for array in (np.arange(10, dtype=np.float32)[::-2], np.broadcast_to(np.float32(3), 7)):
         np.testing.assert_array_equal(run(session, array), array)
 
 
-def test_what_is_no_tensor_crosses_too(odd):
+def test_outputs_other_than_tensors(odd):
     strings = run(odd("strings"), BAD)
     np.testing.assert_array_equal(strings, np.array([["a", "ü\ud800"], ["", "\0"]], dtype=object))
     numbers, empty, (nothing, mapped) = run(odd("sequence"), BAD)
@@ -99,18 +87,18 @@ def test_what_is_no_tensor_crosses_too(odd):
     np.testing.assert_array_equal(run(odd("transposed"), BAD), [[0, 3], [1, 4], [2, 5]])
 
 
-def test_a_result_that_is_nothing_of_onnx(odd):
-    with pytest.raises(BackendFailed, match="odd gave a object, which is nothing that an ONNX model takes or gives"):
+def test_output_of_a_type_that_onnx_does_not_have(odd):
+    with pytest.raises(BackendFailed, match=r"odd returned an invalid output.*object"):
         run(odd("object"), BAD)
 
 
-def test_what_the_backend_prints_is_not_taken_for_an_answer(odd):
+def test_output_to_stdout_does_not_disturb_replies(odd):
     session = odd("print")
     for _ in range(5):
         np.testing.assert_array_equal(run(session, BAD), BAD)
 
 
-def test_requests_run_side_by_side(odd):
+def test_requests_run_concurrently(odd):
     session = odd("nap")
     start = time.monotonic()
     with ThreadPoolExecutor(8) as pool:
@@ -120,7 +108,7 @@ def test_requests_run_side_by_side(odd):
         np.testing.assert_array_equal(result, BAD - value)
 
 
-def test_many_threads_many_shapes(odd):
+def test_threads_with_varying_shapes(odd):
     session = odd()
 
     def work(seed):
@@ -135,10 +123,7 @@ def test_many_threads_many_shapes(odd):
         assert all(pool.map(work, range(6)))
 
 
-# Requests and errors
-
-
-def test_what_is_asked_for_goes_along(odd, fakes, model):
+def test_options_reach_the_worker(odd, fakes, model):
     asked = {"options": {"also": {"a": [1, Path("b")]}}, "threads": 3, "precision": "fp64", "environment": fakes}
     with isorun.Session(model, "odd", **asked) as session:
         provenance = session.provenance
@@ -154,8 +139,8 @@ def test_what_is_asked_for_goes_along(odd, fakes, model):
         assert f"environment  {fakes}: Python" in str(provenance)
 
 
-def test_an_option_that_cannot_be_sent(odd):
-    with pytest.raises(BackendUnavailable, match="its option 'also' is a object, which cannot be sent"):
+def test_option_that_cannot_be_sent(odd):
+    with pytest.raises(BackendUnavailable, match=r"option 'also'.*object"):
         odd(also=[object()])
 
 
@@ -172,7 +157,7 @@ def test_an_option_that_cannot_be_sent(odd):
         ("feeds", InvalidFeeds, "Input 'x' is not to its taste", None),
     ],
 )
-def test_errors_are_what_they_are_in_this_process(odd, do, kind, message, cause, where):
+def test_same_errors_as_in_this_process(odd, do, kind, message, cause, where):
     with pytest.raises(kind) as caught:
         run(odd(do, where), BAD)
     assert type(caught.value) is kind
@@ -187,66 +172,49 @@ def test_errors_are_what_they_are_in_this_process(odd, do, kind, message, cause,
         assert "isorun_isolation.py" in caught.value.__cause__.traceback
 
 
-def test_a_session_goes_on_after_an_error(odd):
+def test_session_is_usable_after_an_error(odd):
     session = odd("bug")
-    for _ in range(3):
-        with pytest.raises(ValueError, match="a bug"):
-            run(session, BAD)
-        np.testing.assert_array_equal(run(session), WELL)
+    with pytest.raises(ValueError, match="a bug"):
+        run(session, BAD)
+    np.testing.assert_array_equal(run(session), WELL)
 
 
-def test_bad_feeds_are_refused_before_they_are_sent(odd):
-    with pytest.raises(InvalidFeeds, match="Input 'x' must be float32"):
-        run(odd(), WELL.astype(np.float64))
-
-
-def test_a_backend_that_is_not_there(bert, fakes):
-    with pytest.raises(BackendNotFound, match=rf"no backend 'od' in the environment '{fakes}'; did you mean 'odd'"):
+def test_unknown_backend(bert, fakes):
+    with pytest.raises(BackendNotFound, match=rf"'od' .* in the environment '{fakes}'; did you mean 'odd'"):
         isorun.Session(bert, "od", environment=fakes)
 
 
-def test_a_runtime_that_is_not_there(bert, fakes):
+def test_runtime_that_is_not_installed(bert, fakes):
     with pytest.raises(BackendUnavailable, match="'no_such_runtime' is not installed") as caught:
         isorun.Session(bert, "absent", environment=fakes)
-    # Not by pip, which an environment may not have: what is in one is what it was made with.
-    assert caught.value.remedy == (
-        f"Make it anew: isorun env remove {fakes} && isorun env create {fakes} "
-        f"--python {OWN} --install 'no-such-runtime>=3'"
-    )
+    create = f"isorun env create {fakes} --python {OWN} --install 'no-such-runtime>=3'"
+    assert f"isorun env remove {fakes} && {create}" in caught.value.remedy
 
 
-def test_the_first_of_several_that_can(bert, fakes):
+def test_first_available_of_several(bert, fakes):
     with isorun.Session(bert, ["absent", "no-such", "ort-cpu"], environment=fakes) as session:
         assert session.provenance.backend == "ort-cpu"
         assert [name for name, _ in session.provenance.passed_over] == ["absent", "no-such"]
 
 
-def test_an_environment_that_is_not_there(bert):
-    with pytest.raises(EnvironmentNotFound, match=r"no environment 'nowhere'.*isorun env create nowhere"):
-        isorun.Session(bert, "ort-cpu", environment="nowhere")
-
-
-def test_an_interpreter_that_is_gone(bert, tmp_path, monkeypatch):
+def test_interpreter_that_is_missing(bert, tmp_path, monkeypatch):
     monkeypatch.setenv(environments.FOLDER_VARIABLE, str(tmp_path))
     (tmp_path / "gone" / "bin").mkdir(parents=True)
     (tmp_path / "gone" / "bin" / "python").symlink_to("/nowhere/python3.11")
     (tmp_path / "gone" / "environment.json").write_text('{"python": "3.11.7", "install": ["a==1"]}')
-    with pytest.raises(EnvironmentBroken, match=r"there is no /nowhere/python3\.11") as caught:
+    with pytest.raises(EnvironmentBroken, match=r"/nowhere/python3\.11") as caught:
         isorun.Session(bert, "ort-cpu", environment="gone")
-    assert str(caught.value).endswith("isorun env remove gone && isorun env create gone --python 3.11 --install a==1")
+    assert "isorun env remove gone && isorun env create gone --python 3.11 --install a==1" in str(caught.value)
 
 
-def test_an_interpreter_that_cannot_be_started(bert, tmp_path, monkeypatch):
+def test_interpreter_that_cannot_be_started(bert, tmp_path, monkeypatch):
     monkeypatch.setenv(environments.FOLDER_VARIABLE, str(tmp_path))
     (tmp_path / "odd" / "bin").mkdir(parents=True)
     (tmp_path / "odd" / "bin" / "python").write_text("no program")
     (tmp_path / "odd" / "bin" / "python").chmod(0o755)
     (tmp_path / "odd" / "environment.json").write_text('{"python": "3.11.7", "install": []}')
-    with pytest.raises(EnvironmentBroken, match=r"does not start: .*Exec format error"):
+    with pytest.raises(EnvironmentBroken, match="Exec format error"):
         isorun.Session(bert, "ort-cpu", environment="odd")
-
-
-# Other ways to run
 
 
 def test_submit_and_bindings(odd):
@@ -262,8 +230,7 @@ def test_submit_and_bindings(odd):
         assert (y == value).all()
 
 
-def test_a_session_opened_by_a_thread_that_ended(odd):
-    """The kernel kills a worker when the thread that started it ends: that must not be the caller's."""
+def test_worker_outlives_the_thread_that_opened_the_session(odd):
     opened = []
     thread = threading.Thread(target=lambda: opened.append(odd()))
     thread.start()

@@ -1,4 +1,4 @@
-"""Exceptions that cross."""
+"""Exceptions described as JSON and rebuilt."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from isorun.isolation.worker.failures import RemoteError
 
 
 class Mine(UnsupportedModel):
-    """A plugin's own."""
+    """An exception of a plugin."""
 
 
 class Foreign(Exception):
-    """A runtime's own."""
+    """An exception of a runtime."""
 
 
 def across(error: Exception) -> Exception:
-    """An exception that was raised, as the other side rebuilds it."""
+    """A raised exception as the other process rebuilds it."""
     with pytest.raises(type(error)) as caught:
         throw(error)
     return failures.rebuild(json.loads(json.dumps(failures.describe(caught.value))))
@@ -49,14 +49,14 @@ def throw(error: Exception) -> None:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_the_class_the_message_and_what_it_holds(error):
+def test_keeps_class_message_and_attributes(error):
     found = across(error)
     assert type(found) is type(error)
     assert str(found) == str(error)
     assert vars(found) == vars(error)
 
 
-def test_the_nearest_class_that_is_known():
+def test_unknown_class_becomes_its_nearest_known_base():
     found = across(Mine("no Foo", ["Foo"]))
     assert type(found) is UnsupportedModel
     assert found.operators == ("Foo",)
@@ -66,12 +66,12 @@ def test_the_nearest_class_that_is_known():
     ("error", "message"),
     [(Foreign("the device is lost"), "Foreign: the device is lost"), (KeyError("k"), "KeyError: 'k'")],
 )
-def test_what_is_not_known_is_the_backends_failure(error, message):
+def test_unknown_exception_becomes_backend_failed(error, message):
     found = across(error)
     assert (type(found), str(found)) == (BackendFailed, message)
 
 
-def test_the_runtimes_own_words_are_the_cause():
+def test_cause_has_type_message_and_traceback():
     def vendor():
         raise Foreign("code 7")
 
@@ -88,10 +88,10 @@ def test_the_runtimes_own_words_are_the_cause():
     assert str(found.__cause__).startswith("Foreign: code 7\n\nTraceback")
 
 
-def test_a_bug_comes_with_its_own_traceback():
+def test_built_in_exception_keeps_its_traceback():
     found = across(ValueError("a bug"))
     assert "in throw" in found.__cause__.traceback
 
 
-def test_a_plain_error_has_no_cause():
+def test_isorun_error_without_cause():
     assert across(IsorunError("no")).__cause__ is None

@@ -1,7 +1,6 @@
-"""Ctrl-C while a worker is at work: the session stays usable, and no worker is left.
+"""Ctrl-C during a call to a worker: the session stays usable and no worker is left.
 
-Each is a process of its own, whose main thread is interrupted once the worker is known to be at it: in a test's own
-process an interrupt that comes late would end other tests.
+Each case runs in a child process: a late interrupt in the test process would end other tests.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ model, environment = sys.argv[1:]
 interruptions = []
 
 def interrupt_in(name, when=lambda *arguments: True):
-    '''Ctrl-C soon after the main thread has entered a method of the connection.'''
+    '''Send SIGINT soon after the main thread has entered a method of the connection.'''
     method = getattr(Connection, name)
     def entered(self, *arguments, **given):
         if not interruptions and when(*arguments):
@@ -42,7 +41,7 @@ def expect_interrupt(call):
     except KeyboardInterrupt:
         interruptions[0].join()
         return
-    raise AssertionError("it was not interrupted")
+    raise AssertionError("no KeyboardInterrupt")
 """
 
 RUN = """
@@ -65,7 +64,7 @@ def remember(self, process):
     started.append(process.pid)
     original(self, process)
 Connection.__init__ = remember
-interrupt_in("ask", lambda what, *_: what == "compile")
+interrupt_in("ask", lambda method, *_: method == "compile")
 expect_interrupt(lambda: open_(**{"in": "compile"}))
 assert len(started) == 1, started
 assert wait_until(lambda: not is_alive(started[0]))
@@ -74,8 +73,8 @@ assert wait_until(lambda: not is_alive(started[0]))
 PROVENANCE = """
 session = open_()
 worker = session._resolved.worker.connection().process.pid
-interrupt_in("ask", lambda what, *_: what == "report")
-os.kill(worker, signal.SIGSTOP)  # it does not answer
+interrupt_in("ask", lambda method, *_: method == "report")
+os.kill(worker, signal.SIGSTOP)  # it does not reply
 expect_interrupt(lambda: session.provenance)
 os.kill(worker, signal.SIGCONT)
 assert session.provenance.device == "odd"

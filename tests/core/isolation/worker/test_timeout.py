@@ -1,4 +1,4 @@
-"""Calls that take too long, and workers that are stopped."""
+"""Calls that take too long, and stopped workers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 import isorun
 from isolation import is_alive, wait_until
 from isorun.errors import WorkerDied, WorkerTimeout
-from isorun.isolation.worker import channel
+from isorun.isolation.worker import channel, client
 
 WELL = np.arange(4, dtype=np.float32)
 BAD = -WELL - 1
@@ -51,11 +51,11 @@ def open_(model, fakes):
         session.close()
 
 
-def test_a_run_that_takes_too_long_is_ended(open_):
+def test_timeout_kills_the_worker(open_):
     session = open_("sleep")
     first = pid(session)
     began = time.monotonic()
-    with pytest.raises(WorkerTimeout, match=r"did not answer within 0\.5 s and was killed") as caught:
+    with pytest.raises(WorkerTimeout, match=r"did not reply within 0\.5 s and was killed") as caught:
         run(session, BAD)
     assert TIMEOUT <= time.monotonic() - began < 20
     assert (caught.value.seconds, isinstance(caught.value, isorun.BackendFailed)) == (TIMEOUT, True)
@@ -64,15 +64,8 @@ def test_a_run_that_takes_too_long_is_ended(open_):
     assert pid(session) != first
 
 
-def test_a_run_in_time_is_not(open_):
-    session = open_("nap", timeout=30)
-    first = pid(session)
-    np.testing.assert_array_equal(run(session, BAD), BAD)
-    assert pid(session) == first
-
-
 @pytest.mark.parametrize("call", [run, lambda session: session.provenance], ids=["run", "provenance"])
-def test_a_stopped_worker_blocks_nobody_for_ever(open_, call):
+def test_timeout_kills_a_stopped_worker(open_, call):
     session = open_()
     run(session)
     first = pid(session)
@@ -84,7 +77,7 @@ def test_a_stopped_worker_blocks_nobody_for_ever(open_, call):
     assert session.provenance.precision == "fp32"
 
 
-def test_other_calls_in_flight_are_told_why_the_worker_was_killed(open_):
+def test_other_calls_in_flight_raise_with_the_reason(open_):
     session = open_("sleep", timeout=1)
     errors = []
 
@@ -107,12 +100,12 @@ def test_other_calls_in_flight_are_told_why_the_worker_was_killed(open_):
             assert "memory" not in str(error)
 
 
-def test_compiling_has_no_limit(open_):
-    np.testing.assert_array_equal(run(open_("nap", "compile", timeout=0.1)), WELL)
+def test_compiling_has_no_time_limit(open_):
+    np.testing.assert_array_equal(run(open_("nap", "compile", timeout=0.2)), WELL)
 
 
-def test_a_call_waits_for_a_stopped_worker_and_logs_it(open_, caplog, monkeypatch):
-    monkeypatch.setattr(channel, "_LOOK", 0.05)
+def test_call_waits_for_a_stopped_worker_and_warns(open_, caplog, monkeypatch):
+    monkeypatch.setattr(channel, "_CHECK_SECONDS", 0.05)
     session = open_(timeout=None)
     run(session)
     worker = pid(session)
@@ -131,17 +124,15 @@ def test_a_call_waits_for_a_stopped_worker_and_logs_it(open_, caplog, monkeypatc
     assert pid(session) == worker
 
 
-def test_nothing_is_logged_of_a_worker_at_work(open_, caplog, monkeypatch):
-    monkeypatch.setattr(channel, "_LOOK", 0.05)
+def test_no_warning_about_a_busy_worker(open_, caplog, monkeypatch):
+    monkeypatch.setattr(channel, "_CHECK_SECONDS", 0.05)
     session = open_("nap", timeout=None)
     np.testing.assert_array_equal(run(session, BAD), BAD)
     assert caplog.records == []
 
 
-def test_closing_ends_a_stopped_worker(open_, monkeypatch):
-    from isorun.isolation.worker import client
-
-    monkeypatch.setattr(client, "_PATIENCE", 0.3)
+def test_close_kills_a_stopped_worker(open_, monkeypatch):
+    monkeypatch.setattr(client, "_CLOSE_SECONDS", 0.3)
     session = open_(timeout=None)
     worker = pid(session)
     stop(worker)
@@ -150,7 +141,7 @@ def test_closing_ends_a_stopped_worker(open_, monkeypatch):
 
 
 @pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf"), True, "3"])
-def test_rejects_what_is_not_a_number_of_seconds(model, fakes, timeout):
+def test_rejects_invalid_timeouts(model, fakes, timeout):
     with pytest.raises(ValueError, match="timeout must be a number of seconds"):
         isorun.Session(model, "odd", environment=fakes, timeout=timeout)
 

@@ -1,4 +1,4 @@
-"""What a model takes and gives, described and rebuilt."""
+"""Values described as JSON and rebuilt."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ VALUES = st.recursive(
 )
 
 
-def through(*values):
-    """Values as the other side rebuilds them."""
+def round_trip(*values):
+    """Values as the other process rebuilds them."""
     packing = Packing()
     described = json.loads(json.dumps([packing.describe(value) for value in values]))
     memory = np.zeros(packing.size, np.uint8)
 
-    def view(dtype, shape, at):
-        return np.ndarray(shape, dtype, memory, at)
+    def view(dtype, shape, offset):
+        return np.ndarray(shape, dtype, memory, offset)
 
-    for array, place in zip(packing.arrays, packing.places, strict=True):
-        assert place % 64 == 0
-        view(array.dtype, array.shape, place)[...] = array
+    for array, offset in zip(packing.arrays, packing.offsets, strict=True):
+        assert offset % 64 == 0
+        view(array.dtype, array.shape, offset)[...] = array
     return [rebuild(each, view) for each in described]
 
 
@@ -57,25 +57,25 @@ def assert_same(found, value):
 
 
 @given(st.lists(VALUES, max_size=3))
-def test_everything_comes_back(values):
-    for found, value in zip(through(*values), values, strict=True):
+def test_round_trip(values):
+    for found, value in zip(round_trip(*values), values, strict=True):
         assert_same(found, value)
 
 
-def test_a_layout_or_an_order_of_bytes_does_not_matter():
+def test_keeps_strides_and_byte_order():
     array = np.arange(24, dtype=">i4").reshape(2, 3, 4).transpose(2, 0, 1)[:, :, ::2]
-    (found,) = through(array)
+    (found,) = round_trip(array)
     assert found.dtype == array.dtype
     np.testing.assert_array_equal(found, array)
 
 
-def test_a_scalar_becomes_an_array_without_dimensions():
-    (found,) = through(np.float16(1.5))
+def test_numpy_scalar_becomes_a_0d_array():
+    (found,) = round_trip(np.float16(1.5))
     assert (found.dtype, found.shape, found) == (np.float16, (), 1.5)
 
 
-def test_what_is_not_a_number_stays_so():
-    (found,) = through([float("nan"), float("-inf")])
+def test_nan_and_infinity():
+    (found,) = round_trip([float("nan"), float("-inf")])
     assert math.isnan(found[0])
     assert found[1] == -math.inf
 
@@ -83,21 +83,21 @@ def test_what_is_not_a_number_stays_so():
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (object(), "a object, which is nothing"),
-        ({1, 2}, "a set, which is nothing"),
-        (b"bytes", "a bytes, which is nothing"),
-        (np.array([b"bytes"], object), "an array of object"),
-        (np.array(["2026-01-01"], "M8[D]"), r"an array of datetime64\[D\]"),
-        (np.zeros(1, [("a", int)]), "an array of"),
-        ([1, [object()]], "a object"),
+        (object(), "got object"),
+        ({1, 2}, "got set"),
+        (b"bytes", "got bytes"),
+        (np.array([b"bytes"], object), "array of object"),
+        (np.array(["2026-01-01"], "M8[D]"), "array of datetime64"),
+        (np.zeros(1, [("a", int)]), "array of"),
+        ([1, [object()]], "got object"),
     ],
 )
-def test_what_no_model_takes_is_refused(value, words):
+def test_rejects_types_that_onnx_does_not_have(value, words):
     with pytest.raises(TypeError, match=words):
-        through(value)
+        round_trip(value)
 
 
-def test_plain_is_what_its_type_and_shape_describe():
+def test_plain_values_are_described_by_dtype_and_shape():
     assert is_plain(np.zeros(3))
     assert is_plain(np.float32(1))
     assert not any(map(is_plain, [np.array(["a"]), np.array([None]), [1], 1.0, None]))

@@ -1,4 +1,4 @@
-"""Frames of any size, in whatever pieces a socket hands them over."""
+"""Frames of any size, received in any pieces."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def pair():
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1), st.sampled_from([0, 1, 4079, 4080, 4081, 9000]))
-def test_a_frame_arrives_as_it_was_sent(kind, number, length):
+def test_frame_round_trip(kind, number, length):
     text = os.urandom(length)
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -30,7 +30,7 @@ def test_a_frame_arrives_as_it_was_sent(kind, number, length):
         assert wire.Receiver(theirs).receive() == (kind, number, text)
 
 
-def test_a_frame_larger_than_the_socket_holds(pair):
+def test_frame_larger_than_the_socket_buffer(pair):
     ours, theirs = pair
     text = os.urandom(10_000_000)
     sender = threading.Thread(target=wire.send, args=(ours, 1, 2, text))
@@ -39,7 +39,7 @@ def test_a_frame_larger_than_the_socket_holds(pair):
     sender.join()
 
 
-def test_a_frame_in_single_bytes(pair):
+def test_frame_received_byte_by_byte(pair):
     ours, theirs = pair
     recorder, recorded = socket.socketpair()
     with recorder, recorded:
@@ -56,7 +56,7 @@ def test_a_frame_in_single_bytes(pair):
     sender.join()
 
 
-def test_a_wait_is_interrupted_once_in_a_while_and_goes_on(pair):
+def test_calls_waited_at_intervals_and_goes_on(pair):
     ours, theirs = pair
     wire.wake_after(ours, 0.02)
     wire.wake_after(theirs, 0.02)
@@ -69,7 +69,7 @@ def test_a_wait_is_interrupted_once_in_a_while_and_goes_on(pair):
 
     def receive():
         receiver = wire.Receiver(theirs, waited=lambda: count("receive"))
-        while not waits["send"]:  # until the other side has filled the socket
+        while not waits["send"]:  # until the sender has filled the socket buffer
             time.sleep(0.01)
         received.append(receiver.receive())
         received.append(receiver.receive())
@@ -84,21 +84,21 @@ def test_a_wait_is_interrupted_once_in_a_while_and_goes_on(pair):
     assert received == [(1, 2, text), (3, 0, b"")]
 
 
-def test_a_wait_can_be_given_up(pair):
+def test_waited_may_raise(pair):
     ours, theirs = pair
     wire.wake_after(ours, 0.02)
 
-    def give_up():
+    def fail():
         raise TimeoutError
 
     with pytest.raises(TimeoutError):
-        wire.Receiver(ours, waited=give_up).receive()
+        wire.Receiver(ours, waited=fail).receive()
     with pytest.raises(TimeoutError):
-        wire.send(ours, 1, text=bytes(10_000_000), waited=give_up)
+        wire.send(ours, 1, text=bytes(10_000_000), waited=fail)
     theirs.close()
 
 
-def test_an_open_file_comes_with_its_frame(pair, tmp_path):
+def test_file_descriptor_comes_with_its_frame(pair, tmp_path):
     ours, theirs = pair
     incoming = wire.Receiver(theirs, files=True)
     with (tmp_path / "file").open("w") as file:
@@ -114,7 +114,7 @@ def test_an_open_file_comes_with_its_frame(pair, tmp_path):
 
 
 @pytest.mark.parametrize("part", [b"", b"\0" * 5, b"\x09\0\0\0" + b"\0" * 12 + b"abc"])
-def test_the_other_side_goes_away(pair, part):
+def test_closed_by_the_other_side(pair, part):
     ours, theirs = pair
     ours.send(part)
     ours.close()
@@ -125,23 +125,3 @@ def test_the_other_side_goes_away(pair, part):
     theirs.close()
     with pytest.raises(wire.Closed):
         wire.send(theirs, 1)
-
-
-def test_a_side_that_stays_awake_gets_what_comes_at_once_and_what_comes_late(pair, tmp_path):
-    ours, theirs = pair
-    incoming = wire.Receiver(theirs, files=True, eager=True)
-    for number in range(3):  # each is there when it is looked for
-        wire.send(ours, 1, number)
-        assert incoming.receive() == (1, number, b"")
-    late = threading.Timer(0.05, wire.send, (ours, 1, 3, b"late"))
-    late.start()
-    assert incoming.receive() == (1, 3, b"late")
-    late.join()
-    with (tmp_path / "file").open("w") as file:
-        wire.send(ours, 1, files=[file.fileno()])
-    incoming.receive()
-    assert incoming.file is not None
-    os.close(incoming.file)
-    ours.close()
-    with pytest.raises(wire.Closed):
-        incoming.receive()

@@ -1,4 +1,4 @@
-"""What the cache holds, verifying and clearing it."""
+"""Listing, verifying and clearing a cache."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def make(folder: Path) -> dict[str, int]:
 
 @pytest.fixture
 def cache(tmp_path: Path) -> Cache:
-    """With two entries and a note, none of them in use."""
+    """A cache with two entries and a note, none of them in use."""
     made = Cache(tmp_path / "cache")
     (tmp_path / "model").write_bytes(b"model")
     made.fingerprint(lambda: [tmp_path / "model"], tmp_path / "model")
@@ -34,14 +34,14 @@ def listed(cache: Cache) -> set[tuple[str, str]]:
     return {(item.kind, item.key) for item in maintenance.survey(cache) if item.kind != "fingerprints"}
 
 
-def test_clearing_removes_what_isorun_made(cache):
+def test_clear_removes_what_isorun_created(cache):
     assert listed(cache) == {("lowered", "one"), ("lowered", "two")}
     assert maintenance.clear(cache) == {}
     assert list(maintenance.survey(cache)) == []
     assert cache.get("lowered", "one") is None
 
 
-def test_clearing_leaves_folders_of_the_user(cache):
+def test_clear_keeps_files_of_the_user(cache):
     projects = [cache.root / "projects" / "mine", cache.root / "lowered" / "mine", cache.root / "mine"]
     for project in projects:
         project.mkdir(parents=True)
@@ -56,8 +56,32 @@ def test_clearing_leaves_folders_of_the_user(cache):
     assert listed(cache) == set()
 
 
+def test_lists_and_clears_what_backends_store_without_a_record(cache):
+    stored = [
+        "ort-engines/" + "a" * 40,
+        "timings/" + "b" * 40 + ".bin",
+        "timings/TensorrtExecutionProvider_sm90.timing",
+    ]
+    users = ["ort-engines/mine", "timings/notes.txt"]
+    for name in (*stored, *users):
+        path = cache.root / name
+        path.parent.mkdir(exist_ok=True)
+        if path.suffix:
+            path.write_bytes(b"12345")
+        else:
+            path.mkdir()
+            (path / "engine").write_bytes(b"12345")
+    items = {f"{item.kind}/{item.key}": item.bytes for item in maintenance.survey(cache)}
+    assert {name: size for name, size in items.items() if name.startswith(("ort-engines", "timings"))} == dict.fromkeys(
+        stored, 5
+    )
+    assert maintenance.damaged(cache, full=True) == {}
+    assert maintenance.clear(cache) == {}
+    assert [name for name in (*stored, *users) if (cache.root / name).exists()] == users
+
+
 @pytest.mark.parametrize("level", ["entry", "kind"])
-def test_clearing_follows_no_link_and_goes_on(cache, tmp_path, level):
+def test_clear_follows_no_link(cache, tmp_path, level):
     elsewhere = Cache(tmp_path / "elsewhere")
     for kind in ("lowered", "aside"):
         elsewhere.get_or_make(kind, "key", make)
@@ -72,7 +96,7 @@ def test_clearing_follows_no_link_and_goes_on(cache, tmp_path, level):
         assert "symbolic link" in left[cache.root / "lowered" / "key"]
 
 
-def test_a_folder_that_isorun_never_used_is_not_cleared(cache, tmp_path):
+def test_clear_rejects_a_folder_that_isorun_never_used(cache, tmp_path):
     cache.root.joinpath(".isorun-cache").unlink()
     with pytest.raises(CacheError, match=r"not cleared.*ISORUN_CACHE_DIR"):
         maintenance.clear(cache)
@@ -80,7 +104,7 @@ def test_a_folder_that_isorun_never_used_is_not_cleared(cache, tmp_path):
     assert maintenance.clear(Cache(tmp_path / "absent")) == {}
 
 
-def test_damaged_entries_and_leftovers_are_cleared(cache):
+def test_clear_removes_damaged_entries_and_leftovers(cache):
     (cache.root / "lowered" / "one" / "payload").unlink()
     (cache.root / "lowered" / "two" / "entry.json").write_bytes(b"\xff")
     leftover = cache.root / "lowered" / f".two.{'0' * 12}"
@@ -101,7 +125,7 @@ print((entry.folder / "payload").read_text())
 """
 
 
-def test_an_entry_that_another_process_uses_is_left(cache):
+def test_clear_keeps_an_entry_that_another_process_uses(cache):
     command = [sys.executable, "-c", USE, str(cache.root)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "open\n"
@@ -112,7 +136,7 @@ def test_an_entry_that_another_process_uses_is_left(cache):
     assert maintenance.clear(cache) == {}
 
 
-def test_an_entry_that_is_being_made_is_left(cache):
+def test_clear_keeps_an_entry_that_is_being_made(cache):
     def make_while_clearing(folder: Path) -> dict[str, int]:
         nonlocal left
         (cache.root / "lowered" / "one" / "payload").write_bytes(b"damaged")
@@ -126,11 +150,13 @@ def test_an_entry_that_is_being_made_is_left(cache):
     assert left == {cache.root / "lowered" / "one": "another process is making it"}
 
 
-def test_every_file_is_hashed_on_request(cache, monkeypatch):
+def test_damaged_hashes_every_file_on_request(cache, monkeypatch):
     damage = cache.root / "lowered" / "one" / "payload"
     before = damage.stat()
     damage.write_bytes(b"9" * 100)
-    monkeypatch.setattr("isorun.system.cache.files.stamp_of", lambda status: [100, 0, 0, 0])  # as rot leaves a stamp
+    monkeypatch.setattr(
+        "isorun.system.cache.files.stamp_of", lambda status: [100, 0, 0, 0]
+    )  # bit rot does not change the stamp
     steps = []
     assert set(maintenance.damaged(cache, full=True, progress=lambda *step: steps.append(step))) == {damage.parent}
     assert steps
@@ -138,7 +164,7 @@ def test_every_file_is_hashed_on_request(cache, monkeypatch):
     assert before.st_size == damage.stat().st_size
 
 
-def test_looking_for_damage_changes_nothing(cache):
+def test_damaged_changes_nothing(cache):
     (cache.root / "lowered" / "one" / "payload").touch()
     before = {path: path.stat().st_mtime_ns for path in cache.root.rglob("*")}
     assert maintenance.damaged(cache, full=True) == {}

@@ -1,4 +1,4 @@
-"""Whose files the cache uses."""
+"""Ownership and permissions of cached files."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def status(mode: int, uid: int, gid: int = 50) -> os.stat_result:
         (status(FILE | 0o644, ANOTHER), False),
     ],
 )
-def test_trusted_is_what_nobody_else_could_have_written(found, trusted):
+def test_trusts_only_what_no_other_user_can_write(found, trusted):
     assert (trust.why_distrusted(found, ME, private_groups={70}) == "") is trusted
 
 
@@ -72,7 +72,7 @@ PLACES = ["", "kind", "kind/key", "kind/key/entry.json", "kind/key/payload"]
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_what_others_can_write_is_refused_with_the_remedy(cache, place):
+def test_rejects_files_that_others_can_write(cache, place):
     (cache.root / place).chmod(0o777)
     for use in (lambda: cache.get("kind", "key"), lambda: cache.get_or_make("kind", "key", make)):
         with pytest.raises(CacheError, match=r"writable by other users.*chmod go-w.*ISORUN_CACHE_TRUST") as refused:
@@ -82,28 +82,28 @@ def test_what_others_can_write_is_refused_with_the_remedy(cache, place):
 
 @needs_root
 @pytest.mark.parametrize("place", PLACES)
-def test_what_belongs_to_another_user_is_refused_with_the_owner(cache, place):
+def test_rejects_files_of_another_user(cache, place):
     os.chown(cache.root / place, NOBODY, -1)
     with pytest.raises(CacheError, match=f"belongs to user .*{NOBODY}"):
         cache.get("kind", "key")
 
 
 @pytest.mark.parametrize("place", ["", "fingerprints", "note"])
-def test_a_note_that_others_can_write_is_refused(cache, tmp_path, place):
+def test_rejects_a_note_that_others_can_write(cache, tmp_path, place):
     (note,) = (cache.root / "fingerprints").iterdir()
     (note if place == "note" else cache.root / place).chmod(0o777)
     with pytest.raises(CacheError, match="writable by other users"):
         cache.fingerprint(lambda: [tmp_path / "model"], tmp_path / "model")
 
 
-def test_nothing_is_made_where_others_can_write(tmp_path):
+def test_makes_nothing_in_a_folder_that_others_can_write(tmp_path):
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache").chmod(0o777)
     with pytest.raises(CacheError, match="writable by other users"):
         Cache(tmp_path / "cache").get_or_make("kind", "key", make)
 
 
-def test_distrust_can_be_switched_off(cache, monkeypatch):
+def test_trust_variable(cache, monkeypatch):
     (cache.root / "kind").chmod(0o777)
     monkeypatch.setenv(trust.ENVIRONMENT_VARIABLE, "any")
     assert cache.get("kind", "key") is not None
@@ -113,7 +113,7 @@ def test_distrust_can_be_switched_off(cache, monkeypatch):
 
 
 USE = """
-import grp, json, os, pwd, sys  # all of it now: only root may be able to read Python's own files
+import grp, json, os, pwd, sys  # imported now, since other users may not be able to read Python's files
 from isorun.system.cache import Cache
 from isorun.errors import CacheError
 Cache(sys.argv[2]).get_or_make("kind", "key", lambda folder: {})
@@ -129,7 +129,7 @@ except CacheError as error:
 
 @pytest.fixture
 def shared() -> Iterator[Cache]:
-    """A cache of root's where other users can look: pytest's own folders are closed to them."""
+    """A cache of root that other users can read, unlike pytest's folders."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         made = Cache(Path(folder) / "cache")
@@ -138,7 +138,7 @@ def shared() -> Iterator[Cache]:
 
 
 def as_nobody(cache: Cache, scratch: Path) -> object:
-    """What another user gets from a cache."""
+    """The entry that another user gets from a cache, or the error."""
     command = [sys.executable, "-c", USE, str(cache.root), str(scratch)]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert ran.returncode == 0, ran.stderr
@@ -146,12 +146,12 @@ def as_nobody(cache: Cache, scratch: Path) -> object:
 
 
 @needs_root
-def test_what_root_made_serves_every_user(shared, tmp_path):
+def test_entries_of_root_are_used_by_every_user(shared, tmp_path):
     assert as_nobody(shared, tmp_path) == [True, "sound"]
 
 
 @needs_root
-def test_a_user_is_not_served_what_a_third_one_made(shared, tmp_path):
+def test_entries_of_a_third_user_are_rejected(shared, tmp_path):
     entry = shared.root / "kind" / "key"
     for path in (entry, *entry.iterdir()):
         os.chown(path, 12345, -1)
@@ -159,10 +159,10 @@ def test_a_user_is_not_served_what_a_third_one_made(shared, tmp_path):
 
 
 @needs_root
-def test_a_link_of_another_user_is_not_followed(cache, tmp_path):
+def test_links_of_another_user_are_rejected(cache, tmp_path):
     shutil.move(cache.root / "kind", tmp_path / "elsewhere")
     (cache.root / "kind").symlink_to(tmp_path / "elsewhere")
-    assert cache.get("kind", "key") is not None, "this user's own link"
+    assert cache.get("kind", "key") is not None
     os.lchown(cache.root / "kind", NOBODY, -1)
     with pytest.raises(CacheError, match="link of user"):
         cache.get("kind", "key")
