@@ -160,7 +160,7 @@ def describe() -> dict[str, Any]:
     from isorun.plugin import registry
     from isorun.system.packages import package_version
     from isorun_backends.cuda_driver import driver
-    from isorun_matrix import gpu
+    from isorun_matrix.measurement import gpu
 
     found = driver()
     return {

@@ -32,7 +32,7 @@ from isorun.models import presets
 from isorun.parity.samples import MASKS, lognormal_lengths, right_padded
 from isorun.plugin import registry
 from isorun.system.cache import Cache
-from isorun_matrix import gpu
+from isorun_matrix.measurement import gpu
 
 BACKENDS = ("ort-cuda", "tensorrt", "ort-tensorrt")
 SHAPES = ((1, 128), (8, 128), (32, 128), (1, 384))

@@ -12,7 +12,7 @@ import pytest
 
 from isorun.cli import app as cli
 from isorun.cli import plugin
-from isorun_matrix import environment
+from isorun_matrix.measurement import machine as environment
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "docs" / "session.md", ROOT / "README.md"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from isorun_matrix.spec import Spec
+    from isorun_matrix.spec.spec import Spec
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, no_args_is_help=True)
 
@@ -60,10 +60,10 @@ def run(
     """
     import shlex
 
-    from isorun_matrix import progress
-    from isorun_matrix import run as runs
-    from isorun_matrix.results import RunFolder
-    from isorun_matrix.specfile import load
+    from isorun_matrix.execution import progress
+    from isorun_matrix.execution import runner as runs
+    from isorun_matrix.results.folder import RunFolder
+    from isorun_matrix.spec.reader import load
 
     loaded = load(spec)
     if resume and out is None:
@@ -92,7 +92,7 @@ def run(
 @app.command()
 def validate(spec: SpecFile) -> None:
     """Check a spec without running or making anything; say how many cells it has."""
-    from isorun_matrix.specfile import load
+    from isorun_matrix.spec.reader import load
 
     typer.echo(f"{spec} is sound: {_extent(load(spec))}")
 
@@ -108,7 +108,7 @@ def report(
     """Show the results of a run."""
     import json
 
-    from isorun_matrix.results import RunFolder
+    from isorun_matrix.results.folder import RunFolder
 
     found = RunFolder(folder)
     document = found.document()
@@ -156,9 +156,9 @@ def compare(
     import json
 
     from isorun.cli import console
-    from isorun_matrix import compare as comparing
-    from isorun_matrix.report import compared
-    from isorun_matrix.results import RunFolder
+    from isorun_matrix.report import compare as comparing
+    from isorun_matrix.report import comparison_tables as compared
+    from isorun_matrix.results.folder import RunFolder
 
     found = comparing.compare([comparing.Run.read(RunFolder(folder)) for folder in (first, *others)])
     if form is Plain.json:
@@ -180,7 +180,7 @@ def schema() -> None:
     """Print the JSON Schema of a spec, for editors."""
     import json
 
-    from isorun_matrix.spec import Spec
+    from isorun_matrix.spec.spec import Spec
 
     typer.echo(json.dumps(Spec.model_json_schema(), indent=2))
 
@@ -192,8 +192,8 @@ def _new_folder(spec: Path) -> Path:
 
 
 def _outlook(spec: Spec) -> None:
-    from isorun_matrix import isolated
-    from isorun_matrix.plan import plan
+    from isorun_matrix.execution import environments as isolated
+    from isorun_matrix.execution.plan import plan
 
     typer.echo(_extent(spec))
     for line in isolated.outlook(spec):
@@ -203,7 +203,7 @@ def _outlook(spec: Spec) -> None:
 
 
 def _extent(spec: Spec) -> str:
-    from isorun_matrix.plan import plan
+    from isorun_matrix.execution.plan import plan
 
     planned = plan(spec)
     counts = {
@@ -224,7 +224,7 @@ def _print(document: dict[str, Any]) -> None:
 
 def _exit_code(document: dict[str, Any]) -> int:
     """1 where outputs were wrong, or a cell failed or is unchecked; 3 where every cell lacked its backend; else 0."""
-    from isorun_matrix.results import LACKING
+    from isorun_matrix.results.folder import LACKING
 
     statuses = [cell["status"] for cell in document["cells"]]
     if all(status in LACKING for status in statuses):

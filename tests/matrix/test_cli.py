@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from isorun_matrix.spec import Spec
+from isorun_matrix.spec.spec import Spec
 
 Isorun = Callable[..., "subprocess.CompletedProcess[str]"]
 

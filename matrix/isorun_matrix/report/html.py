@@ -8,9 +8,9 @@ from typing import Any
 import jinja2
 import markupsafe
 
-from isorun_matrix.report import view
-from isorun_matrix.stats import samples_needed
-from isorun_matrix.stored import STATUSES
+from isorun_matrix.measurement.statistics import samples_needed
+from isorun_matrix.report import summary as view
+from isorun_matrix.results.records import STATUSES
 
 _WIDE = 8.0
 """Latencies that differ by more than this are drawn on a logarithmic axis."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from isorun_matrix.report import view
+from isorun_matrix.report import summary as view
 from isorun_matrix.text import printable
 
 _HEADINGS = ("backend", "precision", "p50 ms", "p90", "p99", "tokens/s", "load ms", "peak MiB", "max rel", "cosine")

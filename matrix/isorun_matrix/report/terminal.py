@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from isorun_matrix.report import view
+from isorun_matrix.report import summary as view
 from isorun_matrix.text import printable
 
 _HEADINGS = ("backend", "precision", "p50 ms", "p90", "p99", "tokens/s", "max rel", "MiB", "status")

@@ -11,7 +11,7 @@ from pydantic_core import CoreSchema
 from isorun.errors import IsorunError
 from isorun.isolation import environments
 from isorun.system.threads import MOST
-from isorun_matrix.spec.base import Count, Name, Strict, folder, located, or_string
+from isorun_matrix.spec.fields import Count, Name, Strict, folder, located, or_string
 
 BackendName = Annotated[
     str,

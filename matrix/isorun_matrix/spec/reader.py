@@ -1,0 +1,145 @@
+"""Reading a spec's file. Whatever is wrong with it is said at once: the line, the key, and the nearest one."""
+
+from __future__ import annotations
+
+import reprlib
+import types
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from isorun.errors import BackendNotFound, BackendUnavailable, IsorunError, did_you_mean
+from isorun.isolation import environments
+from isorun.isolation.worker.backend import Worker
+from isorun.parity import DEFAULT_TOLERANCES
+from isorun.plugin import registry
+from isorun.plugin.backend import Backend
+from isorun_matrix.spec import yaml_reader as yamlfile
+from isorun_matrix.spec.backends import Entry
+from isorun_matrix.spec.spec import Spec
+from isorun_matrix.spec.yaml_reader import Place, Problem
+
+
+def load(path: Path) -> Spec:
+    """The spec in a YAML file, its paths made absolute and its backends' names and options known.
+
+    The backends of an environment are asked there. One that a run has yet to make cannot be asked.
+
+    Raises:
+        SpecError: with every problem of the file, one a line.
+    """
+    root, data = yamlfile.read(path)
+    try:
+        spec = Spec.model_validate(data, context={"folder": path.absolute().parent})
+    except ValidationError as error:
+        raise yamlfile.error(path, root, [_problem(each) for each in error.errors()]) from None
+    if problems := [*_backend_problems(spec), *_environment_problems(spec)]:
+        raise yamlfile.error(path, root, problems)
+    return spec
+
+
+def _problem(error: ErrorDetails) -> Problem:
+    """One of pydantic's errors as a place and a sentence."""
+    place = tuple(part for part in error["loc"] if not str(part).startswith("<"))
+    if error["type"] == "extra_forbidden":
+        return place, f"there is no such key{did_you_mean(str(place[-1]), _keys_at(Spec, error['loc'][:-1]))}"
+    if error["type"] == "missing":
+        return place, "this key is required"
+    if error["type"] == "value_error":
+        return place, str(error["ctx"]["error"])
+    if error["type"] == "lengths":
+        return place, error["msg"]
+    if error["type"] == "model_type":
+        return place, f"should be a mapping of keys to values; {reprlib.repr(error['input'])} came"
+    message = error["msg"].replace("Input should", "should").replace("a valid dictionary", "a mapping")
+    return place, f"{_lowered(message)}; {reprlib.repr(error['input'])} came"
+
+
+def _lowered(message: str) -> str:
+    """A sentence as it goes on after a place."""
+    return f"{message[0].lower()}{message[1:]}"
+
+
+def _keys_at(annotation: Any, place: Sequence[int | str]) -> list[str]:
+    """The keys of the model class that a place of :class:`Spec` leads to."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        if not place:
+            return list(annotation.model_fields)
+        return _keys_at(annotation.model_fields[str(place[0])].annotation, place[1:])
+    arguments = get_args(annotation)
+    if get_origin(annotation) in (list, dict) and place:
+        return _keys_at(arguments[-1], place[1:])
+    if get_origin(annotation) in (Union, types.UnionType):
+        tag = place[0] if place and str(place[0]).startswith("<") else None
+        for member in arguments:
+            if tag is None or tag in [getattr(each, "tag", None) for each in getattr(member, "__metadata__", ())]:
+                keys = _keys_at(member, place[1:] if tag else place)
+                if keys:
+                    return keys
+        return []
+    return _keys_at(annotation.__origin__, place) if hasattr(annotation, "__metadata__") else []
+
+
+def _backend_problems(spec: Spec) -> Iterator[Problem]:
+    for index, entry in enumerate(spec.backends):
+        if entry.environment is None:
+            yield from _entry_problems(entry, ("backends", index), registry.get)
+    used = {precision for entry in spec.backends for precision in entry.precisions}
+    for precision in spec.tolerances:
+        if precision not in used and precision not in DEFAULT_TOLERANCES:
+            known = did_you_mean(precision, used | DEFAULT_TOLERANCES.keys())
+            yield ("tolerances", precision), f"no backend of this spec computes in it{known}"
+    try:
+        registry.get(spec.reference.backend)
+    except BackendNotFound as error:
+        yield ("reference", "backend"), _lowered(str(error))
+    except BackendUnavailable:
+        pass
+
+
+def _entry_problems(entry: Entry, place: Place, find: Callable[[str], Backend]) -> Iterator[Problem]:
+    """Names, threads, precisions and options that no backend has. Whether one can be used here is a cell's affair."""
+    try:
+        offers = find(entry.name).capabilities
+    except BackendNotFound as error:
+        yield (*place, "name"), _lowered(str(error))
+        return
+    except BackendUnavailable:  # a broken plugin: its cells will say so
+        return
+    if entry.threads is not None and not offers.sets_threads:
+        yield (*place, "threads"), f"the number of {entry.name}'s threads cannot be set; leave threads out"
+    for key in entry.options:
+        if key not in offers.options:
+            yield (*place, "options", key), f"{entry.name} has no such option{did_you_mean(key, offers.options)}"
+    for precision in entry.precisions:
+        if precision not in offers.precisions:
+            instead = offers.refused.get(precision)
+            why = f": {instead}" if instead else did_you_mean(precision, offers.precisions)
+            yield (*place, "precisions"), f"{entry.name} does not compute in {precision!r}{why}"
+
+
+def _environment_problems(spec: Spec) -> Iterator[Problem]:
+    """Environments that are neither declared nor made, or made from something else; and what their backends lack."""
+    made = environments.names()
+    for name in spec.isolated:
+        declared = spec.environments.get(name)
+        here = {index: entry for index, entry in enumerate(spec.backends) if entry.environment == name}
+        place: Place = ("environments", name) if declared else ("backends", min(here), "environment")
+        if name not in made:
+            if declared is None:
+                known = did_you_mean(name, {*made, *spec.environments})
+                yield place, f"there is no environment {name!r}{known}. Declare it under environments, with its install"
+            continue
+        try:
+            environment = environments.get(name)
+            if declared is not None:
+                environment.require(declared.python, declared.install)
+            with closing(Worker(environment)) as worker:
+                for index, entry in here.items():
+                    yield from _entry_problems(entry, ("backends", index), worker.get)
+        except IsorunError as error:
+            yield place, _lowered(str(error))
