@@ -170,7 +170,7 @@ def describe() -> dict[str, Any]:
         },
         "cuda_driver": found.cuda,
         "gpus": [asdict(each) for each in found.gpus],
-        "nvml": gpu.describe(),
+        "nvml": [vars(each) for each in gpu.describe()],
         "trouble": found.trouble,
         "backends": {name: asdict(registry.get(name).availability()) for name in BACKENDS},
     }

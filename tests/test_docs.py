@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from isorun.cli import app as cli
 from isorun.cli import plugin
-from isorun_matrix.measurement import machine as environment
+from isorun_matrix.measurement import machine
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "docs" / "session.md", ROOT / "README.md"]
@@ -132,5 +133,5 @@ def test_files_that_are_named_are_there(page: Path) -> None:
 def test_the_document_of_a_run_has_the_environment_that_is_collected() -> None:
     page = (ROOT / "docs" / "matrix.md").read_text()
     shown = page[page.index('"environment": {"cpu"') : page.index(' "cells": [')]
-    collected = environment.collect([])
+    collected = asdict(machine.collect([], {}))
     assert [key for key in (*collected, *collected["cpu"]) if f'"{key}"' not in shown] == []

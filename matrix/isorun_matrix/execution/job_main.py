@@ -1,7 +1,7 @@
-"""What every child process does: read its job, die with its parent, hand back an outcome.
+"""The main function of a job's process: read the job, do it, and write its outcome.
 
-An error that isorun knows becomes the outcome. Any other leaves a traceback in the log and an exit code, as a
-crash would: the parent tells what happened from those (:mod:`isorun_matrix.execution.job_status`).
+An :class:`~isorun.errors.IsorunError` becomes the outcome. Any other exception leaves a traceback in the log and an
+exit code, from which the parent derives the status (:mod:`isorun_matrix.execution.job_status`).
 """
 
 from __future__ import annotations
@@ -14,36 +14,41 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from isorun.errors import BackendUnavailable, IsorunError, UnsupportedModel, WorkerDied
 from isorun.system.cache import write_atomically
+from isorun_matrix.jobs import from_json
 from isorun_matrix.results.layout import JOB, OUTCOME
 
+Job = TypeVar("Job")
 _PR_SET_PDEATHSIG = 1
 
 
-def main(work: Callable[[dict[str, Any], Path], dict[str, Any]]) -> None:
-    """Do a job: the command line of a child, which is the job's folder, the parent's process id, and when the
-    parent began to count (``time.monotonic``).
+def main(kind: type[Job], work: Callable[[Job, Path], Any]) -> None:
+    """Do the job in a folder. The command line is the folder, the parent's process id, and when the parent started to
+    count the time limit (``time.monotonic``).
 
     Args:
-        work: takes the job and its folder; returns plain data.
+        kind: the dataclass of the job.
+        work: called with the job and its folder; returns a dataclass that JSON can hold.
     """
     folder, parent, started = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
     _die_with(parent)
-    job = json.loads((folder / JOB).read_text())
-    # Counted from when the parent began to count, so that the stack is in the log before the end comes.
-    faulthandler.dump_traceback_later(max(0.01, started + job["time_limit"] - time.monotonic()))
+    content = json.loads((folder / JOB).read_text())
+    # Counted from the parent's start, so that the stack is in the log before the parent kills this process.
+    faulthandler.dump_traceback_later(max(0.01, started + content["time_limit"] - time.monotonic()))
+    outcome: dict[str, Any]
     try:
-        outcome = {"status": "ok", **work(job, folder)}
+        outcome = {"status": "ok", "result": asdict(work(from_json(kind, content["job"]), folder))}
     except BackendUnavailable as error:
         outcome = {"status": "unavailable", "reason": error.reason, "remedy": error.remedy}
     except UnsupportedModel as error:
         outcome = {"status": "unsupported", "reason": str(error)}
     except WorkerDied as error:
-        print(error.log, flush=True)  # this process's log is the one that is kept
+        print(error.log, flush=True)  # only this process's log is kept
         outcome = {"status": "crashed" if error.signal else "error", "reason": error.how}
     except IsorunError as error:
         outcome = {"status": "error", "reason": str(error)}
@@ -51,8 +56,8 @@ def main(work: Callable[[dict[str, Any], Path], dict[str, Any]]) -> None:
 
 
 def _die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent dies, however it dies."""
+    """Make the kernel kill this process when its parent dies, for any reason."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before it could be watched
-        sys.exit("the process that asked for this job is gone")
+    if os.getppid() != parent:  # it died before prctl
+        sys.exit("the parent process has ended")

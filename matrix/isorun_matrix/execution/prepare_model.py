@@ -1,42 +1,33 @@
-"""Making a model ready once, before any cell opens it: found or built, and lowered for every backend.
+"""Prepare a model before any cell opens it: build it if it is a preset, and lower it for every backend.
 
-In the child, so that the memory this takes is given back and what crashes here crashes alone. Fetching a
-checkpoint is the parent's, which has the terminal to show progress on.
+This is a process of its own so that its memory is released and a crash affects nothing else. Checkpoints are fetched
+by the parent, which shows the progress.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from isorun.errors import UnsupportedModel
 from isorun.models import presets
 from isorun.models import source as models
 from isorun.system.cache import Cache
-from isorun_matrix.execution import job_main as child
+from isorun_matrix.execution import job_main
+from isorun_matrix.jobs import ModelJob, PreparedModel
 
 
-def prepare(job: dict[str, Any], _: Path) -> dict[str, Any]:
-    """A :class:`isorun_matrix.execution.plan.Preparation`, its checkpoint a folder.
-
-    Returns:
-        ``path`` of the ONNX file, ``origin`` (the file or folder beside which a tokenizer would be), the wanted
-        ``outputs``, and ``fingerprint``.
-    """
+def prepare(job: ModelJob, _: Path) -> PreparedModel:
+    """Prepare a model, whose checkpoint is a folder."""
     cache = Cache()
-    if job["preset"] is not None:
-        origin = presets.build(job["preset"], job["seed"], cache)
-    else:
-        origin = Path(job["path"] or job["checkpoint"])
-    source = models.open_model(origin, cache, job["outputs"])
-    for dialects in job["dialects"]:
+    origin = presets.build(job.preset, job.seed, cache) if job.preset else Path(job.path or job.checkpoint or "")
+    source = models.open_model(origin, cache, job.outputs)
+    for dialects in job.dialects:
         try:
             models.lower(source, tuple(dialects), cache)
-        except UnsupportedModel as error:  # the cells of that backend say so, each for itself
+        except UnsupportedModel as error:  # each cell of that backend reports it
             print(error, flush=True)
-    found = {"path": str(source.path), "origin": str(origin), "fingerprint": source.fingerprint}
-    return found | {"outputs": source.outputs}
+    return PreparedModel(str(source.path), str(origin), source.outputs, source.fingerprint)
 
 
 if __name__ == "__main__":
-    child.main(prepare)
+    job_main.main(ModelJob, prepare)

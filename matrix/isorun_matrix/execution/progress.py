@@ -1,17 +1,17 @@
-"""What a person sees while a matrix runs: plain lines, and on a terminal a bar below them.
+"""What is shown while a matrix runs: lines on standard error, and on a terminal a bar below them.
 
-All of it goes to standard error. Nothing is drawn while a cell is measured: a bar that moves all the time would
-take its share of the processor from what is measured.
+Nothing is drawn while a cell is measured: a bar that moves would use the cores that are measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from isorun.cli import console
-from isorun_matrix.report import summary as view
+from isorun_matrix.report import columns, summary
+from isorun_matrix.results.records import CellResult
 from isorun_matrix.text import printable
 
 if TYPE_CHECKING:
@@ -19,60 +19,59 @@ if TYPE_CHECKING:
 
 
 class Lines:
-    """Is told what happens in a run, and prints a line for what takes long."""
+    """Prints a line for each event."""
 
     def __init__(self) -> None:
         self._done = 0
         self._total = 0
         self._explained: set[str] = set()
 
-    def say(self, text: str) -> None:
+    def note(self, text: str) -> None:
         """Print a line."""
         console.note(text)
 
     def fetching(self) -> AbstractContextManager[Fetching]:
-        """While a checkpoint is fetched: gives what is called with the bytes so far."""
+        """While a checkpoint is fetched: yields a function to call with the bytes so far."""
         return console.transfer()
 
     @contextmanager
-    def making(self, what: str) -> Iterator[None]:
-        """While something is made that takes long, before any cell."""
-        self.say(what)
+    def working(self, what: str) -> Iterator[None]:
+        """While something takes long, before any cell."""
+        self.note(what)
         yield
 
     @contextmanager
     def measuring(self, total: int, kept: int) -> Iterator[None]:
-        """While cells run: ``total`` of them, ``kept`` of which have a result already."""
+        """While cells run: ``total`` of them, of which ``kept`` have a result already."""
         self._done, self._total = kept, total
         if kept:
-            self.say(f"{kept} of {total} cells are done and kept")
+            self.note(f"{kept} of {total} cells are done and kept")
         yield
 
-    def working(self, what: str) -> None:
-        """Something other than a cell is about to take a while."""
-        self.say(what)
+    def started(self, what: str, *, cell: bool = False) -> None:
+        """A job starts; for a cell, a line is printed when it finishes."""
+        if not cell:
+            self.note(what)
 
-    def running(self, cell: str) -> None:
-        """A cell is about to run."""
-
-    def finished(self, result: Mapping[str, Any]) -> None:
+    def finished(self, cell: CellResult) -> None:
         """A cell has its result."""
         self._done += 1
-        said = view.explanation(result)
-        if said is None:
-            said = f"p50 {view.number(view.p(result, 50))} ms, max rel {view.error(result['parity']['max_rel'])}"
-        elif said in self._explained:
-            said = "as above"
+        text = summary.explanation(cell)
+        if text is None:
+            p50, max_rel = columns.text("p50 ms", cell), columns.text("max rel", cell)
+            text = f"p50 {p50} ms, max rel {max_rel}"
+        elif text in self._explained:
+            text = "as above"
         else:
-            self._explained.add(said)
-        self.say(printable(f"[{self._done}/{self._total}] {result['status']:<13} {result['id']}: {said}"))
+            self._explained.add(text)
+        self.note(printable(f"[{self._done}/{self._total}] {cell.status:<13} {cell.id}: {text}"))
 
 
 class Bar(Lines):
-    """The same above a bar with the cell that runs, how many are done, and the time that is left."""
+    """The same above a bar with the current job, the number of finished cells, and the remaining time."""
 
     @contextmanager
-    def making(self, what: str) -> Iterator[None]:
+    def working(self, what: str) -> Iterator[None]:
         with console.working(what):
             yield
 
@@ -80,38 +79,35 @@ class Bar(Lines):
     def measuring(self, total: int, kept: int) -> Iterator[None]:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        columns = (
+        parts = (
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TextColumn("left:"),
             TimeRemainingColumn(),
             TextColumn("{task.description}", markup=False),
         )
-        with Progress(*columns, console=console.stderr(), auto_refresh=False, transient=True) as self._bar:
+        with Progress(*parts, console=console.stderr(), auto_refresh=False, transient=True) as self._bar:
             self._task = self._bar.add_task("", total=total, completed=kept)
             with super().measuring(total, kept):
                 yield
 
-    def say(self, text: str) -> None:
+    def note(self, text: str) -> None:
         if self._total:
             self._bar.console.print(text, soft_wrap=True)
         else:
-            super().say(text)
+            super().note(text)
 
-    def working(self, what: str) -> None:
+    def started(self, what: str, *, cell: bool = False) -> None:
         if self._total:
             self._bar.update(self._task, description=what, refresh=True)
         else:
-            super().working(what)
+            super().started(what, cell=cell)
 
-    def running(self, cell: str) -> None:
-        self._bar.update(self._task, description=cell, refresh=True)
-
-    def finished(self, result: Mapping[str, Any]) -> None:
-        super().finished(result)
+    def finished(self, cell: CellResult) -> None:
+        super().finished(cell)
         self._bar.update(self._task, completed=self._done, refresh=True)
 
 
-def for_terminal() -> Lines:
-    """What suits standard error: a bar where it is a terminal."""
+def for_stderr() -> Lines:
+    """A bar if standard error is a terminal, else lines."""
     return Bar() if console.stderr().is_terminal else Lines()

@@ -1,8 +1,8 @@
-"""The feeds of a workload: the timed ones and those that parity alone is checked on, and how they are kept.
+"""The feeds of a workload, and the files that keep them.
 
-The timed feeds differ from one another, so that no runtime answers from what it saw last; they are called
-``feeds-0``, ``feeds-1`` and so on. Then comes one set for each kind of mask, called ``mask-right`` and so on, if
-the model takes a mask.
+Timed feeds are called ``feeds-0``, ``feeds-1`` and so on. They differ, so that no runtime can answer from a cache of
+the last call. If the model has a mask, one set for each kind of padding follows (``mask-right`` and so on), on which
+only parity is checked.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import warnings
 import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -22,47 +21,49 @@ from isorun.errors import InvalidFeeds, InvalidModel
 from isorun.parity.samples import MASKS, lognormal_lengths, random_feeds, right_padded
 from isorun.system.cache import write_atomically
 from isorun.types import ModelInfo
+from isorun_matrix.jobs import Workload
 
 Arrays = dict[str, np.ndarray]
 _TIMED = "feeds-"
 _MASKED = "mask-"
 
 
-def make(job: Mapping[str, Any], info: ModelInfo) -> tuple[dict[str, Arrays], list[str]]:
-    """All feeds of a workload, and what is worth knowing about them.
+def make(workload: Workload, origin: str, info: ModelInfo) -> tuple[dict[str, Arrays], list[str]]:
+    """All feeds of a workload, and remarks on them.
 
     Args:
-        job: a :class:`isorun_matrix.execution.plan.Workload` with the model's ``origin``.
-        info: what is known of the model.
+        workload: what to make.
+        origin: the file or folder of the model, beside which a tokenizer would be.
+        info: the model's inputs.
 
     Raises:
-        InvalidFeeds: the model cannot be fed like that.
+        InvalidFeeds: the model does not accept such feeds.
     """
     notes: list[str] = []
-    timed = _of_texts(job, info, notes) if job["texts"] is not None else _random(job, info)
-    found = {f"{_TIMED}{index}": feeds for index, feeds in enumerate(timed)}
-    if job["sequence"] is not None and info.mask is not None:
-        for index, kind in enumerate(job["masks"]):
-            rng = np.random.default_rng([job["seed"], 1, index])
-            mask = MASKS[kind](job["batch"], job["sequence"], rng)
-            found[f"{_MASKED}{kind}"] = _made_up(job, info, rng, mask)
-    return found, notes
+    timed = _random(workload, info) if workload.texts is None else _tokenized(workload, origin, info, notes)
+    made = {f"{_TIMED}{index}": feeds for index, feeds in enumerate(timed)}
+    if workload.sequence is not None and info.mask is not None:
+        for index, kind in enumerate(workload.masks):
+            rng = np.random.default_rng([workload.seed, 1, index])
+            mask = MASKS[kind](workload.batch, workload.sequence, rng)
+            made[f"{_MASKED}{kind}"] = _random_set(workload, info, rng, mask)
+    return made, notes
 
 
 def timed(names: Iterable[str]) -> list[str]:
-    """Those of a workload's feeds that are timed."""
+    """The names of the timed feeds."""
     return [name for name in names if name.startswith(_TIMED)]
 
 
-def tokens(feeds: Mapping[str, np.ndarray], job: Mapping[str, Any], mask: str | None) -> int | None:
-    """How many real tokens are in one batch; ``None`` for a model without a sequence."""
+def tokens(feeds: Mapping[str, np.ndarray], workload: Workload, mask: str | None) -> int | None:
+    """The number of real tokens in a batch; ``None`` for a model without a sequence."""
     if mask is not None:
         return int(np.count_nonzero(feeds[mask]))
-    return None if job["sequence"] is None else job["batch"] * job["sequence"]
+    return None if workload.sequence is None else workload.batch * workload.sequence
 
 
 def save(path: Path, groups: Mapping[str, Mapping[str, np.ndarray]]) -> None:
-    """Write named groups of named arrays to one ``.npz`` file, whole or not at all."""
+    """Write named groups of named arrays to one ``.npz`` file, atomically."""
     buffer = io.BytesIO()
     named = {f"{group}/{name}": array for group, arrays in groups.items() for name, array in arrays.items()}
     np.savez(buffer, allow_pickle=False, **named)
@@ -83,55 +84,57 @@ def load(path: Path, group: str) -> Arrays:
         raise InvalidFeeds(f"{path} is damaged ({error}). Remove the folder {path.parent} and use --resume") from error
 
 
-def _random(job: Mapping[str, Any], info: ModelInfo) -> list[Arrays]:
-    lengths = _lengths(job)
-    found = []
-    for index in range(job["feeds"]):
-        rng = np.random.default_rng([job["seed"], 0, index])
+def _random(workload: Workload, info: ModelInfo) -> list[Arrays]:
+    lengths = _lengths(workload)
+    made = []
+    for index in range(workload.feeds):
+        rng = np.random.default_rng([workload.seed, 0, index])
         mask = None
-        if lengths is not None:
-            mask = right_padded(lengths[index * job["batch"] : (index + 1) * job["batch"]], job["sequence"])
-        found.append(_made_up(job, info, rng, mask))
-    return found
+        if lengths is not None and workload.sequence is not None:
+            rows = lengths[index * workload.batch : (index + 1) * workload.batch]
+            mask = right_padded(rows, workload.sequence)
+        made.append(_random_set(workload, info, rng, mask))
+    return made
 
 
-def _lengths(job: Mapping[str, Any]) -> npt.NDArray[np.int64] | None:
+def _lengths(workload: Workload) -> npt.NDArray[np.int64] | None:
     """Real tokens in each row of all timed feeds; ``None`` where rows are full."""
-    wanted, count = job["lengths"], job["feeds"] * job["batch"]
-    if wanted == "full":
+    lengths, count = workload.lengths, workload.feeds * workload.batch
+    if lengths == "full" or workload.sequence is None:
         return None
-    if isinstance(wanted, list):
-        return np.resize(np.array(wanted, dtype=np.int64), count)
-    rng = np.random.default_rng([job["seed"], wanted["seed"]])
-    least, most = wanted["min"], wanted["max"] or job["sequence"]
-    if wanted["distribution"] == "uniform":
-        return np.asarray(rng.integers(least, most, size=count, endpoint=True), dtype=np.int64)
-    return lognormal_lengths(count, wanted["median"], wanted["sigma"], least, most, rng)
+    if isinstance(lengths, list):
+        return np.resize(np.array(lengths, dtype=np.int64), count)
+    rng = np.random.default_rng([workload.seed, lengths["seed"]])
+    minimum, maximum = lengths["min"], lengths["max"] or workload.sequence
+    if lengths["distribution"] == "uniform":
+        return np.asarray(rng.integers(minimum, maximum, size=count, endpoint=True), dtype=np.int64)
+    return lognormal_lengths(count, lengths["median"], lengths["sigma"], minimum, maximum, rng)
 
 
-def _made_up(job: Mapping[str, Any], info: ModelInfo, rng: np.random.Generator, mask: np.ndarray | None) -> Arrays:
+def _random_set(workload: Workload, info: ModelInfo, rng: np.random.Generator, mask: np.ndarray | None) -> Arrays:
     if mask is not None and info.mask is None:
-        raise InvalidFeeds(f"Model {job['model']!r} has no input known to be a mask, so its rows are always full")
-    return random_feeds(info, rng, batch=job["batch"], sequence=job["sequence"], mask=mask, dims=job["dims"])
+        raise InvalidFeeds(
+            f"Model {workload.model!r} has no input that is known to be a mask, so its rows are always full. "
+            "Remove lengths from its shapes."
+        )
+    return random_feeds(info, rng, batch=workload.batch, sequence=workload.sequence, mask=mask, dims=workload.dims)
 
 
-def _of_texts(job: Mapping[str, Any], info: ModelInfo, notes: list[str]) -> list[Arrays]:
+def _tokenized(workload: Workload, origin: str, info: ModelInfo, notes: list[str]) -> list[Arrays]:
     from isorun.models.tokenizer import Tokenizer, TruncationWarning, feeds_of
 
+    texts = workload.texts or ()
+    made = []
     try:
-        tokenizer = Tokenizer.beside(job["origin"])
-    except InvalidModel as error:
-        raise InvalidFeeds(f"Model {job['model']!r} cannot be fed texts: {error}") from error
-    texts = job["texts"]
-    found = []
-    for index in range(job["feeds"]):
-        rows = [texts[(index * job["batch"] + row) % len(texts)] for row in range(job["batch"])]
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", TruncationWarning)
-            encoded = tokenizer.encode(rows, job["sequence"])
-        notes += [f"{_TIMED}{index}: {warning.message}" for warning in caught]
-        try:
-            found.append(feeds_of(encoded, info))
-        except InvalidFeeds as error:
-            raise InvalidFeeds(f"Model {job['model']!r} cannot be fed texts: {error}") from error
-    return found
+        tokenizer = Tokenizer.beside(origin)
+        for index in range(workload.feeds):
+            start = index * workload.batch
+            rows = [texts[(start + row) % len(texts)] for row in range(workload.batch)]
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always", TruncationWarning)
+                encoded = tokenizer.encode(rows, workload.sequence)
+            notes += [f"{_TIMED}{index}: {warning.message}" for warning in caught]
+            made.append(feeds_of(encoded, info))
+    except (InvalidModel, InvalidFeeds) as error:
+        raise InvalidFeeds(f"Model {workload.model!r} cannot be fed texts: {error}") from error
+    return made

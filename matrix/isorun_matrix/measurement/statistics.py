@@ -1,69 +1,108 @@
-"""Latencies in numbers: percentiles, mean and spread, and the rates that follow from them.
+"""Statistics of latencies. To add one, add a field to :class:`Latency` and compute it in :func:`latency`; a column for
+it is one entry in :mod:`isorun_matrix.report.columns`.
 
 Percentiles interpolate linearly between order statistics (type 7 of Hyndman and Fan, "Sample Quantiles in
-Statistical Packages", The American Statistician 50, 1996), as ``numpy.percentile`` does. A percentile is given
-only where at least one sample is expected above it: p99 needs 100 samples, p95 20, p90 10 and p50 2.
-
-How far a median can be trusted is told from the run's own parts: samples in a row resemble one another (clocks, caches,
-other programs), and a formula that takes them for independent calls nearly everything significant.
+Statistical Packages", The American Statistician 50, 1996), as ``numpy.percentile`` does.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 PERCENTILES = (50, 90, 95, 99)
-_PARTS = 6  # 1 - 2 / 2**6: their medians lie on both sides of the true one in 97 of 100 runs
+_PARTS = 6  # independent parts: their medians enclose the true median in 1 - 2 / 2**6 = 97 % of runs
 _NS_PER_MS = 1e6
 _NS_PER_S = 1e9
 
 
+@dataclass(frozen=True)
+class Latency:
+    """Latencies of the runs of a session, in milliseconds.
+
+    Attributes:
+        samples: how many runs.
+        std: of the sample (n - 1); needs 2 runs.
+        p50, p90, p95, p99: percentiles; ``None`` with fewer than :func:`samples_needed` runs.
+        p50_interval: :func:`median_interval`.
+        notes: why figures are missing.
+    """
+
+    samples: int
+    min: float
+    mean: float
+    std: float | None
+    p50: float | None
+    p90: float | None
+    p95: float | None
+    p99: float | None
+    max: float
+    p50_interval: tuple[float, float] | None
+    notes: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Percentiles for a plot, in milliseconds; given for any number of runs."""
+
+    p5: float
+    p25: float
+    p50: float
+    p75: float
+    p95: float
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """Rates of requests that follow one another; ``tokens_per_s`` is ``None`` for a model without a sequence."""
+
+    requests_per_s: float
+    rows_per_s: float
+    tokens_per_s: float | None
+
+
 def samples_needed(percentile: int) -> int:
-    """The least number of samples of which one is expected above a percentile."""
+    """The minimum number of samples for a percentile: one is expected above it (p99: 100, p95: 20, p90: 10, p50: 2)."""
     return math.ceil(100 / (100 - percentile))
 
 
-def latency(samples: np.ndarray) -> dict[str, Any]:
-    """What raw samples amount to.
+def latency(samples: np.ndarray) -> Latency:
+    """Summarize raw samples.
 
     Args:
-        samples: (runs,), nanoseconds, in the order in which they were taken.
-
-    Returns:
-        ``samples``, their number; in milliseconds ``min``, ``mean``, ``std`` (of the sample, n - 1), ``p50``,
-        ``p90``, ``p95``, ``p99`` and ``max``; ``p50_interval`` (:func:`median_interval`); and ``notes``, which say
-        why one of these is ``None``.
+        samples: (runs,), nanoseconds, in the order in which they were taken; at least one.
     """
     count = len(samples)
     times = np.asarray(samples, dtype=np.float64) / _NS_PER_MS
-    found: dict[str, Any] = {"samples": count, "min": None, "mean": None, "std": None}
-    notes = []
-    if count:
-        found |= {"min": float(times.min()), "mean": float(times.mean())}
-    if count > 1:
-        found["std"] = float(times.std(ddof=1))
-    else:
-        notes.append(f"std needs 2 samples; there {_are(count)}")
-    for percentile in PERCENTILES:
-        needed = samples_needed(percentile)
-        found[f"p{percentile}"] = float(np.percentile(times, percentile)) if count >= needed else None
-        if count < needed:
-            notes.append(f"p{percentile} needs {needed} samples; there {_are(count)}")
-    found["max"] = float(times.max()) if count else None
-    return {**found, "p50_interval": median_interval(times), "notes": notes}
+    needed = {"std": 2, **{f"p{percentile}": samples_needed(percentile) for percentile in PERCENTILES}}
+    percentiles = {
+        f"p{percentile}": float(np.percentile(times, percentile)) if count >= samples_needed(percentile) else None
+        for percentile in PERCENTILES
+    }
+    return Latency(
+        samples=count,
+        min=float(times.min()),
+        mean=float(times.mean()),
+        std=float(times.std(ddof=1)) if count > 1 else None,
+        **percentiles,
+        max=float(times.max()),
+        p50_interval=median_interval(times),
+        notes=[f"{name} needs {least} samples, got {count}" for name, least in needed.items() if count < least],
+    )
 
 
-def median_interval(times: np.ndarray) -> list[float] | None:
-    """The least and the greatest of the medians of consecutive sixths: where the median would be found again.
+def median_interval(times: np.ndarray) -> tuple[float, float] | None:
+    """The minimum and maximum of the medians of consecutive sixths of the samples.
 
-    Sixths that are independent of one another contain the true median in between in 97 of 100 runs, whatever the
-    distribution; of a run that grew slower, or that something disturbed, the interval is as wide as that was.
+    Consecutive samples are correlated (clocks, caches, other programs), so formulas for independent samples give
+    intervals that are far too narrow. If the sixths are independent, the interval contains the true median in 97 of 100
+    runs, for any distribution. It is wide for a run that slowed down or was disturbed.
 
     Args:
-        times: (runs,), in order. Of fewer than six, each is a part, and the interval says less.
+        times: (runs,), in order. With fewer than six, each is a part, and the interval is less reliable.
 
     Returns:
         Both ends, in the unit of ``times``; ``None`` with fewer than two.
@@ -71,33 +110,22 @@ def median_interval(times: np.ndarray) -> list[float] | None:
     if len(times) < 2:
         return None
     medians = [float(np.median(part)) for part in np.array_split(times, min(_PARTS, len(times)))]
-    return [min(medians), max(medians)]
+    return min(medians), max(medians)
 
 
-def throughput(samples: np.ndarray, rows: int, tokens: int | None) -> dict[str, float | None]:
-    """What is served in a second, one request after another.
+def throughput(samples: np.ndarray, rows: int, tokens: int | None) -> Throughput:
+    """Rates of requests that follow one another.
 
     Args:
         samples: (runs,), nanoseconds; a request is one run.
-        rows: rows of the batches of all runs together.
-        tokens: real tokens of all runs together; ``None`` where the model has none.
+        rows: rows in the batches of all runs.
+        tokens: real tokens in all runs; ``None`` for a model without a sequence.
     """
     seconds = float(np.sum(samples)) / _NS_PER_S
-    if seconds == 0:
-        return {"requests_per_s": None, "rows_per_s": None, "tokens_per_s": None}
-    return {
-        "requests_per_s": len(samples) / seconds,
-        "rows_per_s": rows / seconds,
-        "tokens_per_s": None if tokens is None else tokens / seconds,
-    }
+    return Throughput(len(samples) / seconds, rows / seconds, None if tokens is None else tokens / seconds)
 
 
-def spread(samples: np.ndarray) -> dict[str, float]:
-    """Where the bulk of the samples lies, for a plot: the 5th, 25th, 50th, 75th and 95th percentile, in
-    milliseconds."""
+def spread(samples: np.ndarray) -> Spread:
+    """Percentiles for a plot. Samples: (runs,), nanoseconds."""
     times = np.asarray(samples, dtype=np.float64) / _NS_PER_MS
-    return {f"p{share}": float(np.percentile(times, share)) for share in (5, 25, 50, 75, 95)}
-
-
-def _are(count: int) -> str:
-    return "is 1" if count == 1 else f"are {count}"
+    return Spread(*(float(np.percentile(times, percentile)) for percentile in (5, 25, 50, 75, 95)))

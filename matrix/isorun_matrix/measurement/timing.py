@@ -16,11 +16,7 @@ _NS_PER_S = 1_000_000_000
 
 
 def warm_up(session: Session, feeds: Sequence[Feeds], runs: int, seconds: float | None) -> int:
-    """Run without measuring: ``runs`` times, or until ``seconds`` are over.
-
-    Returns:
-        How often it ran.
-    """
+    """Run without measuring, ``runs`` times or until ``seconds`` have passed; returns the number of runs."""
     deadline = None if seconds is None else perf_counter_ns() + int(seconds * _NS_PER_S)
     for done, given in zip(range(runs), itertools.cycle(feeds), strict=False):
         if deadline is not None and perf_counter_ns() >= deadline:
@@ -30,17 +26,16 @@ def warm_up(session: Session, feeds: Sequence[Feeds], runs: int, seconds: float 
 
 
 def latencies(session: Session, feeds: Sequence[Feeds], repetitions: int | None, seconds: float | None) -> np.ndarray:
-    """The time of each call of ``session.run``, every output asked for; the feeds are taken in turn.
+    """The time of each call of ``session.run`` for all outputs, with Python's cyclic garbage collector off.
 
     Args:
-        session: what is measured.
-        feeds: one or more sets.
+        session: the session to measure.
+        feeds: one or more sets, used in turn.
         repetitions: how many runs; ``None`` for as many as ``seconds`` allow, but each set of feeds at least once.
         seconds: how long.
 
     Returns:
-        (runs,), int64, nanoseconds. Letting go of the outputs is not counted; Python's cyclic garbage collector
-        is off meanwhile.
+        (runs,), int64, nanoseconds. Releasing the outputs is not included.
     """
     least = len(feeds) if repetitions is None else repetitions
     deadline = perf_counter_ns() + int((seconds or 0) * _NS_PER_S)

@@ -1,8 +1,7 @@
-"""Runs compared with one another: what became faster or slower beyond noise, what is no longer right, and what would
-explain it.
+"""Compare runs: which cells became faster or slower, which are no longer correct, and what may explain it.
 
-The first run is what the others are held against. A cell is found again by its id; what was fed and what ran is
-compared beside it, so that a change of the model is never taken for one of the machine.
+Every run is compared with the first. Cells are matched by id. Models are compared by fingerprint, so that a change of
+the model is not mistaken for one of the machine.
 """
 
 from __future__ import annotations
@@ -12,146 +11,174 @@ from dataclasses import dataclass
 from typing import Any
 
 from isorun.errors import SpecError
-from isorun_matrix.report import summary as view
-from isorun_matrix.results.folder import RunFolder
-from isorun_matrix.results.records import SCHEMA
+from isorun_matrix.measurement.machine import Environment
+from isorun_matrix.report.formatting import shortened
+from isorun_matrix.report.summary import disturbed, median, median_interval
+from isorun_matrix.results.records import SCHEMA, CellId, CellResult, Run, plain
 
-_PROCESSES = 1.05  # what an interval, which is of one process, does not know of
-_MOMENTARY = ("load_average", "used_mib", "clock_mhz", "throttled_by")  # of the environment: no two runs have it alike
+_PROCESSES = 1.05  # two processes of one cell may differ by this ratio; an interval is of one process
+_MOMENTARY = ("load_average", "used_mib", "clock_mhz", "throttled_by")  # never the same in two runs
 _SPEC = ("masks", "feeds", "seed", "reference", "warmup", "repetitions", "seconds")
-_BY = {"shapes": "name", "backends": "label", "gpus": "name"}  # lists whose items are told apart by a name of theirs
+_BY = {"shapes": "name", "backends": "label", "gpus": "name"}  # lists whose items have a unique name
 
 
 @dataclass(frozen=True)
-class Run:
-    """One run: its folder, ``run.json`` and document."""
+class Change:
+    """How the median of a cell differs from the first run's.
+
+    Attributes:
+        p50: the ratio to the first run's.
+        interval: the minimum and maximum ratio that the two intervals allow.
+        verdict: ``disturbed`` if either cell was; ``slower`` or ``faster`` if the intervals do not overlap and the
+            medians differ by more than two processes of one cell may; else ``same``.
+    """
+
+    p50: float
+    interval: tuple[float, float]
+    verdict: str
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """A run, and its differences from the first: ``{name: (value there, value here)}``."""
 
     folder: str
-    run: Mapping[str, Any]
-    document: Mapping[str, Any]
-
-    @classmethod
-    def read(cls, folder: RunFolder) -> Run:
-        """The run in a folder.
-
-        Raises:
-            SpecError: there is none.
-        """
-        return cls(str(folder.path), folder.run(), folder.document())
+    created: str
+    environment: Environment
+    differences: Mapping[str, tuple[Any, Any]]
 
 
-def compare(runs: Sequence[Run]) -> dict[str, Any]:
-    """Two or more runs, each held against the first.
+@dataclass(frozen=True)
+class ComparedCell:
+    """A cell in every run.
 
-    Returns:
-        Plain data: ``runs``, each with ``folder``, ``created``, ``environment``, and ``differences`` from the first:
-        ``{name: [its value there, its value here]}``. And ``cells``, each with ``id``, ``model``, ``shape``, ``label``,
-        ``precision`` and ``runs``: for each run the cell (``None`` where it has none) and ``change`` from the first:
-        ``p50`` over the first's p50, the ``interval`` of that, ``verdict`` (:func:`_change`).
-
-    Raises:
-        SpecError: a run has no cell of the first.
+    Attributes:
+        cell: identifies it.
+        results: for each run the result; ``None`` where the run has no such cell.
+        changes: for each run the change from the first; ``None`` where either was not measured or is not correct.
     """
-    first, *others = runs
-    known = {cell["id"] for cell in first.document["cells"]}
-    for other in others:
-        if not known & {cell["id"] for cell in other.document["cells"]}:
-            raise SpecError(
-                f"{other.folder} has no cell of {first.folder}: cells are found again by their model/shape/backend/"
-                f"precision. There they are {_some(first)}; here {_some(other)}"
-            )
-    settings = [dict(_settings(run)) for run in runs]
-    return {
-        "schema": SCHEMA,
-        "runs": [
-            {
-                "folder": run.folder,
-                "created": run.run["created"],
-                "environment": run.document["environment"],
-                "differences": _differences(settings[0], here),
-            }
-            for run, here in zip(runs, settings, strict=True)
-        ],
-        "cells": list(_cells(runs)),
-    }
+
+    cell: CellId
+    results: Sequence[CellResult | None]
+    changes: Sequence[Change | None]
+
+    def word(self, number: int) -> str:
+        """What became of the cell in a run (counted from 0)."""
+        result, change, first = self.results[number], self.changes[number], self.results[0]
+        if result is None:
+            return "missing"
+        if change is not None:
+            return change.verdict
+        return "new" if first is None else str(result.status)
 
 
-def worse(comparison: Mapping[str, Any], percent: float) -> list[tuple[str, int, str]]:
-    """The cells that were right in the first run and got worse: id, number of the run (from 0), and how.
+@dataclass(frozen=True)
+class Comparison:
+    """Runs compared with the first."""
 
-    Args:
-        comparison: what :func:`compare` gives.
-        percent: how much a p50 may grow; beyond that, it got worse where the intervals are apart.
-    """
-    found = []
-    for cell in comparison["cells"]:
-        if cell["runs"][0] is None or cell["runs"][0]["status"] != "ok":
-            continue
-        for number, each in enumerate(cell["runs"]):
-            change = each and each["change"]
-            if each is None or each["status"] != "ok":
-                found.append((cell["id"], number, f"was ok and is {each['status'] if each else 'not there'}"))
-            elif change and change["interval"][0] > 1 and change["p50"] > 1 + percent / 100:
-                doubt = "; disturbed: measure again" if change["verdict"] == "disturbed" else ""
-                found.append((cell["id"], number, f"p50 is {change['p50']:.2f} x what it was{doubt}"))
-    return found
+    runs: Sequence[ComparedRun]
+    cells: Sequence[ComparedCell]
 
-
-def _cells(runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
-    by_id = [{cell["id"]: cell for cell in run.document["cells"]} for run in runs]
-    for name in dict.fromkeys(name for cells in by_id for name in cells):
-        first, *others = (cells.get(name) for cells in by_id)
-        known = next(each for each in (first, *others) if each)
-        yield {
-            **{key: known[key] for key in ("id", "model", "shape", "label", "precision")},
-            "runs": [
-                first and {**first, "change": None},
-                *(each and {**each, "change": _change(first, each)} for each in others),
+    def as_document(self) -> dict[str, Any]:
+        """The comparison as ``compare --format json`` prints it."""
+        return {
+            "schema": SCHEMA,
+            "runs": [plain(run) for run in self.runs],
+            "cells": [
+                {name: getattr(cell.cell, name) for name in ("id", "model", "shape", "label", "precision")}
+                | {
+                    "runs": [
+                        result and {**result.as_document(), "change": change and plain(change)}
+                        for result, change in zip(cell.results, cell.changes, strict=True)
+                    ]
+                }
+                for cell in self.cells
             ],
         }
 
 
-def _change(first: view.Cell | None, cell: view.Cell) -> dict[str, Any] | None:
-    """How the median of a cell differs from the first run's; ``None`` where one of the two was not measured, or was not
-    right.
+def compare(runs: Sequence[Run]) -> Comparison:
+    """Compare two or more runs with the first.
 
-    The verdict is ``disturbed`` where something disturbed one of the two; ``slower`` or ``faster`` where their
-    intervals are apart, and their medians by more than two processes of one cell may be; else ``same``.
+    Raises:
+        SpecError: a run has no cell in common with the first.
     """
-    if first is None or not (first["status"] == cell["status"] == "ok"):
+    first, *others = runs
+    known = {cell.id for cell in first.cells}
+    for other in others:
+        if known.isdisjoint(cell.id for cell in other.cells):
+            raise SpecError(
+                f"{other.folder} has no cell in common with {first.folder}. Cells are matched by model/shape/backend/"
+                f"precision: expected {_ids(first)}, got {_ids(other)}."
+            )
+    settings = [dict(_settings(run)) for run in runs]
+    return Comparison(
+        [
+            ComparedRun(run.folder, run.created, run.environment, _differences(settings[0], own))
+            for run, own in zip(runs, settings, strict=True)
+        ],
+        list(_cells(runs)),
+    )
+
+
+def regressions(comparison: Comparison, percent: float) -> list[tuple[str, int, str]]:
+    """The cells that are ok in the first run and got worse: id, number of the run (from 0), and how.
+
+    Args:
+        comparison: of two or more runs.
+        percent: how much a p50 may grow. Above that, the cell got worse if the intervals do not overlap.
+    """
+    found = []
+    for cell in comparison.cells:
+        if (first := cell.results[0]) is None or first.status != "ok":
+            continue
+        for number, (result, change) in enumerate(zip(cell.results, cell.changes, strict=True)):
+            if result is None or result.status != "ok":
+                found.append((cell.cell.id, number, f"was ok, is {result.status if result else 'missing'}"))
+            elif change and change.interval[0] > 1 and change.p50 > 1 + percent / 100:
+                doubt = "; disturbed: measure again" if change.verdict == "disturbed" else ""
+                found.append((cell.cell.id, number, f"p50 is {change.p50:.2f} x that of run 1{doubt}"))
+    return found
+
+
+def _cells(runs: Sequence[Run]) -> Iterator[ComparedCell]:
+    by_id = [{cell.id: cell for cell in run.cells} for run in runs]
+    for name in dict.fromkeys(name for cells in by_id for name in cells):
+        results = [cells.get(name) for cells in by_id]
+        known = next(result for result in results if result is not None)
+        yield ComparedCell(known, results, [None, *(_change(results[0], result) for result in results[1:])])
+
+
+def _change(first: CellResult | None, cell: CellResult | None) -> Change | None:
+    if first is None or cell is None or not (first.status == cell.status == "ok"):
         return None
-    before, now = view.p(first, 50), view.p(cell, 50)
-    if not before or not now:
+    before, now, interval_before, interval = median(first), median(cell), median_interval(first), median_interval(cell)
+    if before is None or now is None or interval_before is None or interval is None:
         return None
-    (least_before, most_before), (least, most) = view.interval(first), view.interval(cell)
-    ratio, lowest, highest = now / before, least / most_before, most / least_before
-    if view.disturbed(first) or view.disturbed(cell):
+    ratio, lowest, highest = now / before, interval[0] / interval_before[1], interval[1] / interval_before[0]
+    verdict = "same"
+    if disturbed(first) or disturbed(cell):
         verdict = "disturbed"
     elif lowest > 1 and ratio > _PROCESSES:
         verdict = "slower"
     elif highest < 1 and ratio < 1 / _PROCESSES:
         verdict = "faster"
-    else:
-        verdict = "same"
-    return {"p50": ratio, "interval": [lowest, highest], "verdict": verdict}
+    return Change(ratio, (lowest, highest), verdict)
 
 
 def _settings(run: Run) -> Iterator[tuple[str, Any]]:
-    """What would explain other figures: the machine, its software, what was fed, and how it was measured."""
-    yield from _flat({name: run.run["spec"].get(name) for name in _SPEC})
-    yield from _flat(
-        {
-            name: {**model, "path": None, "checkpoint": None}  # where it lay; its fingerprint says what it was
-            for name, model in run.run["spec"]["models"].items()
-        },
-        "models",
-    )
+    """What may explain other figures: the machine, its software, the feeds, and how it was measured."""
+    spec = run.spec.model_dump(mode="json")
+    yield from _flat({name: spec.get(name) for name in _SPEC})
+    # The fingerprint tells whether a model is the same, wherever its file is.
+    models = {name: {**model, "path": None, "checkpoint": None} for name, model in spec["models"].items()}
+    yield from _flat(models, "models")
     for name in ("shapes", "backends"):
-        yield from _flat(run.run["spec"][name], name)
-    for cell in run.document["cells"]:
-        if cell["provenance"]:
-            yield f"models.{cell['model']}.fingerprint", cell["provenance"]["fingerprint"]
-    yield from _flat(run.document["environment"])
+        yield from _flat(spec[name], name)
+    for cell in run.cells:
+        if cell.result is not None:
+            yield f"models.{cell.model}.fingerprint", cell.result.provenance.fingerprint
+    yield from _flat(plain(run.environment))
 
 
 def _flat(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
@@ -160,21 +187,21 @@ def _flat(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
     if kind in _MOMENTARY:
         return
     name = _BY.get(kind)
-    if isinstance(value, list) and value and all(isinstance(each, Mapping) and name in each for each in value):
-        value = {each[name]: each for each in value}
+    if isinstance(value, list) and value and all(isinstance(item, Mapping) and name in item for item in value):
+        value = {item[name]: item for item in value}
     if isinstance(value, Mapping):
-        for key, each in value.items():
-            yield from _flat(each, f"{place}.{key}".removeprefix("."))
+        for key, item in value.items():
+            yield from _flat(item, f"{place}.{key}".removeprefix("."))
     else:
         yield place, value
 
 
-def _differences(first: Mapping[str, Any], here: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """What both say and say differently, and what one of them alone has installed."""
-    names = [name for name in first if name in here or ".packages." in f".{name}"]
-    names += [name for name in here if name not in first and ".packages." in f".{name}"]
-    return {name: [first.get(name), here.get(name)] for name in names if first.get(name) != here.get(name)}
+def _differences(first: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Settings that both have with different values, and packages that only one has."""
+    names = [name for name in first if name in other or ".packages." in f".{name}"]
+    names += [name for name in other if name not in first and ".packages." in f".{name}"]
+    return {name: (first.get(name), other.get(name)) for name in names if first.get(name) != other.get(name)}
 
 
-def _some(run: Run) -> str:
-    return view.named(run.document["cells"], lambda cell: str(cell["id"]))
+def _ids(run: Run) -> str:
+    return shortened([cell.id for cell in run.cells])

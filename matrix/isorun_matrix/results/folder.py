@@ -1,4 +1,4 @@
-"""The folder of a run: what is in it, how it is written, and how it is read back.
+"""The folder of a run: its layout, locking, and replacing results safely.
 
 ::
 
@@ -9,9 +9,9 @@
     .../failed/                           a later attempt that failed, where the folder above it holds a measurement
     .work/                                the job that runs
 
-Every file under its final name is whole: it is written beside its place, flushed to the disk and renamed. So is every
-job: it works in ``.work``, and its folder is renamed into its place with its result. A measured result is replaced only
-by another one. A result counts only where its key is the one that ``run.json`` has for it.
+Every file under its final name is complete: it is written under another name, flushed to the disk and renamed. A job
+works in ``.work``, which is renamed when it has a result. Only a measurement replaces a measurement. A result belongs
+to the run if its key is the one in ``run.json``.
 """
 
 from __future__ import annotations
@@ -21,27 +21,33 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from filelock import FileLock, Timeout
 
 from isorun.errors import SpecError
 from isorun.system.cache import write_atomically
-from isorun_matrix.results import records as stored
+from isorun_matrix.results import reader
 from isorun_matrix.results.layout import JOB, RESULT, RUN
-from isorun_matrix.results.records import SCHEMA
-
-MEASURED = ("ok", "parity-failed")
-"""The statuses of cells that need not run again."""
-
-LACKING = ("unavailable", "unsupported")
-"""The statuses of cells that this machine or this backend cannot have: nothing went wrong."""
+from isorun_matrix.results.records import (
+    MEASURED,
+    SCHEMA,
+    CellResult,
+    ModelResult,
+    PlannedCell,
+    ReferenceResult,
+    Run,
+    RunRecord,
+)
+from isorun_matrix.text import encodable
 
 Kind = Literal["models", "references", "cells"]
+Result = TypeVar("Result", ModelResult, ReferenceResult, CellResult)
+_KINDS: dict[type[Any], Kind] = {ModelResult: "models", ReferenceResult: "references", CellResult: "cells"}
 _LOCK = ".lock"
 _WORK = ".work"
 _FAILED = "failed"
-_OLD = ".old"  # the end of the name of a folder that is being replaced
+_OLD = ".old"  # suffix of a folder that is being replaced
 
 
 class RunFolder:
@@ -55,8 +61,8 @@ class RunFolder:
         """Lock the folder for one run.
 
         Raises:
-            SpecError: it cannot be written to, another run is writing to it, it holds results and ``resume`` is not
-                set, or it holds files that are not a run's.
+            SpecError: it is not writable, another run is using it, it holds results and ``resume`` is not set, or it
+                holds files that are not a run's.
         """
         try:
             self._check(resume=resume)
@@ -64,9 +70,9 @@ class RunFolder:
             lock = FileLock(self.path / _LOCK)
             lock.acquire(timeout=0)
         except Timeout:
-            raise SpecError(f"Another run is writing to {self.path}; wait for it, or choose another --out") from None
+            raise SpecError(f"Another run is using {self.path}. Wait for it, or choose another --out.") from None
         except OSError as error:
-            raise SpecError(f"{self.path} cannot be written to ({error}); choose another --out") from error
+            raise SpecError(f"Cannot write to {self.path} ({error}). Choose another --out.") from error
         try:
             self._check(resume=resume)  # again: another run may have ended between the check and the lock
             self._recover()
@@ -75,30 +81,30 @@ class RunFolder:
             lock.release()
 
     def _check(self, *, resume: bool) -> None:
-        """Refuse a folder in which a run could overwrite or remove what is not its own."""
+        """Reject a folder in which a run could overwrite or remove files of others."""
         for path in (self.path, self.path / _LOCK):
             if path.is_symlink():
                 raise SpecError(
-                    f"{path} is a symbolic link. A run replaces files in its folder, and does not do so through a "
-                    "link. Choose another --out"
+                    f"{path} is a symbolic link. A run replaces files, and does not follow links to do so. Choose "
+                    "another --out."
                 )
         if self.has_run():
-            self.run()
+            self._record()
             if not resume:
-                raise SpecError(f"{self.path} holds a run; go on with it by --resume, or choose another --out")
+                raise SpecError(f"{self.path} already holds a run. Add --resume, or choose another --out.")
             return
         # A run that stopped before it wrote run.json leaves its lock, and a part of run.json at most.
         own = (_LOCK, f".{RUN}.")
-        if foreign := next((each.name for each in _listed(self.path) if not each.name.startswith(own)), None):
+        if foreign := next((path.name for path in _listed(self.path) if not path.name.startswith(own)), None):
             raise SpecError(
-                f"{self.path} is not empty and is not the folder of a run: it holds {foreign!r} and no {RUN}. A run "
-                "could overwrite files there. Choose a new or empty folder for --out"
+                f"{self.path} is not the folder of a run: it holds {foreign!r} and no {RUN}. A run could overwrite "
+                "files in it. Choose a new or empty folder for --out."
             )
 
     def _recover(self) -> None:
-        """Finish the replacement of a folder that a killed process left half done."""
+        """Complete the replacement of a folder that a killed process left unfinished."""
         replaced = [old for kind in get_args(Kind) for old in (self.path / kind).rglob(f".*{_OLD}")]
-        for old in filter(stored.is_job, replaced):
+        for old in filter(reader.is_job, replaced):
             self._require_own(old)
             place = old.with_name(old.name.removeprefix(".").removesuffix(_OLD))
             if (place / RESULT).is_file():
@@ -107,7 +113,7 @@ class RunFolder:
                 old.rename(place)
 
     def has_run(self) -> bool:
-        """Whether there is a ``run.json``, of whatever content."""
+        """Whether there is a ``run.json``, of any content."""
         return (self.path / RUN).exists()
 
     def folder(self, kind: Kind, name: str) -> Path:
@@ -118,7 +124,7 @@ class RunFolder:
         """Check that the folder of a job may be replaced.
 
         Raises:
-            SpecError: it holds files and no record of a job, or it is behind a symbolic link.
+            SpecError: it holds files and no record of a job, or its path contains a symbolic link.
         """
         self._require_own(self.folder(kind, name))
 
@@ -127,36 +133,38 @@ class RunFolder:
         for path in (self.path / part for part in reversed([below, *below.parents])):
             if path.is_symlink() or (path.exists() and not path.is_dir()):
                 what = "a symbolic link" if path.is_symlink() else "a file"
-                raise SpecError(f"{path} is {what}, where a run keeps a folder. Remove it, or choose another --out")
+                raise SpecError(f"{path} is {what}; expected a folder. Remove it, or choose another --out.")
         # A process that was killed while it wrote a record leaves a part of it.
         parts = (f".{JOB}.", f".{RESULT}.")
-        if any(not each.name.startswith(parts) for each in _listed(place)) and not stored.is_job(place):
+        if any(not path.name.startswith(parts) for path in _listed(place)) and not reader.is_job(place):
             raise SpecError(
-                f"{place} holds files and no {JOB} or {RESULT} of a run, which would replace the folder. Move it away, "
-                "or choose another --out"
+                f"{place} holds files, but no {JOB} or {RESULT} of a run, which would replace the folder. Move it, or "
+                "choose another --out."
             )
 
-    def start(self) -> Path:
-        """An empty folder for a job to work in."""
+    def start(self, job: Mapping[str, Any] | None = None) -> Path:
+        """An empty folder for a job to work in, which holds ``job``."""
         work = self.path / _WORK
         self._require_own(work)
         if work.exists():
             shutil.rmtree(work)
         work.mkdir()
+        if job is not None:
+            _write_json(work / JOB, job)
         return work
 
-    def write(self, kind: Kind, name: str, key: str, result: Mapping[str, Any]) -> dict[str, Any]:
-        """Keep the folder of the job that was started, with its result, and return the result as it is kept.
+    def write(self, name: str, result: Result) -> Result:
+        """Store the folder of the job that was started, with its result.
 
-        A result that is not of a measurement does not replace one that is: it goes below it.
+        If it replaces a measurement and is none, it goes below it.
         """
-        kept = {"schema": SCHEMA, "key": key, **result}
-        write_json(self.path / _WORK / RESULT, kept)
+        kind = _KINDS[type(result)]
+        _write_json(self.path / _WORK / RESULT, {"schema": SCHEMA, **result.model_dump(mode="json")})
         place = self.folder(kind, name)
-        if kept["status"] not in MEASURED and self.measured(kind, name):
+        if result.status not in MEASURED and self.measured(type(result), name):
             place = place / _FAILED
         self._replace(place, self.path / _WORK)
-        return kept
+        return result
 
     def _replace(self, place: Path, work: Path) -> None:
         self._require_own(place)
@@ -168,57 +176,60 @@ class RunFolder:
         if old.exists():
             shutil.rmtree(old)
 
-    def result(self, kind: Kind, name: str, key: str | None) -> dict[str, Any] | None:
-        """A job's result of that key, if there is one.
+    def result(self, kind: type[Result], name: str, key: str | None) -> Result | None:
+        """The result of a job with that key, if there is one.
 
         Raises:
-            SpecError: the file is damaged, or is not a result.
+            SpecError: the file is damaged.
         """
-        place = self.folder(kind, name)
-        found = (stored.read_result(each / RESULT, kind) for each in (place, place / _FAILED))
-        return next((each for each in found if each is not None and each["key"] == key), None)
+        place = self.folder(_KINDS[kind], name)
+        for path in (place / RESULT, place / _FAILED / RESULT):
+            if key is not None and path.exists() and (result := reader.read(path, kind)).key == key:
+                return result
+        return None
 
-    def measured(self, kind: Kind, name: str) -> dict[str, Any] | None:
-        """A job's result that came to an end, of whatever key.
+    def measured(self, kind: type[Result], name: str) -> Result | None:
+        """The measurement of a job, of any key.
 
         Raises:
-            SpecError: the file is damaged, or is not a result.
+            SpecError: the file is damaged.
         """
-        found = stored.read_result(self.folder(kind, name) / RESULT, kind)
-        return found if found is not None and found["status"] in MEASURED else None
+        path = self.folder(_KINDS[kind], name) / RESULT
+        result = reader.read(path, kind) if path.exists() else None
+        return result if result is not None and result.status in MEASURED else None
 
-    def write_run(self, run: Mapping[str, Any]) -> None:
-        """Keep what is known of the run as a whole."""
-        write_json(self.path / RUN, {"schema": SCHEMA, **run})
+    def write_run(self, run: RunRecord) -> None:
+        """Store ``run.json``."""
+        _write_json(self.path / RUN, {"schema": SCHEMA, **run.model_dump(mode="json")})
 
-    def run(self) -> dict[str, Any]:
-        """What is known of the run as a whole.
-
-        Raises:
-            SpecError: there is none in this folder, it is damaged, or it is of another schema.
-        """
-        if not self.has_run():
-            raise SpecError(f"{self.path} holds no run of a matrix: there is no {RUN} in it")
-        return stored.read_run(self.path / RUN)
-
-    def document(self) -> dict[str, Any]:
-        """The run as ``report --format json`` prints it: ``schema``, ``environment`` and ``cells``.
-
-        A cell that has not run yet is there too, as ``pending``.
+    def run(self) -> Run:
+        """The run with all its results.
 
         Raises:
             SpecError: this is not the folder of a run, or one of its files is damaged.
         """
-        run = self.run()
-        cells = []
-        for planned in run["cells"]:
-            cell = {**(self.result("cells", planned["id"], planned["key"]) or planned), "kept": planned.get("kept")}
-            cells.append({name: value for name, value in cell.items() if name not in ("schema", "key", "request")})
-        return {"schema": SCHEMA, "environment": run["environment"], "cells": cells}
+        record = self._record()
+        return Run(
+            folder=encodable(str(self.path)),
+            created=record.created,
+            spec=record.spec,
+            environment=record.environment,
+            cells=[self._cell(planned) for planned in record.cells],
+        )
+
+    def _cell(self, planned: PlannedCell) -> CellResult:
+        result = self.result(CellResult, planned.id, planned.key)
+        if result is None:
+            return CellResult(status="pending", **planned.model_dump())
+        return result.model_copy(update={"kept": planned.kept})
+
+    def _record(self) -> RunRecord:
+        if not self.has_run():
+            raise SpecError(f"{self.path} is not the folder of a run: it has no {RUN}")
+        return reader.read(self.path / RUN, RunRecord)
 
 
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write plain data as JSON, whole or not at all."""
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
     write_atomically(path, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
 
 

@@ -1,7 +1,7 @@
-"""The files of a run as they are read back: parsed and checked, or an error that names the file.
+"""What a run stores, as types: ``run.json``, and the ``result.json`` of each job.
 
-A report reads what another version or another machine wrote, or what someone edited. The models below name every member
-that a report or a comparison uses; members that they do not name are passed on.
+Writing, resuming, comparing and reporting use the same types. Figures are dataclasses of
+:mod:`isorun_matrix.measurement`, which the measuring processes can use without pydantic.
 """
 
 from __future__ import annotations
@@ -10,334 +10,220 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from dataclasses import fields
+from typing import Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator, model_validator
 
-from isorun.errors import SpecError
-from isorun_matrix.results.layout import JOB, RESULT, RUN
-from isorun_matrix.text import cut
+from isorun_matrix.jobs import PreparedModel, Reference
+from isorun_matrix.measurement.figures import Measurement
+from isorun_matrix.measurement.machine import Environment
+from isorun_matrix.text import encodable
 
 SCHEMA = 1
+_DEPTH = 64  # maximum nesting; recursive code would fail on deeper data
 STATUSES = {
     "ok": "ran, and its outputs are right",
-    "parity-failed": "ran, and its outputs are off by more than the tolerance, or not finite",
-    "unavailable": "the backend cannot do here what is asked",
+    "parity-failed": "ran, and its outputs exceed the tolerance or are not finite",
+    "unavailable": "the backend does not support what is requested, or is not available here",
     "unsupported": "the backend lacks an operator of the model",
     "error": "isorun or the runtime reported an error",
-    "crashed": "the process, or its worker in an environment, died of a signal",
-    "timeout": "it was stopped at its time limit",
-    "skipped": "its model, its reference or its environment could not be had",
-    "pending": "it has not run yet",
+    "crashed": "the process, or its worker in an environment, was killed by a signal",
+    "timeout": "stopped at its time limit",
+    "skipped": "its model, reference or environment is not available",
+    "pending": "has not run yet",
 }
-"""What became of a cell."""
+MEASURED = ("ok", "parity-failed")
+"""The statuses of cells that need not run again."""
 
-_DEPTH = 64  # of nested data: deeper is damage, and would end what walks it in a RecursionError
-_SHOWN = 200  # characters of an error about a file's content
+LACKING = ("unavailable", "unsupported")
+"""The statuses of cells that this machine or backend cannot run: nothing went wrong."""
 
-Size = Annotated[float, Field(ge=0)]
-Time = Annotated[float, Field(gt=0)]
-Versions = dict[str, str]
-
-
-class _Part(BaseModel):
-    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+Content = TypeVar("Content", bound="Record")
 
 
-class _OnDevice(_Part):
-    samples: int = Field(ge=1)
-    min: Size
-    mean: Size
-    std: Size | None
-    p50: Size | None
-    p90: Size | None
-    p95: Size | None
-    p99: Size | None
-    max: Size
-    notes: list[str]
+class Record(BaseModel):
+    """Stored data. JSON is validated strictly; unknown members are ignored."""
+
+    model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
+
+    @classmethod
+    def from_plain(cls, content: Mapping[str, Any]) -> Self:
+        """A record from plain data, as JSON has it.
+
+        Raises:
+            ValueError: a number is not finite, or the content does not fit (``pydantic.ValidationError``).
+            RecursionError: it is nested too deeply.
+        """
+        return cls.model_validate_json(json.dumps(reportable(content), allow_nan=False))
 
 
-class _Latency(_OnDevice):
-    p50: Time | None  # ratios are taken of these
-    p50_interval: Annotated[list[Time], Field(min_length=2, max_length=2)] | None = None
+class JobResult(Record):
+    """The result of any job.
 
+    Attributes:
+        key: a digest of all that decides the result; ``None`` for a job that has not run.
+        reason, remedy: why the status is not ``ok``, and what to do about it.
+        log: the end of the process's output, where it says more than ``reason``.
+        started: date and time.
+        wall_s: how long the process ran.
+        result: what the job returned; given if the status is in :data:`MEASURED`.
+    """
 
-class _Spread(_Part):
-    p5: Size
-    p25: Size
-    p50: Size
-    p75: Size
-    p95: Size
-
-
-class _Throughput(_Part):
-    requests_per_s: Size | None
-    rows_per_s: Size | None
-    tokens_per_s: Size | None
-
-
-class _Memory(_Part):
-    before_load: Size | None
-    peak: Size | None
-    gpu: Size | None = None
-
-
-class _Limits(_Part):
-    max_rel: float
-    rms: float
-    cosine: float
-
-
-class _Parity(_Part):
-    verdict: Literal["pass", "fail"]
-    summary: str | None
-    max_abs: float | None
-    max_rel: float | None
-    rms: float | None
-    cosine: float | None
-    argmax: float | None
-    tolerance: _Limits
-
-
-class _Provenance(_Part):
-    device: str
-    threads: int | None
-    precision: str
-    operators: dict[str, dict[str, int]]
-    fused: dict[str, int]
-    dialect: str
-    cache: str
-    versions: Versions
-    fingerprint: str
-
-
-_FIGURES = ("parity", "latency_ms", "spread_ms", "throughput", "load_ms", "first_run_ms", "memory_mib", "provenance")
-
-
-class _Planned(_Part):
-    """A cell in ``run.json``."""
-
-    key: str | None
-    id: str
-    model: str
-    shape: str
-    backend: str
-    environment: str | None = None
-    label: str
-    precision: str
-    batch: int
-    sequence: int | None
-    options: dict[str, Any]
-    threads: int | None
+    key: str | None = None
     status: Literal[tuple(STATUSES)]  # type: ignore[valid-type]
-    reason: str | None
-    remedy: str | None
-    log: str | None
-    notes: list[str] | None = None
-    kept: str | None = None
-    load_average: Annotated[list[Size], Field(min_length=1)] | None = None
-    waited: Size | None = None
-    warmup_runs: int | None
-    parity: _Parity | None
-    latency_ms: _Latency | None
-    device_ms: _OnDevice | None = None
-    spread_ms: _Spread | None
-    throughput: _Throughput | None
-    load_ms: Size | None
-    first_run_ms: Size | None
-    memory_mib: _Memory | None
-    provenance: _Provenance | None
+    reason: str | None = None
+    remedy: str | None = None
+    log: str | None = None
+    started: str | None = None
+    wall_s: float | None = None
+    result: Any = None
 
     @model_validator(mode="after")
-    def _whole(self) -> Self:
-        there = [name for name in _FIGURES if getattr(self, name) is not None]
-        if (there and len(there) < len(_FIGURES)) or (not there and self.status in ("ok", "parity-failed")):
-            missing = next(name for name in _FIGURES if name not in there)
-            raise ValueError(f"{missing} is null in a cell that was measured")
+    def _has_result(self) -> Self:
+        if self.status in MEASURED and self.result is None:
+            raise ValueError(f"result is missing, but the status is {self.status}")
         return self
 
 
-class _Job(_Part):
-    """``result.json`` of any job."""
+class ModelResult(JobResult):
+    """A prepared model."""
 
-    key: str
-    status: Literal[tuple(STATUSES)]  # type: ignore[valid-type]
-    reason: str | None
+    result: PreparedModel | None = None
 
 
-class _Reference(_Job):
-    path: str
-    outputs: list[str] | None
-    cases: list[str] = Field(min_length=1)
-    tokens: dict[str, int | None]
-    token_level: list[str] | None
-    notes: list[str]
+class ReferenceResult(JobResult):
+    """A computed reference."""
+
+    result: Reference | None = None
 
 
-class _Cell(_Planned):
-    key: str
+class CellId(Record):
+    """What identifies a cell: its place in the matrix, and what runs."""
 
-
-class _Cpu(_Part):
+    id: str
     model: str
-    architecture: str
-    cores: int | None
-    usable_cores: int
-    cgroup_quota: float | None
-    flags: list[str]
-    governor: str | None
-
-
-class _Gpu(_Part):
-    name: str | None
-    driver: str | None
-    memory_mib: Size | None
-    clock_mhz: Size | None
-    most_clock_mhz: Size | None
-    throttled_by: list[str] | None
-
-
-class _Isolated(_Part):
-    python: str
-    install: list[str]
-    packages: Versions
-
-
-class _Failed(_Part):
-    failure: str
-
-
-class _Environment(_Part):
-    cpu: _Cpu
-    gpus: list[_Gpu] = Field(default_factory=list)
-    memory_mib: Size
-    load_average: list[Size]
-    os: str
-    kernel: str
-    python: str
-    packages: Versions
-    environments: dict[str, _Failed | _Isolated] = Field(default_factory=dict)
-
-
-class _Labelled(_Part):
+    shape: str
+    batch: int
+    sequence: int | None
+    backend: str
+    environment: str | None
     label: str
+    precision: str
+    options: dict[str, Any]
+    threads: int | None
+
+    @property
+    def name(self) -> str:
+        """What tells the cell from the others of its model and shape."""
+        return f"{self.label} {self.precision}"
 
 
-class _Named(_Part):
-    name: str
+class PlannedCell(CellId):
+    """A cell in ``run.json``.
+
+    Attributes:
+        key: that of the result that belongs to the run; ``None`` until it is known.
+        kept: why a result of an earlier run is kept without a check; ``None`` for any other cell.
+    """
+
+    key: str | None = None
+    kept: str | None = None
 
 
-class _Model(_Part):
-    shapes: list[_Named] | None = None
+class CellResult(JobResult, CellId):
+    """A cell and its measurement.
+
+    Attributes:
+        request: the part of the key that is known without the model and the environment.
+        kept: as in :class:`PlannedCell`.
+    """
+
+    request: str | None = None
+    result: Measurement | None = None
+    kept: str | None = None
+
+    @model_validator(mode="after")
+    def _has_median_interval(self) -> Self:
+        if self.result is not None and (p50 := self.result.latency_ms.p50) is not None:
+            interval = self.result.latency_ms.p50_interval
+            if interval is None or min(p50, *interval) <= 0:  # ratios are taken of these
+                raise ValueError("p50 and p50_interval must be given together and be positive")
+        return self
+
+    def as_document(self) -> dict[str, Any]:
+        """The cell in ``report --format json``: the figures beside the rest; ``None`` where there are none."""
+        cell = self.model_dump(mode="json", exclude={"key", "request", "result"})
+        figures = dict.fromkeys(field.name for field in fields(Measurement) if field.name not in cell)
+        return cell | (figures if self.result is None else plain(self.result))
 
 
-class _Computed(_Part):
+class RecordedReference(Record):
+    """The reference in a recorded spec."""
+
+    model_config = ConfigDict(extra="allow")
     backend: str
     precision: str
 
 
-class _Spec(_Part):
-    models: dict[str, _Model]
-    backends: list[_Labelled]
-    shapes: list[_Named] | None
-    reference: _Computed
+class RecordedSpec(Record):
+    """The spec of a run, with every default. What it names need not exist where it is read."""
+
+    model_config = ConfigDict(extra="allow")
+    models: dict[str, dict[str, Any]]
+    backends: list[dict[str, Any]]
+    shapes: list[dict[str, Any]] | None
+    reference: RecordedReference
 
 
-class _Run(_Part):
+class RunRecord(Record):
+    """``run.json``."""
+
     created: str
-    spec: _Spec
-    environment: _Environment
-    cells: list[_Planned] = Field(min_length=1)
+    spec_file: str
+    spec: RecordedSpec
+    environment: Environment
+    cells: list[PlannedCell] = Field(min_length=1)
 
     @field_validator("cells")
     @classmethod
-    def _distinct(cls, cells: list[_Planned]) -> list[_Planned]:
-        if twice := next((name for name, count in Counter(cell.id for cell in cells).items() if count > 1), None):
-            raise ValueError(f"the id {twice!r} is there twice")
+    def _unique(cls, cells: list[PlannedCell]) -> list[PlannedCell]:
+        twice = [name for name, count in Counter(cell.id for cell in cells).items() if count > 1]
+        if twice:
+            raise ValueError(f"the id {twice[0]!r} is not unique")
         return cells
 
 
-def read_run(path: Path) -> dict[str, Any]:
-    """A ``run.json``.
+class Run(Record):
+    """A run with its results, from which every report is made. A cell that has not run is ``pending``."""
 
-    Raises:
-        SpecError: it cannot be read, is damaged, or is of another schema.
-    """
-    run = _object(path, "run")
-    _check(path, run, _Run)
-    return run
+    folder: str
+    created: str
+    spec: RecordedSpec
+    environment: Environment
+    cells: list[CellResult]
 
-
-def read_result(path: Path, kind: str) -> dict[str, Any] | None:
-    """A ``result.json`` of a job of some kind (``models``, ``references`` or ``cells``), if there is one.
-
-    Raises:
-        SpecError: it cannot be read, is damaged, or is of another schema.
-    """
-    if not path.exists():
-        return None
-    result = _object(path, "result")
-    model = _Cell if kind == "cells" else _Reference if kind == "references" and result.get("status") == "ok" else _Job
-    _check(path, result, model)
-    return result
+    def as_document(self) -> dict[str, Any]:
+        """The run as ``report --format json`` prints it."""
+        cells = [cell.as_document() for cell in self.cells]
+        return {"schema": SCHEMA, "environment": plain(self.environment), "cells": cells}
 
 
-def is_job(folder: Path) -> bool:
-    """Whether a folder has the record of a job that isorun ran there."""
-    for name, members in ((RESULT, {"schema", "key"}), (JOB, {"time_limit"})):
-        try:
-            found = json.loads((folder / name).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
-            continue
-        if isinstance(found, dict) and members <= found.keys():
-            return True
-    return False
+def plain(value: Any) -> Any:
+    """A dataclass as plain data for JSON."""
+    return TypeAdapter(type(value)).dump_python(value, mode="json")
 
 
-def _object(path: Path, what: str) -> dict[str, Any]:
-    try:
-        found = _plain(json.loads(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise SpecError(f"{path} cannot be read: {error.strerror}") from error
-    except RecursionError:
-        raise SpecError(f"{path} is damaged: its data is nested too deeply. {_remedy(path)}") from None
-    except ValueError as error:
-        raise SpecError(f"{path} is no JSON ({cut(str(error), _SHOWN)}). {_remedy(path)}") from error
-    if not isinstance(found, dict):
-        raise SpecError(f"{path} holds no {what}; it was changed after it was written. {_remedy(path)}")
-    if found.get("schema") != SCHEMA:
-        schema = cut(repr(found.get("schema")), _SHOWN)
-        raise SpecError(f"{path} is of schema {schema}; this isorun reads schema {SCHEMA}. {_remedy(path)}")
-    return found
-
-
-def _plain(value: Any, depth: int = 0) -> Any:
-    """Data that every report can print: finite, without lone surrogates (a path that is not UTF-8 has them)."""
+def reportable(value: Any, depth: int = 0) -> Any:
+    """Plain data that every report can print: finite numbers, text that UTF-8 can encode."""
     if depth > _DEPTH:
         raise RecursionError
     if isinstance(value, str):
-        return value.encode(errors="replace").decode()
+        return encodable(value)
     if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{value} is not a number of JSON")
+        raise ValueError(f"{value} is not a JSON number")
     if isinstance(value, list):
-        return [_plain(each, depth + 1) for each in value]
+        return [reportable(item, depth + 1) for item in value]
     if isinstance(value, dict):
-        return {_plain(key): _plain(each, depth + 1) for key, each in value.items()}
+        return {reportable(key): reportable(item, depth + 1) for key, item in value.items()}
     return value
-
-
-def _check(path: Path, content: Mapping[str, Any], model: type[_Part]) -> None:
-    try:
-        model.model_validate(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = cut(".".join(map(str, first["loc"])), _SHOWN)
-        where = f"{place}: " if place else ""
-        raise SpecError(f"{path} is damaged: {where}{cut(first['msg'], _SHOWN)}. {_remedy(path)}") from None
-
-
-def _remedy(path: Path) -> str:
-    if path.name == RUN:
-        return "Restore the file, or run the matrix again with another --out"
-    return f"Remove the folder {path.parent} and measure it again with --resume"

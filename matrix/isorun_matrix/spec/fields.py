@@ -1,4 +1,4 @@
-"""What every part of a spec is made of."""
+"""Types that all parts of a spec use."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ Name = Annotated[
     ),
 ]
 Count = Annotated[int, Field(ge=1)]
-Seconds = Annotated[float, Field(gt=0, le=1e7)]  # beyond that, timers of the system overflow
+Seconds = Annotated[float, Field(gt=0, le=1e7)]  # above it, timers overflow
 
 
 class Strict(BaseModel):
-    """No unknown key, no conversion of one type to another."""
+    """No unknown keys, no conversion between types."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
 def located(value: str, info: ValidationInfo) -> Path:
-    """A path of a spec: relative ones start at the spec's folder.
+    """A path in a spec; relative paths start at the spec's folder.
 
     Raises:
-        ValueError: the system cannot tell whether it is there.
+        ValueError: the system cannot look it up.
     """
     path = folder(info) / expanded(value)
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
-        pass  # what needs it says so
+        pass  # reported where the path is used
     except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+        raise ValueError(f"cannot read {path}: {error.strerror}") from error
     return path
 
 
@@ -51,5 +51,5 @@ def folder(info: ValidationInfo) -> Path:
 
 
 def or_string(schema: JsonSchemaValue, pattern: str | None) -> JsonSchemaValue:
-    """The schema of what may also be written as a string, of a pattern where one is given."""
+    """The schema of a value that may also be a string, optionally with a pattern."""
     return {"anyOf": [{"type": "string"} | ({"pattern": pattern} if pattern else {}), schema]}

@@ -1,4 +1,4 @@
-"""Reading a spec's file. Whatever is wrong with it is said at once: the line, the key, and the nearest one."""
+"""Read a spec from a file, and report all its problems at once, with their lines."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from isorun_matrix.spec.yaml_reader import Place, Problem
 
 
 def load(path: Path) -> Spec:
-    """The spec in a YAML file, its paths made absolute and its backends' names and options known.
+    """The spec in a YAML file, with absolute paths, and with names and options of backends checked.
 
-    The backends of an environment are asked there. One that a run has yet to make cannot be asked.
+    Backends of an isolated environment are checked in it, unless it is still to be created.
 
     Raises:
         SpecError: with every problem of the file, one a line.
@@ -46,26 +46,31 @@ def _problem(error: ErrorDetails) -> Problem:
     """One of pydantic's errors as a place and a sentence."""
     place = tuple(part for part in error["loc"] if not str(part).startswith("<"))
     if error["type"] == "extra_forbidden":
-        return place, f"there is no such key{did_you_mean(str(place[-1]), _keys_at(Spec, error['loc'][:-1]))}"
+        return place, f"unknown key{did_you_mean(str(place[-1]), _keys_at(Spec, error['loc'][:-1]))}"
     if error["type"] == "missing":
-        return place, "this key is required"
+        return place, "this key is missing"
     if error["type"] == "value_error":
         return place, str(error["ctx"]["error"])
     if error["type"] == "lengths":
         return place, error["msg"]
     if error["type"] == "model_type":
-        return place, f"should be a mapping of keys to values; {reprlib.repr(error['input'])} came"
-    message = error["msg"].replace("Input should", "should").replace("a valid dictionary", "a mapping")
-    return place, f"{_lowered(message)}; {reprlib.repr(error['input'])} came"
+        return place, f"must be a mapping of keys to values, got {reprlib.repr(error['input'])}"
+    message = (
+        error["msg"]
+        .replace("Input should", "must")
+        .replace("List should", "must")
+        .replace("a valid dictionary", "a mapping")
+    )
+    return place, f"{_lowered(message)}, got {reprlib.repr(error['input'])}"
 
 
 def _lowered(message: str) -> str:
-    """A sentence as it goes on after a place."""
+    """A sentence to follow a colon."""
     return f"{message[0].lower()}{message[1:]}"
 
 
 def _keys_at(annotation: Any, place: Sequence[int | str]) -> list[str]:
-    """The keys of the model class that a place of :class:`Spec` leads to."""
+    """The keys of the model class at a place of :class:`Spec`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         if not place:
             return list(annotation.model_fields)
@@ -92,7 +97,7 @@ def _backend_problems(spec: Spec) -> Iterator[Problem]:
     for precision in spec.tolerances:
         if precision not in used and precision not in DEFAULT_TOLERANCES:
             known = did_you_mean(precision, used | DEFAULT_TOLERANCES.keys())
-            yield ("tolerances", precision), f"no backend of this spec computes in it{known}"
+            yield ("tolerances", precision), f"no backend of this spec uses this precision{known}"
     try:
         registry.get(spec.reference.backend)
     except BackendNotFound as error:
@@ -102,28 +107,28 @@ def _backend_problems(spec: Spec) -> Iterator[Problem]:
 
 
 def _entry_problems(entry: Entry, place: Place, find: Callable[[str], Backend]) -> Iterator[Problem]:
-    """Names, threads, precisions and options that no backend has. Whether one can be used here is a cell's affair."""
+    """Names, threads, precisions and options that the backend lacks. Its cells report whether it is available."""
     try:
         offers = find(entry.name).capabilities
     except BackendNotFound as error:
         yield (*place, "name"), _lowered(str(error))
         return
-    except BackendUnavailable:  # a broken plugin: its cells will say so
+    except BackendUnavailable:  # a broken plugin: its cells report it
         return
     if entry.threads is not None and not offers.sets_threads:
-        yield (*place, "threads"), f"the number of {entry.name}'s threads cannot be set; leave threads out"
+        yield (*place, "threads"), f"{entry.name} does not support threads. Omit it."
     for key in entry.options:
         if key not in offers.options:
-            yield (*place, "options", key), f"{entry.name} has no such option{did_you_mean(key, offers.options)}"
+            yield (*place, "options", key), f"unknown option of {entry.name}{did_you_mean(key, offers.options)}"
     for precision in entry.precisions:
         if precision not in offers.precisions:
             instead = offers.refused.get(precision)
             why = f": {instead}" if instead else did_you_mean(precision, offers.precisions)
-            yield (*place, "precisions"), f"{entry.name} does not compute in {precision!r}{why}"
+            yield (*place, "precisions"), f"{entry.name} does not support {precision!r}{why}"
 
 
 def _environment_problems(spec: Spec) -> Iterator[Problem]:
-    """Environments that are neither declared nor made, or made from something else; and what their backends lack."""
+    """Environments that do not exist and are not declared, or differ from their declaration; and their backends."""
     made = environments.names()
     for name in spec.isolated:
         declared = spec.environments.get(name)
@@ -132,7 +137,7 @@ def _environment_problems(spec: Spec) -> Iterator[Problem]:
         if name not in made:
             if declared is None:
                 known = did_you_mean(name, {*made, *spec.environments})
-                yield place, f"there is no environment {name!r}{known}. Declare it under environments, with its install"
+                yield place, f"unknown environment {name!r}{known}. Declare it under environments."
             continue
         try:
             environment = environments.get(name)

@@ -1,8 +1,7 @@
-"""What a matrix compares: the keys of a spec, their defaults, and what they may hold.
+"""The keys of a spec, their defaults, and their limits.
 
-A spec names models, backends and shapes; every model runs on every backend, at every precision of that backend
-and every shape of that model. ``docs/matrix.md`` describes the keys for people, ``isorun matrix schema`` for
-editors. Files are read in :mod:`isorun_matrix.spec.reader`.
+Every model runs on every backend, at each precision of that backend and each shape of that model. ``docs/matrix.md``
+describes the keys for people, ``isorun matrix schema`` for editors.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ DEFAULT_SECONDS = 3.0
 
 
 class Limits(Strict):
-    """Limits of parity; what is left out keeps the default of its precision. See ``isorun.parity``."""
+    """Limits of parity; an omitted limit keeps the default of its precision. See ``isorun.parity``."""
 
     max_rel: float | None = Field(default=None, ge=0, lt=1)
     rms: float | None = Field(default=None, ge=0, lt=1)
@@ -36,7 +35,7 @@ class Reference(Strict):
 
     backend: BackendName = "reference"
     precision: str = "fp64"
-    time_limit: Seconds = Field(default=1800.0, description="seconds for the outputs of one model and shape")
+    time_limit: Seconds = Field(default=1800.0, description="seconds per model and shape")
 
 
 class Spec(Strict):
@@ -45,44 +44,46 @@ class Spec(Strict):
     models: dict[Name, Model] = Field(min_length=1)
     backends: list[Entry] = Field(min_length=1)
     environments: dict[Name, Environment] = Field(
-        default_factory=dict, description="isolated environments that backends run in, made where they are missing"
+        default_factory=dict, description="isolated environments for backends, created where they are missing"
     )
-    shapes: list[Shape] | None = Field(default=None, min_length=1, description="of models that have none of their own")
+    shapes: list[Shape] | None = Field(default=None, min_length=1, description="of models without shapes")
     masks: list[Literal[tuple(MASKS)]] = Field(  # type: ignore[valid-type]
-        default=["right"], description="kinds of padding that parity is checked on beside the timed feeds"
+        default=["right"], description="kinds of padding on which parity is checked, in addition to the timed feeds"
     )
-    feeds: Count = Field(default=4, description="how many different feeds the runs of a cell take in turn")
+    feeds: Count = Field(default=4, description="how many different feeds are timed, in turn")
     seed: int = Field(default=0, ge=0, description="of the feeds")
     reference: Reference = Reference()
     warmup: int = Field(default=10, ge=0, description="runs before the measured ones")
     repetitions: Count | None = Field(default=None, description="measured runs of a cell, instead of seconds")
-    seconds: Seconds | None = Field(default=None, description="of measured runs in a cell; 3 unless given")
+    seconds: Seconds | None = Field(default=None, description="how long a cell is measured; 3 by default")
     time_limit: Seconds = Field(default=300.0, description="seconds after which a cell is stopped")
     tolerances: dict[str, Limits] = Field(default_factory=dict, description="limits of parity by precision")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.repetitions is not None and self.seconds is not None:
-            raise ValueError("repetitions and seconds are two ways to say how long a cell runs; give one of them")
+            raise ValueError("repetitions and seconds exclude each other. Remove one of them.")
         if (self.time_of_a_cell or 0) >= self.time_limit:
             raise ValueError(
-                f"{self.time_of_a_cell:g} seconds of measured runs do not fit into a time_limit of "
-                f"{self.time_limit:g}, which counts from the start of a cell's process"
+                f"seconds ({self.time_of_a_cell:g}) must be less than time_limit ({self.time_limit:g}), which counts "
+                "from the start of a cell's process"
             )
         labels = [entry.label for entry in self.backends]
         if twice := _repeated(labels):
-            raise ValueError(f"two backends are called {twice!r}; give one of them a label")
+            raise ValueError(f"two backends have the label {twice!r}. Give one of them another label.")
         for name, model in self.models.items():
             shapes = self.shapes_of(name)
             if not shapes:
-                raise ValueError(f"model {name!r} has no shapes; give it some, or the spec")
+                raise ValueError(f"model {name!r} has no shapes. Add shapes to the model or to the spec.")
             if twice := _repeated([shape.name for shape in shapes]):
-                raise ValueError(f"two shapes of model {name!r} are called {twice!r}; give one of them a name")
+                raise ValueError(
+                    f"two shapes of model {name!r} have the name {twice!r}. Give one of them another name."
+                )
             if model.texts is not None and (bad := [s.name for s in shapes if s.sequence is None]):
-                raise ValueError(f"model {name!r} has texts; its shape {bad[0]} needs a sequence to pad them to")
+                raise ValueError(f"model {name!r} has texts, so its shape {bad[0]} needs a sequence")
             if model.texts is not None and (bad := [s.name for s in shapes if s.lengths != "full"]):
                 raise ValueError(
-                    f"model {name!r} has texts, which have lengths of their own; shape {bad[0]} sets others"
+                    f"model {name!r} has texts, which determine the lengths. Remove lengths from its shape {bad[0]}."
                 )
         for precision in dict.fromkeys(precision for entry in self.backends for precision in entry.precisions):
             self.tolerance(precision)
@@ -90,12 +91,12 @@ class Spec(Strict):
 
     @property
     def time_of_a_cell(self) -> float | None:
-        """Seconds of measured runs in a cell; ``None`` where ``repetitions`` counts them."""
+        """How long a cell is measured, in seconds; ``None`` if ``repetitions`` is set."""
         return None if self.repetitions is not None else self.seconds or DEFAULT_SECONDS
 
     @property
     def backends_here(self) -> list[str]:
-        """The names of the backends that run in this environment, the reference's first, each once."""
+        """The distinct names of the backends that run in this environment, the reference's first."""
         here = [entry.name for entry in self.backends if entry.environment is None]
         return list(dict.fromkeys([self.reference.backend, *here]))
 
@@ -116,14 +117,14 @@ class Spec(Strict):
         """The limits of parity at a precision.
 
         Raises:
-            ValueError: it has no default and the spec does not give all that is needed.
+            ValueError: it has no default, and the spec lacks a required limit.
         """
         default = DEFAULT_TOLERANCES.get(precision)
         given = self.tolerances.get(precision, Limits()).model_dump(exclude_none=True)
         if default is None and not {"max_rel", "rms", "cosine"} <= given.keys():
             raise ValueError(
-                f"tolerances has no default for {precision!r} (only for {', '.join(DEFAULT_TOLERANCES)}); "
-                f"give tolerances.{precision} a max_rel, an rms and a cosine"
+                f"tolerances has no default for {precision!r} (only for {', '.join(DEFAULT_TOLERANCES)}). "
+                f"Add max_rel, rms and cosine to tolerances.{precision}."
             )
         return Tolerance(**given) if default is None else Tolerance(**{**vars(default), **given})
 

@@ -1,7 +1,7 @@
-"""Reading YAML that someone wrote by hand: plain data of a bounded size, or one error with the line of every problem.
+"""Read hand-written YAML: plain data of a bounded size, or one error with the line of every problem.
 
-Everything that YAML allows and a spec has no use for is refused here, before the data is built: dates, sets and other
-tags, keys that are not strings, keys that are there twice, aliases that multiply, numbers that no setting can hold.
+What YAML allows and a spec does not need is rejected before the data is built: dates, sets and other tags, keys that
+are not strings, duplicate keys, aliases that multiply, numbers that no setting can hold.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Place = tuple[int | str, ...]
 Problem = tuple[Place, str]
 
 _BYTES = 1 << 19
-_VALUES = 20_000  # of a file, those of aliases counted wherever they are used
+_VALUES = 20_000  # in a file, aliases counted where they are used
 _DEPTH = 50
-_TOO_MANY = f"it has more than {_VALUES:,} values"
-_TOO_DEEP = f"its values are nested more than {_DEPTH} deep"
+_TOO_MANY = f"more than {_VALUES:,} values"
+_TOO_DEEP = f"values are nested more than {_DEPTH} deep"
 _INTEGER = 1 << 63
-_PROBLEMS = 30  # shown of one file
-_SHOWN = 600  # characters of one problem
+_PROBLEMS = 30  # shown for one file
+_SHOWN = 600  # characters shown of one problem
 _PREFIX = "tag:yaml.org,2002:"
 _MERGE = f"{_PREFIX}merge"
 _SCALARS = {f"{_PREFIX}{name}" for name in ("null", "bool", "int", "float", "str")}
@@ -35,7 +35,7 @@ _TAGS = {yaml.ScalarNode: _SCALARS, yaml.SequenceNode: {f"{_PREFIX}seq"}, yaml.M
 
 
 class _Loader(yaml.SafeLoader):
-    """A loader that stops at what is too large, which would take minutes or all memory."""
+    """A loader that stops at data that would take minutes or all memory."""
 
     _values = 0
     _depth = 0
@@ -54,15 +54,15 @@ def read(path: Path) -> tuple[yaml.MappingNode, dict[Any, Any]]:
     """The mapping in a YAML file, as nodes that know their lines and as data.
 
     Raises:
-        SpecError: the file cannot be read, is not YAML, or holds what no spec can hold.
+        SpecError: the file cannot be read, is not YAML, or contains data that no spec can have.
     """
     loader = _loader(path)
     try:
         root = loader.get_single_node()
         if not isinstance(root, yaml.MappingNode):
-            raise SpecError(f"The spec {path} holds no keys: it needs at least models, backends and shapes")
+            raise SpecError(f"{path} has no keys. A spec needs at least models, backends and shapes.")
         if problem := _excess(*_extent(root, {})):
-            raise error(path, root, [((), f"{problem}, with what its aliases stand for")])
+            raise error(path, root, [((), f"{problem}, with aliases expanded")])
         if problems := list(_problems(root, (), set(), loader)):
             raise error(path, root, problems)
         return root, loader.construct_document(root)
@@ -72,14 +72,14 @@ def read(path: Path) -> tuple[yaml.MappingNode, dict[Any, Any]]:
         raise SpecError(
             f"{path}{line}: not YAML: {cut(getattr(cause, 'problem', None) or str(cause), _SHOWN)}"
         ) from cause
-    except (ValueError, OverflowError) as cause:  # escapes and versions with numbers that are none
+    except (ValueError, OverflowError) as cause:  # invalid numbers in escapes and versions
         raise SpecError(f"{path}, line {loader.line + 1}: not YAML: {cut(str(cause), _SHOWN)}") from cause
     finally:
         loader.dispose()
 
 
 def error(path: Path, root: yaml.Node, problems: Sequence[Problem]) -> SpecError:
-    """The error about all problems of a file, a line for each of the first."""
+    """The error about all problems of a file, one a line."""
     lines = [
         f"line {_line(root, place)}: {cut(f'{_dotted(place)}{text}', _SHOWN)}" for place, text in problems[:_PROBLEMS]
     ]
@@ -96,14 +96,14 @@ def _loader(path: Path) -> _Loader:
             content = file.read(_BYTES + 1)
         text = content.decode("utf-8")
     except FileNotFoundError:
-        raise SpecError(f"There is no spec at {path}{near_file(path)}") from None
+        raise SpecError(f"Spec not found: {path}{near_file(path)}") from None
     except UnicodeDecodeError as cause:
         if len(content) <= _BYTES:
-            raise SpecError(f"The spec {path} cannot be read: {cause}. Save it as UTF-8") from cause
+            raise SpecError(f"Cannot read {path}: {cause}. Save it as UTF-8.") from cause
     except (OSError, ValueError) as cause:
-        raise SpecError(f"The spec {path} cannot be read: {cause}") from cause
+        raise SpecError(f"Cannot read {path}: {cause}") from cause
     if len(content) > _BYTES:
-        raise SpecError(f"The spec {path} cannot be read: it is larger than {_BYTES >> 10} KiB. Keep texts in a file")
+        raise SpecError(f"{path} is larger than {_BYTES >> 10} KiB. Move texts to a file of their own.")
     try:
         return _Loader(text)
     except yaml.reader.ReaderError as cause:
@@ -111,7 +111,7 @@ def _loader(path: Path) -> _Loader:
 
 
 def _children(node: yaml.Node) -> Iterator[tuple[int | str, yaml.Node]]:
-    """The nodes in a node, each with its index or its key."""
+    """The nodes in a node, with their index or key."""
     if isinstance(node, yaml.SequenceNode):
         yield from enumerate(node.value)
     elif isinstance(node, yaml.MappingNode):
@@ -120,9 +120,9 @@ def _children(node: yaml.Node) -> Iterator[tuple[int | str, yaml.Node]]:
 
 
 def _extent(node: yaml.Node, known: dict[int, tuple[int, int]]) -> tuple[int, int]:
-    """How many values a node has once its aliases are replaced, and how deep they are nested."""
+    """How many values a node has with aliases expanded, and how deep they are nested."""
     if id(node) not in known:
-        known[id(node)] = _VALUES + 1, 1  # until it is counted: what leads back here holds itself
+        known[id(node)] = _VALUES + 1, 1  # until it is counted: an alias of itself is endless
         values, depths = zip((0, 0), *(_extent(value, known) for _, value in _children(node)), strict=True)
         known[id(node)] = 1 + sum(values), 1 + max(depths)
     return known[id(node)]
@@ -138,8 +138,8 @@ def _problems(node: yaml.Node, place: Place, seen: set[int], loader: yaml.SafeLo
     seen.add(id(node))
     if node.tag not in _TAGS[type(node)]:
         tag = node.tag.replace(_PREFIX, "!!")
-        what = "a date" if tag == "!!timestamp" else f"of the type {reprlib.repr(tag)}"
-        yield place, f"should be plain data; {_shown(node)} is {what} to YAML. Put it in quotes"
+        what = "a date" if tag == "!!timestamp" else reprlib.repr(tag)
+        yield place, f"must be plain data, but YAML reads {_shown(node)} as {what}. Put it in quotes."
     elif isinstance(node, yaml.ScalarNode):
         yield from ((place, problem) for problem in _scalar_problems(node, loader))
     elif isinstance(node, yaml.MappingNode):
@@ -151,17 +151,17 @@ def _problems(node: yaml.Node, place: Place, seen: set[int], loader: yaml.SafeLo
 def _key_problems(node: yaml.MappingNode, place: Place, loader: yaml.SafeLoader) -> Iterator[Problem]:
     lines: dict[str, int] = {}
     for key, _ in node.value:
-        if not isinstance(key, yaml.ScalarNode):  # the constructor refuses it, with its line
+        if not isinstance(key, yaml.ScalarNode):  # the constructor rejects it, with its line
             continue
         if key.value in lines:
-            yield (*place, key.value), f"the key is there twice, first on line {lines[key.value]}"
+            yield (*place, key.value), f"duplicate key, first used on line {lines[key.value]}"
         lines.setdefault(key.value, key.start_mark.line + 1)
         if key.tag == _MERGE:
             continue
         problems = list(_scalar_problems(key, loader)) if key.tag in _SCALARS else []
         if key.tag != f"{_PREFIX}str":
             value = reprlib.repr(loader.construct_object(key)) if key.tag in _SCALARS and not problems else _shown(key)
-            problems = [f"a key should be a valid string; {value} came. Put it in quotes"]
+            problems = [f"a key must be a string, got {value}. Put it in quotes."]
         yield from (((*place, key.value), problem) for problem in problems)
 
 
@@ -172,11 +172,11 @@ def _scalar_problems(node: yaml.ScalarNode, loader: yaml.SafeLoader) -> Iterator
         yield f"{_shown(node)} is not a valid {node.tag.removeprefix(_PREFIX)}"
         return
     if isinstance(value, int) and not -_INTEGER <= value < _INTEGER:
-        yield f"should be an integer of 64 bits; {_shown(node)} came"
+        yield f"must be an integer of at most 64 bits, got {_shown(node)}"
     elif isinstance(value, float) and not math.isfinite(value):
-        yield f"should be a finite number; {value} came"
+        yield f"must be a finite number, got {value}"
     elif isinstance(value, str) and ("\0" in value or value != value.encode(errors="replace").decode()):
-        yield f"{reprlib.repr(value)} has a character that is not text"
+        yield f"{reprlib.repr(value)} contains a character that is not text"
 
 
 def _shown(node: yaml.Node) -> str:
@@ -190,12 +190,12 @@ def _dotted(place: Place) -> str:
 
 
 def _line(node: yaml.Node, place: Place) -> int:
-    """The line of the key or item at a place, as near as the file has it."""
+    """The line of the key or item at a place, or of the nearest parent in the file."""
     line: int = node.start_mark.line
     for part in place:
         found = None
         if isinstance(node, yaml.MappingNode):
-            # the last one: of a key that is there twice, the one that is wrong
+            # of duplicate keys the last, which is the wrong one
             found = next(((key, value) for key, value in reversed(node.value) if key.value == str(part)), None)
         elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
             found = (node.value[part], node.value[part])

@@ -7,53 +7,38 @@ from typing import Any
 import pytest
 
 from isorun_matrix.execution.job_process import Exit
-from isorun_matrix.execution.job_status import conclude
+from isorun_matrix.execution.job_status import job_status
 
-
-def judged(folder: Path, ended: Exit, outcome: dict[str, Any] | None) -> dict[str, Any]:
-    if outcome is not None:
-        (folder / "outcome.json").write_text(json.dumps(outcome))
-    return conclude(ended, folder, 9)
-
-
-def ended(code: int = 0, *, timed_out: bool = False, log: str = "") -> Exit:
-    return Exit(code, timed_out, 1.5, log)
+OK: dict[str, Any] = {"status": "ok", "result": {"parity": {"verdict": "pass"}}}
+WRONG: dict[str, Any] = {"status": "ok", "result": {"parity": {"verdict": "fail", "summary": "y is off"}}}
+LACKING = {"status": "unavailable", "reason": "no device", "remedy": "Buy."}
+TRACEBACK = "Trace\nValueError: x\n\n"
 
 
 @pytest.mark.parametrize(
-    ("exit_", "outcome", "status", "reason"),
+    ("code", "outcome", "status", "reason"),
     [
-        (ended(), {"status": "ok"}, "ok", None),
-        (ended(), {"status": "ok", "parity": {"verdict": "pass"}}, "ok", None),
-        (
-            ended(),
-            {"status": "ok", "parity": {"verdict": "fail", "summary": "y is off (on all feeds)"}},
-            "parity-failed",
-            "y is off (on all feeds)",
-        ),
-        (ended(), {"status": "unavailable", "reason": "no device", "remedy": "Buy."}, "unavailable", "no device"),
-        (ended(-11), None, "crashed", "the process died of SIGSEGV"),
-        (ended(-6), {"status": "ok"}, "crashed", "the process died of SIGABRT after it had finished its work"),
-        (ended(-9), None, "crashed", "the process died of SIGKILL; the system does that when memory runs out"),
-        (
-            ended(-9, timed_out=True),
-            None,
-            "timeout",
-            "stopped at its time limit of 9 s; its log says where it was",
-        ),
-        (ended(1, log="Trace\nValueError: x\n\n"), None, "error", "the process ended with exit code 1: ValueError: x"),
-        (ended(3), None, "error", "the process ended with exit code 3"),
-        (
-            ended(),
-            None,
-            "error",
-            "the process ended without a result, as if it were done: something in it called exit(0)",
-        ),
+        (0, {"status": "ok", "result": {"path": "m"}}, "ok", None),
+        (0, OK, "ok", None),
+        (0, WRONG, "parity-failed", "y is off"),
+        (0, LACKING, "unavailable", "no device"),
+        (-11, None, "crashed", "SIGSEGV"),
+        (-6, OK, "crashed", "SIGABRT after the work was finished"),
+        (-9, None, "crashed", "memory"),
+        (1, None, "error", "exit code 1: ValueError: x"),
+        (0, None, "error", "exit(0)"),
     ],
 )
-def test_what_became_of_a_job(
-    tmp_path: Path, exit_: Exit, outcome: dict[str, Any] | None, status: str, reason: str | None
-) -> None:
-    found = judged(tmp_path, exit_, outcome)
-    assert (found["status"], found["reason"], found["wall_s"]) == (status, reason, 1.5)
-    assert (found["log"] is not None) == (status in ("crashed", "timeout", "error"))
+def test_status(tmp_path: Path, code: int, outcome: dict[str, Any] | None, status: str, reason: str | None) -> None:
+    if outcome is not None:
+        (tmp_path / "outcome.json").write_text(json.dumps(outcome))
+    found = job_status(Exit(code, timed_out=False, seconds=1.5, log=TRACEBACK), tmp_path, 9)
+    assert (found["status"], found["wall_s"]) == (status, 1.5)
+    assert reason is None or reason in found["reason"]
+    assert (found["log"] is not None) == (status in ("crashed", "error"))
+
+
+def test_a_time_limit_hides_the_signal_that_enforced_it(tmp_path: Path) -> None:
+    found = job_status(Exit(-9, timed_out=True, seconds=9, log="a stack"), tmp_path, 9)
+    assert (found["status"], found["log"]) == ("timeout", "a stack")
+    assert "9 s" in found["reason"]

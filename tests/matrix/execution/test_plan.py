@@ -17,9 +17,9 @@ def spec(**changes: object) -> Spec:
     return Spec.model_validate({**given, **changes})
 
 
-def test_every_model_runs_on_every_backend_at_each_precision_and_shape() -> None:
+def test_every_model_runs_on_every_backend_precision_and_shape() -> None:
     made = plan(spec())
-    assert [each.id for each in made.preparations] == ["a", "b"]
+    assert [each.id for each in made.models] == ["a", "b"]
     assert [each.id for each in made.workloads] == ["a/1x8", "a/4x16", "b/1x8"]
     assert [each.id for each in made.cells] == [
         f"{workload}/{label}"
@@ -29,15 +29,15 @@ def test_every_model_runs_on_every_backend_at_each_precision_and_shape() -> None
     cell = made.cells[-1]
     assert (cell.backend, cell.label, cell.threads, cell.workload) == ("openvino", "ov", 2, "b/1x8")
     assert (cell.seconds, cell.repetitions) == (3, None)
-    assert made.preparations[1].seed == 4
+    assert made.models[1].seed == 4
 
 
 def test_models_are_lowered_once_for_each_set_of_dialects() -> None:
-    dialects = plan(spec()).preparations[0].dialects
+    dialects = plan(spec()).models[0].dialects
     assert len(dialects) == len(set(dialects)) == 3
 
 
-def test_a_backend_in_an_environment_is_another_cell_and_its_dialects_are_asked_there() -> None:
+def test_a_backend_in_an_environment_is_a_cell_of_its_own() -> None:
     there = {"name": "ort-cpu", "environment": "light"}
     made = plan(spec(backends=["ort-cpu", there, {"name": "elsewhere", "environment": "light"}]), [("odd",)])
     cells = [(cell.label, cell.backend, cell.environment) for cell in made.cells[:3]]
@@ -46,22 +46,22 @@ def test_a_backend_in_an_environment_is_another_cell_and_its_dialects_are_asked_
         ("ort-cpu@light", "ort-cpu", "light"),
         ("elsewhere@light", "elsewhere", "light"),
     ]
-    assert made.preparations[0].dialects[-1] == ("odd",)
-    assert len(made.preparations[0].dialects) == 3
+    assert made.models[0].dialects[-1] == ("odd",)
+    assert len(made.models[0].dialects) == 3
 
 
-def test_a_batch_of_one_has_no_row_to_mask() -> None:
+def test_a_batch_of_one_has_no_fully_masked_row() -> None:
     made = plan(spec(masks=["right", "masked-row"]))
-    assert [each.masks for each in made.workloads[:2]] == [("right",), ("right", "masked-row")]
+    assert [each.masks for each in made.workloads[:2]] == [["right"], ["right", "masked-row"]]
 
 
-def test_only_the_texts_that_are_used_are_handed_on() -> None:
+def test_unused_texts_are_left_out() -> None:
     model = {"checkpoint": "c", "texts": [str(n) for n in range(100)]}
     made = plan(spec(models={"m": model}, feeds=3))
     assert [len(each.texts or ()) for each in made.workloads] == [3, 12]
 
 
-def test_a_key_changes_with_what_decides_the_result_and_nothing_else() -> None:
+def test_a_key_depends_on_what_decides_the_result() -> None:
     cell = plan(spec()).cells[0]
     known = key(cell, fingerprint="f")
     assert key(cell, fingerprint="f") == known
@@ -74,6 +74,6 @@ def test_a_key_changes_with_what_decides_the_result_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("seconds", [None, 1.5])
-def test_how_long_a_cell_runs(seconds: float | None) -> None:
+def test_seconds_and_repetitions(seconds: float | None) -> None:
     cell = plan(spec(seconds=seconds) if seconds else spec(repetitions=9)).cells[0]
     assert (cell.seconds, cell.repetitions) == ((1.5, None) if seconds else (None, 9))

@@ -7,6 +7,7 @@ from rich.console import Console
 
 from isorun.cli import console
 from isorun_matrix.execution.progress import Bar
+from matrix_results import cell
 
 
 @pytest.fixture
@@ -18,13 +19,13 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     return screen
 
 
-def test_a_bar_shows_names_as_they_are(screen: io.StringIO) -> None:
+def test_a_bar_shows_names_literally(screen: io.StringIO) -> None:
     bar = Bar()
-    with bar.making("Making the environment e: onnxruntime[gpu], ./x[/y]"):
+    with bar.working("Making the environment e: onnxruntime[gpu], ./x[/y]"):
         pass
     with bar.measuring(2, 0):
-        bar.running("m/[red]/[/x]")
-        bar.finished({"status": "error", "id": "m/[red]", "reason": "a [bold]reason[/] \x1b[31m"})
+        bar.started("m/[red]/[/x]", cell=True)
+        bar.finished(cell("x", "error", id="m/[red]", reason="a [bold]reason[/] \x1b[31m"))
     shown = screen.getvalue()
     assert "Making the environment e: onnxruntime[gpu], ./x[/y]" in shown
     assert "m/[red]/[/x]" in shown

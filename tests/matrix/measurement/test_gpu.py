@@ -1,4 +1,4 @@
-"""What is told of GPUs, by a stand-in for pynvml, and nothing where there is none."""
+"""GPUs as a replacement for pynvml reports them, and machines without any."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from isorun_matrix.measurement import gpu
-from isorun_matrix.measurement import machine as environment
-from isorun_matrix.spec import reader as specfile
+from isorun_matrix.measurement import gpu, machine
 
 
 class NVMLError(Exception):
@@ -46,29 +44,19 @@ def nvml(monkeypatch):
 
 
 def test_a_gpu_is_described(nvml):
-    assert gpu.describe() == [
-        {
-            "name": "A GPU",
-            "driver": "580.1",
-            "compute_capability": "9.0",
-            "memory_mib": 1000,
-            "used_mib": 700,
-            "clock_mhz": 1200,
-            "most_clock_mhz": 1980,
-            "throttled_by": ["power cap"],
-        }
-    ]
+    expected = gpu.Gpu("A GPU", "580.1", "9.0", 1000, 700, 1200, 1980, ["power cap"])
+    assert gpu.describe() == machine.collect([], {}).gpus == [expected]
     assert gpu.held_mib([os.getpid()]) == 512
     assert gpu.held_mib([os.getpid(), 1, 2]) == 4608
-    assert nvml.opened == [], "it is closed again"
+    assert nvml.opened == []
 
 
-def test_a_process_without_memory_there_has_none(nvml):
+def test_a_process_without_gpu_memory(nvml):
     nvml.nvmlDeviceGetComputeRunningProcesses = lambda handle: []
     assert gpu.held_mib([os.getpid()]) is None
 
 
-def test_what_is_not_told_is_none(nvml):
+def test_unknown_values_are_none(nvml):
     """As in a virtual machine."""
 
     def refuse(*_):
@@ -79,11 +67,11 @@ def test_what_is_not_told_is_none(nvml):
     del nvml.nvmlDeviceGetCurrentClocksThrottleReasons
     (found,) = gpu.describe()
     unknown = {"memory_mib", "used_mib", "clock_mhz", "throttled_by"}
-    assert {name for name, value in found.items() if value is None} == unknown
+    assert {name for name, value in vars(found).items() if value is None} == unknown
     assert gpu.held_mib([os.getpid()]) is None
 
 
-def test_without_a_driver_there_is_nothing_to_tell(nvml):
+def test_without_a_driver_there_is_no_gpu(nvml):
     def refuse():
         raise NVMLError("driver not loaded")
 
@@ -92,24 +80,7 @@ def test_without_a_driver_there_is_nothing_to_tell(nvml):
     assert gpu.held_mib([os.getpid()]) is None
 
 
-def test_without_pynvml_there_is_nothing_to_tell(monkeypatch):
+def test_without_pynvml_there_is_no_gpu(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert gpu.describe() == []
-    assert environment.collect([])["gpus"] == []
-
-
-def test_the_environment_has_the_gpus(nvml):
-    assert environment.collect([])["gpus"][0]["name"] == "A GPU"
-
-
-def test_the_spec_that_is_shipped_is_sound():
-    from pathlib import Path
-
-    spec = specfile.load(Path(__file__).parents[3] / "matrix" / "gpu.yaml")
-    assert set(spec.models) == {"bert-3l", "bert-base", "bert-large"}
-    assert {entry.name: entry.precisions for entry in spec.backends} == {
-        "ort-cuda": ["fp32", "fp16"],
-        "tensorrt": ["fp32", "fp16"],
-        "ort-tensorrt": ["fp16"],
-    }
-    assert [shape.name for shape in spec.shapes_of("bert-large")] == ["1x128", "8x128", "32x128", "1x384"]
+    assert machine.collect([], {}).gpus == []

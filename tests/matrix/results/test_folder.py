@@ -8,73 +8,50 @@ import pytest
 
 from isorun.errors import SpecError
 from isorun_matrix.results.folder import RunFolder
+from isorun_matrix.results.records import CellResult, ModelResult
+from matrix_results import ENVIRONMENT, SPEC, cell, record
 
-NAME = "m/1x8/b/fp32"
-CPU = {"model": "a CPU", "architecture": "x86_64", "cores": 2, "usable_cores": 2, "cgroup_quota": None, "flags": []}
-ENVIRONMENT = {
-    "cpu": {**CPU, "governor": None},
-    **{"memory_mib": 2048, "load_average": [0.1], "os": "an OS", "kernel": "6", "python": "CPython 3", "packages": {}},
-}
-REFERENCE = {"backend": "reference", "precision": "fp64"}
-SPEC = {"models": {"m": {}}, "backends": [{"label": "b"}], "shapes": None, "reference": REFERENCE}
-PLANNED: dict[str, Any] = {
-    "id": NAME,
-    **{"model": "m", "shape": "1x8", "backend": "b", "label": "b", "precision": "fp32", "batch": 1, "sequence": 8},
-    **{"options": {}, "threads": None, "status": "pending", "kept": None},
-    **dict.fromkeys(["reason", "remedy", "log", "warmup_runs", "parity", "latency_ms", "spread_ms", "throughput"]),
-    **dict.fromkeys(["load_ms", "first_run_ms", "memory_mib", "provenance"]),
-}
-RUN: dict[str, Any] = {
-    **{"created": "today", "environment": ENVIRONMENT, "spec": SPEC, "cells": [{"key": "k", **PLANNED}]}
-}
-TIMES = dict.fromkeys(["min", "mean", "std", "p50", "p90", "p95", "p99", "max"], 1.0)
-MEASURED: dict[str, Any] = {
-    **PLANNED,
-    **{"status": "ok", "latency_ms": {"samples": 9, **TIMES, "p50_interval": [1.0, 1.0], "notes": []}},
-    **{"spread_ms": dict.fromkeys(["p5", "p25", "p50", "p75", "p95"], 1.0), "load_ms": 1.0, "first_run_ms": 1.0},
-    **{"throughput": dict.fromkeys(["requests_per_s", "rows_per_s", "tokens_per_s"], 1.0), "warmup_runs": 1},
-    **{"memory_mib": {"before_load": 1.0, "peak": 1.0}},
-    "parity": {
-        **{"verdict": "pass", "summary": None, "tolerance": {"max_rel": 0.1, "rms": 0.1, "cosine": 0.9}},
-        **dict.fromkeys(["max_abs", "max_rel", "rms", "cosine", "argmax"], 0.0),
-    },
-    "provenance": {
-        **{"device": "a CPU", "threads": 1, "precision": "fp32", "operators": {}, "fused": {}, "dialect": "onnx"},
-        **{"cache": "found", "versions": {}, "fingerprint": "f00d"},
-    },
-}
+NAME = "m/8x128/b/fp32"
+PENDING = cell("b", "pending")
+MEASURED = cell("b", "ok", 1.0)
+RUN: dict[str, Any] = json.loads(json.dumps({"schema": 1, **record(PENDING).model_dump(mode="json")}))
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
     folder = RunFolder(tmp_path / "out")
     folder.path.mkdir()
-    folder.write_run(RUN)
+    folder.write_run(record(PENDING))
     return folder
 
 
-def write(folder: RunFolder, key: str = "k", **result: Any) -> Path:
+def write(folder: RunFolder, key: str = "k", found: CellResult = MEASURED) -> Path:
     """A result of the one cell, with a file beside it."""
     (folder.start() / "log.txt").write_text(key)
-    folder.write("cells", NAME, key, {**MEASURED, **result})
+    folder.write(NAME, found.model_copy(update={"key": key}))
     return folder.folder("cells", NAME)
 
 
-def test_a_document_holds_results_and_what_is_pending(folder: RunFolder) -> None:
-    assert folder.document() == {"schema": 1, "environment": ENVIRONMENT, "cells": [PLANNED]}
+def test_a_run_has_results_and_pending_cells(folder: RunFolder) -> None:
+    assert folder.run().cells == [PENDING]
+    pending = folder.run().as_document()["cells"][0]
     write(folder)
-    assert folder.document()["cells"] == [MEASURED]
+    assert folder.run().cells == [MEASURED]
+    measured = folder.run().as_document()["cells"][0]
+    assert measured.keys() == pending.keys()
+    assert measured["latency_ms"]["p50"] == 1
+    assert measured["parity"]["tolerance"]["rms"] == 2e-5
 
 
-def test_a_result_of_another_key_does_not_count(folder: RunFolder) -> None:
+def test_a_result_with_another_key_is_ignored(folder: RunFolder) -> None:
     write(folder, "old")
-    assert folder.result("cells", NAME, "old") is not None
-    assert folder.result("cells", NAME, "new") is None
-    assert folder.result("cells", NAME, None) is None
-    assert folder.result("cells", "other", "old") is None
+    assert folder.result(CellResult, NAME, "old") is not None
+    assert folder.result(CellResult, NAME, "new") is None
+    assert folder.result(CellResult, NAME, None) is None
+    assert folder.result(CellResult, "other", "old") is None
 
 
-def test_starting_a_job_removes_what_an_earlier_job_left(folder: RunFolder) -> None:
+def test_starting_a_job_empties_its_folder(folder: RunFolder) -> None:
     work = folder.start()
     (work / "job.json").write_text('{"time_limit": 1}')
     (work / ".job.json.1-2").write_text("{")
@@ -83,29 +60,28 @@ def test_starting_a_job_removes_what_an_earlier_job_left(folder: RunFolder) -> N
     assert list(folder.start().iterdir()) == []
 
 
-def test_a_measured_result_is_replaced_only_by_another(folder: RunFolder) -> None:
+def test_only_a_measurement_replaces_a_measurement(folder: RunFolder) -> None:
     place = write(folder, "old")
-    nothing = dict.fromkeys(PLANNED, None) | PLANNED
     for status in ("skipped", "error", "crashed", "timeout", "unavailable", "unsupported"):
         folder.start()
-        folder.write("cells", NAME, "k", {**nothing, "status": status, "reason": "why"})
-        assert [cell["status"] for cell in folder.document()["cells"]] == [status]
+        folder.write(NAME, cell("b", status, reason="why"))
+        assert [found.status for found in folder.run().cells] == [status]
         assert (place / "log.txt").read_text() == "old"
-        assert folder.result("cells", NAME, "old") is not None
-    write(folder, "k", status="parity-failed")
-    assert [cell["status"] for cell in folder.document()["cells"]] == ["parity-failed"]
-    assert folder.result("cells", NAME, "old") is None
+        assert folder.result(CellResult, NAME, "old") is not None
+    write(folder, "k", cell("b", "parity-failed", 1.0))
+    assert [found.status for found in folder.run().cells] == ["parity-failed"]
+    assert folder.result(CellResult, NAME, "old") is None
     assert sorted(path.name for path in place.iterdir()) == ["log.txt", "result.json"]
 
 
-def test_a_job_that_stops_before_its_result_leaves_the_one_that_is_there(folder: RunFolder) -> None:
+def test_a_job_without_a_result_changes_nothing(folder: RunFolder) -> None:
     write(folder)
-    (folder.start() / "job.json").write_text('{"time_limit": 1}')
-    assert folder.document()["cells"] == [MEASURED]
+    folder.start({"time_limit": 1})
+    assert folder.run().cells == [MEASURED]
 
 
 @pytest.mark.parametrize("renamed", [True, False])
-def test_a_replacement_that_was_killed_half_way_is_finished(folder: RunFolder, renamed: bool) -> None:
+def test_an_interrupted_replacement_is_completed(folder: RunFolder, renamed: bool) -> None:
     place = write(folder, "old")
     place.rename(place.with_name(".fp32.old"))
     if renamed:
@@ -113,16 +89,16 @@ def test_a_replacement_that_was_killed_half_way_is_finished(folder: RunFolder, r
     with folder.writing(resume=True):
         pass
     assert [path.name for path in place.parent.iterdir()] == ["fp32"]
-    assert folder.result("cells", NAME, "new" if renamed else "old") is not None
+    assert folder.result(CellResult, NAME, "new" if renamed else "old") is not None
 
 
-def test_a_folder_is_written_to_by_one_run_at_a_time(tmp_path: Path) -> None:
+def test_a_folder_is_locked(tmp_path: Path) -> None:
     first, second = RunFolder(tmp_path / "out"), RunFolder(tmp_path / "out")
     with first.writing(resume=False):
         with pytest.raises(SpecError, match="Another run is writing to"), second.writing(resume=True):
             pass
-        first.write_run(RUN)
-    with pytest.raises(SpecError, match="holds a run; go on with it by --resume"), second.writing(resume=False):
+        first.write_run(record(PENDING))
+    with pytest.raises(SpecError, match="--resume"), second.writing(resume=False):
         pass
     with second.writing(resume=True):
         pass
@@ -130,7 +106,7 @@ def test_a_folder_is_written_to_by_one_run_at_a_time(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("resume", [True, False])
 @pytest.mark.parametrize("run", [None, "{}", '{"schema": 1}', '{"schema": 1, "cells": []}'])
-def test_a_folder_with_other_files_is_refused_and_left_alone(tmp_path: Path, resume: bool, run: str | None) -> None:
+def test_rejects_a_folder_with_other_files(tmp_path: Path, resume: bool, run: str | None) -> None:
     (tmp_path / "models" / "bert").mkdir(parents=True)
     (tmp_path / "models" / "bert" / "model.onnx").write_text("weights")
     if run is not None:
@@ -141,14 +117,14 @@ def test_a_folder_with_other_files_is_refused_and_left_alone(tmp_path: Path, res
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_run_that_stopped_before_its_first_file_can_be_started_again(tmp_path: Path) -> None:
+def test_a_run_that_stopped_before_its_first_file_can_be_restarted(tmp_path: Path) -> None:
     for name in (".lock", ".run.json.1-2"):
         (tmp_path / name).write_text("")
     with RunFolder(tmp_path).writing(resume=False):
         pass
 
 
-def test_files_where_a_job_would_go_are_refused_and_left_alone(folder: RunFolder) -> None:
+def test_rejects_other_files_in_the_folder_of_a_job(folder: RunFolder) -> None:
     model = folder.path / "models" / "m" / "model.onnx"
     model.parent.mkdir(parents=True)
     model.write_text("weights")
@@ -157,7 +133,7 @@ def test_files_where_a_job_would_go_are_refused_and_left_alone(folder: RunFolder
         folder.require_own("models", "m")
     folder.start()
     with pytest.raises(SpecError, match="models/m holds files"):
-        folder.write("models", "m", "k", {"status": "ok", "reason": None})
+        folder.write("m", ModelResult(status="error", key="k"))
     assert model.read_text() == "weights"
 
 
@@ -192,48 +168,61 @@ def test_a_run_does_not_write_through_a_symbolic_link(tmp_path: Path, name: str)
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "holds no run of a matrix"),
-        ("{", "is no JSON"),
+        (None, "not the folder of a run"),
+        ("{", "not valid JSON"),
         ("[" * 100_000, "nested too deeply"),
-        ("9" * 5000, "is no JSON"),
-        ("[]", "holds no run; it was changed"),
-        ('{"schema": 2}', "is of schema 2; this isorun reads schema 1"),
-        (json.dumps({"schema": 1, **RUN, "cells": 3}), r"run\.json is damaged: cells"),
-        (json.dumps({"schema": 1, **RUN, "cells": [{**RUN["cells"][0], "status": "good"}]}), r"cells\.0\.status"),
-        (json.dumps({"schema": 1, **RUN, "environment": {"cpu": "x"}}), r"environment\.cpu"),
-        (json.dumps({"schema": 1, **RUN, "cells": RUN["cells"] * 2}), "is there twice"),
-        (json.dumps({"schema": 1, **RUN, "cells": []}), "cells"),
-        (json.dumps({"schema": 1, **RUN, "spec": {**SPEC, "shapes": [1]}}), r"spec\.shapes"),
-        (json.dumps({"schema": 1, **RUN, "more": float("inf")}), "is no JSON"),
+        ("9" * 5000, "not valid JSON"),
+        ("[]", "expected an object"),
+        ('{"schema": 2}', "schema 2"),
+        ({"cells": 3}, "cells"),
+        ({"cells": [{**RUN["cells"][0], "label": 7}]}, r"cells\.0\.label"),
+        ({"environment": {**ENVIRONMENT, "cpu": "x"}}, r"environment\.cpu"),
+        ({"cells": RUN["cells"] * 2}, "not unique"),
+        ({"cells": []}, "cells"),
+        ({"spec": {**SPEC, "shapes": [1]}}, r"spec\.shapes"),
+        ({"more": float("inf")}, "not valid JSON"),
     ],
 )
-def test_folders_that_hold_no_run(tmp_path: Path, content: str | None, message: str) -> None:
+def test_rejects_a_damaged_run(tmp_path: Path, content: str | dict[str, Any] | None, message: str) -> None:
     if content is not None:
-        (tmp_path / "run.json").write_text(content)
+        text = content if isinstance(content, str) else json.dumps({**RUN, **content})
+        (tmp_path / "run.json").write_text(text)
     with pytest.raises(SpecError, match=message):
-        RunFolder(tmp_path).document()
+        RunFolder(tmp_path).run()
 
 
 @pytest.mark.parametrize(
     "damage",
     [
         *("{", "", "null", "[]", '{"schema": 1}', "\ud800", '{"schema": 0, "key": "k"}'),
-        *({"status": "fine"}, {"key": 7}, {"latency_ms": "fast"}, {"latency_ms": None}, {"parity": []}),
-        *({"label": None}, {"options": []}, {"provenance": {}}, {"waited": "long"}, {"load_average": []}),
+        *({"status": "fine"}, {"key": 7}, {"result": "fast"}, {"result": None}, {"label": None}, {"options": []}),
+        *({"parity": []}, {"provenance": {}}, {"waited": "long"}, {"latency_ms": {"p50": 1}}),
+        {"latency_ms": {**json.loads(MEASURED.model_dump_json())["result"]["latency_ms"], "p50_interval": None}},
     ],
 )
 def test_a_damaged_result_is_an_error_that_names_its_file(folder: RunFolder, damage: str | dict[str, Any]) -> None:
     path = write(folder) / "result.json"
-    content = damage if isinstance(damage, str) else json.dumps({**json.loads(path.read_text()), **damage})
-    path.write_bytes(content.encode(errors="surrogatepass"))
-    for read in (folder.document, lambda: folder.measured("cells", NAME)):
+    if isinstance(damage, dict):
+        content = json.loads(path.read_text())
+        figures = content["result"]
+        for name, value in damage.items():
+            (figures if name in figures else content)[name] = value
+        damage = json.dumps(content)
+    path.write_bytes(damage.encode(errors="surrogatepass"))
+    for read in (folder.run, lambda: folder.measured(CellResult, NAME)):
         with pytest.raises(SpecError, match=r"fp32/result\.json") as caught:
             read()
         assert len(str(caught.value)) < 1000
 
 
+def test_text_that_utf8_cannot_encode_is_replaced(folder: RunFolder) -> None:
+    path = write(folder) / "result.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "reason": "/folder\udcff"}))
+    assert folder.run().cells[0].reason == "/folder?"
+
+
 def test_what_is_not_a_number_is_never_written(folder: RunFolder) -> None:
-    folder.start()
-    with pytest.raises(ValueError, match="JSON compliant"):
-        folder.write("cells", "c", "k", {"status": "ok", "p50": float("nan")})
-    assert not folder.folder("cells", "c").exists()
+    content = MEASURED.model_dump(mode="json")
+    content["result"]["load_ms"] = float("nan")
+    with pytest.raises(ValueError, match="nan"):
+        CellResult.from_plain(content)
