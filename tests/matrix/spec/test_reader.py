@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from isorun.errors import SpecError
 from isorun.isolation.environments import FOLDER_VARIABLE
 from isorun.parity import DEFAULT_TOLERANCES
-from isorun_matrix.spec import reader as specfile
+from isorun_matrix.spec import reader
 from isorun_matrix.spec.shapes import Lognormal
 from isorun_matrix.spec.spec import Spec
 
@@ -21,7 +22,7 @@ shapes: [8x128]
 def load(folder: Path, text: str) -> Spec:
     path = folder / "spec.yaml"
     path.write_text(text)
-    return specfile.load(path)
+    return reader.load(path)
 
 
 def problems(folder: Path, text: str) -> list[str]:
@@ -45,7 +46,7 @@ def test_a_small_spec_and_its_defaults(tmp_path: Path) -> None:
     assert spec.tolerance("fp32") == DEFAULT_TOLERANCES["fp32"]
 
 
-def test_everything_that_can_be_said(tmp_path: Path) -> None:
+def test_every_key(tmp_path: Path) -> None:
     (tmp_path / "texts.txt").write_text("one\n\n  two \n")
     (tmp_path / "model.onnx").write_bytes(b"")
     (tmp_path / "checkpoint").mkdir()
@@ -82,212 +83,103 @@ tolerances: {bf16: {rms: 0.01, argmax: 0.9}, int8: {max_rel: 0.5, rms: 0.1, cosi
     assert tolerance.max_rel == DEFAULT_TOLERANCES["bf16"].max_rel
 
 
+LENGTHS = "shapes: [{batch: 2, sequence: 9, name: n, lengths: %s}]"
+
+
 def test_lengths(tmp_path: Path) -> None:
-    text = SMALL.replace("[8x128]", "[{batch: 2, sequence: 9, name: n, lengths: LENGTHS}]")
-    shape = load(tmp_path, text.replace("LENGTHS", "[1, 9]")).shapes_of("m")[0]
-    assert shape.lengths == [1, 9]
-    shape = load(tmp_path, text.replace("LENGTHS", "{distribution: lognormal, median: 4}")).shapes_of("m")[0]
+    text = SMALL.replace("shapes: [8x128]", LENGTHS)
+    assert load(tmp_path, text % "[1, 9]").shapes_of("m")[0].lengths == [1, 9]
+    shape = load(tmp_path, text % "{distribution: lognormal, median: 4}").shapes_of("m")[0]
     assert isinstance(shape.lengths, Lognormal)
-    assert problems(tmp_path, text.replace("LENGTHS", "[10]")) == [
-        "line 3: shapes[0]: a length of 10 does not fit a sequence of 9"
-    ]
-    assert problems(tmp_path, text.replace("LENGTHS", "{distribution: uniform, min: 5, max: 3}")) == [
-        "line 3: shapes[0]: the least length, 5, is above the greatest, 3"
-    ]
-    assert problems(tmp_path, text.replace("LENGTHS", "half")) == [
-        "line 3: shapes[0].lengths: should be 'full'; 'half' came"
-    ]
-    assert problems(tmp_path, text.replace("LENGTHS", "{distribution: normal}")) == [
-        "line 3: shapes[0].lengths: should be full, a list of lengths, or a distribution (lognormal or uniform)"
-    ]
-    assert problems(tmp_path, text.replace("LENGTHS", "{distribution: lognormal, medain: 4}")) == [
-        "spec.yaml has 2 errors:",
-        "line 3: shapes[0].lengths.median: this key is required",
-        "line 3: shapes[0].lengths.medain: there is no such key; did you mean 'median'? "
-        "(known: distribution, max, median, min, seed, sigma)",
-    ]
+
+
+def changed(change: str) -> str:
+    """The small spec with a key added, or replaced if it is there."""
+    key = change.partition(":")[0]
+    return "".join(line for line in SMALL.splitlines(keepends=True) if not line.startswith(f"{key}:")) + change
 
 
 @pytest.mark.parametrize(
-    ("change", "problem"),
+    ("change", "place", "word"),
     [
+        ("warmups: 3", "warmups", "'warmup'"),
+        ("seconds: fast", "seconds", "valid number, got 'fast'"),
+        ("seconds: .inf", "seconds", "finite"),
+        ("time_limit: '10'", "time_limit", "valid number"),
+        ("feeds: 0", "feeds", "greater than or equal to 1"),
+        ("feeds: true", "feeds", "valid integer"),
+        ("reference: fp64", "reference", "mapping"),
+        ("masks: [rigth]", "masks[0]", "'rigth'"),
+        ("tolerances: {fp32: {rms: 1}}", "tolerances.fp32.rms", "less than 1"),
+        ("reference: {backend: referense}", "reference.backend", "'reference'"),
+        ("tolerances: {fp23: {rms: 0.1}, fp16: {rms: 0.1}}", "tolerances.fp23", "'fp32'"),
+        ("seed: 1\nseed: 2", "seed", "line 4"),
+        ("repetitions: 5\nseconds: 1", "", "repetitions and seconds"),
+        ("seconds: 600", "", "time_limit"),
+        (LENGTHS % "[10]", "shapes[0]", "length of 10"),
+        (LENGTHS % "{distribution: uniform, min: 5, max: 3}", "shapes[0]", "min (5)"),
+        (LENGTHS % "half", "shapes[0].lengths", "'full'"),
+        (LENGTHS % "{distribution: normal}", "shapes[0].lengths", "lognormal or uniform"),
+        (LENGTHS % "{distribution: uniform, mni: 1}", "shapes[0].lengths.mni", "'min'"),
+        ("backends: [{name: openvino, precison: [fp32]}]", "backends[0].precison", "'precisions'"),
+        ("backends: [openvno]", "backends[0].name", "'openvino'"),
+        ("backends: [{name: openvino, options: {property: 1}}]", "backends[0].options.property", "'properties'"),
         (
-            "warmups: 3",
-            "line 4: warmups: there is no such key; did you mean 'warmup'? (known: backends, environments, feeds, "
-            "masks, models, reference, repetitions, seconds, seed, shapes, time_limit, tolerances, warmup)",
+            "backends: [{name: openvino, precisions: [bf61]}]\n"
+            "tolerances: {bf61: {max_rel: 0.1, rms: 0.1, cosine: 0.9}}",
+            "backends[0].precisions",
+            "'bf16'",
         ),
-        ("seconds: fast", "line 4: seconds: should be a valid number; 'fast' came"),
-        ("seconds: .inf", "line 4: seconds: should be a finite number; inf came"),
-        ("time_limit: '10'", "line 4: time_limit: should be a valid number; '10' came"),
-        ("feeds: 0", "line 4: feeds: should be greater than or equal to 1; 0 came"),
-        ("feeds: true", "line 4: feeds: should be a valid integer; True came"),
-        ("reference: fp64", "line 4: reference: should be a mapping of keys to values; 'fp64' came"),
+        ("backends: [{name: ort-cpu, precisions: [fp8]}]", "", "tolerances.fp8"),
+        ("backends: [{name: reference, threads: 2}]", "backends[0].threads", "threads"),
+        ("backends: [{name: ort-cpu, precisions: [fp16]}]", "backends[0].precisions", "matrix products"),
         (
-            "masks: [rigth]",
-            "line 4: masks[0]: should be 'none', 'right', 'left', 'holes' or 'masked-row'; 'rigth' came",
+            "backends: [{name: ort-cpu, environment: ovn}]\nenvironments: {ovns: {}}",
+            "backends[0].environment",
+            "'ovns'",
         ),
-        ("tolerances: {fp32: {rms: 1}}", "line 4: tolerances.fp32.rms: should be less than 1; 1 came"),
+        ("backends: [{name: ort-cpu, threads: 1025}]", "backends[0].threads", "1024"),
+        ("backends: [{name: ort-cpu, precisions: [fp32, fp32]}]", "backends[0]", "twice"),
+        ("backends: [ort-cpu, ort-cpu]", "", "label 'ort-cpu'"),
+        ("backends: [{label: x}]", "backends[0].name", "missing"),
+        ("backends: [7]", "backends[0]", "mapping"),
+        ("models: {m: {}}", "models.m", "exactly one"),
+        ("models: {m: {preset: bert-3l, checkpoint: c}}", "models.m", "checkpoint and preset"),
+        ("models: {m: {path: no.onnx}}", "models.m.path", "not found"),
+        ("models: {m: {checkpoint: ./no}}", "models.m.checkpoint", "not found"),
+        ("models: {m: {preset: bert-3l, outputs: []}}", "models.m.outputs", "at least 1 item"),
+        ("models: {m: {checkpoint: c, seed: 1}}", "models.m", "preset"),
+        ("models: {m: {preset: bert-9l}}", "models.m.preset", "'bert-6l'"),
+        ("models: {m: {path: .}}", "models.m.path", "checkpoint"),
+        ("models: {m: {checkpoint: spec.yaml}}", "models.m.checkpoint", "path"),
+        ("models: {m: {preset: bert-3l, texts: [a]}}", "models.m", "tokenizer"),
+        ("models: {m: {checkpoint: c, texts: no.txt}}", "models.m.texts", "not found"),
+        ("shapes: [8]", "shapes[0]", "mapping"),
+        ("shapes: [8by8]", "shapes[0]", "BATCHxSEQUENCE"),
+        ("shapes: ['0x8']", "shapes[0].batch", "greater than or equal to 1"),
+        ("shapes: [1x8, 1x8]", "", "name '1x8'"),
+        ("models: {m: {checkpoint: c, texts: [a], shapes: ['1']}}", "", "sequence"),
         (
-            "reference: {backend: referense}",
-            "line 4: reference.backend: there is no backend 'referense'; did you mean 'reference'? "
-            "(known: openvino, ort-cpu, ort-cuda, ort-ep, ort-openvino, "
-            "ort-tensorrt, reference, tensorrt)",
+            "models: {m: {checkpoint: c, texts: [a], shapes: [{batch: 1, sequence: 8, lengths: [3]}]}}",
+            "",
+            "Remove lengths",
         ),
-        (
-            "tolerances: {fp23: {rms: 0.1}, fp16: {rms: 0.1}}",
-            "line 4: tolerances.fp23: no backend of this spec computes in it; did you mean 'fp32'? "
-            "(known: bf16, fp16, fp32, fp64, int8)",
-        ),
-        ("shapes: [1x8]", "line 4: shapes: the key is there twice, first on line 3"),
-        (
-            "repetitions: 5\nseconds: 1",
-            "line 1: repetitions and seconds are two ways to say how long a cell runs; give one of them",
-        ),
-        (
-            "seconds: 600",
-            "line 1: 600 seconds of measured runs do not fit into a time_limit of 300, which counts from the start of "
-            "a cell's process",
-        ),
+        ("shapes: [{batch: 1, lengths: [3]}]", "shapes[0]", "needs a sequence"),
+        ("environments: {e: {python: 3.10}}", "environments.e.python", "quotes"),
+        ("environments: {e: {install: [-e .]}}", "environments.e.install", "'-e .'"),
+        ("environments: {e: {install: ['./none[all]']}}", "environments.e.install", "none"),
+        ("environments: {e: {instal: [x]}}", "environments.e.instal", "'install'"),
     ],
 )
-def test_one_wrong_key(tmp_path: Path, change: str, problem: str) -> None:
-    assert problems(tmp_path, SMALL + change) == [problem]
-
-
-@pytest.mark.parametrize(
-    ("entry", "problem"),
-    [
-        (
-            "{name: openvino, precison: [fp32]}",
-            "backends[0].precison: there is no such key; did you mean 'precisions'? "
-            "(known: environment, label, name, options, precisions, threads)",
-        ),
-        (
-            "openvno",
-            "backends[0].name: there is no backend 'openvno'; did you mean 'openvino'? "
-            "(known: openvino, ort-cpu, ort-cuda, ort-ep, ort-openvino, "
-            "ort-tensorrt, reference, tensorrt)",
-        ),
-        (
-            "{name: openvino, options: {property: 1}}",
-            "backends[0].options.property: openvino has no such option; did you mean 'properties'? (known: properties)",
-        ),
-        (
-            "{name: openvino, precisions: [bf61]}",
-            "backends[0].precisions: openvino does not compute in 'bf61'; did you mean 'bf16'? "
-            "(known: bf16, fp32, int8)",
-        ),
-        (
-            "{name: reference, threads: 2}",
-            "backends[0].threads: the number of reference's threads cannot be set; leave threads out",
-        ),
-        (
-            "{name: ort-cpu, precisions: [fp16]}",
-            "backends[0].precisions: ort-cpu does not compute in 'fp16': the CPU provider has no matrix products in "
-            "it, and computes such a graph's in fp32, between casts",
-        ),
-        (
-            "{name: ort-cpu, environment: ovn}",
-            "backends[0].environment: there is no environment 'ovn'; did you mean 'ovns'? (known: ovns). Declare it "
-            "under environments, with its install",
-        ),
-        (
-            "{name: ort-cpu, threads: 1025}",
-            "backends[0].threads: should be less than or equal to 1024; 1025 came",
-        ),
-        ("{name: ort-cpu, precisions: [fp32, fp32]}", "backends[0]: a precision is listed twice"),
-        ("ort-cpu, ort-cpu", "two backends are called 'ort-cpu'; give one of them a label"),
-        ("{label: x}", "backends[0].name: this key is required"),
-        ("7", "backends[0]: should be a mapping of keys to values; 7 came"),
-    ],
-)
-def test_a_wrong_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entry: str, problem: str) -> None:
+def test_rejects_with_the_place_and_the_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str, place: str, word: str
+) -> None:
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "environments"))
-    limits = "{max_rel: 0.1, rms: 0.1, cosine: 0.9}"
-    tolerances = f"tolerances: {{bf61: {limits}}}" if "bf61" in entry else ""
-    tolerances += "environments: {ovns: {}}" if "ovn" in entry else ""
-    (found,) = problems(tmp_path, SMALL.replace("[ort-cpu]", f"[{entry}]") + tolerances)
-    assert found.partition(": ")[2] == problem
-
-
-@pytest.mark.parametrize(
-    ("model", "problem"),
-    [
-        ("{}", "models.m: a model has one of path, checkpoint and preset; this has none of them"),
-        (
-            "{preset: bert-3l, checkpoint: c}",
-            "models.m: a model has one of path, checkpoint and preset; this has checkpoint and preset",
-        ),
-        ("{path: no.onnx}", "models.m.path: there is no file FOLDER/no.onnx"),
-        ("{checkpoint: ./no}", "models.m.checkpoint: there is no folder FOLDER/no"),
-        (
-            "{preset: bert-3l, outputs: []}",
-            "models.m.outputs: list should have at least 1 item after validation, not 0; [] came",
-        ),
-        ("{checkpoint: c, seed: 1}", "models.m: seed goes with a preset: other models have weights of their own"),
-        (
-            "{preset: bert-9l}",
-            "models.m.preset: there is no preset 'bert-9l'; did you mean 'bert-6l'? "
-            "(known: bert-3l, bert-6l, bert-base, bert-large)",
-        ),
-        ("{path: .}", "models.m.path: FOLDER is a folder; a checkpoint's folder goes under checkpoint"),
-        ("{checkpoint: spec.yaml}", "models.m.checkpoint: FOLDER/spec.yaml is a file; an ONNX file goes under path"),
-        ("{preset: bert-3l, texts: [a]}", "models.m: texts need a tokenizer, and a preset has none"),
-        ("{checkpoint: c, texts: no.txt}", "models.m.texts: there is no file FOLDER/no.txt"),
-        ("{preset: bert-3l, shapes: [8]}", "models.m.shapes[0]: should be a mapping of keys to values; 8 came"),
-        (
-            "{preset: bert-3l, shapes: [8by8]}",
-            "models.m.shapes[0]: a shape is BATCHxSEQUENCE, such as 8x128, or a mapping; '8by8' is neither",
-        ),
-        (
-            "{preset: bert-3l, shapes: ['0x8']}",
-            "models.m.shapes[0].batch: should be greater than or equal to 1; 0 came",
-        ),
-        ("{preset: bert-3l, shapes: [1x8, 1x8]}", "two shapes of model 'm' are called '1x8'; give one of them a name"),
-        (
-            "{checkpoint: c, texts: [a], shapes: ['1']}",
-            "model 'm' has texts; its shape 1 needs a sequence to pad them to",
-        ),
-        (
-            "{checkpoint: c, texts: [a], shapes: [{batch: 1, sequence: 8, lengths: [3]}]}",
-            "model 'm' has texts, which have lengths of their own; shape 1x8 sets others",
-        ),
-        (
-            "{preset: bert-3l, shapes: [{batch: 1, lengths: [3]}]}",
-            "models.m.shapes[0]: lengths needs a sequence to be padded to",
-        ),
-    ],
-)
-def test_a_wrong_model(tmp_path: Path, model: str, problem: str) -> None:
-    (found,) = problems(tmp_path, SMALL.replace("{preset: bert-3l}", model))
-    assert found.partition(": ")[2].replace(str(tmp_path), "FOLDER") == problem.replace("FOLDER/", "")
-
-
-@pytest.mark.parametrize(
-    ("declared", "problem"),
-    [
-        (
-            "{python: 3.10}",
-            'environments.e.python: 3.1 is a number to YAML; put the version in quotes, such as "3.11"',
-        ),
-        (
-            "{install: [-e .]}",
-            "environments.e.install: '-e .' is nothing to install: give a requirement, such as 'onnxruntime>=1.24', or "
-            "a path",
-        ),
-        (
-            "{install: ['./none[all]']}",
-            "environments.e.install: './none[all]' is nothing to install: there is no FOLDER/none",
-        ),
-        (
-            "{instal: [x]}",
-            "environments.e.instal: there is no such key; did you mean 'install'? (known: install, python)",
-        ),
-    ],
-)
-def test_a_wrong_environment(tmp_path: Path, declared: str, problem: str) -> None:
-    (found,) = problems(tmp_path, f"{SMALL}environments: {{e: {declared}}}")
-    assert found.partition(": ")[2] == problem.replace("FOLDER/", "")
+    (found,) = [problem for problem in problems(tmp_path, changed(change)) if not problem.endswith("errors:")][:1]
+    line, _, text = found.partition(": ")
+    assert re.fullmatch(r"line \d", line)
+    assert text.startswith(f"{place}: " if place else "")
+    assert word in text.removeprefix(place)
 
 
 def test_paths_of_an_environment_start_at_the_spec(tmp_path: Path) -> None:
@@ -298,7 +190,7 @@ def test_paths_of_an_environment_start_at_the_spec(tmp_path: Path) -> None:
     assert declared.install == [f"{tmp_path}/mine[all]", "onnxruntime", "a @ https://b/c"]
 
 
-def test_all_problems_are_listed_at_once_each_with_its_line(tmp_path: Path) -> None:
+def test_lists_all_problems_with_their_lines(tmp_path: Path) -> None:
     text = """\
 models:
   m:
@@ -309,46 +201,42 @@ backends:
     threads: two
 shapes: 8x128
 """
-    assert problems(tmp_path, text) == [
-        "spec.yaml has 3 errors:",
-        "line 4: models.m.sed: there is no such key; did you mean 'seed'? "
-        "(known: checkpoint, outputs, path, preset, seed, shapes, texts)",
-        "line 7: backends[0].threads: should be a valid integer; 'two' came",
-        "line 8: shapes: should be a valid list; '8x128' came",
+    first, *others = problems(tmp_path, text)
+    assert "3 errors" in first
+    assert [found.partition(": ")[0::2] for found in others] == [
+        ("line 4", others[0].partition(": ")[2]),
+        ("line 7", "backends[0].threads: must be a valid integer, got 'two'"),
+        ("line 8", "shapes: must be a valid list, got '8x128'"),
     ]
-
-
-def test_a_precision_without_default_limits_needs_its_own(tmp_path: Path) -> None:
-    spec = load(tmp_path, SMALL)
-    with pytest.raises(ValueError, match=r"tolerances has no default for 'fp8'.*give tolerances.fp8 a max_rel"):
-        spec.tolerance("fp8")
+    assert others[0].startswith("line 4: models.m.sed: ")
+    assert "'seed'" in others[0]
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "holds no keys"),
-        ("- a\n", "holds no keys"),
-        ("a: [\n", "line 2: not YAML: expected the node content"),
-        ("a: \x00\n", "is not text: special characters are not allowed, at character 3"),
-        ("? [a]\n: b\n", "line 1: not YAML: found unhashable key"),
-        ("models: {1: {preset: bert-3l}}\nbackends: [ort-cpu]\nshapes: [1x1]\n", "should be a valid string; 1 came"),
+        ("", "no keys"),
+        ("- a\n", "no keys"),
+        ("a: [\n", "line 2: not YAML"),
+        ("a: \x00\n", "is not text"),
+        ("? [a]\n: b\n", "line 1: not YAML"),
+        ("models: {1: {preset: bert-3l}}\nbackends: [ort-cpu]\nshapes: [1x1]\n", "a key must be a string, got 1"),
     ],
 )
-def test_files_that_are_no_spec(tmp_path: Path, content: str, message: str) -> None:
+def test_rejects_files_that_are_not_a_spec(tmp_path: Path, content: str, message: str) -> None:
     assert any(message in problem for problem in problems(tmp_path, content))
 
 
-def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="There is no spec at"):
-        specfile.load(tmp_path / "none.yaml")
+def test_an_unreadable_file(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="not found"):
+        reader.load(tmp_path / "none.yaml")
     (tmp_path / "spec.yaml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(SpecError, match="cannot be read"):
-        specfile.load(tmp_path / "spec.yaml")
-    with pytest.raises(SpecError, match="cannot be read"):
-        specfile.load(tmp_path)
+    with pytest.raises(SpecError, match="Cannot read"):
+        reader.load(tmp_path / "spec.yaml")
+    with pytest.raises(SpecError, match="Cannot read"):
+        reader.load(tmp_path)
 
 
-def test_the_quickstart_is_sound() -> None:
-    spec = specfile.load(Path(__file__).parents[3] / "matrix" / "quickstart.yaml")
+def test_the_quickstart_is_valid() -> None:
+    spec = reader.load(Path(__file__).parents[3] / "matrix" / "quickstart.yaml")
     assert {entry.name for entry in spec.backends} == {"ort-cpu", "openvino", "reference"}

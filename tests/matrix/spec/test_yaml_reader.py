@@ -1,4 +1,4 @@
-"""What YAML allows and a spec cannot hold: always an error with the file's name, in bounded time and length."""
+"""What YAML allows and a spec does not: an error with the file's name, in bounded time and of bounded length."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from isorun.errors import SpecError
-from isorun_matrix.spec import reader as specfile
+from isorun_matrix.spec import reader
 
 SPEC = """\
 models: {m: {preset: bert-3l}}
@@ -28,12 +28,12 @@ TOKENS = (
 
 
 def refused(folder: Path, content: str | bytes) -> str:
-    """The message about a file that is no spec."""
+    """The message about a file that is not a spec."""
     path = folder / "spec.yaml"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     started = time.monotonic()
     with pytest.raises(SpecError) as caught:
-        specfile.load(path)
+        reader.load(path)
     message = str(caught.value)
     message.encode()
     assert time.monotonic() - started < 10
@@ -45,31 +45,31 @@ def refused(folder: Path, content: str | bytes) -> str:
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
-        ("2026-99-99", "'2026-99-99' is a date to YAML. Put it in quotes"),
-        ("2026-01-01", "is a date to YAML"),
+        ("2026-99-99", "YAML reads '2026-99-99' as a date"),
+        ("2026-01-01", "as a date"),
         ("!!bool x", "'x' is not a valid bool"),
-        ('{"\\ud800": 1}', "has a character that is not text"),
+        ('{"\\ud800": 1}', "a character that is not text"),
         ("!!int ''", "'' is not a valid int"),
         ("!!float x", "'x' is not a valid float"),
         ("9" * 5000, "is not a valid int"),
-        ("0x" + "f" * 5000, "should be an integer of 64 bits"),
-        (str(1 << 64), "should be an integer of 64 bits"),
-        (".inf", "should be a finite number; inf came"),
-        ("1.0e+999", "should be a finite number; inf came"),
-        ("!!set {a, b}", "is of the type '!!set' to YAML"),
-        ("!!binary aGk=", "is of the type '!!binary' to YAML"),
-        ("!!python/object:os.system x", "to YAML"),
-        ('"a\\0b"', "has a character that is not text"),
-        ('"\\ud800"', "has a character that is not text"),
-        ("{1: a}", "a key should be a valid string; 1 came"),
-        ("{2026-01-01: a}", "a key should be a valid string; '2026-01-01' came"),
-        ("{~: a}", "a key should be a valid string; None came"),
-        ("&x [*x]", "it has more than 20,000 values, with what its aliases stand for"),
-        ("=", "is of the type '!!value' to YAML"),
+        ("0x" + "f" * 5000, "64 bits"),
+        (str(1 << 64), "64 bits"),
+        (".inf", "finite number, got inf"),
+        ("1.0e+999", "finite number, got inf"),
+        ("!!set {a, b}", "'!!set'"),
+        ("!!binary aGk=", "'!!binary'"),
+        ("!!python/object:os.system x", "YAML reads"),
+        ('"a\\0b"', "a character that is not text"),
+        ('"\\ud800"', "a character that is not text"),
+        ("{1: a}", "a key must be a string, got 1"),
+        ("{2026-01-01: a}", "a key must be a string, got '2026-01-01'"),
+        ("{~: a}", "a key must be a string, got None"),
+        ("&x [*x]", "more than 20,000 values, with aliases expanded"),
+        ("=", "'!!value'"),
     ],
 )
 @pytest.mark.parametrize("place", ["known", "unknown", "of a backend"])
-def test_values_that_no_spec_can_hold(tmp_path: Path, value: str, problem: str, place: str) -> None:
+def test_rejects_values(tmp_path: Path, value: str, problem: str, place: str) -> None:
     text = f"{SPEC}{'seed' if place == 'known' else 'more'}: {value}\n"
     if place == "of a backend":
         text = SPEC.replace("options: {}", f"options: {{x: {value}}}")
@@ -90,38 +90,38 @@ def test_values_that_no_spec_can_hold(tmp_path: Path, value: str, problem: str, 
         ("%YAML 1." + "9" * 5000 + "\n---\na: b\n", "not YAML"),
         ("\ud800".encode(errors="surrogatepass"), "Save it as UTF-8"),
         ("models: {}".encode("utf-16"), "Save it as UTF-8"),
-        (SPEC.replace("bert-3l", "x" * 100_000), "there is no preset"),
-        (SPEC.replace("8x128", f"{'9' * 5000}x1"), "a shape is BATCHxSEQUENCE"),
-        (SPEC.replace("preset: bert-3l", "path: ~nouser/x"), "there is no file"),
-        (SPEC.replace("preset: bert-3l", "checkpoint: ~nouser/x"), "there is no folder"),
+        (SPEC.replace("bert-3l", "x" * 100_000), "unknown preset"),
+        (SPEC.replace("8x128", f"{'9' * 5000}x1"), "BATCHxSEQUENCE"),
+        (SPEC.replace("preset: bert-3l", "path: ~nouser/x"), "file not found"),
+        (SPEC.replace("preset: bert-3l", "checkpoint: ~nouser/x"), "folder not found"),
         (SPEC.replace("preset: bert-3l", f"path: {'x' * 5000}"), "File name too long"),
         (SPEC + "environments: {e: {install: [~nouser/x]}}", "there is no"),
         (SPEC + f"environments: {{e: {{install: [./{'x' * 5000}]}}}}", "File name too long"),
-        (SPEC.replace("options: {}", "precisions: [../../x]"), "backends[0].precisions[0]: string should match"),
+        (SPEC.replace("options: {}", "precisions: [../../x]"), "backends[0].precisions[0]: "),
         (SPEC.replace("{m:", f"{{{'m' * 300}:"), "at most 100 characters"),
         (SPEC + "time_limit: 1.0e+300", "less than or equal to"),
         ("".join(f"k{number}: 1\n" for number in range(5000)), "and 4972 more"),
     ],
 )
-def test_files_that_no_spec_can_be(tmp_path: Path, content: str | bytes, problem: str) -> None:
+def test_rejects_files(tmp_path: Path, content: str | bytes, problem: str) -> None:
     assert problem in refused(tmp_path, content)
 
 
 @pytest.mark.parametrize("start", ["[x, x]", "{x: 1}"])
 @pytest.mark.parametrize("step", ["[{}]", "{{<<: [{}]}}"])
 @pytest.mark.parametrize("count", [1, 9])
-def test_aliases_that_multiply(tmp_path: Path, start: str, step: str, count: int) -> None:
+def test_rejects_aliases_that_multiply(tmp_path: Path, start: str, step: str, count: int) -> None:
     lines = [f"a0: &a0 {start}"]
     lines += [f"a{n}: &a{n} " + step.format(", ".join([f"*a{n - 1}"] * count)) for n in range(1, 60)]
     message = refused(tmp_path, "\n".join(lines))
-    assert "with what its aliases stand for" in message
+    assert "aliases expanded" in message
 
 
-def test_merged_keys_are_those_of_the_mapping(tmp_path: Path) -> None:
+def test_merge_keys(tmp_path: Path) -> None:
     (tmp_path / "spec.yaml").write_text(
         "models: {a: &a {preset: bert-3l, seed: 1}, b: {<<: *a, seed: 2}}\nbackends: [ort-cpu]\nshapes: [1x8]\n"
     )
-    models = specfile.load(tmp_path / "spec.yaml").models
+    models = reader.load(tmp_path / "spec.yaml").models
     assert [(model.preset, model.seed) for model in models.values()] == [("bert-3l", 1), ("bert-3l", 2)]
 
 
@@ -137,9 +137,9 @@ def mutations(seed: int) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_spec_that_was_damaged_is_sound_or_an_error_of_the_spec(tmp_path: Path, seed: int) -> None:
+def test_a_damaged_spec_is_valid_or_rejected(tmp_path: Path, seed: int) -> None:
     path = tmp_path / "spec.yaml"
     for content in mutations(seed):
         path.write_bytes(content)
         with contextlib.suppress(SpecError):
-            specfile.load(path)
+            reader.load(path)
