@@ -1,5 +1,5 @@
 """The jobs of a matrix. Each runs in a process of its own and is handed over as JSON: prepare a model, compute the
-reference of a workload, measure a cell."""
+reference of a workload, measure a cell. Time limits are in seconds."""
 
 from __future__ import annotations
 
@@ -19,10 +19,8 @@ class ModelJob:
     Attributes:
         id: the model's name in the spec.
         path, checkpoint, preset: where it comes from; exactly one is given.
-        seed: of a preset's weights.
         outputs: the required outputs; ``None`` for all.
         dialects: for each backend, the dialects that it reads.
-        time_limit: in seconds.
     """
 
     id: str
@@ -42,8 +40,6 @@ class PreparedModel:
     Attributes:
         path: the ONNX file.
         origin: the file or folder beside which a tokenizer would be.
-        outputs: the required outputs; ``None`` for all.
-        fingerprint: identifies the model's content.
     """
 
     path: str
@@ -58,15 +54,12 @@ class Workload:
 
     Attributes:
         id: ``model/shape``.
-        model: the model's name in the spec.
-        batch, sequence, dims: the sizes of the feeds' dimensions.
+        dims: the sizes of other dimensions, by name.
         lengths: real tokens in each row: ``"full"``, a list, or the members of a distribution.
         texts: tokenized instead of random ids; ``None`` for random ids.
         feeds: how many sets of feeds are timed.
         masks: further kinds of padding on which only parity is checked.
-        seed: of the feeds.
         backend, precision: what computes the reference.
-        time_limit: in seconds.
     """
 
     id: str
@@ -120,8 +113,6 @@ class Cell:
     Attributes:
         id: ``model/shape/label/precision``.
         workload: the id of its workload.
-        model, shape, batch, sequence: its place in the matrix.
-        backend, label, precision, options: what runs.
         threads: ``None`` for all usable cores.
         environment: the isolated environment that it runs in; ``None`` for this one.
         warmup, repetitions, seconds: how often it runs; exactly one of the last two is given.
