@@ -2,8 +2,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from isorun_matrix.execution.plan import key, plan
 from isorun_matrix.spec.spec import Spec
 
@@ -30,11 +28,6 @@ def test_every_model_runs_on_every_backend_precision_and_shape() -> None:
     assert (cell.backend, cell.label, cell.threads, cell.workload) == ("openvino", "ov", 2, "b/1x8")
     assert (cell.seconds, cell.repetitions) == (3, None)
     assert made.models[1].seed == 4
-
-
-def test_models_are_lowered_once_for_each_set_of_dialects() -> None:
-    dialects = plan(spec()).models[0].dialects
-    assert len(dialects) == len(set(dialects)) == 3
 
 
 def test_a_backend_in_an_environment_is_a_cell_of_its_own() -> None:
@@ -71,9 +64,3 @@ def test_a_key_depends_on_what_decides_the_result() -> None:
     assert key(replace(cell, options={"x": 1}), fingerprint="f") != known
     assert key(replace(cell, environment="e"), fingerprint="f") != known
     assert key(replace(cell, tolerance=replace(cell.tolerance, rms=0.5)), fingerprint="f") != known
-
-
-@pytest.mark.parametrize("seconds", [None, 1.5])
-def test_seconds_and_repetitions(seconds: float | None) -> None:
-    cell = plan(spec(seconds=seconds) if seconds else spec(repetitions=9)).cells[0]
-    assert (cell.seconds, cell.repetitions) == ((1.5, None) if seconds else (None, 9))
