@@ -14,7 +14,7 @@ Isorun = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def environment(cache_dir: Path) -> dict[str, str]:
-    """The environment of a command: a cache of the tests' own, and the fake backends beside the real ones."""
+    """The environment of a command: a cache of its own, and the fake backends in addition to the real ones."""
     path = os.pathsep.join(filter(None, [str(FAKES), os.environ.get("PYTHONPATH")]))
     return {**os.environ, "PYTHONPATH": path, "ISORUN_CACHE_DIR": str(cache_dir), "COLUMNS": "80"}
 

@@ -45,7 +45,7 @@ def test_wrong_usage_exits_with_2(
     assert done.stdout == ""
 
 
-def test_the_schema_is_that_of_a_spec(isorun: Isorun) -> None:
+def test_schema_of_a_spec(isorun: Isorun) -> None:
     schema = json.loads(isorun("schema").stdout)
     assert set(schema["properties"]) == set(Spec.model_fields)
     assert schema["additionalProperties"] is False

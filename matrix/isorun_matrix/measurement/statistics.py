@@ -90,7 +90,7 @@ def latency(samples: np.ndarray) -> Latency:
         **percentiles,
         max=float(times.max()),
         p50_interval=median_interval(times),
-        notes=[f"{name} needs {least} samples, got {count}" for name, least in needed.items() if count < least],
+        notes=[f"{name} needs {minimum} samples, got {count}" for name, minimum in needed.items() if count < minimum],
     )
 
 

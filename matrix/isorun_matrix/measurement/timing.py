@@ -37,7 +37,7 @@ def latencies(session: Session, feeds: Sequence[Feeds], repetitions: int | None,
     Returns:
         (runs,), int64, nanoseconds. Releasing the outputs is not included.
     """
-    least = len(feeds) if repetitions is None else repetitions
+    minimum = len(feeds) if repetitions is None else repetitions
     deadline = perf_counter_ns() + int((seconds or 0) * _NS_PER_S)
     samples: list[int] = []
     gc.collect()
@@ -49,7 +49,7 @@ def latencies(session: Session, feeds: Sequence[Feeds], repetitions: int | None,
             end = perf_counter_ns()
             del outputs
             samples.append(end - start)
-            if len(samples) >= least and (repetitions is not None or end >= deadline):
+            if len(samples) >= minimum and (repetitions is not None or end >= deadline):
                 break
     finally:
         gc.enable()

@@ -152,7 +152,7 @@ class CellResult(JobResult, CellId):
         return self
 
     def as_document(self) -> dict[str, Any]:
-        """The cell in ``report --format json``: the figures beside the rest; ``None`` where there are none."""
+        """The cell in ``report --format json``: the figures are members of the cell; missing ones are ``None``."""
         cell = self.model_dump(mode="json", exclude={"key", "request", "result"})
         figures = dict.fromkeys(field.name for field in fields(Measurement) if field.name not in cell)
         return cell | (figures if self.result is None else plain(self.result))

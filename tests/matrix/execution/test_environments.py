@@ -131,7 +131,7 @@ backends:
 
 
 def test_a_backend_that_only_the_environment_has(isorun: Isorun, identity: Path, tmp_path: Path) -> None:
-    """Its precisions and options are asked of it; a worker that dies is a cell that crashed, and no other suffers."""
+    """Its options are checked in the environment, and a worker that dies affects one cell only."""
     name = isolation.own_environment(environments.root(), "odd", ODD)
     text = f"""
 models: {{m: {{path: identity.onnx, shapes: ['3']}}}}

@@ -24,7 +24,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
     return write
 
 
-def test_what_a_child_prints_goes_to_its_log(module: Write, tmp_path: Path) -> None:
+def test_the_output_goes_to_the_log(module: Write, tmp_path: Path) -> None:
     code = "import os, sys\nprint(sys.argv[1])\nsys.stdout.flush()\nos.write(2, b'from below\\n')\n"
     ended = launch(module(code), tmp_path, 20)
     assert (ended.code, ended.signal, ended.timed_out) == (0, None, False)
@@ -39,7 +39,7 @@ def test_exit_codes_and_signals(module: Write, tmp_path: Path) -> None:
     assert "Fatal Python error: Aborted" in ended.log
 
 
-def test_a_child_that_takes_too_long_is_killed_with_all_that_it_started(module: Write, tmp_path: Path) -> None:
+def test_the_time_limit_kills_the_process_and_its_descendants(module: Write, tmp_path: Path) -> None:
     code = """
 import subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -59,16 +59,14 @@ time.sleep(600)
     pytest.fail("the grandchild is alive")
 
 
-def test_the_folder_that_it_runs_in_adds_no_modules(
-    module: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_working_directory_adds_no_modules(module: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "json.py").write_text("raise ImportError('the wrong json')")
     monkeypatch.chdir(tmp_path / "here")
     assert launch(module("import json"), tmp_path, 20).code == 0
 
 
-def test_it_can_be_called_from_another_thread(module: Write, tmp_path: Path) -> None:
+def test_runs_in_any_thread(module: Write, tmp_path: Path) -> None:
     codes: list[int] = []
     name = module("raise SystemExit(5)")
     thread = threading.Thread(target=lambda: codes.append(launch(name, tmp_path, 20).code))

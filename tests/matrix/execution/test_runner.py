@@ -131,8 +131,8 @@ def test_every_status_of_a_cell(isorun: Isorun, tiny: Path, tmp_path: Path) -> N
     ]
     assert right["latency_ms"]["samples"] == 4
     assert right["latency_ms"]["p50"] > 0
-    least, greatest = right["latency_ms"]["p50_interval"]
-    assert least <= right["latency_ms"]["p50"] <= greatest
+    minimum, maximum = right["latency_ms"]["p50_interval"]
+    assert minimum <= right["latency_ms"]["p50"] <= maximum
     assert right["waited"] is None or right["waited"] >= 0
     assert right["latency_ms"]["p99"] is None
     assert "p99 needs 100 samples, got 4" in right["latency_ms"]["notes"]
@@ -249,7 +249,7 @@ def test_additions_to_a_spec_keep_results(isorun: Isorun, tiny: Path, tmp_path: 
     assert "6 of 6 cells" in again.stderr
 
 
-def test_a_model_or_reference_that_fails_skips_its_cells_alone(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
+def test_a_failed_model_or_reference_skips_its_own_cells(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
     (tmp_path / "broken.onnx").write_bytes(b"no model")
     text = """
     models:
@@ -343,7 +343,7 @@ def test_measured_cells_are_kept_if_their_model_is_lost(isorun: Isorun, tiny: Pa
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
 
 
-def test_a_run_never_removes_a_model_beside_it(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
+def test_a_run_removes_no_other_files(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
     model = tmp_path / "models" / "bert" / "model.onnx"
     model.parent.mkdir(parents=True)
     tiny.rename(model)

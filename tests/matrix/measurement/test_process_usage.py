@@ -31,12 +31,12 @@ with subprocess.Popen([sys.executable, "-c", say], stdin=subprocess.PIPE, stdout
 """
 
 
-def test_the_memory_of_a_worker_counts() -> None:
+def test_memory_includes_descendants() -> None:
     ran = subprocess.run([sys.executable, "-c", FAMILY], capture_output=True, text=True, check=True)
     assert 64 <= float(ran.stdout) < 150
 
 
-def test_waiting_for_a_core_is_told_from_sleeping() -> None:
+def test_waiting_for_a_core_differs_from_sleeping() -> None:
     if process_usage.waited_ns() is None:
         pytest.skip("this kernel does not tell how long threads wait")
     code = """
@@ -57,7 +57,7 @@ for busy in (False, True):
         assert busy > 0.25e9
 
 
-def test_memory_is_that_of_this_process() -> None:
+def test_memory_of_this_process() -> None:
     ran = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True)
     taken, peak = map(float, ran.stdout.split())
     assert taken == pytest.approx(64, abs=8)

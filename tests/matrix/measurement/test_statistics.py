@@ -48,7 +48,7 @@ def test_a_median_lies_in_its_interval(runs: np.ndarray) -> None:
         assert found.min <= minimum <= found.p50 <= maximum <= found.max
 
 
-def test_an_interval_is_of_the_medians_of_sixths() -> None:
+def test_an_interval_spans_the_medians_of_sixths() -> None:
     parts = [[3, 3, 9], [5, 1, 5], [4, 4, 4], [2, 8, 2], [6, 6, 1], [7, 1, 5]]
     assert statistics.median_interval(np.array(parts).ravel()) == (2, 6)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from isorun import Session
-from isorun_matrix.measurement import timing as measure
+from isorun_matrix.measurement import timing
 
 
 class Recorder:
@@ -33,9 +33,9 @@ def session(recorder: Recorder) -> Session:
     return cast(Session, recorder)
 
 
-def test_repetitions_take_the_feeds_in_turn() -> None:
+def test_repetitions_use_the_feeds_in_turn() -> None:
     recorder = Recorder(0.002)
-    samples = measure.latencies(session(recorder), FEEDS, 5, None)
+    samples = timing.latencies(session(recorder), FEEDS, 5, None)
     assert recorder.fed == ["a", "b", "c", "a", "b"]
     assert samples.shape == (5,)
     assert samples.dtype == np.int64
@@ -44,24 +44,24 @@ def test_repetitions_take_the_feeds_in_turn() -> None:
     assert gc.isenabled()
 
 
-def test_seconds_bound_the_runs_but_every_feed_has_its_turn() -> None:
-    assert len(measure.latencies(session(Recorder(0.01)), FEEDS, None, 0.1)) in range(3, 11)
-    assert len(measure.latencies(session(Recorder(0.02)), FEEDS, None, 0.001)) == 3
+def test_seconds_limit_the_runs_but_every_feed_is_used() -> None:
+    assert len(timing.latencies(session(Recorder(0.01)), FEEDS, None, 0.1)) in range(3, 11)
+    assert len(timing.latencies(session(Recorder(0.02)), FEEDS, None, 0.001)) == 3
 
 
-def test_an_error_leaves_the_collector_on() -> None:
+def test_an_error_leaves_the_garbage_collector_on() -> None:
     class Failing(Recorder):
         def run(self, names: None, feeds: Any) -> list[Any]:
             raise RuntimeError("no")
 
     with pytest.raises(RuntimeError):
-        measure.latencies(session(Failing()), FEEDS, 1, None)
+        timing.latencies(session(Failing()), FEEDS, 1, None)
     assert gc.isenabled()
 
 
-def test_warming_up_stops_at_its_count_or_its_time() -> None:
+def test_warm_up_stops_at_its_count_or_time() -> None:
     recorder = Recorder()
-    assert measure.warm_up(session(recorder), FEEDS, 4, None) == 4
+    assert timing.warm_up(session(recorder), FEEDS, 4, None) == 4
     assert recorder.fed == ["a", "b", "c", "a"]
-    assert measure.warm_up(session(Recorder()), FEEDS, 0, 1) == 0
-    assert measure.warm_up(session(Recorder(0.02)), FEEDS, 1000, 0.05) in range(1, 4)
+    assert timing.warm_up(session(Recorder()), FEEDS, 0, 1) == 0
+    assert timing.warm_up(session(Recorder(0.02)), FEEDS, 1000, 0.05) in range(1, 4)

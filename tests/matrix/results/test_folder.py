@@ -138,7 +138,7 @@ def test_rejects_other_files_in_the_folder_of_a_job(folder: RunFolder) -> None:
 
 
 @pytest.mark.parametrize("link", ["cells", "cells/m", f"cells/{NAME}", ".work"])
-def test_nothing_is_removed_behind_a_symbolic_link(folder: RunFolder, tmp_path: Path, link: str) -> None:
+def test_rejects_symbolic_links_below_the_folder(folder: RunFolder, tmp_path: Path, link: str) -> None:
     other = RunFolder(tmp_path / "other")
     other.path.mkdir()
     write(other, "theirs")
@@ -152,7 +152,7 @@ def test_nothing_is_removed_behind_a_symbolic_link(folder: RunFolder, tmp_path: 
 
 
 @pytest.mark.parametrize("name", ["out", ".lock"])
-def test_a_run_does_not_write_through_a_symbolic_link(tmp_path: Path, name: str) -> None:
+def test_rejects_a_symbolic_link_as_the_folder(tmp_path: Path, name: str) -> None:
     (tmp_path / "target").mkdir()
     link = tmp_path / "out"
     if name == "out":
@@ -221,7 +221,7 @@ def test_text_that_utf8_cannot_encode_is_replaced(folder: RunFolder) -> None:
     assert folder.run().cells[0].reason == "/folder?"
 
 
-def test_what_is_not_a_number_is_never_written(folder: RunFolder) -> None:
+def test_nan_is_never_written(folder: RunFolder) -> None:
     content = MEASURED.model_dump(mode="json")
     content["result"]["load_ms"] = float("nan")
     with pytest.raises(ValueError, match="nan"):
