@@ -62,14 +62,10 @@ class ComparedCell:
     results: Sequence[CellResult | None]
     changes: Sequence[Change | None]
 
-    def word(self, number: int) -> str:
+    def verdict(self, number: int) -> str:
         """What became of the cell in a run (counted from 0)."""
-        result, change, first = self.results[number], self.changes[number], self.results[0]
-        if result is None:
-            return "missing"
-        if change is not None:
-            return change.verdict
-        return "new" if first is None else str(result.status)
+        result, change = self.results[number], self.changes[number]
+        return change.verdict if change else "missing" if result is None else str(result.status)
 
 
 @dataclass(frozen=True)

@@ -64,8 +64,9 @@ def _tallies(comparison: Comparison) -> Iterator[str]:
 
 def _change(cell: ComparedCell, number: int) -> str:
     first, result = cell.results[0], cell.results[number]
-    changed = first is not None and result is not None and first.status != result.status
-    return cell.word(number) + (f" (was {first.status})" if changed and first else "")
+    if result is None or first is None:
+        return "new" if result else "missing"
+    return cell.verdict(number) + (f" (was {first.status})" if first.status != result.status else "")
 
 
 def _runs(comparison: Comparison) -> Iterator[str]:
@@ -89,8 +90,7 @@ def _row(cell: ComparedCell, number: int) -> list[str]:
     result, change = cell.results[number], cell.changes[number]
     named = ["", ""] if number else [cell.cell.label, cell.cell.precision]
     figures = [NONE if result is None else column.text(result) for column in _COLUMNS[2:]]
-    status = change.verdict if change else "missing" if result is None else str(result.status)
-    return [*named, str(number + 1), *figures, f"{change.p50:.2f} x" if change else "", status]
+    return [*named, str(number + 1), *figures, f"{change.p50:.2f} x" if change else "", cell.verdict(number)]
 
 
 def _value(value: Any) -> str:
