@@ -161,7 +161,7 @@ def describe() -> dict[str, Any]:
     from isorun.plugin import registry
     from isorun.system.packages import package_version
     from isorun_backends.nvidia.cuda_driver import driver
-    from isorun_matrix import gpu
+    from isorun_matrix.measurement import gpu
 
     found = driver()
     return {
@@ -171,7 +171,7 @@ def describe() -> dict[str, Any]:
         },
         "cuda_driver": found.cuda,
         "gpus": [asdict(each) for each in found.gpus],
-        "nvml": gpu.describe(),
+        "nvml": [vars(device) for device in gpu.describe()],
         "problem": found.problem,
         "backends": {name: asdict(registry.get(name).availability()) for name in BACKENDS},
     }

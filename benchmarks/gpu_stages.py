@@ -32,7 +32,7 @@ from isorun.models import presets
 from isorun.parity.samples import MASKS, lognormal_lengths, right_padded
 from isorun.plugin import registry
 from isorun.system.cache import Cache
-from isorun_matrix import gpu
+from isorun_matrix.measurement import gpu
 
 BACKENDS = ("ort-cuda", "tensorrt", "ort-tensorrt")
 SHAPES = ((1, 128), (8, 128), (32, 128), (1, 384))
@@ -270,7 +270,8 @@ def times(stage: Stage) -> None:
                     with stage.trying(f"{what} {shape}"):
                         one_time(stage, session, (name, backend, precision), shape, rate)
                 way = {"form": form, "graphs": graphs}
-                stage.figures[what] = {**way, "provenance": session.provenance.as_dict(), "gpus": gpu.describe()}
+                gpus = [vars(each) for each in gpu.describe()]
+                stage.figures[what] = {**way, "provenance": session.provenance.as_dict(), "gpus": gpus}
                 if way != dict(zip(way, ways(backend)[0], strict=True)):
                     stage.say(f"       {what}: by {key('', '', form, graphs=graphs) or 'no graphs'}, the rest failed")
 
@@ -513,7 +514,7 @@ def threads(stage: Stage) -> None:
 def used_mib() -> float | None:
     """Memory in use on the first GPU; ``None`` if unknown."""
     found = gpu.describe()
-    return found[0]["used_mib"] if found else None
+    return found[0].used_mib if found else None
 
 
 def in_threads(work: Callable[[], None]) -> None:
@@ -651,7 +652,7 @@ def main() -> int:
             STAGES[arguments.stage](stage)
         stage.ended = True
     finally:
-        stage.figures["gpus"] = gpu.describe()
+        stage.figures["gpus"] = [vars(each) for each in gpu.describe()]
         stage.write()
     return 1 if stage.passed is False else 0
 

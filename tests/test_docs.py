@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from isorun.cli import app as cli
 from isorun.cli import plugin
-from isorun_matrix import environment
+from isorun_matrix.measurement import machine
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "docs" / "session.md", ROOT / "README.md"]
@@ -108,5 +109,5 @@ def test_paths_on_a_page_exist(page: Path) -> None:
 def test_matrix_page_lists_the_collected_environment() -> None:
     page = (ROOT / "docs" / "matrix.md").read_text()
     shown = page[page.index('"environment": {"cpu"') : page.index(' "cells": [')]
-    collected = environment.collect([])
+    collected = asdict(machine.collect([], {}))
     assert [key for key in (*collected, *collected["cpu"]) if f'"{key}"' not in shown] == []

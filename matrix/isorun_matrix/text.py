@@ -1,14 +1,19 @@
-"""Text from files and runtimes, as it can be shown: printable, and of a bounded length."""
+"""Make text from files and runtimes safe to show: printable, of bounded length."""
 
 from __future__ import annotations
 
 
+def encodable(text: str) -> str:
+    """A text whose lone surrogates are replaced: a path that is not UTF-8 has them, and UTF-8 cannot encode them."""
+    return text.encode(errors="replace").decode()
+
+
 def printable(text: str) -> str:
-    """A text whose control characters and lone surrogates are written as escapes; lines stay lines."""
+    """A text with control characters and lone surrogates escaped, except line breaks."""
     return "".join(each if each.isprintable() or each == "\n" else repr(each)[1:-1] for each in text)
 
 
 def cut(text: str, most: int) -> str:
-    """A printable text of about ``most`` characters: without its middle, since its end often says what to do."""
+    """A printable text of about ``most`` characters. The middle is cut, since the end often has the remedy."""
     half = most // 2
     return printable(text if len(text) <= most else f"{text[:half]} ... {text[-half:]}")

@@ -14,7 +14,7 @@ Isorun = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def environment(cache_dir: Path) -> dict[str, str]:
-    """The environment of a command: a cache of the tests' own, and the fake backends beside the real ones."""
+    """The environment of a command: a cache of its own, and the fake backends in addition to the real ones."""
     path = os.pathsep.join(filter(None, [str(FAKES), os.environ.get("PYTHONPATH")]))
     return {**os.environ, "PYTHONPATH": path, "ISORUN_CACHE_DIR": str(cache_dir), "COLUMNS": "80"}
 
@@ -38,42 +38,32 @@ def isorun(command: list[str], environment: dict[str, str]) -> Isorun:
     return run
 
 
+TINY = """
+<ir_version: 10, opset_import: ["" : 17]>
+tiny (int64[batch, sequence] input_ids, int64[batch, sequence] attention_mask)
+    => (float[batch, sequence, 4] last_hidden_state, float[batch, 4] pooled)
+<float[50, 4] table = {%s}, int64[1] last = {2}, int64[1] middle = {1}, float[1] one = {1}>
+{
+    last_hidden_state = Gather (table, input_ids)
+    mask = Cast <to = 1> (attention_mask)
+    column = Unsqueeze (mask, last)
+    kept = Mul (last_hidden_state, column)
+    sum = ReduceSum <keepdims = 0> (kept, middle)
+    count = ReduceSum <keepdims = 0> (column, middle)
+    divisor = Max (count, one)
+    pooled = Div (sum, divisor)
+}
+"""
+
+
 @pytest.fixture
 def tiny(tmp_path: Path) -> Path:
     """A model of one embedding: hidden states and their mean over real tokens."""
     import numpy as np
     import onnx
-    from onnx import TensorProto, helper, numpy_helper
+    import onnx.parser
 
-    table = np.random.default_rng(0).standard_normal((50, 4)).astype(np.float32)
-    nodes = [
-        helper.make_node("Gather", ["table", "input_ids"], ["last_hidden_state"]),
-        helper.make_node("Cast", ["attention_mask"], ["mask"], to=TensorProto.FLOAT),
-        helper.make_node("Unsqueeze", ["mask", "last"], ["column"]),
-        helper.make_node("Mul", ["last_hidden_state", "column"], ["kept"]),
-        helper.make_node("ReduceSum", ["kept", "middle"], ["sum"], keepdims=0),
-        helper.make_node("ReduceSum", ["column", "middle"], ["count"], keepdims=0),
-        helper.make_node("Max", ["count", "one"], ["least"]),
-        helper.make_node("Div", ["sum", "least"], ["pooled"]),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "tiny",
-        [
-            helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "sequence"])
-            for name in ("input_ids", "attention_mask")
-        ],
-        [
-            helper.make_tensor_value_info("last_hidden_state", TensorProto.FLOAT, ["batch", "sequence", 4]),
-            helper.make_tensor_value_info("pooled", TensorProto.FLOAT, ["batch", 4]),
-        ],
-        [
-            numpy_helper.from_array(table, "table"),
-            numpy_helper.from_array(np.array([2]), "last"),
-            numpy_helper.from_array(np.array([1]), "middle"),
-            numpy_helper.from_array(np.array(1, dtype=np.float32), "one"),
-        ],
-    )
+    table = np.random.default_rng(0).standard_normal(200).round(4)
     path = tmp_path / "tiny.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), path)
+    onnx.save(onnx.parser.parse_model(TINY % ", ".join(map(str, table))), path)
     return path

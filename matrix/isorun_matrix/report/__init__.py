@@ -1,1 +1,1 @@
-"""Reports of a run, all made from the same document (:meth:`isorun_matrix.results.RunFolder.document`)."""
+"""Reports of a run and comparisons of runs: terminal, Markdown, HTML."""

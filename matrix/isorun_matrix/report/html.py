@@ -1,28 +1,22 @@
-"""One HTML file that holds everything: figures, plots and plotly's own code. It needs no network."""
+"""One HTML file that contains everything: figures, plots and plotly's code. It needs no network."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import jinja2
 import markupsafe
 
-from isorun_matrix.report import view
-from isorun_matrix.stats import samples_needed
-from isorun_matrix.stored import STATUSES
+from isorun_matrix.measurement.statistics import samples_needed
+from isorun_matrix.report import facts, summary
+from isorun_matrix.report.columns import columns
+from isorun_matrix.results.records import STATUSES, Run
 
-_WIDE = 8.0
-"""Latencies that differ by more than this are drawn on a logarithmic axis."""
+_WIDE = 8.0  # a ratio of latencies above which the axis is logarithmic
 
 
-def render(document: Mapping[str, Any], run: Mapping[str, Any]) -> str:
-    """The report of a run.
-
-    Args:
-        document: its environment and cells.
-        run: what ``run.json`` holds: the spec and the date.
-    """
+def render(run: Run) -> str:
+    """The report of a run."""
     from plotly.offline import get_plotlyjs
 
     environment = jinja2.Environment(
@@ -32,37 +26,31 @@ def render(document: Mapping[str, Any], run: Mapping[str, Any]) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.globals.update(view=view, statuses=STATUSES)
-    found = view.groups(document)
-    return environment.get_template("report.html.j2").render(
-        document=document,
-        run=run,
-        groups=[(group, f"{group.model}/{group.shape}", plot(group)) for group in found],
-        plotly=get_plotlyjs(),
-    )
+    environment.globals.update(summary=summary, facts=facts, columns=columns, statuses=STATUSES)
+    groups = [(group, f"{group.model}/{group.shape}", plot(group)) for group in summary.groups(run.cells)]
+    template = environment.get_template("report.html.j2")
+    return template.render(run=run, groups=groups, plotly=get_plotlyjs())
 
 
-def plot(group: view.Group) -> dict[str, Any] | None:
-    """What the page draws for a group: boxes from the 5th to the 95th percentile, of fewer runs than those need from
-    the least to the greatest; ``None`` without a figure.
+def plot(group: summary.Group) -> dict[str, Any] | None:
+    """The data of a group's plot: boxes from the 5th to the 95th percentile, or from the minimum to the maximum where
+    there are too few runs; ``None`` if nothing was measured.
 
     Returns:
-        ``rows`` (``name``, escaped since plotly reads HTML, the five percentiles, ``p99`` and ``right``), first cell
-        first, and ``log``.
+        ``rows`` in the order of the cells (``name``, escaped since plotly reads HTML, five percentiles, ``p99`` and
+        ``right``, whether the outputs are correct), and ``log``.
     """
-    rows = [
-        {"name": str(markupsafe.escape(view.short(cell))), "right": cell["status"] == "ok", "p99": view.p(cell, 99)}
-        | cell["spread_ms"]
-        | _ends(cell["latency_ms"])
-        for cell in group.cells
-        if cell["spread_ms"]
-    ]
+    rows = []
+    for cell in group.cells:
+        if cell.result is None:
+            continue
+        latency, spread = cell.result.latency_ms, cell.result.spread_ms
+        row = {"name": str(markupsafe.escape(cell.name)), "right": cell.status == "ok", "p99": latency.p99}
+        row |= vars(spread)
+        if latency.samples < samples_needed(95):
+            row |= {"p5": latency.min, "p95": latency.max}
+        rows.append(row)
     if not rows:
         return None
-    ends = [row["p5"] for row in rows] + [row["p95"] for row in rows]
+    ends = [row[end] for row in rows for end in ("p5", "p95")]
     return {"rows": rows, "log": max(ends) > _WIDE * min(ends)}
-
-
-def _ends(latency: Mapping[str, Any]) -> dict[str, float]:
-    """Where a box ends, if not at percentiles."""
-    return {"p5": latency["min"], "p95": latency["max"]} if latency["samples"] < samples_needed(95) else {}

@@ -2,60 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-from isorun_matrix.report import view
+from isorun_matrix.report import facts, summary
+from isorun_matrix.report.columns import columns
+from isorun_matrix.results.records import CellResult, Run
 from isorun_matrix.text import printable
 
-_HEADINGS = ("backend", "precision", "p50 ms", "p90", "p99", "tokens/s", "load ms", "peak MiB", "max rel", "cosine")
 
-
-def render(document: Mapping[str, Any]) -> str:
-    """The run as Markdown, tables as GitHub reads them."""
-    lines = ["# Backends compared", "", f"{view.tally(document)}.", ""]
-    for group in view.groups(document):
-        lines += [f"## {escaped(group.title)}", "", *_table(group), ""]
-        whys = view.explanations(group.cells)
-        lines += [f"- {escaped(view.named(cells, view.short))}: {escaped(why)}" for why, cells in whys.items()]
-        lines += [f"- {escaped(note)}" for note in view.notes(group)]
-        lines += [""] if lines[-1] else []
-    lines += [
-        "## Environment",
-        "",
-        *(f"- {escaped(name)}: {escaped(value)}" for name, value in view.environment(document)),
-    ]
+def render(run: Run) -> str:
+    """The run as GitHub's Markdown."""
+    lines = ["# Backends compared", "", f"{summary.tally(run.cells)}.", ""]
+    shown = columns("markdown")
+    for group in summary.groups(run.cells):
+        rows = [_row(cell, group) for cell in group.cells]
+        lines += [f"## {escaped(group.title)}", ""]
+        lines += [*table([column.header for column in shown], [column.numeric for column in shown], rows), ""]
+        remarks = [f"{summary.names(cells)}: {why}" for why, cells in summary.explanations(group.cells).items()]
+        remarks += summary.notes(group)
+        lines += [*(f"- {escaped(remark)}" for remark in remarks), *([""] if remarks else [])]
+    lines += ["## Environment", "", *(f"- {escaped(name)}: {escaped(value)}" for name, value in facts.of_run(run))]
     return "\n".join(lines) + "\n"
 
 
-def _table(group: view.Group) -> Iterator[str]:
-    yield line((*_HEADINGS, "status"))
-    yield line(("---", "---", *("---:" for _ in _HEADINGS[2:]), "---"))
-    for cell in group.cells:
-        name, status = escaped(cell["label"]), escaped(view.status(cell, group))
-        leads = view.leads(cell, group)
-        yield line(
-            (
-                f"**{name}**" if leads else name,
-                escaped(cell["precision"]),
-                *(view.number(view.p(cell, percentile)) for percentile in (50, 90, 99)),
-                view.number(view.measure(cell, "throughput", "tokens_per_s")),
-                view.number(cell["load_ms"]),
-                view.number(view.measure(cell, "memory_mib", "peak")),
-                view.error(view.measure(cell, "parity", "max_rel")),
-                view.cosine(view.measure(cell, "parity", "cosine")),
-                f"**{status}**" if leads else status,
-            )
-        )
+def _row(cell: CellResult, group: summary.Group) -> list[str]:
+    row = [escaped(column.text(cell)) for column in columns("markdown")]
+    row[-1] = escaped(group.status(cell))
+    if group.leads(cell):
+        row[0], row[-1] = f"**{row[0]}**", f"**{row[-1]}**"
+    return row
 
 
-def line(cells: Sequence[str]) -> str:
-    """A row of a table."""
-    return f"| {' | '.join(cells)} |"
+def table(headers: Sequence[str], numeric: Sequence[bool], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """The lines of a table, whose cells are escaped already."""
+    for row in (headers, ["---:" if right else "---" for right in numeric], *rows):
+        yield f"| {' | '.join(row)} |"
 
 
 def escaped(text: str) -> str:
-    """Text on one line that Markdown takes for nothing else."""
+    """Text on one line without markup."""
     text = printable(" ".join(text.splitlines()))
     for special in "\\`*_|<>[]&~$#":
         text = text.replace(special, f"\\{special}")

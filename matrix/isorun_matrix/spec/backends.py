@@ -11,7 +11,7 @@ from pydantic_core import CoreSchema
 from isorun.errors import IsorunError
 from isorun.isolation import environments
 from isorun.system.threads import MOST
-from isorun_matrix.spec.base import Count, Name, Strict, folder, located, or_string
+from isorun_matrix.spec.fields import Count, Name, Strict, folder, located, or_string
 
 BackendName = Annotated[
     str,
@@ -20,10 +20,10 @@ BackendName = Annotated[
 
 
 class Environment(Strict):
-    """An isolated environment, which a run makes where it is missing. See ``docs/environments.md``."""
+    """An isolated environment, which a run creates if it is missing. See ``docs/environments.md``."""
 
     python: str | None = Field(
-        default=None, description="a version or an interpreter's path; the version that runs isorun, unless given"
+        default=None, description="a version or an interpreter's path; by default the version that runs isorun"
     )
     install: list[str] = Field(default_factory=list, description="requirements or paths, as given to pip")
 
@@ -31,7 +31,7 @@ class Environment(Strict):
     @classmethod
     def _version_or_path(cls, value: Any, info: ValidationInfo) -> Any:
         if isinstance(value, float):  # 3.10 would have become 3.1
-            raise ValueError(f'{value} is a number to YAML; put the version in quotes, such as "3.11"')  # noqa: TRY004
+            raise ValueError(f'YAML reads the version as the number {value}. Put it in quotes, such as "3.11".')  # noqa: TRY004
         return str(located(value, info)) if isinstance(value, str) and "/" in value else value
 
     @field_validator("install")
@@ -39,23 +39,23 @@ class Environment(Strict):
     def _located(cls, value: list[str], info: ValidationInfo) -> list[str]:
         try:
             return [environments.requirement(each, folder(info)) for each in value]
-        except (IsorunError, OSError) as error:  # such as a name that is too long for the system
+        except (IsorunError, OSError) as error:  # such as a name that is too long
             raise ValueError(str(error)) from error
 
 
 class Entry(Strict):
-    """A backend and what is asked of it. A name alone is short for that backend at fp32."""
+    """A backend and its settings. A name alone means that backend in fp32."""
 
     name: BackendName
     environment: Name | None = Field(
-        default=None, description="the isolated environment that it runs in: one of the spec's, or one that was made"
+        default=None, description="the isolated environment that it runs in: declared in the spec, or existing"
     )
-    label: Name = Field(default="", description="what cells call it, where a backend is listed more than once")
+    label: Name = Field(default="", description="its name in cells; required if a backend is listed twice")
     precisions: list[Name] = Field(default=["fp32"], min_length=1)
     threads: Count | None = Field(
         default=None,
         le=MOST,
-        description="all the cores that may be used, unless it is given; of backends that can set it",
+        description="all usable cores by default; for backends that support it",
     )
     options: dict[str, Any] = Field(default_factory=dict, description="the backend's own settings")
 

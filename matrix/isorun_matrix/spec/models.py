@@ -1,4 +1,4 @@
-"""The models that are run, and the texts that they are fed."""
+"""Models, and the texts that they are fed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, fie
 
 from isorun.errors import did_you_mean, near_file
 from isorun.models import presets
-from isorun_matrix.spec.base import Strict, located
+from isorun_matrix.spec.fields import Strict, located
 from isorun_matrix.spec.shapes import Shape
 
 
@@ -17,11 +17,11 @@ def _read_texts(value: Any, info: ValidationInfo) -> Any:
         return value
     path = located(value, info)
     if not path.is_file():
-        raise ValueError(f"there is no file {path}{near_file(path)}")
+        raise ValueError(f"file not found: {path}{near_file(path)}")
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} cannot be read as UTF-8 text ({error})") from error
+        raise ValueError(f"cannot read {path} as UTF-8 text ({error})") from error
     return [line.strip() for line in lines if line.strip()]
 
 
@@ -32,7 +32,7 @@ Texts = Annotated[
     WithJsonSchema(
         {
             "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}],
-            "description": "a file with a text on each line, or the texts: real tokens instead of random ones",
+            "description": "texts, or a file with one on each line: real tokens instead of random ones",
         }
     ),
 ]
@@ -47,9 +47,7 @@ class Model(Strict):
     )
     preset: str | None = Field(default=None, description="a random model: bert-3l, bert-6l, bert-base, bert-large")
     seed: int | None = Field(default=None, ge=0, description="of a preset's weights")
-    outputs: list[str] | None = Field(
-        default=None, min_length=1, description="those of its outputs that are wanted, instead of all"
-    )
+    outputs: list[str] | None = Field(default=None, min_length=1, description="the required outputs, instead of all")
     texts: Texts | None = None
     shapes: list[Shape] | None = Field(default=None, min_length=1, description="instead of the spec's shapes")
 
@@ -60,9 +58,9 @@ class Model(Strict):
             return None
         path = located(value, info)
         if path.is_dir():
-            raise ValueError(f"{path} is a folder; a checkpoint's folder goes under checkpoint")
+            raise ValueError(f"{path} is a folder. Use checkpoint for the folder of a checkpoint.")
         if not path.is_file():
-            raise ValueError(f"there is no file {path}{near_file(path)}")
+            raise ValueError(f"file not found: {path}{near_file(path)}")
         return str(path)
 
     @field_validator("checkpoint")
@@ -74,16 +72,16 @@ class Model(Strict):
         if path.is_dir():
             return str(path)
         if path.is_file():
-            raise ValueError(f"{path} is a file; an ONNX file goes under path")
+            raise ValueError(f"{path} is a file. Use path for an ONNX file.")
         if value.startswith((".", "/", "~")):
-            raise ValueError(f"there is no folder {path}")
+            raise ValueError(f"folder not found: {path}")
         return value
 
     @field_validator("preset")
     @classmethod
     def _known(cls, value: str | None) -> str | None:
         if value is not None and value not in presets.NAMES:
-            raise ValueError(f"there is no preset {value!r}{did_you_mean(value, presets.NAMES)}")
+            raise ValueError(f"unknown preset {value!r}{did_you_mean(value, presets.NAMES)}")
         return value
 
     @model_validator(mode="after")
@@ -91,10 +89,10 @@ class Model(Strict):
         given = [key for key in ("path", "checkpoint", "preset") if getattr(self, key) is not None]
         if len(given) != 1:
             raise ValueError(
-                f"a model has one of path, checkpoint and preset; this has {' and '.join(given) or 'none of them'}"
+                f"a model needs exactly one of path, checkpoint and preset, got {' and '.join(given) or 'none'}"
             )
         if self.preset is None and self.seed is not None:
-            raise ValueError("seed goes with a preset: other models have weights of their own")
+            raise ValueError("seed needs a preset: other models have weights. Remove it.")
         if self.preset is not None and self.texts is not None:
-            raise ValueError("texts need a tokenizer, and a preset has none")
+            raise ValueError("texts need a tokenizer, which a preset does not have. Use a checkpoint.")
         return self

@@ -10,28 +10,28 @@ from pydantic import Discriminator, Field, GetJsonSchemaHandler, Tag, model_vali
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from isorun_matrix.spec.base import Count, Name, Strict, or_string
+from isorun_matrix.spec.fields import Count, Name, Strict, or_string
 
 _SHORT_SHAPE = r"^([0-9]{1,9})(?:x([0-9]{1,9}))?$"
 
 
 class Lognormal(Strict):
-    """Lengths as sentences have them: many short, a few long."""
+    """Lengths like those of sentences: many short, a few long."""
 
     distribution: Literal["lognormal"]
-    median: float = Field(gt=0, description="of the distribution before it is cut to min and max, in tokens")
+    median: float = Field(gt=0, description="of the distribution before it is clipped to min and max, in tokens")
     sigma: float = Field(default=0.6, gt=0, description="the standard deviation of the logarithm")
     min: Count = 1
-    max: Count | None = Field(default=None, description="the sequence, unless it is less")
+    max: Count | None = Field(default=None, description="the sequence by default")
     seed: int = 0
 
 
 class Uniform(Strict):
-    """Every length between two ends alike."""
+    """All lengths between min and max are equally likely."""
 
     distribution: Literal["uniform"]
     min: Count = 1
-    max: Count | None = Field(default=None, description="the sequence, unless it is less")
+    max: Count | None = Field(default=None, description="the sequence by default")
     seed: int = 0
 
 
@@ -44,7 +44,7 @@ def _kind_of_lengths(value: Any) -> str | None:
     return f"<{named}>" if named in ("lognormal", "uniform") else None
 
 
-# Tags are in angle brackets so that they can be told from keys in an error's place.
+# Angle brackets distinguish tags from keys in the place of an error.
 Lengths = Annotated[
     Annotated[Literal["full"], Tag("<full>")]
     | Annotated[list[Count], Field(min_length=1), Tag("<list>")]
@@ -53,18 +53,18 @@ Lengths = Annotated[
     Discriminator(
         _kind_of_lengths,
         custom_error_type="lengths",
-        custom_error_message="should be full, a list of lengths, or a distribution (lognormal or uniform)",
+        custom_error_message="must be full, a list of lengths, or a distribution (lognormal or uniform)",
     ),
 ]
 
 
 class Shape(Strict):
-    """One shape of feeds. ``8x128`` is short for a batch of 8 and a sequence of 128."""
+    """One shape of feeds. ``8x128`` means a batch of 8 and a sequence of 128."""
 
     batch: Count
     sequence: Count | None = None
     lengths: Lengths = Field(
-        default="full", description="real tokens in each row; a list is dealt out to the rows in turn"
+        default="full", description="real tokens in each row; a list is assigned to the rows in turn"
     )
     dims: dict[str, Count] = Field(default_factory=dict, description="sizes of other symbolic dimensions, by name")
     name: Name = ""
@@ -75,7 +75,7 @@ class Shape(Strict):
         if isinstance(value, str):
             if not (match := re.fullmatch(_SHORT_SHAPE, value)):
                 raise ValueError(
-                    f"a shape is BATCHxSEQUENCE, such as 8x128, or a mapping; {reprlib.repr(value)} is neither"
+                    f"a shape must be BATCHxSEQUENCE, such as 8x128, or a mapping, got {reprlib.repr(value)}"
                 )
             batch, sequence = match.groups()
             return {"batch": int(batch)} | ({} if sequence is None else {"sequence": int(sequence)})
@@ -89,13 +89,13 @@ class Shape(Strict):
         if self.lengths == "full":
             return self
         if self.sequence is None:
-            raise ValueError("lengths needs a sequence to be padded to")
+            raise ValueError("lengths needs a sequence")
         lengths = self.lengths
         ends = lengths if isinstance(lengths, list) else [lengths.min, lengths.max or self.sequence]
         if max(ends) > self.sequence:
-            raise ValueError(f"a length of {max(ends)} does not fit a sequence of {self.sequence}")
+            raise ValueError(f"a length of {max(ends)} exceeds the sequence of {self.sequence}")
         if not isinstance(lengths, list) and ends[0] > ends[1]:
-            raise ValueError(f"the least length, {ends[0]}, is above the greatest, {ends[1]}")
+            raise ValueError(f"min ({ends[0]}) must not exceed max ({ends[1]})")
         return self
 
     @classmethod

@@ -1,5 +1,4 @@
-"""A backend that does what its option says, for the tests of the matrix. It computes in NumPy and imports nothing
-else, so that its processes are quick."""
+"""A backend that fails as its option says. It only needs NumPy, so that its processes start quickly."""
 
 from __future__ import annotations
 

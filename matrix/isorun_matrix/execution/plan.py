@@ -1,0 +1,117 @@
+"""From a spec to the jobs that answer it, in the order in which they run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from isorun.errors import BackendUnavailable
+from isorun.plugin import registry
+from isorun_matrix.jobs import Cell, ModelJob, Workload
+from isorun_matrix.spec.models import Model
+from isorun_matrix.spec.shapes import Shape
+from isorun_matrix.spec.spec import Spec
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All jobs of a spec."""
+
+    models: tuple[ModelJob, ...]
+    workloads: tuple[Workload, ...]
+    cells: tuple[Cell, ...]
+
+    def __str__(self) -> str:
+        counts = {"model": len(self.models), "workload": len(self.workloads), "cell": len(self.cells)}
+        return ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts.items())
+
+
+def plan(spec: Spec, isolated_dialects: Iterable[tuple[str, ...]] = ()) -> Plan:
+    """The jobs of a spec: each model on each backend, at each of the backend's precisions and the model's shapes.
+
+    Args:
+        spec: what to compare.
+        isolated_dialects: the dialects that backends in isolated environments read.
+    """
+    dialects = tuple(dict.fromkeys([*_dialects(spec), *isolated_dialects]))
+    models, workloads, cells = [], [], []
+    for name, model in spec.models.items():
+        models.append(
+            ModelJob(name, model.path, model.checkpoint, model.preset, model.seed or 0, model.outputs, dialects)
+        )
+        for shape in spec.shapes_of(name):
+            workload = _workload(spec, name, model, shape)
+            workloads.append(workload)
+            cells += _cells(spec, workload, shape)
+    return Plan(tuple(models), tuple(workloads), tuple(cells))
+
+
+def key(job: ModelJob | Workload | Cell, **decides: Any) -> str:
+    """A digest (hexadecimal) of a job and of all else that decides its result. A result with the same key is reused.
+
+    Args:
+        job: the job, without its time limit, and without the dialects of a model: lowering it for another backend does
+            not change the results of the others.
+        decides: versions, the model's fingerprint and so on: plain data.
+    """
+    described = {name: value for name, value in asdict(job).items() if name not in ("time_limit", "dialects")}
+    content = json.dumps([described, decides], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def _dialects(spec: Spec) -> Iterator[tuple[str, ...]]:
+    """What the backends that run in this environment read, in the spec's order."""
+    for name in spec.backends_here:
+        try:
+            yield registry.get(name).capabilities.dialects
+        except BackendUnavailable:  # a broken plugin reads nothing; its cells report why
+            continue
+
+
+def _workload(spec: Spec, name: str, model: Model, shape: Shape) -> Workload:
+    lengths = shape.lengths
+    return Workload(
+        id=f"{name}/{shape.name}",
+        model=name,
+        batch=shape.batch,
+        sequence=shape.sequence,
+        dims=shape.dims,
+        lengths=lengths if isinstance(lengths, str | list) else lengths.model_dump(),
+        texts=None if model.texts is None else model.texts[: shape.batch * spec.feeds],
+        feeds=spec.feeds,
+        # In a batch of one, a fully masked row would leave nothing to compare.
+        masks=[mask for mask in spec.masks if not (mask == "masked-row" and shape.batch == 1)],
+        seed=spec.seed,
+        backend=spec.reference.backend,
+        precision=spec.reference.precision,
+        time_limit=spec.reference.time_limit,
+    )
+
+
+def _cells(spec: Spec, workload: Workload, shape: Shape) -> list[Cell]:
+    return [
+        Cell(
+            id=f"{workload.id}/{entry.label}/{precision}",
+            workload=workload.id,
+            model=workload.model,
+            shape=shape.name,
+            batch=shape.batch,
+            sequence=shape.sequence,
+            backend=entry.name,
+            environment=entry.environment,
+            label=entry.label,
+            precision=precision,
+            threads=entry.threads,
+            options=entry.options,
+            warmup=spec.warmup,
+            repetitions=spec.repetitions,
+            seconds=spec.time_of_a_cell,
+            time_limit=spec.time_limit,
+            tolerance=spec.tolerance(precision),
+        )
+        for entry in spec.backends
+        for precision in entry.precisions
+    ]

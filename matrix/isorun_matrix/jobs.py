@@ -1,0 +1,160 @@
+"""The jobs of a matrix. Each runs in a process of its own and is handed over as JSON: prepare a model, compute the
+reference of a workload, measure a cell. Time limits are in seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, is_dataclass
+from typing import Any, TypeVar, get_type_hints
+
+from isorun.parity import Tolerance
+
+Job = TypeVar("Job")
+
+
+@dataclass(frozen=True)
+class ModelJob:
+    """Fetch or build a model, and lower it for every backend that will read it.
+
+    Attributes:
+        id: the model's name in the spec.
+        path, checkpoint, preset: where it comes from; exactly one is given.
+        outputs: the required outputs; ``None`` for all.
+        dialects: for each backend, the dialects that it reads.
+    """
+
+    id: str
+    path: str | None
+    checkpoint: str | None
+    preset: str | None
+    seed: int
+    outputs: Sequence[str] | None
+    dialects: Sequence[Sequence[str]]
+    time_limit: float = 3600.0
+
+
+@dataclass(frozen=True)
+class PreparedModel:
+    """A model that is ready to be opened.
+
+    Attributes:
+        path: the ONNX file.
+        origin: the file or folder beside which a tokenizer would be.
+    """
+
+    path: str
+    origin: str
+    outputs: Sequence[str] | None
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What the cells of one model at one shape are fed, and what computes the outputs that they are compared with.
+
+    Attributes:
+        id: ``model/shape``.
+        dims: the sizes of other dimensions, by name.
+        lengths: real tokens in each row: ``"full"``, a list, or the members of a distribution.
+        texts: tokenized instead of random ids; ``None`` for random ids.
+        feeds: how many sets of feeds are timed.
+        masks: further kinds of padding on which only parity is checked.
+        backend, precision: what computes the reference.
+    """
+
+    id: str
+    model: str
+    batch: int
+    sequence: int | None
+    dims: Mapping[str, int]
+    lengths: Any
+    texts: Sequence[str] | None
+    feeds: int
+    masks: Sequence[str]
+    seed: int
+    backend: str
+    precision: str
+    time_limit: float
+
+
+@dataclass(frozen=True)
+class ReferenceJob:
+    """Compute the reference of a workload."""
+
+    workload: Workload
+    model: PreparedModel
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What the cells of a workload need to know of its reference. The arrays are in files.
+
+    Attributes:
+        cases: the names of all sets of feeds.
+        tokens: real tokens in each set; ``None`` for a model without a sequence.
+        mask: the input that is 0 at padding; ``None`` for a model without one.
+        token_level: outputs with a value for each token; ``None`` to tell by shape.
+        notes: remarks on the feeds.
+        provenance: what computed the reference.
+    """
+
+    cases: Sequence[str]
+    tokens: Mapping[str, int | None]
+    mask: str | None
+    token_level: Sequence[str] | None
+    notes: Sequence[str]
+    provenance: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One measurement.
+
+    Attributes:
+        id: ``model/shape/label/precision``.
+        workload: the id of its workload.
+        threads: ``None`` for all usable cores.
+        environment: the isolated environment that it runs in; ``None`` for this one.
+        warmup, repetitions, seconds: how often it runs; exactly one of the last two is given.
+        time_limit: in seconds, from the start of the process.
+        tolerance: the limits of parity.
+    """
+
+    id: str
+    workload: str
+    model: str
+    shape: str
+    batch: int
+    sequence: int | None
+    backend: str
+    environment: str | None
+    label: str
+    precision: str
+    threads: int | None
+    options: Mapping[str, Any]
+    warmup: int
+    repetitions: int | None
+    seconds: float | None
+    time_limit: float
+    tolerance: Tolerance
+
+
+@dataclass(frozen=True)
+class CellJob:
+    """Measure a cell; the feeds and outputs of its reference are in ``reference_folder``."""
+
+    cell: Cell
+    model: PreparedModel
+    reference: Reference
+    reference_folder: str
+
+
+def from_json(kind: type[Job], content: Mapping[str, Any]) -> Job:
+    """A job, and the dataclasses in it, from plain data."""
+    types = get_type_hints(kind)
+    return kind(
+        **{
+            name: from_json(types[name], value) if is_dataclass(types[name]) else value
+            for name, value in content.items()
+        }
+    )

@@ -1,0 +1,140 @@
+"""The feeds of a workload, and the files that keep them.
+
+Timed feeds are called ``feeds-0``, ``feeds-1`` and so on. They differ, so that no runtime can answer from a cache of
+the last call. If the model has a mask, one set for each kind of padding follows (``mask-right`` and so on), on which
+only parity is checked.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+import zlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from zipfile import BadZipFile
+
+import numpy as np
+import numpy.typing as npt
+
+from isorun.errors import InvalidFeeds, InvalidModel
+from isorun.parity.samples import MASKS, lognormal_lengths, random_feeds, right_padded
+from isorun.system.cache import write_atomically
+from isorun.types import ModelInfo
+from isorun_matrix.jobs import Workload
+
+Arrays = dict[str, np.ndarray]
+_TIMED = "feeds-"
+_MASKED = "mask-"
+
+
+def make(workload: Workload, origin: str, info: ModelInfo) -> tuple[dict[str, Arrays], list[str]]:
+    """All feeds of a workload, and remarks on them.
+
+    Args:
+        workload: what to make.
+        origin: the file or folder of the model, beside which a tokenizer would be.
+        info: the model's inputs.
+
+    Raises:
+        InvalidFeeds: the model does not accept such feeds.
+    """
+    notes: list[str] = []
+    timed = _random(workload, info) if workload.texts is None else _tokenized(workload, origin, info, notes)
+    made = {f"{_TIMED}{index}": feeds for index, feeds in enumerate(timed)}
+    if workload.sequence is not None and info.mask is not None:
+        for index, kind in enumerate(workload.masks):
+            rng = np.random.default_rng([workload.seed, 1, index])
+            mask = MASKS[kind](workload.batch, workload.sequence, rng)
+            made[f"{_MASKED}{kind}"] = _random_set(workload, info, rng, mask)
+    return made, notes
+
+
+def timed(names: Iterable[str]) -> list[str]:
+    """The names of the timed feeds."""
+    return [name for name in names if name.startswith(_TIMED)]
+
+
+def tokens(feeds: Mapping[str, np.ndarray], workload: Workload, mask: str | None) -> int | None:
+    """The number of real tokens in a batch; ``None`` for a model without a sequence."""
+    if mask is not None:
+        return int(np.count_nonzero(feeds[mask]))
+    return None if workload.sequence is None else workload.batch * workload.sequence
+
+
+def save(path: Path, groups: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+    """Write named groups of named arrays to one ``.npz`` file, atomically."""
+    buffer = io.BytesIO()
+    named = {f"{group}/{name}": array for group, arrays in groups.items() for name, array in arrays.items()}
+    np.savez(buffer, allow_pickle=False, **named)
+    write_atomically(path, buffer.getvalue())
+
+
+def load(path: Path, group: str) -> Arrays:
+    """One group of a file that :func:`save` wrote.
+
+    Raises:
+        InvalidFeeds: the file is missing or damaged.
+    """
+    prefix = f"{group}/"
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            return {name.removeprefix(prefix): arrays[name] for name in arrays.files if name.startswith(prefix)}
+    except (OSError, ValueError, EOFError, TypeError, BadZipFile, zlib.error) as error:
+        raise InvalidFeeds(f"{path} is damaged ({error}). Remove the folder {path.parent} and use --resume") from error
+
+
+def _random(workload: Workload, info: ModelInfo) -> list[Arrays]:
+    lengths = _lengths(workload)
+    made = []
+    for index in range(workload.feeds):
+        rng = np.random.default_rng([workload.seed, 0, index])
+        mask = None
+        if lengths is not None and workload.sequence is not None:
+            rows = lengths[index * workload.batch : (index + 1) * workload.batch]
+            mask = right_padded(rows, workload.sequence)
+        made.append(_random_set(workload, info, rng, mask))
+    return made
+
+
+def _lengths(workload: Workload) -> npt.NDArray[np.int64] | None:
+    """Real tokens in each row of all timed feeds; ``None`` where rows are full."""
+    lengths, count = workload.lengths, workload.feeds * workload.batch
+    if lengths == "full" or workload.sequence is None:
+        return None
+    if isinstance(lengths, list):
+        return np.resize(np.array(lengths, dtype=np.int64), count)
+    rng = np.random.default_rng([workload.seed, lengths["seed"]])
+    minimum, maximum = lengths["min"], lengths["max"] or workload.sequence
+    if lengths["distribution"] == "uniform":
+        return np.asarray(rng.integers(minimum, maximum, size=count, endpoint=True), dtype=np.int64)
+    return lognormal_lengths(count, lengths["median"], lengths["sigma"], minimum, maximum, rng)
+
+
+def _random_set(workload: Workload, info: ModelInfo, rng: np.random.Generator, mask: np.ndarray | None) -> Arrays:
+    if mask is not None and info.mask is None:
+        raise InvalidFeeds(
+            f"Model {workload.model!r} has no input that is known to be a mask, so its rows are always full. "
+            "Remove lengths from its shapes."
+        )
+    return random_feeds(info, rng, batch=workload.batch, sequence=workload.sequence, mask=mask, dims=workload.dims)
+
+
+def _tokenized(workload: Workload, origin: str, info: ModelInfo, notes: list[str]) -> list[Arrays]:
+    from isorun.models.tokenizer import Tokenizer, TruncationWarning, feeds_of
+
+    texts = workload.texts or ()
+    made = []
+    try:
+        tokenizer = Tokenizer.beside(origin)
+        for index in range(workload.feeds):
+            start = index * workload.batch
+            rows = [texts[(start + row) % len(texts)] for row in range(workload.batch)]
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always", TruncationWarning)
+                encoded = tokenizer.encode(rows, workload.sequence)
+            notes += [f"{_TIMED}{index}: {warning.message}" for warning in caught]
+            made.append(feeds_of(encoded, info))
+    except (InvalidModel, InvalidFeeds) as error:
+        raise InvalidFeeds(f"Model {workload.model!r} cannot be fed texts: {error}") from error
+    return made

@@ -1,0 +1,131 @@
+"""Statistics of latencies. To add one, add a field to :class:`Latency` and compute it in :func:`latency`; a column for
+it is one entry in :mod:`isorun_matrix.report.columns`.
+
+Percentiles interpolate linearly between order statistics (type 7 of Hyndman and Fan, "Sample Quantiles in
+Statistical Packages", The American Statistician 50, 1996), as ``numpy.percentile`` does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+PERCENTILES = (50, 90, 95, 99)
+_PARTS = 6  # independent parts: their medians enclose the true median in 1 - 2 / 2**6 = 97 % of runs
+_NS_PER_MS = 1e6
+_NS_PER_S = 1e9
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Latencies of the runs of a session, in milliseconds.
+
+    Attributes:
+        samples: how many runs.
+        std: of the sample (n - 1); needs 2 runs.
+        p50, p90, p95, p99: percentiles; ``None`` with fewer than :func:`samples_needed` runs.
+        p50_interval: :func:`median_interval`.
+        notes: why figures are missing.
+    """
+
+    samples: int
+    min: float
+    mean: float
+    std: float | None
+    p50: float | None
+    p90: float | None
+    p95: float | None
+    p99: float | None
+    max: float
+    p50_interval: tuple[float, float] | None
+    notes: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Percentiles for a plot, in milliseconds; given for any number of runs."""
+
+    p5: float
+    p25: float
+    p50: float
+    p75: float
+    p95: float
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """Rates of requests that follow one another; ``tokens_per_s`` is ``None`` for a model without a sequence."""
+
+    requests_per_s: float
+    rows_per_s: float
+    tokens_per_s: float | None
+
+
+def samples_needed(percentile: int) -> int:
+    """The minimum number of samples for a percentile: one is expected above it (p99: 100, p95: 20, p90: 10, p50: 2)."""
+    return math.ceil(100 / (100 - percentile))
+
+
+def latency(samples: np.ndarray) -> Latency:
+    """Summarize raw samples.
+
+    Args:
+        samples: (runs,), nanoseconds, in the order in which they were taken; at least one.
+    """
+    count = len(samples)
+    times = np.asarray(samples, dtype=np.float64) / _NS_PER_MS
+    needed = {"std": 2, **{f"p{percentile}": samples_needed(percentile) for percentile in PERCENTILES}}
+    percentiles = {
+        f"p{percentile}": float(np.percentile(times, percentile)) if count >= samples_needed(percentile) else None
+        for percentile in PERCENTILES
+    }
+    return Latency(
+        samples=count,
+        min=float(times.min()),
+        mean=float(times.mean()),
+        std=float(times.std(ddof=1)) if count > 1 else None,
+        **percentiles,
+        max=float(times.max()),
+        p50_interval=median_interval(times),
+        notes=[f"{name} needs {minimum} samples, got {count}" for name, minimum in needed.items() if count < minimum],
+    )
+
+
+def median_interval(times: np.ndarray) -> tuple[float, float] | None:
+    """The minimum and maximum of the medians of consecutive sixths of the samples.
+
+    Consecutive samples are correlated (clocks, caches, other programs), so formulas for independent samples give
+    intervals that are far too narrow. If the sixths are independent, the interval contains the true median in 97 of 100
+    runs, for any distribution. It is wide for a run that slowed down or was disturbed.
+
+    Args:
+        times: (runs,), in order. With fewer than six, each is a part, and the interval is less reliable.
+
+    Returns:
+        Both ends, in the unit of ``times``; ``None`` with fewer than two.
+    """
+    if len(times) < 2:
+        return None
+    medians = [float(np.median(part)) for part in np.array_split(times, min(_PARTS, len(times)))]
+    return min(medians), max(medians)
+
+
+def throughput(samples: np.ndarray, rows: int, tokens: int | None) -> Throughput:
+    """Rates of requests that follow one another.
+
+    Args:
+        samples: (runs,), nanoseconds; a request is one run.
+        rows: rows in the batches of all runs.
+        tokens: real tokens in all runs; ``None`` for a model without a sequence.
+    """
+    seconds = float(np.sum(samples)) / _NS_PER_S
+    return Throughput(len(samples) / seconds, rows / seconds, None if tokens is None else tokens / seconds)
+
+
+def spread(samples: np.ndarray) -> Spread:
+    """Percentiles for a plot. Samples: (runs,), nanoseconds."""
+    times = np.asarray(samples, dtype=np.float64) / _NS_PER_MS
+    return Spread(*(float(np.percentile(times, percentile)) for percentile in (5, 25, 50, 75, 95)))

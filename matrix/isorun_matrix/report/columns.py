@@ -1,0 +1,79 @@
+"""The columns of every table. To add one, add an entry to :data:`COLUMNS`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from isorun_matrix.report.formatting import NONE, cosine, count, error, number
+from isorun_matrix.results.records import CellResult
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table of cells.
+
+    Attributes:
+        header: its title; unique among the columns.
+        path: the member of a cell or of its measurement, such as ``latency_ms.p50``.
+        tables: where it is shown: ``terminal``, ``markdown``, ``html``, ``compare``, ``parity`` (in HTML).
+        show: formats the value.
+        description: explains the header; shown as a tooltip in HTML.
+    """
+
+    header: str
+    path: str
+    tables: str
+    show: Callable[[Any], str] = number
+    description: str = ""
+
+    @property
+    def numeric(self) -> bool:
+        """Whether the column is aligned to the right."""
+        return self.show is not str
+
+    def text(self, cell: CellResult) -> str:
+        """The value of a cell as text."""
+        value: Any = cell if self.path in CellResult.model_fields else cell.result
+        for name in self.path.split("."):
+            value = None if value is None else getattr(value, name)
+        return NONE if value is None else self.show(value)
+
+
+COLUMNS = (
+    Column("backend", "label", "terminal markdown html compare parity", str),
+    Column("precision", "precision", "terminal markdown html compare parity", str),
+    Column("p50 ms", "latency_ms.p50", "terminal markdown html compare", number, "median latency"),
+    Column("p90", "latency_ms.p90", "terminal markdown html", number, "90th percentile, ms"),
+    Column("p95", "latency_ms.p95", "html", number, "95th percentile, ms"),
+    Column("p99", "latency_ms.p99", "terminal markdown html compare", number, "99th percentile, ms"),
+    Column("mean", "latency_ms.mean", "html", number, "mean latency, ms"),
+    Column("std", "latency_ms.std", "html", number, "standard deviation, ms"),
+    Column("runs", "latency_ms.samples", "html", count, "measured runs"),
+    Column("requests/s", "throughput.requests_per_s", "html", number, "one request after another"),
+    Column("tokens/s", "throughput.tokens_per_s", "terminal markdown html compare", number, "real tokens"),
+    Column("load ms", "load_ms", "markdown html", number, "opening the session"),
+    Column("first run", "first_run_ms", "html", number, "the first run, ms"),
+    Column("MiB", "memory_mib.peak", "terminal markdown html", number, "peak memory in RAM"),
+    Column("verdict", "parity.verdict", "parity", str),
+    Column("max abs", "parity.max_abs", "parity", error),
+    Column("max rel", "parity.max_rel", "terminal markdown compare parity", error, "see parity"),
+    Column("rms", "parity.rms", "parity", error),
+    Column("cosine", "parity.cosine", "markdown parity", cosine),
+    Column("argmax", "parity.argmax", "parity", number),
+    Column("limit: max rel", "parity.tolerance.max_rel", "parity", error),
+    Column("limit: rms", "parity.tolerance.rms", "parity", error),
+    Column("limit: cosine", "parity.tolerance.cosine", "parity", cosine),
+    Column("status", "status", "terminal markdown html compare", str),
+)
+
+
+def columns(table: str) -> list[Column]:
+    """The columns of a table."""
+    return [column for column in COLUMNS if table in column.tables.split()]
+
+
+def text(header: str, cell: CellResult) -> str:
+    """What the column with a header shows of a cell."""
+    return next(column for column in COLUMNS if column.header == header).text(cell)

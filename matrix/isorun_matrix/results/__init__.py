@@ -1,0 +1,1 @@
+"""The results of a run: typed records, the files that hold them, and reading them back."""

@@ -1,0 +1,11 @@
+"""Names of the files in the folder of a run (docs/matrix.md shows the whole tree). Imports nothing, so that processes
+that measure can use it."""
+
+RUN = "run.json"
+JOB = "job.json"
+OUTCOME = "outcome.json"  # what a process hands back; the parent turns it into a result
+RESULT = "result.json"
+LOG = "log.txt"
+FEEDS = "feeds.npz"
+REFERENCE_OUTPUTS = "outputs.npz"
+SAMPLES = "samples.npz"

@@ -1,0 +1,70 @@
+"""Read the files of a run: validated records, or an error that names the file and the remedy.
+
+Another version or machine may have written a file, or someone may have edited it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from isorun.errors import SpecError
+from isorun_matrix.results.layout import JOB, RESULT, RUN
+from isorun_matrix.results.records import SCHEMA, Content, reportable
+from isorun_matrix.text import cut
+
+_SHOWN = 200  # characters of a message about a file's content
+
+
+def read(path: Path, kind: type[Content]) -> Content:
+    """A record from a file.
+
+    Raises:
+        SpecError: the file cannot be read, is damaged, or is of another schema.
+    """
+    content = _object(path)
+    if content.get("schema") != SCHEMA:
+        schema = cut(repr(content.get("schema")), _SHOWN)
+        raise SpecError(f"{path} has schema {schema}; this version of isorun reads schema {SCHEMA}. {_remedy(path)}")
+    try:
+        return kind.from_plain(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        message = cut(f"{place}: {first['msg']}" if place else first["msg"], _SHOWN)
+        raise SpecError(f"{path} is damaged: {message}. {_remedy(path)}") from None
+
+
+def is_job(folder: Path) -> bool:
+    """Whether a folder has the record of a job that isorun ran there."""
+    for name, members in ((RESULT, {"schema", "key"}), (JOB, {"time_limit"})):
+        try:
+            content = json.loads((folder / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
+            continue
+        if isinstance(content, dict) and members <= content.keys():
+            return True
+    return False
+
+
+def _object(path: Path) -> dict[str, Any]:
+    try:
+        content = reportable(json.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise SpecError(f"Cannot read {path}: {error.strerror}") from error
+    except RecursionError:
+        raise SpecError(f"{path} is damaged: its data is nested too deeply. {_remedy(path)}") from None
+    except ValueError as error:
+        raise SpecError(f"{path} is damaged: not valid JSON ({cut(str(error), _SHOWN)}). {_remedy(path)}") from error
+    if not isinstance(content, dict):
+        raise SpecError(f"{path} is damaged: expected an object. {_remedy(path)}")
+    return content
+
+
+def _remedy(path: Path) -> str:
+    if path.name == RUN:
+        return "Restore the file, or run the matrix with another --out."
+    return f"Remove the folder {path.parent} and run the matrix with --resume."

@@ -1,0 +1,229 @@
+"""What a run stores, as types: ``run.json``, and the ``result.json`` of each job.
+
+Writing, resuming, comparing and reporting use the same types. Figures are dataclasses of
+:mod:`isorun_matrix.measurement`, which the measuring processes can use without pydantic.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, Literal, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator, model_validator
+
+from isorun_matrix.jobs import PreparedModel, Reference
+from isorun_matrix.measurement.figures import Measurement
+from isorun_matrix.measurement.machine import Environment
+from isorun_matrix.text import encodable
+
+SCHEMA = 1
+_DEPTH = 64  # maximum nesting; recursive code would fail on deeper data
+STATUSES = {
+    "ok": "ran, and its outputs are right",
+    "parity-failed": "ran, and its outputs exceed the tolerance or are not finite",
+    "unavailable": "the backend does not support what is requested, or is not available here",
+    "unsupported": "the backend lacks an operator of the model",
+    "error": "isorun or the runtime reported an error",
+    "crashed": "the process, or its worker in an environment, was killed by a signal",
+    "timeout": "stopped at its time limit",
+    "skipped": "its model, reference or environment is not available",
+    "pending": "has not run yet",
+}
+MEASURED = ("ok", "parity-failed")
+"""The statuses of cells that need not run again."""
+
+LACKING = ("unavailable", "unsupported")
+"""The statuses of cells that this machine or backend cannot run: nothing went wrong."""
+
+Content = TypeVar("Content", bound="Record")
+
+
+class Record(BaseModel):
+    """Stored data. JSON is validated strictly; unknown members are ignored."""
+
+    model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
+
+    @classmethod
+    def from_plain(cls, content: Mapping[str, Any]) -> Self:
+        """A record from plain data, as JSON has it.
+
+        Raises:
+            ValueError: a number is not finite, or the content does not fit (``pydantic.ValidationError``).
+            RecursionError: it is nested too deeply.
+        """
+        return cls.model_validate_json(json.dumps(reportable(content), allow_nan=False))
+
+
+class JobResult(Record):
+    """The result of any job.
+
+    Attributes:
+        key: a digest of all that decides the result; ``None`` for a job that has not run.
+        reason, remedy: why the status is not ``ok``, and what to do about it.
+        log: the end of the process's output, where it says more than ``reason``.
+        started: date and time.
+        wall_s: how long the process ran.
+        result: what the job returned; given if the status is in :data:`MEASURED`.
+    """
+
+    key: str | None = None
+    status: Literal[tuple(STATUSES)]  # type: ignore[valid-type]
+    reason: str | None = None
+    remedy: str | None = None
+    log: str | None = None
+    started: str | None = None
+    wall_s: float | None = None
+    result: Any = None
+
+    @model_validator(mode="after")
+    def _has_result(self) -> Self:
+        if self.status in MEASURED and self.result is None:
+            raise ValueError(f"result is missing, but the status is {self.status}")
+        return self
+
+
+class ModelResult(JobResult):
+    """A prepared model."""
+
+    result: PreparedModel | None = None
+
+
+class ReferenceResult(JobResult):
+    """A computed reference."""
+
+    result: Reference | None = None
+
+
+class CellId(Record):
+    """What identifies a cell: its place in the matrix, and what runs."""
+
+    id: str
+    model: str
+    shape: str
+    batch: int
+    sequence: int | None
+    backend: str
+    environment: str | None
+    label: str
+    precision: str
+    options: dict[str, Any]
+    threads: int | None
+
+    @property
+    def name(self) -> str:
+        """What tells the cell from the others of its model and shape."""
+        return f"{self.label} {self.precision}"
+
+
+class PlannedCell(CellId):
+    """A cell in ``run.json``.
+
+    Attributes:
+        key: that of the result that belongs to the run; ``None`` until it is known.
+        kept: why a result of an earlier run is kept without a check; ``None`` for any other cell.
+    """
+
+    key: str | None = None
+    kept: str | None = None
+
+
+class CellResult(JobResult, CellId):
+    """A cell and its measurement.
+
+    Attributes:
+        request: the part of the key that is known without the model and the environment.
+        kept: as in :class:`PlannedCell`.
+    """
+
+    request: str | None = None
+    result: Measurement | None = None
+    kept: str | None = None
+
+    @model_validator(mode="after")
+    def _has_median_interval(self) -> Self:
+        if self.result is not None and (p50 := self.result.latency_ms.p50) is not None:
+            interval = self.result.latency_ms.p50_interval
+            if interval is None or min(p50, *interval) <= 0:  # ratios are taken of these
+                raise ValueError("p50 and p50_interval must be given together and be positive")
+        return self
+
+    def as_document(self) -> dict[str, Any]:
+        """The cell in ``report --format json``: the figures are members of the cell; missing ones are ``None``."""
+        cell = self.model_dump(mode="json", exclude={"key", "request", "result"})
+        figures = dict.fromkeys(field.name for field in fields(Measurement) if field.name not in cell)
+        return cell | (figures if self.result is None else plain(self.result))
+
+
+class RecordedReference(Record):
+    """The reference in a recorded spec."""
+
+    model_config = ConfigDict(extra="allow")
+    backend: str
+    precision: str
+
+
+class RecordedSpec(Record):
+    """The spec of a run, with every default. What it names need not exist where it is read."""
+
+    model_config = ConfigDict(extra="allow")
+    models: dict[str, dict[str, Any]]
+    backends: list[dict[str, Any]]
+    shapes: list[dict[str, Any]] | None
+    reference: RecordedReference
+
+
+class RunRecord(Record):
+    """``run.json``."""
+
+    created: str
+    spec_file: str
+    spec: RecordedSpec
+    environment: Environment
+    cells: list[PlannedCell] = Field(min_length=1)
+
+    @field_validator("cells")
+    @classmethod
+    def _unique(cls, cells: list[PlannedCell]) -> list[PlannedCell]:
+        twice = [name for name, count in Counter(cell.id for cell in cells).items() if count > 1]
+        if twice:
+            raise ValueError(f"the id {twice[0]!r} is not unique")
+        return cells
+
+
+class Run(Record):
+    """A run with its results, from which every report is made. A cell that has not run is ``pending``."""
+
+    folder: str
+    created: str
+    spec: RecordedSpec
+    environment: Environment
+    cells: list[CellResult]
+
+    def as_document(self) -> dict[str, Any]:
+        """The run as ``report --format json`` prints it."""
+        cells = [cell.as_document() for cell in self.cells]
+        return {"schema": SCHEMA, "environment": plain(self.environment), "cells": cells}
+
+
+def plain(value: Any) -> Any:
+    """A dataclass as plain data for JSON."""
+    return TypeAdapter(type(value)).dump_python(value, mode="json")
+
+
+def reportable(value: Any, depth: int = 0) -> Any:
+    """Plain data that every report can print: finite numbers, text that UTF-8 can encode."""
+    if depth > _DEPTH:
+        raise RecursionError
+    if isinstance(value, str):
+        return encodable(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{value} is not a JSON number")
+    if isinstance(value, list):
+        return [reportable(item, depth + 1) for item in value]
+    if isinstance(value, dict):
+        return {reportable(key): reportable(item, depth + 1) for key, item in value.items()}
+    return value

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from isorun_matrix.execution.plan import key, plan
+from isorun_matrix.spec.spec import Spec
+
+
+def spec(**changes: object) -> Spec:
+    given = {
+        "models": {"a": {"preset": "bert-3l"}, "b": {"preset": "bert-6l", "seed": 4, "shapes": ["1x8"]}},
+        "backends": ["ort-cpu", {"name": "openvino", "label": "ov", "precisions": ["fp32", "bf16"], "threads": 2}],
+        "shapes": ["1x8", "4x16"],
+    }
+    return Spec.model_validate({**given, **changes})
+
+
+def test_every_model_runs_on_every_backend_precision_and_shape() -> None:
+    made = plan(spec())
+    assert [each.id for each in made.models] == ["a", "b"]
+    assert [each.id for each in made.workloads] == ["a/1x8", "a/4x16", "b/1x8"]
+    assert [each.id for each in made.cells] == [
+        f"{workload}/{label}"
+        for workload in ("a/1x8", "a/4x16", "b/1x8")
+        for label in ("ort-cpu/fp32", "ov/fp32", "ov/bf16")
+    ]
+    cell = made.cells[-1]
+    assert (cell.backend, cell.label, cell.threads, cell.workload) == ("openvino", "ov", 2, "b/1x8")
+    assert (cell.seconds, cell.repetitions) == (3, None)
+    assert made.models[1].seed == 4
+
+
+def test_a_backend_in_an_environment_is_a_cell_of_its_own() -> None:
+    there = {"name": "ort-cpu", "environment": "light"}
+    made = plan(spec(backends=["ort-cpu", there, {"name": "elsewhere", "environment": "light"}]), [("odd",)])
+    cells = [(cell.label, cell.backend, cell.environment) for cell in made.cells[:3]]
+    assert cells == [
+        ("ort-cpu", "ort-cpu", None),
+        ("ort-cpu@light", "ort-cpu", "light"),
+        ("elsewhere@light", "elsewhere", "light"),
+    ]
+    assert made.models[0].dialects[-1] == ("odd",)
+    assert len(made.models[0].dialects) == 3
+
+
+def test_a_batch_of_one_has_no_fully_masked_row() -> None:
+    made = plan(spec(masks=["right", "masked-row"]))
+    assert [each.masks for each in made.workloads[:2]] == [["right"], ["right", "masked-row"]]
+
+
+def test_unused_texts_are_left_out() -> None:
+    model = {"checkpoint": "c", "texts": [str(n) for n in range(100)]}
+    made = plan(spec(models={"m": model}, feeds=3))
+    assert [len(each.texts or ()) for each in made.workloads] == [3, 12]
+
+
+def test_a_key_depends_on_what_decides_the_result() -> None:
+    cell = plan(spec()).cells[0]
+    known = key(cell, fingerprint="f")
+    assert key(cell, fingerprint="f") == known
+    assert key(replace(cell, time_limit=1), fingerprint="f") == known
+    assert key(cell, fingerprint="g") != known
+    assert key(replace(cell, threads=1), fingerprint="f") != known
+    assert key(replace(cell, options={"x": 1}), fingerprint="f") != known
+    assert key(replace(cell, environment="e"), fingerprint="f") != known
+    assert key(replace(cell, tolerance=replace(cell.tolerance, rms=0.5)), fingerprint="f") != known

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from isorun.cli import console
+from isorun_matrix.execution.progress import Bar
+from matrix_results import cell
+
+
+@pytest.fixture
+def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """What standard error, a terminal, is shown."""
+    screen = io.StringIO()
+    terminal = Console(file=screen, force_terminal=True, color_system=None, width=120, markup=False, highlight=False)
+    monkeypatch.setattr(console, "stderr", lambda: terminal)
+    return screen
+
+
+def test_a_bar_shows_names_literally(screen: io.StringIO) -> None:
+    bar = Bar()
+    with bar.working("Making the environment e: onnxruntime[gpu], ./x[/y]"):
+        pass
+    with bar.measuring(2, 0):
+        bar.started("m/[red]/[/x]", cell=True)
+        bar.finished(cell("x", "error", id="m/[red]", reason="a [bold]reason[/] \x1b[31m"))
+    shown = screen.getvalue()
+    assert "Making the environment e: onnxruntime[gpu], ./x[/y]" in shown
+    assert "m/[red]/[/x]" in shown
+    assert r"[1/2] error         m/[red]: a [bold]reason[/] \x1b[31m" in shown

@@ -1,0 +1,368 @@
+"""Whole runs through the command line: failing cells, killed runs, and resumed runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+Isorun = Callable[..., "subprocess.CompletedProcess[str]"]
+
+EVERYTHING = """
+models: {tiny: {path: tiny.onnx}}
+shapes: [2x8]
+reference: {backend: fake}
+repetitions: 4
+warmup: 1
+time_limit: 8
+masks: [none, right, left, holes, masked-row]
+backends:
+  - {name: fake, label: right, precisions: [fp32, bf16]}
+  - fake-broken
+"""
+MOODS = ("zeros", "nan", "crash", "crash-at-end", "hang", "exit", "raise", "chatty", "narrow", "left")
+LACKS = ("unavailable", "unsupported")
+
+
+def spec_file(folder: Path, text: str = EVERYTHING) -> Path:
+    path = folder / "spec.yaml"
+    path.write_text(text)
+    return path
+
+
+def cells_of(isorun: Isorun, out: Path) -> dict[str, dict[str, Any]]:
+    document = json.loads(isorun("report", out, "--format", "json").stdout)
+    assert list(document) == ["schema", "environment", "cells"]
+    return {cell["id"]: cell for cell in document["cells"]}
+
+
+def processes_of(out: Path) -> list[str]:
+    """The command lines of processes that work in a folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes().replace(b"\0", b" ").decode()
+        except OSError:
+            continue
+        if str(out) in line and "isorun_matrix." in line:
+            found.append(line)
+    return found
+
+
+def test_compares_the_required_outputs(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
+    spec = """
+models:
+  whole: {path: tiny.onnx}
+  part: {path: tiny.onnx, outputs: [pooled]}
+  wrong: {path: tiny.onnx, outputs: [poled]}
+shapes: [2x8]
+reference: {backend: fake}
+repetitions: 2
+warmup: 0
+backends: [{name: fake, options: {do: zeros}}]
+"""
+    out = tmp_path / "out"
+    isorun("run", spec_file(tmp_path, spec), "--out", out)
+    cells = {name.partition("/")[0]: cell for name, cell in cells_of(isorun, out).items()}
+    assert [cells[name]["status"] for name in ("whole", "part", "wrong")] == [*["parity-failed"] * 2, "skipped"]
+    assert cells["whole"]["reason"].startswith("last_hidden_state: ")
+    assert cells["part"]["reason"].startswith("pooled: ")
+    assert "no output 'poled'; did you mean 'pooled'?" in cells["wrong"]["reason"]
+
+
+def test_every_status_of_a_cell(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
+    moods = "\n".join(f"  - {{name: fake, label: {mood}, options: {{do: {mood}}}}}" for mood in MOODS + LACKS)
+    out = tmp_path / "out"
+    done = isorun("run", spec_file(tmp_path, EVERYTHING + moods), "--out", out)
+    assert done.returncode == 1, done.stderr
+    cells = {name.split("/")[2]: cell for name, cell in cells_of(isorun, out).items() if not name.endswith("bf16")}
+    expected = {
+        "right": ("ok", None),
+        "fake-broken": ("unavailable", "import"),
+        "zeros": ("parity-failed", "max_rel is 1"),
+        "nan": ("parity-failed", "NaN"),
+        "crash": ("crashed", "SIGSEGV"),
+        "crash-at-end": ("crashed", "SIGABRT"),
+        "hang": ("timeout", "8 s"),
+        "exit": ("error", "exit(0)"),
+        "raise": ("error", "exit code 1: RuntimeError: a bug in a plugin"),
+        "chatty": ("ok", None),
+        "unavailable": ("unavailable", "it has no such device"),
+        "unsupported": ("unsupported", "fake lacks Gather"),
+        "left": ("parity-failed", "(on mask-left only)"),
+        "narrow": ("error", "fake must compute in fp32, but reports bf16"),
+    }
+    found = {label: (cell["status"], cell["reason"]) for label, cell in cells.items()}
+    assert {label: status for label, (status, _) in found.items()} == {
+        label: status for label, (status, _) in expected.items()
+    }
+    for label, (_, reason) in expected.items():
+        assert reason is None or reason in found[label][1], found[label]
+
+    assert cells["unavailable"]["remedy"] == "Buy one."
+    assert "Segmentation fault" in cells["crash"]["log"]
+    assert "waiting for a device that never answers" in cells["hang"]["log"]
+    assert "isorun_fakes.py" in cells["hang"]["log"]  # the stack at the time limit
+    assert (out / "cells/tiny/2x8/chatty/fp32/log.txt").read_text().count("the runtime says hello") > 4
+    _, explained = done.stdout.split("tiny, 2x8")
+    led = [line.split()[0] for line in explained.splitlines() if re.search("ok, (fastest|tied) *$", line)]
+    assert led  # which of them is as the machine has it today
+    assert set(led) <= {"right", "chatty"}
+    assert "tiny/2x8/unavailable/fp32: it has no such device. Buy one." in explained
+    assert processes_of(out) == []
+
+    assert cells["chatty"]["device_ms"]["max"] == pytest.approx(0.099)
+    right = cells["right"]
+    assert right["device_ms"] is None
+    assert right["parity"]["verdict"] == "pass"
+    assert list(right["parity"]["cases"]) == [
+        *(f"feeds-{index}" for index in range(4)),
+        *(f"mask-{kind}" for kind in ("none", "right", "left", "holes", "masked-row")),
+    ]
+    assert right["latency_ms"]["samples"] == 4
+    assert right["latency_ms"]["p50"] > 0
+    minimum, maximum = right["latency_ms"]["p50_interval"]
+    assert minimum <= right["latency_ms"]["p50"] <= maximum
+    assert right["waited"] is None or right["waited"] >= 0
+    assert right["latency_ms"]["p99"] is None
+    assert "p99 needs 100 samples, got 4" in right["latency_ms"]["notes"]
+    assert right["throughput"]["tokens_per_s"] == pytest.approx(16 * right["throughput"]["requests_per_s"])
+    assert right["memory_mib"]["peak"] >= right["memory_mib"]["before_load"] > 0
+    assert right["provenance"]["operators"] == {"fake": {"Sin": 1}}
+    with np.load(out / "cells/tiny/2x8/right/fp32/samples.npz") as samples:
+        assert samples["latency/ns"].shape == (4,)
+        assert samples["latency/feeds"].tolist() == [0, 1, 2, 3]
+    assert cells["zeros"]["latency_ms"]["samples"] == 4  # it is timed, and never marked as the fastest
+
+    page = isorun("report", out, "--format", "html", "--output", tmp_path / "report.html")
+    assert page.returncode == 0
+    assert "Segmentation fault" in (tmp_path / "report.html").read_text()
+
+
+SLOW = """
+models: {tiny: {path: tiny.onnx}}
+shapes: [1x4]
+reference: {backend: fake}
+repetitions: 4
+warmup: 0
+feeds: 2
+backends:
+"""
+
+
+def slow_spec(folder: Path, cells: int) -> Path:
+    entries = (f"  - {{name: fake, label: c{index}, options: {{seconds: 0.02}}}}\n" for index in range(cells))
+    return spec_file(folder, SLOW + "".join(entries))
+
+
+def assert_whole(out: Path) -> None:
+    """Every file under a final name is whole."""
+    for path in out.rglob("*"):
+        if path.name.startswith("."):
+            continue
+        if path.suffix == ".json":
+            json.loads(path.read_text())
+        elif path.suffix == ".npz":
+            assert zipfile.ZipFile(path).testzip() is None
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.03)
+
+
+def test_a_killed_run_leaves_complete_files_and_can_be_resumed(
+    isorun: Isorun, command: list[str], environment: dict[str, str], tiny: Path, tmp_path: Path
+) -> None:
+    out, spec = tmp_path / "out", slow_spec(tmp_path, 4)
+    arguments = [*command, "run", str(spec), "--out", str(out), "--resume"]
+    for attempt, moment in enumerate((0.05, 0.25, 0.5)):
+        # each attempt gets as far as the next cell's process before its moment comes
+        before = len(list(out.glob("cells/*/*/*/*/result.json")))
+        with subprocess.Popen(arguments, env=environment, stderr=subprocess.PIPE) as process:
+            wait_for(lambda: bool(processes_of(out)) or process.poll() is not None)
+            time.sleep(moment)
+            process.send_signal(signal.SIGKILL)
+        wait_for(lambda: not processes_of(out))
+        assert_whole(out)
+        assert len(list(out.glob("cells/*/*/*/*/result.json"))) >= before, attempt
+    kept = {path: path.stat().st_mtime_ns for path in out.glob("cells/*/*/*/*/result.json")}
+    done = isorun("run", spec, "--out", out, "--resume")
+    assert done.returncode == 0, done.stderr
+    assert [cell["status"] for cell in cells_of(isorun, out).values()] == ["ok"] * 4
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+
+
+def test_ctrl_c_prints_the_command_to_resume(
+    isorun: Isorun, command: list[str], environment: dict[str, str], tiny: Path, tmp_path: Path
+) -> None:
+    out, spec = tmp_path / "out", slow_spec(tmp_path, 3)
+    arguments = [*command, "run", str(spec), "--out", str(out)]
+    with subprocess.Popen(arguments, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        first = out / "cells/tiny/1x4/c0/fp32/result.json"
+        wait_for(lambda: first.exists() and any("cell" in line for line in processes_of(out)))
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=10)
+    assert process.returncode == 130
+    assert f"isorun matrix run {spec} --out {out} --resume" in stderr
+    assert processes_of(out) == []
+    statuses = [cell["status"] for cell in cells_of(isorun, out).values()]
+    assert statuses[0] == "ok"
+    assert "pending" in statuses
+    measured, *_, waiting = cells_of(isorun, out).values()
+    assert waiting.keys() == measured.keys()
+    for form in ("terminal", "md", "html"):
+        shown = isorun("report", out, "--format", form)
+        assert (shown.returncode, shown.stderr) == (0, "")
+
+    again = isorun("run", spec, "--out", out)
+    assert again.returncode == 2
+    assert "--resume" in again.stderr
+
+
+def test_additions_to_a_spec_keep_results(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert isorun("run", slow_spec(tmp_path, 2), "--out", out).returncode == 0
+    kept = {path: path.stat().st_mtime_ns for path in out.rglob("result.json") if "models" not in path.parts}
+    assert len(kept) == 3
+    more = SLOW.replace("shapes: [1x4]", "shapes: [1x4, 2x4]") + "  - ort-cpu\n"
+    more += "".join(f"  - {{name: fake, label: c{index}, options: {{seconds: 0.02}}}}\n" for index in (1, 0))
+    done = isorun("run", spec_file(tmp_path, more), "--out", out, "--resume")
+    assert "2 of 6 cells are done and kept" in done.stderr, done.stderr
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    assert "measured again" not in done.stderr
+    again = isorun(
+        "run", spec_file(tmp_path, more.replace("repetitions: 4", "repetitions: 3")), "--out", out, "--resume"
+    )
+    assert "6 of 6 cells" in again.stderr
+
+
+def test_a_failed_model_or_reference_skips_its_own_cells(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
+    (tmp_path / "broken.onnx").write_bytes(b"no model")
+    text = """
+    models:
+      broken: {path: broken.onnx, shapes: [1x4]}
+      tiny: {path: tiny.onnx, shapes: [1x4, {batch: 1}]}
+    reference: {backend: fake}
+    repetitions: 1
+    feeds: 1
+    backends: [fake]
+    """
+    out = tmp_path / "out"
+    assert isorun("run", spec_file(tmp_path, text), "--out", out).returncode == 1
+    cells = cells_of(isorun, out)
+    assert {name: cell["status"] for name, cell in cells.items()} == {
+        "broken/1x4/fake/fp32": "skipped",
+        "tiny/1x4/fake/fp32": "ok",
+        "tiny/1/fake/fp32": "skipped",
+    }
+    assert "model 'broken' could not be prepared" in cells["broken/1x4/fake/fp32"]["reason"]
+    assert "'sequence'" in cells["tiny/1/fake/fp32"]["reason"]
+
+
+def test_the_real_backends_agree(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
+    text = """
+    models: {tiny: {path: tiny.onnx}}
+    shapes: [{batch: 4, sequence: 16, lengths: {distribution: lognormal, median: 6}}]
+    masks: [none, right, left, holes, masked-row]
+    repetitions: 8
+    backends: [ort-cpu, {name: openvino, threads: 1}, reference]
+    """
+    out = tmp_path / "out"
+    done = isorun("run", spec_file(tmp_path, text), "--out", out)
+    assert done.returncode == 0, done.stderr
+    cells = cells_of(isorun, out)
+    assert [cell["status"] for cell in cells.values()] == ["ok"] * 3
+    threads = {name: cells[f"tiny/4x16/{name}/fp32"]["threads"] for name in ("openvino", "reference")}
+    assert threads == {"openvino": 1, "reference": None}
+    for cell in cells.values():
+        levels = {each["name"]: each["level"] for each in cell["parity"]["cases"]["feeds-0"]["outputs"]}
+        assert levels == {"last_hidden_state": "token", "pooled": "sequence"}
+
+
+def test_exits_with_3_if_no_backend_is_available(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
+    text = SLOW + "  - {name: fake, options: {do: unavailable}}"
+    assert isorun("run", spec_file(tmp_path, text), "--out", tmp_path / "out").returncode == 3
+
+
+def test_a_full_disk_stops_the_run(
+    isorun: Isorun, command: list[str], environment: dict[str, str], tiny: Path, tmp_path: Path
+) -> None:
+    out, spec = tmp_path / "the results", slow_spec(tmp_path, 2)
+    # a file may not grow beyond what the job's files take: run.json is the first that does
+    limited = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)); {command[2]}"
+    code = f"import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); {limited}"
+    done = subprocess.run(
+        [command[0], "-c", code, "matrix", "run", str(spec), "--out", str(out)],
+        **{"env": environment, "capture_output": True, "text": True, "timeout": 120, "check": False},
+    )
+    assert done.returncode == 2
+    assert f"isorun matrix run {spec} --out '{out}' --resume\n" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("isorun: [Errno 27] File too large")
+    assert isorun("run", spec, "--out", out, "--resume").returncode == 0
+
+
+def test_rejects_a_folder_that_is_not_writable(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = isorun("run", slow_spec(tmp_path, 1), "--out", tmp_path / "file" / "out")
+    assert done.returncode == 2
+    assert f"{tmp_path / 'file' / 'out'}" in done.stderr
+
+
+def test_measured_cells_are_kept_if_their_model_is_lost(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
+    out, spec, model = tmp_path / "out", slow_spec(tmp_path, 1), tiny.read_bytes()
+    assert isorun("run", spec, "--out", out).returncode == 0
+    kept = {path: path.stat().st_mtime_ns for path in out.glob("cells/*/*/*/*/*")}
+    tiny.write_bytes(b"no model")
+    for _ in range(2):
+        done = isorun("run", slow_spec(tmp_path, 2), "--out", out, "--resume")
+        assert done.returncode == 1
+        assert "1 measured cells are kept without a check: model 'tiny' could not be prepared" in done.stderr
+        measured, new = cells_of(isorun, out).values()
+        assert (measured["status"], new["status"]) == ("ok", "skipped")
+        assert "model 'tiny' could not be prepared" in measured["kept"]
+        assert "c0 fp32: kept from an earlier run; model 'tiny'" in isorun("report", out, "--format", "md").stdout
+    again = isorun("run", spec_file(tmp_path, SLOW + "  - {name: fake, label: c0}\n"), "--out", out, "--resume")
+    assert again.returncode == 1  # its options are others now, so that what was measured is not what is requested
+    assert [cell["status"] for cell in cells_of(isorun, out).values()] == ["skipped"]
+    tiny.write_bytes(model)
+    assert isorun("run", slow_spec(tmp_path, 2), "--out", out, "--resume").returncode == 0
+    assert [(cell["status"], cell["kept"]) for cell in cells_of(isorun, out).values()] == [("ok", None)] * 2
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+
+
+def test_a_run_removes_no_other_files(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
+    model = tmp_path / "models" / "bert" / "model.onnx"
+    model.parent.mkdir(parents=True)
+    tiny.rename(model)
+    spec = spec_file(tmp_path, SLOW.replace("tiny: {path: tiny.onnx}", f"bert: {{path: {model}}}") + "  - fake\n")
+    before = sorted(tmp_path.rglob("*"))
+    for more in ([], ["--resume"]):
+        done = isorun("run", spec, "--out", tmp_path, *more)
+        assert done.returncode == 2
+        assert "not the folder of a run" in done.stderr
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_folder_may_have_a_name_that_is_not_utf8(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"\xff")
+    folder.mkdir()
+    tiny.rename(folder / tiny.name)
+    spec, out = spec_file(folder, SLOW + "  - fake\n"), folder / "out"
+    assert isorun("run", spec, "--out", out).returncode == 0
+    more = spec_file(folder, SLOW + "  - fake\n  - {name: fake, label: new}\n")
+    done = isorun("run", more, "--out", out, "--resume")
+    assert (done.returncode, "1 of 2 cells" in done.stderr) == (0, True)
+    assert isorun("report", out, "--format", "html").returncode == 0

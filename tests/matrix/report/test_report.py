@@ -1,0 +1,252 @@
+"""Every format of a report, from one run with a cell of each kind."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from rich.console import Console
+
+from isorun_matrix.report import formatting, html, markdown, summary, terminal
+from isorun_matrix.report.columns import COLUMNS, columns
+from isorun_matrix.results.records import CellResult, Run
+from matrix_results import ENVIRONMENT, SPEC, cell, run
+
+SLOW = cell("slow", "ok", 20.0, result={"notes": ["feeds-0: truncated"]})
+QUICK = cell("quick", "ok", 4.5)
+WRONG = cell("wrong", "parity-failed", 1.0, reason="y: rms is 1, above 2e-05")
+GONE = cell("gone", "unavailable", reason="no device", remedy="Buy one.")
+DEAD = cell("dead", "crashed", reason="killed by SIGSEGV", log="Fatal <b>error</b> & more")
+LATER = cell("later", "pending")
+CELLS = (SLOW, QUICK, WRONG, GONE, DEAD, LATER)
+
+
+def shown(document: Run, width: int = 200) -> str:
+    console = Console(width=width, file=None, color_system=None)
+    with console.capture() as capture:
+        console.print(terminal.render(document, console.width))
+    return capture.get()
+
+
+def with_interval(found: CellResult, *interval: float, **result: object) -> CellResult:
+    return cell(found.label, "ok", interval[1], result={"latency_ms": {"p50_interval": interval[::2]}, **result})
+
+
+def group_of(*cells: CellResult) -> summary.Group:
+    (group,) = summary.groups(cells)
+    return group
+
+
+def test_the_fastest_cell_is_correct() -> None:
+    assert group_of(*CELLS).fastest == QUICK
+    assert group_of(*CELLS[2:]).fastest is None
+
+
+def test_cells_with_overlapping_intervals_are_tied() -> None:
+    slow, quick = with_interval(SLOW, 4.6, 20.0, 30.0), with_interval(QUICK, 4.4, 4.5, 4.6)
+    group = group_of(slow, quick, WRONG)
+    assert (group.fastest, group.tied) == (quick, (slow,))
+    assert [group.status(each) for each in group.cells] == ["ok, tied", "ok, tied", "parity-failed"]
+    assert "**ok, tied**" in markdown.render(run(slow, quick))
+    assert "tied with slow fp32" in html.render(run(slow, quick))
+    apart = group_of(with_interval(SLOW, 4.7, 20.0, 30.0), quick)
+    assert (apart.tied, apart.status(quick)) == ((), "ok, fastest")
+
+
+def test_notes_name_doubtful_figures_worst_first() -> None:
+    slow, quick = with_interval(SLOW, 18, 20, 24, waited=0.35), with_interval(QUICK, 4, 4.5, 5, waited=0.049)
+    others = [cell(f"c{number}", "ok", 5.0, result={"waited": 0.1 * number + 0.1}) for number in range(4)]
+    disturbed, unsteady = summary.notes(group_of(slow, quick, cell("unknown", "ok", 5.0, result={"waited": None})))
+    assert "disturbed" in disturbed
+    assert re.findall(r"\w+ fp32 \([^)]*\)", disturbed) == ["slow fp32 (35%)"]
+    assert unsteady.endswith(": slow fp32 (18.0 to 24.0 ms)")
+    many = summary.notes(group_of(slow, quick, *others))[0]
+    assert "c3 fp32 (40%), slow fp32 (35%), c2 fp32 (30%) and 2 more" in many
+    assert disturbed in shown(run(slow))
+    assert f"- {unsteady}" in markdown.render(run(slow))
+    assert "35.0%" in html.render(run(slow))
+
+
+def test_a_reason_is_shown_once_with_all_its_cells() -> None:
+    found = run(*(cell(f"c{index}", "skipped", reason="no model") for index in range(5)))
+    text = shown(found)
+    assert text.count("no model") == 1
+    assert "m/8x128/c0/fp32, m/8x128/c1/fp32, m/8x128/c2/fp32 and 2 more: no model" in text
+    for text in (markdown.render(found), html.render(found)):
+        assert text.count("no model") == 1
+        assert "c0 fp32, c1 fp32, c2 fp32 and 2 more" in text
+
+
+def test_similar_names_have_links_of_their_own() -> None:
+    page = html.render(run(*(cell("b", "ok", 1.0, model=name, id=name) for name in ("a.1", "a-1"))))
+    links = re.findall(r'<a href="#([^"]*)">', page)
+    assert links == re.findall(r'<h2 id="([^"]*)">', page) == ["a.1/8x128", "a-1/8x128"]
+
+
+def test_notes_have_the_time_on_the_device_and_remarks_on_feeds() -> None:
+    assert SLOW.result is not None
+    device = {**vars(SLOW.result.latency_ms), "samples": 100, "p50": 0.4321, "p99": 0.5}
+    feeds, times = summary.notes(group_of(SLOW, cell("quick", "ok", 4.5, result={"device_ms": device})))
+    assert feeds == "feeds-0: truncated"
+    assert times.startswith("quick fp32: p50 0.432 ms, p99 0.500 ms")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        *((None, "-"), (0.0, "0"), (0.00012, "1.2e-04"), (0.0123, "0.0123"), (4.567, "4.57"), (99.96, "100")),
+        *((78.91, "78.9"), (12345.0, "12,300"), (999_499.0, "999,000"), (999_500.0, "1.00M"), (1_612_345.0, "1.61M")),
+    ],
+)
+def test_numbers_have_three_digits(value: float | None, text: str) -> None:
+    assert formatting.number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "-"), (1.0, "1.000000"), (1 - 8e-13, "1 - 8e-13"), (0.99974, "0.999740"), (-1, "-1.000000")],
+)
+def test_cosines(value: float | None, text: str) -> None:
+    assert formatting.cosine(value) == text
+
+
+def test_explanations_are_one_line() -> None:
+    assert summary.explanation(SLOW) is None
+    assert summary.explanation(LATER) is None
+    assert summary.explanation(GONE) == "no device. Buy one."
+    assert summary.explanation(cell("x", "error", reason="two\n  lines")) == "two lines"
+    assert summary.tally(CELLS) == "2 ok, 1 parity-failed, 1 unavailable, 1 crashed, 1 pending"
+
+
+def test_every_column_shows_cells_with_and_without_figures() -> None:
+    for column in COLUMNS:
+        assert column.text(SLOW)
+        assert column.text(LATER)
+    assert len({column.header for column in COLUMNS}) == len(COLUMNS)
+
+
+def test_the_terminal_s_table_fits_80_columns() -> None:
+    lines = [line.rstrip() for line in shown(run(*CELLS), 80).splitlines()]
+    assert max(map(len, lines)) <= 80
+    assert lines[0].split() == " ".join(column.header for column in columns("terminal")).split()
+    ends = [line.split()[-1] for line in lines[3:9]]
+    assert ends == ["ok", "fastest", "parity-failed", "unavailable", "crashed", "pending"]
+    assert "m/8x128/gone/fp32: no device. Buy one." in lines
+    assert lines[-1].startswith("2 ok")
+
+
+def test_no_number_is_on_two_lines() -> None:
+    found = run(SLOW, cell("ort-openvino@an-environment", "ok", 4.5), *CELLS[2:])
+    whole = shown(found)
+    figures = re.findall(r"(?<= )[\d.,e-]*\d[\d.,e-]*(?= )", whole[whole.index("m, 8x128") : whole.index("pending")])
+    narrow = shown(found, 80)
+    assert len(figures) > 12
+    assert [figure for figure in figures if f" {figure} " not in narrow] == []
+    assert "ok, fastest" in narrow
+    lines = shown(found, 50).splitlines()
+    assert [line[:4] for line in lines if " fp32 " in line] == ["slow", "ort-", "wron", "gone", "dead", "late"]
+
+
+def test_markdown_tables() -> None:
+    text = markdown.render(run(*CELLS))
+    assert "| **quick** | fp32 | 4.50 | 4.95 | - | 228,000 | 250 | 234 | 2.0e-06 | 1.000000 | **ok, fastest** |" in text
+    assert "- gone fp32: no device. Buy one." in text
+    assert {line.count("|") for line in text.splitlines() if line.startswith("|")} == {12}
+
+
+def test_every_report_describes_isolated_environments() -> None:
+    environments = {
+        "ovn": {"python": "3.11.7", "install": ["x"], "packages": {"x": "1", "numpy": "2"}, "failure": None},
+        "bad": {"failure": "no such package"},
+    }
+    cells = cell("slow@ovn", "ok", 20.0, environment="ovn"), cell("gone", "unavailable", environment="bad", reason="r")
+    found = run(*cells, environments=environments)
+    assert re.search(r"environment ovn: Python 3\.11\.7, .*slow@ovn", shown(found))
+    text = markdown.render(found)
+    assert "- packages in ovn: x 1, numpy 2\n" in text
+    assert "bad" not in text.partition("## Environment")[2]
+    assert "<dt>packages in ovn</dt><dd>x 1, numpy 2</dd>" in html.render(found)
+
+
+def own_part(page: str) -> str:
+    """A page without plotly's code."""
+    return page[: page.index("<script>")] + page[page.index("</head>") :]
+
+
+def test_html_needs_nothing_else() -> None:
+    page = html.render(run(*CELLS))
+    own = own_part(page)
+    assert re.findall(r"""(?:src|href)=["']?(?!#)[^"'> ]+""", own) == []
+    assert "@import" not in own
+    assert "plotly.js v" in page
+    assert "Fatal &lt;b&gt;error&lt;/b&gt; &amp; more" in own
+    assert own.count("ok, fastest") == 1
+    assert "no device. Buy one." in own
+    assert "7 MatMul" in own
+    (data,) = re.findall(r"data-plot='([^']*)'", own)
+    rows = json.loads(data.replace("\\u003c", "<"))["rows"]
+    assert [(row["name"], row["right"]) for row in rows] == [
+        ("slow fp32", True),
+        ("quick fp32", True),
+        ("wrong fp32", False),
+    ]
+
+
+def test_a_plot_is_logarithmic_where_latencies_differ_much() -> None:
+    plot = html.plot(group_of(*CELLS))
+    assert plot is not None
+    assert plot["log"]
+    near = html.plot(group_of(cell("a", "ok", 5.0), cell("b", "ok", 6.0)))
+    assert near is not None
+    assert not near["log"]
+    assert html.plot(group_of(LATER)) is None
+
+
+def test_a_box_of_few_runs_spans_all_of_them() -> None:
+    few = cell("few", "ok", 5.0, result={"latency_ms": {"samples": 19, "min": 4.0, "max": 9.0}})
+    plot = html.plot(group_of(few, cell("enough", "ok", 5.0)))
+    assert plot is not None
+    assert [(row["p5"], row["p95"]) for row in plot["rows"]] == [(4.0, 9.0), (4.5, 6.0)]
+
+
+ODD = "[red]x[/] | `a` <b>&amp;</b> ![i](j) *k* _l_ ~~m~~ \n# n \x1b[31m \ud800"
+ODD_READ = ODD.replace("\ud800", "?")  # as a file is read back
+
+
+@pytest.fixture
+def odd() -> Run:
+    """A run whose every text would be markup somewhere."""
+    names = {"label": ODD_READ, "precision": ODD_READ, "model": ODD_READ, "shape": ODD_READ, "kept": ODD_READ}
+    cells = []
+    for index, found in enumerate(CELLS):
+        content = found.model_dump(mode="json") | names | {"id": f"{ODD_READ}{index}"}
+        content["reason"] = content["reason"] and ODD_READ
+        if content["result"]:
+            content["result"]["notes"] = [ODD_READ]
+        cells.append(CellResult.from_plain(content))
+    environment = {**ENVIRONMENT, "os": ODD_READ, "packages": {ODD_READ: ODD_READ}}
+    return run(*cells, spec={**SPEC, "models": {ODD_READ: {}}}, **environment)
+
+
+def test_markdown_shows_texts_literally(odd: Run) -> None:
+    text = markdown.render(odd)
+    plain = re.sub(r"\\[!-/:-@\[-`{-~]", "", text).replace("**", "")  # without what is escaped, and its own emphasis
+    assert {line.count("|") for line in plain.splitlines() if line.startswith("|")} == {12}
+    assert re.findall(r"[`<>\[\]*_~&\x1b]", plain) == []
+    assert len([line for line in text.splitlines() if line.startswith("# ")]) == 1
+    assert r"\[red\]x\[/\] \| \`a\` \<b\>" in text
+    assert markdown.escaped("\ud800").encode() == rb"\\ud800"
+
+
+def test_the_terminal_shows_texts_literally(odd: Run) -> None:
+    text = shown(odd, 1000)
+    assert text.count("[red]x[/] | `a` <b>&amp;</b>") > 6
+    assert "\x1b" not in text
+
+
+def test_html_shows_texts_literally(odd: Run) -> None:
+    own = own_part(html.render(odd))
+    assert "[red]x[/] | `a` &lt;b&gt;&amp;amp;" in own
+    assert "<b>&amp;</b>" not in own
+    assert own.count("<b>") == own.count("</b>") == own.count('<p class="why')

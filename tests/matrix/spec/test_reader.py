@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from isorun.errors import SpecError
+from isorun.parity import DEFAULT_TOLERANCES
+from isorun_matrix.spec import reader
+from isorun_matrix.spec.shapes import Lognormal
+from isorun_matrix.spec.spec import Spec
+
+SMALL = """\
+models: {m: {preset: bert-3l}}
+backends: [ort-cpu]
+shapes: [8x128]
+"""
+
+
+def load(folder: Path, text: str) -> Spec:
+    path = folder / "spec.yaml"
+    path.write_text(text)
+    return reader.load(path)
+
+
+def problems(folder: Path, text: str) -> list[str]:
+    """The lines of the error, without the file's name."""
+    with pytest.raises(SpecError) as caught:
+        load(folder, text)
+    message = str(caught.value).replace(f"{folder}/", "")
+    if message.startswith("spec.yaml, "):
+        return [message.removeprefix("spec.yaml, ")]
+    return [line.strip() for line in message.splitlines()]
+
+
+def test_every_key(tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text("one\n\n  two \n")
+    (tmp_path / "model.onnx").write_bytes(b"")
+    (tmp_path / "checkpoint").mkdir()
+    spec = load(
+        tmp_path,
+        """
+models:
+  file: {path: model.onnx, shapes: [{batch: 2, dims: {width: 7}, name: wide}]}
+  folder: {checkpoint: checkpoint, texts: texts.txt}
+  hub: {checkpoint: org/name, texts: [a, b]}
+  random: {preset: bert-3l, seed: 3}
+backends:
+  - {name: openvino, label: one, threads: 1, precisions: [fp32, bf16], options: {properties: {}}}
+  - {name: openvino, label: two}
+shapes: [1x16]
+masks: [none, right, left, holes, masked-row]
+feeds: 2
+seed: 5
+warmup: 0
+repetitions: 7
+time_limit: 10
+reference: {backend: ort-cpu, precision: fp32, time_limit: 5}
+tolerances: {bf16: {rms: 0.01, argmax: 0.9}, int8: {max_rel: 0.5, rms: 0.1, cosine: 0.9}}
+""",
+    )
+    assert spec.models["file"].path == str(tmp_path / "model.onnx")
+    assert spec.models["folder"].checkpoint == str(tmp_path / "checkpoint")
+    assert spec.models["folder"].texts == ["one", "two"]
+    assert spec.models["hub"].checkpoint == "org/name"
+    assert spec.shapes_of("file")[0].name == "wide"
+    assert spec.time_of_a_cell is None
+    tolerance = spec.tolerance("bf16")
+    assert (tolerance.rms, tolerance.argmax) == (0.01, 0.9)
+    assert tolerance.max_rel == DEFAULT_TOLERANCES["bf16"].max_rel
+
+
+LENGTHS = "shapes: [{batch: 2, sequence: 9, name: n, lengths: %s}]"
+
+
+def test_lengths(tmp_path: Path) -> None:
+    text = SMALL.replace("shapes: [8x128]", LENGTHS)
+    assert load(tmp_path, text % "[1, 9]").shapes_of("m")[0].lengths == [1, 9]
+    shape = load(tmp_path, text % "{distribution: lognormal, median: 4}").shapes_of("m")[0]
+    assert isinstance(shape.lengths, Lognormal)
+
+
+def changed(change: str) -> str:
+    """The small spec with a key added, or replaced if it is there."""
+    key = change.partition(":")[0]
+    return "".join(line for line in SMALL.splitlines(keepends=True) if not line.startswith(f"{key}:")) + change
+
+
+@pytest.mark.parametrize("name", ["quickstart", "gpu"])
+def test_shipped_specs_are_valid(name: str) -> None:
+    reader.load(Path(__file__).parents[3] / "matrix" / f"{name}.yaml")
