@@ -11,9 +11,9 @@ import typer
 
 from isorun.cli import console
 from isorun.errors import BackendUnavailable
-from isorun.options import Option
 from isorun.plugin import registry
 from isorun.plugin.backend import Backend
+from isorun.types.options import Option
 
 if TYPE_CHECKING:
     from isorun.isolation.worker.backend import Worker

@@ -4,7 +4,6 @@ A backend is a subclass of :class:`Backend`, registered under the entry point gr
 :class:`LoweredModel` into an :class:`Executable`.
 """
 
-from isorun.options import Option
 from isorun.plugin.backend import Backend, Binding, Executable, check_fits, runtime_errors
 from isorun.plugin.device_arrays import ON_DEVICE, DeviceArray
 from isorun.types import (
@@ -18,6 +17,7 @@ from isorun.types import (
     RuntimeReport,
     TensorSpec,
 )
+from isorun.types.options import Option
 
 __all__ = [
     "Availability",

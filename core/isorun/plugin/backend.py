@@ -13,11 +13,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from isorun import options
 from isorun.errors import BackendFailed, BackendUnavailable, InvalidFeeds, IsorunError
 from isorun.plugin.device_arrays import DeviceArray
 from isorun.system.packages import how_to_install, is_importable, package_owners, package_version
-from isorun.types import Availability, Capabilities, CompileConfig, Feeds, Finding, LoweredModel, RuntimeReport
+from isorun.types import Availability, Capabilities, CompileConfig, Feeds, Finding, LoweredModel, RuntimeReport, options
 
 
 class Executable(ABC):

@@ -12,13 +12,13 @@ from typing import Any, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from isorun import options
 from isorun.errors import BackendNotFound, BackendUnavailable, IsorunError, did_you_mean
 from isorun.isolation import environments
 from isorun.isolation.worker.backend import Worker
 from isorun.parity import DEFAULT_TOLERANCES
 from isorun.plugin import registry
 from isorun.plugin.backend import Backend
+from isorun.types import options
 from isorun_matrix.spec import yaml_reader as yamlfile
 from isorun_matrix.spec.backends import Entry
 from isorun_matrix.spec.spec import Spec

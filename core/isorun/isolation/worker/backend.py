@@ -16,10 +16,10 @@ from isorun.errors import BackendNotFound, BackendUnavailable, EnvironmentBroken
 from isorun.isolation.environments import Environment
 from isorun.isolation.worker.client import Connection
 from isorun.isolation.worker.process import DiedIdle, WorkerProcess
-from isorun.options import Option
 from isorun.plugin.backend import Backend, Executable
 from isorun.system.packages import how_to_install
 from isorun.types import Availability, Capabilities, CompileConfig, Feeds, LoweredModel, RuntimeReport
+from isorun.types.options import Option
 
 _T = TypeVar("_T")
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from isorun.errors import BackendUnavailable
-from isorun.options import Option
 from isorun.parity import DEFAULT_TOLERANCES
 from isorun.plugin.backend import Backend
 from isorun.testing.conformance.checks.base import DOES_NOT_APPLY, Checks, proves
 from isorun.testing.conformance.sample_models import dense
 from isorun.types import Availability, Capabilities
+from isorun.types.options import Option
 
 _REPORTS = ("placement", "precision")
 

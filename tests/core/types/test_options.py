@@ -6,8 +6,8 @@ import pytest
 
 import isorun
 from isorun.errors import InvalidOption
-from isorun.options import Option, problems, read
 from isorun.plugin import registry
+from isorun.types.options import Option, problems, read
 
 DECLARED = {
     "mode": Option("how", "str", choices=("error", "build"), default="error"),

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from isorun.options import Option
+from isorun.types.options import Option
 
 Feeds = Mapping[str, Any]
 """Input name to array; ONNX sequences and optionals are lists and ``None``."""
@@ -78,8 +78,8 @@ class Capabilities:
             others are settings of the runtime.
         refused: unsupported precisions, each with what the runtime would do instead.
         devices: the devices that it runs on.
-        options: the keys of ``Session(options=...)``, each with its :class:`isorun.options.Option`, or with a help text
-            alone, which accepts any value.
+        options: the keys of ``Session(options=...)``, each with its :class:`isorun.types.options.Option`, or with a help
+            text alone, which accepts any value.
         sets_threads: whether the number of threads of a run can be set; if not, ``Session(threads=...)`` is rejected.
         dynamic_shapes: whether symbolic dimensions may change between runs.
         thread_safe: whether several threads may run one executable concurrently; if not, the session serializes runs.
