@@ -78,7 +78,7 @@ class Capabilities:
             others are settings of the runtime.
         refused: unsupported precisions, each with what the runtime would do instead.
         devices: the devices that it runs on.
-        options: the keys of ``Session(options=...)``, each with its :class:`isorun.types.options.Option`, or with a help
+        options: the keys of ``Session(options=...)``, each with an :class:`isorun.types.options.Option`, or a help
             text alone, which accepts any value.
         sets_threads: whether the number of threads of a run can be set; if not, ``Session(threads=...)`` is rejected.
         dynamic_shapes: whether symbolic dimensions may change between runs.
