@@ -87,16 +87,6 @@ def test_rejects(isorun: Callable[..., Any], own: str, arguments: tuple[str, ...
     assert environments.names() == [own]
 
 
-def test_keeps_a_folder_that_isorun_did_not_create(isorun: Callable[..., Any], own: str) -> None:
-    thesis = environments.root() / "thesis" / "chapter.txt"
-    thesis.parent.mkdir()
-    thesis.write_text("one")
-    ran = isorun("env", "remove", "thesis")
-    assert ran.code == 3
-    assert "isorun did not create it" in ran.err
-    assert thesis.read_text() == "one"
-
-
 def test_backends_of_an_environment(isorun: Callable[..., Any], own: str) -> None:
     listed = {each["name"]: each for each in isorun("backends", "--environment", own, "--json").json}
     assert {"ort-cpu", "openvino"} <= set(listed)

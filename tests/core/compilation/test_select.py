@@ -73,7 +73,7 @@ def test_skips_a_plugin_that_breaks_its_contract(bert, plugin, reason):
     with fakes.installed(flaws.names()):
         with pytest.raises(isorun.IsorunError, match=reason) as caught:
             isorun.Session(bert, plugin)
-        assert "Report it to its authors: flaws.discovery" in str(caught.value)
+        assert "flaws.discovery" in str(caught.value)
         with isorun.Session(bert, [plugin, "reference"]) as session:
             ((name, why),) = session.provenance.passed_over
     assert name == plugin
@@ -123,13 +123,17 @@ def test_rejects_an_invalid_argument(bert, arguments, message):
     [
         ({"backend": "ort-cup"}, BackendNotFound, r"'ort-cup'.*'ort-cpu'"),
         ({"backend": "OpenVINO"}, BackendNotFound, r"'openvino'"),
-        ({"backend": "ort-cpu", "precision": "bf16"}, BackendUnavailable, "'bf16' .*fp32, int8.*no matrix products"),
+        (
+            {"backend": "ort-cpu", "precision": "bf16"},
+            BackendUnavailable,
+            "'bf16' .*fp32, int8.*no bf16 matrix products",
+        ),
         ({"backend": "reference", "device": "gpu"}, BackendUnavailable, "device 'gpu' .*cpu"),
         ({"backend": "ort-cpu", "options": {"inter_op_threads": 0}}, ValueError, "inter_op_threads"),
         (
             {"backend": "ort-cpu", "options": {"graph_optimization_level": "most"}},
             ValueError,
-            "'most'.*all, extended",
+            "'all', 'extended'.*'most'",
         ),
         (
             {"backend": "openvino", "options": {"properties": {"PERFORMANCE_HINTS": "LATENCY"}}},

@@ -13,7 +13,6 @@ from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import tiny
-from isorun.models import checkpoint as checkpoints
 from isorun.models import lowering
 from isorun.models import source as models
 from isorun.parity.samples import MASKS
@@ -198,12 +197,3 @@ def test_roberta_counts_its_positions_from_its_ids(tmp_path):
     made = onnx.load_model_from_string(attention.forms(tmp_path / "offset.onnx").models["plain"])
     assert "Range" in {node.op_type for node in made.graph.node}
     assert made.graph.node[-1].input[8]
-
-
-def test_a_tiny_checkpoint_of_another_seed_has_forms_too(tmp_path):
-    folder = tiny.write_checkpoint(tmp_path / "other", pooler=False)
-    path = tmp_path / "other.onnx"
-    checkpoints.build(folder, path)
-    cache = Cache()
-    lowered = lowering.lower(models.open_model(path, cache), ("fused",), cache)
-    assert attention.forms(lowered.path).mask == "attention_mask"

@@ -172,14 +172,6 @@ def test_which_masks_the_packed_form_takes(forms):
     assert attention.choose(np.zeros((0, 4), np.int64), forms.packing) == "plain"
 
 
-def test_a_kernel_that_took_a_left_padded_mask_would_be_wrong(forms, evaluators, expected):
-    """What the choice is for: the first token, which the pooler reads, would be a key."""
-    mask = np.tile(np.arange(SEQUENCE) > 3, (BATCH, 1)).astype(np.int64)
-    feeds, kept = feeds_with(mask), first_is_a_key(mask)
-    found = evaluators["fp32"].run(["pooler_output"], {**feeds, **forms.packing.places(kept)})[0]
-    assert np.abs(found - expected(feeds)[1]).max() > 1e-3
-
-
 def test_the_graph_has_no_waits_and_one_kernel_for_each_layer(forms):
     kinds = [node.op_type for node in onnx.load_model_from_string(forms.models["packed"]).graph.node]
     assert kinds.count("PackedMultiHeadAttention") == tiny.CONFIG["num_hidden_layers"]
