@@ -31,14 +31,19 @@ def own_environment(root: Path, name: str, *path: Path) -> str:
     folder = root / name
     if folder.is_dir():
         return name
+    use_own_interpreter(folder, *path)
+    record = {"python": platform.python_version(), "install": []}
+    (folder / "environment.json").write_text(json.dumps(record))
+    return name
+
+
+def use_own_interpreter(folder: Path, *path: Path) -> None:
+    """Give an environment the interpreter that runs the tests, with folders before its path."""
     (folder / "bin").mkdir(parents=True)
     python = folder / "bin" / "python"
     extra = "".join(f"{each}{os.pathsep}" for each in path)
     python.write_text(f'#!/bin/sh\nPYTHONPATH="{extra}$PYTHONPATH" exec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
-    record = {"python": platform.python_version(), "install": []}
-    (folder / "environment.json").write_text(json.dumps(record))
-    return name
 
 
 def openvino_python() -> str:

@@ -118,11 +118,9 @@ def test_closed_pipe_prints_no_error() -> None:
     assert done.returncode == 141
 
 
-def test_closed_standard_stream_prints_no_error(bert: Path, tmp_path: Path) -> None:
-    command = f"{sys.executable} -m isorun inspect"
-    for shell, code in ((f"{command} {bert} >&-", 0), (f"{command} {tmp_path} 2>&-", 2)):
-        ran = subprocess.run(shell, shell=True, capture_output=True, text=True, check=False)
-        assert (ran.returncode, ran.stdout, ran.stderr) == (code, "", "")
+def test_exit_code_is_kept_with_closed_standard_streams(tmp_path: Path) -> None:
+    shell = f"{sys.executable} -m isorun inspect {tmp_path / 'none.onnx'} >&- 2>&-"
+    assert subprocess.run(shell, shell=True, check=False).returncode == 2
 
 
 def test_without_typer_it_says_what_to_install(isorun: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,14 +105,6 @@ def test_warns_without_a_tokenizer(mask: str | None, tmp_path: Path) -> None:
             assert cosine(got, expected) > 0.98
 
 
-@pytest.mark.parametrize("mask", [masks.NAME, None])
-def test_texts_are_used_whatever_the_mask(mask: str | None, tokenizer: Path, tmp_path: Path) -> None:
-    path = masks.write(tmp_path / "model.onnx", mask, **WIDE)
-    shutil.copy(tokenizer, tmp_path / "tokenizer.json")
-    with isorun.Session(path, "ort-cpu", precision="int8", cache_dir=tmp_path) as session:
-        assert session.provenance.details["graph"]["int8"]["calibrated_on"] == "isorun's texts"
-
-
 def test_warns_of_few_real_tokens_whatever_the_name_of_the_mask(tmp_path: Path) -> None:
     path = masks.write(tmp_path / "model.onnx", masks.NAME, **WIDE)
     with pytest.warns(CalibrationWarning, match=f"Calibrated on {MASK.sum()} tokens"):

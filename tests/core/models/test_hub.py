@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import hub
-import tiny
 from isorun.errors import FetchFailed, InvalidModel
 from isorun.models import hub as fetch
 from isorun.models.hub import checkpoint_folder
@@ -42,11 +41,6 @@ def _left_in(cache: Cache) -> list[Path]:
 def test_returns_a_local_folder(checkpoint: Path, cache: Cache) -> None:
     assert checkpoint_folder(str(checkpoint), cache) == checkpoint
     assert not cache.root.exists()
-
-
-def test_accepts_sharded_weights(tmp_path: Path, cache: Cache) -> None:
-    folder = tiny.write_checkpoint(tmp_path / "sharded", shards=2)
-    assert checkpoint_folder(str(folder), cache) == folder
 
 
 @pytest.mark.parametrize(

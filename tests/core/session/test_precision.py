@@ -99,12 +99,6 @@ def test_an_unsupported_precision_names_what_the_runtime_would_do(
     assert "supported: fp32" in caught.value.reason
 
 
-def test_a_precision_is_a_reason_to_pass_a_backend_over(bert: Path) -> None:
-    with Session(bert, ["ort-cpu", "openvino", "reference"], precision="fp16") as session:
-        assert session.provenance.backend == "reference"
-        assert [name for name, _ in session.provenance.passed_over] == ["ort-cpu", "openvino"]
-
-
 def test_the_graph_in_another_precision_is_kept_apart_in_the_cache(bert: Path, tmp_path: Path) -> None:
     notes = []
     for precision in ("fp32", "fp16", "fp16", "fp32"):

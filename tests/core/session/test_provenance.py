@@ -85,25 +85,6 @@ def test_many_sessions_at_once_on_one_new_model(bert, tmp_path):
         session.close()
 
 
-def test_a_damaged_lowered_model_is_made_again(bert, tmp_path):
-    with isorun.Session(bert, backend="ort-cpu", cache_dir=tmp_path) as session:
-        expected = session.run(None, tiny.feeds())[0]
-    for name in ("model.onnx", "model.weights.bin"):
-        (path,) = (tmp_path / "lowered").glob(f"*/{name}")
-        content = bytearray(path.read_bytes())
-        content[len(content) // 2] ^= 0xFF
-        path.write_bytes(content)
-        with isorun.Session(bert, backend="ort-cpu", cache_dir=tmp_path) as session:
-            assert session.provenance.cache == "made"
-            np.testing.assert_array_equal(session.run(None, tiny.feeds())[0], expected)
-
-
-def test_a_cache_that_cannot_be_written_to(bert, tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(isorun.CacheError, match=r"cannot be written to.*cache_dir="):
-        isorun.Session(bert, cache_dir=tmp_path / "file")
-
-
 def test_models_of_every_kind_give_one_answer(bert, checkpoint, tmp_path):
     expected = None
     for model in (bert, str(bert), bert.read_bytes(), onnx.load(bert), checkpoint, Path(checkpoint)):
