@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import subprocess
-import sys
 
 import pytest
 
@@ -217,43 +215,3 @@ def test_a_backend_without_a_thread_setting_reports_none(bert):
     with isorun.Session(bert, backend="reference") as session:
         assert session.provenance.threads is None
         assert json.loads(json.dumps(session.provenance.as_dict()))["threads"] is None
-
-
-HIDE_PACKAGE = """
-import sys
-import importlib.abc
-hidden = sys.argv[2]
-
-class Hide(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == hidden:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-import isorun
-real = __import__("importlib.util").util.find_spec
-__import__("importlib.util").util.find_spec = lambda name, package=None: None if name == hidden else real(name, package)
-sys.meta_path.insert(0, Hide())
-# Without this, the package would be reported as hollow.
-__import__("isorun.plugin.backend").plugin.backend.package_owners = lambda package: []
-try:
-    isorun.Session(sys.argv[1], backend=sys.argv[3])
-except isorun.BackendUnavailable as error:
-    print(error)
-"""
-
-
-@pytest.mark.parametrize(
-    ("package", "backend", "command"),
-    [
-        ("onnxruntime", "ort-cpu", "pip install 'onnxruntime'"),
-        ("openvino", "openvino", "pip install 'openvino>=2026.0'"),
-        ("onnx", "reference", "pip install 'onnx'"),
-    ],
-)
-def test_names_the_missing_package_and_the_command(bert, package, backend, command):
-    ran = subprocess.run(
-        [sys.executable, "-c", HIDE_PACKAGE, str(bert), package, backend], capture_output=True, text=True, timeout=60
-    )
-    assert ran.returncode == 0, ran.stderr
-    assert f"Backend {backend!r} cannot be used: the package {package!r} is not installed" in ran.stdout
-    assert command in ran.stdout
