@@ -11,7 +11,8 @@ import exports
 import flaws
 import isorun
 from isorun.errors import BackendNotFound, BackendUnavailable, InvalidArgument, InvalidModel
-from isorun.plugin import registry
+from isorun.plugin import listing
+from isorun.system.cache import Cache
 from isorun.system.threads import usable_cores
 from isorun.testing import fakes
 
@@ -21,10 +22,40 @@ def exported() -> bytes:
     return exports.content("bert-torchscript17-eager")
 
 
-def test_auto_uses_the_first_backend_of_the_documented_order(bert):
+PRIORITIES = """
+from isorun.plugin import Capabilities
+from isorun.testing import fakes
+
+class First(fakes.Right):
+    capabilities = Capabilities(dialects=("primitive",), priority=1000, package="no_such_engine")
+
+class Second(fakes.Right):
+    capabilities = Capabilities(dialects=("primitive",), priority=999)
+
+class Never(fakes.Right):
+    capabilities = Capabilities(dialects=("primitive",), priority=None)
+"""
+NAMES = {"a-first": "priorities:First", "a-second": "priorities:Second", "a-never": "priorities:Never"}
+
+
+def test_auto_considers_every_backend_by_priority(bert, caplog):
+    with fakes.installed(NAMES) as folder:
+        (folder / "priorities.py").write_text(PRIORITIES)
+        with caplog.at_level(logging.INFO, "isorun"), isorun.Session(bert) as session:
+            assert session.provenance.backend == "a-second"
+            assert [name for name, _ in session.provenance.passed_over] == ["a-first"]
+        (record,) = [each for each in caplog.records if "backend='auto'" in each.getMessage()]
+        assert "a-first: the package 'no_such_engine' is not installed" in record.getMessage()
+        order = [name for name, _ in listing.by_priority(Cache())]
+    assert order[:2] == ["a-first", "a-second"]
+    assert "a-never" not in order
+    assert order.index("ort-cuda") < order.index("tensorrt") < order.index("ort-cpu") < order.index("openvino")
+
+
+def test_auto_uses_ort_cpu_without_a_gpu(bert):
     with isorun.Session(bert) as session:
-        assert session.provenance.backend == registry.AUTO_ORDER[0]
-        assert session.provenance.passed_over == ()
+        assert session.provenance.backend == "ort-cpu"
+        assert {"ort-cuda", "tensorrt", "ort-tensorrt"} == {name for name, _ in session.provenance.passed_over}
 
 
 def test_a_list_is_an_order_of_preference_and_skips_are_recorded(bert):
