@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import hub
+from isolation import wait_until
 from isorun.errors import FetchFailed, InvalidModel
 from isorun.models import hub as fetch
 from isorun.models.hub import checkpoint_folder
@@ -163,7 +164,7 @@ def test_rejects_other_weights_on_the_hub(checkpoint: Path, tmp_path: Path) -> N
 def test_interrupted_download_leaves_nothing(checkpoint: Path, tmp_path: Path) -> None:
     with hub.serve({"org/slow": _repository(checkpoint)}, seconds_a_file=60) as address:
         process = _isorun("fetch", "org/slow", hub_at=address, cache=tmp_path)
-        hub.wait_until(lambda: list((tmp_path / "checkpoints").glob(".*/download/hub/**/*.incomplete")))
+        assert wait_until(lambda: bool(list((tmp_path / "checkpoints").glob(".*/download/hub/**/*.incomplete"))))
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=30)
     assert process.returncode == 130
