@@ -165,6 +165,12 @@ def test_the_fused_form_is_taken_as_it_is(isorun: Isorun, bert: Path, partly: Pa
     assert twice.json["refusals"][0]["kind"] == "SelfAttention"
 
 
+def test_rejects_padding_removal_from_other_models(isorun: Isorun, relu: Path, tmp_path: Path) -> None:
+    ran = isorun("fuse", relu, "-o", tmp_path / "out.onnx", "--padding", "remove")
+    assert (ran.code, "Padding cannot be removed" in ran.err) == (3, True)
+    assert not (tmp_path / "out.onnx").exists()
+
+
 @pytest.mark.parametrize("label", [LABEL, None])
 def test_weights_beside_come_along(isorun: Isorun, tmp_path: Path, relu: Path, label: str | None) -> None:
     proto = exports.proto(label) if label else onnx.load(relu)

@@ -91,6 +91,7 @@ def test_a_missing_model_has_the_nearest_name(isorun: Callable[..., Any], bert: 
     assert ran.code == 2
     assert ran.err.endswith(f"did you mean {bert}?\n")
     assert "did you mean all-MiniLM-L6-v2?" in isorun("inspect", "all-MiniLM-L6").err
+    assert "Expected a file" in isorun("inspect", "xlnet-large-cased").err
 
 
 @pytest.mark.parametrize("mask", [masks.NAME, None])

@@ -26,6 +26,9 @@ def test_a_model_is_pruned_and_stays_as_it_is(isorun: Callable[..., Any], bert: 
         assert each["sparsity"] == pytest.approx(0.8, abs=4 / each["elements"])
     assert digest(bert) == before
     onnx.checker.check_model(onnx.load(output))
+    table = isorun("prune", bert, "-o", output, "--sparsity", 0.8, "--layers", "layer.0.*").out
+    assert "4 matrices" in table
+    assert "layer.1" not in table
 
 
 @pytest.mark.parametrize("output", ["m.onnx", "link.onnx"])
