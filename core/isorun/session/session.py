@@ -125,6 +125,7 @@ class Session:
         self._resolved = resolve(Compiler(source, compile_options, cache), backend)
         self._backend, self._model = self._resolved.backend, self._resolved.model
         self._executable = self._resolved.executable
+        self._outputs = [spec.name for spec in self._model.info.outputs]
         capabilities = self._backend.capabilities
         self._checker = FeedChecker(self._model.info, device_arrays=capabilities.device_arrays)
         self._handle = Handle(thread_safe=capabilities.thread_safe, release=self._resolved.close)
@@ -167,7 +168,7 @@ class Session:
         if output_names is not None and len(output_names):
             self._checker.check_outputs(output_names)
         else:
-            output_names = None
+            output_names = self._outputs
         return self._handle.call(execute, output_names, input_feed)
 
     def device_times(self, input_feed: Feeds, runs: int = 100) -> np.ndarray | None:
@@ -340,8 +341,10 @@ class Session:
         A callback may call it; runs queued after it on the same thread are then refused.
         """
         if self._executor.close():
-            self._handle.close()
-            self._cache.release()
+            try:
+                self._handle.close()
+            finally:
+                self._cache.release()
 
     def __enter__(self) -> Self:
         self._handle.check_open()

@@ -171,8 +171,9 @@ class BackendUnderTest:
             with self.open(model) as session:
                 session.run(None, feeds)
         else:
-            with self.compiled(self.lowered(model)) as executable:
-                executable.run(None, feeds)
+            lowered = self.lowered(model)
+            with self.compiled(lowered) as executable:
+                executable.run([spec.name for spec in lowered.info.outputs], feeds)
 
     def expected(self, model: SampleModel, feeds: Feeds) -> dict[str, np.ndarray]:
         """The model's outputs in fp64, by name, from the reference backend."""
