@@ -9,7 +9,8 @@ one batch with every kind of mask (none, right, left, holes, all) at several len
 - a **guard** distinguishes fully masked rows from all others, and belongs to the mask;
 - **no mask** is constant;
 - a **bias** depends on lengths only, and is small and finite everywhere, like relative positions;
-- a sum of these is split into its terms.
+- **indices** are whole numbers that depend on lengths only, such as buckets of distances;
+- a sum of these is split into its terms, and so is a choice between them (a bias where a key is attended to).
 
 Everything else is rejected with an example: a mask that differs between queries (causal, a window, a four-dimensional
 mask), that depends on several inputs, or that counts.
@@ -45,10 +46,12 @@ class KeyMask:
     Attributes:
         origin: the (B, S) value that it is computed from; nonzero for keys that are attended to.
         masked: the number added to a masked key's score; ``None`` for a mask that is not added to scores.
+        paired: whether a query that is itself masked has no key.
     """
 
     origin: ir.Value
     masked: float | None
+    paired: bool = False
 
 
 @dataclass(frozen=True)
@@ -98,16 +101,20 @@ class MaskClassifier:
             except (CannotFuse, CannotEvaluate) as why:
                 reasons.append(str(why))
         node = value.producer()
-        if node is not None and node.op_type == "Add" and node.domain == "":
+        if node is not None and node.op_type in ("Add", "Where") and node.domain == "":
             return [term for operand in node.inputs if operand is not None for term in self.terms(operand, around)]
         names = ", ".join(sorted(repr(source.name) for source in inputs))
         raise CannotFuse(reasons[0] if reasons else f"{value.name!r} is not a key mask: it depends on {names}")
 
     def _by_length(self, value: ir.Value, around: Around) -> list[KeyMask | Bias]:
         """Classify a value that depends on lengths only."""
-        results = [self._evaluator(around, length)(value) for length in self._probes.lengths]
-        if any(result.size <= 1 or result.ndim < 2 for result in results):
-            return []
+        lengths = self._probes.lengths
+        results = [self._evaluator(around, length)(value) for length in lengths]
+        by_key = all(
+            result.ndim > 1 and result.shape[-1] == length for result, length in zip(results, lengths, strict=True)
+        )
+        if not by_key or results[0].dtype.kind in "iu":
+            return []  # a number, a shape, an index, a table
         if not self._probes.fixed:
             results.append(self._evaluator(around, self._long_length(value))(value))
         first = results[0].flat[0]
@@ -141,6 +148,7 @@ class MaskClassifier:
         attended: set[float] = set()
         masked: set[float] = set()
         floating = False
+        paired = False
         rows = self._probes.rows
         lengths = self._probes.lengths if self._probes.fixed else (*self._probes.lengths, self._long_length(value))
         for length in lengths:
@@ -152,13 +160,17 @@ class MaskClassifier:
             if result.ndim not in (2, 4) or result.shape[0] != rows or result.shape[-1] != length:
                 raise CannotFuse(f"{value.name!r} is not a key mask: shape {result.shape} for a mask of {masks.shape}")
             attend = np.broadcast_to((masks if result.ndim == 2 else masks[:, None, None, :]) != 0, result.shape)
+            if length == lengths[0] and result.ndim == 4:
+                paired = bool((result != result[:, :, :1]).any())
+            if paired:
+                attend = attend & (masks[:, None, :, None] != 0)
             attended |= {float(number) for number in np.unique(result[attend])}
             masked |= {float(number) for number in np.unique(result[~attend])}
             floating = result.dtype.kind == "f"
             inverted = floating and min(attended) < max(masked)
             if len(attended) != 1 or len(masked) != 1 or attended == masked or inverted:
                 raise CannotFuse(f"{value.name!r} is not a key mask: {_counterexample(result, masks)}")
-        return KeyMask(origin, masked.pop() if floating else None)
+        return KeyMask(origin, masked.pop() if floating else None, paired)
 
     def _evaluator(self, around: Around, length: int, samples: Samples | None = None) -> Evaluate:
         return self._probes.evaluator(

@@ -27,9 +27,10 @@ from itertools import permutations
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph.analysis.evaluate import HALVES, CannotEvaluate, Samples, ancestors, array, is_constant, sizes
-from isorun.graph.fusion import masks
+from isorun.graph.analysis.evaluate import HALVES, CannotEvaluate, Samples, array, sizes
+from isorun.graph.fusion import disentangled, distances, masks
 from isorun.graph.fusion.attention_pattern import AttentionPattern, find
+from isorun.graph.fusion.disentangled import Disentangled
 from isorun.graph.fusion.masks import Bias, KeyMask, MaskClassifier
 from isorun.graph.matching import subgraph
 from isorun.graph.matching.probes import Evaluate, Probes
@@ -40,18 +41,24 @@ from isorun.graph.ops import functions, positions
 KIND = functions.ATTENTION
 _TOLERANCE = 1e-4
 _HALF_TOLERANCE = 5e-3  # a 16-bit scale has three significant digits
-_LONG_LENGTHS = (400, 2200)  # at one of them, every bucket of distances occurs
+_MIN_SCALE = 1e-3
+_SCALE_TOLERANCE = 3e-3
 _FINITE_MASK = -1e30  # with a mask value above this, the scores of a fully masked row still differ
 
 
 @dataclass(frozen=True)
 class _Meaning:
-    """What an attention computes: attributes, the sources of Q, K and V, whether fully masked rows are zero."""
+    """What an attention computes: attributes, the sources of Q, K and V, whether fully masked rows are zero.
+
+    ``scale`` is that of the scores, ``None`` for 1 / sqrt(d); ``positional`` what they have beside Q K^T.
+    """
 
     heads: int
     filter_value: float
     projections: tuple[_Projection, ...]
     guarded: bool
+    scale: float | None
+    positional: Disentangled | None
 
 
 @dataclass(frozen=True)
@@ -134,7 +141,12 @@ class _Fusion:
         """
         finite = mask is not None and mask.masked is not None and mask.masked > _FINITE_MASK
         filter_value = mask.masked if mask is not None and mask.masked is not None and finite else functions.LOWEST
-        candidates = _candidates(pattern)
+        terms = disentangled.terms(pattern, self._probes)
+        candidates: dict[tuple[_Projection, ...], Disentangled | None] = dict.fromkeys(_candidates(pattern))
+        if terms:
+            orders = {order: disentangled.assigned(terms, order[0].layer, order[1].layer) for order in candidates}
+            candidates = {order: positional for order, positional in orders.items() if positional is not None}
+        scales: dict[tuple[_Projection, ...], float] = {}
         fallbacks = {"scores"} if mask is None else {"scores", "zeros"}
         heads = 0
         half = subgraph.dtype(pattern.layers[0].weight) in HALVES
@@ -148,32 +160,41 @@ class _Fusion:
             if pattern.width % heads or context.size != self._probes.rows * length * pattern.width:
                 raise CannotFuse(f"its output is {context.shape} for {heads} heads and projections of {pattern.width}")
             context = context.reshape(rows)
-            offset = np.zeros(()) if bias is None else evaluate(bias)[:1]
-            expected = {
-                projections: _attention(
-                    [part.of(sample[part.layer.output], heads).reshape(rows) for part in projections],
-                    heads,
-                    attend,
-                    offset,
-                    filter_value,
+            offset = np.zeros((), np.float32) if bias is None else evaluate(bias)[:1].astype(np.float32)
+            keys = attend[:, None, None, :] != 0
+            if mask is not None and mask.paired:
+                keys = keys & (attend[:, None, :, None] != 0)
+            scores = _scores(pattern.root, evaluate, heads, offset)
+            expected = {}
+            for projections, positional in candidates.items():
+                query, key, value = (
+                    part.of(sample[part.layer.output], heads).reshape(*rows[:2], heads, -1).swapaxes(1, 2)
+                    for part in projections
                 )
-                for projections in candidates
-            }
+                products = query @ key.swapaxes(-1, -2)
+                if positional is not None:
+                    products = products + positional.bias(query, key)
+                scale = scales.setdefault(projections, _scale(products[:1], scores[:1]))
+                lowered = np.where(keys, 0, filter_value).astype(np.float32)
+                expected[projections] = _attention(products * np.float32(scale) + offset + lowered, value)
             some = attend.any(axis=1)
             errors = {projections: _error(result[some], context[some]) for projections, result in expected.items()}
-            candidates = [projections for projections, error in errors.items() if error < tolerance]
+            candidates = {order: candidates[order] for order, error in errors.items() if error < tolerance}
             if not candidates:
                 raise CannotFuse(
                     "it does not compute softmax(Q K^T / sqrt(d) + mask) V: the error on samples is "
-                    f"{min(errors.values()):.2g} (another scale, a soft cap, or a mask that is not a key mask)"
+                    f"{min(errors.values(), default=np.inf):.2g} (a soft cap, or a mask that is not a key mask)"
                 )
             if not some.all() and np.isfinite(context[~some]).all():
-                masked = {"scores": expected[candidates[0]][~some], "zeros": np.zeros_like(context[~some])}
+                masked = {"scores": expected[next(iter(candidates))][~some], "zeros": np.zeros_like(context[~some])}
                 fallbacks = {name for name in fallbacks if _error(masked[name], context[~some]) < tolerance}
         if not fallbacks:
             raise CannotFuse("no fused operator has its output for a fully masked row")
         guarded = "scores" not in fallbacks
-        return _Meaning(heads, filter_value, candidates[0], guarded)
+        projections, positional = next(iter(candidates.items()))
+        scale = scales[projections]
+        default = scale == (pattern.width // heads) ** -0.5
+        return _Meaning(heads, filter_value, projections, guarded, None if default else scale, positional)
 
     def _sample(self, pattern: AttentionPattern, mask: KeyMask | None, length: int) -> tuple[Samples, np.ndarray]:
         """Samples for the inputs of an attention, and the keys that each row attends to."""
@@ -202,52 +223,48 @@ class _Fusion:
             hidden = subgraph.insert(
                 before, "Reshape", [hidden, subgraph.insert(before, "Concat", [rows, rest], axis=0)]
             )
-        inputs = [hidden, key_mask, *self._qkv(meaning.projections, meaning.heads)]
         attributes = {"num_heads": meaning.heads, "mask_filter_value": meaning.filter_value}
-        if meaning.guarded:
-            attributes["guarded"] = 1
-        subgraph.put(
-            KIND,
-            inputs if bias is None else [*inputs, bias],
-            attributes,
-            pattern.context,
-            flat=pattern.width if pattern.flat else None,
-        )
+        attributes |= {"guarded": 1} if meaning.guarded else {}
+        attributes |= {"paired": 1} if mask is not None and mask.paired else {}
+        attributes |= {} if meaning.scale is None else {"scale": meaning.scale}
+        if pattern.is_joint:
+            kind, inputs = KIND, [hidden, key_mask, *self._qkv(meaning.projections, meaning.heads), bias]
+        else:
+            kind, inputs = functions.CORE, [*(part.layer.output for part in meaning.projections), key_mask, bias]
+        if meaning.positional is not None:
+            place = positions.in_order(subgraph.Before(before), key_mask)
+            tables = self._position_tables(meaning.positional, pattern)
+            inputs = [*inputs, None, None, place, None, None, *tables]
+        while inputs[-1] is None:
+            inputs.pop()
+        subgraph.put(kind, inputs, attributes, pattern.context, flat=pattern.width if pattern.flat else None)
+
+    def _position_tables(self, positional: Disentangled, pattern: AttentionPattern) -> list[ir.Value | None]:
+        """What scores have by distance: a table for queries, one for keys, and which row of them belongs to which."""
+        name, dtype = pattern.layers[0].weight.name, subgraph.dtype(pattern.layers[0].weight)
+        tables = {"keys": positional.keys, "queries": positional.queries}
+        return [
+            *(
+                subgraph.constant(self._graph, f"{name}.position_{part}", ir.tensor(table.astype(dtype.numpy())))
+                for part, table in tables.items()
+            ),
+            self._shared(
+                ("buckets", positional.buckets.tobytes()),
+                "isorun.buckets",
+                lambda: positional.buckets,
+                ir.DataType.INT64,
+                positional.buckets.shape,
+            ),
+        ]
 
     def _relative(self, pattern: AttentionPattern, bias: ir.Value) -> ir.Value:
         """A bias, in the canonical form of fused graphs if it is a bias by distance."""
         if bias not in self._biases:
-            self._biases[bias] = bias
-            ids, before = masks.ids(self._graph), pattern.context.producer()
+            before, dtype = pattern.context.producer(), subgraph.dtype(pattern.layers[0].weight)
             assert before is not None
-            nodes, dtype = subgraph.Before(before), subgraph.dtype(pattern.layers[0].weight).numpy()
-            rows = None if ids is None else self._along_distances(pattern, bias)
-            if ids is None or rows is None:
-                return bias
-            if (slopes := positions.slopes(rows)) is not None:
-                slope = nodes.constant("slopes", slopes.astype(dtype).reshape(1, -1, 1, 1))
-                self._biases[bias] = positions.linear_bias(nodes, ids, slope)
-            elif (near := positions.trimmed(rows)) is not rows:
-                table = nodes.constant("by_distance", near.astype(dtype))
-                self._biases[bias] = positions.relative_bias(nodes, ids, table, len(near) // 2)
+            canonical = distances.canonical(self._probes, pattern.around, bias, masks.ids(self._graph), before, dtype)
+            self._biases[bias] = bias if canonical is None else canonical
         return self._biases[bias]
-
-    def _along_distances(self, pattern: AttentionPattern, value: ir.Value) -> np.ndarray | None:
-        """A (1, N, S, S) value by distance, (2 S - 1, N), at a length where the farthest distances are alike; ``None``
-        if it depends on more than the distance, or the graph accepts one length only."""
-        if self._probes.fixed:
-            return None
-        rows = None
-        for length in _LONG_LENGTHS:
-            length = min([length, *(sizes(each)[-1] for each in ancestors(value) if _is_square(each))])
-            samples = {**self._probes.feeds(length), **pattern.around(self._probes.rows, length)}
-            squares = self._probes.evaluator(samples)(value)
-            if squares.ndim != 4 or squares.shape[2:] != (length, length) or (squares != squares[:1]).any():
-                return None
-            rows = positions.along_distances(squares[0])
-            if rows is None or positions.slopes(rows) is not None or positions.trimmed(rows) is not rows:
-                break
-        return rows
 
     def _key_mask(self, origin: ir.Value | None, pattern: AttentionPattern, before: ir.Node) -> ir.Value:
         """The mask as (B, S) int64; ones if the model has no mask."""
@@ -330,11 +347,6 @@ def _candidates(pattern: AttentionPattern) -> list[tuple[_Projection, ...]]:
     ]
 
 
-def _is_square(value: ir.Value) -> bool:
-    """Whether a value is a constant for every pair of positions, of which exporters slice the first."""
-    return is_constant(value) and len(sizes(value)) >= 3 and sizes(value)[-1] == sizes(value)[-2]
-
-
 def _heads(pattern: AttentionPattern, evaluate: Evaluate, rows: int, length: int) -> int:
     root = pattern.root
     if root.op_type == "Attention":
@@ -349,20 +361,34 @@ def _heads(pattern: AttentionPattern, evaluate: Evaluate, rows: int, length: int
     return heads
 
 
-def _attention(
-    projections: list[np.ndarray], heads: int, attend: np.ndarray, bias: np.ndarray, filter_value: float
-) -> np.ndarray:
-    """The formula. Q, K and V (B, S, H), attend (B, S) -> (B, S, H)."""
-    batch, length, width = projections[0].shape
-    query, key, value = (
-        projection.reshape(batch, length, heads, -1).transpose(0, 2, 1, 3).astype(np.float32)
-        for projection in projections
+def _scores(root: ir.Node, evaluate: Evaluate, heads: int, bias: np.ndarray) -> np.ndarray:
+    """The scores of an attention without a bias, (B, N, S, S); without its mask if it is an ``Attention`` node."""
+    assert root.inputs[0] is not None
+    first = evaluate(root.inputs[0])
+    if root.op_type != "Attention":
+        return np.asarray(first.reshape(-1, heads, *first.shape[-2:]) - bias)
+    assert root.inputs[1] is not None
+    query, key = (
+        each if each.ndim == 4 else each.reshape(*each.shape[:2], heads, -1).swapaxes(1, 2)
+        for each in (first, evaluate(root.inputs[1]))
     )
-    scores = query @ key.swapaxes(-1, -2) / np.float32(np.sqrt(width // heads)) + bias.astype(np.float32)
-    scores = scores + np.where(attend != 0, 0, filter_value).astype(np.float32)[:, None, None, :]
+    scale = root.attributes.get_float("scale", query.shape[-1] ** -0.5)
+    return np.asarray(query @ key.swapaxes(-1, -2) * np.float32(scale))
+
+
+def _scale(products: np.ndarray, scores: np.ndarray) -> float:
+    """The factor between them: 1 / sqrt(n) for the whole number n that fits, if there is one."""
+    wide = products.astype(np.float64)
+    factor = float((wide * scores).sum() / (wide * wide).sum())
+    whole = round(factor**-2) if factor > _MIN_SCALE else 0
+    return float(whole**-0.5) if whole and abs(factor**-2 / whole - 1) < _SCALE_TOLERANCE else factor
+
+
+def _attention(scores: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """The formula. Scores (B, N, S, S), value (B, N, S, d) -> (B, S, N d)."""
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     context = weights / weights.sum(-1, keepdims=True) @ value
-    return np.asarray(context.transpose(0, 2, 1, 3).reshape(batch, length, width))
+    return np.asarray(context.swapaxes(1, 2).reshape(len(value), value.shape[2], -1))
 
 
 def _error(result: np.ndarray, expected: np.ndarray) -> float:
