@@ -49,7 +49,7 @@ def _by_token(graph: ir.Graph) -> dict[ir.Value, int]:
     for node in graph:
         if not functions.is_fused(node):
             continue
-        if node.op_type == functions.EMBEDDING:
+        if node.op_type in functions.EMBEDDINGS:
             ranks[node.outputs[0]] = 3
         elif node.op_type == functions.ATTENTION:
             ranks[node.outputs[0]] = 3

@@ -6,13 +6,15 @@ one batch with every kind of mask (none, right, left, holes, all) at several len
 - a **key mask** has one value wherever the key is attended to and another wherever it is masked, for every query and
   head. Its origin is a (batch, sequence) value: an input of the graph, or the first comparison of an input that is not
   a mask itself (``input_ids != pad``);
+- a **window** has these values for keys within a distance of the query only, and the masked one for all others. It may
+  be a key mask at the same time, or not depend on any input;
 - a **guard** distinguishes fully masked rows from all others, and belongs to the mask;
 - **no mask** is constant;
 - a **bias** depends on lengths only, and is small and finite everywhere, like relative positions;
 - a sum of these is split into its terms.
 
-Everything else is rejected with an example: a mask that differs between queries (causal, a window, a four-dimensional
-mask), that depends on several inputs, or that counts.
+Everything else is rejected with an example: a mask that differs between queries in another way (causal, a
+four-dimensional mask), that depends on several inputs, or that counts.
 
 The lengths extend beyond twice every number in the subgraph, so that a window of 64 is detected.
 """
@@ -43,12 +45,15 @@ class KeyMask:
     """A mask over keys.
 
     Attributes:
-        origin: the (B, S) value that it is computed from; nonzero for keys that are attended to.
+        origin: the (B, S) value that it is computed from; nonzero for keys that are attended to. ``None`` for a window
+            alone.
         masked: the number added to a masked key's score; ``None`` for a mask that is not added to scores.
+        window: the distance in tokens up to which a query attends to keys; ``None`` for any.
     """
 
-    origin: ir.Value
+    origin: ir.Value | None
     masked: float | None
+    window: int | None = None
 
 
 @dataclass(frozen=True)
@@ -114,6 +119,12 @@ class MaskClassifier:
         if all((result == first).all() for result in results) and first in (0, True):
             return []
         if any(result.dtype.kind != "f" or not np.abs(result).max() < _MAX_BIAS for result in results):
+            windows = [_window(result, np.ones((1, result.shape[-1]), bool)) for result in results]
+            if windows[-1] is not None:
+                reach, masked = windows[-1]
+                if all(each is None or each[0] in (None, reach) for each in windows):
+                    floating = results[-1].dtype.kind == "f"
+                    return [KeyMask(None, masked if floating else None, reach)]
             raise CannotFuse(f"{value.name!r} masks by position (a causal mask or a window): {_example(results[0])}")
         return [Bias(value)]
 
@@ -141,6 +152,7 @@ class MaskClassifier:
         attended: set[float] = set()
         masked: set[float] = set()
         floating = False
+        reaches: dict[int, int | None] = {}
         rows = self._probes.rows
         lengths = self._probes.lengths if self._probes.fixed else (*self._probes.lengths, self._long_length(value))
         for length in lengths:
@@ -151,14 +163,18 @@ class MaskClassifier:
                 return self._guard(value, origin, result.reshape(rows), masks)
             if result.ndim not in (2, 4) or result.shape[0] != rows or result.shape[-1] != length:
                 raise CannotFuse(f"{value.name!r} is not a key mask: shape {result.shape} for a mask of {masks.shape}")
-            attend = np.broadcast_to((masks if result.ndim == 2 else masks[:, None, None, :]) != 0, result.shape)
-            attended |= {float(number) for number in np.unique(result[attend])}
-            masked |= {float(number) for number in np.unique(result[~attend])}
             floating = result.dtype.kind == "f"
-            inverted = floating and min(attended) < max(masked)
-            if len(attended) != 1 or len(masked) != 1 or attended == masked or inverted:
+            found = _window(result, masks != 0)
+            if found is None:
                 raise CannotFuse(f"{value.name!r} is not a key mask: {_counterexample(result, masks)}")
-        return KeyMask(origin, masked.pop() if floating else None)
+            reaches[length], lowered = found
+            masked.add(lowered)
+            attended.add(float(result.reshape(-1)[_attended_at(masks, length, result.shape)]))
+        reach = reaches[lengths[-1]]
+        others = {each for length, each in reaches.items() if length != lengths[-1] and each is not None}
+        if len(attended) != 1 or len(masked) != 1 or not others <= {reach}:
+            raise CannotFuse(f"{value.name!r} is not a key mask: it differs between lengths")
+        return KeyMask(origin, masked.pop() if floating else None, reach)
 
     def _evaluator(self, around: Around, length: int, samples: Samples | None = None) -> Evaluate:
         return self._probes.evaluator(
@@ -212,6 +228,40 @@ def _table_rows(value: ir.Value) -> int:
                 [longest, *(sizes(table)[0] for index in tables if (table := node.inputs[index]) is not None)]
             )
     return longest
+
+
+def _window(result: np.ndarray, attend: np.ndarray) -> tuple[int | None, float] | None:
+    """The reach of a mask (``None`` for any distance) and its value for a masked key; ``None`` if it is not a mask.
+
+    Args:
+        result: (B, S), or (1 or B, 1 or N, 1 or S, S).
+        attend: (B, S) bool, the keys that are attended to.
+    """
+    if result.ndim == 2:
+        result = result[:, None, None, :]
+    if result.ndim != 4:
+        result = result.reshape(1, 1, *result.shape[-2:])
+    length = result.shape[-1]
+    at = np.arange(length)
+    distance = np.abs(at[:, None] - at)
+    row = int(attend.sum(1).argmax())
+    value = result[min(row, len(result) - 1), 0, 0, int(attend[row].argmax())]  # the first query and the nearest key
+    allowed = np.broadcast_to(result == value, (len(attend), result.shape[1], length, length))
+    whole = np.broadcast_to(distance[None, None], allowed.shape)
+    reach = int(whole[allowed].max(initial=0))
+    expected = attend[:, None, None, :] & (distance <= reach)
+    masked = np.unique(result[result != value])
+    if len(masked) != 1 or not np.array_equal(allowed, np.broadcast_to(expected, allowed.shape)):
+        return None
+    if result.dtype.kind == "f" and masked[0] > value:
+        return None
+    return (None if reach >= length - 1 else reach), float(masked[0])
+
+
+def _attended_at(masks: np.ndarray, length: int, shape: tuple[int, ...]) -> int:
+    """The index, among all elements of a mask of a shape, of one that is attended to."""
+    row = int(masks.sum(1).argmax())
+    return int(np.ravel_multi_index((row, *(0 for _ in shape[1:-1]), int(masks[row].argmax())), shape))
 
 
 def _example(result: np.ndarray) -> str:
