@@ -247,15 +247,16 @@ class _Fusion:
         scores = root.inputs[0]
         assert scores is not None
         (query, key), rows = values, self._probes.rows
+
+        def own(pairs: np.ndarray) -> np.ndarray:
+            """What each token has with itself, in the row without padding: nothing masks it."""
+            return np.diagonal(pairs.reshape(rows, -1, *pairs.shape[-2:])[0], axis1=-2, axis2=-1).astype(np.float64)
+
         once, twice = (
-            self._probes.evaluator({**sample, operands[0]: times * query, operands[1]: key})(scores).astype(np.float64)
+            own(self._probes.evaluator({**sample, operands[0]: times * query, operands[1]: key})(scores))
             for times in (1, 2)
         )
-        product = np.matmul(query, key).astype(np.float64)
-        changes, products = (
-            np.diagonal(array.reshape(rows, -1, *array.shape[-2:])[0], axis1=-2, axis2=-1)
-            for array in (twice - once, product)
-        )
+        changes, products = twice - once, own(np.matmul(query, key))
         return float((changes * products).sum() / np.square(products).sum())
 
     def _sample(self, pattern: AttentionPattern, mask: KeyMask | None, length: int) -> tuple[Samples, np.ndarray]:

@@ -86,6 +86,18 @@ def ordered(operator: str, given: Mapping[str, ir.Value | None]) -> list[ir.Valu
     return values
 
 
+def widths(node: ir.Node, columns: int) -> tuple[int, int, int]:
+    """The columns of queries, keys and values in the weight of a self-attention, or in its packed product.
+
+    Args:
+        node: the attention.
+        columns: of all three.
+    """
+    size = node.attributes.get_int("head_size", 0)
+    query = size * node.attributes["num_heads"].as_int() if size else columns // 3
+    return query, (columns - query) // 2, (columns - query) // 2
+
+
 @cache
 def dialects() -> tuple[str, ...]:
     """The dialects that the fused form can be lowered to."""

@@ -7,7 +7,9 @@ alike and stay as they are. The attention core and the outputs get the tokens in
 Kept are the positions with a mask other than 0, and:
 
 - every position of a fully masked row, which attends to all its positions alike;
-- position 0 and every other position that the graph reads by its number, as a pooler reads the first.
+- position 0 and every other position that the graph reads by its number, as a pooler reads the first;
+- every position of a row in which such a position that is read is padding, if there are windows: its window may have no
+  key, and then it attends to all positions alike.
 
 So every value that a sequence-level output depends on is kept for any mask, and that output is unchanged. Outputs with
 a value for each token are zero where the mask is 0.
@@ -69,13 +71,14 @@ class _Removal:
         self._packed: dict[ir.Value, int] = {}
         self._places = {name: ir.Value(name=f"padding.{name}") for name in _PLACES}
         self._positions = {0}
+        self._reads_positions = False
         self._made: dict[tuple[str, ir.Value], ir.Value] = {}
         self._constants: dict[tuple[int, ...] | int, ir.Value] = {}
 
     def run(self) -> None:
         outputs = [(value, value.name, value.shape, value.type) for value in self._graph.outputs]
         for node in list(self._graph):
-            if functions.is_fused(node) and node.op_type == functions.EMBEDDING:
+            if functions.is_fused(node) and node.op_type in functions.EMBEDDINGS:
                 self._embed(node)
             elif functions.is_fused(node) and node.op_type == functions.ATTENTION:
                 self._attend(node)
@@ -99,7 +102,7 @@ class _Removal:
             ir.node(
                 "PackedPlaces",
                 [self._mask],
-                {"positions": sorted(self._positions)},
+                {"positions": sorted(self._positions), **({"whole": 1} if self._keeps_rows() else {})},
                 domain=functions.DOMAIN,
                 outputs=list(self._places.values()),
                 name="padding.places",
@@ -108,39 +111,64 @@ class _Removal:
         self._graph.sort()
         functions.carry(self._model)
 
+    def _keeps_rows(self) -> bool:
+        """Whether a position that the graph reads depends on padding where it is padding itself: without a key in its
+        window it attends to all positions of its row."""
+        windowed = any(node.op_type == functions.PACKED and "window" in node.attributes for node in self._graph)
+        return windowed and self._reads_positions
+
     def _pack(self, value: ir.Value, rank: int) -> None:
         self._packed[value] = rank
         value.shape = None
 
     def _embed(self, node: ir.Node) -> None:
         for index in (*(index for index, _ in functions.TABLES.ids), functions.TABLES.at):
-            ids = node.inputs[index]  # (B, S), or positions that broadcast to it
+            ids = node.inputs[index] if index < len(node.inputs) else None  # (B, S), or positions that broadcast to it
             if ids is not None:
                 node.replace_input_with(index, self._once("ids", ids))
         self._pack(node.outputs[0], 3)
 
     def _attend(self, node: ir.Node) -> None:
         """The product with Q, K and V over tokens, the attention core over each group of rows."""
-        hidden, _, weight, bias, *on_scores = node.inputs
+        given = functions.inputs(node)
         name = _name(node)
-        if hidden not in self._packed:
+        if given["hidden"] not in self._packed:
             raise UnsupportedModel(
                 f"Padding cannot be removed: {name} does not read what an EmbedLayerNormalization began"
             )
-        product = self._node("MatMul", f"{name}.product", [hidden, weight])
-        qkv = self._node("Add", f"{name}.biased", [product, bias])
-        places = [self._places[f"{group}{what}"] for group in _GROUPS for what in ("", "_mask")]
-        back = [self._places[what] for what in ("begin", "number", "length")]
-        biases = [self._once(group, value) for value in on_scores if value is not None for group in _GROUPS]
+        qkv = self._node("MatMul", f"{name}.product", [given["hidden"], given["qkv_weight"]])
+        if "qkv_bias" in given:
+            qkv = self._node("Add", f"{name}.biased", [qkv, given["qkv_bias"]])
         attributes = {"mask_filter_value": functions.LOWEST, **{key: a.value for key, a in node.attributes.items()}}
-        guarded = attributes.pop("guarded", 0)
-        inputs = [qkv, *places, *back, *biases]
-        packed = self._node(functions.PACKED, f"{name}.packed", inputs, domain=functions.DOMAIN, **attributes)
+        inputs = {"qkv": qkv} | {key: given[key] for key in ("cos", "sin", "query_gamma", "key_gamma") if key in given}
+        groups = {f"{group}{what}": self._places[f"{group}{what}"] for group in _GROUPS for what in ("", "_mask")}
+        inputs |= groups | {what: self._places[what] for what in ("begin", "number", "length")}
+        if "cos" in given:
+            self._check_positions(given["positions"], name)
+            inputs |= {f"{group}_positions": self._places[f"{group}_positions"] for group in _GROUPS}
+        if "bias" in given:
+            inputs |= {f"{group}_bias": self._once(group, given["bias"]) for group in _GROUPS}
+        windowed = "window" in attributes
+        if windowed:
+            inputs |= {"kept": self._places["kept"], "key_mask": self._mask}
+        guarded = 0 if windowed else attributes.pop("guarded", 0)
+        packed = self._node(
+            functions.PACKED,
+            f"{name}.packed",
+            functions.ordered(functions.PACKED, inputs),
+            domain=functions.DOMAIN,
+            **attributes,
+        )
         if guarded:  # a fully masked row gives zeros
             factor = self._node("CastLike", f"{name}.guard", [self._once("guard", self._mask), packed])
             packed = self._node("Mul", f"{name}.guarded", [packed, factor])
         self._pack(packed, 3)
         self._replace(node, packed)
+
+    def _check_positions(self, value: ir.Value, name: str) -> None:
+        """Reject rotations by other positions than those of tokens in their rows, which places say."""
+        if data_inputs(value):
+            raise UnsupportedModel(f"Padding cannot be removed: {name} rotates by positions that are an input")
 
     def _attend_once(self, node: ir.Node) -> None:
         """The attention of one query for each row: keys and values go back to their rows."""
@@ -167,6 +195,7 @@ class _Removal:
             positions = tokens.positions_read(node, self._packed[first])
             if positions:
                 self._positions.update(positions)
+                self._reads_positions = True
                 self._read_positions(node, first)
                 return
         # Rows with zeros for padding are enough if a node reads only their shape, or multiplies by the mask.
