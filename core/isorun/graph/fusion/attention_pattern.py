@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,14 +27,21 @@ class AttentionPattern:
         context: its output, before the output projection.
         layers: the dense layers before it, in no particular order: three, or fewer if one computes several of queries,
             keys and values. All have the same input, or inputs of which one is computed from another token by token.
+        inside: its nodes that depend on these layers.
         sides: its other inputs that are not constants: masks, biases, numbers and shapes.
+        turns: those of its other inputs that change queries and keys before their product: the cosines and sines of a
+            rotation.
+        operands: queries and keys as their product reads them; ``None`` if it was not found.
         flat: whether batch and sequence are one dimension outside it.
     """
 
     root: ir.Node
     context: ir.Value
     layers: tuple[DenseLayer, ...]
+    inside: frozenset[ir.Node]
     sides: tuple[ir.Value, ...]
+    turns: tuple[ir.Value, ...]
+    operands: tuple[ir.Value, ir.Value] | None
     flat: bool
 
     @property
@@ -48,8 +56,15 @@ class AttentionPattern:
 
     @property
     def width(self) -> int:
-        """The width of queries, keys and values, each."""
-        return sum(sizes(layer.weight)[1] for layer in self.layers) // 3
+        """The width of queries."""
+        uses = [output for use in self.context.consumers() for output in use.outputs]
+        after = next(layer for output in uses if (layer := subgraph.dense(output)) and layer.input is self.context)
+        return sizes(after.weight)[0]
+
+    @property
+    def key_width(self) -> int:
+        """The width of keys and values, each."""
+        return (sum(sizes(layer.weight)[1] for layer in self.layers) - self.width) // 2
 
     def around(self, batch: int, length: int) -> Samples:
         """Zeros for the inputs and outputs of the dense layers before it."""
@@ -105,10 +120,6 @@ def _subgraph_of(root: ir.Node) -> AttentionPattern:
     if len(sources) != 1 and not (len(projections) == 3 and _same_tokens(sources)):
         names = ", ".join(sorted(repr(source.name) for source in sources))
         raise CannotFuse(f"its projections have different inputs ({names}): it is not self-attention")
-    columns = [sizes(layer.weight)[1] for layer in projections.values()]
-    if any(3 * width % sum(columns) for width in columns):
-        widths = ", ".join(map(str, sorted(columns)))
-        raise CannotFuse(f"its dense layers have widths {widths}: queries, keys and values must have equal widths")
     for layer in projections.values():
         if subgraph.is_used_outside(layer.output, inside):
             raise CannotFuse(f"another node uses its projection {layer.output.name!r}")
@@ -117,13 +128,68 @@ def _subgraph_of(root: ir.Node) -> AttentionPattern:
             if value is not context and subgraph.is_used_outside(value, inside):
                 what = "its probabilities" if node is root else f"its intermediate value {value.name!r}"
                 raise CannotFuse(f"another node uses {what}")
-    sides = {
+    operands = _operands(root, inside, set(projections))
+    before = set() if operands is None else _ancestors(operands, inside)
+    return AttentionPattern(
+        root,
+        context,
+        tuple(projections.values()),
+        frozenset(inside),
+        tuple(_read_outside(inside - before, inside, projections)),
+        tuple(_read_outside(before, inside, projections)),
+        operands,
+        flat=False,
+    )
+
+
+def _read_outside(
+    readers: set[ir.Node], inside: set[ir.Node], projections: Mapping[ir.Value, object]
+) -> list[ir.Value]:
+    """What nodes read that is neither a constant nor computed inside."""
+    read = {
         value: None
-        for node in inside
+        for node in readers
         for value in node.inputs
         if value is not None and not is_constant(value) and value not in projections and value.producer() not in inside
     }
-    return AttentionPattern(root, context, tuple(projections.values()), tuple(sides), flat=False)
+    return list(read)
+
+
+def _operands(root: ir.Node, inside: set[ir.Node], projections: set[ir.Value]) -> tuple[ir.Value, ir.Value] | None:
+    """Queries and keys as their product reads them."""
+    if root.op_type == "Attention":
+        query, key = root.inputs[:2]
+        return None if query is None or key is None else (query, key)
+    pending = [root]
+    while pending:
+        node = pending.pop()
+        left, right, *_ = [*node.inputs, None, None]
+        if node.op_type == "MatMul" and left is not None and right is not None:
+            computed = (
+                left.producer() in inside or left in projections,
+                right.producer() in inside or right in projections,
+            )
+            if all(computed):
+                return left, right
+            continue  # with a table of positions
+        pending.extend(
+            producer
+            for value in node.inputs
+            if value is not None and (producer := value.producer()) in inside and producer
+        )
+    return None
+
+
+def _ancestors(values: tuple[ir.Value, ...], inside: set[ir.Node]) -> set[ir.Node]:
+    """The nodes inside that compute values."""
+    found: set[ir.Node] = set()
+    stack = list(values)
+    while stack:
+        node = stack.pop().producer()
+        if node is not None and node in inside and node not in found:
+            found.add(node)
+            stack.extend(source for source in node.inputs if source is not None)
+    return found
 
 
 def _same_tokens(values: set[ir.Value]) -> bool:

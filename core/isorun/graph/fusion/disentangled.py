@@ -7,7 +7,6 @@ the buckets are read; whether the attention computes this is for the evaluation 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,19 +66,42 @@ class Disentangled:
         return total
 
 
-def terms(pattern: AttentionPattern, probes: Probes) -> list[Term]:
-    """The terms of an attention, as far as they are told by structure; empty if it is not disentangled.
+@dataclass(frozen=True)
+class Terms:
+    """All terms of an attention, as far as they are told by structure."""
+
+    found: tuple[Term, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.found)
+
+    def of(self, query: DenseLayer, key: DenseLayer) -> Disentangled | None:
+        """The terms of queries and keys from these layers; ``None`` if they have others, or other buckets."""
+        by_layer = {id(term.layer): term for term in self.found}
+        of_query, of_key = by_layer.pop(id(query), None), by_layer.pop(id(key), None)
+        given = of_query or of_key
+        if by_layer or given is None:
+            return None
+        buckets = of_query.buckets if of_query else given.buckets[::-1]
+        if of_key and not np.array_equal(of_key.buckets[::-1], buckets):
+            return None
+        none = np.zeros_like(given.table)
+        keys, queries = (none if term is None else term.table for term in (of_query, of_key))
+        return Disentangled(keys.reshape(len(keys), -1), queries.reshape(len(queries), -1), buckets)
+
+
+def terms(pattern: AttentionPattern, size: int, probes: Probes) -> Terms:
+    """The terms of an attention with heads of a size; empty if it is not disentangled.
 
     Raises:
         CannotFuse: something else gathers from its scores.
     """
+    nodes = [node for node in pattern.inside if node.op_type == "GatherElements"]
+    return Terms(tuple(_term(node, pattern, size, probes) for node in nodes))
+
+
+def _term(node: ir.Node, pattern: AttentionPattern, size: int, probes: Probes) -> Term:
     projections = {layer.output: layer for layer in pattern.layers}
-    inside = ancestors(pattern.root.outputs[0], frozenset(projections))
-    nodes = {node: None for value in inside if (node := value.producer()) is not None}
-    return [_term(node, projections, pattern, probes) for node in nodes if node.op_type == "GatherElements"]
-
-
-def _term(node: ir.Node, projections: dict[ir.Value, DenseLayer], pattern: AttentionPattern, probes: Probes) -> Term:
     value, index = node.inputs
     while value is not None and (producer := value.producer()) is not None and producer.op_type in _SCALING:
         value = producer.inputs[0]
@@ -100,21 +122,5 @@ def _term(node: ir.Node, projections: dict[ir.Value, DenseLayer], pattern: Atten
     length = probes.lengths[0]
     samples = {**probes.feeds(length), **pattern.around(probes.rows, length)}
     by_head = probes.evaluator(samples)(table)
-    depth = by_head.shape[-2]
-    by_head = by_head.reshape(-1, *by_head.shape[-2:])[: pattern.width // depth]
+    by_head = by_head.reshape(-1, size, by_head.shape[-1])[: pattern.width // size]
     return Term(sources[0], np.ascontiguousarray(by_head.transpose(2, 0, 1)), positions.trimmed(rows[:, 0]))
-
-
-def assigned(found: Sequence[Term], query: DenseLayer, key: DenseLayer) -> Disentangled | None:
-    """The terms of queries and keys from these layers; ``None`` if they have others, or other buckets."""
-    by_layer = {id(term.layer): term for term in found}
-    of_query, of_key = by_layer.pop(id(query), None), by_layer.pop(id(key), None)
-    given = of_query or of_key
-    if by_layer or given is None:
-        return None
-    buckets = of_query.buckets if of_query else given.buckets[::-1]
-    if of_key and not np.array_equal(of_key.buckets[::-1], buckets):
-        return None
-    none = np.zeros_like(given.table)
-    keys, queries = (none if term is None else term.table for term in (of_query, of_key))
-    return Disentangled(keys.reshape(len(keys), -1), queries.reshape(len(queries), -1), buckets)

@@ -55,6 +55,32 @@ def _product(product: ir.Value | None, bias: ir.Value | None, output: ir.Value) 
     return DenseLayer(rows, weight, bias, output)
 
 
+def part(value: ir.Value) -> tuple[DenseLayer, int, int] | None:
+    """The dense layer of whose output a value is some columns, and the first and the end of these; ``None`` if it is
+    another value, or if anything else reads the output."""
+    node = value.producer()
+    whole = None if node is None else node.inputs[0]
+    layer = dense(whole)
+    if node is None or whole is None or layer is None or whole.is_graph_output():
+        return None
+    if any(use.op_type not in ("Split", "Slice", "Shape") for use in whole.consumers()):
+        return None
+    width, last = sizes(layer.weight)[1], (rank(whole) or 0) - 1
+    if not all(other is None or is_constant(other) for other in node.inputs[1:]):
+        return None
+    if node.op_type == "Split" and node.attributes.get_int("axis", 0) in (-1, last):
+        count, given = len(node.outputs), node.inputs[1] if len(node.inputs) > 1 else None
+        widths = [width // count] * count if given is None else array(given).tolist()
+        begin = sum(widths[: value.index() or 0])
+        return layer, begin, begin + widths[value.index() or 0]
+    if node.op_type == "Slice" and len(node.inputs) > 3:
+        bounds = [array(other).reshape(-1).tolist() for other in node.inputs[1:] if other is not None]
+        if all(len(bound) == 1 for bound in bounds) and bounds[2][0] in (-1, last) and bounds[3:] in ([], [[1]]):
+            begin, end, _ = slice(bounds[0][0], bounds[1][0]).indices(width)
+            return layer, begin, end
+    return None
+
+
 def is_vector(value: ir.Value | None) -> bool:
     """Whether a value is a one-dimensional constant."""
     return value is not None and is_constant(value) and len(sizes(value)) == 1

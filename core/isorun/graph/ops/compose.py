@@ -25,6 +25,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
+from itertools import zip_longest
 
 import onnx
 import onnx.parser
@@ -237,4 +238,4 @@ class _Body:
         self._made.node.append(node)
 
     def _pass(self, node: onnx.NodeProto, values: Sequence[str]) -> None:
-        self._passed.update(zip(node.output, values, strict=False))
+        self._passed.update(zip_longest(node.output, list(values)[: len(node.output)], fillvalue=""))
