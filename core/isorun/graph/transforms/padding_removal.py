@@ -70,6 +70,7 @@ class _Removal:
         self._mask = _key_mask(model.graph)
         self._packed: dict[ir.Value, int] = {}
         self._places = {name: ir.Value(name=f"padding.{name}") for name in _PLACES}
+        self._masked: set[ir.Value] = set()  # those that were multiplied by the mask
         self._positions = {0}
         self._reads_positions = False
         self._made: dict[tuple[str, ir.Value], ir.Value] = {}
@@ -198,17 +199,28 @@ class _Removal:
                 self._reads_positions = True
                 self._read_positions(node, first)
                 return
-        # Rows with zeros for padding are enough if a node reads only their shape, or multiplies by the mask.
-        blind = node.op_type == "Shape" or (
-            node.op_type == "Mul" and any(tokens.is_mask(value, self._mask) for value in node.inputs)
-        )
-        if node.domain != "" or not blind:
+        if node.domain == "" and node.op_type == "Mul":
+            for index, value in enumerate(node.inputs):
+                if tokens.is_mask(value, self._mask) and (other := node.inputs[1 - index]) in self._packed:
+                    node.replace_input_with(index, self._factor(other))  # type: ignore[arg-type]  # it is packed
+                    self._pack(node.outputs[0], self._packed[other])  # type: ignore[index]
+                    self._masked.add(node.outputs[0])
+                    return
+        # Rows with zeros for padding are enough if a node reads only their shape, or if they were multiplied by the mask.
+        read = [value for value in node.inputs if value is not None and value in self._packed]
+        if node.domain != "" or not (node.op_type == "Shape" or self._masked.issuperset(read)):
             raise UnsupportedModel(
                 f"Padding cannot be removed: {_name(node)} ({node.op_type}) may read the hidden states of padding"
             )
-        for index, read in enumerate(node.inputs):
-            if read is not None and read in self._packed:
-                node.replace_input_with(index, self._once("restored", read))
+        for index, value in enumerate(node.inputs):
+            if value is not None and value in self._packed:
+                node.replace_input_with(index, self._once("restored", value))
+
+    def _factor(self, value: ir.Value) -> ir.Value:
+        """The mask of each token, (1, T, 1), in the type of a value."""
+        of_tokens = self._once("ids", self._mask)
+        column = self._node("Unsqueeze", f"{value.name}.mask", [of_tokens, self._ints((-1,))])
+        return self._node("CastLike", f"{value.name}.factor", [column, value])
 
     def _read_positions(self, node: ir.Node, value: ir.Value) -> None:
         """Replace a node that reads positions by one that reads the tokens of those rows."""
