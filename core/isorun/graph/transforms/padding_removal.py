@@ -41,7 +41,6 @@ _PLACES = (
 )
 
 _SAME_FOR_ALL = ("cos", "sin", "query_gamma", "key_gamma", "position_keys", "position_queries", "buckets")
-_ATTENTIONS = (functions.ATTENTION, functions.CORE, functions.SINGLE_QUERY)
 _BY_QUERY = frozenset(("window", "causal", "paired"))
 """Attributes by which the keys of queries differ."""
 
@@ -78,9 +77,9 @@ class _Removal:
         self._mask = _key_mask(model.graph)
         self._packed: dict[ir.Value, int] = {}
         self._places = {name: ir.Value(name=f"padding.{name}") for name in _PLACES}
+        self._masked: set[ir.Value] = set()  # those that were multiplied by the mask
         self._positions = {0}
         self._reads_positions = False
-        self._attended = _attended(model.graph)
         self._made: dict[tuple[str, ir.Value], ir.Value] = {}
         self._constants: dict[tuple[int, ...] | int, ir.Value] = {}
 
@@ -207,7 +206,7 @@ class _Removal:
 
     def _take(self, node: ir.Node) -> None:
         """Keep a node that reads packed values, make it read single tokens, or restore rows for it."""
-        if tokens.is_joining(node) and (node.outputs[0] in self._attended or not self._masks(node)):
+        if tokens.is_joining(node) and not any(tokens.is_mask(value, self._mask) for value in node.inputs):
             for index, value in enumerate(node.inputs):
                 if value is not None and value not in self._packed and _is_of_tokens(value):
                     node.replace_input_with(index, self._packed_form(value, _name(node)))
@@ -224,19 +223,28 @@ class _Removal:
                 self._reads_positions = True
                 self._read_positions(node, first)
                 return
-        # Rows with zeros for padding are enough if a node reads only their shape, or multiplies by the mask.
-        blind = node.op_type == "Shape" or self._masks(node)
-        if node.domain != "" or not blind:
+        if node.domain == "" and node.op_type == "Mul":
+            for index, value in enumerate(node.inputs):
+                if tokens.is_mask(value, self._mask) and (other := node.inputs[1 - index]) in self._packed:
+                    node.replace_input_with(index, self._factor(other))  # type: ignore[arg-type]  # it is packed
+                    self._pack(node.outputs[0], self._packed[other])  # type: ignore[index]
+                    self._masked.add(node.outputs[0])
+                    return
+        # Rows with zeros for padding are enough if a node reads only their shape, or if they were multiplied by the mask.
+        read = [value for value in node.inputs if value is not None and value in self._packed]
+        if node.domain != "" or not (node.op_type == "Shape" or self._masked.issuperset(read)):
             raise UnsupportedModel(
                 f"Padding cannot be removed: {_name(node)} ({node.op_type}) may read the hidden states of padding"
             )
-        for index, read in enumerate(node.inputs):
-            if read is not None and read in self._packed:
-                node.replace_input_with(index, self._once("restored", read))
+        for index, value in enumerate(node.inputs):
+            if value is not None and value in self._packed:
+                node.replace_input_with(index, self._once("restored", value))
 
-    def _masks(self, node: ir.Node) -> bool:
-        """Whether a node multiplies by the mask."""
-        return node.op_type == "Mul" and any(tokens.is_mask(value, self._mask) for value in node.inputs)
+    def _factor(self, value: ir.Value) -> ir.Value:
+        """The mask of each token, (1, T, 1), in the type of a value."""
+        of_tokens = self._once("ids", self._mask)
+        column = self._node("Unsqueeze", f"{value.name}.mask", [of_tokens, self._ints((-1,))])
+        return self._node("CastLike", f"{value.name}.factor", [column, value])
 
     def _read_positions(self, node: ir.Node, value: ir.Value) -> None:
         """Replace a node that reads positions by one that reads the tokens of those rows."""
@@ -321,20 +329,6 @@ class _Removal:
         self._graph.append(node)
         node.outputs[0].name = name
         return node.outputs[0]
-
-
-def _attended(graph: ir.Graph) -> set[ir.Value]:
-    """What attentions are computed from."""
-    attentions = (node for node in graph if functions.is_fused(node) and node.op_type in _ATTENTIONS)
-    stack = [value for node in attentions for value in node.inputs[:3] if value is not None]
-    reached: set[ir.Value] = set()
-    while stack:
-        value = stack.pop()
-        if value not in reached:
-            reached.add(value)
-            node = value.producer()
-            stack.extend(source for source in (() if node is None else node.inputs) if source is not None)
-    return reached
 
 
 def _is_of_tokens(value: ir.Value) -> bool:
