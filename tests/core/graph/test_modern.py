@@ -17,14 +17,14 @@ import exports
 from isorun.graph.ops import functions
 from isorun.graph.pipeline import fuse
 
-WHOLE: frozenset[str] = frozenset()
+WHOLE = frozenset(("modernbert", "eurobert", "nomicbert", "roformer"))
 """The families whose exports are all fused whole."""
 
 LABELS = [label for label, entry in exports.modern().items() if entry["architecture"] in WHOLE]
 UNFUSED = frozenset(
     (
-        *("Softmax", "Attention", "Erf", "Gelu", "Sigmoid", "LayerNormalization", "RMSNormalization"),
-        *("RotaryEmbedding", "ReduceMean", "Sqrt", "IsNaN", "Where", "Sin", "Cos"),
+        *("Softmax", "Attention", "Erf", "Gelu", "Sigmoid", "RotaryEmbedding"),
+        *("ReduceMean", "Sqrt", "IsNaN", "Where"),
     )
 )
 """Operators that only the parts of an encoder have."""
