@@ -63,6 +63,11 @@ def rank_by_token(node: ir.Node, ranks: Mapping[ir.Value, int]) -> int | None:
     return rank if independent else None
 
 
+def is_joining(node: ir.Node) -> bool:
+    """Whether a node may combine several values of the same token, and does no more."""
+    return node.op_type in (_FUSED if functions.is_fused(node) else _ARITHMETIC if node.domain == "" else ())
+
+
 def positions_read(node: ir.Node, rank: int) -> list[int]:
     """The positions that a Gather or Slice of tokens reads; empty for any other node.
 

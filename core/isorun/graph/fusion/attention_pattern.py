@@ -14,6 +14,7 @@ from isorun.graph.matching.report import CannotFuse
 from isorun.graph.matching.subgraph import DenseLayer
 
 _MAX_NODES = 80  # more than any exported attention has
+_BY_TOKEN = frozenset(("Add", "Cast", "LayerNormalization", "MatMul", "Mul"))
 _SHAPE_ALONE = ("Shape", "Size")
 
 
@@ -24,8 +25,8 @@ class AttentionPattern:
     Attributes:
         root: the node that identifies it.
         context: its output, before the output projection.
-        layers: the dense layers before it, in no particular order, all with the same input: three, or fewer if one
-            computes several of queries, keys and values.
+        layers: the dense layers before it, in no particular order: three, or fewer if one computes several of queries,
+            keys and values. All have the same input, or inputs of which one is computed from another token by token.
         inside: its nodes that depend on these layers.
         sides: its other inputs that are not constants: masks, biases, numbers and shapes.
         turns: those of its other inputs that change queries and keys before their product: the cosines and sines of a
@@ -45,8 +46,13 @@ class AttentionPattern:
 
     @property
     def hidden(self) -> ir.Value:
-        """The input of the projections."""
+        """The input of the projections, or of one of them."""
         return self.layers[0].input
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether the projections have one input."""
+        return len({layer.input for layer in self.layers}) == 1
 
     @property
     def width(self) -> int:
@@ -111,7 +117,7 @@ def _subgraph_of(root: ir.Node) -> AttentionPattern:
     sources = {layer.input for layer in projections.values()}
     if not 1 <= len(projections) <= 3:
         raise CannotFuse(f"expected 1 to 3 dense layers before it (queries, keys and values), got {len(projections)}")
-    if len(sources) != 1:
+    if len(sources) != 1 and not (len(projections) == 3 and _same_tokens(sources)):
         names = ", ".join(sorted(repr(source.name) for source in sources))
         raise CannotFuse(f"its projections have different inputs ({names}): it is not self-attention")
     for layer in projections.values():
@@ -163,7 +169,9 @@ def _operands(root: ir.Node, inside: set[ir.Node], projections: set[ir.Value]) -
                 left.producer() in inside or left in projections,
                 right.producer() in inside or right in projections,
             )
-            return (left, right) if all(computed) else None
+            if all(computed):
+                return left, right
+            continue  # with a table of positions
         pending.extend(
             producer
             for value in node.inputs
@@ -182,6 +190,23 @@ def _ancestors(values: tuple[ir.Value, ...], inside: set[ir.Node]) -> set[ir.Nod
             found.add(node)
             stack.extend(source for source in node.inputs if source is not None)
     return found
+
+
+def _same_tokens(values: set[ir.Value]) -> bool:
+    """Whether all but one of the values are computed from that one, each token from the same token (MobileBERT)."""
+    behind = {}
+    for value in values:
+        reached = {value: None}
+        stack = [value]
+        while stack:
+            node = stack.pop().producer()
+            if node is None or node.op_type not in _BY_TOKEN or node.domain != "" or len(reached) > _MAX_NODES:
+                continue
+            before = [source for source in node.inputs if source is not None and not is_constant(source)]
+            stack.extend(source for source in before if source not in reached)
+            reached.update(dict.fromkeys(before))
+        behind[value] = reached
+    return any(all(first in reached for reached in behind.values()) for first in values)
 
 
 def _context(root: ir.Node) -> ir.Value:

@@ -24,15 +24,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import reduce
 from itertools import permutations
+from operator import and_
 
 import numpy as np
 import onnx_ir as ir
 
 from isorun.graph.analysis.evaluate import HALVES, CannotEvaluate, Samples, ancestors, array, is_constant, sizes
-from isorun.graph.fusion import masks, rotation
+from isorun.graph.fusion import disentangled, distances, masks, rotation
 from isorun.graph.fusion.attention_pattern import AttentionPattern, find
-from isorun.graph.fusion.masks import Bias, KeyMask, MaskClassifier
+from isorun.graph.fusion.disentangled import Disentangled
+from isorun.graph.fusion.masks import Bias, KeyMask, MaskClassifier, Reach
 from isorun.graph.fusion.rotation import Norm, Turn
 from isorun.graph.matching import subgraph
 from isorun.graph.matching.probes import Evaluate, Probes
@@ -43,14 +46,13 @@ from isorun.graph.ops import functions, positions
 KIND = functions.ATTENTION
 _TOLERANCE = 1e-4
 _HALF_TOLERANCE = 5e-3  # a 16-bit scale has three significant digits
-_LONG_LENGTHS = (400, 2200)  # at one of them, every bucket of distances occurs
 _FINITE_MASK = -1e30  # with a mask value above this, the scores of a fully masked row still differ
 
 
 @dataclass(frozen=True)
 class _Meaning:
-    """What an attention computes: attributes, the sources of Q, K and V, what happens to Q and K, and whether queries
-    without any key give zeros."""
+    """What an attention computes: attributes, the sources of Q, K and V, what happens to Q and K, whether queries
+    without any key give zeros, and what scores have beside Q K^T."""
 
     heads: int
     filter_value: float
@@ -59,6 +61,7 @@ class _Meaning:
     scale: float
     norms: tuple[Norm | None, Norm | None]
     turn: Turn
+    positional: Disentangled | None
 
 
 @dataclass(frozen=True)
@@ -123,11 +126,13 @@ class _Fusion:
         bias = next(iter(biases), None)
         if not key_masks:
             return None, bias
-        window = min((term.window for term in key_masks if term.window is not None), default=None)
+        reach = reduce(and_, (term.reach for term in key_masks))
         masked = min((term.masked for term in key_masks if term.masked is not None), default=None)
-        if window is not None and (bias is not None or (masked is not None and masked > _FINITE_MASK)):
-            raise CannotFuse(f"it has a window and {'a bias' if bias is not None else f'lowers scores by {masked}'}")
-        return KeyMask(next(iter(origins), None), masked, window), bias
+        if reach.window is not None and (reach.causal or reach.paired or bias is not None):
+            raise CannotFuse("it has a window and a bias, a causal mask or a mask of queries")
+        if reach != Reach() and masked is not None and masked > _FINITE_MASK:
+            raise CannotFuse(f"its mask differs between queries and lowers scores by {masked}")
+        return KeyMask(next(iter(origins), None), masked, reach), bias
 
     def _meaning(self, pattern: AttentionPattern, mask: KeyMask | None, bias: ir.Value | None) -> _Meaning:
         """Compare the subgraph with the formula on samples.
@@ -156,6 +161,8 @@ class _Fusion:
             )
         candidates = _candidates(pattern, heads)
         norms = rotation.norms(pattern)
+        terms = disentangled.terms(pattern, size, self._probes)
+        positional: Disentangled | None = None
         scale, turn = float(1 / np.sqrt(size)), Turn(1.0)
         for length in self._probes.lengths:
             sample, attend = self._sample(pattern, mask, length)
@@ -166,14 +173,14 @@ class _Fusion:
                 raise CannotFuse(f"its output is {context.shape} for {heads} heads and projections of {pattern.width}")
             context = context.reshape(rows)
             offset = np.zeros(()) if bias is None else evaluate(bias)[:1]
-            at = np.arange(length)
-            reach = length if mask is None or mask.window is None else mask.window
-            allowed = (attend != 0)[:, None, :] & (np.abs(at[:, None] - at) <= reach)
+            allowed = (Reach() if mask is None else mask.reach).pairs(attend)
             some = allowed.any(axis=-1)
             expected, turns = {}, {}
             for projections in candidates:
                 parts = [part.of(sample[part.layer.output]).reshape(rows) for part in projections]
                 query, key, value = (_by_head(part, size) for part in parts)
+                if terms and (positional := terms.of(projections[0].layer, projections[1].layer)) is None:
+                    continue
                 turned = self._turn(pattern, sample, norms, (query, key), tolerance)
                 if turned is None:
                     continue
@@ -182,7 +189,8 @@ class _Fusion:
                     turned[1].of(part if norm is None else norm.of(part))
                     for part, norm in zip((query, key), norms, strict=True)
                 )
-                expected[projections] = _attention(query, key, value, turned[0], allowed, offset, filter_value)
+                scores = offset if positional is None else offset + positional.bias(query, key) * turned[0]
+                expected[projections] = _attention(query, key, value, turned[0], allowed, scores, filter_value)
             errors = {projections: _error(result[some], context[some]) for projections, result in expected.items()}
             candidates = [projections for projections, error in errors.items() if error < tolerance]
             if not candidates:
@@ -197,7 +205,8 @@ class _Fusion:
                 fallbacks = {name for name in fallbacks if _error(masked[name], context[~some]) < tolerance}
         if not fallbacks:
             raise CannotFuse("no fused operator has its output for a fully masked row")
-        return _Meaning(heads, filter_value, candidates[0], "scores" not in fallbacks, scale, norms, turn)
+        positional = terms.of(candidates[0][0].layer, candidates[0][1].layer) if terms else None
+        return _Meaning(heads, filter_value, candidates[0], "scores" not in fallbacks, scale, norms, turn, positional)
 
     def _turn(
         self,
@@ -239,7 +248,8 @@ class _Fusion:
         return turns[0].factor * turns[1].factor * self._factor(pattern, sample, values, size), turns[0]
 
     def _factor(self, pattern: AttentionPattern, sample: Samples, values: list[np.ndarray], size: int) -> float:
-        """What the product of queries and keys is multiplied by: how scores change when queries are twice as large."""
+        """What the product of queries and keys is multiplied by: how scores change when both are twice as large, beside
+        how they change when one of them is."""
         root, operands = pattern.root, pattern.operands
         assert operands is not None
         if root.op_type == "Attention":
@@ -252,11 +262,11 @@ class _Fusion:
             """What each token has with itself, in the row without padding: nothing masks it."""
             return np.diagonal(pairs.reshape(rows, -1, *pairs.shape[-2:])[0], axis1=-2, axis2=-1).astype(np.float64)
 
-        once, twice = (
-            own(self._probes.evaluator({**sample, operands[0]: times * query, operands[1]: key})(scores))
-            for times in (1, 2)
+        neither, first, second, both = (
+            own(self._probes.evaluator({**sample, operands[0]: one * query, operands[1]: other * key})(scores))
+            for one, other in ((1, 1), (2, 1), (1, 2), (2, 2))
         )
-        changes, products = twice - once, own(np.matmul(query, key))
+        changes, products = both - first - second + neither, own(np.matmul(query, key))
         return float((changes * products).sum() / np.square(products).sum())
 
     def _sample(self, pattern: AttentionPattern, mask: KeyMask | None, length: int) -> tuple[Samples, np.ndarray]:
@@ -287,9 +297,14 @@ class _Fusion:
                 before, "Reshape", [hidden, subgraph.insert(before, "Concat", [rows, rest], axis=0)]
             )
         size = pattern.width // meaning.heads
-        weight, qkv_bias = self._qkv(meaning.projections)
-        given: dict[str, ir.Value | None] = {"hidden": hidden, "key_mask": key_mask, "qkv_weight": weight}
-        given |= {"qkv_bias": qkv_bias, "bias": bias}
+        kind = KIND if pattern.is_joint else functions.CORE
+        given: dict[str, ir.Value | None] = {"key_mask": key_mask, "bias": bias}
+        if pattern.is_joint:
+            weight, qkv_bias = self._qkv(meaning.projections)
+            given |= {"hidden": hidden, "qkv_weight": weight, "qkv_bias": qkv_bias}
+        else:
+            outputs = (part.layer.output for part in meaning.projections)
+            given |= dict(zip(("query", "key", "value"), outputs, strict=True))
         given |= {
             name: None if norm is None else norm.gamma
             for name, norm in zip(("query_gamma", "key_gamma"), meaning.norms, strict=True)
@@ -297,8 +312,9 @@ class _Fusion:
         attributes: dict[str, int | float] = {"num_heads": meaning.heads, "mask_filter_value": meaning.filter_value}
         if meaning.guarded:
             attributes["guarded"] = 1
-        if mask is not None and mask.window is not None:
-            attributes["window"] = mask.window
+        if mask is not None:
+            attributes |= {} if mask.reach.window is None else {"window": mask.reach.window}
+            attributes |= {name: 1 for name in ("causal", "paired") if getattr(mask.reach, name)}
         if pattern.key_width != pattern.width:
             attributes["head_size"] = size
         if not np.isclose(meaning.scale, size**-0.5, rtol=1e-4):
@@ -311,9 +327,13 @@ class _Fusion:
             given |= self._rotation(pattern, meaning, before)
             attributes |= {"interleaved": 1} if meaning.turn.interleaved else {}
             attributes |= {"rotated": meaning.turn.size} if meaning.turn.size != size else {}
+        if meaning.positional is not None:
+            given |= self._position_tables(meaning.positional, pattern)
+            given["positions"] = positions.in_order(subgraph.Before(before), key_mask)
+            attributes["scale"] = meaning.scale
         subgraph.put(
-            KIND,
-            functions.ordered(KIND, given),
+            kind,
+            functions.ordered(kind, given),
             attributes,
             pattern.context,
             flat=pattern.width if pattern.flat else None,
@@ -373,40 +393,26 @@ class _Fusion:
             raise CannotFuse("its queries are rotated in another way at longer rows")
         return turn
 
+    def _position_tables(self, positional: Disentangled, pattern: AttentionPattern) -> dict[str, ir.Value]:
+        """What scores have by distance: a table for queries, one for keys, and the row of each distance."""
+        name, dtype = pattern.layers[0].weight.name, subgraph.dtype(pattern.layers[0].weight)
+        tables = {"position_keys": positional.keys, "position_queries": positional.queries}
+        given = {
+            part: subgraph.constant(self._graph, f"{name}.{part}", ir.tensor(table.astype(dtype.numpy())))
+            for part, table in tables.items()
+        }
+        key, shape = ("buckets", positional.buckets.tobytes()), positional.buckets.shape
+        buckets = self._shared(key, "isorun.buckets", lambda: positional.buckets, ir.DataType.INT64, shape)
+        return {**given, "buckets": buckets}
+
     def _relative(self, pattern: AttentionPattern, bias: ir.Value) -> ir.Value:
         """A bias, in the canonical form of fused graphs if it is a bias by distance."""
         if bias not in self._biases:
-            self._biases[bias] = bias
-            ids, before = masks.ids(self._graph), pattern.context.producer()
+            before, dtype = pattern.context.producer(), subgraph.dtype(pattern.layers[0].weight)
             assert before is not None
-            nodes, dtype = subgraph.Before(before), subgraph.dtype(pattern.layers[0].weight).numpy()
-            rows = None if ids is None else self._along_distances(pattern, bias)
-            if ids is None or rows is None:
-                return bias
-            if (slopes := positions.slopes(rows)) is not None:
-                slope = nodes.constant("slopes", slopes.astype(dtype).reshape(1, -1, 1, 1))
-                self._biases[bias] = positions.linear_bias(nodes, ids, slope)
-            elif (near := positions.trimmed(rows)) is not rows:
-                table = nodes.constant("by_distance", near.astype(dtype))
-                self._biases[bias] = positions.relative_bias(nodes, ids, table, len(near) // 2)
+            canonical = distances.canonical(self._probes, pattern.around, bias, masks.ids(self._graph), before, dtype)
+            self._biases[bias] = bias if canonical is None else canonical
         return self._biases[bias]
-
-    def _along_distances(self, pattern: AttentionPattern, value: ir.Value) -> np.ndarray | None:
-        """A (1, N, S, S) value by distance, (2 S - 1, N), at a length where the farthest distances are alike; ``None``
-        if it depends on more than the distance, or the graph accepts one length only."""
-        if self._probes.fixed:
-            return None
-        rows = None
-        for length in _LONG_LENGTHS:
-            length = min([length, *(sizes(each)[-1] for each in ancestors(value) if _is_square(each))])
-            samples = {**self._probes.feeds(length), **pattern.around(self._probes.rows, length)}
-            squares = self._probes.evaluator(samples)(value)
-            if squares.ndim != 4 or squares.shape[2:] != (length, length) or (squares != squares[:1]).any():
-                return None
-            rows = positions.along_distances(squares[0])
-            if rows is None or positions.slopes(rows) is not None or positions.trimmed(rows) is not rows:
-                break
-        return rows
 
     def _key_mask(self, origin: ir.Value | None, pattern: AttentionPattern, before: ir.Node) -> ir.Value:
         """The mask as (B, S) int64; ones if the model has no mask."""
@@ -524,11 +530,6 @@ def _layouts(
             if sizes(one.weight)[1] == wide and sizes(other.weight)[1] == 2 * narrow:
                 halves = tuple(range(narrow)), tuple(range(narrow, 2 * narrow))
                 yield [_Projection(one, tuple(range(wide))), *(_Projection(other, half) for half in halves)]
-
-
-def _is_square(value: ir.Value) -> bool:
-    """Whether a value is a constant for every pair of positions, of which exporters slice the first."""
-    return is_constant(value) and len(sizes(value)) >= 3 and sizes(value)[-1] == sizes(value)[-2]
 
 
 def _heads(pattern: AttentionPattern, evaluate: Evaluate, rows: int, length: int) -> int:

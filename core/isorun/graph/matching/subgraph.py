@@ -18,6 +18,8 @@ _KEEP_RANK = frozenset(
     ("Add", "Cast", "Div", "Erf", "Gelu", "LayerNormalization", "MatMul", "Mul", "Pow", "Split", "Sub", "Tanh")
 )
 
+_MOVES = frozenset(("Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"))
+
 
 @dataclass(frozen=True)
 class DenseLayer:
@@ -173,9 +175,14 @@ def exits(
 
 def is_used_outside(value: ir.Value, nodes: set[ir.Node]) -> bool:
     """Whether a node outside these reads the value's data (reading its shape does not count)."""
-    return value.is_graph_output() or any(
-        use not in nodes and use.op_type not in ("Shape", "Size") for use in value.consumers()
-    )
+    return value.is_graph_output() or any(use not in nodes and not _reads_shape(use) for use in value.consumers())
+
+
+def _reads_shape(node: ir.Node) -> bool:
+    """Whether a node's result depends on no more than shapes, or only the shape of its result is read."""
+    if node.op_type in ("Shape", "Size"):
+        return True
+    return node.op_type in _MOVES and not any(is_used_outside(value, set()) for value in node.outputs)
 
 
 def outside_casts(entry: ir.Value, value: ir.Value) -> tuple[ir.Value, ir.Value]:

@@ -61,7 +61,7 @@ FUSED = "fused"
 """The fused form itself, in the place of a dialect: for backends that lower it to a variant of their own."""
 
 _FOLDER = Path(__file__).parent / "dialects"
-_FEATURES = "../features"  # what answers for a feature alone, in every dialect
+_FEATURES = ("../pairs", "../distances", "../features")  # what answers for a feature alone, in every dialect
 _PACKING = "../padding"  # where the tokens of a packed batch are: the same in every dialect
 _OVERLOADS = 10  # the first version of ONNX's format in which functions have overloads
 
@@ -127,7 +127,7 @@ def put(model: ir.Model, dialect: str, overrides: Sequence[str] = ()) -> None:
     def with_half(base: str) -> list[str]:
         return [f"half/{base}", base] if half else [base]
 
-    chain = [*(with_half(dialect) if dialect != BODIES else []), _FEATURES, *with_half(BODIES), _PACKING]
+    chain = [*(with_half(dialect) if dialect != BODIES else []), *_FEATURES, *with_half(BODIES), _PACKING]
     composer = compose.Composer([*overrides, *(text for name in chain if (text := _text(name)))])
     for node in model.graph:
         if is_fused(node):

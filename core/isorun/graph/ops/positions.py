@@ -150,8 +150,8 @@ def slopes(rows: np.ndarray) -> np.ndarray | None:
 
 def trimmed(rows: np.ndarray) -> np.ndarray:
     """A table by distance without the farthest ones, which are alike on either side; all of it if they are less than
-    three quarters."""
+    half."""
     farthest, flat = len(rows) // 2, rows.reshape(len(rows), -1)
     differs = ((flat != flat[0]) | (flat[::-1] != flat[-1])).any(axis=1)[:farthest]
     first = int(differs.argmax() if differs.any() else farthest) - 1
-    return rows[first : len(rows) - first] if 4 * first > 3 * farthest else rows
+    return rows[first : len(rows) - first] if 2 * first > farthest else rows

@@ -8,8 +8,11 @@ Kept are the positions with a mask other than 0, and:
 
 - every position of a fully masked row, which attends to all its positions alike;
 - position 0 and every other position that the graph reads by its number, as a pooler reads the first;
-- every position of a row in which such a position that is read is padding, if there are windows: its window may have no
-  key, and then it attends to all positions alike.
+- every position of a row in which such a position that is read is padding, if masks differ between queries: in its
+  window there may be no key, and then it attends to all positions alike.
+
+What is computed before the first attention in another way than by an embedding of the fused form is computed for all
+positions, and those that are kept are taken from it.
 
 So every value that a sequence-level output depends on is kept for any mask, and that output is unchanged. Outputs with
 a value for each token are zero where the mask is 0.
@@ -36,6 +39,10 @@ _PLACES = (
     *("kept", "rows", "places", "begin", "number", "length"),
     *(f"{group}{what}" for group in _GROUPS for what in _OF_GROUP),
 )
+
+_SAME_FOR_ALL = ("cos", "sin", "query_gamma", "key_gamma", "position_keys", "position_queries", "buckets")
+_BY_QUERY = frozenset(("window", "causal", "paired"))
+"""Attributes by which the keys of queries differ."""
 
 
 def remove(model: ir.Model) -> None:
@@ -81,7 +88,7 @@ class _Removal:
         for node in list(self._graph):
             if functions.is_fused(node) and node.op_type in functions.EMBEDDINGS:
                 self._embed(node)
-            elif functions.is_fused(node) and node.op_type == functions.ATTENTION:
+            elif functions.is_fused(node) and node.op_type in (functions.ATTENTION, functions.CORE):
                 self._attend(node)
             elif functions.is_fused(node) and node.op_type == functions.SINGLE_QUERY:
                 self._attend_once(node)
@@ -113,10 +120,11 @@ class _Removal:
         functions.carry(self._model)
 
     def _keeps_rows(self) -> bool:
-        """Whether a position that the graph reads depends on padding where it is padding itself: without a key in its
-        window it attends to all positions of its row."""
-        windowed = any(node.op_type == functions.PACKED and "window" in node.attributes for node in self._graph)
-        return windowed and self._reads_positions
+        """Whether a position that the graph reads depends on padding where it is padding itself: without a key it
+        attends to all positions of its row."""
+        packed = (node for node in self._graph if node.op_type == functions.PACKED)
+        own_keys = any(not _BY_QUERY.isdisjoint(node.attributes) for node in packed)
+        return own_keys and self._reads_positions
 
     def _pack(self, value: ir.Value, rank: int) -> None:
         self._packed[value] = rank
@@ -133,18 +141,19 @@ class _Removal:
         """The product with Q, K and V over tokens, the attention core over each group of rows."""
         given = functions.inputs(node)
         name = _name(node)
-        if given["hidden"] not in self._packed:
-            raise UnsupportedModel(
-                f"Padding cannot be removed: {name} does not read what an EmbedLayerNormalization began"
-            )
-        qkv = self._node("MatMul", f"{name}.product", [given["hidden"], given["qkv_weight"]])
-        if "qkv_bias" in given:
-            qkv = self._node("Add", f"{name}.biased", [qkv, given["qkv_bias"]])
+        if node.op_type == functions.ATTENTION:
+            hidden = self._packed_form(given["hidden"], name)
+            qkv = self._node("MatMul", f"{name}.product", [hidden, given["qkv_weight"]])
+            if "qkv_bias" in given:
+                qkv = self._node("Add", f"{name}.biased", [qkv, given["qkv_bias"]])
+        else:
+            parts = [self._packed_form(given[part], name) for part in ("query", "key", "value")]
+            qkv = self._node("Concat", f"{name}.qkv", parts, axis=-1)
         attributes = {"mask_filter_value": functions.LOWEST, **{key: a.value for key, a in node.attributes.items()}}
-        inputs = {"qkv": qkv} | {key: given[key] for key in ("cos", "sin", "query_gamma", "key_gamma") if key in given}
+        inputs = {"qkv": qkv} | {key: given[key] for key in _SAME_FOR_ALL if key in given}
         groups = {f"{group}{what}": self._places[f"{group}{what}"] for group in _GROUPS for what in ("", "_mask")}
         inputs |= groups | {what: self._places[what] for what in ("begin", "number", "length")}
-        if "cos" in given:
+        if "positions" in given:
             self._check_positions(given["positions"], name)
             inputs |= {f"{group}_positions": self._places[f"{group}_positions"] for group in _GROUPS}
         if "bias" in given:
@@ -160,16 +169,27 @@ class _Removal:
             domain=functions.DOMAIN,
             **attributes,
         )
-        if guarded:  # a fully masked row gives zeros
-            factor = self._node("CastLike", f"{name}.guard", [self._once("guard", self._mask), packed])
+        if guarded:  # a query without any key gives zeros
+            what = "guard" if _BY_QUERY.isdisjoint(attributes) else "own_guard"
+            factor = self._node("CastLike", f"{name}.guard", [self._once(what, self._mask), packed])
             packed = self._node("Mul", f"{name}.guarded", [packed, factor])
         self._pack(packed, 3)
         self._replace(node, packed)
 
     def _check_positions(self, value: ir.Value, name: str) -> None:
-        """Reject rotations by other positions than those of tokens in their rows, which places say."""
-        if data_inputs(value):
-            raise UnsupportedModel(f"Padding cannot be removed: {name} rotates by positions that are an input")
+        """Reject other positions than those of tokens in their rows, which places say."""
+        if any(source is not self._mask for source in data_inputs(value)):
+            raise UnsupportedModel(f"Padding cannot be removed: {name} reads positions that are an input")
+
+    def _packed_form(self, value: ir.Value, name: str) -> ir.Value:
+        """A value of tokens in packed form; (B, S, W) values, or such that broadcast to it, are gathered."""
+        if value in self._packed:
+            return value
+        if value.shape is None or len(value.shape) != 3:
+            raise UnsupportedModel(f"Padding cannot be removed: {name} reads {value.name!r}, which may not be of tokens")
+        gathered = self._once("gathered", value)
+        self._pack(gathered, 3)
+        return gathered
 
     def _attend_once(self, node: ir.Node) -> None:
         """The attention of one query for each row: keys and values go back to their rows."""
@@ -186,6 +206,10 @@ class _Removal:
 
     def _take(self, node: ir.Node) -> None:
         """Keep a node that reads packed values, make it read single tokens, or restore rows for it."""
+        if tokens.is_joining(node) and not any(tokens.is_mask(value, self._mask) for value in node.inputs):
+            for index, value in enumerate(node.inputs):
+                if value is not None and value not in self._packed and _is_of_tokens(value):
+                    node.replace_input_with(index, self._packed_form(value, _name(node)))
         rank = tokens.rank_by_token(node, self._packed)
         if rank is not None:
             for value in node.outputs:
@@ -252,6 +276,17 @@ class _Removal:
             count = self._node("ReduceSum", f"{name}.count", [numbers, self._ints((1,))], keepdims=1)
             any_key = self._node("Cast", f"{name}.any", [count], to=int(ir.DataType.BOOL))
             return self._node("Unsqueeze", name, [self._once("ids", any_key), self._ints((-1,))])
+        if what == "own_guard":  # whether a token is a key, (1, T, 1)
+            attends = self._node("Cast", f"{name}.attends", [value], to=int(ir.DataType.BOOL))
+            return self._node("Unsqueeze", name, [self._once("ids", attends), self._ints((-1,))])
+        if what == "gathered":  # what broadcasts to (B, S, W) -> (1, T, W)
+            shape = self._once("shape", self._mask)
+            target = self._node("Concat", f"{name}.target", [shape, self._ints((1,))], axis=0)
+            whole = self._node("Expand", f"{name}.whole", [value, target])
+            width = self._node("Shape", f"{name}.width", [value], start=2)
+            by_token = self._node("Concat", f"{name}.by_token", [self._ints((-1,)), width], axis=0)
+            flat = self._node("Reshape", f"{name}.flat", [whole, by_token])
+            return self._node("Gather", name, [flat, self._places["kept"]], axis=0)
         if what == "table":  # (1, T, ...) -> (T, ...)
             return self._node("Squeeze", name, [value, self._ints((0,))])
         if what == "restored":  # (1, T, ...) -> (B, S, ...) with zeros where the mask is 0
@@ -294,6 +329,12 @@ class _Removal:
         self._graph.append(node)
         node.outputs[0].name = name
         return node.outputs[0]
+
+
+def _is_of_tokens(value: ir.Value) -> bool:
+    """Whether a value may be (B, S, W), or broadcast to it."""
+    floating = value.dtype is not None and value.dtype.is_floating_point()
+    return floating and value.const_value is None and value.shape is not None and len(value.shape) == 3
 
 
 def _key_mask(graph: ir.Graph) -> ir.Value:
