@@ -4,7 +4,7 @@ Matched, with operands in any order: ``LayerNormalization`` over the last axis o
 and, if the model has them, ``+ type[types]``. The tables are identified by their indices: token ids are an input of the
 graph (possibly cast); positions vary along the sequence when all ids are equal. Positions may be counted from the ids
 or the mask (RoBERTa, MPNet); their computation stays in the graph. The first S rows of a table are a position table in
-order. With a fixed length, a constant with one row per position replaces the position table. Without token types, or
+order. Rows by where a token is on a page (LayoutLM) are summed in the graph. With a fixed length, a constant with one row per position replaces the position table. Without token types, or
 with the same type for every token, the operator has none, and the row of that type is added to the position table; or,
 without positions, to the word table. So is a factor of all embeddings.
 
@@ -55,6 +55,8 @@ def fuse(model: ir.Model, report: FusionReport) -> None:
         terms = _terms(node.inputs[0])
         if not any(isinstance(term, _Rows) and _is_ids(term) for term in terms):
             continue
+        if any(isinstance(term, ir.Value) and subgraph.dense(term) is not None for term in terms):
+            continue  # the hidden states of a later layer, whose sums go back to the embeddings
         try:
             _fuse(model.graph, probes, node, terms)
         except (CannotFuse, CannotEvaluate) as why:
@@ -103,6 +105,8 @@ def _fuse(graph: ir.Graph, probes: Probes, node: ir.Node, terms: list[_Rows | ir
     words = [term for term in gathers if _is_ids(term)]
     word = max(words, key=lambda term: sizes(term.table)[0])
     rest = [term for term in gathers if term is not word]
+    places = [term for term in rest if _is_of_place(term.index)]
+    rest = [term for term in rest if term not in places]
     positions = [term for term in rest if _varies(probes, term.index)]
     types = [term for term in rest if term not in positions]
     by_position = len(positions) + bool(fixed) + len(tables)
@@ -130,8 +134,26 @@ def _fuse(graph: ir.Graph, probes: Probes, node: ir.Node, terms: list[_Rows | ir
     else:
         position_ids = None if table is None else position_ops.in_order(subgraph.Before(node), ids)
     type_ids, type_table = (_as_int64(node, _index(types[0])), types[0].table) if types else (None, None)
-    inputs = [ids, type_ids, position_ids, word_table, table, type_table, gamma, *([] if beta is None else [beta])]
+    inputs = [ids, type_ids, position_ids, word_table, table, type_table, gamma, beta, _sum(node, places)]
+    while inputs[-1] is None:
+        inputs.pop()
     subgraph.put(KIND, inputs, {"epsilon": epsilon}, node.outputs[0])
+
+
+def _sum(node: ir.Node, terms: list[_Rows]) -> ir.Value | None:
+    """The sum of rows, computed before a node; ``None`` if there are none."""
+    total: ir.Value | None = None
+    for term in terms:
+        rows = subgraph.insert(node, "Gather", [term.table, term.index], axis=0)
+        total = rows if total is None else subgraph.insert(node, "Add", [total, rows])
+    if total is not None:
+        total.type, total.shape = ir.TensorType(subgraph.dtype(terms[0].table)), ir.Shape([None, None, None])
+    return total
+
+
+def _is_of_place(index: ir.Value) -> bool:
+    """Whether an index is computed from where tokens are on a page, (B, S, 4)."""
+    return any(source.shape is not None and len(source.shape) == 3 for source in data_inputs(index))
 
 
 def _terms(value: ir.Value) -> list[_Rows | ir.Value]:

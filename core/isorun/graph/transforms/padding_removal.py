@@ -135,6 +135,8 @@ class _Removal:
             ids = node.inputs[index] if index < len(node.inputs) else None  # (B, S), or positions that broadcast to it
             if ids is not None:
                 node.replace_input_with(index, self._once("ids", ids))
+        if (added := functions.inputs(node).get("added")) is not None:
+            node.replace_input_with(functions.input_names(node.op_type).index("added"), self._once("gathered", added))
         self._pack(node.outputs[0], 3)
 
     def _attend(self, node: ir.Node) -> None:
@@ -186,7 +188,9 @@ class _Removal:
         if value in self._packed:
             return value
         if value.shape is None or len(value.shape) != 3:
-            raise UnsupportedModel(f"Padding cannot be removed: {name} reads {value.name!r}, which may not be of tokens")
+            raise UnsupportedModel(
+                f"Padding cannot be removed: {name} reads {value.name!r}, which may not be of tokens"
+            )
         gathered = self._once("gathered", value)
         self._pack(gathered, 3)
         return gathered
