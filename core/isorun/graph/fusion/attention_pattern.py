@@ -146,12 +146,8 @@ def _read_outside(
     readers: set[ir.Node], inside: set[ir.Node], projections: Mapping[ir.Value, object]
 ) -> list[ir.Value]:
     """What nodes read that is neither a number, nor a list of them, nor computed inside."""
-    read = {
-        value: None
-        for node in readers
-        for value in node.inputs
-        if value is not None and value not in projections and (value.producer() is None or value.producer() not in inside)
-    }
+    given = {value: None for node in readers for value in node.inputs if value is not None and value not in projections}
+    read = [value for value in given if (node := value.producer()) is None or node not in inside]
     return [value for value in read if not is_constant(value) or len(sizes(value)) > 1]
 
 
@@ -163,14 +159,10 @@ def _operands(root: ir.Node, inside: set[ir.Node], projections: set[ir.Value]) -
     pending = [root]
     while pending:
         node = pending.pop()
-        left, right, *_ = [*node.inputs, None, None]
-        if node.op_type == "MatMul" and left is not None and right is not None:
-            computed = (
-                left.producer() in inside or left in projections,
-                right.producer() in inside or right in projections,
-            )
-            if all(computed):
-                return left, right
+        if node.op_type == "MatMul":
+            factors = [value for value in node.inputs if value is not None]
+            if all(value.producer() in inside or value in projections for value in factors):
+                return factors[0], factors[1]
             continue  # with a table of positions
         pending.extend(
             producer

@@ -51,10 +51,12 @@ class Probes:
         """Zeros for each (batch, sequence, ...) input of the graph, and for images (batch, ...)."""
         samples = {}
         for value in self._graph.inputs:
-            more = [] if value.shape is None else [length if _is_free(size) else size for size in value.shape[1:2]]
-            more += [] if value.shape is None else list(value.shape[2:])
-            if not is_constant(value) and value.dtype is not None and all(isinstance(size, int) for size in more):
-                samples[value] = np.zeros((self.rows, *(more or [length])), value.dtype.numpy())
+            sizes = [length] if value.shape is None else [size for size in value.shape[1:] if isinstance(size, int)]
+            if value.shape is not None and len(sizes) == len(value.shape) - 2:
+                sizes.insert(0, length)
+            known = value.shape is None or len(sizes) == len(value.shape) - 1
+            if not is_constant(value) and value.dtype is not None and known:
+                samples[value] = np.zeros((self.rows, *sizes), value.dtype.numpy())
         return samples
 
     def evaluator(self, samples: Samples) -> Evaluate:
@@ -74,10 +76,6 @@ class Probes:
             return np.concatenate([batch(value) for batch in batches]) if by_row else batches[0](value)
 
         return evaluate
-
-
-def _is_free(size: int | ir.SymbolicDim) -> bool:
-    return not isinstance(size, int) or size == 0
 
 
 def _fixed_size(graph: ir.Graph, axis: int) -> int | None:
