@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import numpy as np
     import onnx
 
+    from isorun.plugin.backend import Executable
     from isorun.session import batching
 
 
@@ -286,8 +287,7 @@ class Session:
 
     def io_binding(self) -> IOBinding:
         """A new binding of arrays to inputs and outputs, for :meth:`run_with_iobinding`."""
-        self._handle.check_open()
-        return IOBinding(self._executable, self._checker, self._handle, self._backend.refuse_device_arrays)
+        return IOBinding(*self._bound_parts())
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: None = None) -> None:
         """Run once on bound arrays; the binding holds the results.
@@ -322,9 +322,9 @@ class Session:
         return list(self._model.info.outputs)
 
     def get_modelmeta(self) -> ModelMetadata:
-        """The model's own metadata."""
-        info = self._model.info
-        return ModelMetadata(info.producer, info.graph_name, "", "", 0, dict(info.metadata))
+        """The model's own metadata, as ``onnxruntime.InferenceSession.get_modelmeta`` returns it."""
+        metadata = self._model.info.metadata
+        return metadata._replace(custom_metadata_map=dict(metadata.custom_metadata_map))
 
     def get_providers(self) -> list[str]:
         """The providers or devices that run at least one node, as the runtime reports them."""
@@ -370,6 +370,11 @@ class Session:
         fork.keep_for_good(self._executable)
         self._handle.refuse(fork.REFUSAL)
         self._executor.refuse(fork.REFUSAL)
+
+    def _bound_parts(self) -> tuple[Executable, FeedChecker, Handle, Callable[[str], None]]:
+        """The arguments of :class:`IOBinding`."""
+        self._handle.check_open()
+        return self._executable, self._checker, self._handle, self._backend.refuse_device_arrays
 
     def _on_device(self) -> Callable[..., list[Any]]:
         self._backend.refuse_device_arrays("device_outputs=True")
