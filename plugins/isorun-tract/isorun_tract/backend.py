@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from isorun.errors import BackendFailed, UnsupportedModel
 from isorun.plugin import (
     Backend,
+    BackendFailed,
     Capabilities,
     CompileConfig,
     Executable,
@@ -18,10 +18,11 @@ from isorun.plugin import (
     LoweredModel,
     ModelInfo,
     RuntimeReport,
+    UnsupportedModel,
+    cpu_name,
+    package_version,
     runtime_errors,
 )
-from isorun.system.hardware import cpu_name
-from isorun.system.packages import package_version
 
 if TYPE_CHECKING:
     import tract
@@ -33,6 +34,7 @@ _NO_WORK = ("Const", "Source")  # nodes of the optimized graph that compute noth
 class Tract(Backend):
     """tract in fp32. A run uses one thread; concurrent runs share the model."""
 
+    contract = 2
     capabilities = Capabilities(
         dialects=("primitive",),
         precisions=("fp32",),
@@ -46,6 +48,8 @@ class Tract(Backend):
         package="tract",
         requirement="tract>=0.23",
         reports=("placement",),
+        data_dependent_shapes=False,
+        fixed_threads=1,
     )
 
     def compile(self, model: LoweredModel, config: CompileConfig) -> TractExecutable:
