@@ -83,6 +83,8 @@ class Capabilities:
         sets_threads: whether the number of threads of a run can be set; if not, ``Session(threads=...)`` is rejected.
         dynamic_shapes: whether symbolic dimensions may change between runs.
         thread_safe: whether several threads may run one executable concurrently; if not, the session serializes runs.
+        runs_on_caller: whether concurrent runs of one executable with ``threads=1`` proceed in parallel, each on its
+            caller's thread, so that a server needs one such executable rather than one for each run at once.
         package: the import package of the runtime, without which the backend is unavailable.
         requirement: the pip requirement to install.
         reports: what :meth:`Executable.report` can prove: ``"placement"`` (operators by device or provider),
@@ -100,6 +102,7 @@ class Capabilities:
     sets_threads: bool = False
     dynamic_shapes: bool = False
     thread_safe: bool = False
+    runs_on_caller: bool = False
     package: str | None = None
     requirement: str | None = None
     reports: tuple[str, ...] = ()
