@@ -149,9 +149,20 @@ def transformer_folder(folder: Path) -> Path:
 
 def token_limit(folder: Path) -> int | None:
     """The maximum number of tokens by the tokenizer's own configuration; ``None`` if it has none."""
-    path = folder / "tokenizer_config.json"
-    limit = read_object(path).get("model_max_length") if path.is_file() else None
+    limit = _tokenizer_config(folder).get("model_max_length")
     return int(limit) if isinstance(limit, int | float) and limit < _UNLIMITED else None
+
+
+def tokenizer_inputs(folder: Path) -> tuple[str, ...]:
+    """The inputs that transformers makes from a text: of the others, such as token types, models use the default."""
+    return tuple(
+        _tokenizer_config(folder).get("model_input_names") or ("input_ids", "attention_mask", "token_type_ids")
+    )
+
+
+def _tokenizer_config(folder: Path) -> Mapping[str, Any]:
+    path = folder / "tokenizer_config.json"
+    return read_object(path) if path.is_file() else {}
 
 
 def _limits(folder: Path) -> dict[str, Any]:

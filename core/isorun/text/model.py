@@ -82,6 +82,7 @@ class TextModel:
             self.session.close()
             raise
         self._batch_tokens = batch_tokens
+        self._typed = "token_type_ids" in sentences.tokenizer_inputs(self.folder)
         shapes = [spec.shape for spec in self.session.get_inputs() if spec.shape and len(spec.shape) == 2]
         self._columns = next((shape[1] for shape in shapes if isinstance(shape[1], int)), None)
 
@@ -187,6 +188,8 @@ class TextModel:
 
     def _feeds(self, encodings: Sequence[Any]) -> tuple[dict[str, npt.NDArray[Any]], npt.NDArray[np.int64]]:
         encoded = self._tokenizer.batch(encodings, self._columns)
+        if not self._typed:
+            encoded["token_type_ids"][:] = 0
         return feeds_of(encoded, self.session.model_info), encoded["attention_mask"]
 
     def _metadata(self) -> dict[str, str]:
