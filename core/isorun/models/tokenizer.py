@@ -51,17 +51,18 @@ class Tokenizer:
     def __init__(self, path: str | os.PathLike[str], limit: int | None = None, *, lower_case: bool = False) -> None:
         self.path = Path(path)
         self.limit = limit
-        self._tokenizer = _open(self.path)
+        self.library = _open(self.path)
+        """The tokenizer itself, of the package ``tokenizers``."""
         self._lock = threading.Lock()
         self._max_tokens: int | None = -1  # what truncation is set to; nothing yet
         if lower_case:
             from tokenizers import normalizers
 
-            steps = [normalizers.Lowercase(), *filter(None, [self._tokenizer.normalizer])]
-            self._tokenizer.normalizer = normalizers.Sequence(steps)
-        padding = self._tokenizer.padding
-        self._pad = padding["pad_id"] if padding else self._tokenizer.token_to_id("[PAD]") or 0
-        self._tokenizer.no_padding()  # all-MiniLM-L6-v2's file would pad to 128, as if that were text
+            steps = [normalizers.Lowercase(), *filter(None, [self.library.normalizer])]
+            self.library.normalizer = normalizers.Sequence(steps)
+        padding = self.library.padding
+        self._pad = padding["pad_id"] if padding else self.library.token_to_id("[PAD]") or 0
+        self.library.no_padding()  # all-MiniLM-L6-v2's file would pad to 128, as if that were text
 
     @classmethod
     def beside(cls, model: str | os.PathLike[str], limit: int | None = None, *, lower_case: bool = False) -> Self:
@@ -126,11 +127,11 @@ class Tokenizer:
                     f"Text {position} contains a lone surrogate (was it decoded from invalid UTF-8?): {text!r}"
                 )
         if max_tokens is not None:
-            special = self._tokenizer.num_special_tokens_to_add(any(isinstance(text, tuple) for text in texts))
+            special = self.library.num_special_tokens_to_add(any(isinstance(text, tuple) for text in texts))
             if max_tokens <= special:
                 raise InvalidFeeds(f"length must exceed the {special} special tokens, got {max_tokens}")
         self._truncate(max_tokens)
-        encoded: list[tokenizers.Encoding] = self._tokenizer.encode_batch_fast(list(texts))
+        encoded: list[tokenizers.Encoding] = self.library.encode_batch_fast(list(texts))
         return encoded
 
     def batch(
@@ -154,9 +155,9 @@ class Tokenizer:
             if max_tokens == self._max_tokens:
                 return
             if max_tokens is None:
-                self._tokenizer.no_truncation()
+                self.library.no_truncation()
             else:
-                self._tokenizer.enable_truncation(max_tokens)
+                self.library.enable_truncation(max_tokens)
             self._max_tokens = max_tokens
 
     def _warn_of_truncation(self, texts: Sequence[Text], max_tokens: int, cut: Sequence[bool]) -> None:
@@ -165,7 +166,7 @@ class Tokenizer:
         self._truncate(None)
         truncated = [position for position, is_cut in enumerate(cut) if is_cut]
         lengths = [
-            len(encoding.ids) for encoding in self._tokenizer.encode_batch([texts[position] for position in truncated])
+            len(encoding.ids) for encoding in self.library.encode_batch([texts[position] for position in truncated])
         ]
         which = ", ".join(f"text {position} ({count})" for position, count in zip(truncated, lengths, strict=True))
         warnings.warn(

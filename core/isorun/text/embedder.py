@@ -71,7 +71,7 @@ class Embedder(TextModel):
                 raise InvalidArgument(f"Invalid pooling {mode!r}{did_you_mean(mode, POOLINGS)}")
         if truncate_dim is not None and truncate_dim < 1:
             raise ValueError(f"truncate_dim must be at least 1, got {truncate_dim}")
-        super().__init__(model, partial(_output, pools=bool(modes)), max_length, batch_tokens, session_options)
+        super().__init__(model, partial(output_by_token, pools=bool(modes)), max_length, batch_tokens, session_options)
         try:
             settings = self.settings or SentenceSettings()
             self.pooling = modes or settings.pooling
@@ -145,6 +145,10 @@ class Embedder(TextModel):
         prefix = self._prompt(prompt, prompt_name)
         return await self._arun(_prefixed(texts, prefix), self._finisher(prefix), (self.dimension,))
 
+    def prompt_named(self, *names: str) -> str | None:
+        """The first of some names that has a prompt; ``None`` if there is none, for the default."""
+        return next((name for name in names if name in self.prompts), None)
+
     def _prompt(self, prompt: str | None, name: str | None) -> str:
         if prompt is not None:
             return prompt
@@ -155,9 +159,7 @@ class Embedder(TextModel):
 
     def _finisher(self, prefix: str) -> Any:
         """From a batch's output and mask to vectors."""
-        skipped = 0
-        if prefix and not self._include_prompt:
-            skipped = len(self._tokenizer.encodings([prefix], self.max_length)[0].ids) - 1  # without [SEP]
+        skipped = self.prompt_tokens(prefix) if prefix and not self._include_prompt else 0
         return partial(self._finish, skipped=skipped)
 
     def _finish(self, output: Array, mask: npt.NDArray[np.int64], skipped: int) -> Array:
@@ -207,7 +209,7 @@ def _steps(settings: SentenceSettings, normalize: bool | None) -> tuple[Dense | 
     return settings.steps
 
 
-def _output(outputs: dict[str, int], *, pools: bool) -> str:
+def output_by_token(outputs: dict[str, int], *, pools: bool) -> str:
     """The output to compute: a vector for each token, or for each text if the model pools itself."""
     if not outputs:
         return _TOKENS[0]  # of a checkpoint's graph

@@ -77,7 +77,7 @@ class TextModel:
             limits = [limit for limit in self.session.model_info.limits.values() if limit is not None]
             chosen = max_length or settings.max_tokens
             self.max_length = min([*limits, *filter(None, [chosen])], default=None)
-            self._tokenizer = Tokenizer.beside(source, self.max_length, lower_case=settings.lower_case)
+            self.tokenizer = Tokenizer.beside(source, self.max_length, lower_case=settings.lower_case)
         except BaseException:
             self.session.close()
             raise
@@ -88,7 +88,21 @@ class TextModel:
 
     def count_tokens(self, text: Text) -> int:
         """The number of tokens of a text, special tokens included, before any truncation."""
-        return len(self._tokenizer.encodings([text], None)[0].ids)
+        return len(self.tokenizer.encodings([text], None)[0].ids)
+
+    def tokens(self, texts: Sequence[Text]) -> dict[str, npt.NDArray[np.int64]]:
+        """Token ids, mask and types of a batch of texts, (batch, sequence), as :meth:`Tokenizer.encode` names them."""
+        return self.tokenizer.batch(self._encode(texts), self._columns)
+
+    def feeds(self, encoded: dict[str, npt.NDArray[np.int64]]) -> dict[str, npt.NDArray[Any]]:
+        """The model's feeds for :meth:`tokens`."""
+        if not self._typed:
+            encoded = {**encoded, "token_type_ids": np.zeros_like(encoded["token_type_ids"])}
+        return feeds_of(encoded, self.session.model_info)
+
+    def prompt_tokens(self, prompt: str) -> int:
+        """The number of a prompt's tokens at the start of a text, the first special token included."""
+        return len(self.tokenizer.encodings([prompt], self.max_length)[0].ids) - 1  # without the last one
 
     def warmup(self, texts: Sequence[Text] | None = None) -> None:
         """Compile and run everything that texts may need, before the first request: :meth:`isorun.Session.warmup`.
@@ -180,17 +194,15 @@ class TextModel:
             start += len(window)
 
     def _encode(self, texts: Sequence[Text]) -> list[Any]:
-        encodings = self._tokenizer.encodings(texts, self.max_length)
+        encodings = self.tokenizer.encodings(texts, self.max_length)
         if self.max_length is not None and any(encoding.overflowing for encoding in encodings):
             message = f"Texts of more than {self.max_length} tokens are cut to {self.max_length} (see max_length)"
             warnings.warn(message, TruncationWarning, stacklevel=2)
         return encodings
 
     def _feeds(self, encodings: Sequence[Any]) -> tuple[dict[str, npt.NDArray[Any]], npt.NDArray[np.int64]]:
-        encoded = self._tokenizer.batch(encodings, self._columns)
-        if not self._typed:
-            encoded["token_type_ids"][:] = 0
-        return feeds_of(encoded, self.session.model_info), encoded["attention_mask"]
+        encoded = self.tokenizer.batch(encodings, self._columns)
+        return self.feeds(encoded), encoded["attention_mask"]
 
     def _metadata(self) -> dict[str, str]:
         return self.session.get_modelmeta().custom_metadata_map
