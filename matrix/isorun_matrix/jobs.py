@@ -162,6 +162,28 @@ class CellJob:
     seed: int
 
 
+@dataclass(frozen=True)
+class Scenario:
+    """A load scenario; the members are the keys of ``load`` in a spec."""
+
+    scenario: str
+    name: str
+    clients: int | None
+    p99_ms: float | None
+    through: str
+    workers: int
+    max_tokens: int
+    seconds: float
+    time_limit: float
+
+
+@dataclass(frozen=True)
+class LoadJob(CellJob):
+    """Put a cell under load."""
+
+    load: Scenario
+
+
 def from_json(kind: type[Job], content: Mapping[str, Any]) -> Job:
     """A job, and the dataclasses in it, from plain data."""
     types = get_type_hints(kind)

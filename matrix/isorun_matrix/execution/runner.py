@@ -3,6 +3,7 @@ rounds, one process at a time."""
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import time
 from collections import Counter
@@ -30,6 +31,7 @@ from isorun_matrix.results.layout import LOG, OUTCOME
 from isorun_matrix.results.records import (
     MEASURED,
     CellId,
+    LoadResult,
     ModelResult,
     PlannedCell,
     RecordedSpec,
@@ -163,6 +165,8 @@ class _Runner:
             for workload in self._plan.workloads:
                 if lacking[workload.id]:
                     self._measure_all(workload, lacking[workload.id])
+        for workload in self._plan.workloads:
+            self._load_all(workload)
         return self._folder.run()
 
     def _announce(self, lacking: Collection[str]) -> None:
@@ -324,6 +328,26 @@ class _Runner:
                 if cell.id not in still | finished:
                     finished.add(cell.id)
                     self._finished(cell)
+
+    def _load_all(self, workload: Workload) -> None:
+        """Put every cell with correct outputs under the load of each scenario that it has no result of."""
+        model = self._models[workload.model]
+        cells = [cell for cell in self._cells(workload) if not cell.control]
+        for cell, scenario in itertools.product(cells, self._spec.load if isinstance(model, PreparedModel) else ()):
+            described = scenario.model_dump(mode="json")
+            earlier = self._folder.load(cell.id, self._keys[cell.id], described)
+            if (earlier is not None and earlier.status == "ok") or self._folder.cell_of_run(cell.id).status != "ok":
+                continue
+            assert isinstance(model, PreparedModel)
+            reference = self._reference(workload, model)
+            assert isinstance(reference, Reference)  # its cell was measured
+            self._progress.started(f"{cell.id}, load {scenario.name}")
+            job = self._job(cell, model, reference) | {"load": described}
+            status = self._do("load_cell", job, scenario.time_limit)
+            record = {"key": self._keys[cell.id], "load": described, **status}
+            result = self._folder.write_load(cell.id, LoadResult.from_plain(record))
+            if result.result is None:
+                self._progress.note(f"{cell.id}, load {scenario.name}: {result.status}: {result.reason}")
 
     def _finished(self, cell: Cell) -> None:
         if not cell.control:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from isorun_matrix.jobs import CONTROL
 from isorun_matrix.measurement import comparisons
 from isorun_matrix.measurement.comparisons import NEEDED, Medians, Ratio
-from isorun_matrix.report.formatting import counts, number, shortened
+from isorun_matrix.report.formatting import NONE, counts, number, shortened
 from isorun_matrix.results.audit import CACHED
-from isorun_matrix.results.records import LACKING, CellResult
+from isorun_matrix.results.records import LACKING, CellResult, LoadResult
 
 
 @dataclass(frozen=True)
@@ -125,6 +125,41 @@ def calm_rounds(cell: CellResult) -> Medians:
 def median(cell: CellResult) -> float | None:
     """The median latency of a cell in milliseconds; ``None`` if it was not measured."""
     return None if cell.result is None else cell.result.latency_ms.p50
+
+
+def loads(group: Group) -> tuple[list[str], list[list[str]]]:
+    """Requests a second of each cell under load: the scenarios, and a row for each cell with its name; both are empty
+    without load."""
+    scenarios = list(dict.fromkeys(load.name for cell in group.cells for load in cell.loads))
+    rows = []
+    for cell in group.cells:
+        found = {load.name: load for load in cell.loads}
+        if found:
+            texts = [_rate(found[name]) if name in found else NONE for name in scenarios]
+            rows.append([cell.name, *texts])
+    return scenarios, rows
+
+
+def _rate(load: LoadResult) -> str:
+    return str(load.status) if load.result is None else number(load.result.requests_per_s)
+
+
+def best_under_load(group: Group) -> list[str]:
+    """For each scenario, the cell with the most requests a second, in a sentence."""
+    found = []
+    for name in loads(group)[0]:
+        rates = {
+            cell.name: load.result.requests_per_s
+            for cell in group.cells
+            for load in cell.loads
+            if load.name == name and load.result is not None
+        }
+        if rates:
+            best = max(rates, key=lambda cell: rates[cell])
+            bound = next(load.load for cell in group.cells for load in cell.loads if load.name == name).get("p99_ms")
+            within = "" if bound is None else f" with 99 % of the answers within {bound:g} ms"
+            found.append(f"{name}: {best} answers the most requests, {number(rates[best])} a second{within}")
+    return found
 
 
 def explanation(cell: CellResult) -> str | None:

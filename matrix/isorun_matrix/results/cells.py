@@ -14,6 +14,7 @@ from isorun_matrix.results.records import (
     CellResult,
     JobResult,
     PlannedCell,
+    RecordedSpec,
     RoundResult,
     TrialResult,
 )
@@ -22,13 +23,13 @@ if TYPE_CHECKING:
     from isorun_matrix.results.folder import RunFolder
 
 
-def assemble(folder: RunFolder, planned: PlannedCell, wanted: int) -> CellResult:
+def assemble(folder: RunFolder, planned: PlannedCell, spec: RecordedSpec) -> CellResult:
     """The results of a cell under the key that belongs to the run.
 
     Args:
         folder: of the run.
         planned: the cell in ``run.json``.
-        wanted: how many rounds the spec requires.
+        spec: of the run.
 
     Raises:
         SpecError: a file is damaged.
@@ -40,7 +41,7 @@ def assemble(folder: RunFolder, planned: PlannedCell, wanted: int) -> CellResult
     if trial is None and not rounds:
         status = "pending" if planned.failure is None else "skipped"
         return CellResult(**identity, status=status, reason=planned.failure)
-    found: dict[str, Any] = _status(trial, rounds, wanted)
+    found: dict[str, Any] = _status(trial, rounds, spec.rounds)
     if measured:
         places = [folder.round_folder(planned.id, planned.key or "", result.round.number) for result in measured]
         found["result"] = aggregate(
@@ -50,7 +51,9 @@ def assemble(folder: RunFolder, planned: PlannedCell, wanted: int) -> CellResult
         if found["status"] == "ok" and found["result"].parity.verdict == "fail":
             found |= {"status": "parity-failed", "reason": found["result"].parity.summary}
         found["kept"] = planned.failure
-    results: list[JobResult] = [*([] if trial is None else [trial]), *rounds]
+    loads = [folder.load(planned.id, planned.key or "", scenario) for scenario in spec.load]
+    found["loads"] = [load for load in loads if load is not None]
+    results: list[JobResult] = [*([] if trial is None else [trial]), *rounds, *found["loads"]]
     wall_s = sum(result.wall_s or 0 for result in results)
     return CellResult(**identity, started=results[0].started, wall_s=wall_s, **found)
 

@@ -8,6 +8,7 @@
     cells/MODEL/SHAPE/LABEL/PRECISION/KEY/
         trial/                            job.json, result.json, log.txt
         round-N/                          the same, and samples.npz
+        load-NAME-DIGEST/                 the same, and the logs of LoadGen
     .work/                                the job that runs
 
 KEY is the start of a digest of all that decides a result: settings, model, versions, machine. So results under another
@@ -36,6 +37,7 @@ from isorun_matrix.results.records import (
     SCHEMA,
     CellResult,
     JobResult,
+    LoadResult,
     ModelResult,
     ReferenceResult,
     RoundResult,
@@ -175,6 +177,20 @@ class RunFolder:
         self._write(self._keyed(name, result.key or "") / f"{_ROUND}{result.round.number}", result)
         return result
 
+    def load(self, name: str, key: str, scenario: Mapping[str, Any]) -> LoadResult | None:
+        """A cell in a load scenario."""
+        return reader.read_if_there(self._load_place(name, key, scenario) / RESULT, LoadResult)
+
+    def write_load(self, name: str, result: LoadResult) -> LoadResult:
+        """Store a cell in a load scenario."""
+        self._write(self._load_place(name, result.key or "", result.load), result)
+        return result
+
+    def _load_place(self, name: str, key: str, scenario: Mapping[str, Any]) -> Path:
+        described = {member: value for member, value in scenario.items() if member != "time_limit"}
+        digest = sha256(json.dumps(described, sort_keys=True).encode())[:8]
+        return self._keyed(name, key) / f"load-{scenario['name']}-{digest}"
+
     def _write(self, place: Path, result: JobResult) -> None:
         files = {path.name: sha256(path.read_bytes()) for path in sorted((self.path / _WORK).glob("*.npz"))}
         content = {"schema": SCHEMA, **result.model_dump(mode="json"), "files": files}
@@ -245,7 +261,7 @@ class RunFolder:
             seed=record.seed,
             spec=record.spec,
             environment=record.sessions[-1].environment,
-            cells=[cells.assemble(self, planned, record.spec.rounds) for planned in record.cells],
+            cells=[cells.assemble(self, planned, record.spec) for planned in record.cells],
         )
 
     def cell_of_run(self, name: str) -> CellResult:
@@ -256,7 +272,7 @@ class RunFolder:
         """
         record = self.record()
         planned = next(cell for cell in record.cells if cell.id == name)
-        return cells.assemble(self, planned, record.spec.rounds)
+        return cells.assemble(self, planned, record.spec)
 
     def record(self) -> RunRecord:
         """``run.json``.

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator,
 
 from isorun_matrix.jobs import PreparedModel, Reference
 from isorun_matrix.measurement.figures import Figures, Measurement, Trial
+from isorun_matrix.measurement.load import LoadFigures
 from isorun_matrix.measurement.machine import Environment
 from isorun_matrix.text import encodable
 
@@ -134,6 +135,22 @@ class RoundResult(JobResult):
     result: Measurement | None = None
 
 
+class LoadResult(JobResult):
+    """A cell under load.
+
+    Attributes:
+        load: the scenario, as in the spec.
+    """
+
+    load: dict[str, Any]
+    result: LoadFigures | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the scenario."""
+        return str(self.load["name"])
+
+
 class CellId(Record):
     """What identifies a cell: its place in the matrix, and what runs."""
 
@@ -176,6 +193,7 @@ class CellResult(CellId):
         status, reason, remedy, log: as in :class:`JobResult`.
         started: the date and time of the first round.
         wall_s: how long all its processes ran.
+        loads: the cell under load, in the order of the spec.
         kept: why measurements of an earlier session are kept without a check; ``None`` for any other cell.
     """
 
@@ -187,6 +205,7 @@ class CellResult(CellId):
     wall_s: float | None = None
     kept: str | None = None
     result: Figures | None = None
+    loads: list[LoadResult] = []
 
     def as_document(self) -> dict[str, Any]:
         """The cell in ``report --format json``: the figures are members of the cell; missing ones are ``None``."""
@@ -212,6 +231,7 @@ class RecordedSpec(Record):
     shapes: list[dict[str, Any]] | None
     reference: RecordedReference
     rounds: int
+    load: list[dict[str, Any]] = []
 
 
 class RunSession(Record):

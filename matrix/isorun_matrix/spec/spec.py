@@ -18,6 +18,7 @@ from isorun.parity import DEFAULT_TOLERANCES, Tolerance
 from isorun.parity.samples import MASKS
 from isorun_matrix.spec.backends import BackendName, Defaults, Entry, Environment, Threads, Variant
 from isorun_matrix.spec.fields import Count, Name, Seconds, Strict
+from isorun_matrix.spec.load import Load
 from isorun_matrix.spec.models import Model
 from isorun_matrix.spec.shapes import Shape
 
@@ -92,6 +93,10 @@ class Spec(Strict):
     repetitions: Count | None = Field(default=None, description="measured runs in a round, instead of seconds")
     seconds: Seconds | None = Field(default=None, description="how long a cell is measured in a round; 1 by default")
     time_limit: Seconds = Field(default=300.0, description="seconds after which a process is stopped")
+    load: list[Load] = Field(
+        default_factory=list,
+        description="scenarios of load, measured after the rounds: single-stream, closed, server, offline",
+    )
     tolerances: dict[str, Limits] = Field(default_factory=dict, description="limits of parity by precision")
 
     def problems(self) -> Iterator[Problem]:
@@ -130,11 +135,17 @@ class Spec(Strict):
                 self.tolerance(precision)
             except ValueError as error:
                 yield ("tolerances",), str(error)
-        known = {shape.name for name in self.models for shape in self.shapes_of(name)}
+        known_shapes = [shape for name in self.models for shape in self.shapes_of(name)]
+        known = {shape.name for shape in known_shapes}
         for index, entry in enumerate(self.backends):
             for shape in entry.shapes or ():
                 if shape not in known:
                     yield ("backends", index, "shapes"), f"no model has the shape {shape!r}{did_you_mean(shape, known)}"
+        if twice_named := _repeated(load.name for load in self.load):
+            yield ("load",), f"two scenarios have the name {twice_named!r}. Give one of them another name."
+        for index, load in enumerate(self.load):
+            if load.through == "scheduler" and (many := [each for each in known_shapes if each.batch != 1]):
+                yield ("load", index), f"the scheduler takes single requests, but shape {many[0].name} has a batch"
         yield from self._idle_selections()
 
     def _idle_selections(self) -> Iterator[Problem]:

@@ -441,6 +441,26 @@ def test_check_finds_what_was_changed(isorun: Isorun, tiny: Path, tmp_path: Path
         assert problem in text, text
 
 
+def test_load_scenarios(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
+    pytest.importorskip("mlperf_loadgen")
+    text = SLOW.replace("{backend: fake}", "{backend: ort-cpu, precision: fp32}")
+    text = text.replace("backends:", "load: [{scenario: server, p99_ms: 50, seconds: 0.1}]\nbackends:")
+    text += "  - ort-cpu\n  - {name: fake, options: {do: zeros}}\n"
+    out = tmp_path / "out"
+    done = isorun("run", spec_file(tmp_path, text), "--out", out)
+    cells = cells_of(isorun, out)
+    (load,) = cells["tiny/1x4/ort-cpu/fp32"]["loads"]
+    assert load["result"]["requests_per_s"] > 10
+    assert load["result"]["result"]["p99_ms"] <= 50
+    assert cells["tiny/1x4/fake/fp32"]["loads"] == []  # its outputs are wrong
+    assert "server-50ms: ort-cpu fp32 answers the most requests" in " ".join(done.stdout.split())
+    (place,) = out.glob("cells/tiny/1x4/ort-cpu/fp32/*/load-*")
+    assert len(list(place.glob("loadgen-*/mlperf_log_summary.txt"))) == len(load["result"]["trials"])
+    before = (place / "result.json").stat().st_mtime_ns
+    isorun("run", spec_file(tmp_path, text), "--out", out, "--resume")
+    assert (place / "result.json").stat().st_mtime_ns == before
+
+
 def test_only_some_cells_are_measured(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
     out, spec = tmp_path / "out", slow_spec(tmp_path, 2)
     assert isorun("run", spec, "--out", out, "--only", "*/c1/*").returncode == 0

@@ -138,8 +138,10 @@ def test_every_column_shows_cells_with_and_without_figures() -> None:
 def test_the_terminal_s_table_fits_80_columns() -> None:
     lines = [line.rstrip() for line in shown(run(*CELLS), 80).splitlines()]
     assert max(map(len, lines)) <= 80
-    assert lines[0].split() == " ".join(column.header for column in columns("terminal")).split()
-    ends = [line.split()[-1] for line in lines[3:9]]
+    assert lines[0].startswith("m, 8x128: quick fp32 is the fastest (p50 4.50 ms): the next one takes 4.44 x as")
+    header = " ".join(column.header for column in columns("terminal")).split()
+    start = next(number for number, line in enumerate(lines) if line.split() == header)
+    ends = [line.split()[-1] for line in lines[start + 3 : start + 9]]
     assert ends == ["ok", "fastest", "parity-failed", "unavailable", "crashed", "pending"]
     assert "m/8x128/gone/fp32: no device. Buy one." in lines
     assert lines[-1].startswith("2 ok")
@@ -148,13 +150,13 @@ def test_the_terminal_s_table_fits_80_columns() -> None:
 def test_no_number_is_on_two_lines() -> None:
     found = run(SLOW, cell("ort-openvino@an-environment", "ok", 4.5), *CELLS[2:])
     whole = shown(found)
-    figures = re.findall(r"(?<= )[\d.,e-]*\d[\d.,e-]*(?= )", whole[whole.index("m, 8x128") : whole.index("pending")])
+    figures = re.findall(r"(?<= )[\d.,e-]*\d[\d.,e-]*(?= )", whole[whole.index("\nm, 8x128") : whole.index("pending")])
     narrow = shown(found, 80)
     assert len(figures) > 12
     assert [figure for figure in figures if f" {figure} " not in narrow] == []
     assert "ok, fastest" in narrow
     lines = shown(found, 50).splitlines()
-    assert [line[:4] for line in lines if " fp32 " in line] == ["slow", "ort-", "wron", "gone", "dead", "late"]
+    assert [line[:4] for line in lines if " fp32 " in line][-6:] == ["slow", "ort-", "wron", "gone", "dead", "late"]
 
 
 def test_markdown_tables() -> None:
