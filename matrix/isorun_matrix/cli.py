@@ -25,6 +25,7 @@ class Format(StrEnum):
     md = "md"
     html = "html"
     json = "json"
+    csv = "csv"
 
 
 class Remeasure(StrEnum):
@@ -141,20 +142,25 @@ def validate(spec: SpecFile) -> None:
 
 @app.command()
 def report(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run.", show_default=False)],
+    folders: Annotated[
+        list[Path],
+        typer.Argument(metavar="DIR", help="Folders of runs; several with html and csv.", show_default=False),
+    ],
     form: Annotated[
-        Format, typer.Option("--format", metavar="terminal|md|html|json", help="The output format.")
+        Format, typer.Option("--format", metavar="terminal|md|html|json|csv", help="The output format.")
     ] = Format.terminal,
     output: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write to a file instead of standard output.")
     ] = None,
 ) -> None:
-    """Show the results of a run."""
+    """Show the results of a run, or of several."""
     import json
 
     from isorun_matrix.results.folder import RunFolder
 
-    found = RunFolder(folder).run()
+    if len(folders) > 1 and form not in (Format.html, Format.csv):
+        raise typer.BadParameter("several runs need --format html or csv. To compare them, use isorun matrix compare")
+    found, *others = (RunFolder(folder).run() for folder in folders)
     if form is Format.terminal and output is None:
         _print(found)
         return
@@ -167,9 +173,13 @@ def report(
     elif form is Format.html:
         from isorun_matrix.report import html
 
-        text = html.render(found)
+        text = html.render(found, *others)
+    elif form is Format.csv:
+        from isorun_matrix.report import csv
+
+        text = csv.render([found, *others])
     else:
-        raise typer.BadParameter("--output needs --format md, html or json")
+        raise typer.BadParameter("--output needs --format md, html, json or csv")
     if output is None:
         typer.echo(text, nl=False)
     else:

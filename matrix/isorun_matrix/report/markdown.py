@@ -32,7 +32,7 @@ def render(run: Run) -> str:
 
 
 def _row(cell: CellResult, group: summary.Group) -> list[str]:
-    row = [escaped(column.text(cell)) for column in columns("markdown")]
+    row = [escaped(column.text(cell, group)) for column in columns("markdown")]
     row[-1] = escaped(group.status(cell))
     if group.leads(cell):
         row[0], row[-1] = f"**{row[0]}**", f"**{row[-1]}**"

@@ -53,6 +53,16 @@ class Group:
             return None
         return "ambiguous" if "ambiguous" in verdicts else "tied" if "tied" in verdicts else "fastest"
 
+    @property
+    def baseline(self) -> CellResult | None:
+        """The first correct cell of the spec, to which speed-ups refer."""
+        return next((cell for cell in self.cells if cell.status == "ok" and cell.result is not None), None)
+
+    def speed_up(self, cell: CellResult) -> float | None:
+        """The median latency of the first correct cell, divided by that of a cell."""
+        first, own = None if self.baseline is None else median(self.baseline), median(cell)
+        return None if first is None or own is None else first / own
+
     def leads(self, cell: CellResult) -> bool:
         """Whether a cell is the fastest or tied with it."""
         return self.verdict(cell) in ("fastest", "tied")

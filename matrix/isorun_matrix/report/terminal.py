@@ -75,7 +75,7 @@ def _table(rows: Sequence[Sequence[Text]], widths: Sequence[int], numeric: Seque
 def _row(cell: CellResult, group: summary.Group) -> list[Text]:
     style = "bold green" if group.leads(cell) else ""
     styles = {"backend": style, "precision": style, "p50 ms": style}
-    row = [Text(printable(column.text(cell)), styles.get(column.header, "")) for column in columns("terminal")]
+    row = [Text(printable(column.text(cell, group)), styles.get(column.header, "")) for column in columns("terminal")]
     row[-1] = Text(group.status(cell), style=style or _STYLES[summary.kind(cell)])
     return row
 

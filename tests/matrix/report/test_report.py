@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
+import shutil
+import subprocess
+from csv import DictReader
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from isorun_matrix.report import formatting, html, markdown, summary, terminal
+from isorun_matrix.report import csv, formatting, html, markdown, plots, summary, terminal
 from isorun_matrix.report.columns import COLUMNS, columns
 from isorun_matrix.results.records import CellResult, Run
 from matrix_results import ENVIRONMENT, SPEC, cell, run
@@ -89,7 +94,7 @@ def test_a_reason_is_shown_once_with_all_its_cells() -> None:
 
 def test_similar_names_have_links_of_their_own() -> None:
     page = html.render(run(*(cell("b", "ok", 1.0, model=name, id=name) for name in ("a.1", "a-1"))))
-    links = re.findall(r'<a href="#([^"]*)">', page)
+    links = list(dict.fromkeys(re.findall(r'<a href="#([^"]*)">', page)))
     assert links == re.findall(r'<h2 id="([^"]*)">', page) == ["a.1/8x128", "a-1/8x128"]
 
 
@@ -152,7 +157,7 @@ def test_no_number_is_on_two_lines() -> None:
     whole = shown(found)
     figures = re.findall(r"(?<= )[\d.,e-]*\d[\d.,e-]*(?= )", whole[whole.index("\nm, 8x128") : whole.index("pending")])
     narrow = shown(found, 80)
-    assert len(figures) > 12
+    assert len(figures) > 8
     assert [figure for figure in figures if f" {figure} " not in narrow] == []
     assert "ok, fastest" in narrow
     lines = shown(found, 50).splitlines()
@@ -161,9 +166,10 @@ def test_no_number_is_on_two_lines() -> None:
 
 def test_markdown_tables() -> None:
     text = markdown.render(run(*CELLS))
-    assert "| **quick** | fp32 | 4.50 | 4.95 | - | 228,000 | 250 | 234 | 2.0e-06 | 1.000000 | **ok, fastest** |" in text
+    figures = "4.50 | 4.44 x | 4.95 | - | 20 | 228,000 | 250 | 234 | 2.0e-06 | 1.000000"
+    assert f"| **quick** | fp32 | {figures} | **ok, fastest** |" in text
     assert "- gone fp32: no device. Buy one." in text
-    assert {line.count("|") for line in text.splitlines() if line.startswith("|")} == {12}
+    assert {line.count("|") for line in text.splitlines() if line.startswith("|")} == {14}
 
 
 def test_every_report_describes_isolated_environments() -> None:
@@ -192,7 +198,7 @@ def test_html_needs_nothing_else() -> None:
     assert "@import" not in own
     assert "plotly.js v" in page
     assert "Fatal &lt;b&gt;error&lt;/b&gt; &amp; more" in own
-    assert own.count("ok, fastest") == 1
+    assert own.count("ok, fastest") == 2  # in the table of all cells, and in that of the group
     assert "no device. Buy one." in own
     assert "7 MatMul" in own
     (data,) = re.findall(r"data-plot='([^']*)'", own)
@@ -205,18 +211,18 @@ def test_html_needs_nothing_else() -> None:
 
 
 def test_a_plot_is_logarithmic_where_latencies_differ_much() -> None:
-    plot = html.plot(group_of(*CELLS))
+    plot = plots.boxes(group_of(*CELLS))
     assert plot is not None
     assert plot["log"]
-    near = html.plot(group_of(cell("a", "ok", 5.0), cell("b", "ok", 6.0)))
+    near = plots.boxes(group_of(cell("a", "ok", 5.0), cell("b", "ok", 6.0)))
     assert near is not None
     assert not near["log"]
-    assert html.plot(group_of(LATER)) is None
+    assert plots.boxes(group_of(LATER)) is None
 
 
 def test_a_box_of_few_runs_spans_all_of_them() -> None:
     few = cell("few", "ok", 5.0, result={"latency_ms": {"samples": 19, "min": 4.0, "max": 9.0}})
-    plot = html.plot(group_of(few, cell("enough", "ok", 5.0)))
+    plot = plots.boxes(group_of(few, cell("enough", "ok", 5.0)))
     assert plot is not None
     assert [(row["p5"], row["p95"]) for row in plot["rows"]] == [(4.0, 9.0), (4.5, 6.0)]
 
@@ -243,7 +249,7 @@ def odd() -> Run:
 def test_markdown_shows_texts_literally(odd: Run) -> None:
     text = markdown.render(odd)
     plain = re.sub(r"\\[!-/:-@\[-`{-~]", "", text).replace("**", "")  # without what is escaped, and its own emphasis
-    assert {line.count("|") for line in plain.splitlines() if line.startswith("|")} == {12}
+    assert {line.count("|") for line in plain.splitlines() if line.startswith("|")} == {14}
     assert re.findall(r"[`<>\[\]*_~&\x1b]", plain) == []
     assert len([line for line in text.splitlines() if line.startswith("# ")]) == 1
     assert r"\[red\]x\[/\] \| \`a\` \<b\>" in text
@@ -261,3 +267,51 @@ def test_html_shows_texts_literally(odd: Run) -> None:
     assert "[red]x[/] | `a` &lt;b&gt;&amp;amp;" in own
     assert "<b>&amp;</b>" not in own
     assert own.count("<b>") == own.count("</b>") == own.count('<p class="why')
+
+
+def test_html_of_several_runs_keeps_them_apart() -> None:
+    page = own_part(html.render(run(SLOW, QUICK, folder="/a"), run(cell("slow", "ok", 1.0), folder="/b")))
+    assert "run 1: /a" in page
+    assert "run 2: /b" in page
+    assert re.findall(r'<h2 id="([^"]*)">', page) == ["1/m/8x128", "2/m/8x128"]
+    assert page.count("quick fp32 is the fastest") == 2  # the run with one cell has no verdict
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+def test_the_script_of_a_page_is_valid(tmp_path: Path) -> None:
+    script = html.render(run(*CELLS)).rpartition("<script>")[2].partition("</script>")[0]
+    (tmp_path / "page.js").write_text(script)
+    subprocess.run(["node", "--check", tmp_path / "page.js"], check=True, capture_output=True)
+
+
+def test_plots_of_accuracy_and_of_size() -> None:
+    narrow = cell("quick", "ok", 3.0, precision="int8", result={"parity": {"rms": 0.1}})
+    plot = plots.accuracy(group_of(SLOW, narrow))
+    assert plot is not None
+    assert [(each["x"], each["y"]) for each in plot["series"]] == [([20.0], [1e-7]), ([3.0], [0.1])]
+    assert plots.accuracy(group_of(SLOW, QUICK)) is None
+    shapes = [cell("b", "ok", 2.0 * batch, shape=f"{batch}x128", batch=batch, id=str(batch)) for batch in (1, 8)]
+    ((model, plot),) = plots.scaling(summary.groups(shapes))
+    assert (model, plot["series"][0]["x"]) == ("m", [128, 1024])
+
+
+def test_loads_are_in_every_report() -> None:
+    trial = {"rate": 40.0, "requests": 300, "requests_per_s": 39.0, "p50_ms": 4.0, "p90_ms": 8.0, "p99_ms": 19.0}
+    figures = {"requests_per_s": 40.0, "rows_per_s": 40.0, "result": trial, "trials": [trial], "generator": "g"}
+    load = {"key": "k", "status": "ok", "load": {"name": "server-20ms", "p99_ms": 20.0}, "result": figures}
+    failed = {**load, "status": "timeout", "result": None}
+    found = run(cell("a", "ok", 4.5, loads=[load]), cell("b", "ok", 5.5, loads=[failed]))
+    for text in (shown(found), markdown.render(found), html.render(found)):
+        assert "a fp32 answers the most requests, 40.0 a second with 99 % of the answers within 20 ms" in text
+        assert "timeout" in text
+    plot = plots.load(group_of(*found.cells))
+    assert plot is not None
+    assert (plot["bounds"], plot["series"][0]["y"]) == ([20.0], [19.0])
+
+
+def test_csv_has_every_figure_of_every_cell(odd: Run) -> None:
+    rows = list(DictReader(io.StringIO(csv.render([run(*CELLS), odd]))))
+    assert len(rows) == 2 * len(CELLS)
+    assert (rows[1]["latency_ms.p50"], rows[1]["verdict"], rows[1]["host"]) == ("4.5", "fastest", "h")
+    assert float(rows[1]["speed_up"]) == pytest.approx(20 / 4.5)
+    assert rows[-1]["label"] == ODD_READ
