@@ -63,7 +63,7 @@ def fuse(model: ir.Model, report: FusionReport) -> None:
             report.refuse(KIND, node.name, str(why))
         else:
             report.accept(KIND)
-    for node in list(model.graph):
+    for node in list(model.graph) if not report.found[KIND] else ():
         terms = _terms(node.outputs[0]) if node.op_type == "Gather" and node.domain == "" else []
         if len(terms) == 1 and isinstance(terms[0], _Rows) and _is_ids(terms[0]) and sizes(terms[0].table)[0] > 1:
             ids = _as_int64(node, _index(terms[0]))
