@@ -24,7 +24,7 @@ Formula = Callable[[np.ndarray, float], np.ndarray]
 
 
 def fuse(model: ir.Model) -> None:
-    """Replace every decomposed normalization with ``LayerNormalization`` or the fused ``RMSNormalization``, in place."""
+    """Replace every decomposed normalization with ``LayerNormalization`` or ``RMSNormalization``, in place."""
     for node in list(model.graph):
         if node.domain == "" and node.op_type in _MEANS and not _fuse(model, node):
             _fuse_rms(model, node)

@@ -28,9 +28,9 @@ class AttentionPattern:
         layers: the dense layers before it, in no particular order: three, or fewer if one computes several of queries,
             keys and values. All have the same input, or inputs of which one is computed from another token by token.
         inside: its nodes that depend on these layers.
-        sides: its other inputs that are not constants: masks, biases, numbers and shapes.
+        sides: its other inputs: masks, biases, numbers and shapes; no constants but those of more than one dimension.
         turns: those of its other inputs that change queries and keys before their product: the cosines and sines of a
-            rotation.
+            rotation, constants in an export for one length.
         operands: queries and keys as their product reads them; ``None`` if it was not found.
         flat: whether batch and sequence are one dimension outside it.
     """
@@ -145,14 +145,10 @@ def _subgraph_of(root: ir.Node) -> AttentionPattern:
 def _read_outside(
     readers: set[ir.Node], inside: set[ir.Node], projections: Mapping[ir.Value, object]
 ) -> list[ir.Value]:
-    """What nodes read that is neither a constant nor computed inside."""
-    read = {
-        value: None
-        for node in readers
-        for value in node.inputs
-        if value is not None and not is_constant(value) and value not in projections and value.producer() not in inside
-    }
-    return list(read)
+    """What nodes read that is neither a number, nor a list of them, nor computed inside."""
+    given = {value: None for node in readers for value in node.inputs if value is not None and value not in projections}
+    read = [value for value in given if (node := value.producer()) is None or node not in inside]
+    return [value for value in read if not is_constant(value) or len(sizes(value)) > 1]
 
 
 def _operands(root: ir.Node, inside: set[ir.Node], projections: set[ir.Value]) -> tuple[ir.Value, ir.Value] | None:
@@ -163,14 +159,10 @@ def _operands(root: ir.Node, inside: set[ir.Node], projections: set[ir.Value]) -
     pending = [root]
     while pending:
         node = pending.pop()
-        left, right, *_ = [*node.inputs, None, None]
-        if node.op_type == "MatMul" and left is not None and right is not None:
-            computed = (
-                left.producer() in inside or left in projections,
-                right.producer() in inside or right in projections,
-            )
-            if all(computed):
-                return left, right
+        if node.op_type == "MatMul":
+            factors = [value for value in node.inputs if value is not None]
+            if all(value.producer() in inside or value in projections for value in factors):
+                return factors[0], factors[1]
             continue  # with a table of positions
         pending.extend(
             producer

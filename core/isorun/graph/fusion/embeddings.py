@@ -4,9 +4,10 @@ Matched, with operands in any order: ``LayerNormalization`` over the last axis o
 and, if the model has them, ``+ type[types]``. The tables are identified by their indices: token ids are an input of the
 graph (possibly cast); positions vary along the sequence when all ids are equal. Positions may be counted from the ids
 or the mask (RoBERTa, MPNet); their computation stays in the graph. The first S rows of a table are a position table in
-order. Rows by where a token is on a page (LayoutLM) are summed in the graph. With a fixed length, a constant with one row per position replaces the position table. Without token types, or
-with the same type for every token, the operator has none, and the row of that type is added to the position table; or,
-without positions, to the word table. So is a factor of all embeddings.
+order. Rows by where a token is on a page (LayoutLM) are summed in the graph. With a fixed length, a constant with one
+row per position replaces the position table. Without token types, or with the same type for every token, the operator
+has none, and the row of that type is added to the position table; or, without positions, to the word table. So is a
+factor of all embeddings.
 
 Without a normalization after it, the rows of a word table are an ``Embedding``.
 
@@ -129,12 +130,14 @@ def _fuse(graph: ir.Graph, probes: Probes, node: ir.Node, terms: list[_Rows | ir
         word_table = _with_rows_added(graph, word_table, added)
     _name_length(graph, _index(word))
     ids = _as_int64(node, _index(word))
+    position_ids: ir.Value | None = None
     if positions:
         position_ids = _positions(probes, node, _index(positions[0]), ids)
-    else:
-        position_ids = None if table is None else position_ops.in_order(subgraph.Before(node), ids)
+    elif table is not None:
+        position_ids = position_ops.in_order(subgraph.Before(node), ids)
     type_ids, type_table = (_as_int64(node, _index(types[0])), types[0].table) if types else (None, None)
-    inputs = [ids, type_ids, position_ids, word_table, table, type_table, gamma, beta, _sum(node, places)]
+    added_rows = _sum(node, places)
+    inputs = [ids, type_ids, position_ids, word_table, table, type_table, gamma, beta, added_rows]
     while inputs[-1] is None:
         inputs.pop()
     subgraph.put(KIND, inputs, {"epsilon": epsilon}, node.outputs[0])

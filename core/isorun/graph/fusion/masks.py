@@ -203,7 +203,7 @@ class MaskClassifier:
                 raise CannotFuse(f"{value.name!r} is not a key mask: {_counterexample(result, masks)}")
             reaches[length], lowered = found
             masked.add(lowered)
-            attended.add(float(result.reshape(-1)[_attended_at(masks, length, result.shape)]))
+            attended.add(float(result.reshape(-1)[_attended_at(masks, result.shape)]))
         reach = reaches[lengths[-1]]
         if len(attended) != 1 or len(masked) != 1 or not all(_is_within(each, reach) for each in reaches.values()):
             raise CannotFuse(f"{value.name!r} is not a key mask: it differs between lengths")
@@ -298,7 +298,7 @@ def _is_within(short: Reach, long: Reach) -> bool:
     return replace(short, window=long.window) == long and short.window in (None, long.window)
 
 
-def _attended_at(masks: np.ndarray, length: int, shape: tuple[int, ...]) -> int:
+def _attended_at(masks: np.ndarray, shape: tuple[int, ...]) -> int:
     """The index, among all elements of a mask of a shape, of one that is attended to."""
     row = int(masks.sum(1).argmax())
     return int(np.ravel_multi_index((row, *(0 for _ in shape[1:-1]), int(masks[row].argmax())), shape))

@@ -66,10 +66,8 @@ class Turn:
             return x
         first, second = _pairs(x, self.size, self.interleaved)
         both = first * self.cos - second * self.sin, second * self.cos + first * self.sin
-        if self.interleaved:
-            turned = np.stack(both, -1).reshape(*x.shape[:-1], self.size)
-        else:
-            turned = np.concatenate(both, -1)
+        stacked = np.stack(both, -1 if self.interleaved else -2)
+        turned = stacked.reshape(*x.shape[:-1], self.size)
         return np.concatenate([turned, x[..., self.size :]], -1).astype(np.float32)
 
 

@@ -31,7 +31,7 @@ from operator import and_
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph.analysis.evaluate import HALVES, CannotEvaluate, Samples, ancestors, array, is_constant, sizes
+from isorun.graph.analysis.evaluate import HALVES, CannotEvaluate, Samples, array, sizes
 from isorun.graph.fusion import disentangled, distances, masks, rotation
 from isorun.graph.fusion.attention_pattern import AttentionPattern, find
 from isorun.graph.fusion.disentangled import Disentangled

@@ -3,8 +3,8 @@
 Matched, with operands in any order: ``LayerNormalization(dense(x) + bias + skip)`` over the last axis, with a
 one-dimensional weight and bias. A missing bias, of the normalization or the dense layer, becomes zeros.
 
-Rejected: other axes. A layer normalization of any other value is ignored, and so is one of a sum that other nodes use (in
-models that normalize before the layers): there is nothing to gain.
+Rejected: other axes. A layer normalization of any other value is ignored, and so is one of a sum that other nodes use
+(in models that normalize before the layers): there is nothing to gain.
 """
 
 from __future__ import annotations

@@ -82,6 +82,8 @@ def _change(node: ir.Node, current: int, target: int) -> Callable[[ir.Node, int]
         return _split
     if node.op_type == "Pad":
         return _keep if len(node.inputs) < _PAD_AXES + 1 else None
+    if node.op_type == "Resize" and target > current:
+        return _keep  # what it has had since 13 means the same; later versions add to it
     if node.op_type == "LayerNormalization" and target >= _NORMALIZES:
         return _keep  # ONNX Runtime writes it in graphs of earlier opsets too
     if node.op_type == "Gelu" and target < 20:

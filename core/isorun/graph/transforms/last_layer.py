@@ -141,7 +141,7 @@ def _rewrite(graph: ir.Graph, last: _Last) -> None:
 def _attend(graph: ir.Graph, last: _Last, query: ir.Value) -> None:
     """The attention of the hidden states at the position, (B, 1, H), to those of all tokens."""
     node, place = last.attention, subgraph.Before(last.attention)
-    hidden, mask, weight, bias, *on_scores = (*node.inputs, *([None] if len(node.inputs) < 4 else []))
+    hidden, mask, weight, bias, *on_scores = [*node.inputs] if len(node.inputs) > 3 else [*node.inputs, None]
     assert hidden is not None
     assert mask is not None
 

@@ -230,11 +230,11 @@ class _Removal:
         if node.domain == "" and node.op_type == "Mul":
             for index, value in enumerate(node.inputs):
                 if tokens.is_mask(value, self._mask) and (other := node.inputs[1 - index]) in self._packed:
-                    node.replace_input_with(index, self._factor(other))  # type: ignore[arg-type]  # it is packed
-                    self._pack(node.outputs[0], self._packed[other])  # type: ignore[index]
+                    node.replace_input_with(index, self._factor(other))
+                    self._pack(node.outputs[0], self._packed[other])
                     self._masked.add(node.outputs[0])
                     return
-        # Rows with zeros for padding are enough if a node reads only their shape, or if they were multiplied by the mask.
+        # Rows with zeros for padding are enough if only their shape is read, or if they were multiplied by the mask.
         read = [value for value in node.inputs if value is not None and value in self._packed]
         if node.domain != "" or not (node.op_type == "Shape" or self._masked.issuperset(read)):
             raise UnsupportedModel(
