@@ -35,7 +35,7 @@ class RotaryFamily:
         words: the table of words.
         types: the table of token types; ``None`` if there is none.
         embedding_norm: the normalization of the embeddings; ``None`` if there is none.
-        query, key, value: the projections, below a layer's prefix; one name if one layer computes all three.
+        query, key, value: the projections, below a layer's prefix; ``query`` alone if one layer computes all three.
         attention_output: the dense layer after the attention.
         head_norms: the normalizations of queries and keys.
         before, after: the normalizations of what the attention and the MLP read and give; before or after the sum.
@@ -53,11 +53,11 @@ class RotaryFamily:
 
     words: str
     query: str
-    key: str
-    value: str
     attention_output: str
     down: str
     gate: str
+    key: str | None = None
+    value: str | None = None
     up: str | None = None
     prefix: str = "model"
     layers: str = "layers.{layer}"
@@ -213,7 +213,7 @@ class _RotaryBuilder(Builder):
         config, family = self._config, self._family
         size = config.head_size
         widths = [heads * size for heads in (config.num_attention_heads, *[config.num_key_value_heads] * 2)]
-        parts = [f"{prefix}.{part}" for part in dict.fromkeys((family.query, family.key, family.value))]
+        parts = [f"{prefix}.{part}" for part in (family.query, family.key, family.value) if part]
         shapes = widths if len(parts) == 3 else [sum(widths)]
         weights = self.weights
         for part, rows in zip(parts, shapes, strict=True):
@@ -353,8 +353,6 @@ MODERNBERT = RotaryFamily(
     words="embeddings.tok_embeddings",
     embedding_norm="embeddings.norm",
     query="attn.Wqkv",
-    key="attn.Wqkv",
-    value="attn.Wqkv",
     attention_output="attn.Wo",
     before=("attn_norm", "mlp_norm"),
     first_norm=False,
@@ -403,7 +401,7 @@ _FLASH: dict[str, Any] = {
 NOMIC = RotaryFamily(
     **_POST,
     **_FLASH,
-    **dict.fromkeys(("query", "key", "value"), "attn.Wqkv"),
+    query="attn.Wqkv",
     attention_output="attn.out_proj",
     gate="mlp.fc12",
     up="mlp.fc11",
@@ -412,7 +410,7 @@ NOMIC = RotaryFamily(
 JINA = RotaryFamily(
     **_POST,
     **_FLASH,
-    **dict.fromkeys(("query", "key", "value"), "mixer.Wqkv"),
+    query="mixer.Wqkv",
     attention_output="mixer.out_proj",
     gate="mlp.fc1",
     plain=True,
@@ -420,7 +418,7 @@ JINA = RotaryFamily(
 )
 GTE = RotaryFamily(
     **_POST,
-    **dict.fromkeys(("query", "key", "value"), "attention.qkv_proj"),
+    query="attention.qkv_proj",
     embedding_norm="embeddings.LayerNorm",
     layers="encoder.layer.{layer}",
     after=("attn_ln", "mlp_ln"),
