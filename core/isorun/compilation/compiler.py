@@ -41,6 +41,7 @@ class Compiler:
         self.source = source
         self.options = options
         self.cache = cache
+        self._calibrated: tuple[Samples | None, Quantized] | None = None
 
     @cached_property
     def graphs(self) -> ModelGraphs:
@@ -100,10 +101,12 @@ class Compiler:
         return compiled
 
     def calibrate(self, backend: Backend, config: CompileConfig, samples: Samples | None = None) -> Quantized:
-        """:func:`isorun.compilation.calibration.calibrate` for this model."""
+        """:func:`isorun.compilation.calibration.calibrate` for this model, once for the same samples."""
         from isorun.compilation import calibration
 
-        return calibration.calibrate(self.graphs, backend, config, samples)
+        if self._calibrated is None or self._calibrated[0] != samples:
+            self._calibrated = samples, calibration.calibrate(self.graphs, backend, config, samples)
+        return self._calibrated[1]
 
 
 def _check(
