@@ -269,7 +269,7 @@ class BackendUnderTest:
             outputs,
             {spec.name: expected[spec.name] for spec in session.get_outputs() if spec.name in outputs},
             feeds.get(info.mask) if info.mask else None,
-            tolerance or DEFAULT_TOLERANCES[precision],
+            tolerance or DEFAULT_TOLERANCES[self.capabilities.tolerance(precision)],
             token_level=info.token_outputs,
         )
         assert parity.verdict == "pass", f"{what or model} is wrong: {'; '.join(parity.reasons)}"
