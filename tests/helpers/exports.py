@@ -74,7 +74,9 @@ def model(label: str) -> ir.Model:
 
 def checkpoint(name: str, folder: Path) -> Path:
     """Put a checkpoint below a folder: ``<architecture>`` or ``<architecture>-<head>``, the weights of its exports."""
-    with tarfile.open(FOLDER / "checkpoints.tar.xz") as packed:
+    families = {"-".join(filter(None, (each["architecture"], each["head"]))) for each in modern().values()}
+    archive = "modern_checkpoints" if name in families else "checkpoints"
+    with tarfile.open(FOLDER / f"{archive}.tar.xz") as packed:
         members = [entry for entry in packed.getmembers() if entry.name.startswith(f"{name}/")]
         packed.extractall(folder, members, filter="data")
     return folder / name
