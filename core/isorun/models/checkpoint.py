@@ -7,6 +7,7 @@ import re
 import shutil
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,12 @@ import numpy as np
 
 from isorun.errors import InvalidModel, did_you_mean
 from isorun.graph import code_digest
+from isorun.models import rotary_config
 from isorun.system.cache import Cache, sha256
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
+
     from isorun.graph.builders.architectures import Architecture
     from isorun.graph.builders.encoder import EncoderConfig
 
@@ -55,10 +59,13 @@ def build(folder: Path, output: Path) -> list[str]:
     from isorun.graph.io import files
 
     settings = _settings(folder)
-    architecture = _architecture(folder, settings)
-    weights = _SafeTensors(folder, architecture.prefix)
-    config = _config(folder, settings, architecture, weights)
-    model = encoder.encoder(config, weights, folder.name)
+    if settings.get("model_type") in rotary_config.KINDS:
+        model, weights = _rotary(folder, settings)
+    else:
+        architecture = _architecture(folder, settings)
+        weights = _SafeTensors(folder, architecture.prefix)
+        config = _config(folder, settings, architecture, weights)
+        model = encoder.encoder(config, weights, folder.name)
     if pooling := _pooling(folder):
         model.metadata_props["isorun.pooling"] = pooling
     files.write(model, output, beside_above=files.SINGLE_FILE_LIMIT)
@@ -66,6 +73,16 @@ def build(folder: Path, output: Path) -> list[str]:
     if tokenizer.is_file():
         shutil.copyfile(tokenizer, output.with_name(f"{output.stem}.{_TOKENIZER}"))
     return weights.unread()
+
+
+def _rotary(folder: Path, settings: Mapping[str, Any]) -> tuple[ir.Model, _SafeTensors]:
+    """The graph of an encoder with rotary positions. It gives hidden states; heads are left out."""
+    from isorun.graph.builders import rotary
+
+    config = rotary_config.read(settings, lambda why: InvalidModel(f"{folder / 'config.json'}: {why}"))
+    weights = _SafeTensors(folder, config.family.prefix)
+    config = replace(config, pooler="pooler.dense.weight" in weights)
+    return rotary.encoder(config, weights, folder.name), weights
 
 
 def build_cached(folder: Path, cache: Cache) -> Path:
@@ -180,9 +197,8 @@ def _architecture(folder: Path, settings: Mapping[str, Any]) -> Architecture:
 
     kind = settings.get("model_type")
     if not isinstance(kind, str) or kind not in ARCHITECTURES:
-        raise InvalidModel(
-            f"{folder / 'config.json'}: model_type must be one of {', '.join(ARCHITECTURES)}, got {kind!r}"
-        )
+        names = ", ".join((*ARCHITECTURES, *rotary_config.KINDS))
+        raise InvalidModel(f"{folder / 'config.json'}: model_type must be one of {names}, got {kind!r}")
     return JINA if kind == "bert" and settings.get("position_embedding_type") == "alibi" else ARCHITECTURES[kind]
 
 

@@ -8,12 +8,12 @@ import numpy as np
 import onnx_ir as ir
 
 from isorun.errors import InvalidModel
-from isorun.graph.builders.encoder import Builder, Named
+from isorun.graph.builders.encoder import BertBuilder, Named
 from isorun.graph.ops import functions
 from isorun.graph.ops import positions as position_ops
 
 
-class DebertaBuilder(Builder):
+class DebertaBuilder(BertBuilder):
     """Reads ``position_buckets``, ``max_relative_positions``, ``share_att_key``, ``pos_att_type``, ``norm_rel_ebd`` and
     ``position_biased_input`` from ``config.json``."""
 
@@ -25,20 +25,20 @@ class DebertaBuilder(Builder):
         assert ids is not None
         assert mask is not None
         given: dict[str, ir.Value | None] = {"input_ids": ids, "token_type_ids": types}
-        given["word"] = self._weight(f"{prefix}.word_embeddings.weight", config.vocab_size, width)
+        given["word"] = self.weight(f"{prefix}.word_embeddings.weight", config.vocab_size, width)
         given["gamma"], given["beta"] = self._norm(f"{prefix}.LayerNorm", width)
         if types is not None:
-            given["token_type"] = self._weight(f"{prefix}.token_type_embeddings.weight", config.type_vocab_size, width)
+            given["token_type"] = self.weight(f"{prefix}.token_type_embeddings.weight", config.type_vocab_size, width)
         self._positions = position_ops.in_order(Named(self, f"{prefix}.positions"), ids)
         if config.settings.get("position_biased_input", True):
             given["position_ids"] = self._positions
             table = f"{prefix}.position_embeddings.weight"
-            given["position"] = self._weight(table, config.max_position_embeddings, width)
+            given["position"] = self.weight(table, config.max_position_embeddings, width)
         ordered = functions.ordered(functions.EMBEDDING, given)
-        embedded = self._fused(functions.EMBEDDING, prefix, ordered, epsilon=config.layer_norm_eps)
-        column = self._node("Unsqueeze", f"{prefix}.mask", [mask, self._constant(f"{prefix}.last", np.array([2]))])
-        factor = self._node("Cast", f"{prefix}.factor", [column], to=int(ir.DataType.FLOAT))
-        return self._node("Mul", f"{prefix}.masked", [embedded, factor])
+        embedded = self.fused(functions.EMBEDDING, prefix, ordered, epsilon=config.layer_norm_eps)
+        column = self.node("Unsqueeze", f"{prefix}.mask", [mask, self.constant(f"{prefix}.last", np.array([2]))])
+        factor = self.node("Cast", f"{prefix}.factor", [column], to=int(ir.DataType.FLOAT))
+        return self.node("Mul", f"{prefix}.masked", [embedded, factor])
 
     def _check_settings(self) -> None:
         settings = self._config.settings
@@ -64,7 +64,7 @@ class DebertaBuilder(Builder):
             "positions": self._positions,
             "position_keys": self._table(f"{prefix}.attention.self.{'key_proj' if shared else 'pos_key_proj'}"),
             "position_queries": self._table(f"{prefix}.attention.self.{'query_proj' if shared else 'pos_query_proj'}"),
-            "buckets": self._constant("buckets", buckets),
+            "buckets": self.constant("buckets", buckets),
         }
         return super()._attend(name, prefix, hidden, mask, bias, **features)
 
@@ -91,10 +91,10 @@ class DebertaBuilder(Builder):
         shapes = {table: (rows, width), f"{projection}.weight": (width, width), f"{projection}.bias": (width,)}
         shapes |= {f"{norm}.weight": (width,), f"{norm}.bias": (width,)} if normalized else {}
         for tensor, shape in shapes.items():
-            self._weights.check(tensor, shape)
+            self.weights.check(tensor, shape)
 
         def made() -> np.ndarray:
-            read = {tensor: self._weights.read(tensor, shape) for tensor, shape in shapes.items()}
+            read = {tensor: self.weights.read(tensor, shape) for tensor, shape in shapes.items()}
             embedded = read[table]
             if normalized:
                 centered = embedded - embedded.mean(-1, keepdims=True)
@@ -102,4 +102,4 @@ class DebertaBuilder(Builder):
                 embedded = centered / deviation * read[f"{norm}.weight"] + read[f"{norm}.bias"]
             return np.asarray(embedded @ read[f"{projection}.weight"].T + read[f"{projection}.bias"], np.float32)
 
-        return self._lazy(f"{projection}.by_bucket", made, (rows, width))
+        return self.lazy(f"{projection}.by_bucket", made, (rows, width))
