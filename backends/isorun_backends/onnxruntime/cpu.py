@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from isorun.plugin import Backend, Capabilities, CompileConfig, LoweredModel, RuntimeReport
-from isorun.system.hardware import cpu_name
+from isorun.plugin import Backend, Capabilities, CompileConfig, LoweredModel, RuntimeReport, cpu_name
 from isorun_backends.onnxruntime import placement
 from isorun_backends.onnxruntime.executable import OrtExecutable
 from isorun_backends.onnxruntime.session import OPTIONS, open_session, session_options
@@ -47,7 +46,9 @@ _PRODUCTS = {
 class OrtCpu(Backend):
     """ONNX Runtime on the CPU: every ONNX operator, in fp32 or int8."""
 
+    contract = 2
     capabilities = Capabilities(
+        priority=10,
         dialects=("com.microsoft", "onnx", "primitive"),
         precisions=("fp32", "int8"),
         typed=("int8",),

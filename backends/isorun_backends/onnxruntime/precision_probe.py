@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from isorun.errors import BackendFailed, BackendUnavailable
-from isorun.plugin import runtime_errors
+from isorun.plugin import BackendFailed, BackendUnavailable, runtime_errors
 from isorun_backends.onnxruntime.session import RECORD_ASSIGNMENT, SILENT
 
 if TYPE_CHECKING:

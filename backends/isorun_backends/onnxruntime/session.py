@@ -7,9 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from isorun.errors import BackendUnavailable, InvalidModel, IsorunError, UnsupportedModel
-from isorun.plugin import Availability, LoweredModel, Option, runtime_errors
-from isorun.system.threads import usable_cores
+from isorun.plugin import (
+    Availability,
+    BackendUnavailable,
+    InvalidModel,
+    IsorunError,
+    LoweredModel,
+    Option,
+    UnsupportedModel,
+    runtime_errors,
+    usable_cores,
+)
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -62,14 +70,13 @@ def session_options(options: Mapping[str, Any], threads: int | None) -> onnxrunt
     return made
 
 
-def availability(package: Availability, check: Callable[[], object]) -> Availability:
-    """Whether a provider can be used: its package can, and a check does not raise ``BackendUnavailable``."""
-    if package.ok:
-        try:
-            check()
-        except BackendUnavailable as error:
-            return Availability(ok=False, reason=error.reason, remedy=error.remedy)
-    return package
+def checked(check: Callable[[], object]) -> Availability:
+    """The availability by a check: not available if it raises ``BackendUnavailable``."""
+    try:
+        check()
+    except BackendUnavailable as error:
+        return Availability(ok=False, reason=error.reason, remedy=error.remedy)
+    return Availability(ok=True)
 
 
 def as_text(entries: Mapping[Any, Any]) -> dict[str, str]:

@@ -16,7 +16,7 @@ import typer
 
 from isorun import Session
 from isorun.cli import console, models
-from isorun.compilation.options import PADDINGS
+from isorun.compilation.options import AUTO, PADDINGS
 from isorun.errors import InvalidFeeds, IsorunError, did_you_mean
 from isorun.models.pooling import cosine_matrix, pool
 from isorun.models.sentences import METADATA, POOLINGS, SentenceSettings
@@ -57,6 +57,9 @@ def run(
     precision: Annotated[
         str, typer.Option(help="fp32, bf16, fp16, int8, fp64, or auto (the fastest accurate one).")
     ] = "fp32",
+    device: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A device of the backend. Default: its first.")
+    ] = None,
     padding: Annotated[
         str, typer.Option(metavar="auto|keep|remove", help="Whether to skip the computation of padding.")
     ] = "auto",
@@ -100,6 +103,7 @@ def run(
     with Session(
         path,
         backend=wanted,
+        device=device,
         precision=precision,
         padding=padding,
         threads=threads,
@@ -123,7 +127,7 @@ def run(
             console.json_out(_as_dict(model, arrays, result, session))
         else:
             _show(arrays, result)
-            print(f"\n{session.provenance if provenance else _short(session)}")
+            print(f"\n{session.provenance if provenance else _short(session, wanted)}")
 
 
 def backend_names(given: str, *, here: bool = True) -> str | list[str]:
@@ -285,10 +289,10 @@ def _first(array: np.ndarray) -> str:
     return " ".join(shown) + (" ..." if array.size > _FIRST else "")
 
 
-def _short(session: Session) -> str:
+def _short(session: Session, requested: str | list[str]) -> str:
     ran = session.provenance
     nodes = ", ".join(f"{sum(counts.values())} nodes on {place}" for place, counts in ran.operators.items())
     where = f", in the environment {ran.environment['name']}" if ran.environment else ""
     first = f"{ran.backend}, {ran.precision}, {threads_in_words(ran.threads)}, {ran.device}{where}"
-    passed = "".join(f"skipped {name}: {reason}\n" for name, reason in ran.passed_over)
+    passed = "".join(f"skipped {name}: {reason}\n" for name, reason in ran.passed_over if requested != AUTO)
     return f"{passed}{first}\n{nodes}; graph lowered to {ran.dialect} (--provenance for details)"

@@ -76,7 +76,7 @@ def _compile(backend: Backend, lowered: LoweredModel, config: CompileConfig) -> 
     if not isinstance(executable, Executable):
         raise BackendFailed(
             f"{backend.name}: compile() must return an isorun.plugin.backend.Executable, got "
-            f"{type(executable).__name__}. Report it to its authors: {type(backend).__module__}"
+            f"{type(executable).__name__}. Report it to the authors of {type(backend).__module__}"
         )
     return executable
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from isorun.compilation.compiler import Compiler
 from isorun.compilation.options import AUTO
 from isorun.errors import BackendFailed, BackendNotFound, BackendUnavailable, InvalidArgument, UnsupportedModel
-from isorun.plugin import registry
+from isorun.plugin import listing, registry
 from isorun.plugin.backend import Backend, Executable
 from isorun.types import CompileConfig, LoweredModel, Provenance
 
@@ -121,27 +121,36 @@ def _resolve(compiler: Compiler, backend: str | Sequence[str], worker: Worker | 
     if isinstance(backend, str) and backend != AUTO:
         return _compile(compiler, backend, (), worker)
     if backend == AUTO:
-        backend = registry.AUTO_ORDER
-    if not (isinstance(backend, Sequence) and all(isinstance(name, str) for name in backend)):
+        candidates = listing.by_priority(compiler.cache) if worker is None else worker.candidates()
+    elif isinstance(backend, Sequence) and all(isinstance(name, str) for name in backend):
+        candidates = [(name, "") for name in backend]
+    else:
         raise TypeError(f"backend must be a name, a list of names or 'auto', got {backend!r}")
-    if not backend:
+    if not candidates:
         raise InvalidArgument("backend is an empty list. Name at least one backend, or use 'auto'")
     skipped: list[tuple[str, str]] = []
     errors: list[Exception] = []
-    for name in backend:
+    for name, problem in candidates:
         try:
-            return _compile(compiler, name, tuple(skipped), worker)
+            if not problem:
+                resolved = _compile(compiler, name, tuple(skipped), worker)
+                if backend == AUTO and skipped:
+                    _logger.info("backend='auto' skipped %s", "; ".join(f"{each}: {why}" for each, why in skipped))
+                return resolved
         except (BackendNotFound, BackendUnavailable, UnsupportedModel, BackendFailed, InvalidArgument) as error:
             errors.append(error)
-            reason = f"{error.reason}. {error.remedy}" if isinstance(error, BackendUnavailable) else str(error)
-            skipped.append((name, reason))
-            _logger.warning("skipped backend %s: %s", name, reason)
+            problem = f"{error.reason}. {error.remedy}" if isinstance(error, BackendUnavailable) else str(error)
+        skipped.append((name, problem))
+        if backend != AUTO:
+            _logger.warning("skipped backend %s: %s", name, problem)
     invalid = [error for error in errors if isinstance(error, InvalidArgument)]
     if invalid and all(isinstance(error, InvalidArgument | BackendNotFound) for error in errors):
         raise invalid[0]
     reasons = "\n".join(f"  {name}: {reason}" for name, reason in skipped)
     raise BackendUnavailable(
-        " or ".join(backend), "none of them can run this model as requested", f"Fix one of these:\n{reasons}"
+        " or ".join(name for name, _ in candidates),
+        "none of them can run this model as requested",
+        f"Fix one of these:\n{reasons}",
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from isorun.errors import BackendFailed, BackendUnavailable, InvalidFeeds, IsorunError
+from isorun.plugin.contract import UNDECLARED
 from isorun.plugin.device_arrays import DeviceArray
 from isorun.system.packages import how_to_install, is_importable, package_owners, package_version
 from isorun.types import Availability, Capabilities, CompileConfig, Feeds, Finding, LoweredModel, RuntimeReport, options
@@ -114,15 +115,31 @@ def check_fits(name: str, bound: np.ndarray, shape: Sequence[int], dtype: np.dty
 class Backend(ABC):
     """A way to run models, named by its entry point in the group ``isorun.backends``."""
 
+    contract: ClassVar[int] = UNDECLARED
+    """The version of the plugin contract that it is written for: :data:`isorun.plugin.CONTRACT` at that time, as a
+    number."""
+
     capabilities: ClassVar[Capabilities]
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def availability(self) -> Availability:
-        """Whether the runtime is installed and usable. Must not raise, and must not import heavy packages.
+        """Whether it can be used here: :meth:`installed`, then :meth:`probe`. Override those instead."""
+        here = self.installed()
+        return self.probe() if here.ok else here
 
-        The default looks for the package in the capabilities; override it to look for a device or driver too.
+    def probe(self) -> Availability:
+        """Whether the installed runtime is usable on this machine. May load a library or ask a driver; must not raise.
+
+        Called only if it is :meth:`installed`.
+        """
+        return Availability(ok=True)
+
+    def installed(self) -> Availability:
+        """Whether the runtime is installed. Must be cheap, import nothing heavy, and not raise.
+
+        The default looks for the package in the capabilities.
         """
         package, requirement = self.capabilities.package, self.capabilities.requirement
         if package is None:

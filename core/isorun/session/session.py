@@ -51,10 +51,10 @@ class Session:
     Args:
         model: an ONNX file, its bytes, an ``onnx.ModelProto``, or the folder of a checkpoint
             (``config.json`` and ``model.safetensors``).
-        backend: a backend's name; a list of names in order of preference; or ``"auto"``, which is
-            ``isorun.plugin.registry.AUTO_ORDER``. With a list or ``"auto"``, a backend that does not support the
-            request is skipped, which is logged and recorded in ``provenance.passed_over``. A single name has no
-            fallback.
+        backend: a backend's name; a list of names in order of preference; or ``"auto"``, which is every installed
+            backend by its declared priority: those on GPUs first (docs/backends.md). With a list or ``"auto"``, a
+            backend that does not support the request is skipped, which is logged and recorded in
+            ``provenance.passed_over``. A single name has no fallback.
         device: one of the backend's devices; ``None`` for its first.
         precision: ``"fp32"``, ``"tf32"``, ``"bf16"``, ``"fp16"``, ``"int8"`` or ``"fp64"``; never another. ``"auto"``
             measures once and selects the fastest precision of the backend within the tolerance.

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from isorun.errors import BackendFailed
+from isorun.plugin import BackendFailed
 
 _WEIGHTS = "weights.bin"
 _NEWEST_IR = 8  # of opset 17; DeepSparse reads up to 9

@@ -115,17 +115,6 @@ def test_opening_fuses_once(backend, precision, tmp_path, caplog):
             assert any(record.getMessage().startswith("remove padding") for record in caplog.records)
 
 
-def test_a_packed_graph_is_made_from_the_model_that_was_opened(tmp_path):
-    path, feeds = tmp_path / "model.onnx", padded()
-    path.write_bytes(exports.content(EXPORT))
-    with isorun.Session(path, "ort-cpu", padding="remove", cache_dir=tmp_path / "other") as session:
-        expected = session.run(None, feeds)
-    with isorun.Session(path, "ort-cpu", cache_dir=tmp_path / "cache") as session:
-        path.write_bytes(exports.content("bert-torchscript17-eager"))
-        assert exports.difference(expected, session.run(None, feeds)) == 0
-        assert "operators" in session.provenance.details["padding"]
-
-
 def padded() -> exports.Feeds:
     feeds = exports.given(EXPORT, 32)
     feeds["attention_mask"] = np.zeros_like(feeds["attention_mask"])

@@ -159,8 +159,11 @@ class _Builder:
 
     def _relative_bias(self, ids: ir.Value) -> ir.Value:
         buckets, heads = self._config.relative_attention_num_buckets, self._config.num_attention_heads
-        table = self._weight(f"{self._architecture.relative_bias}.weight", buckets, heads)
-        return position_ops.relative_bias(_Named(self, "relative_bias"), ids, table, buckets)
+        name, shape = f"{self._architecture.relative_bias}.weight", (buckets, heads)
+        rows = position_ops.buckets(buckets)
+        self._weights.check(name, shape)
+        table = self._lazy(f"{name}.by_distance", lambda: self._weights.read(name, shape)[rows], (len(rows), heads))
+        return position_ops.relative_bias(_Named(self, "relative_bias"), ids, table, len(rows) // 2)
 
     def _layer(self, name: str, prefix: str, hidden: ir.Value, mask: ir.Value, bias: ir.Value | None) -> ir.Value:
         """Add a layer; ``name`` is the prefix of its nodes, ``prefix`` of its weights."""

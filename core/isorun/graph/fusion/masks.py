@@ -34,7 +34,7 @@ Around = Callable[[int, int], Samples]
 """Samples of the values around an attention, for a number of rows and a length."""
 
 _MAX_LENGTH = 2048  # the longest mask that is evaluated
-_MAX_BIAS = 1e3  # a larger value is meant to mask
+_MAX_BIAS = 5e3  # a larger value is meant to mask; ALiBi adds up to 1 for each token between two
 _BOOLEAN = frozenset(("Equal", "Not", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "And", "Or", "Cast"))
 
 

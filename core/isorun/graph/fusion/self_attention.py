@@ -40,8 +40,7 @@ from isorun.graph.ops import functions, positions
 KIND = functions.ATTENTION
 _TOLERANCE = 1e-4
 _HALF_TOLERANCE = 5e-3  # a 16-bit scale has three significant digits
-_MIN_BUCKETS = 4  # a relative position bias has at least this many
-_LONG_LENGTH = 300  # a length at which every bucket of distances occurs
+_LONG_LENGTHS = (400, 2200)  # at one of them, every bucket of distances occurs
 _FINITE_MASK = -1e30  # with a mask value above this, the scores of a fully masked row still differ
 
 
@@ -216,27 +215,39 @@ class _Fusion:
         )
 
     def _relative(self, pattern: AttentionPattern, bias: ir.Value) -> ir.Value:
-        """A bias, in the canonical form of fused graphs if it is a relative position bias."""
+        """A bias, in the canonical form of fused graphs if it is a bias by distance."""
         if bias not in self._biases:
             self._biases[bias] = bias
-            if self._probes.fixed:
-                return bias
-            tables = [value for value in ancestors(bias) if is_constant(value) and len(sizes(value)) == 2]
             ids, before = masks.ids(self._graph), pattern.context.producer()
             assert before is not None
-            for table in tables:
-                samples = {**self._probes.feeds(_LONG_LENGTH), **pattern.around(self._probes.rows, _LONG_LENGTH)}
-                expected = (
-                    positions.relative_bias_array(_LONG_LENGTH, array(table))
-                    if sizes(table)[0] >= _MIN_BUCKETS
-                    else None
-                )
-                if ids is not None and expected is not None:
-                    result = self._probes.evaluator(samples)(bias)
-                    if (result.shape[1:] == expected.shape[1:]) and (result == expected).all():
-                        rows = subgraph.Before(before)
-                        self._biases[bias] = positions.relative_bias(rows, ids, table, sizes(table)[0])
+            nodes, dtype = subgraph.Before(before), subgraph.dtype(pattern.layers[0].weight).numpy()
+            rows = None if ids is None else self._along_distances(pattern, bias)
+            if ids is None or rows is None:
+                return bias
+            if (slopes := positions.slopes(rows)) is not None:
+                slope = nodes.constant("slopes", slopes.astype(dtype).reshape(1, -1, 1, 1))
+                self._biases[bias] = positions.linear_bias(nodes, ids, slope)
+            elif (near := positions.trimmed(rows)) is not rows:
+                table = nodes.constant("by_distance", near.astype(dtype))
+                self._biases[bias] = positions.relative_bias(nodes, ids, table, len(near) // 2)
         return self._biases[bias]
+
+    def _along_distances(self, pattern: AttentionPattern, value: ir.Value) -> np.ndarray | None:
+        """A (1, N, S, S) value by distance, (2 S - 1, N), at a length where the farthest distances are alike; ``None``
+        if it depends on more than the distance, or the graph accepts one length only."""
+        if self._probes.fixed:
+            return None
+        rows = None
+        for length in _LONG_LENGTHS:
+            length = min([length, *(sizes(each)[-1] for each in ancestors(value) if _is_square(each))])
+            samples = {**self._probes.feeds(length), **pattern.around(self._probes.rows, length)}
+            squares = self._probes.evaluator(samples)(value)
+            if squares.ndim != 4 or squares.shape[2:] != (length, length) or (squares != squares[:1]).any():
+                return None
+            rows = positions.along_distances(squares[0])
+            if rows is None or positions.slopes(rows) is not None or positions.trimmed(rows) is not rows:
+                break
+        return rows
 
     def _key_mask(self, origin: ir.Value | None, pattern: AttentionPattern, before: ir.Node) -> ir.Value:
         """The mask as (B, S) int64; ones if the model has no mask."""
@@ -317,6 +328,11 @@ def _candidates(pattern: AttentionPattern) -> list[tuple[_Projection, ...]]:
             for index in range(count)
         )
     ]
+
+
+def _is_square(value: ir.Value) -> bool:
+    """Whether a value is a constant for every pair of positions, of which exporters slice the first."""
+    return is_constant(value) and len(sizes(value)) >= 3 and sizes(value)[-1] == sizes(value)[-2]
 
 
 def _heads(pattern: AttentionPattern, evaluate: Evaluate, rows: int, length: int) -> int:

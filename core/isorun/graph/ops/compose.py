@@ -2,15 +2,16 @@
 
 A dialect is a chain of texts: its own, then ``primitive.onnxtxt``, which every dialect inherits from, with overrides
 for fp16 before each. A text holds functions in ONNX's text form, under one header; numbers may be arguments (``3`` is
-an int64 scalar, ``[1, 2]`` an int64 vector, ``0.5`` a float scalar). Four rules make one function from pieces, for a
+an int64 scalar, ``[1, 2]`` an int64 vector, ``0.5`` a float scalar). Five rules make one function from pieces, for a
 node and what it has of the operator's optional inputs and attributes:
 
 - ``isorun.fused.X (...)`` calls the first function X in the chain that declares every input and attribute that the call
   has. A function that does not know one of them is skipped, and a body further down the chain answers.
 - ``isorun.optional.X (...)`` is an optional step. Where one of its inputs or its attribute ``when`` is absent, it is
   left out and its first inputs are passed on as its outputs. X is a function or an operator of ONNX.
-- What only optional steps use is optional; an optional attribute of 0 is absent. The overload of a composed function
-  lists the optional parts that it has.
+- What only optional steps use, or none, is optional; an optional attribute of 0 is absent. The overload of a composed
+  function lists the optional parts that it has.
+- ``given = isorun.required.These (...)`` makes a function answer only for calls that have these inputs and attributes.
 - ``Identity`` is left out.
 
 So a feature of attention is one optional step in ``primitive.onnxtxt`` and the function that it calls, plus an override
@@ -31,6 +32,7 @@ import onnx_ir as ir
 
 DOMAIN = "isorun.fused"
 _OPTIONAL = "isorun.optional"
+_REQUIRED = "isorun.required"
 _WHEN = "when"  # the attribute of an optional step that decides whether it is taken
 _HEADER = re.compile(r"^opset_import: .*$", re.MULTILINE)
 _FUNCTION = re.compile(r"^(?=\w+ *[<(])", re.MULTILINE)
@@ -136,28 +138,29 @@ class Composer:
     def _source(self, name: str, given: Collection[str]) -> onnx.FunctionProto:
         for source in (layer[name] for layer in self._layers if name in layer):
             unknown = {*given} - {*source.input, *source.attribute, *(each.name for each in source.attribute_proto)}
-            if not unknown:
+            if not unknown and _required(source) <= {*given}:
                 return source
-        raise LookupError(f"{name} with {', '.join(sorted(unknown))}")
+        raise LookupError(f"{name} with {', '.join(sorted(unknown or given))}")
 
     def optional(self, name: str) -> frozenset[str]:
         """The inputs and attributes of an operator or a piece that are optional, by its last definition."""
         if name not in self._optional:
             needed: set[str] = set()
-            optional: set[str] = set()
-            for node in self._signatures[name].node:
+            signature = self._signatures[name]
+            for node in signature.node:
                 nested = self._signatures.get(node.op_type) if node.domain == DOMAIN else None
                 may_lack = self.optional(node.op_type) if nested else ()
                 for index, value in enumerate(node.input):
                     if node.domain == _OPTIONAL:
-                        optional.update([value] if index or len(node.input) == 1 else [])
+                        may = index > 0 or len(node.input) == 1
                     else:
-                        (optional if nested and nested.input[index] in may_lack else needed).add(value)
+                        may = nested is not None and nested.input[index] in may_lack
+                    needed.update([] if may else [value])
                 for attribute in node.attribute:
-                    if attribute.ref_attr_name:
-                        lacks = attribute.name == _WHEN or attribute.name in may_lack
-                        (optional if lacks else needed).add(attribute.ref_attr_name)
-            self._optional[name] = frozenset(optional - needed)
+                    if attribute.ref_attr_name and attribute.name != _WHEN and attribute.name not in may_lack:
+                        needed.add(attribute.ref_attr_name)
+            attributes = {*signature.attribute, *(each.name for each in signature.attribute_proto)}
+            self._optional[name] = frozenset({*signature.input, *attributes} - needed)
         return self._optional[name]
 
     def is_function(self, name: str) -> bool:
@@ -168,6 +171,12 @@ class Composer:
         names = self._signatures[node.op_type].input
         given = {name for name, value in zip(names, node.input, strict=False) if value}
         return self._compose(node.op_type, given | {attribute.name for attribute in node.attribute}, nested=True)
+
+
+def _required(source: onnx.FunctionProto) -> set[str]:
+    """What a call must have for a function to answer."""
+    nodes = [node for node in source.node if node.domain == _REQUIRED]
+    return {name for node in nodes for name in (*node.input, *(each.ref_attr_name for each in node.attribute))}
 
 
 class _Body:
@@ -196,6 +205,8 @@ class _Body:
         self._made.opset_import.extend(each for each in self._source.opset_import if each.domain in {"", *used})
 
     def _write(self, original: onnx.NodeProto) -> None:
+        if original.domain == _REQUIRED:
+            return
         node = onnx.NodeProto()
         node.CopyFrom(original)
         del node.input[:], node.attribute[:]

@@ -37,6 +37,8 @@ class Tables:
 DOMAIN = compose.DOMAIN
 DOMAIN_VERSION = 1
 EMBEDDING = "EmbedLayerNormalization"
+EMBEDDINGS = (EMBEDDING, "Embedding")
+"""The embeddings, with and without a normalization."""
 ATTENTION = "SelfAttention"
 """Hidden (B, S, H), key mask (B, S), weight and bias of Q, K and V come first."""
 CORE = "AttentionCore"
@@ -57,6 +59,7 @@ FUSED = "fused"
 """The fused form itself, in the place of a dialect: for backends that lower it to a variant of their own."""
 
 _FOLDER = Path(__file__).parent / "dialects"
+_FEATURES = "../features"  # what answers for a feature alone, in every dialect
 _PACKING = "../padding"  # where the tokens of a packed batch are: the same in every dialect
 _OVERLOADS = 10  # the first version of ONNX's format in which functions have overloads
 
@@ -86,8 +89,12 @@ def put(model: ir.Model, dialect: str, overrides: Sequence[str] = ()) -> None:
         UnsupportedModel: the dialect has no function for an operator of the model.
     """
     half = is_half(model)
-    chain = [name for base in dict.fromkeys((dialect, BODIES)) for name in ([f"half/{base}"] if half else []) + [base]]
-    composer = compose.Composer([*overrides, *(text for name in (*chain, _PACKING) if (text := _text(name)))])
+
+    def with_half(base: str) -> list[str]:
+        return [f"half/{base}", base] if half else [base]
+
+    chain = [*(with_half(dialect) if dialect != BODIES else []), _FEATURES, *with_half(BODIES), _PACKING]
+    composer = compose.Composer([*overrides, *(text for name in chain if (text := _text(name)))])
     for node in model.graph:
         if is_fused(node):
             composer.call(node)

@@ -57,53 +57,82 @@ def counted_array(ids: np.ndarray, padding: int) -> np.ndarray:
     return np.asarray(np.cumsum(token, axis=1) * token + padding)
 
 
-def relative_bias(nodes: Nodes, ids: ir.Value, table: ir.Value, buckets: int) -> ir.Value:
-    """What scores get by the distance of query and key (Raffel et al., 2020), for ids (B, S): (1, N, S, S).
+def distances(nodes: Nodes, ids: ir.Value) -> ir.Value:
+    """How far a query is behind a key, for ids (B, S): (S, S) int64."""
+    places = row(nodes, ids)
+    first, second = (nodes.constant(f"axis_{axis}", np.array([axis], np.int64)) for axis in (0, 1))
+    query, key = nodes.node("query", "Unsqueeze", [places, second]), nodes.node("key", "Unsqueeze", [places, first])
+    return nodes.node("behind", "Sub", [query, key])
 
-    Half of the buckets are for keys behind the query. In each half, the first half has a bucket a distance, the
-    rest widen logarithmically up to a distance of 128.
+
+def by_distance(nodes: Nodes, ids: ir.Value, farthest: int) -> ir.Value:
+    """Rows of a table with one for each distance from -farthest to farthest, for ids (B, S): (S, S) int64."""
+    low, high = (nodes.constant(label, np.array(n, np.int64)) for label, n in (("low", -farthest), ("high", farthest)))
+    return nodes.node("from_first", "Add", [nodes.node("near", "Clip", [distances(nodes, ids), low, high]), high])
+
+
+def relative_bias(nodes: Nodes, ids: ir.Value, table: ir.Value, farthest: int) -> ir.Value:
+    """What scores get by the distance of query and key, for ids (B, S): (1, N, S, S).
 
     Args:
         nodes: where it is put.
         ids: has the length.
-        table: a number for each bucket and head, (buckets, N).
-        buckets: how many there are.
+        table: a number for each distance from -farthest to farthest and each head, (2 farthest + 1, N).
+        farthest: a distance from which on nothing changes.
     """
-    half, exact = buckets // 2, buckets // 4
-
-    def number(label: str, value: float, dtype: type = np.int64) -> ir.Value:
-        return nodes.constant(label, np.array(value, dtype))
-
-    places = row(nodes, ids)
-    first, second = (nodes.constant(f"axis_{axis}", np.array([axis], np.int64)) for axis in (0, 1))
-    query, key = nodes.node("query", "Unsqueeze", [places, second]), nodes.node("key", "Unsqueeze", [places, first])
-    behind = nodes.node("behind", "Sub", [query, key])
-    after = nodes.node("after", "Less", [behind, number("here", 0)])
-    after = nodes.node("after_as_number", "Cast", [after], to=ir.DataType.INT64.value)
-    offset = nodes.node("offset", "Mul", [after, number("half", half)])
-    distance = nodes.node("distance", "Abs", [behind])
-    near = nodes.node("near", "Less", [distance, number("exact", exact)])
-    # No logarithm of 0: the distances that are raised to the limit have a bucket of their own.
-    far = nodes.node("far", "Max", [distance, number("limit", exact)])
-    ratio = nodes.node("far_as_float", "Cast", [far], to=ir.DataType.FLOAT.value)
-    ratio = nodes.node("ratio", "Div", [ratio, number("unit", exact, np.float32)])
-    grown = nodes.node("log", "Log", [ratio])
-    grown = nodes.node("share", "Div", [grown, number("range", np.log(_FARTHEST / exact), np.float32)])
-    grown = nodes.node("grown", "Mul", [grown, number("wide", half - exact, np.float32)])
-    bucket = nodes.node("whole", "Cast", [grown], to=ir.DataType.INT64.value)
-    bucket = nodes.node("beyond", "Add", [bucket, number("first_wide", exact)])
-    bucket = nodes.node("bounded", "Min", [bucket, number("last", half - 1)])
-    bucket = nodes.node("in_half", "Where", [near, distance, bucket])
-    found = nodes.node("by_place", "Gather", [table, nodes.node("bucket", "Add", [offset, bucket])], axis=0)
-    return nodes.node("bias", "Unsqueeze", [nodes.node("by_head", "Transpose", [found], perm=[2, 0, 1]), first])
+    found = nodes.node("by_place", "Gather", [table, by_distance(nodes, ids, farthest)], axis=0)
+    by_head = nodes.node("by_head", "Transpose", [found], perm=[2, 0, 1])
+    return nodes.node("bias", "Unsqueeze", [by_head, nodes.constant("axis_0", np.array([0], np.int64))])
 
 
-def relative_bias_array(length: int, table: np.ndarray) -> np.ndarray:
-    """What :func:`relative_bias` gives."""
-    half, exact = len(table) // 2, len(table) // 4
-    behind = np.arange(length)[:, None] - np.arange(length)
+def linear_bias(nodes: Nodes, ids: ir.Value, slopes: ir.Value) -> ir.Value:
+    """What scores get in proportion to the distance (ALiBi; Press et al., 2022), for ids (B, S): (1, N, S, S).
+
+    Args:
+        nodes: where it is put.
+        ids: has the length.
+        slopes: one for each head, (1, N, 1, 1).
+    """
+    distance = nodes.node("distance", "Abs", [distances(nodes, ids)])
+    assert slopes.dtype is not None
+    return nodes.node("linear", "Mul", [nodes.node("as_float", "Cast", [distance], to=int(slopes.dtype)), slopes])
+
+
+def buckets(count: int, farthest: int = _FARTHEST) -> np.ndarray:
+    """The bucket of each distance of :func:`distances` (Raffel et al., 2020), those beyond the last change left out.
+
+    Half of the buckets are for keys behind the query. In each half, the first half has a bucket a distance, the
+    rest widen logarithmically up to a distance of ``farthest``.
+    """
+    half, exact = count // 2, count // 4
+    behind = np.arange(-4 * farthest, 4 * farthest + 1)  # most of them for trimmed() to leave out
     distance = np.abs(behind)
     ratio = np.maximum(distance, exact).astype(np.float32) / np.float32(exact)
-    grown = np.log(ratio) / np.float32(np.log(_FARTHEST / exact)) * np.float32(half - exact)
+    grown = np.log(ratio) / np.float32(np.log(farthest / exact)) * np.float32(half - exact)
     bucket = np.where(distance < exact, distance, np.minimum(grown.astype(np.int64) + exact, half - 1))
-    return np.asarray(table[bucket + np.where(behind < 0, half, 0)].transpose(2, 0, 1)[None])
+    return trimmed(bucket + np.where(behind < 0, half, 0))
+
+
+def along_distances(squares: np.ndarray) -> np.ndarray | None:
+    """What (..., S, S) is by distance, (2 S - 1, ...) from -(S - 1) to S - 1; ``None`` if it depends on more."""
+    length = squares.shape[-1]
+    rows = np.concatenate([squares[..., 0, :0:-1], squares[..., :, 0]], axis=-1)
+    index = np.arange(length)[:, None] - np.arange(length) + length - 1
+    return np.moveaxis(rows, -1, 0) if np.array_equal(rows[..., index], squares) else None
+
+
+def slopes(rows: np.ndarray) -> np.ndarray | None:
+    """What each unit of distance adds to a bias by distance, (N); ``None`` if it is not proportional to it."""
+    farthest = len(rows) // 2
+    each = rows[farthest + 1]
+    linear = np.abs(np.arange(-farthest, farthest + 1))[:, None] * each
+    return each if each.all() and np.allclose(rows, linear, rtol=1e-6, atol=0) else None
+
+
+def trimmed(rows: np.ndarray) -> np.ndarray:
+    """A table by distance without the farthest ones, which are alike on either side; all of it if they are less than
+    three quarters."""
+    farthest, flat = len(rows) // 2, rows.reshape(len(rows), -1)
+    differs = ((flat != flat[0]) | (flat[::-1] != flat[-1])).any(axis=1)[:farthest]
+    first = int(differs.argmax() if differs.any() else farthest) - 1
+    return rows[first : len(rows) - first] if 4 * first > 3 * farthest else rows

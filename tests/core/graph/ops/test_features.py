@@ -18,7 +18,7 @@ from isorun.graph.transforms.precision import fp16
 from isorun.models import checkpoint
 from rewrites import check, number
 
-STEP = "  scores = isorun.fused.Scores (query, key_transposed)\n"
+STEP = "  scores = isorun.fused.Scores <scale: float = @scale> (query, key_transposed)\n"
 FEATURE = """
 Halved (scores) => (halved) { halved = Mul (scores, 0.5) }
 """
@@ -27,7 +27,7 @@ Halved (scores) => (halved) { halved = Mul (scores, 0.5) }
 @pytest.fixture
 def halved(monkeypatch: pytest.MonkeyPatch) -> None:
     """A new attribute ``halved`` of every attention: half of each score."""
-    texts = {name: functions._text(name) for name in (*functions.dialects(), functions._PACKING)}
+    texts = {name: functions._text(name) for name in (*functions.dialects(), functions._FEATURES, functions._PACKING)}
     texts |= {f"half/{name}": functions._text(f"half/{name}") for name in functions.dialects()}
     text = texts["primitive"]
     assert STEP in text
@@ -36,8 +36,7 @@ def halved(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     text = text.replace("mask_filter_value: float = @", "halved: int = @halved, mask_filter_value: float = @")
     text = text.replace(", mask_filter_value: float = -", ", halved, mask_filter_value: float = -")
-    for signature in ("<mask_filter_value>", "<num_heads, mask_filter_value>"):
-        text = text.replace(signature, signature.replace("mask_filter_value", "halved, mask_filter_value"))
+    text = text.replace(" mask_filter_value> (", " halved, mask_filter_value> (")
     text = text.replace("KeyMask <halved: int = @halved, ", "KeyMask <").replace("KeyMask <halved, ", "KeyMask <")
     texts["primitive"] = text + FEATURE
     monkeypatch.setattr(functions, "_text", lambda name: texts[name])
@@ -121,7 +120,7 @@ def guarded() -> ir.Model:
 def test_a_bias_and_a_guard_combine(guarded: ir.Model, dialect: str, packed: bool) -> None:
     """The last of the rows is fully masked."""
     label = "mpnet-torchscript17-eager"
-    assert {node.overload for node in guarded.graph if node.op_type == functions.ATTENTION} == {"bias+guarded"}
+    assert {node.overload for node in guarded.graph if node.op_type == functions.ATTENTION} == {"qkv_bias+bias+guarded"}
     model, feeds = guarded.clone(), exports.given(label)
     expected = exports.run(model, feeds)
     assert exports.difference([exports.answers(label)[0][4:]], [expected[0][4:]]) > 0.01, "the guard has no effect"

@@ -1,0 +1,120 @@
+"""Every feature of the fused attention, in every dialect, against the formula in NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+import exports
+from isorun.graph.ops import functions, lower
+
+HEADS, SIZE, WIDTH, LENGTH = 4, 8, 24, 11
+
+CASES = {
+    "plain": {},
+    "scaled": {"scale": 0.3},
+    "rotated": {"turn": SIZE},
+    "interleaved": {"turn": SIZE, "interleaved": 1},
+    "partly rotated": {"turn": 4, "rotated": 4},
+    "partly rotated, interleaved": {"turn": 4, "rotated": 4, "interleaved": 1},
+    "grouped": {"groups": 2, "head_size": SIZE},
+    "one group, normalized": {"groups": 1, "head_size": SIZE, "turn": SIZE, "norm_epsilon": 1e-6},
+    "window": {"window": 2, "turn": SIZE},
+    "window, guarded": {"window": 2, "guarded": 1},
+    "window, grouped, normalized": {
+        **{"window": 3, "groups": 2, "head_size": SIZE, "turn": SIZE, "norm_epsilon": 1e-6, "scale": 0.2}
+    },
+}
+
+
+def rotate(x: np.ndarray, angles: np.ndarray, interleaved: bool) -> np.ndarray:
+    size = 2 * angles.shape[-1]
+    rest, cos, sin = x[..., size:], np.cos(angles), np.sin(angles)
+    if interleaved:
+        first, second = x[..., 0:size:2], x[..., 1:size:2]
+        turned = np.stack([first * cos - second * sin, second * cos + first * sin], -1).reshape(*x.shape[:-1], size)
+    else:
+        first, second = x[..., : size // 2], x[..., size // 2 : size]
+        turned = np.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
+    return np.concatenate([turned, rest], -1)
+
+
+def attention(hidden: np.ndarray, mask: np.ndarray, weights: dict[str, np.ndarray], case: dict) -> np.ndarray:
+    groups = case.get("groups", HEADS)
+    batch, length, _ = hidden.shape
+    product = (hidden @ weights["qkv"] + weights["bias"]).reshape(batch, length, HEADS + 2 * groups, SIZE)
+    query, key, value = np.split(product.transpose(0, 2, 1, 3), [HEADS, HEADS + groups], axis=1)
+    if "norm_epsilon" in case:
+        query, key = (
+            x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * weights[name]
+            for x, name in ((query, "query_gamma"), (key, "key_gamma"))
+        )
+    if "turn" in case:
+        angles = np.arange(length)[:, None] * weights["rates"][: case["turn"] // 2]
+        query, key = (rotate(x, angles, "interleaved" in case) for x in (query, key))
+    key, value = (np.repeat(x, HEADS // groups, axis=1) for x in (key, value))
+    scores = query @ key.swapaxes(-1, -2) * case.get("scale", SIZE**-0.5)
+    away = np.abs(np.arange(length)[:, None] - np.arange(length))
+    allowed = (mask[:, None, None, :] != 0) & (away <= case.get("window", length))
+    scores = np.where(allowed, scores, -1e30)
+    shares = np.exp(scores - scores.max(-1, keepdims=True))
+    context = shares / shares.sum(-1, keepdims=True) @ value
+    if "guarded" in case:
+        context = np.where(allowed.any(-1, keepdims=True), context, 0)
+    return context.transpose(0, 2, 1, 3).reshape(batch, length, -1)
+
+
+def graph(weights: dict[str, np.ndarray], case: dict) -> ir.Model:
+    """One attention, of a table of positions that is longer than a row."""
+    rates = weights["rates"][: case.get("turn", 0) // 2]
+    angles = (np.arange(50)[:, None] * rates).astype(np.float32)
+    constants = {
+        **{"qkv": weights["qkv"], "bias": weights["bias"], "cos": np.cos(angles), "sin": np.sin(angles)},
+        **{name: weights[name] for name in ("query_gamma", "key_gamma")},
+        "places": np.arange(LENGTH)[None],
+    }
+    values = {
+        name: ir.Value(name=name, const_value=ir.tensor(np.asarray(array)), type=ir.TensorType(ir.tensor(array).dtype))
+        for name, array in constants.items()
+    }
+    for value in values.values():
+        value.shape = ir.Shape(value.const_value.shape)
+    hidden = ir.Value(name="hidden", shape=ir.Shape(["b", "s", WIDTH]), type=ir.TensorType(ir.DataType.FLOAT))
+    mask = ir.Value(name="mask", shape=ir.Shape(["b", "s"]), type=ir.TensorType(ir.DataType.INT64))
+    turned = [values[name] for name in ("cos", "sin", "places")] if "turn" in case else [None] * 3
+    gammas = [values[name] for name in ("query_gamma", "key_gamma")] if "norm_epsilon" in case else [None] * 2
+    attributes = {name: value for name, value in case.items() if name not in ("turn", "groups")}
+    attributes |= {"num_heads": HEADS, "mask_filter_value": functions.LOWEST}
+    inputs = [hidden, mask, values["qkv"], values["bias"], None, *turned, *gammas]
+    while inputs[-1] is None:
+        inputs.pop()
+    node = ir.node(functions.ATTENTION, inputs, attributes, domain=functions.DOMAIN)
+    output = node.outputs[0]
+    output.name, output.type = "context", ir.TensorType(ir.DataType.FLOAT)
+    used = [value for value in values.values() if value in inputs]
+    made = ir.Graph([hidden, mask], [output], nodes=[node], initializers=used, opset_imports={"": 17}, name="attention")
+    return ir.Model(made, ir_version=10)
+
+
+@pytest.fixture(scope="module")
+def weights() -> dict[str, np.ndarray]:
+    random = np.random.default_rng(0)
+    return {
+        "rates": 100.0 ** -np.linspace(0, 1, SIZE // 2),
+        **{name: random.normal(1, 0.2, SIZE).astype(np.float32) for name in ("query_gamma", "key_gamma")},
+        "all": random.normal(size=(WIDTH, 3 * HEADS * SIZE)).astype(np.float32) / 4,
+        "all_bias": random.normal(size=3 * HEADS * SIZE).astype(np.float32),
+    }
+
+
+@pytest.mark.parametrize("dialect", functions.dialects())
+@pytest.mark.parametrize("name", CASES)
+def test_attention_computes_its_formula(weights: dict[str, np.ndarray], dialect: str, name: str) -> None:
+    case = CASES[name]
+    columns = (HEADS + 2 * case.get("groups", HEADS)) * SIZE
+    given = {**weights, "qkv": weights["all"][:, :columns], "bias": weights["all_bias"][:columns]}
+    mask = exports.feeds(["attention_mask"], LENGTH)["attention_mask"]
+    hidden = np.random.default_rng(1).normal(size=(*mask.shape, WIDTH)).astype(np.float32)
+    found = exports.run(lower.lower(graph(given, case), dialect), {"hidden": hidden, "mask": mask})
+    assert exports.difference([attention(hidden, mask, given, case).astype(np.float32)], found) < 2e-5
