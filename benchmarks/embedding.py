@@ -80,8 +80,12 @@ def opened(engine: str, folder: Path) -> tuple[Callable[..., Any], tuple[int, ..
 
     backend = {"pytorch": "torch"}.get(engine.split()[0], engine.split()[0])
     place = folder / ("checkpoint" if backend == "torch" else backend)
-    provider = {"provider": "CPUExecutionProvider"} if backend == "onnx" else {}
-    model = SentenceTransformer(str(place), device="cpu", backend=backend, model_kwargs=provider)
+    settings: dict[str, dict[str, Any]] = {
+        "torch": {},
+        "onnx": {"provider": "CPUExecutionProvider"},
+        "openvino": {"ov_config": {"INFERENCE_PRECISION_HINT": "f32"}},  # OpenVINO would choose bf16
+    }
+    model = SentenceTransformer(str(place), device="cpu", backend=backend, model_kwargs=settings[backend])
     return lambda texts, size: model.encode(texts, batch_size=size, show_progress_bar=False), SIZES
 
 
