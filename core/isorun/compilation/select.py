@@ -62,9 +62,11 @@ class Resolved(NamedTuple):
 
     def close(self) -> None:
         """Release the model and the worker."""
-        self.executable.close()
-        if self.worker is not None:
-            self.worker.close()
+        try:
+            self.executable.close()
+        finally:
+            if self.worker is not None:
+                self.worker.close()
 
     def provenance(self) -> Provenance:
         """What runs, where, and how it was made: obtained from the runtime."""

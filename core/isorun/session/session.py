@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import numpy as np
     import onnx
 
+    from isorun.plugin.backend import Executable
     from isorun.session import batching
 
 
@@ -132,6 +133,7 @@ class Session:
         self._resolved = resolve(Compiler(source, compile_options, cache), backend)
         self._backend, self._model = self._resolved.backend, self._resolved.model
         self._executable = self._resolved.executable
+        self._outputs = [spec.name for spec in self._model.info.outputs]
         capabilities = self._backend.capabilities
         self._checker = FeedChecker(self._model.info, device_arrays=capabilities.device_arrays)
         self._closers = [self._resolved.close]
@@ -176,7 +178,7 @@ class Session:
         if output_names is not None and len(output_names):
             self._checker.check_outputs(output_names)
         else:
-            output_names = None
+            output_names = self._outputs
         return self._handle.call(execute, output_names, input_feed)
 
     def warmup(self, on: Iterable[tuple[int, int] | str | Feeds] | None = None, *, measure: bool = True) -> Arrangement:
@@ -372,8 +374,7 @@ class Session:
 
     def io_binding(self) -> IOBinding:
         """A new binding of arrays to inputs and outputs, for :meth:`run_with_iobinding`."""
-        self._handle.check_open()
-        return IOBinding(self._executable, self._checker, self._handle, self._backend.refuse_device_arrays)
+        return IOBinding(*self._bound_parts())
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: None = None) -> None:
         """Run once on bound arrays; the binding holds the results.
@@ -408,9 +409,9 @@ class Session:
         return list(self._model.info.outputs)
 
     def get_modelmeta(self) -> ModelMetadata:
-        """The model's own metadata."""
-        info = self._model.info
-        return ModelMetadata(info.producer, info.graph_name, "", "", 0, dict(info.metadata))
+        """The model's own metadata, as ``onnxruntime.InferenceSession.get_modelmeta`` returns it."""
+        metadata = self._model.info.metadata
+        return metadata._replace(custom_metadata_map=dict(metadata.custom_metadata_map))
 
     def get_providers(self) -> list[str]:
         """The providers or devices that run at least one node, as the runtime reports them."""
@@ -427,8 +428,10 @@ class Session:
         A callback may call it; runs queued after it on the same thread are then refused.
         """
         if self._executor.close():
-            self._handle.close()
-            self._cache.release()
+            try:
+                self._handle.close()
+            finally:
+                self._cache.release()
 
     def __enter__(self) -> Self:
         self._handle.check_open()
@@ -456,6 +459,11 @@ class Session:
         fork.keep_for_good(self._executable)
         self._handle.refuse(fork.REFUSAL)
         self._executor.refuse(fork.REFUSAL)
+
+    def _bound_parts(self) -> tuple[Executable, FeedChecker, Handle, Callable[[str], None]]:
+        """The arguments of :class:`IOBinding`."""
+        self._handle.check_open()
+        return self._executable, self._checker, self._handle, self._backend.refuse_device_arrays
 
     def _on_device(self) -> Callable[..., list[Any]]:
         self._backend.refuse_device_arrays("device_outputs=True")

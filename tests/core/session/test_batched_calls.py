@@ -43,9 +43,16 @@ def test_arun(session: isorun.Session) -> None:
     np.testing.assert_array_equal(asyncio.run(work())[0], session.run(["pooler_output"], feeds)[0])
 
 
-@pytest.mark.parametrize("end", ["next(results)", "next(results); del results", "next(results); del results, session"])
-@pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
-def test_a_program_may_end_amid_a_map(backend: str, end: str, model: Path) -> None:
+@pytest.mark.parametrize(
+    ("backend", "end"),
+    [
+        ("ort-cpu", "next(results)"),
+        ("openvino", "next(results)"),
+        ("openvino", "next(results); del results"),
+        ("openvino", "next(results); del results, session"),
+    ],
+)
+def test_a_program_may_end_during_a_map(backend: str, end: str, model: Path) -> None:
     program = f"""
 import itertools, isorun, singles
 session = isorun.Session({str(model)!r}, {backend!r})
