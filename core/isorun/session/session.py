@@ -245,8 +245,12 @@ class Session:
         input_feed = self._checker.check(input_feed)
         return self._handle.call(self._executable.device_times, input_feed, runs)
 
-    def submit(self, output_names: Sequence[str] | None, input_feed: Feeds) -> Future[list[Any]]:
+    def submit(self, output_names: Sequence[str] | None, input_feed: Feeds, *, more: bool = False) -> Future[list[Any]]:
         """Run on another thread, when it is this request's turn.
+
+        Args:
+            output_names, input_feed: as in :meth:`run`.
+            more: another request follows at once, so this one is not to take all threads.
 
         Returns:
             A future with what :meth:`run` returns or raises.
@@ -254,7 +258,7 @@ class Session:
         Raises:
             QueueFull: ``max_queue`` requests are waiting.
         """
-        return self._executor.submit(self._scheduled, output_names, input_feed)
+        return self._executor.submit(self._scheduled, output_names, input_feed, more)
 
     def run_async(
         self,
@@ -465,14 +469,14 @@ class Session:
         self._backend.refuse_device_arrays("device_outputs=True")
         return self._executable.run_on_device
 
-    def _scheduled(self, output_names: Sequence[str] | None, input_feed: Feeds) -> list[Any]:
+    def _scheduled(self, output_names: Sequence[str] | None, input_feed: Feeds, more: bool = False) -> list[Any]:
         """As :meth:`run`, on the next free lane."""
         input_feed = self._checker.check(input_feed)
         if output_names is not None and len(output_names):
             self._checker.check_outputs(output_names)
         else:
             output_names = None
-        return self._lanes.run(output_names, input_feed)
+        return self._lanes.run(output_names, input_feed, more)
 
     @cached_property
     def _lanes(self) -> Lanes:
