@@ -50,6 +50,7 @@ class BackendUnderTest:
         self.environment = environment
         self.options = dict(options)
         self.big = big
+        self.about: dict[str, Any] = {}  # what the runtime reports of itself
         self._references: dict[Path, Session] = {}
         self._expected: dict[tuple[Any, ...], dict[str, np.ndarray]] = {}
         self._resources = ExitStack()
@@ -153,6 +154,11 @@ class BackendUnderTest:
         """Skip a check of what the backend does not declare."""
         if not declared:
             pytest.skip(f"not declared: {what}")
+
+    def require_padding_removal(self) -> None:
+        """Skip a check of the graph that padding is removed from, if the backend does not get it."""
+        self.require(self.capabilities.dynamic_shapes, "dynamic shapes, which padding removal needs")
+        self.require(self.capabilities.data_dependent_shapes, "data-dependent shapes, which padding removal needs")
 
     def bert(self, name: str = "bert-2x32") -> Bert:
         """A BERT, with symbolic shapes if the backend declares dynamic shapes."""
@@ -268,11 +274,24 @@ class BackendUnderTest:
             outputs,
             {spec.name: expected[spec.name] for spec in session.get_outputs() if spec.name in outputs},
             feeds.get(info.mask) if info.mask else None,
-            tolerance or DEFAULT_TOLERANCES[precision],
+            tolerance or DEFAULT_TOLERANCES[self.capabilities.tolerance(precision)],
             token_level=info.token_outputs,
         )
-        assert parity.verdict == "pass", f"{what or model} is wrong: {'; '.join(parity.reasons)}"
+        if parity.verdict != "pass":
+            raise WrongOutputs(f"{what or model} is wrong: {'; '.join(parity.reasons)}", model)
         return parity
+
+
+class WrongOutputs(AssertionError):
+    """Outputs that differ from the reference's.
+
+    Attributes:
+        model: the kind of model.
+    """
+
+    def __init__(self, message: str, model: SampleModel) -> None:
+        super().__init__(message)
+        self.model = type(model).__name__
 
 
 def _check_types(session: Session, outputs: Mapping[str, Any], precision: str) -> None:

@@ -28,8 +28,8 @@ _SHAPES = (
     *((rows, length) for length in (*_LENGTHS, 40, 48, 50, 80, 96, 100, 200, 300, 400, 500) for rows in (1, 2)),
     *((4, 128), (8, 65), (9, 129), (16, 64), (17, 33), (32, 32), (33, 17), (64, 20)),
 )
-# Of ten thousand tokens, the worst is worse than that of a few.
-_TOLERANCES = {"int8": replace(DEFAULT_TOLERANCES["int8"], max_rel=None, cosine=0.95)}
+# Of ten thousand tokens, the worst is worse than that of a few; a mask may leave two to compare.
+_TOLERANCES = {"int8": replace(DEFAULT_TOLERANCES["int8"], max_rel=None, rms=0.3, cosine=0.9, argmax=None)}
 _FIXED = ((1, 1), (3, 12), (16, 9), (64, 6), (1, 129), (1, 512))
 _FEW = ((1, 1), (1, 7), (2, 5), (3, 9), (1, 40), (4, 16))
 
@@ -42,6 +42,8 @@ class Shapes(Checks):
     def test_accuracy_at_every_shape(self, precision: str, padding: str) -> None:
         """Every shape has other feeds and another kind of mask; none has been run before."""
         self._require_dynamic()
+        if padding == "remove":
+            self.under_test.require_padding_removal()
         model = bert("bert-1x32", dynamic=True)
         masks = list(MASK_KINDS)
         with self.under_test.open(model, precision=precision, padding=padding) as session:
