@@ -60,6 +60,7 @@ class OrtCpu(Backend):
         sets_threads=True,
         dynamic_shapes=True,
         thread_safe=True,
+        runs_on_caller=True,
         package="onnxruntime",
         requirement="onnxruntime",
         reports=("placement",),
@@ -102,7 +103,7 @@ def _optimized_operators(backend: OrtCpu, model: LoweredModel, config: CompileCo
         writing.optimized_model_filepath = str(path)
         writing.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights.bin")
         open_session(name, model, writing, [_PROVIDER], disabled_optimizers=_SLOWER)
-        reading = session_options(backend.read_options({"graph_optimization_level": "disable"}), threads=1)
+        reading = session_options({**given, "profile_prefix": None, "graph_optimization_level": "disable"}, threads=1)
         optimized = open_session(name, replace(model, path=path), reading, [_PROVIDER])
         return placement.count(placement.assigned(name, optimized))
 

@@ -227,10 +227,11 @@ def use(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     for number, (model, path) in enumerate(request["models"]):
         feeds = dict(np.load(path))
         arguments = {"name": request["name"], "model": model, "config": request["config"]}
+        outputs = [spec["name"] for spec in model["info"]["outputs"]]
         step("compile()", lambda: server.compile(number, **arguments))  # noqa: B023 - called at once
         for repetition in range(3):
             descriptors = (2,) if repetition else ()
-            step("run()", lambda: server.executables[number][1].run(None, feeds), *descriptors)  # noqa: B023
+            step("run()", lambda: server.executables[number][1].run(outputs, feeds), *descriptors)  # noqa: B023
         step("report()", lambda: server.report(number))  # noqa: B023
         step("close()", lambda: server.close(number))  # noqa: B023
         usual = usual or [path.name for path in Path(tempfile.gettempdir()).iterdir()]

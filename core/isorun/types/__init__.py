@@ -116,6 +116,8 @@ class Capabilities:
         thread_safe: whether several threads may call :meth:`Executable.run` of one executable at once, in shapes that
             it has not seen before too, and while another thread compiles or closes an executable; if not, the session
             serializes the calls of an executable. Bindings are used by one thread at a time in any case.
+        runs_on_caller: whether concurrent runs of one executable with ``threads=1`` proceed in parallel, each on its
+            caller's thread, so that a server needs one such executable rather than one for each run at once.
         package: the import package of the runtime, without which the backend is unavailable.
         requirement: the pip requirement to install.
         reports: what :meth:`Executable.report` can prove: ``"placement"`` (operators by device or provider),
@@ -141,6 +143,7 @@ class Capabilities:
     sets_threads: bool = False
     dynamic_shapes: bool = False
     thread_safe: bool = False
+    runs_on_caller: bool = False
     package: str | None = None
     requirement: str | None = None
     reports: tuple[str, ...] = ()
@@ -184,6 +187,18 @@ class Finding:
     command: str
 
 
+class ModelMetadata(NamedTuple):
+    """A model's metadata, with the fields and defaults of ``onnxruntime.ModelMetadata``."""
+
+    producer_name: str = ""
+    graph_name: str = ""
+    domain: str = ""
+    description: str = ""
+    graph_description: str = ""
+    version: int = 2**63 - 1
+    custom_metadata_map: dict[str, str] = {}  # noqa: RUF012  # never written to
+
+
 @dataclass(frozen=True)
 class ModelInfo:
     """The description of a model.
@@ -194,8 +209,7 @@ class ModelInfo:
         fused: the number of fused operators by name; empty for a model that is not in the fused form.
         limits: symbolic dimensions that must agree between inputs and must not be 0, each with its maximum (the rows of
             a position table) or ``None``.
-        metadata: the model's metadata properties.
-        producer, graph_name: the tool that wrote it, and the graph's name.
+        metadata: what the model says about itself.
         quantized: whether its activations were already 8-bit.
         mask: the mask input (batch, sequence), 0 at padding; ``None`` if there is none or it is unknown.
         token_outputs: the token-level outputs (batch, sequence, ...); ``None`` if unknown.
@@ -208,9 +222,7 @@ class ModelInfo:
     opset: int
     fused: Mapping[str, int] = field(default_factory=dict)
     limits: Mapping[str, int | None] = field(default_factory=dict)
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    producer: str = ""
-    graph_name: str = ""
+    metadata: ModelMetadata = field(default_factory=ModelMetadata)
     quantized: bool = False
     mask: str | None = None
     token_outputs: tuple[str, ...] | None = None
@@ -242,20 +254,10 @@ class ModelInfo:
                 **fields,
                 "inputs": specs(fields["inputs"]),
                 "outputs": specs(fields["outputs"]),
+                "metadata": ModelMetadata(*fields["metadata"]),
                 "token_outputs": None if fields["token_outputs"] is None else tuple(fields["token_outputs"]),
             }
         )
-
-
-class ModelMetadata(NamedTuple):
-    """A model's metadata, with the fields of ``onnxruntime.ModelMetadata``."""
-
-    producer_name: str
-    graph_name: str
-    domain: str
-    description: str
-    version: int
-    custom_metadata_map: dict[str, str]
 
 
 @dataclass(frozen=True)

@@ -220,8 +220,9 @@ class BackendUnderTest:
         if self._worker is None:
             with self.open(model) as session:
                 return session.run(None, feeds)
-        with self.compiled(self.lowered(model)) as executable:
-            return executable.run(None, feeds)
+        lowered = self.lowered(model)
+        with self.compiled(lowered) as executable:
+            return executable.run([spec.name for spec in lowered.info.outputs], feeds)
 
     def expected(self, model: SampleModel, feeds: Feeds) -> dict[str, np.ndarray]:
         """The model's outputs, by name: from its formula, or in fp64 from the reference backend."""

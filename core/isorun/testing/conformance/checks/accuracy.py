@@ -26,7 +26,7 @@ class Accuracy(Checks):
         ):
             for mask in MASK_KINDS:
                 feeds = model.feeds(mask=mask)
-                found = dict(zip(names, executable.run(None, feeds), strict=True))
+                found = dict(zip(names, executable.run(names, feeds), strict=True))
                 what = f"{model} in {dialect}, mask {mask},"
                 self.under_test.assert_accurate(model, session, feeds, found, what=what)
 

@@ -53,7 +53,7 @@ class Circumstances(Checks):
             shutil.copyfile(lowered.path, path)
             # For the types of the outputs.
             with self.under_test.open(model) as session, self.under_test.compiled(replace(lowered, path=path)) as found:
-                outputs = dict(zip(["y"], found.run(None, model.feeds()), strict=True))
+                outputs = dict(zip(["y"], found.run(["y"], model.feeds()), strict=True))
                 what = "a model in a file that held another one"
                 self.under_test.assert_accurate(model, session, model.feeds(), outputs, what=what)
 

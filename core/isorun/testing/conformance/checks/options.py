@@ -40,7 +40,7 @@ class Options(Checks):
                     refusal = str(error)
                     continue
                 compiled += 1
-                executable.run(None, dense().feeds())
+                executable.run([spec.name for spec in lowered.info.outputs], dense().feeds())
                 executable.report()
                 executable.close()
         unread = sorted(self.under_test.capabilities.options.keys() - read)
