@@ -22,13 +22,14 @@ from isorun.isolation import environments
 from isorun.isolation.worker.backend import Worker
 from isorun.models import lowering
 from isorun.models import source as models
-from isorun.parity import DEFAULT_TOLERANCES, Parity, Tolerance, compare
+from isorun.parity import Parity, Tolerance, compare
 from isorun.plugin import registry
 from isorun.plugin.backend import Backend, Executable
 from isorun.system.cache import Cache
 from isorun.system.subprocesses import run
 from isorun.testing import process_state
 from isorun.testing.conformance.formulas import Formula
+from isorun.testing.conformance.precisions import TOLERANCES
 from isorun.testing.conformance.sample_models import Bert, SampleModel, bert, dense
 from isorun.types import Capabilities, CompileConfig, Feeds, LoweredModel
 
@@ -275,7 +276,7 @@ class BackendUnderTest:
             outputs,
             {spec.name: expected[spec.name] for spec in session.get_outputs() if spec.name in outputs},
             feeds.get(info.mask) if info.mask else None,
-            tolerance or DEFAULT_TOLERANCES[self.capabilities.tolerance(precision)],
+            tolerance or TOLERANCES[self.capabilities.tolerance(precision)],
             token_level=info.token_outputs,
         )
         if parity.verdict != "pass":
