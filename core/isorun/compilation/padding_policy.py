@@ -20,6 +20,7 @@ from isorun.models.lowering import ModelGraphs, Quantized
 from isorun.models.source import check_unchanged
 from isorun.plugin.backend import Backend, Binding, Executable
 from isorun.plugin.device_arrays import DeviceArray
+from isorun.system.progress import logged
 from isorun.types import CompileConfig, Feeds, LoweredModel, ModelInfo, RuntimeReport
 
 # The packed graph must save this share of a batch's tokens, and this many more. It computes whole steps of tokens, as
@@ -72,7 +73,8 @@ def compile_model(
 
 
 def _compile(backend: Backend, lowered: LoweredModel, config: CompileConfig) -> Executable:
-    executable: object = backend.compile(lowered, config)
+    with logged("compiled %s on %s", lowered.path, backend.name):
+        executable: object = backend.compile(lowered, config)
     if not isinstance(executable, Executable):
         raise BackendFailed(
             f"{backend.name}: compile() must return an isorun.plugin.backend.Executable, got "

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
 from isorun.compilation.compiler import Compiler
 from isorun.compilation.options import Options
@@ -24,7 +24,7 @@ from isorun.session.executor import Executor
 from isorun.session.handle import Handle
 from isorun.session.io_binding import IOBinding
 from isorun.system.cache import Cache
-from isorun.types import Feeds, ModelInfo, ModelMetadata, Provenance, TensorSpec
+from isorun.types import Feeds, ModelInfo, ModelMetadata, Provenance, TensorSpec, threads_in_words
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -75,7 +75,8 @@ class Session:
             tokens (with a :class:`isorun.compilation.calibration.CalibrationWarning` for int8).
         outputs: the outputs to compute, in this order; ``None`` for all. If they read a single position, as a
             classifier or pooler reads the first token, the last layer is computed for that position only.
-        cache_dir: the cache folder; ``None`` for ``$ISORUN_CACHE_DIR`` or the user's cache folder.
+        cache_dir: the cache folder; ``None`` for ``$ISORUN_CACHE_DIR`` or the user's cache folder; ``False`` for a
+            temporary folder that only this user can read, removed when the session is closed.
         verify_cache: hash the model and every cached file that is opened, which detects bit rot (about 0.7 s per GB);
             otherwise files with unchanged size, timestamps and inode are trusted. A damaged entry is made again.
             ``None``: only if ``$ISORUN_CACHE_VERIFY`` is 1.
@@ -107,7 +108,7 @@ class Session:
         options: Mapping[str, Any] | None = None,
         calibration: Iterable[Feeds] | Iterable[str] | None = None,
         outputs: Sequence[str] | None = None,
-        cache_dir: str | os.PathLike[str] | None = None,
+        cache_dir: str | os.PathLike[str] | Literal[False] | None = None,
         verify_cache: bool | None = None,
     ) -> None:
         compile_options = Options(
@@ -351,6 +352,14 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def __repr__(self) -> str:
+        config = self._resolved.config
+        state = ", closed" if self._handle.closed else ""
+        return (
+            f"<isorun.{type(self).__name__} of {self._source.path.name} on {self._backend.name} "
+            f"({config.device}, {config.precision}, {threads_in_words(config.threads)}{state})>"
+        )
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("Sessions cannot be pickled or copied. Open one in each process; threads can share a session.")
