@@ -23,7 +23,7 @@ from isorun.types import Feeds, TensorSpec
 _logger = logging.getLogger("isorun")
 
 _RUNTIME_ARGUMENTS = ("disabled_optimizers", "enable_fallback", "read_config_from_model")
-_ADDED = ("backend", "options", "threads")  # settings that are combined with the session options
+_RUNTIME_BACKENDS = "ort-"  # the names of those that have ONNX Runtime's options begin so
 
 
 class NodeArg(NamedTuple):
@@ -86,9 +86,15 @@ class InferenceSession(Session):
         if backend is None:
             candidates = backends.candidates(requested, provider_options, self._translated)
         else:
-            if requested:
-                _logger.info("isorun.compat: ignored providers=%s: backend=%r was given", requested, backend)
-            candidates = [Candidate(backend, {"threads": self._translated.threads}, "", {})]
+            settings: dict[str, Any] = {"threads": self._translated.threads}
+            ignored = ["providers"] if requested else []
+            if isinstance(backend, str) and backend.startswith(_RUNTIME_BACKENDS):
+                settings["options"] = self._translated.options
+            else:
+                ignored += self._translated.options
+            if ignored:
+                _logger.info("isorun.compat: ignored %s: backend=%r was given", ", ".join(ignored), backend)
+            candidates = [Candidate(backend, settings, "", {})]
         *preferred, last = candidates
         for candidate in preferred:
             try:
