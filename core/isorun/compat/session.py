@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
@@ -128,6 +128,19 @@ class InferenceSession(Session):
             options.check_run_options(run_options)
         return super().run(output_names, values.to_arrays(input_feed), device_outputs=device_outputs)
 
+    def run_async(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Feeds,
+        callback: Callable[[list[Any], Any, str], None],
+        user_data: Any,
+        run_options: Any = None,
+    ) -> None:
+        """:meth:`isorun.Session.run_async` with the feeds and options of :meth:`run`."""
+        if run_options is not None:
+            options.check_run_options(run_options)
+        super().run_async(output_names, values.to_arrays(input_feed), callback, user_data)
+
     def run_with_ort_values(
         self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, OrtValue], run_options: Any = None
     ) -> list[OrtValue]:
@@ -179,8 +192,9 @@ class InferenceSession(Session):
     ) -> None:
         """Close the session and open it on other providers. Its bindings become invalid."""
         self.close()
-        self.__dict__.pop("provenance", None)
-        self._open(providers, provider_options)
+        model, options, keywords = self._model_given, self._sess_options, self._keywords
+        vars(self).clear()  # what is cached belongs to the closed session
+        self.__init__(model, options, providers, provider_options, **keywords)  # type: ignore[misc]
 
     def disable_fallback(self) -> None:
         """Nothing to disable: no run falls back."""

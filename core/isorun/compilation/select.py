@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from isorun.compilation.compiler import Compiler
@@ -28,6 +29,7 @@ class Resolved(NamedTuple):
         tuned: what ``precision="auto"`` measured; empty for a precision that was requested.
         passed_over: the backends that were skipped, each with the reason.
         worker: where it runs; ``None`` for this process.
+        compiler: compiles it again.
     """
 
     backend: Backend
@@ -37,12 +39,34 @@ class Resolved(NamedTuple):
     tuned: Mapping[str, Any]
     passed_over: tuple[tuple[str, str], ...]
     worker: Worker | None
+    compiler: Compiler
+
+    @property
+    def can_divide(self) -> bool:
+        """Whether the same model can be compiled again, to run beside this one with fewer threads."""
+        offers = self.backend.capabilities
+        return self.worker is None and offers.thread_safe and offers.sets_threads and self.config.device == "cpu"
+
+    def compile_again(self, threads: int) -> Executable:
+        """Compile the same model for another number of threads.
+
+        Raises:
+            As :meth:`isorun.compilation.compiler.Compiler.compile`.
+        """
+        samples = self.compiler.options.samples
+        if self.compiler.options.precision == AUTO:
+            from isorun.compilation import corpus
+
+            samples, _ = corpus.split(samples)
+        return self.compiler.compile(self.backend, replace(self.config, threads=threads), samples).executable
 
     def close(self) -> None:
         """Release the model and the worker."""
-        self.executable.close()
-        if self.worker is not None:
-            self.worker.close()
+        try:
+            self.executable.close()
+        finally:
+            if self.worker is not None:
+                self.worker.close()
 
     def provenance(self) -> Provenance:
         """What runs, where, and how it was made: obtained from the runtime."""
@@ -139,10 +163,10 @@ def _compile(compiler: Compiler, name: str, skipped: tuple[tuple[str, str], ...]
     if config.precision == AUTO:
         from isorun.compilation import autotune
 
-        resolved = Resolved(backend, *autotune.compile_fastest(compiler, backend, config), skipped, worker)
+        resolved = Resolved(backend, *autotune.compile_fastest(compiler, backend, config), skipped, worker, compiler)
     else:
         model, executable = compiler.compile(backend, config, compiler.options.samples)
-        resolved = Resolved(backend, model, config, executable, {}, skipped, worker)
+        resolved = Resolved(backend, model, config, executable, {}, skipped, worker, compiler)
     _logger.info(
         "opened %s on %s in %s, %.2f s: %s; lowered to %s (%s in the cache)",
         compiler.source.path,

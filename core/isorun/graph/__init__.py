@@ -76,13 +76,12 @@ def fuse(model: onnx.ModelProto | onnx_ir.Model) -> FusionReport:
 
 def _with_existing_operators(report: FusionReport, model: onnx_ir.Model) -> FusionReport:
     """Add the fused operators of an unchanged model to its report."""
-    from isorun.graph.matching.report import KINDS
+    from isorun.graph.matching.report import kind
     from isorun.graph.ops import functions
 
     for node in model.graph:
-        if functions.is_fused(node):
-            kind = node.op_type.replace("SingleQuery", "Self")  # of the last layer
-            report.accept(next(name for name in KINDS if name in kind))  # BiasGeluTanh
+        if functions.is_fused(node) and (name := kind(node.op_type)) is not None:
+            report.accept(name)
     return report
 
 

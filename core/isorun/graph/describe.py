@@ -12,7 +12,7 @@ from isorun.graph.analysis import real_tokens
 from isorun.graph.analysis.evaluate import CannotEvaluate, Evaluator
 from isorun.graph.analysis.layers import QUANTIZING
 from isorun.graph.io import maps
-from isorun.graph.ops.functions import EMBEDDING, TABLES, is_fused
+from isorun.graph.ops.functions import EMBEDDINGS, TABLES, is_fused
 from isorun.graph.transforms import padding_removal
 from isorun.types import ModelInfo, ModelMetadata, TensorSpec
 
@@ -112,9 +112,9 @@ def _index_bounds(graph: ir.Graph) -> dict[str, tuple[int, int]]:
             bounds[index.name] = (max(low, minimum), min(high, maximum))
 
     for node in graph:
-        if is_fused(node) and node.op_type == EMBEDDING:
+        if is_fused(node) and node.op_type in EMBEDDINGS:
             for index, table in (*TABLES.ids, (TABLES.at, TABLES.positions)):
-                if node.inputs[index] is None:
+                if index >= len(node.inputs) or node.inputs[index] is None:
                     continue
                 rows = _rows(node.inputs[table])
                 assert rows is not None, "the tables of fused embeddings are initializers"
@@ -130,7 +130,7 @@ def _limits(graph: ir.Graph) -> dict[str, int | None]:
     """The named dimensions of a fused graph's ids, with the maximum length of its position table."""
     limits: dict[str, int | None] = {}
     for node in graph:
-        if is_fused(node) and node.op_type == EMBEDDING:
+        if is_fused(node) and node.op_type in EMBEDDINGS:
             ids = node.inputs[0]
             if ids is None or ids.shape is None or len(ids.shape) != 2:
                 continue
@@ -144,6 +144,8 @@ def _limits(graph: ir.Graph) -> dict[str, int | None]:
 
 def _max_length(graph: ir.Graph, embedding: ir.Node) -> int | None:
     """The maximum number of tokens of an embedding; ``None`` if the positions are an input."""
+    if len(embedding.inputs) <= TABLES.positions:  # no position table
+        return None
     rows, positions = _rows(embedding.inputs[TABLES.positions]), embedding.inputs[TABLES.at]
     if rows is None or positions is None or positions.is_graph_input():
         return None

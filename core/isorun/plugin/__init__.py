@@ -15,7 +15,16 @@ from isorun.errors import (
     UnsupportedModel,
     did_you_mean,
 )
-from isorun.plugin.backend import Backend, Binding, Executable, check_fits, runtime_errors
+from isorun.plugin.backend import (
+    Backend,
+    Binding,
+    Executable,
+    SupportsBinding,
+    SupportsDeviceArrays,
+    SupportsDeviceTimes,
+    check_fits,
+    runtime_errors,
+)
 from isorun.plugin.contract import CONTRACT, SUPPORTED
 from isorun.plugin.device_arrays import ON_DEVICE, DeviceArray
 from isorun.system.cache import Cache, Entry, sha256, write_atomically
@@ -26,6 +35,7 @@ from isorun.types import (
     Availability,
     Capabilities,
     CompileConfig,
+    Dialect,
     Feeds,
     Finding,
     LoweredModel,
@@ -43,9 +53,13 @@ __all__ = [
     "Backend",
     "Binding",
     "Executable",
+    "SupportsBinding",
+    "SupportsDeviceArrays",
+    "SupportsDeviceTimes",
     # what it declares and returns
     "Availability",
     "Capabilities",
+    "Dialect",
     "Finding",
     "Option",
     "RuntimeReport",

@@ -116,6 +116,8 @@ class Capabilities:
         thread_safe: whether several threads may call :meth:`Executable.run` of one executable at once, in shapes that
             it has not seen before too, and while another thread compiles or closes an executable; if not, the session
             serializes the calls of an executable. Bindings are used by one thread at a time in any case.
+        runs_on_caller: whether concurrent runs of one executable with ``threads=1`` proceed in parallel, each on its
+            caller's thread, so that a server needs one such executable rather than one for each run at once.
         package: the import package of the runtime, without which the backend is unavailable.
         requirement: the pip requirement to install.
         reports: what :meth:`Executable.report` can prove: ``"placement"`` (operators by device or provider),
@@ -141,6 +143,7 @@ class Capabilities:
     sets_threads: bool = False
     dynamic_shapes: bool = False
     thread_safe: bool = False
+    runs_on_caller: bool = False
     package: str | None = None
     requirement: str | None = None
     reports: tuple[str, ...] = ()
@@ -224,6 +227,11 @@ class ModelInfo:
     mask: str | None = None
     token_outputs: tuple[str, ...] | None = None
     keeps_padding: str = "the model has not been analysed"
+
+    @property
+    def output_names(self) -> list[str]:
+        """The names of all outputs."""
+        return [spec.name for spec in self.outputs]
 
     @property
     def required(self) -> list[TensorSpec]:

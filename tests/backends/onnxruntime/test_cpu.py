@@ -1,4 +1,4 @@
-"""What sets ort-cpu apart; what it shares with every backend is in tests/core/test_session.py."""
+"""What sets ort-cpu apart; the rest is proved by the conformance suite."""
 
 from __future__ import annotations
 

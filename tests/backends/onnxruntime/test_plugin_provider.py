@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 import isolation
 import isorun
+import sites
 from isorun.errors import BackendNotFound, BackendUnavailable
 from isorun.isolation import environments
 from isorun.isolation.worker.backend import Worker
@@ -34,19 +33,8 @@ PACKAGES = {
 def environment(tmp_path_factory: pytest.TempPathFactory) -> str:
     site = tmp_path_factory.mktemp("site")
     for package, source in PACKAGES.items():
-        install(site, package, source)
+        sites.install(site, package.replace("_", "-"), "1.2", {f"{package}/__init__.py": source})
     return isolation.own_environment(environments.root(), "providers", site)
-
-
-def install(site: Path, package: str, source: str) -> None:
-    """A distribution of one package, as far as importlib.metadata can tell."""
-    (site / package).mkdir()
-    (site / package / "__init__.py").write_text(source)
-    information = site / f"{package}-1.2.dist-info"
-    information.mkdir()
-    name = package.replace("_", "-")
-    (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2\n")
-    (information / "top_level.txt").write_text(f"{package}\n")
 
 
 @pytest.fixture(scope="module")

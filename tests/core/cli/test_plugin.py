@@ -126,6 +126,7 @@ def wheel(cwd: Path, isorun: Isorun) -> Iterator[Path]:
         yield folder
 
 
+@pytest.mark.long
 def test_plugin_is_listed_and_passes_conformance(isorun: Isorun, wheel: Path) -> None:
     listed = {each["name"]: each for each in isorun("backends", "--json").json}
     assert listed["my-engine"]["status"] == "available"

@@ -104,7 +104,7 @@ def test_skips_a_plugin_that_breaks_its_contract(bert, plugin, reason):
     with fakes.installed(flaws.names()):
         with pytest.raises(isorun.IsorunError, match=reason) as caught:
             isorun.Session(bert, plugin)
-        assert "Report it to the authors of flaws.discovery" in str(caught.value)
+        assert "flaws.discovery" in str(caught.value)
         with isorun.Session(bert, [plugin, "reference"]) as session:
             ((name, why),) = session.provenance.passed_over
     assert name == plugin

@@ -113,6 +113,7 @@ def test_finding_of_a_plugin(found):
     assert found["tells"] == Finding("tells", "warning", "a", "b", "c")
 
 
+@pytest.mark.long
 def test_plugin_that_hangs(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     plugin(tmp_path, "hangs", None, "def diagnose(self):\n    import time\n    time.sleep(600)")

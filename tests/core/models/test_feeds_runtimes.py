@@ -58,7 +58,7 @@ FORMS = {
 }
 
 
-@settings(derandomize=True, max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(derandomize=True, max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.tuples(*[st.sampled_from(sorted(FORMS))] * 3))
 def test_the_form_of_an_array_does_not_matter(session, expected, forms):
     feeds = {name: FORMS[form](array) for form, (name, array) in zip(forms, FEEDS.items(), strict=True)}

@@ -98,7 +98,7 @@ def test_writes_nothing_beside_the_model(own, cache, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:Calibrated on")
-@pytest.mark.parametrize(("backend", "precision"), [("ort-cpu", "fp32"), ("ort-cpu", "int8"), ("openvino", "auto")])
+@pytest.mark.parametrize(("backend", "precision"), [("ort-cpu", "fp32"), ("ort-cpu", "int8"), ("ort-cpu", "auto")])
 def test_opening_fuses_once(backend, precision, tmp_path, caplog):
     """Calibration, lowering, and the packed graph for the first padded batch use one fused graph."""
     samples = None if precision == "fp32" else [exports.given(EXPORT)]

@@ -14,6 +14,8 @@ import numpy as np
 import onnx_ir as ir
 from onnx.reference.ops import load_op
 
+from isorun.graph.ops import functions
+
 Samples = dict[ir.Value, np.ndarray]
 """Arrays for some values of a graph."""
 
@@ -131,6 +133,8 @@ def run_node(node: ir.Node, inputs: list[np.ndarray | None], opset: int) -> tupl
     try:
         if node.op_type == "GatherElements" and node.domain == "":  # ONNX's implementation is wrong if rows differ
             return (_gather_elements(node, *inputs),)
+        if (node.domain, node.op_type) == (functions.DOMAIN, functions.RMS_NORM):
+            return (_rms_normalize(node, *inputs),)
         _check_growth(node, inputs)
         implementation = load_op(node.domain, node.op_type, opset if node.domain == "" else None)
         results = implementation.eval(*inputs, n_outputs=len(node.outputs), **_attributes(node))
@@ -158,6 +162,13 @@ _GROWTH: Mapping[str, Callable[..., float]] = {
     "Range": lambda start, limit, delta: abs(float(limit) - float(start)) / (abs(float(delta)) or 1.0),
     "Tile": lambda data, repeats, *_: data.size * _product(repeats),
 }
+
+
+def _rms_normalize(node: ir.Node, data: np.ndarray | None, gamma: np.ndarray | None) -> np.ndarray:
+    assert data is not None
+    assert gamma is not None
+    mean = np.square(data).mean(-1, keepdims=True)
+    return np.asarray(data / np.sqrt(mean + node.attributes["epsilon"].as_float()) * gamma, data.dtype)
 
 
 def _gather_elements(node: ir.Node, data: np.ndarray | None, indices: np.ndarray | None) -> np.ndarray:

@@ -21,7 +21,7 @@ def key_masks(graph: ir.Graph) -> set[ir.Value | None]:
     """The key masks of the fused attentions; ``None`` among them for an attention without a mask."""
     fused = [node for node in graph if functions.is_fused(node)]
     masks = {node.inputs[1] for node in fused if node.op_type == functions.ATTENTION}
-    return masks | {node.inputs[3] for node in fused if node.op_type == functions.SINGLE_QUERY}
+    return masks | {node.inputs[3] for node in fused if node.op_type in (functions.SINGLE_QUERY, functions.CORE)}
 
 
 def mask_inputs(graph: ir.Graph) -> list[str]:
@@ -49,12 +49,14 @@ def _by_token(graph: ir.Graph) -> dict[ir.Value, int]:
     for node in graph:
         if not functions.is_fused(node):
             continue
-        if node.op_type == functions.EMBEDDING:
+        if node.op_type in functions.EMBEDDINGS:
             ranks[node.outputs[0]] = 3
         elif node.op_type == functions.ATTENTION:
             ranks[node.outputs[0]] = 3
             if node.inputs[0] is not None:
                 ranks[node.inputs[0]] = 3
+        elif node.op_type == functions.CORE:
+            ranks |= {value: 3 for value in (*node.inputs[:3], *node.outputs) if value is not None}
     for node in graph:
         if any(value in ranks for value in node.inputs) and not any(value in ranks for value in node.outputs):
             rank = tokens.rank_by_token(node, ranks)

@@ -14,7 +14,10 @@ from isorun.graph.ops import functions
 # Operators that compute each token's output from the same token's inputs.
 _ELEMENTWISE = frozenset(("Cast", "Erf", "Gelu", "Identity", "Relu", "Sigmoid", "Sqrt", "Tanh"))
 _ARITHMETIC = frozenset(("Add", "Div", "Mul", "Pow", "Sub"))
-_FUSED = {"BiasGelu": 1, "BiasGeluTanh": 1, "SkipLayerNormalization": 2}  # and the number of token-level inputs
+_FUSED = {  # and the number of token-level inputs
+    **{"BiasGelu": 1, "BiasGeluTanh": 1, "SkipLayerNormalization": 2, functions.RMS_NORM: 1},
+    **dict.fromkeys(functions.GATED, 2),
+}
 # Operators that preserve a mask's zeros.
 _PASS_ON = frozenset(("Cast", "Expand", "Identity", "Unsqueeze"))
 _MAX_POSITIONS = 16  # a node that reads more is not a pooler
@@ -58,6 +61,11 @@ def rank_by_token(node: ir.Node, ranks: Mapping[ir.Value, int]) -> int | None:
         case _:
             independent = False
     return rank if independent else None
+
+
+def is_joining(node: ir.Node) -> bool:
+    """Whether a node may combine several values of the same token, and does no more."""
+    return node.op_type in (_FUSED if functions.is_fused(node) else _ARITHMETIC if node.domain == "" else ())
 
 
 def positions_read(node: ir.Node, rank: int) -> list[int]:

@@ -1,14 +1,17 @@
-"""Fusion of decomposed layer normalization, as exporters write it before opset 17, recognized numerically."""
+"""Fusion of decomposed layer normalization, as exporters write it before opset 17, and of RMS normalization, before
+opset 23, recognized numerically."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import numpy as np
 import onnx_ir as ir
 
 from isorun.graph.analysis.evaluate import CannotEvaluate, Evaluator, array, is_constant, sizes
 from isorun.graph.matching import subgraph
+from isorun.graph.ops import functions
 
 _logger = logging.getLogger(__name__)
 
@@ -16,44 +19,95 @@ _MEANS = ("ReduceMean", "GlobalAveragePool")  # tf2onnx writes the latter for th
 _OPERATORS = frozenset((*_MEANS, "Sub", "Pow", "Mul", "Add", "Sqrt", "Div", "Reciprocal", "Neg", "Cast"))
 _MAX_NODES = 14
 
+Formula = Callable[[np.ndarray, float], np.ndarray]
+"""A normalization without its weight and bias, of an array and an epsilon."""
+
 
 def fuse(model: ir.Model) -> None:
-    """Replace every decomposed layer normalization with ``LayerNormalization``, in place."""
+    """Replace every decomposed normalization with ``LayerNormalization`` or ``RMSNormalization``, in place."""
     for node in list(model.graph):
-        if node.domain == "" and node.op_type in _MEANS:
-            _fuse(model, node)
+        if node.domain == "" and node.op_type in _MEANS and not _fuse(model, node):
+            _fuse_rms(model, node)
+        elif node.domain == "" and node.op_type == functions.RMS_NORM:
+            _move_rms(model.graph, node)
     for node in model.graph:
         if node.domain == "" and node.op_type == "LayerNormalization":
             _remove_casts(model.graph, node)
 
 
-def _fuse(model: ir.Model, mean: ir.Node) -> None:
+def _fuse(model: ir.Model, mean: ir.Node) -> bool:
     """Replace the subgraph that begins with a mean by ``LayerNormalization`` over the last axis."""
     entry = mean.inputs[0]
     if entry is None or is_constant(entry) or not mean.outputs[0].uses():
+        return False
+    found = _match(model, entry, mean, _layer_norm)
+    if found is None:
+        return False
+    value, source, gamma, beta, epsilon = found
+    _replace(model, value, "", "LayerNormalization", [source, gamma, *([] if beta is None else [beta])], epsilon)
+    model.graph.opset_imports[""] = max(model.graph.opset_imports[""], 17)
+    return True
+
+
+def _fuse_rms(model: ir.Model, mean: ir.Node) -> None:
+    """Replace the subgraph that begins with the square of a mean by the fused ``RMSNormalization``."""
+    square = None if mean.inputs[0] is None else mean.inputs[0].producer()
+    entry = None if square is None else square.inputs[0]
+    if square is None or entry is None or square.op_type not in ("Pow", "Mul") or is_constant(entry):
         return
+    found = _match(model, entry, square, _rms_norm)
+    if found is not None:
+        value, source, gamma, _, epsilon = found
+        _replace(model, value, functions.DOMAIN, functions.RMS_NORM, [source, gamma], epsilon)
+
+
+def _move_rms(graph: ir.Graph, node: ir.Node) -> None:
+    """Replace ONNX's ``RMSNormalization`` over the last axis by the fused one."""
+    source, gamma = node.inputs[:2]
+    if (
+        source is None
+        or not subgraph.is_vector(gamma)
+        or node.attributes.get_int("axis", -1)
+        not in (
+            -1,
+            (subgraph.rank(source) or 0) - 1,
+        )
+    ):
+        return
+    epsilon = node.attributes.get_float("epsilon", 1e-5)
+    made = ir.node(functions.RMS_NORM, [source, gamma], {"epsilon": epsilon}, domain=functions.DOMAIN, name=node.name)
+    made.outputs[0].type, made.outputs[0].shape = node.outputs[0].type, node.outputs[0].shape
+    graph.insert_before(node, made)
+    subgraph.replace(node.outputs[0], made.outputs[0])
+    graph.remove(node, safe=True)
+
+
+_Found = tuple[ir.Value, ir.Value, ir.Value, ir.Value | None, float]
+
+
+def _match(model: ir.Model, entry: ir.Value, first: ir.Node, formula: Formula) -> _Found | None:
+    """The largest subgraph from an entry that is a normalization: its value, the entry, weight, bias and epsilon."""
     match = None
     cast = entry.producer()
     uncast = cast.inputs[0] if cast is not None and cast.op_type == "Cast" else None
     for source in (entry,) if uncast is None else (uncast, entry):
-        for value, nodes in subgraph.exits(source, mean, _OPERATORS, _MAX_NODES):
-            parameters = None if value.dtype != source.dtype else _parameters(model, source, value, nodes)
+        for value, nodes in subgraph.exits(source, first, _OPERATORS, _MAX_NODES):
+            parameters = None if value.dtype != source.dtype else _parameters(model, source, value, nodes, formula)
             if parameters is not None:
-                match = (source, value, parameters)
+                match = (value, source, *parameters)
         if match is not None:
             break
-    if match is None:
-        return
-    source, value, (gamma, beta, epsilon) = match
+    return match
+
+
+def _replace(model: ir.Model, value: ir.Value, domain: str, kind: str, inputs: list[ir.Value], epsilon: float) -> None:
     before = value.producer()
     assert before is not None
-    node = ir.node(
-        "LayerNormalization", [source, gamma, beta], {"axis": -1, "epsilon": epsilon}, name=f"{mean.name}.normalized"
-    )
+    attributes: dict[str, int | float] = {"epsilon": epsilon} if domain else {"axis": -1, "epsilon": epsilon}
+    node = ir.node(kind, inputs, attributes, domain=domain, name=f"{before.name}.normalized")
     node.outputs[0].type, node.outputs[0].shape = value.type, value.shape
     model.graph.insert_before(before, node)
     subgraph.replace(value, node.outputs[0])
-    model.graph.opset_imports[""] = max(model.graph.opset_imports[""], 17)
 
 
 def _remove_casts(graph: ir.Graph, node: ir.Node) -> None:
@@ -74,9 +128,9 @@ def _remove_casts(graph: ir.Graph, node: ir.Node) -> None:
 
 
 def _parameters(
-    model: ir.Model, entry: ir.Value, value: ir.Value, nodes: set[ir.Node]
-) -> tuple[ir.Value, ir.Value, float] | None:
-    """Weight, bias and epsilon if ``value`` is the layer normalization of ``entry``; ``None`` if it is not."""
+    model: ir.Model, entry: ir.Value, value: ir.Value, nodes: set[ir.Node], formula: Formula
+) -> tuple[ir.Value, ir.Value | None, float] | None:
+    """Weight, bias and epsilon if ``value`` is the normalization of ``entry``; ``None`` if it is not."""
     constants = {operand for node in nodes for operand in node.inputs if operand is not None and is_constant(operand)}
     vectors = [
         constant
@@ -98,12 +152,21 @@ def _parameters(
         return None
     if result.shape != sample.shape:
         return None
-    centered = sample - sample.mean(-1, keepdims=True)
-    variance = (centered**2).mean(-1, keepdims=True)
+    biases = [None] if formula is _rms_norm else [None, *vectors]
     for epsilon in epsilons or [0.0]:
-        unit = centered / np.sqrt(variance + epsilon)
+        unit = formula(sample, epsilon)
         for gamma in vectors:
-            for beta in vectors:
-                if np.allclose(unit * array(gamma) + array(beta), result, rtol=1e-4, atol=1e-4):
+            for beta in biases:
+                expected = unit * array(gamma) + (0 if beta is None else array(beta))
+                if expected.shape == result.shape and np.allclose(expected, result, rtol=1e-4, atol=1e-4):
                     return gamma, beta, epsilon
     return None
+
+
+def _layer_norm(x: np.ndarray, epsilon: float) -> np.ndarray:
+    centered = x - x.mean(-1, keepdims=True)
+    return np.asarray(centered / np.sqrt((centered**2).mean(-1, keepdims=True) + epsilon))
+
+
+def _rms_norm(x: np.ndarray, epsilon: float) -> np.ndarray:
+    return np.asarray(x / np.sqrt((x**2).mean(-1, keepdims=True) + epsilon))

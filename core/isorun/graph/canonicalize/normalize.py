@@ -49,6 +49,7 @@ def normalize(model: ir.Model, report: FusionReport) -> None:
     _remove_no_ops(model.graph)
     _canonicalize_operands(model.graph)
     _split_gemms(model.graph)
+    _fold_widths(model.graph)
     _fold(model)
     _remove_no_ops(model.graph)
     common.DeduplicateInitializersPass()(model)
@@ -152,6 +153,22 @@ def _split_gemms(graph: ir.Graph) -> None:
         result.type, result.shape = node.outputs[0].type, node.outputs[0].shape
         subgraph.replace(node.outputs[0], result)
         graph.remove(node, safe=True)
+
+
+def _fold_widths(graph: ir.Graph) -> None:
+    """Replace the width of a dense layer's output, read from its shape, by the number."""
+    for node in list(graph):
+        shape = None if node.op_type != "Gather" or node.inputs[0] is None else node.inputs[0].producer()
+        if shape is None or shape.op_type != "Shape" or shape.attributes or shape.inputs[0] is None:
+            continue
+        index, layer = subgraph.scalar(node.inputs[1]), subgraph.dense(shape.inputs[0])
+        if layer is None or index is None or index not in (-1, (subgraph.rank(shape.inputs[0]) or 0) - 1):
+            continue
+        dimensions = sizes(node.inputs[1])  # type: ignore[arg-type]  # a constant is a value
+        width = ir.tensor(np.full(dimensions, sizes(layer.weight)[1], np.int64))
+        ir.convenience.replace_all_uses_with(node.outputs[0], subgraph.constant(graph, f"{node.name}.width", width))
+        if not node.outputs[0].is_graph_output():
+            graph.remove(node, safe=True)
 
 
 def _fold(model: ir.Model) -> None:

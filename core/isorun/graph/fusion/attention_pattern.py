@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,6 +14,7 @@ from isorun.graph.matching.report import CannotFuse
 from isorun.graph.matching.subgraph import DenseLayer
 
 _MAX_NODES = 80  # more than any exported attention has
+_BY_TOKEN = frozenset(("Add", "Cast", "LayerNormalization", "MatMul", "Mul"))
 _SHAPE_ALONE = ("Shape", "Size")
 
 
@@ -23,27 +25,46 @@ class AttentionPattern:
     Attributes:
         root: the node that identifies it.
         context: its output, before the output projection.
-        layers: the dense layers before it, in no particular order, all with the same input: three, or fewer if one
-            computes several of queries, keys and values.
-        sides: its other inputs that are not constants: masks, biases, numbers and shapes.
+        layers: the dense layers before it, in no particular order: three, or fewer if one computes several of queries,
+            keys and values. All have the same input, or inputs of which one is computed from another token by token.
+        inside: its nodes that depend on these layers.
+        sides: its other inputs: masks, biases, numbers and shapes; no constants but those of more than one dimension.
+        turns: those of its other inputs that change queries and keys before their product: the cosines and sines of a
+            rotation, constants in an export for one length.
+        operands: queries and keys as their product reads them; ``None`` if it was not found.
         flat: whether batch and sequence are one dimension outside it.
     """
 
     root: ir.Node
     context: ir.Value
     layers: tuple[DenseLayer, ...]
+    inside: frozenset[ir.Node]
     sides: tuple[ir.Value, ...]
+    turns: tuple[ir.Value, ...]
+    operands: tuple[ir.Value, ir.Value] | None
     flat: bool
 
     @property
     def hidden(self) -> ir.Value:
-        """The input of the projections."""
+        """The input of the projections, or of one of them."""
         return self.layers[0].input
 
     @property
+    def is_joint(self) -> bool:
+        """Whether the projections have one input."""
+        return len({layer.input for layer in self.layers}) == 1
+
+    @property
     def width(self) -> int:
-        """The width of queries, keys and values, each."""
-        return sum(sizes(layer.weight)[1] for layer in self.layers) // 3
+        """The width of queries."""
+        uses = [output for use in self.context.consumers() for output in use.outputs]
+        after = next(layer for output in uses if (layer := subgraph.dense(output)) and layer.input is self.context)
+        return sizes(after.weight)[0]
+
+    @property
+    def key_width(self) -> int:
+        """The width of keys and values, each."""
+        return (sum(sizes(layer.weight)[1] for layer in self.layers) - self.width) // 2
 
     def around(self, batch: int, length: int) -> Samples:
         """Zeros for the inputs and outputs of the dense layers before it."""
@@ -96,13 +117,9 @@ def _subgraph_of(root: ir.Node) -> AttentionPattern:
     sources = {layer.input for layer in projections.values()}
     if not 1 <= len(projections) <= 3:
         raise CannotFuse(f"expected 1 to 3 dense layers before it (queries, keys and values), got {len(projections)}")
-    if len(sources) != 1:
+    if len(sources) != 1 and not (len(projections) == 3 and _same_tokens(sources)):
         names = ", ".join(sorted(repr(source.name) for source in sources))
         raise CannotFuse(f"its projections have different inputs ({names}): it is not self-attention")
-    columns = [sizes(layer.weight)[1] for layer in projections.values()]
-    if any(3 * width % sum(columns) for width in columns):
-        widths = ", ".join(map(str, sorted(columns)))
-        raise CannotFuse(f"its dense layers have widths {widths}: queries, keys and values must have equal widths")
     for layer in projections.values():
         if subgraph.is_used_outside(layer.output, inside):
             raise CannotFuse(f"another node uses its projection {layer.output.name!r}")
@@ -111,13 +128,77 @@ def _subgraph_of(root: ir.Node) -> AttentionPattern:
             if value is not context and subgraph.is_used_outside(value, inside):
                 what = "its probabilities" if node is root else f"its intermediate value {value.name!r}"
                 raise CannotFuse(f"another node uses {what}")
-    sides = {
-        value: None
-        for node in inside
-        for value in node.inputs
-        if value is not None and not is_constant(value) and value not in projections and value.producer() not in inside
-    }
-    return AttentionPattern(root, context, tuple(projections.values()), tuple(sides), flat=False)
+    operands = _operands(root, inside, set(projections))
+    before = set() if operands is None else _ancestors(operands, inside)
+    return AttentionPattern(
+        root,
+        context,
+        tuple(projections.values()),
+        frozenset(inside),
+        tuple(_read_outside(inside - before, inside, projections)),
+        tuple(_read_outside(before, inside, projections)),
+        operands,
+        flat=False,
+    )
+
+
+def _read_outside(
+    readers: set[ir.Node], inside: set[ir.Node], projections: Mapping[ir.Value, object]
+) -> list[ir.Value]:
+    """What nodes read that is neither a number, nor a list of them, nor computed inside."""
+    given = {value: None for node in readers for value in node.inputs if value is not None and value not in projections}
+    read = [value for value in given if (node := value.producer()) is None or node not in inside]
+    return [value for value in read if not is_constant(value) or len(sizes(value)) > 1]
+
+
+def _operands(root: ir.Node, inside: set[ir.Node], projections: set[ir.Value]) -> tuple[ir.Value, ir.Value] | None:
+    """Queries and keys as their product reads them."""
+    if root.op_type == "Attention":
+        query, key = root.inputs[:2]
+        return None if query is None or key is None else (query, key)
+    pending = [root]
+    while pending:
+        node = pending.pop()
+        if node.op_type == "MatMul":
+            factors = [value for value in node.inputs if value is not None]
+            if all(value.producer() in inside or value in projections for value in factors):
+                return factors[0], factors[1]
+            continue  # with a table of positions
+        pending.extend(
+            producer
+            for value in node.inputs
+            if value is not None and (producer := value.producer()) in inside and producer
+        )
+    return None
+
+
+def _ancestors(values: tuple[ir.Value, ...], inside: set[ir.Node]) -> set[ir.Node]:
+    """The nodes inside that compute values."""
+    found: set[ir.Node] = set()
+    stack = list(values)
+    while stack:
+        node = stack.pop().producer()
+        if node is not None and node in inside and node not in found:
+            found.add(node)
+            stack.extend(source for source in node.inputs if source is not None)
+    return found
+
+
+def _same_tokens(values: set[ir.Value]) -> bool:
+    """Whether all but one of the values are computed from that one, each token from the same token (MobileBERT)."""
+    behind = {}
+    for value in values:
+        reached = {value: None}
+        stack = [value]
+        while stack:
+            node = stack.pop().producer()
+            if node is None or node.op_type not in _BY_TOKEN or node.domain != "" or len(reached) > _MAX_NODES:
+                continue
+            before = [source for source in node.inputs if source is not None and not is_constant(source)]
+            stack.extend(source for source in before if source not in reached)
+            reached.update(dict.fromkeys(before))
+        behind[value] = reached
+    return any(all(first in reached for reached in behind.values()) for first in values)
 
 
 def _context(root: ir.Node) -> ir.Value:

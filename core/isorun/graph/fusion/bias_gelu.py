@@ -1,13 +1,16 @@
-"""GELU after a dense layer, together with the layer's bias.
+"""Activations: GELU after a dense layer, together with the layer's bias; and gated activations.
 
-Candidates are ``Erf``, ``Tanh`` and ``Gelu`` nodes. A decomposed GELU is recognized numerically: the elementwise
-subgraph around the node is evaluated from -8 to 8 and compared with
+Candidates are ``Erf``, ``Tanh``, ``Gelu`` and ``Sigmoid`` nodes. A decomposed activation is recognized numerically: the
+elementwise subgraph around the node is evaluated from -8 to 8 and compared with
 
-    x/2 (1 + erf(x / sqrt 2))    and    x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
+    x/2 (1 + erf(x / sqrt 2)),    x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))    and    x sigmoid(x)
 
-Matched: any decomposition of either into elementwise operators and scalars, applied to a product plus a bias.
-Rejected: a GELU whose input is not a sum with a bias. A ``Tanh`` or ``Erf`` outside a GELU is ignored, and so is a GELU
-with an intermediate value that other nodes use.
+Matched: any decomposition of these into elementwise operators and scalars, applied to a product with or without a bias;
+and the product of one with a gate, another dense layer or another part of the same one. Parts of a layer become layers
+of their own, whose results need not be copied apart.
+
+Rejected: a GELU of another value. A ``Tanh``, ``Erf`` or ``Sigmoid`` outside an activation is ignored, and so is x
+sigmoid(x) without a gate, and an activation with an intermediate value that other nodes use.
 """
 
 from __future__ import annotations
@@ -18,13 +21,14 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph.analysis.evaluate import HALVES, CannotEvaluate, Evaluator, is_constant
+from isorun.graph.analysis.evaluate import HALVES, CannotEvaluate, Evaluator, array, is_constant, sizes
 from isorun.graph.matching import subgraph
 from isorun.graph.matching.report import CannotFuse, FusionReport
 
 KIND = "BiasGelu"
+GATED = "GatedActivation"
 
-_OPERATORS = frozenset(("Mul", "Div", "Add", "Sub", "Pow", "Sqrt", "Erf", "Tanh", "Neg", "Cast"))
+_OPERATORS = frozenset(("Mul", "Div", "Add", "Sub", "Pow", "Sqrt", "Erf", "Tanh", "Sigmoid", "Neg", "Cast"))
 _MAX_NODES = 14
 _MAX_ENTRIES = 10  # the number of values before the node that are tested as the GELU's input
 _TOLERANCE = 1e-5
@@ -37,48 +41,100 @@ def gelu(x: np.ndarray) -> np.ndarray:
     return np.asarray(x / 2 * (1 + np.vectorize(math.erf)(x / math.sqrt(2))))
 
 
+def silu(x: np.ndarray) -> np.ndarray:
+    """x times the logistic function at x (Elfwing et al., 2017)."""
+    return np.asarray(x / (1 + np.exp(-x)))
+
+
 def gelu_tanh(x: np.ndarray) -> np.ndarray:
     """The approximation in the same paper."""
     return np.asarray(x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
 
 
-_FORMULAS: dict[str, Callable[[np.ndarray], np.ndarray]] = {"BiasGelu": gelu, "BiasGeluTanh": gelu_tanh}
+_FORMULAS: dict[str, Callable[[np.ndarray], np.ndarray]] = {"Gelu": gelu, "GeluTanh": gelu_tanh, "Silu": silu}
 _EXPECTED = {kind: formula(_SAMPLE.astype(np.float64)) for kind, formula in _FORMULAS.items()}
 
 
 def fuse(model: ir.Model, report: FusionReport) -> None:
-    """Fuse every GELU of a normalized model with the bias before it, in place."""
+    """Fuse every activation of a normalized model with its bias or its gate, in place."""
     for node in list(model.graph):
-        if node.graph is None or node.domain != "" or node.op_type not in ("Erf", "Tanh", "Gelu"):
+        if node.graph is None or node.domain != "" or node.op_type not in ("Erf", "Tanh", "Gelu", "Sigmoid"):
             continue
-        match = _gelu(node, model.graph.opset_imports[""])
+        match = _activation(node, model.graph.opset_imports[""])
         if match is None:
             continue
-        kind, *ends = match
+        form, *ends = match
         entry, value = subgraph.outside_casts(*ends)
-        total = entry.producer()
-        bias = None
-        if total is not None and total.op_type == "Add" and total.domain == "":
-            bias = next((operand for operand in total.inputs if subgraph.is_vector(operand)), None)
-        if total is None or bias is None:
-            report.refuse(KIND, node.name, f"its input {entry.name!r} is not a sum with a bias")
+        gated = _gate(value)
+        if gated is None and form == "Silu":
             continue
-        product = next(operand for operand in total.inputs if operand is not bias)
-        assert product is not None
+        kind = GATED if gated is not None else KIND
         try:
-            subgraph.put(kind, [product, bias], {}, value)
+            if gated is not None:
+                gate, product = gated
+                operands = [_own_layer(part) for part in (entry, gate)]
+                subgraph.put(f"Gated{form}", operands, {}, product)
+            else:
+                subgraph.put(f"Bias{form}", _product_and_bias(entry), {}, value)
         except CannotFuse as why:
-            report.refuse(KIND, node.name, str(why))
+            report.refuse(kind, node.name, str(why))
         else:
-            report.accept(KIND)
+            report.accept(kind)
 
 
-def _gelu(node: ir.Node, opset: int) -> tuple[str, ir.Value, ir.Value] | None:
-    """The fused operator, the GELU's input, and its output."""
+def _product_and_bias(entry: ir.Value) -> list[ir.Value]:
+    """What an activation reads, before its bias. A missing bias is zeros."""
+    total = entry.producer()
+    if total is not None and total.op_type == "Add" and total.domain == "":
+        for product, bias in (total.inputs, total.inputs[::-1]):
+            if product is not None and bias is not None and subgraph.is_vector(bias):
+                return [product, bias]
+    if total is None or (layer := subgraph.dense(entry)) is None:
+        raise CannotFuse(f"its input {entry.name!r} is not a sum with a bias, nor a product with weights")
+    zeros = np.zeros(sizes(layer.weight)[1], subgraph.dtype(layer.weight).numpy())
+    return [entry, subgraph.Before(total).constant(f"zeros.{zeros.size}", zeros)]
+
+
+def _gate(value: ir.Value) -> tuple[ir.Value, ir.Value] | None:
+    """What an activation is multiplied by, and the product; ``None`` if it is used in another way."""
+    uses = value.consumers()
+    if len(uses) != 1 or uses[0].op_type != "Mul" or uses[0].domain != "" or value.is_graph_output():
+        return None
+    gate = next((operand for operand in uses[0].inputs if operand is not value), None)
+    if gate is None or is_constant(gate) or (subgraph.dense(gate) is None and subgraph.part(gate) is None):
+        return None
+    return gate, uses[0].outputs[0]
+
+
+def _own_layer(value: ir.Value) -> ir.Value:
+    """A part of a dense layer's output as the output of a layer of its own; any other value as it is."""
+    part = subgraph.part(value)
+    before = value.producer()
+    if part is None or before is None:
+        return value
+    layer, begin, end = part
+    nodes, dtype = subgraph.Before(before), subgraph.dtype(layer.weight)
+    graph = before.graph
+    assert isinstance(graph, ir.Graph)
+
+    def columns(whole: ir.Value, name: str) -> ir.Value:
+        shape = (*sizes(whole)[:-1], end - begin)
+        made = subgraph.lazy(lambda: array(whole)[..., begin:end], dtype, shape)
+        return subgraph.constant(graph, f"{whole.name}.{name}.{begin}", made)
+
+    result = nodes.node("", "MatMul", [layer.input, columns(layer.weight, "columns")])
+    if layer.bias is not None:
+        result = nodes.node("", "Add", [result, columns(layer.bias, "columns")])
+    result.type, result.shape = value.type, value.shape
+    return result
+
+
+def _activation(node: ir.Node, opset: int) -> tuple[str, ir.Value, ir.Value] | None:
+    """The activation, its input, and its output."""
     if node.op_type == "Gelu":
         form = node.attributes.get_string("approximate", "none")
         assert node.inputs[0] is not None
-        return "BiasGelu" if form == "none" else "BiasGeluTanh", node.inputs[0], node.outputs[0]
+        return "Gelu" if form == "none" else "GeluTanh", node.inputs[0], node.outputs[0]
     for entry in _possible_inputs(node):
         tolerance = _HALF_TOLERANCE if entry.dtype in HALVES else _TOLERANCE
         for value, nodes in subgraph.exits(entry, node, _OPERATORS, _MAX_NODES):

@@ -4,8 +4,12 @@ Matched, with operands in any order: ``LayerNormalization`` over the last axis o
 and, if the model has them, ``+ type[types]``. The tables are identified by their indices: token ids are an input of the
 graph (possibly cast); positions vary along the sequence when all ids are equal. Positions may be counted from the ids
 or the mask (RoBERTa, MPNet); their computation stays in the graph. The first S rows of a table are a position table in
-order. With a fixed length, a constant with one row per position replaces the position table. Without token types, or
-with the same type for every token, the operator has none, and the row of that type is added to the position table.
+order. Rows by where a token is on a page (LayoutLM) are summed in the graph. With a fixed length, a constant with one
+row per position replaces the position table. Without token types, or with the same type for every token, the operator
+has none, and the row of that type is added to the position table; or, without positions, to the word table. So is a
+factor of all embeddings.
+
+Without a normalization after it, the rows of a word table are an ``Embedding``.
 
 Rejected: other terms, tables that are not constants, another axis, a sum that other nodes use.
 """
@@ -45,24 +49,53 @@ class _Rows:
 def fuse(model: ir.Model, report: FusionReport) -> None:
     """Fuse the embeddings of a normalized model, in place."""
     probes = Probes(model.graph)
+    _fold_factors(model.graph)
     for node in list(model.graph):
         if node.op_type != "LayerNormalization" or node.domain != "" or node.inputs[0] is None:
             continue
         terms = _terms(node.inputs[0])
-        if len(terms) < 2 or not any(isinstance(term, _Rows) and _is_ids(term) for term in terms):
+        if not any(isinstance(term, _Rows) and _is_ids(term) for term in terms):
             continue
+        if any(isinstance(term, ir.Value) and subgraph.dense(term) is not None for term in terms):
+            continue  # the hidden states of a later layer, whose sums go back to the embeddings
         try:
             _fuse(model.graph, probes, node, terms)
         except (CannotFuse, CannotEvaluate) as why:
             report.refuse(KIND, node.name, str(why))
         else:
             report.accept(KIND)
+    for node in list(model.graph) if not report.found[KIND] else ():
+        terms = _terms(node.outputs[0]) if node.op_type == "Gather" and node.domain == "" else []
+        if len(terms) == 1 and isinstance(terms[0], _Rows) and _is_ids(terms[0]) and sizes(terms[0].table)[0] > 1:
+            ids = _as_int64(node, _index(terms[0]))
+            _name_length(model.graph, _index(terms[0]))
+            subgraph.put(functions.EMBEDDINGS[1], [ids, None, None, terms[0].table], {}, node.outputs[0])
+            report.accept(KIND)
+
+
+def _fold_factors(graph: ir.Graph) -> None:
+    """Multiply tables by the factors of their rows."""
+    for node in list(graph):
+        if node.op_type != "Mul" or node.domain != "" or node.inputs[0] is None:
+            continue
+        factor, rows = subgraph.scalar(node.inputs[1]), node.inputs[0].producer()
+        table = None if rows is None or rows.op_type != "Gather" or rows.domain != "" else rows.inputs[0]
+        if factor is None or rows is None or table is None or not is_constant(table) or len(sizes(table)) != 2:
+            continue
+        if rows.attributes.get_int("axis", 0) or subgraph.is_used_outside(rows.outputs[0], {node}):
+            continue
+        scalar, dtype = array(node.inputs[1]).reshape(()), subgraph.dtype(table)  # type: ignore[arg-type]  # a constant
+
+        def scaled(table: ir.Value = table, scalar: np.ndarray = scalar) -> np.ndarray:
+            return np.asarray(array(table) * scalar, array(table).dtype)
+
+        made = subgraph.constant(graph, f"{table.name}.scaled", subgraph.lazy(scaled, dtype, sizes(table)))
+        rows.replace_input_with(0, made)
+        subgraph.replace(node.outputs[0], rows.outputs[0])
 
 
 def _fuse(graph: ir.Graph, probes: Probes, node: ir.Node, terms: list[_Rows | ir.Value]) -> None:
     gamma, beta, epsilon = norm(node)
-    if beta is None:
-        raise CannotFuse("its normalization has no bias")
     gathers = [term for term in terms if isinstance(term, _Rows)]
     others = [term for term in terms if isinstance(term, ir.Value)]
     fixed = [term for term in others if is_constant(term) and _row(term) is None and _is_per_position(probes, term)]
@@ -73,30 +106,57 @@ def _fuse(graph: ir.Graph, probes: Probes, node: ir.Node, terms: list[_Rows | ir
     words = [term for term in gathers if _is_ids(term)]
     word = max(words, key=lambda term: sizes(term.table)[0])
     rest = [term for term in gathers if term is not word]
+    places = [term for term in rest if _is_of_place(term.index)]
+    rest = [term for term in rest if term not in places]
     positions = [term for term in rest if _varies(probes, term.index)]
     types = [term for term in rest if term not in positions]
     by_position = len(positions) + bool(fixed) + len(tables)
-    if by_position != 1 or len(types) > 1:
+    if by_position > 1 or len(types) > 1:
         raise CannotFuse(
-            f"expected one position table and at most one type table, got {by_position} and {len(types)} "
+            f"expected at most one position table and one type table, got {by_position} and {len(types)} "
             f"among {len(gathers) + len(tables)} tables"
         )
     added = [array(term).reshape(-1) for term in others if term not in fixed]
     if types and (only := _only_index(types[0].index)) is not None:
         added.append(array(types[0].table)[only])
         types = []
-    table = positions[0].table if positions else _fixed_table(graph, fixed) if fixed else next(iter(tables.values()))
-    if added:
+    table = (
+        positions[0].table if positions else _fixed_table(graph, fixed) if fixed else next(iter(tables.values()), None)
+    )
+    word_table = word.table
+    if added and table is not None:
         table = _with_rows_added(graph, table, added)
+    elif added:
+        word_table = _with_rows_added(graph, word_table, added)
     _name_length(graph, _index(word))
     ids = _as_int64(node, _index(word))
+    position_ids: ir.Value | None = None
     if positions:
         position_ids = _positions(probes, node, _index(positions[0]), ids)
-    else:
+    elif table is not None:
         position_ids = position_ops.in_order(subgraph.Before(node), ids)
     type_ids, type_table = (_as_int64(node, _index(types[0])), types[0].table) if types else (None, None)
-    inputs = [ids, type_ids, position_ids, word.table, table, type_table, gamma, beta]
+    added_rows = _sum(node, places)
+    inputs = [ids, type_ids, position_ids, word_table, table, type_table, gamma, beta, added_rows]
+    while inputs[-1] is None:
+        inputs.pop()
     subgraph.put(KIND, inputs, {"epsilon": epsilon}, node.outputs[0])
+
+
+def _sum(node: ir.Node, terms: list[_Rows]) -> ir.Value | None:
+    """The sum of rows, computed before a node; ``None`` if there are none."""
+    total: ir.Value | None = None
+    for term in terms:
+        rows = subgraph.insert(node, "Gather", [term.table, term.index], axis=0)
+        total = rows if total is None else subgraph.insert(node, "Add", [total, rows])
+    if total is not None:
+        total.type, total.shape = ir.TensorType(subgraph.dtype(terms[0].table)), ir.Shape([None, None, None])
+    return total
+
+
+def _is_of_place(index: ir.Value) -> bool:
+    """Whether an index is computed from where tokens are on a page, (B, S, 4)."""
+    return any(source.shape is not None and len(source.shape) == 3 for source in data_inputs(index))
 
 
 def _terms(value: ir.Value) -> list[_Rows | ir.Value]:

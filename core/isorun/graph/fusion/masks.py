@@ -6,12 +6,16 @@ one batch with every kind of mask (none, right, left, holes, all) at several len
 - a **key mask** has one value wherever the key is attended to and another wherever it is masked, for every query and
   head. Its origin is a (batch, sequence) value: an input of the graph, or the first comparison of an input that is not
   a mask itself (``input_ids != pad``);
+- a **window** has these values for keys within a distance of the query only, and the masked one for all others; a
+  **causal** mask for keys that are not after it. They may be a key mask at the same time, or not depend on any input;
+- a **paired** mask is a key mask that masks every key for a query that is masked itself;
 - a **guard** distinguishes fully masked rows from all others, and belongs to the mask;
 - **no mask** is constant;
 - a **bias** depends on lengths only, and is small and finite everywhere, like relative positions;
-- a sum of these is split into its terms.
+- **indices** are whole numbers that depend on lengths only, such as buckets of distances;
+- a sum of these is split into its terms, and so is a choice between them (a bias where a key is attended to).
 
-Everything else is rejected with an example: a mask that differs between queries (causal, a window, a four-dimensional
+Everything else is rejected with an example: a mask that differs between queries in another way (a four-dimensional
 mask), that depends on several inputs, or that counts.
 
 The lengths extend beyond twice every number in the subgraph, so that a window of 64 is detected.
@@ -20,7 +24,8 @@ The lengths extend beyond twice every number in the subgraph, so that a window o
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 import onnx_ir as ir
@@ -39,16 +44,46 @@ _BOOLEAN = frozenset(("Equal", "Not", "Greater", "GreaterOrEqual", "Less", "Less
 
 
 @dataclass(frozen=True)
+class Reach:
+    """Which of the keys that are not masked a query attends to.
+
+    Attributes:
+        window: those up to a distance in tokens; ``None`` for any.
+        causal: those that are not after it.
+        paired: those of a query that is not masked as a key.
+    """
+
+    window: int | None = None
+    causal: bool = False
+    paired: bool = False
+
+    def pairs(self, attend: np.ndarray) -> np.ndarray:
+        """Which keys each query attends to, (B, S, S), of a key mask (B, S)."""
+        at = np.arange(attend.shape[1])
+        behind = at[:, None] - at
+        near = np.abs(behind) <= (len(at) if self.window is None else self.window)
+        allowed = (attend != 0)[:, None, :] & near & ((behind >= 0) | (not self.causal))
+        return np.asarray(allowed & ((attend != 0)[:, :, None] | (not self.paired)))
+
+    def __and__(self, other: Reach) -> Reach:
+        windows = [each.window for each in (self, other) if each.window is not None]
+        return Reach(min(windows, default=None), self.causal or other.causal, self.paired or other.paired)
+
+
+@dataclass(frozen=True)
 class KeyMask:
     """A mask over keys.
 
     Attributes:
-        origin: the (B, S) value that it is computed from; nonzero for keys that are attended to.
+        origin: the (B, S) value that it is computed from; nonzero for keys that are attended to. ``None`` for a mask
+            that depends on positions alone.
         masked: the number added to a masked key's score; ``None`` for a mask that is not added to scores.
+        reach: which of these keys each query attends to.
     """
 
-    origin: ir.Value
+    origin: ir.Value | None
     masked: float | None
+    reach: Reach = Reach()
 
 
 @dataclass(frozen=True)
@@ -98,23 +133,33 @@ class MaskClassifier:
             except (CannotFuse, CannotEvaluate) as why:
                 reasons.append(str(why))
         node = value.producer()
-        if node is not None and node.op_type == "Add" and node.domain == "":
+        if node is not None and node.op_type in ("Add", "Where") and node.domain == "":
             return [term for operand in node.inputs if operand is not None for term in self.terms(operand, around)]
         names = ", ".join(sorted(repr(source.name) for source in inputs))
         raise CannotFuse(reasons[0] if reasons else f"{value.name!r} is not a key mask: it depends on {names}")
 
     def _by_length(self, value: ir.Value, around: Around) -> list[KeyMask | Bias]:
         """Classify a value that depends on lengths only."""
-        results = [self._evaluator(around, length)(value) for length in self._probes.lengths]
-        if any(result.size <= 1 or result.ndim < 2 for result in results):
-            return []
+        lengths = self._probes.lengths
+        results = [self._evaluator(around, length)(value) for length in lengths]
+        by_key = all(each.ndim > 1 and each.shape[-1] == length for each, length in zip(results, lengths, strict=True))
+        if not by_key or results[0].dtype.kind in "iu":
+            return []  # a number, a shape, an index, a table
         if not self._probes.fixed:
             results.append(self._evaluator(around, self._long_length(value))(value))
         first = results[0].flat[0]
         if all((result == first).all() for result in results) and first in (0, True):
             return []
         if any(result.dtype.kind != "f" or not np.abs(result).max() < _MAX_BIAS for result in results):
-            raise CannotFuse(f"{value.name!r} masks by position (a causal mask or a window): {_example(results[0])}")
+            pairs = [result if result.ndim > 2 else result[None, None] for result in results]
+            reaches = [_reach(result, np.ones((1, result.shape[-1]), bool)) for result in pairs]
+            if reaches[-1] is not None:
+                reach, masked = reaches[-1]
+                if all(each is None or _is_within(each[0], reach) for each in reaches):
+                    return [KeyMask(None, masked if results[-1].dtype.kind == "f" else None, reach)]
+            raise CannotFuse(
+                f"{value.name!r} masks by position, and is no window or causal mask: {_example(results[0])}"
+            )
         return [Bias(value)]
 
     def _origins(self, value: ir.Value, inputs: set[ir.Value], around: Around) -> list[ir.Value]:
@@ -141,6 +186,7 @@ class MaskClassifier:
         attended: set[float] = set()
         masked: set[float] = set()
         floating = False
+        reaches: dict[int, Reach] = {}
         rows = self._probes.rows
         lengths = self._probes.lengths if self._probes.fixed else (*self._probes.lengths, self._long_length(value))
         for length in lengths:
@@ -151,14 +197,17 @@ class MaskClassifier:
                 return self._guard(value, origin, result.reshape(rows), masks)
             if result.ndim not in (2, 4) or result.shape[0] != rows or result.shape[-1] != length:
                 raise CannotFuse(f"{value.name!r} is not a key mask: shape {result.shape} for a mask of {masks.shape}")
-            attend = np.broadcast_to((masks if result.ndim == 2 else masks[:, None, None, :]) != 0, result.shape)
-            attended |= {float(number) for number in np.unique(result[attend])}
-            masked |= {float(number) for number in np.unique(result[~attend])}
             floating = result.dtype.kind == "f"
-            inverted = floating and min(attended) < max(masked)
-            if len(attended) != 1 or len(masked) != 1 or attended == masked or inverted:
+            found = _reach(result, masks != 0)
+            if found is None:
                 raise CannotFuse(f"{value.name!r} is not a key mask: {_counterexample(result, masks)}")
-        return KeyMask(origin, masked.pop() if floating else None)
+            reaches[length], lowered = found
+            masked.add(lowered)
+            attended.add(float(result.reshape(-1)[_attended_at(masks, result.shape)]))
+        reach = reaches[lengths[-1]]
+        if len(attended) != 1 or len(masked) != 1 or not all(_is_within(each, reach) for each in reaches.values()):
+            raise CannotFuse(f"{value.name!r} is not a key mask: it differs between lengths")
+        return KeyMask(origin, masked.pop() if floating else None, reach)
 
     def _evaluator(self, around: Around, length: int, samples: Samples | None = None) -> Evaluate:
         return self._probes.evaluator(
@@ -206,12 +255,53 @@ def _table_rows(value: ir.Value) -> int:
             longest = max(longest, sizes(node.inputs[0])[0])  # type: ignore[arg-type]  # a constant is a value
         elif node.op_type in ("Cast", "Clip", "Identity") and use.idx == 0:
             longest = max(longest, _table_rows(node.outputs[0]))
-        elif functions.is_fused(node) and node.op_type == functions.EMBEDDING:
-            tables = [table for index, table in functions.TABLES.ids if index == use.idx]
+        elif functions.is_fused(node) and node.op_type in functions.EMBEDDINGS:
+            tables = [table for index, table in functions.TABLES.ids if index == use.idx and table < len(node.inputs)]
             longest = max(
                 [longest, *(sizes(table)[0] for index in tables if (table := node.inputs[index]) is not None)]
             )
     return longest
+
+
+def _reach(result: np.ndarray, attend: np.ndarray) -> tuple[Reach, float] | None:
+    """The reach of a mask and its value for a masked key; ``None`` if it is not a mask.
+
+    Args:
+        result: (B, S), or (1 or B, 1 or N, 1 or S, S).
+        attend: (B, S) bool, the keys that are attended to.
+    """
+    if result.ndim == 2:
+        result = result[:, None, None, :]
+    if result.ndim != 4:
+        result = result.reshape(1, 1, *result.shape[-2:])
+    attend = np.broadcast_to(attend, (max(len(result), len(attend)), attend.shape[1]))
+    length = result.shape[-1]
+    at = np.arange(length)
+    distance = np.abs(at[:, None] - at)
+    row = int(attend.sum(1).argmax())
+    value = result[min(row, len(result) - 1), 0, 0, int(attend[row].argmax())]  # the first query and the nearest key
+    masked = np.unique(result[result != value])
+    if len(masked) != 1 or (result.dtype.kind == "f" and masked[0] > value):
+        return None
+    allowed = np.broadcast_to(result == value, (len(attend), result.shape[1], length, length))
+    farthest = int(np.broadcast_to(distance[None, None], allowed.shape)[allowed].max(initial=0))
+    window = None if farthest >= length - 1 else farthest
+    for causal, paired in product((False, True), repeat=2):
+        reach = Reach(window, causal, paired)
+        if np.array_equal(allowed, np.broadcast_to(reach.pairs(attend)[:, None], allowed.shape)):
+            return reach, float(masked[0])
+    return None
+
+
+def _is_within(short: Reach, long: Reach) -> bool:
+    """Whether a reach may be that of the same mask for shorter rows."""
+    return replace(short, window=long.window) == long and short.window in (None, long.window)
+
+
+def _attended_at(masks: np.ndarray, shape: tuple[int, ...]) -> int:
+    """The index, among all elements of a mask of a shape, of one that is attended to."""
+    row = int(masks.sum(1).argmax())
+    return int(np.ravel_multi_index((row, *(0 for _ in shape[1:-1]), int(masks[row].argmax())), shape))
 
 
 def _example(result: np.ndarray) -> str:

@@ -3,8 +3,8 @@
 Matched, with operands in any order: ``LayerNormalization(dense(x) + bias + skip)`` over the last axis, with a
 one-dimensional weight and bias. A missing bias, of the normalization or the dense layer, becomes zeros.
 
-Rejected: a sum that other nodes use (as in models that normalize before the layers), other axes. A layer normalization
-of any other value is ignored.
+Rejected: other axes. A layer normalization of any other value is ignored, and so is one of a sum that other nodes use
+(in models that normalize before the layers): there is nothing to gain.
 """
 
 from __future__ import annotations
@@ -31,13 +31,12 @@ def fuse(model: ir.Model, report: FusionReport) -> None:
         sides = _sides(total)
         if sides is None:
             continue
+        if subgraph.is_used_outside(total.outputs[0], {node}):
+            continue
         try:
             gamma, beta, epsilon = norm(node)
         except CannotFuse as why:
             report.refuse(KIND, node.name, str(why))
-            continue
-        if subgraph.is_used_outside(total.outputs[0], {node}):
-            report.refuse(KIND, node.name, "another node uses the sum that it normalizes")
             continue
         product, bias, skip = sides
         if beta is None or bias is None:

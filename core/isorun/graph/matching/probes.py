@@ -48,12 +48,16 @@ class Probes:
         return masks[np.arange(self.rows) % MASK_KINDS]
 
     def feeds(self, length: int) -> Samples:
-        """Zeros for each (batch, sequence) input of the graph."""
-        return {
-            value: np.zeros((self.rows, length), value.dtype.numpy())
-            for value in self._graph.inputs
-            if not is_constant(value) and value.dtype is not None and (value.shape is None or len(value.shape) == 2)
-        }
+        """Zeros for each (batch, sequence, ...) input of the graph, and for images (batch, ...)."""
+        samples = {}
+        for value in self._graph.inputs:
+            sizes = [length] if value.shape is None else [size for size in value.shape[1:] if isinstance(size, int)]
+            if value.shape is not None and len(sizes) == len(value.shape) - 2:
+                sizes.insert(0, length)
+            known = value.shape is None or len(sizes) == len(value.shape) - 1
+            if not is_constant(value) and value.dtype is not None and known:
+                samples[value] = np.zeros((self.rows, *sizes), value.dtype.numpy())
+        return samples
 
     def evaluator(self, samples: Samples) -> Evaluate:
         """Return a function that evaluates values of the graph.
@@ -75,11 +79,14 @@ class Probes:
 
 
 def _fixed_size(graph: ir.Graph, axis: int) -> int | None:
-    """The size that every (batch, sequence) input has along an axis; ``None`` if symbolic, or if they differ."""
-    sizes = {
-        value.shape[axis]
-        for value in graph.inputs
-        if not is_constant(value) and value.shape is not None and len(value.shape) == 2
-    }
+    """The size that every (batch, sequence) input has along an axis; ``None`` if symbolic, or if they differ.
+
+    Without such inputs, as in encoders of images, that of every value that a dense layer reads.
+    """
+    shapes = [value.shape for value in graph.inputs if not is_constant(value)]
+    sizes = {shape[axis] for shape in shapes if shape is not None and len(shape) == 2}
+    if not sizes:
+        dense = (node.inputs[0] for node in graph if node.op_type == "MatMul" and is_constant(node.inputs[1]))
+        sizes = {value.shape[axis] for value in dense if value is not None and value.shape and len(value.shape) == 3}
     size = next(iter(sizes)) if len(sizes) == 1 else None
     return size or None if isinstance(size, int) else None

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-KINDS = ("EmbedLayerNormalization", "SelfAttention", "SkipLayerNormalization", "BiasGelu")
+KINDS = ("EmbedLayerNormalization", "SelfAttention", "SkipLayerNormalization", "BiasGelu", "GatedActivation")
+
+
+def kind(operator: str) -> str | None:
+    """The kind of candidate that becomes a fused operator; ``None`` for one that is not counted."""
+    if operator.startswith("Gated"):
+        return "GatedActivation"
+    if operator.startswith("Embed"):
+        return "EmbedLayerNormalization"
+    name = operator.replace("SingleQuery", "Self")  # of the last layer
+    return next((kind for kind in KINDS if name.startswith(kind)), None)  # BiasGeluTanh
 
 
 @dataclass(frozen=True, slots=True)

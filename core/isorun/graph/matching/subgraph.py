@@ -18,6 +18,8 @@ _KEEP_RANK = frozenset(
     ("Add", "Cast", "Div", "Erf", "Gelu", "LayerNormalization", "MatMul", "Mul", "Pow", "Split", "Sub", "Tanh")
 )
 
+_MOVES = frozenset(("Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"))
+
 
 @dataclass(frozen=True)
 class DenseLayer:
@@ -51,6 +53,32 @@ def _product(product: ir.Value | None, bias: ir.Value | None, output: ir.Value) 
     if rows is None or weight is None or is_constant(rows) or not is_constant(weight) or len(sizes(weight)) != 2:
         return None
     return DenseLayer(rows, weight, bias, output)
+
+
+def part(value: ir.Value) -> tuple[DenseLayer, int, int] | None:
+    """The dense layer of whose output a value is some columns, and the first and the end of these; ``None`` if it is
+    another value, or if anything else reads the output."""
+    node = value.producer()
+    whole = None if node is None else node.inputs[0]
+    layer = dense(whole)
+    if node is None or whole is None or layer is None or whole.is_graph_output():
+        return None
+    if any(use.op_type not in ("Split", "Slice", "Shape") for use in whole.consumers()):
+        return None
+    width, last = sizes(layer.weight)[1], (rank(whole) or 0) - 1
+    if not all(other is None or is_constant(other) for other in node.inputs[1:]):
+        return None
+    if node.op_type == "Split" and node.attributes.get_int("axis", 0) in (-1, last):
+        count, given = len(node.outputs), node.inputs[1] if len(node.inputs) > 1 else None
+        widths = [width // count] * count if given is None else array(given).tolist()
+        begin = sum(widths[: value.index() or 0])
+        return layer, begin, begin + widths[value.index() or 0]
+    if node.op_type == "Slice" and len(node.inputs) > 3:
+        bounds = [array(other).reshape(-1).tolist() for other in node.inputs[1:] if other is not None]
+        if all(len(bound) == 1 for bound in bounds) and bounds[2][0] in (-1, last) and bounds[3:] in ([], [[1]]):
+            begin, end, _ = slice(bounds[0][0], bounds[1][0]).indices(width)
+            return layer, begin, end
+    return None
 
 
 def is_vector(value: ir.Value | None) -> bool:
@@ -147,9 +175,14 @@ def exits(
 
 def is_used_outside(value: ir.Value, nodes: set[ir.Node]) -> bool:
     """Whether a node outside these reads the value's data (reading its shape does not count)."""
-    return value.is_graph_output() or any(
-        use not in nodes and use.op_type not in ("Shape", "Size") for use in value.consumers()
-    )
+    return value.is_graph_output() or any(use not in nodes and not _reads_shape(use) for use in value.consumers())
+
+
+def _reads_shape(node: ir.Node) -> bool:
+    """Whether a node's result depends on no more than shapes, or only the shape of its result is read."""
+    if node.op_type in ("Shape", "Size"):
+        return True
+    return node.op_type in _MOVES and not any(is_used_outside(value, set()) for value in node.outputs)
 
 
 def outside_casts(entry: ir.Value, value: ir.Value) -> tuple[ir.Value, ir.Value]:

@@ -25,6 +25,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
+from itertools import zip_longest
 
 import onnx
 import onnx.parser
@@ -138,7 +139,7 @@ class Composer:
     def _source(self, name: str, given: Collection[str]) -> onnx.FunctionProto:
         for source in (layer[name] for layer in self._layers if name in layer):
             unknown = {*given} - {*source.input, *source.attribute, *(each.name for each in source.attribute_proto)}
-            if not unknown and _required(source) <= {*given}:
+            if not unknown and _answers(source, given):
                 return source
         raise LookupError(f"{name} with {', '.join(sorted(unknown or given))}")
 
@@ -173,10 +174,14 @@ class Composer:
         return self._compose(node.op_type, given | {attribute.name for attribute in node.attribute}, nested=True)
 
 
-def _required(source: onnx.FunctionProto) -> set[str]:
-    """What a call must have for a function to answer."""
-    nodes = [node for node in source.node if node.domain == _REQUIRED]
-    return {name for node in nodes for name in (*node.input, *(each.ref_attr_name for each in node.attribute))}
+def _answers(source: onnx.FunctionProto, given: Collection[str]) -> bool:
+    """Whether a call has what a function requires."""
+    for node in source.node:
+        if node.domain == _REQUIRED:
+            names = [*node.input, *(each.ref_attr_name for each in node.attribute)]
+            if not (all if node.op_type == "These" else any)(name in given for name in names):
+                return False
+    return True
 
 
 class _Body:
@@ -233,4 +238,4 @@ class _Body:
         self._made.node.append(node)
 
     def _pass(self, node: onnx.NodeProto, values: Sequence[str]) -> None:
-        self._passed.update(zip(node.output, values, strict=False))
+        self._passed.update(zip_longest(node.output, list(values)[: len(node.output)], fillvalue=""))

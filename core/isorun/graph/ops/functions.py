@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -39,6 +39,8 @@ DOMAIN_VERSION = 1
 EMBEDDING = "EmbedLayerNormalization"
 EMBEDDINGS = (EMBEDDING, "Embedding")
 """The embeddings, with and without a normalization."""
+RMS_NORM = "RMSNormalization"
+GATED = ("GatedGelu", "GatedGeluTanh", "GatedSilu")
 ATTENTION = "SelfAttention"
 """Hidden (B, S, H), key mask (B, S), weight and bias of Q, K and V come first."""
 CORE = "AttentionCore"
@@ -59,9 +61,41 @@ FUSED = "fused"
 """The fused form itself, in the place of a dialect: for backends that lower it to a variant of their own."""
 
 _FOLDER = Path(__file__).parent / "dialects"
-_FEATURES = "../features"  # what answers for a feature alone, in every dialect
+_FEATURES = ("../pairs", "../distances", "../features")  # what answers for a feature alone, in every dialect
 _PACKING = "../padding"  # where the tokens of a packed batch are: the same in every dialect
 _OVERLOADS = 10  # the first version of ONNX's format in which functions have overloads
+
+
+@cache
+def input_names(operator: str) -> tuple[str, ...]:
+    """The names of a fused operator's inputs, in order."""
+    return tuple(compose.parse(_text(BODIES))[operator].input)
+
+
+def inputs(node: ir.Node) -> dict[str, ir.Value]:
+    """The inputs that a node of the fused form has, by name."""
+    names = input_names(node.op_type)
+    return {name: value for name, value in zip(names, node.inputs, strict=False) if value is not None}
+
+
+def ordered(operator: str, given: Mapping[str, ir.Value | None]) -> list[ir.Value | None]:
+    """Inputs by name in a fused operator's order, without absent ones at the end."""
+    values = [given.get(name) for name in input_names(operator)]
+    while values and values[-1] is None:
+        values.pop()
+    return values
+
+
+def widths(node: ir.Node, columns: int) -> tuple[int, int, int]:
+    """The columns of queries, keys and values in the weight of a self-attention, or in its packed product.
+
+    Args:
+        node: the attention.
+        columns: of all three.
+    """
+    size = node.attributes.get_int("head_size", 0)
+    query = size * node.attributes["num_heads"].as_int() if size else columns // 3
+    return query, (columns - query) // 2, (columns - query) // 2
 
 
 @cache
@@ -93,7 +127,7 @@ def put(model: ir.Model, dialect: str, overrides: Sequence[str] = ()) -> None:
     def with_half(base: str) -> list[str]:
         return [f"half/{base}", base] if half else [base]
 
-    chain = [*(with_half(dialect) if dialect != BODIES else []), _FEATURES, *with_half(BODIES), _PACKING]
+    chain = [*(with_half(dialect) if dialect != BODIES else []), *_FEATURES, *with_half(BODIES), _PACKING]
     composer = compose.Composer([*overrides, *(text for name in chain if (text := _text(name)))])
     for node in model.graph:
         if is_fused(node):

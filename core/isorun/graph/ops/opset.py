@@ -15,8 +15,8 @@ from isorun.errors import UnsupportedModel
 # with the older meaning. (Seen in ONNX's changelog of operators.)
 _UNCHANGED = frozenset(
     (
-        *("Add", "And", "Cast", "CastLike", "Clip", "Concat", "Constant", "ConstantOfShape", "Cos", "CumSum", "Div"),
-        *("DequantizeLinear", "QuantizeLinear"),
+        *("Add", "And", "Cast", "CastLike", "Clip", "Concat", "Constant", "ConstantOfShape", "Conv", "Cos", "CumSum"),
+        *("DequantizeLinear", "Div", "QuantizeLinear"),
         *("Dropout", "Equal", "Erf", "Expand", "EyeLike", "Flatten", "Gather", "GatherElements", "GatherND", "Gemm"),
         *("GlobalAveragePool", "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "If", "IsInf", "IsNaN"),
         *("LeakyRelu", "LessOrEqual", "Loop", "MatMul", "Mul", "Neg", "NonZero", "Not", "Or", "Pow", "Range", "Relu"),
@@ -28,6 +28,7 @@ _REDUCTIONS = frozenset(
     f"Reduce{what}" for what in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
 )
 _REDUCTIONS_CHANGED = 18  # from then on the axes are an input
+_PAD_AXES = 3  # the index of an input of Pad that it has since 18
 _NORMALIZES = 17  # from then on there is LayerNormalization
 _FIRST_READ = 13
 
@@ -79,6 +80,10 @@ def _change(node: ir.Node, current: int, target: int) -> Callable[[ir.Node, int]
         return (_reduction if crosses else _keep) if fixed else None
     if node.op_type == "Split":
         return _split
+    if node.op_type == "Pad":
+        return _keep if len(node.inputs) < _PAD_AXES + 1 else None
+    if node.op_type == "Resize" and target > current:
+        return _keep  # what it has had since 13 means the same; later versions add to it
     if node.op_type == "LayerNormalization" and target >= _NORMALIZES:
         return _keep  # ONNX Runtime writes it in graphs of earlier opsets too
     if node.op_type == "Gelu" and target < 20:

@@ -38,6 +38,25 @@ def in_order(nodes: Nodes, ids: ir.Value) -> ir.Value:
     return nodes.node("in_order", "Unsqueeze", [row(nodes, ids), nodes.constant("axis", np.array([0], np.int64))])
 
 
+def rotation(nodes: Nodes, ids: ir.Value, rates: ir.Value, dtype: ir.DataType) -> tuple[ir.Value, ir.Value]:
+    """Cosines and sines of a rotation by position (Su et al., 2021), for ids (B, S): (S, r / 2) each.
+
+    Args:
+        nodes: where they are put.
+        ids: has the length.
+        rates: the angle of each pair of dimensions from one position to the next, (r / 2) float32.
+        dtype: the type of the results.
+    """
+    number = nodes.node("as_float", "Cast", [row(nodes, ids)], to=int(ir.DataType.FLOAT))
+    column = nodes.node("column", "Unsqueeze", [number, nodes.constant("last_axis", np.array([1], np.int64))])
+    angles = nodes.node("angles", "Mul", [column, rates])
+    both = nodes.node("cos", "Cos", [angles]), nodes.node("sin", "Sin", [angles])
+    if dtype == ir.DataType.FLOAT:
+        return both
+    cos, sin = (nodes.node(f"narrow_{index}", "Cast", [value], to=int(dtype)) for index, value in enumerate(both))
+    return cos, sin
+
+
 def counted(nodes: Nodes, ids: ir.Value, padding: int) -> ir.Value:
     """Positions that count the ids that are no padding, for ids (B, S) int64: (B, S) int64.
 
@@ -131,8 +150,8 @@ def slopes(rows: np.ndarray) -> np.ndarray | None:
 
 def trimmed(rows: np.ndarray) -> np.ndarray:
     """A table by distance without the farthest ones, which are alike on either side; all of it if they are less than
-    three quarters."""
+    half."""
     farthest, flat = len(rows) // 2, rows.reshape(len(rows), -1)
     differs = ((flat != flat[0]) | (flat[::-1] != flat[-1])).any(axis=1)[:farthest]
     first = int(differs.argmax() if differs.any() else farthest) - 1
-    return rows[first : len(rows) - first] if 4 * first > 3 * farthest else rows
+    return rows[first : len(rows) - first] if 2 * first > farthest else rows

@@ -58,7 +58,7 @@ class _Last:
 
 def _find(graph: ir.Graph) -> _Last | None:
     attention = next((node for node in reversed(graph) if _is(node, functions.ATTENTION)), None)
-    if attention is None or any(tokens.constant(weight) is None for weight in attention.inputs[2:4]):
+    if attention is None or not _is_plain(attention):
         return None
     ranks: dict[ir.Value, int] = {}
     behind = set(attention.outputs)
@@ -66,7 +66,7 @@ def _find(graph: ir.Graph) -> _Last | None:
     reads: list[ir.Node] = []
     positions: set[int] = set()
     for node in graph:
-        if _is(node, functions.EMBEDDING) or (_is(node, functions.ATTENTION) and node.inputs[0] in ranks):
+        if _is(node, *functions.EMBEDDINGS) or (_is(node, functions.ATTENTION) and node.inputs[0] in ranks):
             ranks[node.outputs[0]] = 3
             continue
         if not any(value in ranks for value in node.inputs):
@@ -92,8 +92,19 @@ def _find(graph: ir.Graph) -> _Last | None:
     return _Last(attention, after, frozenset(ranks.keys() - behind), reads, positions.pop())
 
 
-def _is(node: ir.Node, kind: str) -> bool:
-    return functions.is_fused(node) and node.op_type == kind
+def _is_plain(attention: ir.Node) -> bool:
+    """Whether an attention has no more than a bias on its scores, and constant weights."""
+    given = functions.inputs(attention)
+    weights = [given[name] for name in ("qkv_weight", "qkv_bias") if name in given]
+    return (
+        given.keys() <= {"hidden", "key_mask", "qkv_weight", "qkv_bias", "bias"}
+        and attention.attributes.keys() <= {"num_heads", "guarded", "mask_filter_value"}
+        and all(tokens.constant(weight) is not None for weight in weights)
+    )
+
+
+def _is(node: ir.Node, *kinds: str) -> bool:
+    return functions.is_fused(node) and node.op_type in kinds
 
 
 def _rewrite(graph: ir.Graph, last: _Last) -> None:
@@ -130,13 +141,13 @@ def _rewrite(graph: ir.Graph, last: _Last) -> None:
 def _attend(graph: ir.Graph, last: _Last, query: ir.Value) -> None:
     """The attention of the hidden states at the position, (B, 1, H), to those of all tokens."""
     node, place = last.attention, subgraph.Before(last.attention)
-    hidden, mask, weight, bias, *on_scores = node.inputs
+    hidden, mask, weight, bias, *on_scores = [*node.inputs] if len(node.inputs) > 3 else [*node.inputs, None]
     assert hidden is not None
     assert mask is not None
 
     def dense(value: ir.Value, part: str, begin: int, end: int) -> ir.Value:
         product = place.node("", "MatMul", [value, _thirds(graph, weight, part, begin, end)])
-        return place.node("", "Add", [product, _thirds(graph, bias, part, begin, end)])
+        return product if bias is None else place.node("", "Add", [product, _thirds(graph, bias, part, begin, end)])
 
     both = ir.node("Split", [dense(hidden, "key_value", 1, 3)], {"axis": -1}, num_outputs=2)
     graph.insert_before(node, both)

@@ -7,7 +7,12 @@ alike and stay as they are. The attention core and the outputs get the tokens in
 Kept are the positions with a mask other than 0, and:
 
 - every position of a fully masked row, which attends to all its positions alike;
-- position 0 and every other position that the graph reads by its number, as a pooler reads the first.
+- position 0 and every other position that the graph reads by its number, as a pooler reads the first;
+- every position of a row in which such a position that is read is padding, if masks differ between queries: in its
+  window there may be no key, and then it attends to all positions alike.
+
+What is computed before the first attention in another way than by an embedding of the fused form is computed for all
+positions, and those that are kept are taken from it.
 
 So every value that a sequence-level output depends on is kept for any mask, and that output is unchanged. Outputs with
 a value for each token are zero where the mask is 0.
@@ -34,6 +39,10 @@ _PLACES = (
     *("kept", "rows", "places", "begin", "number", "length"),
     *(f"{group}{what}" for group in _GROUPS for what in _OF_GROUP),
 )
+
+_SAME_FOR_ALL = ("cos", "sin", "query_gamma", "key_gamma", "position_keys", "position_queries", "buckets")
+_BY_QUERY = frozenset(("window", "causal", "paired"))
+"""Attributes by which the keys of queries differ."""
 
 
 def remove(model: ir.Model) -> None:
@@ -68,16 +77,18 @@ class _Removal:
         self._mask = _key_mask(model.graph)
         self._packed: dict[ir.Value, int] = {}
         self._places = {name: ir.Value(name=f"padding.{name}") for name in _PLACES}
+        self._masked: set[ir.Value] = set()  # those that were multiplied by the mask
         self._positions = {0}
+        self._reads_positions = False
         self._made: dict[tuple[str, ir.Value], ir.Value] = {}
         self._constants: dict[tuple[int, ...] | int, ir.Value] = {}
 
     def run(self) -> None:
         outputs = [(value, value.name, value.shape, value.type) for value in self._graph.outputs]
         for node in list(self._graph):
-            if functions.is_fused(node) and node.op_type == functions.EMBEDDING:
+            if functions.is_fused(node) and node.op_type in functions.EMBEDDINGS:
                 self._embed(node)
-            elif functions.is_fused(node) and node.op_type == functions.ATTENTION:
+            elif functions.is_fused(node) and node.op_type in (functions.ATTENTION, functions.CORE):
                 self._attend(node)
             elif functions.is_fused(node) and node.op_type == functions.SINGLE_QUERY:
                 self._attend_once(node)
@@ -99,7 +110,7 @@ class _Removal:
             ir.node(
                 "PackedPlaces",
                 [self._mask],
-                {"positions": sorted(self._positions)},
+                {"positions": sorted(self._positions), **({"whole": 1} if self._keeps_rows() else {})},
                 domain=functions.DOMAIN,
                 outputs=list(self._places.values()),
                 name="padding.places",
@@ -108,39 +119,81 @@ class _Removal:
         self._graph.sort()
         functions.carry(self._model)
 
+    def _keeps_rows(self) -> bool:
+        """Whether a position that the graph reads depends on padding where it is padding itself: without a key it
+        attends to all positions of its row."""
+        packed = (node for node in self._graph if node.op_type == functions.PACKED)
+        own_keys = any(not _BY_QUERY.isdisjoint(node.attributes) for node in packed)
+        return own_keys and self._reads_positions
+
     def _pack(self, value: ir.Value, rank: int) -> None:
         self._packed[value] = rank
         value.shape = None
 
     def _embed(self, node: ir.Node) -> None:
         for index in (*(index for index, _ in functions.TABLES.ids), functions.TABLES.at):
-            ids = node.inputs[index]  # (B, S), or positions that broadcast to it
+            ids = node.inputs[index] if index < len(node.inputs) else None  # (B, S), or positions that broadcast to it
             if ids is not None:
                 node.replace_input_with(index, self._once("ids", ids))
+        if (added := functions.inputs(node).get("added")) is not None:
+            node.replace_input_with(functions.input_names(node.op_type).index("added"), self._once("gathered", added))
         self._pack(node.outputs[0], 3)
 
     def _attend(self, node: ir.Node) -> None:
         """The product with Q, K and V over tokens, the attention core over each group of rows."""
-        hidden, _, weight, bias, *on_scores = node.inputs
+        given = functions.inputs(node)
         name = _name(node)
-        if hidden not in self._packed:
-            raise UnsupportedModel(
-                f"Padding cannot be removed: {name} does not read what an EmbedLayerNormalization began"
-            )
-        product = self._node("MatMul", f"{name}.product", [hidden, weight])
-        qkv = self._node("Add", f"{name}.biased", [product, bias])
-        places = [self._places[f"{group}{what}"] for group in _GROUPS for what in ("", "_mask")]
-        back = [self._places[what] for what in ("begin", "number", "length")]
-        biases = [self._once(group, value) for value in on_scores if value is not None for group in _GROUPS]
+        if node.op_type == functions.ATTENTION:
+            hidden = self._packed_form(given["hidden"], name)
+            qkv = self._node("MatMul", f"{name}.product", [hidden, given["qkv_weight"]])
+            if "qkv_bias" in given:
+                qkv = self._node("Add", f"{name}.biased", [qkv, given["qkv_bias"]])
+        else:
+            parts = [self._packed_form(given[part], name) for part in ("query", "key", "value")]
+            qkv = self._node("Concat", f"{name}.qkv", parts, axis=-1)
         attributes = {"mask_filter_value": functions.LOWEST, **{key: a.value for key, a in node.attributes.items()}}
-        guarded = attributes.pop("guarded", 0)
-        inputs = [qkv, *places, *back, *biases]
-        packed = self._node(functions.PACKED, f"{name}.packed", inputs, domain=functions.DOMAIN, **attributes)
-        if guarded:  # a fully masked row gives zeros
-            factor = self._node("CastLike", f"{name}.guard", [self._once("guard", self._mask), packed])
+        inputs = {"qkv": qkv} | {key: given[key] for key in _SAME_FOR_ALL if key in given}
+        groups = {f"{group}{what}": self._places[f"{group}{what}"] for group in _GROUPS for what in ("", "_mask")}
+        inputs |= groups | {what: self._places[what] for what in ("begin", "number", "length")}
+        if "positions" in given:
+            self._check_positions(given["positions"], name)
+            inputs |= {f"{group}_positions": self._places[f"{group}_positions"] for group in _GROUPS}
+        if "bias" in given:
+            inputs |= {f"{group}_bias": self._once(group, given["bias"]) for group in _GROUPS}
+        windowed = "window" in attributes
+        if windowed:
+            inputs |= {"kept": self._places["kept"], "key_mask": self._mask}
+        guarded = 0 if windowed else attributes.pop("guarded", 0)
+        packed = self._node(
+            functions.PACKED,
+            f"{name}.packed",
+            functions.ordered(functions.PACKED, inputs),
+            domain=functions.DOMAIN,
+            **attributes,
+        )
+        if guarded:  # a query without any key gives zeros
+            what = "guard" if _BY_QUERY.isdisjoint(attributes) else "own_guard"
+            factor = self._node("CastLike", f"{name}.guard", [self._once(what, self._mask), packed])
             packed = self._node("Mul", f"{name}.guarded", [packed, factor])
         self._pack(packed, 3)
         self._replace(node, packed)
+
+    def _check_positions(self, value: ir.Value, name: str) -> None:
+        """Reject other positions than those of tokens in their rows, which places say."""
+        if any(source is not self._mask for source in data_inputs(value)):
+            raise UnsupportedModel(f"Padding cannot be removed: {name} reads positions that are an input")
+
+    def _packed_form(self, value: ir.Value, name: str) -> ir.Value:
+        """A value of tokens in packed form; (B, S, W) values, or such that broadcast to it, are gathered."""
+        if value in self._packed:
+            return value
+        if value.shape is None or len(value.shape) != 3:
+            raise UnsupportedModel(
+                f"Padding cannot be removed: {name} reads {value.name!r}, which may not be of tokens"
+            )
+        gathered = self._once("gathered", value)
+        self._pack(gathered, 3)
+        return gathered
 
     def _attend_once(self, node: ir.Node) -> None:
         """The attention of one query for each row: keys and values go back to their rows."""
@@ -157,6 +210,10 @@ class _Removal:
 
     def _take(self, node: ir.Node) -> None:
         """Keep a node that reads packed values, make it read single tokens, or restore rows for it."""
+        if tokens.is_joining(node) and not any(tokens.is_mask(value, self._mask) for value in node.inputs):
+            for index, value in enumerate(node.inputs):
+                if value is not None and value not in self._packed and _is_of_tokens(value):
+                    node.replace_input_with(index, self._packed_form(value, _name(node)))
         rank = tokens.rank_by_token(node, self._packed)
         if rank is not None:
             for value in node.outputs:
@@ -167,19 +224,31 @@ class _Removal:
             positions = tokens.positions_read(node, self._packed[first])
             if positions:
                 self._positions.update(positions)
+                self._reads_positions = True
                 self._read_positions(node, first)
                 return
-        # Rows with zeros for padding are enough if a node reads only their shape, or multiplies by the mask.
-        blind = node.op_type == "Shape" or (
-            node.op_type == "Mul" and any(tokens.is_mask(value, self._mask) for value in node.inputs)
-        )
-        if node.domain != "" or not blind:
+        if node.domain == "" and node.op_type == "Mul":
+            for index, value in enumerate(node.inputs):
+                if tokens.is_mask(value, self._mask) and (other := node.inputs[1 - index]) in self._packed:
+                    node.replace_input_with(index, self._factor(other))
+                    self._pack(node.outputs[0], self._packed[other])
+                    self._masked.add(node.outputs[0])
+                    return
+        # Rows with zeros for padding are enough if only their shape is read, or if they were multiplied by the mask.
+        read = [value for value in node.inputs if value is not None and value in self._packed]
+        if node.domain != "" or not (node.op_type == "Shape" or self._masked.issuperset(read)):
             raise UnsupportedModel(
                 f"Padding cannot be removed: {_name(node)} ({node.op_type}) may read the hidden states of padding"
             )
-        for index, read in enumerate(node.inputs):
-            if read is not None and read in self._packed:
-                node.replace_input_with(index, self._once("restored", read))
+        for index, value in enumerate(node.inputs):
+            if value is not None and value in self._packed:
+                node.replace_input_with(index, self._once("restored", value))
+
+    def _factor(self, value: ir.Value) -> ir.Value:
+        """The mask of each token, (1, T, 1), in the type of a value."""
+        of_tokens = self._once("ids", self._mask)
+        column = self._node("Unsqueeze", f"{value.name}.mask", [of_tokens, self._ints((-1,))])
+        return self._node("CastLike", f"{value.name}.factor", [column, value])
 
     def _read_positions(self, node: ir.Node, value: ir.Value) -> None:
         """Replace a node that reads positions by one that reads the tokens of those rows."""
@@ -211,6 +280,17 @@ class _Removal:
             count = self._node("ReduceSum", f"{name}.count", [numbers, self._ints((1,))], keepdims=1)
             any_key = self._node("Cast", f"{name}.any", [count], to=int(ir.DataType.BOOL))
             return self._node("Unsqueeze", name, [self._once("ids", any_key), self._ints((-1,))])
+        if what == "own_guard":  # whether a token is a key, (1, T, 1)
+            attends = self._node("Cast", f"{name}.attends", [value], to=int(ir.DataType.BOOL))
+            return self._node("Unsqueeze", name, [self._once("ids", attends), self._ints((-1,))])
+        if what == "gathered":  # what broadcasts to (B, S, W) -> (1, T, W)
+            shape = self._once("shape", self._mask)
+            target = self._node("Concat", f"{name}.target", [shape, self._ints((1,))], axis=0)
+            whole = self._node("Expand", f"{name}.whole", [value, target])
+            width = self._node("Shape", f"{name}.width", [value], start=2)
+            by_token = self._node("Concat", f"{name}.by_token", [self._ints((-1,)), width], axis=0)
+            flat = self._node("Reshape", f"{name}.flat", [whole, by_token])
+            return self._node("Gather", name, [flat, self._places["kept"]], axis=0)
         if what == "table":  # (1, T, ...) -> (T, ...)
             return self._node("Squeeze", name, [value, self._ints((0,))])
         if what == "restored":  # (1, T, ...) -> (B, S, ...) with zeros where the mask is 0
@@ -253,6 +333,12 @@ class _Removal:
         self._graph.append(node)
         node.outputs[0].name = name
         return node.outputs[0]
+
+
+def _is_of_tokens(value: ir.Value) -> bool:
+    """Whether a value may be (B, S, W), or broadcast to it."""
+    floating = value.dtype is not None and value.dtype.is_floating_point()
+    return floating and value.const_value is None and value.shape is not None and len(value.shape) == 3
 
 
 def _key_mask(graph: ir.Graph) -> ir.Value:

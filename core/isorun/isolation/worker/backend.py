@@ -182,7 +182,7 @@ class IsolatedExecutable(Executable):
         self._connection = worker.connection()
         self._connection.ask("compile", number=self._number, **request)
 
-    def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
+    def run(self, output_names: Sequence[str], feeds: Feeds) -> list[Any]:
         connection = self._connection
         if not connection.process.dead:
             try:

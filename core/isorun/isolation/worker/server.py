@@ -116,7 +116,7 @@ METHODS = ("names", "candidates", "descriptions", "backend", "compile", "report"
 
 class _Request(NamedTuple):
     executable: int
-    outputs: list[str] | None
+    outputs: list[str]
     feeds: Mapping[str, Any]
 
 

@@ -27,7 +27,7 @@ Halved (scores) => (halved) { halved = Mul (scores, 0.5) }
 @pytest.fixture
 def halved(monkeypatch: pytest.MonkeyPatch) -> None:
     """A new attribute ``halved`` of every attention: half of each score."""
-    texts = {name: functions._text(name) for name in (*functions.dialects(), functions._FEATURES, functions._PACKING)}
+    texts = {name: functions._text(name) for name in (*functions.dialects(), *functions._FEATURES, functions._PACKING)}
     texts |= {f"half/{name}": functions._text(f"half/{name}") for name in functions.dialects()}
     text = texts["primitive"]
     assert STEP in text

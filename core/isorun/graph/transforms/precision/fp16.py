@@ -65,7 +65,7 @@ _QUANTIZED = QUANTIZING | {"DequantizeLinear", "MatMulNBits"}
 _BOUNDED = frozenset(  # whose results stay within the range of fp16 for any input
     (
         *("Softmax", "Tanh", "Sigmoid", "LayerNormalization", "RMSNormalization"),
-        *("SkipLayerNormalization", functions.EMBEDDING),
+        *("SkipLayerNormalization", functions.EMBEDDING, functions.RMS_NORM),
     )
 )
 _FREE = {"Attention": (3,)}  # inputs whose type is independent of the others: a mask

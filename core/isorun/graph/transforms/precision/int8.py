@@ -194,18 +194,21 @@ class _Quantizer:
 
     def _attention(self, name: str, node: ir.Node, hidden: ir.Value, weight: str, dense: QuantizedDense) -> None:
         """Three products and the attention core."""
-        _, mask, _, bias, *on_scores = node.inputs
-        biases = tokens.constant(bias)
-        assert bias is not None
-        assert biases is not None
-        parts = []
-        for index, (part, values) in enumerate(zip(_QKV, np.split(biases.numpy(), 3), strict=True)):
-            product = self._node("MatMul", f"{name}.{part}.product", [hidden, self._weight(weight, dense, index, 3)])
-            own_bias = self._constant(f"{bias.name}.{part}", values)
-            parts.append(self._node("Add", f"{name}.{part}", [product, own_bias]))
+        given = functions.inputs(node)
+        widths = functions.widths(node, dense.weight.shape[1])
+        ends = np.cumsum((0, *widths)).tolist()
+        parts: dict[str, ir.Value | None] = {}
+        for index, part in enumerate(_QKV):
+            columns = (ends[index], ends[index + 1])
+            parts[part] = self._node("MatMul", f"{name}.{part}.product", [hidden, self._weight(weight, dense, columns)])
+            if (bias := given.get("qkv_bias")) is not None:
+                values = tokens.constant(bias)
+                assert values is not None
+                own_bias = self._constant(f"{bias.name}.{part}", values.numpy()[slice(*columns)])
+                parts[part] = self._node("Add", f"{name}.{part}", [parts[part], own_bias])  # type: ignore[list-item]
         core = ir.node(
             functions.CORE,
-            [*parts, mask, *on_scores],
+            functions.ordered(functions.CORE, given | parts),
             dict(node.attributes),
             domain=functions.DOMAIN,
             name=f"{name}.core",
@@ -229,16 +232,19 @@ class _Quantizer:
         quantized = self._node("QuantizeLinear", f"{name}.quantized", [activation, scale, zero])
         return self._node("DequantizeLinear", f"{name}.dequantized", [quantized, scale, zero])
 
-    def _weight(self, name: str, dense: QuantizedDense, index: int = 0, parts: int = 1) -> ir.Value:
-        """One of several equal parts of a weight's columns. Weights that layers share stay shared."""
-        if (name, index) not in self._weights:
-            label = f"{name}.int8" if parts == 1 else f"{name}.int8.{index}"
-            weight = np.ascontiguousarray(np.split(dense.weight, parts, axis=1)[index])
-            scale = np.split(dense.weight_scale, parts)[index]
-            inputs = [self._constant(label, weight), self._constant(f"{label}.scale", scale)]
+    def _weight(self, name: str, dense: QuantizedDense, columns: tuple[int, int] | None = None) -> ir.Value:
+        """A weight, or the columns from one number to another. Weights that layers share stay shared."""
+        begin, end = columns or (0, dense.weight.shape[1])
+        if (name, begin) not in self._weights:
+            label = f"{name}.int8" if columns is None else f"{name}.int8.{begin}"
+            scale = dense.weight_scale[begin:end]
+            inputs = [
+                self._constant(label, np.ascontiguousarray(dense.weight[:, begin:end])),
+                self._constant(f"{label}.scale", scale),
+            ]
             inputs.append(self._constant(f"{label}.zero_point", np.zeros(scale.shape, np.int8)))
-            self._weights[name, index] = self._node("DequantizeLinear", f"{label}.dequantized", inputs, axis=1)
-        return self._weights[name, index]
+            self._weights[name, begin] = self._node("DequantizeLinear", f"{label}.dequantized", inputs, axis=1)
+        return self._weights[name, begin]
 
     def _constant(self, name: str, array: npt.NDArray[Any]) -> ir.Value:
         if name not in self._graph.initializers:

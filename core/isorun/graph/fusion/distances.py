@@ -1,0 +1,75 @@
+"""Values for each pair of positions that depend on their distance alone, read off by evaluation.
+
+Relative position biases (buckets of any number and range) become a table by distance, and biases in proportion to the
+distance (ALiBi) their slopes, so that their computation has one form in fused graphs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from isorun.graph.analysis.evaluate import ancestors, is_constant, sizes
+from isorun.graph.fusion.masks import Around
+from isorun.graph.matching import subgraph
+from isorun.graph.matching.probes import Probes
+from isorun.graph.ops import positions
+
+_LONG_LENGTHS = (400, 1200)  # at one of them, every bucket of distances occurs
+
+
+def canonical(
+    probes: Probes, around: Around, bias: ir.Value, ids: ir.Value | None, before: ir.Node, dtype: ir.DataType
+) -> ir.Value | None:
+    """A bias (1, N, S, S) in the form of fused graphs; ``None`` if it depends on more than the distance, or the graph
+    accepts one length only.
+
+    Args:
+        probes, around: samples for evaluation.
+        bias: the value.
+        ids: an input of the graph with the length.
+        before: where nodes are inserted.
+        dtype: the type of the result.
+    """
+    rows = None if ids is None or probes.fixed else along(probes, around, bias)
+    if ids is None or rows is None:
+        return None
+    nodes = subgraph.Before(before)
+    if (slopes := positions.slopes(rows)) is not None:
+        slope = nodes.constant("slopes", slopes.astype(dtype.numpy()).reshape(1, -1, 1, 1))
+        return positions.linear_bias(nodes, ids, slope)
+    near = positions.trimmed(rows)
+    if near is rows:
+        return None
+    table = nodes.constant("by_distance", near.astype(dtype.numpy()))
+    return positions.relative_bias(nodes, ids, table, len(near) // 2)
+
+
+def along(probes: Probes, around: Around, value: ir.Value) -> np.ndarray | None:
+    """A value (..., S, S) by distance, from -(S - 1) to S - 1: (2 S - 1, N) with N the size of the third dimension from
+    the last, 1 if all of it is alike; ``None`` if it depends on more.
+
+    S is a length at which the farthest distances are alike, if there is one; the only one of a graph that has one.
+    """
+    tables = [sizes(each)[-1] for each in ancestors(value) if is_constant(each) and _is_square(sizes(each))]
+    rows = None
+    for longest in probes.lengths if probes.fixed else _LONG_LENGTHS:
+        length = min([longest, *tables])
+        squares = probes.evaluator({**probes.feeds(length), **around(probes.rows, length)})(value)
+        if squares.ndim < 2 or squares.shape[-2:] != (length, length):
+            return None
+        heads = squares.shape[-3] if squares.ndim > 2 else 1
+        squares = squares.reshape(-1, heads, length, length)
+        if (squares != squares[:1]).any():
+            return None
+        if (squares == squares[:, :1]).all():
+            squares = squares[:, :1]
+        rows = positions.along_distances(squares[0])
+        if rows is None or positions.slopes(rows) is not None or positions.trimmed(rows) is not rows:
+            break
+    return rows
+
+
+def _is_square(shape: tuple[int, ...]) -> bool:
+    """Whether a constant is for every pair of positions; exporters slice the first of them."""
+    return len(shape) > 2 and shape[-1] == shape[-2]

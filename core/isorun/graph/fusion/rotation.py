@@ -1,0 +1,182 @@
+"""What happens to queries and keys between their dense layers and the product of the two: RMS normalization of each
+head, rotation by position, and a factor.
+
+The values are evaluated on random projections. Since they are linear in what was normalized, and act on pairs of
+dimensions of a head, cosines and sines follow by least squares; a residual means that something else was computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from isorun.graph.analysis.evaluate import ancestors, array, data_inputs, is_constant, sizes
+from isorun.graph.fusion.attention_pattern import AttentionPattern
+from isorun.graph.matching.probes import Evaluate, Probes
+from isorun.graph.matching.report import CannotFuse
+from isorun.graph.ops import functions
+
+LONG_LENGTH = 300
+"""A length at which rates of rotation that differ give different angles."""
+_MAX_TABLE = 1 << 14  # rows of a table of rotations
+
+
+@dataclass(frozen=True)
+class Norm:
+    """The RMS normalization of each head: its weight (d) and epsilon."""
+
+    gamma: ir.Value
+    epsilon: float
+
+    def of(self, x: np.ndarray) -> np.ndarray:
+        root = np.sqrt(np.square(x).mean(-1, keepdims=True) + self.epsilon)
+        return np.asarray(x / root * array(self.gamma), np.float32)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A rotation by position, or none, and a factor.
+
+    Attributes:
+        factor: what queries or keys are multiplied by.
+        size: how many dimensions of a head are rotated; 0 for none.
+        interleaved: whether pairs are neighbours, rather than half of these dimensions apart.
+        cos, sin: (S, size / 2).
+    """
+
+    factor: float
+    size: int = 0
+    interleaved: bool = False
+    cos: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
+    sin: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
+
+    def like(self, other: Turn, tolerance: float) -> bool:
+        """Whether another rotates alike, whatever its factor."""
+        return (self.size, self.interleaved) == (other.size, other.interleaved) and all(
+            one.shape == two.shape and np.allclose(one, two, atol=10 * tolerance)
+            for one, two in ((self.cos, other.cos), (self.sin, other.sin))
+        )
+
+    def of(self, x: np.ndarray) -> np.ndarray:
+        """Rotate x (B, N, S, d)."""
+        if not self.size:
+            return x
+        first, second = _pairs(x, self.size, self.interleaved)
+        both = first * self.cos - second * self.sin, second * self.cos + first * self.sin
+        stacked = np.stack(both, -1 if self.interleaved else -2)
+        turned = stacked.reshape(*x.shape[:-1], self.size)
+        return np.concatenate([turned, x[..., self.size :]], -1).astype(np.float32)
+
+
+def norms(pattern: AttentionPattern) -> tuple[Norm | None, Norm | None]:
+    """The normalizations of queries and of keys.
+
+    Raises:
+        CannotFuse: there is another than an RMS normalization by head.
+    """
+    found = [_norm(value, pattern) for value in pattern.operands or ()]
+    return (found[0], found[1]) if found else (None, None)
+
+
+def _norm(value: ir.Value, pattern: AttentionPattern) -> Norm | None:
+    for ancestor in ancestors(value, frozenset(layer.output for layer in pattern.layers)):
+        node = ancestor.producer()
+        if node is None or node not in pattern.inside:
+            continue
+        if functions.is_fused(node) and node.op_type == functions.RMS_NORM:
+            gamma = node.inputs[1]
+            assert gamma is not None
+            return Norm(gamma, node.attributes["epsilon"].as_float())
+        if node.op_type == "LayerNormalization":
+            raise CannotFuse("its queries or keys have a layer normalization: only RMS normalization is supported")
+    return None
+
+
+def fit(raw: np.ndarray, result: np.ndarray, sizes: Sequence[int], tolerance: float) -> Turn | None:
+    """The rotation and factor that make one value of another, (B, N, S, d) each; ``None`` if there is none.
+
+    Args:
+        raw: before.
+        result: after.
+        sizes: how many dimensions of a head may be rotated.
+        tolerance: the largest error.
+    """
+    factor = float((raw[:, :, 0] * result[:, :, 0]).sum() / np.square(raw[:, :, 0]).sum())
+    if np.abs(result - factor * raw).max() < tolerance * max(1.0, abs(factor)):
+        return Turn(factor)
+    for turned in sizes:
+        for interleaved in (False, True):
+            first, second = _pairs(raw, turned, interleaved)
+            one, two = _pairs(result, turned, interleaved)
+            total = (np.square(first) + np.square(second)).sum((0, 1))
+            cos = (first * one + second * two).sum((0, 1)) / total
+            sin = (first * two - second * one).sum((0, 1)) / total
+            scale = float(np.hypot(cos[0], sin[0]).mean())
+            if scale < 1e-6:
+                continue
+            made = Turn(scale, turned, interleaved, cos / scale, sin / scale)
+            if np.abs(result - scale * made.of(raw)).max() < tolerance * max(1.0, scale):
+                return made
+    return None
+
+
+def _pairs(x: np.ndarray, size: int, interleaved: bool) -> tuple[np.ndarray, np.ndarray]:
+    if interleaved:
+        return x[..., 0:size:2], x[..., 1:size:2]
+    return x[..., : size // 2], x[..., size // 2 : size]
+
+
+def possible_sizes(pattern: AttentionPattern, evaluate: Evaluate, head_size: int) -> list[int]:
+    """How many dimensions of a head may be rotated, by the shapes of cosines and sines."""
+    lasts = {evaluate(side).shape[-1:] for side in pattern.turns}
+    sizes = {times * size for last in lasts for size in last for times in (1, 2)}
+    return sorted((size for size in sizes if size % 2 == 0 and size <= head_size), reverse=True)
+
+
+def rates(pattern: AttentionPattern, turn: Turn) -> Iterator[np.ndarray]:
+    """Constants that may be the angles by which each pair is turned from one position to the next, (size / 2)."""
+    half = turn.size // 2
+    for side in pattern.turns:
+        for value in ancestors(side):
+            if is_constant(value) and np.prod(sizes(value)) == half and value.dtype == ir.DataType.FLOAT:
+                given = array(value).reshape(-1)
+                for rate in (given, -given):
+                    angles = np.arange(len(turn.cos), dtype=np.float32)[:, None] * rate
+                    both = ((np.cos(angles), turn.cos), (np.sin(angles), turn.sin))
+                    if all(np.allclose(one, other, atol=1e-3) for one, other in both):
+                        yield rate
+
+
+def check_sides(pattern: AttentionPattern) -> None:
+    """Reject rotations by anything but the position in the row."""
+    for side in pattern.turns:
+        if inputs := data_inputs(side):
+            names = ", ".join(sorted(repr(source.name) for source in inputs))
+            raise CannotFuse(f"its queries and keys depend on {names}, and not on their positions alone")
+
+
+def table_length(pattern: AttentionPattern, probes: Probes) -> int:
+    """The length up to which a table of rotations goes: the graph's own, or that of the tables that it slices."""
+    if probes.fixed:
+        return probes.lengths[0]
+    rows = [
+        sizes(value)[-2]
+        for side in pattern.turns
+        for value in ancestors(side)
+        if is_constant(value) and len(sizes(value)) >= 2 and sizes(value)[-2] > max(probes.lengths)
+    ]
+    if not rows or min(rows) > _MAX_TABLE:
+        raise CannotFuse(f"expected rotations by a table of at most {_MAX_TABLE} rows, got {rows or 'none'}")
+    return min(rows)
+
+
+def by_head(value: np.ndarray, size: int, length: int, transposed: bool, rows: int) -> np.ndarray:
+    """Queries or keys as their product reads them, (B, N, S, d)."""
+    if transposed:
+        return value.reshape(rows, -1, size, length).swapaxes(-1, -2)
+    if value.ndim == 3 and value.shape[-1] != size:  # (B, S, N d)
+        return value.reshape(rows, length, -1, size).swapaxes(1, 2)
+    return value.reshape(rows, -1, length, size)
