@@ -158,7 +158,7 @@ def _measure(
         first = next(iter(lanes.values()))
         start = time.perf_counter()
         for feeds in requests[:_FEWEST]:
-            first.run(None, feeds)
+            first.run(info.output_names, feeds)
         each = (time.perf_counter() - start) / _FEWEST
         served = requests[: int(np.clip(_PASS_SECONDS / each, _FEWEST, _MOST))]
         times: dict[Arrangement, list[float]] = {candidate: [] for candidate in candidates}
@@ -186,7 +186,7 @@ def _serve(lanes: Lanes, arrangement: Arrangement, requests: Sequence[Feeds], in
         batcher.close(cancel=False)
         return taken
     with ThreadPoolExecutor(arrangement.lanes) as pool:
-        for _ in pool.map(lambda feeds: lanes.run(None, feeds), requests):
+        for _ in pool.map(lambda feeds: lanes.run(info.output_names, feeds), requests):
             pass
         return time.perf_counter() - start
 
