@@ -209,7 +209,7 @@ class Session:
         feeds = warmup.feeds(self._resolved.compiler.graphs, self._checker, on)
         for executable in self._lanes.executables():
             for batch in feeds:
-                self._handle.call(executable.run, None, batch)
+                self._handle.call(executable.run, self._outputs, batch)
         return self.arrangement
 
     @cached_property
@@ -471,7 +471,7 @@ class Session:
         if output_names is not None and len(output_names):
             self._checker.check_outputs(output_names)
         else:
-            output_names = None
+            output_names = self._outputs
         return self._lanes.run(output_names, input_feed)
 
     @cached_property

@@ -147,6 +147,7 @@ def _measure(
 ) -> dict[Arrangement, float]:
     """The median time in seconds for each candidate to serve all requests, interleaved."""
     lanes: dict[tuple[int, int | None], Lanes] = {}
+    names = [spec.name for spec in info.outputs]
     try:
         for candidate in candidates:
             if candidate[:2] not in lanes:
@@ -155,7 +156,7 @@ def _measure(
         first = next(iter(lanes.values()))
         start = time.perf_counter()
         for feeds in requests[:_FEWEST]:
-            first.run(None, feeds)
+            first.run(names, feeds)
         each = (time.perf_counter() - start) / _FEWEST
         served = requests[: int(np.clip(_PASS_SECONDS / each, _FEWEST, _MOST))]
         times: dict[Arrangement, list[float]] = {candidate: [] for candidate in candidates}
@@ -183,7 +184,8 @@ def _serve(lanes: Lanes, arrangement: Arrangement, requests: Sequence[Feeds], in
         batcher.close(cancel=False)
         return taken
     with ThreadPoolExecutor(arrangement.lanes) as pool:
-        for _ in pool.map(lambda feeds: lanes.run(None, feeds), requests):
+        names = [spec.name for spec in info.outputs]
+        for _ in pool.map(lambda feeds: lanes.run(names, feeds), requests):
             pass
         return time.perf_counter() - start
 
