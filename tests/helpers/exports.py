@@ -27,6 +27,9 @@ TOLERANCE = 1e-5
 MODERN_TOLERANCE = 2e-5
 """The same for the encoders after BERT, of 1 + |x|: their hidden states are not all normalized."""
 
+MODERN_CHECKPOINTS = ("modernbert", "eurobert", "nomicbert", "gte", "jina-v3", "embeddinggemma")
+"""The encoders after BERT that have checkpoints."""
+
 Feeds = dict[str, np.ndarray]
 
 
@@ -74,7 +77,7 @@ def model(label: str) -> ir.Model:
 
 def checkpoint(name: str, folder: Path) -> Path:
     """Put a checkpoint below a folder: ``<architecture>`` or ``<architecture>-<head>``, the weights of its exports."""
-    with tarfile.open(FOLDER / "checkpoints.tar.xz") as packed:
+    with tarfile.open(FOLDER / f"checkpoints{'-modern' if name in MODERN_CHECKPOINTS else ''}.tar.xz") as packed:
         members = [entry for entry in packed.getmembers() if entry.name.startswith(f"{name}/")]
         packed.extractall(folder, members, filter="data")
     return folder / name

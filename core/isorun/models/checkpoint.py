@@ -7,6 +7,7 @@ import re
 import shutil
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +15,13 @@ import numpy as np
 
 from isorun.errors import InvalidModel, did_you_mean
 from isorun.graph import code_digest
-from isorun.models import sentences
+from isorun.models import rotary_config, sentences
 from isorun.models.sentences import read_object
 from isorun.system.cache import Cache, sha256
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
+
     from isorun.graph.builders.architectures import Architecture
     from isorun.graph.builders.encoder import EncoderConfig
 
@@ -57,10 +60,13 @@ def build(folder: Path, output: Path) -> list[str]:
     from isorun.graph.io import files
 
     settings = _settings(folder)
-    architecture = _architecture(folder, settings)
-    weights = _SafeTensors(folder, architecture.prefix)
-    config = _config(folder, settings, architecture, weights)
-    model = encoder.encoder(config, weights, folder.name)
+    if settings.get("model_type") in rotary_config.KINDS:
+        model, weights = _rotary(folder, settings)
+    else:
+        architecture = _architecture(folder, settings)
+        weights = _SafeTensors(folder, architecture.prefix)
+        config = _config(folder, settings, architecture, weights)
+        model = encoder.encoder(config, weights, folder.name)
     if settings_of_sentences := sentences.read(folder):
         model.metadata_props[sentences.METADATA] = settings_of_sentences.to_json()
     files.write(model, output, beside_above=files.SINGLE_FILE_LIMIT)
@@ -68,6 +74,16 @@ def build(folder: Path, output: Path) -> list[str]:
     if tokenizer.is_file():
         shutil.copyfile(tokenizer, output.with_name(f"{output.stem}.{_TOKENIZER}"))
     return weights.unread()
+
+
+def _rotary(folder: Path, settings: Mapping[str, Any]) -> tuple[ir.Model, _SafeTensors]:
+    """The graph of an encoder with rotary positions. It gives hidden states; heads are left out."""
+    from isorun.graph.builders import rotary
+
+    config = rotary_config.read(settings, lambda why: InvalidModel(f"{folder / 'config.json'}: {why}"))
+    weights = _SafeTensors(folder, config.family.prefix)
+    config = replace(config, pooler="pooler.dense.weight" in weights)
+    return rotary.encoder(config, weights, folder.name), weights
 
 
 def build_cached(folder: Path, cache: Cache) -> Path:
@@ -182,9 +198,8 @@ def _architecture(folder: Path, settings: Mapping[str, Any]) -> Architecture:
 
     kind = settings.get("model_type")
     if not isinstance(kind, str) or kind not in ARCHITECTURES:
-        raise InvalidModel(
-            f"{folder / 'config.json'}: model_type must be one of {', '.join(ARCHITECTURES)}, got {kind!r}"
-        )
+        names = ", ".join((*ARCHITECTURES, *rotary_config.KINDS))
+        raise InvalidModel(f"{folder / 'config.json'}: model_type must be one of {names}, got {kind!r}")
     return ARCHITECTURES[kind]
 
 

@@ -1,4 +1,4 @@
-"""BERT presets with seeded random weights, for benchmarks that need no trained model.
+"""Presets of BERT and ModernBERT with seeded random weights, for benchmarks that need no trained model.
 
 Activations stay in the range of a trained model: dense layers preserve variance, and attention scores vary enough for
 attention to prefer some keys.
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from isorun.errors import InvalidModel, did_you_mean
+from isorun.models import rotary_config
 from isorun.system.cache import Cache
 
 _ENTRY_MODEL = "model.onnx"
@@ -25,7 +26,19 @@ _SIZES: dict[str, dict[str, Any]] = {
     "bert-large": {**_LARGE, "num_hidden_layers": 24},
 }
 
-NAMES = tuple(_SIZES)
+_MODERN: dict[str, dict[str, Any]] = {
+    "modernbert-base": {
+        **{"model_type": "modernbert", "vocab_size": 50368, "hidden_size": 768, "num_hidden_layers": 22},
+        **{"num_attention_heads": 12, "intermediate_size": 1152},
+    },
+    "embeddinggemma-300m": {
+        **{"model_type": "gemma3_text", "vocab_size": 262144, "hidden_size": 768, "num_hidden_layers": 24},
+        **{"num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 256, "intermediate_size": 1152},
+        **{"query_pre_attn_scalar": 256, "sliding_window": 512, "use_bidirectional_attention": True},
+    },
+}
+
+NAMES = (*_SIZES, *_MODERN)
 
 
 def sizes(name: str) -> dict[str, Any]:
@@ -34,9 +47,9 @@ def sizes(name: str) -> dict[str, Any]:
     Raises:
         InvalidModel: there is no preset of that name.
     """
-    if name not in _SIZES:
+    if name not in NAMES:
         raise InvalidModel(f"Unknown preset {name!r}{did_you_mean(name, NAMES)}")
-    return dict(_SIZES[name])
+    return dict((_SIZES | _MODERN)[name])
 
 
 def write(name: str, seed: int, output: Path) -> None:
@@ -45,13 +58,17 @@ def write(name: str, seed: int, output: Path) -> None:
     Raises:
         InvalidModel: there is no preset of that name.
     """
-    from isorun.graph.builders import encoder
+    from isorun.graph.builders import encoder, rotary
     from isorun.graph.io import files
 
     if seed < 0:
         raise InvalidModel(f"The seed must be 0 or more, got {seed}")
-    config = encoder.EncoderConfig(**sizes(name))
-    files.write(encoder.encoder(config, SeededWeights(seed), name), output, beside_above=files.SINGLE_FILE_LIMIT)
+    weights = SeededWeights(seed)
+    if name in _MODERN:
+        model = rotary.encoder(rotary_config.read(sizes(name), InvalidModel), weights, name)
+    else:
+        model = encoder.encoder(encoder.EncoderConfig(**sizes(name)), weights, name)
+    files.write(model, output, beside_above=files.SINGLE_FILE_LIMIT)
 
 
 def build(name: str, seed: int, cache: Cache) -> Path:
@@ -85,11 +102,11 @@ class SeededWeights:
 
 
 def _distribution(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
-    if name.endswith("LayerNorm.weight"):
-        return 1.0, 0.1
+    if name.endswith("LayerNorm.weight") or (len(shape) == 1 and name.endswith("norm.weight")):
+        return (0.0 if "layernorm" in name or name.endswith(("q_norm.weight", "k_norm.weight")) else 1.0), 0.1
     if name.endswith(".bias"):
         return 0.0, 0.05
-    if "embeddings" in name:
-        return 0.0, 1.0 if "word" in name else 0.3
+    if "embed" in name:
+        return 0.0, 1.0 if "word" in name or "tok_" in name else 0.3
     gain = 1.2 if name.endswith(("query.weight", "key.weight")) else 1.0
     return 0.0, gain / float(np.sqrt(shape[1]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -73,29 +73,27 @@ def encoder(config: EncoderConfig, weights: Weights, name: str) -> ir.Model:
     ``pooler_output`` (batch, hidden); with a classifier, ``logits`` (batch, labels) or (batch, sequence, labels); with
     a question answering head, ``start_logits`` and ``end_logits`` (batch, sequence).
     """
-    return _Builder(config, weights).model(name)
+    return _BertBuilder(config, weights).model(name)
 
 
-class _Builder:
-    def __init__(self, config: EncoderConfig, weights: Weights) -> None:
-        self._config = config
-        self._architecture = config.architecture
-        self._weights = weights
+class Builder:
+    """Adds nodes and weights to a graph.
+
+    Args:
+        weights: where they are read.
+    """
+
+    def __init__(self, weights: Weights) -> None:
+        self.weights = weights
         self._nodes: list[ir.Node] = []
         self._initializers: dict[str, ir.Value] = {}
 
-    def model(self, name: str) -> ir.Model:
-        inputs = {label: _input(label) for label in self._architecture.inputs}
-        ids, mask = inputs["input_ids"], inputs["attention_mask"]
-        hidden = self._project(self._embed(ids, inputs.get("token_type_ids")))
-        bias = self._relative_bias(ids) if self._architecture.relative_bias else None
-        for index, weights in enumerate(self._layers()):
-            hidden = self._layer(f"layer.{index}", weights, hidden, mask, bias)
-        outputs = self._outputs(hidden)
+    def graph(self, name: str, inputs: Mapping[str, ir.Value], outputs: Sequence[ir.Value]) -> ir.Model:
+        """The model of what was added."""
         opset = functions.opset(functions.BODIES)
         graph = ir.Graph(
             list(inputs.values()),
-            outputs,
+            list(outputs),
             nodes=self._nodes,
             initializers=list(self._initializers.values()),
             opset_imports={"": opset},
@@ -104,6 +102,75 @@ class _Builder:
         model = ir.Model(graph, ir_version=IR_VERSION, producer_name="isorun")
         functions.carry(model)
         return model
+
+    @staticmethod
+    def input(name: str) -> ir.Value:
+        """An input, int64 (batch, sequence)."""
+        return ir.Value(name=name, shape=ir.Shape(["batch", "sequence"]), type=ir.TensorType(ir.DataType.INT64))
+
+    def output(self, name: str, value: ir.Value, *shape: int | str) -> ir.Value:
+        """Add a graph output; ``Identity`` keeps the name of the value, which other nodes may read."""
+        output = self.node("Identity", f"output.{name}", [value])
+        output.name = name
+        output.type = ir.TensorType(ir.DataType.FLOAT)
+        output.shape = ir.Shape(["batch", *shape])
+        return output
+
+    def dense(self, prefix: str, value: ir.Value, rows: int, columns: int, name: str | None = None) -> ir.Value:
+        """value @ W without the bias, which the following fused operator adds. ``name`` defaults to the prefix."""
+        self.weights.check(f"{prefix}.weight", (columns, rows))
+
+        def transposed() -> np.ndarray:
+            return np.ascontiguousarray(self.weights.read(f"{prefix}.weight", (columns, rows)).T)
+
+        weight = self.lazy(f"{prefix}.weight", transposed, (rows, columns))
+        return self.node("MatMul", name or prefix, [value, weight])
+
+    def weight(self, name: str, *shape: int) -> ir.Value:
+        self.weights.check(name, shape)
+        return self.lazy(name, lambda: self.weights.read(name, shape), shape)
+
+    def lazy(self, name: str, read: Callable[[], np.ndarray], shape: tuple[int, ...]) -> ir.Value:
+        tensor = ir.LazyTensor(lambda: ir.tensor(read()), dtype=ir.DataType.FLOAT, shape=ir.Shape(shape), name=name)
+        return self.initializer(name, tensor, shape)
+
+    def constant(self, name: str, array: np.ndarray) -> ir.Value:
+        return self.initializer(name, ir.tensor(array, name=name), array.shape)
+
+    def initializer(self, name: str, tensor: ir.TensorProtocol, shape: tuple[int, ...]) -> ir.Value:
+        """Add an initializer, unless there is one of that name."""
+        if name not in self._initializers:
+            kind = ir.TensorType(tensor.dtype)
+            self._initializers[name] = ir.Value(name=name, const_value=tensor, shape=ir.Shape(shape), type=kind)
+        return self._initializers[name]
+
+    def fused(self, kind: str, name: str, inputs: Sequence[ir.Value | None], **attributes: float) -> ir.Value:
+        return self.node(kind, name, inputs, domain=functions.DOMAIN, **attributes)
+
+    def node(
+        self, kind: str, name: str, inputs: Sequence[ir.Value | None], domain: str = "", **attributes: float | list[int]
+    ) -> ir.Value:
+        node = ir.node(kind, list(inputs), attributes, domain=domain, name=name)
+        self._nodes.append(node)
+        node.outputs[0].name = f"{name}:0"
+        return node.outputs[0]
+
+
+class _BertBuilder(Builder):
+    def __init__(self, config: EncoderConfig, weights: Weights) -> None:
+        super().__init__(weights)
+        self._config = config
+        self._architecture = config.architecture
+
+    def model(self, name: str) -> ir.Model:
+        inputs = {label: self.input(label) for label in self._architecture.inputs}
+        ids, mask = inputs["input_ids"], inputs["attention_mask"]
+        hidden = self._project(self._embed(ids, inputs.get("token_type_ids")))
+        bias = self._relative_bias(ids) if self._architecture.relative_bias else None
+        for index, weights in enumerate(self._layers()):
+            hidden = self._layer(f"layer.{index}", weights, hidden, mask, bias)
+        outputs = self._outputs(hidden)
+        return self.graph(name, inputs, outputs)
 
     def _layers(self) -> Iterator[str]:
         """The prefix of each layer's weights, in execution order; layers that share weights have the same prefix."""
@@ -116,17 +183,17 @@ class _Builder:
     def _embed(self, ids: ir.Value, types: ir.Value | None) -> ir.Value:
         config, prefix = self._config, "embeddings"
         width = config.embedding_size or config.hidden_size
-        nodes = _Named(self, f"{prefix}.positions")
+        nodes = Named(self, f"{prefix}.positions")
         counts = self._architecture.padding_id is not None
         positions = (
             position_ops.counted(nodes, ids, config.pad_token_id) if counts else position_ops.in_order(nodes, ids)
         )
-        words = self._weight(f"{prefix}.word_embeddings.weight", config.vocab_size, width)
+        words = self.weight(f"{prefix}.word_embeddings.weight", config.vocab_size, width)
         norm = self._norm(f"{prefix}.LayerNorm", width)
         typed = None
         if types is not None:
-            typed = self._weight(f"{prefix}.token_type_embeddings.weight", config.type_vocab_size, width)
-        return self._fused(
+            typed = self.weight(f"{prefix}.token_type_embeddings.weight", config.type_vocab_size, width)
+        return self.fused(
             functions.EMBEDDING,
             prefix,
             [ids, types, positions, words, self._position_table(width), typed, *norm],
@@ -137,18 +204,18 @@ class _Builder:
         """The position table, plus the row of the only token type if the architecture has no type input."""
         name, shape = "embeddings.position_embeddings.weight", (self._config.max_position_embeddings, width)
         if self._architecture.types != "zero":
-            return self._weight(name, *shape)
+            return self.weight(name, *shape)
         types, types_shape = "embeddings.token_type_embeddings.weight", (self._config.type_vocab_size, width)
-        self._weights.check(name, shape)
-        self._weights.check(types, types_shape)
+        self.weights.check(name, shape)
+        self.weights.check(types, types_shape)
 
         def with_type_row() -> np.ndarray:
             total: np.ndarray = np.add(
-                self._weights.read(name, shape), self._weights.read(types, types_shape)[0], dtype=np.float32
+                self.weights.read(name, shape), self.weights.read(types, types_shape)[0], dtype=np.float32
             )
             return total
 
-        return self._lazy(f"{name}.raised", with_type_row, shape)
+        return self.lazy(f"{name}.raised", with_type_row, shape)
 
     def _project(self, embedded: ir.Value) -> ir.Value:
         config, architecture = self._config, self._architecture
@@ -161,15 +228,15 @@ class _Builder:
         buckets, heads = self._config.relative_attention_num_buckets, self._config.num_attention_heads
         name, shape = f"{self._architecture.relative_bias}.weight", (buckets, heads)
         rows = position_ops.buckets(buckets)
-        self._weights.check(name, shape)
-        table = self._lazy(f"{name}.by_distance", lambda: self._weights.read(name, shape)[rows], (len(rows), heads))
-        return position_ops.relative_bias(_Named(self, "relative_bias"), ids, table, len(rows) // 2)
+        self.weights.check(name, shape)
+        table = self.lazy(f"{name}.by_distance", lambda: self.weights.read(name, shape)[rows], (len(rows), heads))
+        return position_ops.relative_bias(Named(self, "relative_bias"), ids, table, len(rows) // 2)
 
     def _layer(self, name: str, prefix: str, hidden: ir.Value, mask: ir.Value, bias: ir.Value | None) -> ir.Value:
         """Add a layer; ``name`` is the prefix of its nodes, ``prefix`` of its weights."""
         config, names = self._config, self._architecture.layer
         width, inner = config.hidden_size, config.intermediate_size
-        context = self._fused(
+        context = self.fused(
             functions.ATTENTION,
             f"{name}.attention",
             [hidden, mask, *self._qkv(prefix), *([] if bias is None else [bias])],
@@ -178,20 +245,20 @@ class _Builder:
         )
         hidden = self._skip(
             f"{name}.attended",
-            self._dense(f"{prefix}.{names.attention_output}", context, width, width, f"{name}.attention_output"),
+            self.dense(f"{prefix}.{names.attention_output}", context, width, width, f"{name}.attention_output"),
             hidden,
             f"{prefix}.{names.attention_output}.bias",
             f"{prefix}.{names.attention_norm}",
         )
-        widened = self._dense(f"{prefix}.{names.intermediate}", hidden, width, inner, f"{name}.intermediate")
-        activated = self._fused(
+        widened = self.dense(f"{prefix}.{names.intermediate}", hidden, width, inner, f"{name}.intermediate")
+        activated = self.fused(
             ACTIVATIONS[config.hidden_act],
             f"{name}.activation",
-            [widened, self._weight(f"{prefix}.{names.intermediate}.bias", inner)],
+            [widened, self.weight(f"{prefix}.{names.intermediate}.bias", inner)],
         )
         return self._skip(
             name,
-            self._dense(f"{prefix}.{names.output}", activated, inner, width, f"{name}.output"),
+            self.dense(f"{prefix}.{names.output}", activated, inner, width, f"{name}.output"),
             hidden,
             f"{prefix}.{names.output}.bias",
             f"{prefix}.{names.output_norm}",
@@ -199,138 +266,87 @@ class _Builder:
 
     def _skip(self, name: str, product: ir.Value, skip: ir.Value, bias: str, norm: str) -> ir.Value:
         width = self._config.hidden_size
-        return self._fused(
+        return self.fused(
             "SkipLayerNormalization",
             name,
-            [product, skip, *self._norm(norm, width), self._weight(bias, width)],
+            [product, skip, *self._norm(norm, width), self.weight(bias, width)],
             epsilon=self._config.layer_norm_eps,
         )
 
     def _outputs(self, hidden: ir.Value) -> list[ir.Value]:
         config, architecture = self._config, self._architecture
         width = config.hidden_size
-        outputs = [self._output("last_hidden_state", hidden, "sequence", width)]
+        outputs = [self.output("last_hidden_state", hidden, "sequence", width)]
         pooled = None
         if config.pooler and architecture.pooler is not None:
             pooled = self._first_token(architecture.pooler, "Tanh", hidden)
-            outputs.append(self._output("pooler_output", pooled, width))
+            outputs.append(self.output("pooler_output", pooled, width))
         if config.head == "sequence-classification":
             head = architecture.classifier
             if not architecture.classifies_pooled:
                 pooled = self._first_token(head.dense, head.activation, hidden)
             assert pooled is not None, "this classifier reads the pooler"
             logits = self._linear(head.output, pooled, width, config.labels)
-            outputs.append(self._output("logits", logits, config.labels))
+            outputs.append(self.output("logits", logits, config.labels))
         elif config.head == "token-classification":
             logits = self._linear("classifier", hidden, width, config.labels)
-            outputs.append(self._output("logits", logits, "sequence", config.labels))
+            outputs.append(self.output("logits", logits, "sequence", config.labels))
         elif config.head == "question-answering":
             both = self._linear("qa_outputs", hidden, width, 2)
             split = ir.node("Split", [both], {"axis": -1}, num_outputs=2, name="qa_outputs.split")
             self._nodes.append(split)
-            last = self._constant("qa_outputs.last", np.array([-1]))
+            last = self.constant("qa_outputs.last", np.array([-1]))
             for label, part in zip(("start_logits", "end_logits"), split.outputs, strict=True):
                 part.name = f"qa_outputs.{label}"
-                outputs.append(self._output(label, self._node("Squeeze", f"qa.{label}", [part, last]), "sequence"))
+                outputs.append(self.output(label, self.node("Squeeze", f"qa.{label}", [part, last]), "sequence"))
         return outputs
 
     def _first_token(self, dense: str, activation: str, hidden: ir.Value) -> ir.Value:
         """Dense layer and activation at the first position, (B, H)."""
         width = self._config.hidden_size
-        zero = self._constant("first.position", np.array(0))
-        first = self._node("Gather", f"{dense}.first", [hidden, zero], axis=1)
+        zero = self.constant("first.position", np.array(0))
+        first = self.node("Gather", f"{dense}.first", [hidden, zero], axis=1)
         if activation in ACTIVATIONS.values():
-            product = self._dense(dense, first, width, width)
-            return self._fused(activation, f"{dense}.activated", [product, self._weight(f"{dense}.bias", width)])
-        return self._node(activation, f"{dense}.activated", [self._linear(dense, first, width, width)])
-
-    def _output(self, name: str, value: ir.Value, *shape: int | str) -> ir.Value:
-        """Add a graph output; ``Identity`` keeps the name of the value, which other nodes may read."""
-        output = self._node("Identity", f"output.{name}", [value])
-        output.name = name
-        output.type = ir.TensorType(ir.DataType.FLOAT)
-        output.shape = ir.Shape(["batch", *shape])
-        return output
+            product = self.dense(dense, first, width, width)
+            return self.fused(activation, f"{dense}.activated", [product, self.weight(f"{dense}.bias", width)])
+        return self.node(activation, f"{dense}.activated", [self._linear(dense, first, width, width)])
 
     def _qkv(self, prefix: str) -> list[ir.Value]:
         """The merged weight (H, 3 H) and bias (3 H) of the three projections."""
         width, names = self._config.hidden_size, self._architecture.layer
         parts = [f"{prefix}.{part}" for part in (names.query, names.key, names.value)]
         for part in parts:
-            self._weights.check(f"{part}.weight", (width, width))
-            self._weights.check(f"{part}.bias", (width,))
+            self.weights.check(f"{part}.weight", (width, width))
+            self.weights.check(f"{part}.bias", (width,))
 
         def weight() -> np.ndarray:
-            return np.concatenate([self._weights.read(f"{part}.weight", (width, width)).T for part in parts], axis=1)
+            return np.concatenate([self.weights.read(f"{part}.weight", (width, width)).T for part in parts], axis=1)
 
         def bias() -> np.ndarray:
-            return np.concatenate([self._weights.read(f"{part}.bias", (width,)) for part in parts])
+            return np.concatenate([self.weights.read(f"{part}.bias", (width,)) for part in parts])
 
         name = f"{parts[0].rpartition('.')[0]}.qkv"
         return [
-            self._lazy(f"{name}.weight", weight, (width, 3 * width)),
-            self._lazy(f"{name}.bias", bias, (3 * width,)),
+            self.lazy(f"{name}.weight", weight, (width, 3 * width)),
+            self.lazy(f"{name}.bias", bias, (3 * width,)),
         ]
 
     def _norm(self, prefix: str, width: int) -> list[ir.Value]:
-        return [self._weight(f"{prefix}.weight", width), self._weight(f"{prefix}.bias", width)]
-
-    def _dense(self, prefix: str, value: ir.Value, rows: int, columns: int, name: str | None = None) -> ir.Value:
-        """value @ W without the bias, which the following fused operator adds. ``name`` defaults to the prefix."""
-        self._weights.check(f"{prefix}.weight", (columns, rows))
-
-        def transposed() -> np.ndarray:
-            return np.ascontiguousarray(self._weights.read(f"{prefix}.weight", (columns, rows)).T)
-
-        weight = self._lazy(f"{prefix}.weight", transposed, (rows, columns))
-        return self._node("MatMul", name or prefix, [value, weight])
+        return [self.weight(f"{prefix}.weight", width), self.weight(f"{prefix}.bias", width)]
 
     def _linear(self, prefix: str, value: ir.Value, rows: int, columns: int) -> ir.Value:
-        product = self._dense(prefix, value, rows, columns)
-        return self._node("Add", f"{prefix}.biased", [product, self._weight(f"{prefix}.bias", columns)])
-
-    def _weight(self, name: str, *shape: int) -> ir.Value:
-        self._weights.check(name, shape)
-        return self._lazy(name, lambda: self._weights.read(name, shape), shape)
-
-    def _lazy(self, name: str, read: Callable[[], np.ndarray], shape: tuple[int, ...]) -> ir.Value:
-        tensor = ir.LazyTensor(lambda: ir.tensor(read()), dtype=ir.DataType.FLOAT, shape=ir.Shape(shape), name=name)
-        return self._initializer(name, tensor, shape)
-
-    def _constant(self, name: str, array: np.ndarray) -> ir.Value:
-        return self._initializer(name, ir.tensor(array, name=name), array.shape)
-
-    def _initializer(self, name: str, tensor: ir.TensorProtocol, shape: tuple[int, ...]) -> ir.Value:
-        """Add an initializer, unless there is one of that name."""
-        if name not in self._initializers:
-            kind = ir.TensorType(tensor.dtype)
-            self._initializers[name] = ir.Value(name=name, const_value=tensor, shape=ir.Shape(shape), type=kind)
-        return self._initializers[name]
-
-    def _fused(self, kind: str, name: str, inputs: Sequence[ir.Value | None], **attributes: float) -> ir.Value:
-        return self._node(kind, name, inputs, domain=functions.DOMAIN, **attributes)
-
-    def _node(
-        self, kind: str, name: str, inputs: Sequence[ir.Value | None], domain: str = "", **attributes: float | list[int]
-    ) -> ir.Value:
-        node = ir.node(kind, list(inputs), attributes, domain=domain, name=name)
-        self._nodes.append(node)
-        node.outputs[0].name = f"{name}:0"
-        return node.outputs[0]
+        product = self.dense(prefix, value, rows, columns)
+        return self.node("Add", f"{prefix}.biased", [product, self.weight(f"{prefix}.bias", columns)])
 
 
-class _Named:
+class Named:
     """Adds nodes with a name prefix to a builder."""
 
-    def __init__(self, builder: _Builder, prefix: str) -> None:
+    def __init__(self, builder: Builder, prefix: str) -> None:
         self._builder, self._prefix = builder, prefix
 
     def node(self, label: str, kind: str, inputs: Sequence[ir.Value], **attributes: int | list[int]) -> ir.Value:
-        return self._builder._node(kind, f"{self._prefix}.{label}", inputs, "", **attributes)
+        return self._builder.node(kind, f"{self._prefix}.{label}", inputs, "", **attributes)
 
     def constant(self, label: str, array: np.ndarray) -> ir.Value:
-        return self._builder._constant(f"{self._prefix}.{label}", array)
-
-
-def _input(name: str) -> ir.Value:
-    return ir.Value(name=name, shape=ir.Shape(["batch", "sequence"]), type=ir.TensorType(ir.DataType.INT64))
+        return self._builder.constant(f"{self._prefix}.{label}", array)

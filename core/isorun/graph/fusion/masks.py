@@ -151,7 +151,8 @@ class MaskClassifier:
         if all((result == first).all() for result in results) and first in (0, True):
             return []
         if any(result.dtype.kind != "f" or not np.abs(result).max() < _MAX_BIAS for result in results):
-            reaches = [_reach(result, np.ones((1, result.shape[-1]), bool)) for result in results]
+            pairs = [result if result.ndim > 2 else result[None, None] for result in results]
+            reaches = [_reach(result, np.ones((1, result.shape[-1]), bool)) for result in pairs]
             if reaches[-1] is not None:
                 reach, masked = reaches[-1]
                 if all(each is None or _is_within(each[0], reach) for each in reaches):
@@ -273,6 +274,7 @@ def _reach(result: np.ndarray, attend: np.ndarray) -> tuple[Reach, float] | None
         result = result[:, None, None, :]
     if result.ndim != 4:
         result = result.reshape(1, 1, *result.shape[-2:])
+    attend = np.broadcast_to(attend, (max(len(result), len(attend)), attend.shape[1]))
     length = result.shape[-1]
     at = np.arange(length)
     distance = np.abs(at[:, None] - at)

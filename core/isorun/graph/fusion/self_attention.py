@@ -130,6 +130,9 @@ class _Fusion:
         masked = min((term.masked for term in key_masks if term.masked is not None), default=None)
         if reach.window is not None and (reach.causal or reach.paired or bias is not None):
             raise CannotFuse("it has a window and a bias, a causal mask or a mask of queries")
+        added = [term for term in key_masks if term.masked is not None]
+        if reach.window is not None and len(added) > 1:  # what two terms lower is lower than what one of them does
+            raise CannotFuse("it has a window beside its mask: expected one mask, got a sum of two")
         if reach != Reach() and masked is not None and masked > _FINITE_MASK:
             raise CannotFuse(f"its mask differs between queries and lowers scores by {masked}")
         return KeyMask(next(iter(origins), None), masked, reach), bias
@@ -317,7 +320,8 @@ class _Fusion:
             attributes |= {name: 1 for name in ("causal", "paired") if getattr(mask.reach, name)}
         if pattern.key_width != pattern.width:
             attributes["head_size"] = size
-        if not np.isclose(meaning.scale, size**-0.5, rtol=1e-4):
+        rtol = 3e-3 if subgraph.dtype(pattern.layers[0].weight) in HALVES else 1e-4
+        if not np.isclose(meaning.scale, size**-0.5, rtol=rtol):
             attributes["scale"] = meaning.scale
         if epsilons := {norm.epsilon for norm in meaning.norms if norm is not None}:
             if None in meaning.norms or len(epsilons) > 1:

@@ -1,0 +1,430 @@
+"""Construction of fused encoders with rotary positions (ModernBERT and after) from their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from isorun.graph.builders.encoder import Builder, Named, Weights
+from isorun.graph.ops import functions
+from isorun.graph.ops import positions as position_ops
+
+_POOLER = "pooler.dense"
+
+ACTIVATIONS = {
+    "gelu": "Gelu",
+    "gelu_new": "GeluTanh",
+    "gelu_fast": "GeluTanh",
+    "gelu_pytorch_tanh": "GeluTanh",
+    "silu": "Silu",
+    "swish": "Silu",
+}
+"""The suffixes of the fused operators, by Hugging Face's names of activations."""
+
+
+@dataclass(frozen=True)
+class RotaryFamily:
+    """A family of encoders: names of tensors, and how its layers are built.
+
+    Attributes:
+        prefix: the prefix of the encoder's tensors in a model with a head.
+        words: the table of words.
+        types: the table of token types; ``None`` if there is none.
+        embedding_norm: the normalization of the embeddings; ``None`` if there is none.
+        query, key, value: the projections, below a layer's prefix; ``query`` alone if one layer computes all three.
+        attention_output: the dense layer after the attention.
+        head_norms: the normalizations of queries and keys.
+        before, after: the normalizations of what the attention and the MLP read and give; before or after the sum.
+        post: whether normalizations ``after`` follow the sums (BERT's order), rather than precede them.
+        gate, up, down: the MLP; without ``up``, ``gate`` computes both.
+        gate_second: whether it computes the gate after the other half.
+        plain: whether the MLP has no gate.
+        final_norm: the normalization after the last layer.
+        rms: whether normalizations are RMS normalizations; ``rms_offset`` is added to their weights.
+        biases: the dense layers with a bias: ``attention``, ``attention_output``, ``gate``, ``down``; ``norm`` for the
+            normalizations. Named by a setting if ``config.json`` says.
+        first_norm: whether the first layer has a normalization before its attention.
+        scaled: whether embeddings are multiplied by the root of their width.
+    """
+
+    words: str
+    query: str
+    attention_output: str
+    down: str
+    gate: str
+    key: str | None = None
+    value: str | None = None
+    up: str | None = None
+    prefix: str = "model"
+    layers: str = "layers.{layer}"
+    types: str | None = None
+    embedding_norm: str | None = None
+    head_norms: tuple[str, str] | None = None
+    before: tuple[str | None, str | None] = (None, None)
+    after: tuple[str | None, str | None] = (None, None)
+    post: bool = False
+    gate_second: bool = False
+    plain: bool = False
+    final_norm: str | None = None
+    rms: bool = False
+    rms_offset: float = 0.0
+    biases: Mapping[str, bool | str] = field(default_factory=dict)
+    first_norm: bool = True
+    scaled: bool = False
+
+
+@dataclass(frozen=True)
+class RotaryConfig:
+    """The sizes of an encoder.
+
+    Attributes:
+        layer_kinds: for each layer, the base of its rotation and its window in tokens to either side.
+        biases: which parts have biases: those of :attr:`RotaryFamily.biases`.
+        scale: of the scores; ``None`` for 1 / sqrt(head_size).
+        pooler: whether there is a pooler.
+    """
+
+    family: RotaryFamily
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_size: int
+    layer_kinds: Sequence[tuple[float, int | None]]
+    epsilon: float
+    activation: str
+    type_vocab_size: int = 0
+    biases: frozenset[str] = frozenset()
+    scale: float | None = None
+    pooler: bool = False
+
+
+def encoder(config: RotaryConfig, weights: Weights, name: str) -> ir.Model:
+    """Build the fused graph.
+
+    Inputs, int64 (batch, sequence): ``input_ids``, ``attention_mask`` and, with more than one token type,
+    ``token_type_ids``. Outputs, float32: ``last_hidden_state`` (batch, sequence, hidden); with a pooler,
+    ``pooler_output`` (batch, hidden).
+    """
+    return _RotaryBuilder(config, weights).model(name)
+
+
+class _RotaryBuilder(Builder):
+    def __init__(self, config: RotaryConfig, weights: Weights) -> None:
+        super().__init__(weights)
+        self._config = config
+        self._family = config.family
+        self._turns: dict[float, tuple[ir.Value, ir.Value]] = {}
+
+    def model(self, name: str) -> ir.Model:
+        config, family = self._config, self._family
+        labels = ["input_ids", "attention_mask", *(["token_type_ids"] if config.type_vocab_size > 1 else [])]
+        inputs = {label: self.input(label) for label in labels}
+        ids, mask = inputs["input_ids"], inputs["attention_mask"]
+        hidden = self._embed(ids, inputs.get("token_type_ids"))
+        self._positions = position_ops.in_order(Named(self, "positions"), ids)
+        for index, (theta, window) in enumerate(config.layer_kinds):
+            hidden = self._layer(index, hidden, mask, self._turn(ids, theta), window)
+        if family.final_norm is not None and family.rms:
+            hidden = self._norm(family.final_norm, hidden, "final_norm")
+        outputs = [self.output("last_hidden_state", hidden, "sequence", config.hidden_size)]
+        if config.pooler:
+            first = self.node("Gather", "pooler.first", [hidden, self.constant("first", np.array(0))], axis=1)
+            product = self.dense(_POOLER, first, config.hidden_size, config.hidden_size)
+            biased = self.node("Add", "pooler.biased", [product, self.weight(f"{_POOLER}.bias", config.hidden_size)])
+            pooled = self.node("Tanh", "pooler.activated", [biased])
+            outputs.append(self.output("pooler_output", pooled, config.hidden_size))
+        return self.graph(name, inputs, outputs)
+
+    def _embed(self, ids: ir.Value, types: ir.Value | None) -> ir.Value:
+        config, family = self._config, self._family
+        shape = (config.vocab_size, config.hidden_size)
+        name, added = f"{family.words}.weight", f"{family.types}.weight"
+        self.weights.check(name, shape)
+        one_type = family.types is not None and config.type_vocab_size == 1
+
+        def words() -> np.ndarray:
+            table = self.weights.read(name, shape)
+            if one_type:
+                table = np.add(table, self.weights.read(added, (1, config.hidden_size)), dtype=np.float32)
+            return np.asarray(table * np.float32(config.hidden_size**0.5) if family.scaled else table)
+
+        changed = one_type or family.scaled
+        given: dict[str, ir.Value | None] = {
+            "input_ids": ids,
+            "token_type_ids": types,
+            "word": self.lazy(f"{name}.raised" if changed else name, words, shape),
+        }
+        if types is not None:
+            given["token_type"] = self.weight(added, config.type_vocab_size, config.hidden_size)
+        if family.embedding_norm is None:
+            return self.fused("Embedding", "embeddings", functions.ordered("Embedding", given))
+        given |= dict(zip(("gamma", "beta"), self._norm_weights(family.embedding_norm), strict=False))
+        inputs = functions.ordered(functions.EMBEDDING, given)
+        return self.fused(functions.EMBEDDING, "embeddings", inputs, epsilon=config.epsilon)
+
+    def _turn(self, ids: ir.Value, theta: float) -> tuple[ir.Value, ir.Value]:
+        if theta not in self._turns:
+            size = self._config.head_size
+            exponents = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
+            rates = (1 / np.float64(theta) ** exponents).astype(np.float32)
+            nodes = Named(self, f"rotation.{len(self._turns)}")
+            value = self.constant(f"rotation.{len(self._turns)}.rates", rates)
+            self._turns[theta] = position_ops.rotation(nodes, ids, value, ir.DataType.FLOAT)
+        return self._turns[theta]
+
+    def _layer(
+        self, index: int, hidden: ir.Value, mask: ir.Value, turn: tuple[ir.Value, ir.Value], window: int | None
+    ) -> ir.Value:
+        config, family = self._config, self._family
+        name, prefix = f"layer.{index}", family.layers.format(layer=index)
+        attended_norm, mlp_norm = family.before
+        read = hidden
+        if attended_norm is not None and (index or family.first_norm):
+            read = self._norm(f"{prefix}.{attended_norm}", hidden, f"{name}.attention_norm")
+        context = self._attend(name, prefix, read, mask, turn, window)
+        width = config.num_attention_heads * config.head_size
+        attended = self._dense(prefix, family.attention_output, context, width, config.hidden_size, f"{name}.attended")
+        norm = self._below(prefix, family.after[0])
+        hidden = self._sum(
+            prefix, family.attention_output, "attention_output", attended, hidden, norm, name, family.post
+        )
+        read = hidden if mlp_norm is None else self._norm(f"{prefix}.{mlp_norm}", hidden, f"{name}.mlp_norm")
+        inner = self._mlp(name, prefix, read)
+        given = self._dense(prefix, family.down, inner, config.intermediate_size, config.hidden_size, f"{name}.down")
+        final = index == len(config.layer_kinds) - 1 and not family.rms and not family.post
+        norm = family.final_norm if final else self._below(prefix, family.after[1])
+        return self._sum(prefix, family.down, "down", given, hidden, norm, f"{name}.mlp", final or family.post)
+
+    def _attend(
+        self,
+        name: str,
+        prefix: str,
+        read: ir.Value,
+        mask: ir.Value,
+        turn: tuple[ir.Value, ir.Value],
+        window: int | None,
+    ) -> ir.Value:
+        config, family = self._config, self._family
+        size = config.head_size
+        widths = [heads * size for heads in (config.num_attention_heads, *[config.num_key_value_heads] * 2)]
+        parts = [f"{prefix}.{part}" for part in (family.query, family.key, family.value) if part]
+        shapes = widths if len(parts) == 3 else [sum(widths)]
+        weights = self.weights
+        for part, rows in zip(parts, shapes, strict=True):
+            weights.check(f"{part}.weight", (rows, config.hidden_size))
+
+        def weight() -> np.ndarray:
+            read = [
+                weights.read(f"{part}.weight", (rows, config.hidden_size)).T
+                for part, rows in zip(parts, shapes, strict=True)
+            ]
+            return np.concatenate(read, axis=1)
+
+        def bias() -> np.ndarray:
+            return np.concatenate(
+                [weights.read(f"{part}.bias", (rows,)) for part, rows in zip(parts, shapes, strict=True)]
+            )
+
+        given: dict[str, ir.Value | None] = {
+            **{"hidden": read, "key_mask": mask, "cos": turn[0], "sin": turn[1], "positions": self._positions},
+            "qkv_weight": self.lazy(f"{prefix}.qkv.weight", weight, (config.hidden_size, sum(widths))),
+        }
+        attributes: dict[str, float] = {
+            "num_heads": config.num_attention_heads,
+            "mask_filter_value": functions.LOWEST,
+        }
+        if "attention" in config.biases:
+            given["qkv_bias"] = self.lazy(f"{prefix}.qkv.bias", bias, (sum(widths),))
+        if family.head_norms is not None:
+            for label, norm in zip(("query_gamma", "key_gamma"), family.head_norms, strict=True):
+                given[label] = self._gamma(f"{prefix}.{norm}", size)
+            attributes["norm_epsilon"] = config.epsilon
+        if widths[0] != widths[1]:
+            attributes["head_size"] = size
+        if window is not None:
+            attributes["window"] = window
+        if config.scale is not None and not np.isclose(config.scale, size**-0.5, rtol=1e-4):
+            attributes["scale"] = config.scale
+        inputs = functions.ordered(functions.ATTENTION, given)
+        return self.fused(functions.ATTENTION, f"{name}.attention", inputs, **attributes)
+
+    def _mlp(self, name: str, prefix: str, read: ir.Value) -> ir.Value:
+        config, family = self._config, self._family
+        width, inner = config.hidden_size, config.intermediate_size
+        form = ACTIVATIONS[config.activation]
+        if family.plain:
+            product = self._dense(prefix, family.gate, read, width, inner, f"{name}.gate")
+            biased = [product, self.weight(f"{prefix}.{family.gate}.bias", inner)]
+            return self.fused(f"Bias{form}", f"{name}.activation", biased)
+        if family.up is not None:
+            gate, up = (
+                self._biased(
+                    prefix, part, self._dense(prefix, part, read, width, inner, f"{name}.{label}"), "gate", inner
+                )
+                for label, part in (("gate", family.gate), ("up", family.up))
+            )
+            return self.fused(f"Gated{form}", f"{name}.activation", [gate, up])
+        whole = f"{prefix}.{family.gate}"
+        self.weights.check(f"{whole}.weight", (2 * inner, width))
+        halves = []
+        for label, begin in (("gate", inner * family.gate_second), ("up", inner * (not family.gate_second))):
+
+            def columns(begin: int = begin) -> np.ndarray:
+                both = self.weights.read(f"{whole}.weight", (2 * inner, width))
+                return np.ascontiguousarray(both[begin : begin + inner].T)
+
+            def biases(begin: int = begin) -> np.ndarray:
+                return self.weights.read(f"{whole}.bias", (2 * inner,))[begin : begin + inner]
+
+            weight = self.lazy(f"{whole}.weight.{label}", columns, (width, inner))
+            product = self.node("MatMul", f"{name}.{label}", [read, weight])
+            if "gate" in config.biases:
+                bias = self.lazy(f"{whole}.bias.{label}", biases, (inner,))
+                product = self.node("Add", f"{name}.{label}.biased", [product, bias])
+            halves.append(product)
+        return self.fused(f"Gated{form}", f"{name}.activation", halves)
+
+    def _sum(
+        self,
+        prefix: str,
+        dense: str,
+        part: str,
+        product: ir.Value,
+        skip: ir.Value,
+        norm: str | None,
+        name: str,
+        post: bool,
+    ) -> ir.Value:
+        """The product of a dense layer, with its bias, and the skip connection. Their sum is normalized (``post``), or
+        the product."""
+        config = self._config
+        width = config.hidden_size
+        if norm is not None and post:
+            gamma, *beta = self._norm_weights(norm)
+            zeros = self.constant(f"zeros.{width}", np.zeros(width, np.float32))
+            bias = self.weight(f"{prefix}.{dense}.bias", width) if part in config.biases else zeros
+            inputs = [product, skip, gamma, *(beta or [zeros]), bias]
+            return self.fused("SkipLayerNormalization", f"{name}.sum", inputs, epsilon=config.epsilon)
+        product = self._biased(prefix, dense, product, part, width)
+        if norm is not None:
+            product = self._norm(norm, product, f"{name}.normalized")
+        return self.node("Add", f"{name}.sum", [skip, product])
+
+    @staticmethod
+    def _below(prefix: str, name: str | None) -> str | None:
+        return None if name is None else f"{prefix}.{name}"
+
+    def _biased(self, prefix: str, dense: str, product: ir.Value, part: str, width: int) -> ir.Value:
+        if part not in self._config.biases:
+            return product
+        return self.node("Add", f"{prefix}.{dense}.biased", [product, self.weight(f"{prefix}.{dense}.bias", width)])
+
+    def _dense(self, prefix: str, part: str, value: ir.Value, rows: int, columns: int, name: str) -> ir.Value:
+        return self.dense(f"{prefix}.{part}", value, rows, columns, name)
+
+    def _norm(self, name: str, value: ir.Value, label: str) -> ir.Value:
+        inputs = [value, *self._norm_weights(name)]
+        if self._family.rms:
+            return self.fused(functions.RMS_NORM, label, inputs, epsilon=self._config.epsilon)
+        return self.node("LayerNormalization", label, inputs, axis=-1, epsilon=self._config.epsilon)
+
+    def _norm_weights(self, name: str) -> list[ir.Value]:
+        width = self._config.hidden_size
+        weights = [self._gamma(name, width)]
+        return [*weights, self.weight(f"{name}.bias", width)] if "norm" in self._config.biases else weights
+
+    def _gamma(self, name: str, width: int) -> ir.Value:
+        name, offset = f"{name}.weight", self._family.rms_offset
+        if not offset:
+            return self.weight(name, width)
+        self.weights.check(name, (width,))
+        return self.lazy(
+            f"{name}.raised", lambda: np.add(self.weights.read(name, (width,)), np.float32(offset)), (width,)
+        )
+
+
+MODERNBERT = RotaryFamily(
+    words="embeddings.tok_embeddings",
+    embedding_norm="embeddings.norm",
+    query="attn.Wqkv",
+    attention_output="attn.Wo",
+    before=("attn_norm", "mlp_norm"),
+    first_norm=False,
+    gate="mlp.Wi",
+    down="mlp.Wo",
+    final_norm="final_norm",
+    biases={
+        **{"attention": "attention_bias", "attention_output": "attention_bias", "gate": "mlp_bias"},
+        **{"down": "mlp_bias", "norm": "norm_bias"},
+    },
+)
+_LLAMA: dict[str, Any] = {
+    **{"query": "self_attn.q_proj", "key": "self_attn.k_proj", "value": "self_attn.v_proj"},
+    "attention_output": "self_attn.o_proj",
+    **{"gate": "mlp.gate_proj", "up": "mlp.up_proj", "down": "mlp.down_proj"},
+}
+EUROBERT = RotaryFamily(
+    **_LLAMA,
+    words="embed_tokens",
+    before=("input_layernorm", "post_attention_layernorm"),
+    final_norm="norm",
+    rms=True,
+    biases={
+        **{"attention": "attention_bias", "attention_output": "attention_bias", "gate": "mlp_bias", "down": "mlp_bias"}
+    },
+)
+GEMMA = RotaryFamily(
+    **_LLAMA,
+    words="embed_tokens",
+    head_norms=("self_attn.q_norm", "self_attn.k_norm"),
+    before=("input_layernorm", "pre_feedforward_layernorm"),
+    after=("post_attention_layernorm", "post_feedforward_layernorm"),
+    final_norm="norm",
+    rms=True,
+    rms_offset=1.0,
+    scaled=True,
+    biases={"attention": "attention_bias", "attention_output": "attention_bias"},
+)
+_POST: dict[str, Any] = {
+    **{"words": "embeddings.word_embeddings", "types": "embeddings.token_type_embeddings"},
+    **{"post": True, "prefix": ""},
+}
+_FLASH: dict[str, Any] = {
+    **{"embedding_norm": "emb_ln", "layers": "encoder.layers.{layer}", "after": ("norm1", "norm2"), "down": "mlp.fc2"}
+}
+NOMIC = RotaryFamily(
+    **_POST,
+    **_FLASH,
+    query="attn.Wqkv",
+    attention_output="attn.out_proj",
+    gate="mlp.fc12",
+    up="mlp.fc11",
+    biases={"norm": True},
+)
+JINA = RotaryFamily(
+    **_POST,
+    **_FLASH,
+    query="mixer.Wqkv",
+    attention_output="mixer.out_proj",
+    gate="mlp.fc1",
+    plain=True,
+    biases={"norm": True, "attention": True, "attention_output": True, "down": True},
+)
+GTE = RotaryFamily(
+    **_POST,
+    query="attention.qkv_proj",
+    embedding_norm="embeddings.LayerNorm",
+    layers="encoder.layer.{layer}",
+    after=("attn_ln", "mlp_ln"),
+    attention_output="attention.o_proj",
+    gate="mlp.up_gate_proj",
+    gate_second=True,
+    down="mlp.down_proj",
+    biases={"norm": True, "attention": True, "attention_output": True, "down": True},
+)

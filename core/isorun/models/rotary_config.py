@@ -1,0 +1,140 @@
+"""Reading the sizes of encoders with rotary positions from ``config.json``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from isorun.errors import InvalidModel, did_you_mean
+
+if TYPE_CHECKING:
+    from isorun.graph.builders.rotary import RotaryConfig, RotaryFamily
+
+KINDS = ("modernbert", "eurobert", "nomic_bert", "gte", "jina_embeddings_v3", "gemma3_text")
+"""The values of ``model_type``."""
+
+_FULL, _SLIDING = "full_attention", "sliding_attention"
+_THETAS = {  # the defaults in transformers: of all layers, or of global and of windowed ones
+    "modernbert": (160_000.0, 10_000.0),
+    "eurobert": (10_000.0, 10_000.0),
+    "nomic_bert": (1_000.0, 1_000.0),
+    "gte": (160_000.0, 160_000.0),
+    "jina_embeddings_v3": (20_000.0, 20_000.0),
+    "gemma3_text": (1_000_000.0, 10_000.0),
+}
+_THETA_KEYS = {
+    "modernbert": ("global_rope_theta", "local_rope_theta"),
+    "gemma3_text": ("rope_theta", "rope_local_base_freq"),
+}
+_ACTIVATIONS = {"modernbert": "hidden_activation", "gemma3_text": "hidden_activation"}
+_EPSILONS = {
+    "modernbert": ("norm_eps", 1e-5),
+    "eurobert": ("rms_norm_eps", 1e-5),
+    "gemma3_text": ("rms_norm_eps", 1e-6),
+}
+_EPSILON = ("layer_norm_eps", 1e-12)
+_EVERY = {"modernbert": ("global_attn_every_n_layers", 3), "gemma3_text": ("sliding_window_pattern", 6)}
+_DEFAULT_ACTIVATIONS = {"eurobert": "silu", "nomic_bert": "silu", "gemma3_text": "gelu_pytorch_tanh"}
+
+
+def read(settings: Mapping[str, Any], invalid: Callable[[str], InvalidModel]) -> RotaryConfig:
+    """The configuration of an encoder.
+
+    Args:
+        settings: the content of ``config.json``, with one of :data:`KINDS`.
+        invalid: makes an error about it.
+
+    Raises:
+        InvalidModel: a setting is missing, invalid or not supported.
+    """
+    from isorun.graph.builders import rotary
+
+    kind = settings["model_type"]
+
+    def count(key: str, default: int | None = None) -> int:
+        number = settings.get(key)
+        number = default if number is None else number
+        if type(number) is not int or number < 1:
+            raise invalid(f"{key} must be an integer above 0, got {number!r}")
+        return number
+
+    width, heads = count("hidden_size"), count("num_attention_heads")
+    size = count("head_dim", width // heads)
+    groups = count("num_key_value_heads", heads)
+    if (size * heads != width and settings.get("head_dim") is None) or size % 2 or heads % groups:
+        raise invalid(f"hidden_size {width} does not divide into {heads} heads of an even size, in {groups} groups")
+    if kind == "gemma3_text" and not settings.get("use_bidirectional_attention"):
+        raise invalid("use_bidirectional_attention must be true: decoders are not supported, only encoders")
+    if settings.get("attn_logit_softcapping"):
+        raise invalid("attn_logit_softcapping is not supported")
+    family = _family(kind)
+    activation = settings.get(_ACTIVATIONS.get(kind, "hidden_act"), _DEFAULT_ACTIVATIONS.get(kind, "gelu"))
+    supported = [name for name, form in rotary.ACTIVATIONS.items() if not (family.plain and form == "Silu")]
+    if activation not in supported:
+        raise invalid(f"unsupported activation {activation!r}{did_you_mean(str(activation), supported)}")
+    epsilon_key, epsilon = _EPSILONS.get(kind, _EPSILON)
+    scalar = settings.get("query_pre_attn_scalar")
+    types = settings.get("type_vocab_size", {"nomic_bert": 2}.get(kind, 1)) if family.types else 0
+    return rotary.RotaryConfig(
+        family=family,
+        vocab_size=count("vocab_size"),
+        hidden_size=width,
+        intermediate_size=count("intermediate_size"),
+        num_attention_heads=heads,
+        num_key_value_heads=groups,
+        head_size=size,
+        layer_kinds=_layer_kinds(kind, settings, count("num_hidden_layers"), invalid),
+        epsilon=float(settings.get(epsilon_key, epsilon)),
+        activation=activation,
+        type_vocab_size=types,
+        biases=frozenset(
+            part
+            for part, source in family.biases.items()
+            if (settings.get(source, False) if isinstance(source, str) else source)
+        ),
+        scale=None if scalar is None else float(scalar) ** -0.5,
+    )
+
+
+def _family(kind: str) -> RotaryFamily:
+    from isorun.graph.builders import rotary
+
+    families = (rotary.MODERNBERT, rotary.EUROBERT, rotary.NOMIC, rotary.GTE, rotary.JINA, rotary.GEMMA)
+    return dict(zip(KINDS, families, strict=True))[kind]
+
+
+def _layer_kinds(
+    kind: str, settings: Mapping[str, Any], layers: int, invalid: Callable[[str], InvalidModel]
+) -> list[tuple[float, int | None]]:
+    """The base of the rotation of each layer, and its window."""
+    types = settings.get("layer_types")
+    if types is None and kind in _EVERY:
+        key, default = _EVERY[kind]
+        every, shift = settings.get(key, default), int(kind == "gemma3_text")
+        types = [_SLIDING if (index + shift) % every else _FULL for index in range(layers)]
+    types = types or [_FULL] * layers
+    if len(types) != layers or not set(types) <= {_FULL, _SLIDING}:
+        raise invalid(f"layer_types must name {_FULL!r} or {_SLIDING!r} for each of {layers} layers, got {types!r}")
+    window = None
+    if kind == "modernbert":
+        window = int(settings.get("local_attention", 128)) // 2
+    elif kind == "gemma3_text":
+        window = int(settings.get("sliding_window") or 4096) // 2
+    bases = {name: _theta(kind, settings, name, index, invalid) for index, name in enumerate((_FULL, _SLIDING))}
+    return [(bases[name], window if name == _SLIDING else None) for name in types]
+
+
+def _theta(
+    kind: str, settings: Mapping[str, Any], layer: str, index: int, invalid: Callable[[str], InvalidModel]
+) -> float:
+    parameters = settings.get("rope_parameters") or {}
+    parameters = parameters.get(layer) or (parameters if "rope_theta" in parameters else {})
+    scaling = settings.get("rope_scaling") or parameters
+    rope_type = scaling.get("rope_type", scaling.get("type", "default"))
+    if rope_type != "default":
+        raise invalid(f"rope_type must be 'default', got {rope_type!r}")
+    key = _THETA_KEYS.get(kind, ("rope_theta", "rope_theta"))[index]
+    theta = parameters.get("rope_theta", settings.get(key, _THETAS[kind][index]))
+    if not isinstance(theta, int | float) or theta <= 0:
+        raise invalid(f"{key} must be a number above 0, got {theta!r}")
+    return float(theta)
