@@ -17,7 +17,7 @@ import flaws
 from flaws import lifetime
 from isorun import IsorunError
 from isorun.testing import fakes
-from isorun.testing.conformance import Conformance
+from isorun.testing.conformance import Conformance, runner
 
 
 @dataclass(frozen=True)
@@ -234,3 +234,11 @@ def test_check_passes_device_arrays_without_a_flaw(case: Case) -> None:
 def test_every_check_has_a_flaw_that_it_catches() -> None:
     checks = {name.removeprefix("test_") for name in dir(Conformance) if name.startswith("test_")}
     assert checks == {case.check for case in CASES}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("backend", sorted({case.backend for case in CASES if case.backend in flaws.names()}))
+def test_whole_suite_fails_a_backend_with_a_flaw(backend: str) -> None:
+    report = runner.run(backend)
+    assert not report.passed
+    assert len(report.causes) < len(report.checks) / 4, [checks[0].message for checks in report.causes]
