@@ -215,7 +215,7 @@ class ModelGraphs:
             *([precision] if precision != _AS_GIVEN else []),
         ]
         key = self._key(*parts, *([quantized.key] if quantized else []))
-        entry = self.cache.get_or_make("lowered", key, make, models=source.models)
+        entry = self.cache.get_or_make("lowered", key, make, models=source.models, private=source.private)
         path = entry.folder / FILE
         self._map_weights(path)
         return LoweredModel(path, dialect or _PLAIN, source.fingerprint, self.info, entry.found, entry.meta["notes"])

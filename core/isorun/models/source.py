@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,6 +41,11 @@ class ModelSource:
     def models(self) -> tuple[str, ...]:
         """The fingerprints under which the cache finds what was made from the model."""
         return tuple(dict.fromkeys((self.fingerprint, self.content)))
+
+    @property
+    def private(self) -> bool:
+        """Whether only the owner of the file can read it, so that what is made from it is private, too."""
+        return not self.path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH)
 
 
 def open_model(
@@ -136,7 +142,7 @@ def _from_bytes(content: bytes, name: str, cache: Cache) -> ModelSource:
         (folder / FILE).write_bytes(content)
         return {}
 
-    entry = cache.get_or_make("given", fingerprint, make, models=[fingerprint])
+    entry = cache.get_or_make("given", fingerprint, make, models=[fingerprint], private=True)
     return ModelSource(entry.folder / FILE, fingerprint)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import stat
 import subprocess
 import sys
 
@@ -40,6 +41,17 @@ def test_a_model_can_be_kept_out_of_the_cache(model, tmp_path, monkeypatch):
         assert folder.exists()
     assert not folder.exists()
     assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize(("given", "mode"), [("bytes", 0o600), (0o600, 0o600), (0o644, 0o644)])
+def test_what_is_made_from_a_private_model_is_private(model, tmp_path, given, mode):
+    if given != "bytes":
+        model.chmod(given)
+    cache = tmp_path / "cache"
+    isorun.Session(model.read_bytes() if given == "bytes" else model, "ort-cpu", cache_dir=cache).close()
+    models = [path for kind in ("given", "lowered") for path in cache.glob(f"{kind}/*/*.onnx*")]
+    assert models
+    assert {stat.S_IMODE(path.stat().st_mode) for path in models} == {mode}
 
 
 WITHOUT_ONNX = """

@@ -35,10 +35,10 @@ class Entry:
     found: bool
 
 
-def new_folder(place: Path) -> Path:
-    """A folder to make an entry in, beside its final place, with the permissions that the umask leaves."""
+def new_folder(place: Path, *, private: bool = False) -> Path:
+    """A folder to make an entry in, beside its final place, for everyone whom the umask allows or for its owner."""
     work = place.with_name(f".{place.name}.{os.urandom(6).hex()}")
-    work.mkdir(mode=files.PRIVATE)
+    work.mkdir(mode=files.PRIVATE if private else files.SHARED)
     return work
 
 
@@ -54,7 +54,7 @@ def finish(work: Path, kind: str, key: str, meta: dict[str, Any], models: Sequen
     Raises:
         CacheError: the folder holds something that is not a regular file.
     """
-    mode = stat.S_IMODE(work.stat().st_mode) & files.PRIVATE & 0o666
+    mode = stat.S_IMODE(work.stat().st_mode) & 0o666
     paths = sorted(work.iterdir())
     for path in paths:
         if not stat.S_ISREG(path.lstat().st_mode):

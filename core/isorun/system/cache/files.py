@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-PRIVATE = 0o700
-"""The permissions of cached files and folders, less the umask: models may be confidential."""
+SHARED, PRIVATE = 0o755, 0o700
+"""The permissions of folders, less the umask: of the cache, and of entries made from confidential models. Files have
+the same without execution."""
 
 _CHUNK = 1 << 20
 _SECOND = 1_000_000_000

@@ -51,7 +51,7 @@ def exclusive(path: Path, what: str) -> Iterator[None]:
     """
     from filelock import FileLock, Timeout
 
-    lock = FileLock(path, mode=files.PRIVATE & 0o666)
+    lock = FileLock(path, mode=files.SHARED & 0o666)
     try:
         held = lock.acquire(timeout=_SILENT_SECONDS)
     except Timeout:
@@ -71,7 +71,7 @@ def if_free(path: Path) -> Iterator[bool]:
 
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(FileLock(path, mode=files.PRIVATE & 0o666).acquire(timeout=0))
+            stack.enter_context(FileLock(path, mode=files.SHARED & 0o666).acquire(timeout=0))
         except Timeout:
             yield False
         else:

@@ -182,7 +182,7 @@ def _discard(cache: Cache, item: Item) -> str:
 def _remove(cache: Cache, item: Item) -> str:
     """Remove an entry unless it is being made or used; returns why it was left."""
     lock = cache.lock_file(item.kind, item.key)
-    lock.parent.mkdir(mode=files.PRIVATE, exist_ok=True)
+    lock.parent.mkdir(mode=files.SHARED, exist_ok=True)
     with locks.if_free(lock) as free:
         if not free:
             return "another process is making it"

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from isorun.errors import CacheError
 from isorun.system.cache import entries, fingerprints, locks, trust
 from isorun.system.cache.entries import Entry
-from isorun.system.cache.files import PRIVATE, expanded, sha256, size_in_bytes, write_atomically
+from isorun.system.cache.files import SHARED, expanded, sha256, size_in_bytes, write_atomically
 
 ENVIRONMENT_VARIABLE = "ISORUN_CACHE_DIR"
 VERIFY_VARIABLE = "ISORUN_CACHE_VERIFY"
@@ -60,7 +60,13 @@ class Cache:
         return self._open(kind, key, full=self.verify)
 
     def get_or_make(
-        self, kind: str, key: str, make: Callable[[Path], dict[str, Any]], models: Sequence[str] = ()
+        self,
+        kind: str,
+        key: str,
+        make: Callable[[Path], dict[str, Any]],
+        models: Sequence[str] = (),
+        *,
+        private: bool = False,
     ) -> Entry:
         """The entry of that kind and key, made if it is missing or damaged.
 
@@ -72,6 +78,7 @@ class Cache:
             key: letters and digits, different for different contents.
             make: writes files to a folder and returns JSON to store with the entry.
             models: the fingerprints of the model that it is made from, for ``isorun cache --remove``.
+            private: whether its files are for their owner only (mode 600), whatever the umask.
 
         Raises:
             CacheError: the folder cannot be written to, is full, belongs to another user, or is writable by others.
@@ -83,7 +90,7 @@ class Cache:
             if entry := self.get(kind, key):  # made by another process meanwhile
                 return entry
             remove_leftovers(place)  # of a maker that died, since this process holds the lock
-            work = entries.new_folder(place)
+            work = entries.new_folder(place, private=private)
             try:
                 entries.finish(work, kind, key, make(work), models)
                 if os.path.lexists(place):
@@ -121,7 +128,7 @@ class Cache:
         if content:
             try:
                 self._make_folders(kind)
-                write_atomically(note, content, PRIVATE & 0o666)
+                write_atomically(note, content, SHARED & 0o666)
             except OSError:
                 pass  # a full or read-only cache: hashed again next time
         return digest
@@ -167,10 +174,10 @@ class Cache:
     def _make_folders(self, *names: str) -> None:
         self.root.parent.mkdir(parents=True, exist_ok=True)
         for folder in (self.root, *(self.root / name for name in names)):
-            folder.mkdir(mode=PRIVATE, exist_ok=True)
+            folder.mkdir(mode=SHARED, exist_ok=True)
         self._check(*names)
         if not (self.root / MARKER).exists():
-            write_atomically(self.root / MARKER, _MARK, PRIVATE & 0o666)
+            write_atomically(self.root / MARKER, _MARK, SHARED & 0o666)
 
 
 def remove_leftovers(place: Path) -> None:

@@ -53,7 +53,7 @@ def check(path: Path) -> None:
     except PermissionError as error:
         raise CacheError(
             f"The cache cannot read {path} ({error.strerror}). Choose another with cache_dir= or $ISORUN_CACHE_DIR, or "
-            "let its owner share it with `chmod -R a+rX FOLDER`"
+            "let its owner share it with `chmod -R a+rX`"
         ) from error
 
 

@@ -232,23 +232,29 @@ def test_copied_entry_is_hashed_once(cache, tmp_path):
     assert copy.get("kind", "key") is not None
 
 
-@pytest.mark.parametrize("umask", [0o022, 0])
-def test_permissions_of_entries(cache, umask):
+@pytest.mark.parametrize(("umask", "folder", "file"), [(0o022, 0o755, 0o644), (0, 0o755, 0o644), (0o077, 0o700, 0o600)])
+def test_permissions_of_entries(cache, umask, folder, file):
     before = os.umask(umask)
     try:
-        entry = cache.get_or_make("kind", "key", make_shared_file)
+        entry = cache.get_or_make("kind", "key", make_file_of_mode(0o600))
+        private = cache.get_or_make("kind", "private", make_file_of_mode(0o644), private=True)
     finally:
         os.umask(before)
-    assert {stat.S_IMODE(path.stat().st_mode) for path in (cache.root, *entry.folder.parents[:2])} == {0o700}
-    assert stat.S_IMODE(entry.folder.stat().st_mode) == 0o700
-    assert {stat.S_IMODE(path.stat().st_mode) for path in entry.folder.iterdir()} == {0o600}
+    for made, of_folder, of_files in ((entry, folder, file), (private, 0o700, 0o600)):
+        assert {stat.S_IMODE(path.stat().st_mode) for path in (cache.root, *made.folder.parents[:2])} == {folder}
+        assert stat.S_IMODE(made.folder.stat().st_mode) == of_folder
+        assert {stat.S_IMODE(path.stat().st_mode) for path in made.folder.iterdir()} == {of_files}
 
 
-def make_shared_file(folder: Path) -> dict[str, Any]:
-    """As libraries do that set permissions themselves."""
-    (folder / "payload").write_bytes(PAYLOAD)
-    (folder / "payload").chmod(0o644)
-    return {}
+def make_file_of_mode(mode: int) -> Callable[[Path], dict[str, Any]]:
+    """Makes a file as libraries do that set permissions themselves."""
+
+    def make(folder: Path) -> dict[str, Any]:
+        (folder / "payload").write_bytes(PAYLOAD)
+        (folder / "payload").chmod(mode)
+        return {}
+
+    return make
 
 
 def test_root_that_is_a_file(tmp_path):
