@@ -191,3 +191,10 @@ def test_json_has_null_for_nan_and_infinity(isorun: Callable[..., Any], tmp_path
     ran = isorun("run", tmp_path / "log.onnx", "--backend", "ort-cpu", "--feeds", tmp_path / "feeds.npz", "--json")
     assert ran.json["outputs"]["y"]["first"] == [None, None, 0.0]
     assert "fused" in ran.json["provenance"]
+
+
+def test_device_is_requested_from_the_backend(isorun: Callable[..., Any], bert: Path, feeds: Path) -> None:
+    assert isorun("run", str(bert), "--feeds", str(feeds), "--backend", "ort-cpu", "--device", "cpu").code == 0
+    ran = isorun("run", str(bert), "--feeds", str(feeds), "--backend", "ort-cpu", "--device", "cuda")
+    assert ran.code != 0
+    assert "it does not support device 'cuda' (supported: cpu)" in ran.err

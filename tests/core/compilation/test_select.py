@@ -84,10 +84,9 @@ def test_opening_is_logged_without_the_messages_of_onnx_ir(exported, tmp_path, c
         for found in ("made", "found"):
             caplog.clear()
             isorun.Session(exported, "ort-cpu", cache_dir=tmp_path).close()
-            (record,) = caplog.records
-            assert record.name == "isorun"
+            assert {record.name for record in caplog.records} == {"isorun"}
             for part in ("ort-cpu", "SelfAttention", found, " s"):
-                assert part in record.getMessage()
+                assert part in caplog.records[-1].getMessage()
 
 
 def test_a_log_level_that_the_application_chose_for_onnx_ir_is_kept(exported, tmp_path, caplog):
@@ -164,7 +163,7 @@ def test_rejects_an_invalid_argument(bert, arguments, message):
         (
             {"backend": "ort-cpu", "options": {"graph_optimization_level": "most"}},
             ValueError,
-            "'all', 'extended'.*'most'",
+            "'all'.*'extended'.*'most'",
         ),
         (
             {"backend": "openvino", "options": {"properties": {"PERFORMANCE_HINTS": "LATENCY"}}},
