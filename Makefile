@@ -11,7 +11,7 @@ quickstart:
 
 test:
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/pip install --quiet -c constraints.txt -e '.[dev]'
+	$(VENV)/bin/pip install --quiet -c constraints.txt -e '.[dev]' -e plugins/isorun-tract
 	$(MAKE) check VENV=$(VENV)
 
 # What `test` runs once the environment is there.

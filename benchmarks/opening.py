@@ -19,32 +19,20 @@ import time
 from pathlib import Path
 from typing import Any
 
+import bare
+
 from isorun import Session
 from isorun.models import lowering, presets, source
 from isorun.system.cache import Cache
-from isorun.system.threads import usable_cores
 
+OPEN = {"ort-cpu": bare.open_onnxruntime, "openvino": bare.open_openvino}
 BACKENDS = {"ort-cpu": ("onnxruntime", "com.microsoft"), "openvino": ("openvino", "primitive")}
-
-
-def open_raw(backend: str, lowered: Path) -> object:
-    if backend == "ort-cpu":
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = usable_cores()
-        return onnxruntime.InferenceSession(str(lowered), options, providers=["CPUExecutionProvider"])
-    import openvino
-
-    core = openvino.Core()
-    properties = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": usable_cores()}
-    return core.compile_model(core.read_model(lowered), "CPU", {"PERFORMANCE_HINT": "LATENCY", **properties})
 
 
 def child(who: str, backend: str, given: Path, lowered: Path) -> None:
     importlib.import_module(BACKENDS[backend][0])
     start = time.perf_counter()
-    kept = Session(given, backend) if who == "isorun" else open_raw(backend, lowered)
+    kept = Session(given, backend) if who == "isorun" else OPEN[backend](lowered)
     taken = time.perf_counter() - start
     print(json.dumps({"ms": 1000 * taken, "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
     del kept

@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import bare
 import numpy as np
 
 import isorun
@@ -79,11 +80,7 @@ def raw_onnxruntime(model: Path, threads: int) -> Callable[[dict[str, np.ndarray
 
 
 def raw_openvino(model: Path, threads: int) -> Callable[[dict[str, np.ndarray]], Any]:
-    import openvino
-
-    properties = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
-    request = openvino.Core().compile_model(model, "CPU", properties).create_infer_request()
-    return lambda feeds: request.infer(feeds, share_inputs=True)
+    return bare.openvino_run(bare.open_openvino(model, threads))
 
 
 RAW = {"ort-cpu": raw_onnxruntime, "openvino": raw_openvino}

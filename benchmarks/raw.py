@@ -18,29 +18,23 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+import bare
 import numpy as np
+from bare import Run
 
 from isorun import Session
 from isorun.models import lowering, presets
 from isorun.models import source as model
 from isorun.system.cache import Cache
-from isorun.system.threads import usable_cores
 
-Run = Callable[[dict[str, np.ndarray]], Any]
 OPTIMIZER = "onnxruntime optimizer"
 PEERS = {"isorun ort-cpu": ("onnxruntime", OPTIMIZER), "isorun openvino": ("openvino",)}
 
 
 def onnxruntime_on(path: Path) -> Run:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = usable_cores()
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    session = bare.open_onnxruntime(path)
     return lambda feeds: session.run(None, feeds)
 
 
@@ -54,18 +48,6 @@ def optimized(path: Path, config: tuple[int, int], folder: Path) -> Path:
     made.save_model_to_file(str(output))
     print(f"onnxruntime optimizer fused {made.get_fused_operator_statistics()}", file=sys.stderr)
     return output
-
-
-def openvino_on(path: Path) -> Run:
-    import openvino
-
-    properties = {
-        "INFERENCE_PRECISION_HINT": "f32",
-        "INFERENCE_NUM_THREADS": usable_cores(),
-        "PERFORMANCE_HINT": "LATENCY",
-    }
-    request = openvino.Core().compile_model(path, "CPU", properties).create_infer_request()
-    return lambda feeds: request.infer(feeds, share_inputs=True)
 
 
 def isorun_on(path: Path, backend: str) -> Run:
@@ -84,7 +66,7 @@ def engine(name: str, preset: str, plain: Path) -> Run:
                 shape = (sizes["num_attention_heads"], sizes["hidden_size"])
                 return onnxruntime_on(optimized(plain, shape, Path(folder)))
         case "openvino":
-            return openvino_on(plain)
+            return bare.openvino_run(bare.open_openvino(plain))
         case _:
             return isorun_on(presets.build(preset, 0, Cache()), name.removeprefix("isorun "))
 

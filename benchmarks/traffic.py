@@ -140,30 +140,15 @@ def raw(engine: str, preset: str, outputs: list[str] | None, samples: list[Feeds
 
     In int8 that is isorun's quantized graph, with all its padding.
     """
-    from isorun.system.threads import usable_cores
+    import bare
 
     runtime, precision = engine.split()
     path = unfused(preset, {peer: backend for backend, peer in RAW.items()}[runtime], precision, samples)
     if runtime == "onnxruntime":
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = usable_cores()
-        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        session = bare.open_onnxruntime(path)
         return lambda feeds: session.run(outputs, feeds)
-    import openvino
-
-    properties = {
-        "INFERENCE_PRECISION_HINT": {"fp32": "f32", "bf16": "bf16", "int8": "bf16"}[precision],
-        "INFERENCE_NUM_THREADS": usable_cores(),
-        "PERFORMANCE_HINT": "LATENCY",
-    }
-    graph = openvino.Core().read_model(path)
-    if outputs is not None:
-        results = [each for each in graph.get_results() if each.input_value(0).names.intersection(outputs)]
-        graph = openvino.Model(results, graph.get_parameters(), "part")
-    request = openvino.Core().compile_model(graph, "CPU", properties).create_infer_request()
-    return lambda feeds: request.infer(feeds, share_inputs=True)
+    hint = {"fp32": "f32", "bf16": "bf16", "int8": "bf16"}[precision]
+    return bare.openvino_run(bare.open_openvino(path, precision=hint, outputs=outputs))
 
 
 def timed(work: Callable[[], object]) -> tuple[float, float]:

@@ -113,20 +113,6 @@ def test_a_stage_that_hangs_or_dies_leaves_what_it_had_found(tmp_path, monkeypat
     assert (hung["passed"], dead["passed"]) == (False, False)
 
 
-def test_packages_that_are_too_old_are_named(monkeypatch):
-    gpu = loaded("gpu")
-    assert gpu.too_old() == []
-    there = {"numpy": "2.4.6", "onnx-ir": "1.0.0", "filelock": "3.15"}
-
-    def version(name):
-        if name not in there:
-            raise gpu.importlib.metadata.PackageNotFoundError(name)
-        return there[name]
-
-    monkeypatch.setattr(gpu.importlib.metadata, "version", version)
-    assert gpu.too_old() == ["filelock 3.15 (needs 3.16)", "onnx-ir 1.0.0 (needs 1.1)"]
-
-
 def test_the_fastest_way_that_was_right_is_timed(stages, tmp_path):
     stage = stages.Stage(tmp_path / "times.json", quick=True)
     assert stages.best(stage, "ort-cuda", "fp16") == ("lengths", True), "nothing was tried"
@@ -142,19 +128,3 @@ def test_the_fastest_way_that_was_right_is_timed(stages, tmp_path):
     wanted = stages.opened(stage, tmp_path, "ort-cuda", "fp16", [], form="bias by CUTLASS")
     assert wanted.options == {"attention": "bias", "provider_options": {"sdpa_kernel": 2}}
     assert stages.opened(stage, tmp_path, "ort-cuda", "fp32", []).options["cuda_graphs"] == 16
-
-
-def test_what_is_off_fails_a_stage(stages, tmp_path):
-    stage = stages.Stage(tmp_path / "x.json", quick=True)
-    stage.expect(True, "good")
-    assert stage.passed
-    stage.expect(False, "bad")
-    stage.expect(True, "good again")
-    assert not stage.passed
-    assert stage.lines[1] == "FAILED bad"
-
-
-def test_operations_are_those_of_the_matrix_products(stages):
-    # 12 layers of 4 x 768 x 768 + 2 x 768 x 3072 weights, two operations each, and two products of scores
-    weights = 12 * (4 * 768 * 768 + 2 * 768 * 3072)
-    assert stages.encoder_operations("bert-base", 1, 128) == 2 * 128 * weights + 12 * 4 * 128 * 128 * 768

@@ -14,18 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from isorun.errors import BackendFailed, BackendUnavailable, UnsupportedModel
 from isorun.plugin import (
     Backend,
+    BackendFailed,
+    BackendUnavailable,
     Capabilities,
     CompileConfig,
     Executable,
     Feeds,
     LoweredModel,
     RuntimeReport,
+    UnsupportedModel,
+    cpu_name,
     runtime_errors,
 )
-from isorun.system.hardware import cpu_name
 
 if TYPE_CHECKING:
     import onnx
@@ -35,7 +37,9 @@ if TYPE_CHECKING:
 class Reference(Backend):
     """ONNX's reference evaluator, in the graph's own types or in fp64."""
 
+    contract = 2
     capabilities = Capabilities(
+        priority=None,
         dialects=("primitive",),
         precisions=("fp32", "fp64", "fp16"),
         typed=("fp16",),

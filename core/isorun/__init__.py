@@ -14,6 +14,7 @@ from isorun.errors import (
     BackendNotFound,
     BackendUnavailable,
     CacheError,
+    DeadlineExceeded,
     EnvironmentBroken,
     EnvironmentNotFound,
     FetchFailed,
@@ -23,6 +24,7 @@ from isorun.errors import (
     InvalidOption,
     IsorunError,
     ParityError,
+    QueueFull,
     SpecError,
     UnsupportedModel,
     WorkerDied,
@@ -32,12 +34,16 @@ from isorun.errors import (
 if TYPE_CHECKING:
     from isorun.session.io_binding import IOBinding
     from isorun.session.session import Session
+    from isorun.text.cross_encoder import CrossEncoder
+    from isorun.text.embedder import Embedder
     from isorun.types import Provenance, TensorSpec
 
     __version__: str
 
 __all__ = [
     "Session",
+    "Embedder",
+    "CrossEncoder",
     "IOBinding",
     "Provenance",
     "TensorSpec",
@@ -46,6 +52,7 @@ __all__ = [
     "BackendNotFound",
     "BackendUnavailable",
     "CacheError",
+    "DeadlineExceeded",
     "EnvironmentBroken",
     "EnvironmentNotFound",
     "FetchFailed",
@@ -54,6 +61,7 @@ __all__ = [
     "InvalidModel",
     "InvalidOption",
     "ParityError",
+    "QueueFull",
     "SpecError",
     "UnsupportedModel",
     "WorkerDied",
@@ -62,6 +70,8 @@ __all__ = [
 
 _HOMES = {
     "Session": "isorun.session.session",
+    "Embedder": "isorun.text.embedder",
+    "CrossEncoder": "isorun.text.cross_encoder",
     "IOBinding": "isorun.session.io_binding",
     "Provenance": "isorun.types",
     "TensorSpec": "isorun.types",

@@ -15,6 +15,8 @@
     ├── InvalidFeeds          names, types, shapes or values that the model does not accept
     ├── InvalidArgument       an argument that no backend knows, or one that has no effect
     │   └── InvalidOption     a key or value of ``options`` that the backend does not accept
+    ├── QueueFull             as many requests as allowed are waiting already
+    ├── DeadlineExceeded      a request was not answered in time
     ├── ParityError           outputs differ by more than the tolerance
     ├── FetchFailed           a checkpoint cannot be downloaded, or failed verification
     ├── SpecError             a matrix spec with an invalid key or value
@@ -163,6 +165,24 @@ class InvalidOption(InvalidArgument):
         self.backend = backend
         self.key = key
         super().__init__(f"{backend}: {problem}")
+
+
+class QueueFull(IsorunError):
+    """As many requests as allowed are waiting for a session already.
+
+    Attributes:
+        limit: how many may wait.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        super().__init__(
+            f"{limit} requests are waiting already. Try again later, or raise max_queue (HTTP: 503 with Retry-After)"
+        )
+
+
+class DeadlineExceeded(IsorunError, TimeoutError):
+    """A request was not answered in time. If it was still waiting, it does not run."""
 
 
 class ParityError(IsorunError):

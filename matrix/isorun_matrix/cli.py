@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -24,6 +25,13 @@ class Format(StrEnum):
     md = "md"
     html = "html"
     json = "json"
+    csv = "csv"
+
+
+class Remeasure(StrEnum):
+    """What to measure again, although it is complete."""
+
+    disturbed = "disturbed"
 
 
 class Plain(StrEnum):
@@ -32,9 +40,14 @@ class Plain(StrEnum):
     terminal = "terminal"
     md = "md"
     json = "json"
+    junit = "junit"
 
 
 SpecFile = Annotated[Path, typer.Argument(metavar="SPEC", help="A YAML file: see docs/matrix.md.", show_default=False)]
+RunOrSpec = Annotated[
+    Path,
+    typer.Argument(metavar="SPEC", help="A YAML file, or the run.json of a run to repeat.", show_default=False),
+]
 
 
 @app.callback()
@@ -44,7 +57,7 @@ def _matrix() -> None:
 
 @app.command()
 def run(
-    spec: SpecFile,
+    spec: RunOrSpec,
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="The folder for results. Default: a new folder in isorun-results."),
@@ -55,6 +68,18 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List the environments to create and the cells to run, and stop.")
     ] = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="Measure only cells whose id matches, such as 'bert/*/openvino'."),
+    ] = None,
+    remeasure: Annotated[
+        Remeasure | None,
+        typer.Option(metavar="disturbed", help="With --resume: repeat disturbed rounds once more."),
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=PATH", help="With a run.json: where a model's file or folder is on this machine."),
+    ] = None,
 ) -> None:
     """Run every cell of a spec, and print a table. Exits with 1 if outputs are wrong or a cell failed.
 
@@ -63,26 +88,38 @@ def run(
     import shlex
     from datetime import datetime
 
-    from isorun_matrix.execution import environments, progress, runner
+    from isorun_matrix.execution import environments, progress, rerun, runner
     from isorun_matrix.execution.plan import plan
     from isorun_matrix.results.folder import RunFolder
     from isorun_matrix.spec.reader import load
 
-    loaded = load(spec)
     if resume and out is None:
         raise typer.BadParameter("--resume needs --out, the folder of the run to continue")
-    planned = plan(loaded)
+    if remeasure and not resume:
+        raise typer.BadParameter("--remeasure needs --resume and --out, the folder of the run to continue")
+    if model and not rerun.is_record(spec):
+        raise typer.BadParameter("--model needs the run.json of a run; in a spec, change the path of the model")
+    if rerun.is_record(spec):
+        loaded, fingerprints = rerun.load(spec, model or [])
+    else:
+        loaded, fingerprints = load(spec), {}
+    planned = plan(loaded, 0)
+    chosen = None if only is None else runner.select(planned, only)
     if dry_run:
-        lines = [str(planned), *environments.preview(loaded), *(f"cell {cell.id}" for cell in planned.cells)]
+        cells = [cell for cell in planned.cells if not cell.control and (chosen is None or cell.id in chosen)]
+        lines = [str(planned), *environments.preview(loaded), *(f"cell {cell.id}" for cell in cells)]
         typer.echo("\n".join(lines))
         return
     folder = RunFolder(out or Path(_OUT) / f"{spec.stem}-{datetime.now().astimezone():%Y%m%d-%H%M%S}")
     shown = progress.for_stderr()
     shown.note(f"{planned}; results go to {folder.path}")
+    choice = runner.Choice(resume, chosen, remeasure is not None, fingerprints)
     try:
-        done = runner.run(loaded, spec.absolute(), folder, shown, resume=resume)
+        done = runner.run(loaded, spec.absolute(), folder, shown, choice)
     except (KeyboardInterrupt, OSError) as stopped:
-        again = shlex.join(["isorun", "matrix", "run", str(spec), "--out", str(folder.path), "--resume"])
+        more = [part for pattern in only or [] for part in ("--only", pattern)]
+        more += [part for item in model or [] for part in ("--model", item)]
+        again = shlex.join(["isorun", "matrix", "run", str(spec), "--out", str(folder.path), "--resume", *more])
         shown.note(f"Stopped. Finished measurements are kept. Continue with:\n  {again}")
         if isinstance(stopped, OSError):  # a full disk
             raise
@@ -90,7 +127,7 @@ def run(
     shown.note("")
     _print(done)
     shown.note(f"More: isorun matrix report {shlex.quote(str(folder.path))} --format html --output report.html")
-    if code := _exit_code(done):
+    if code := _exit_code(done, chosen):
         raise typer.Exit(code)
 
 
@@ -100,25 +137,30 @@ def validate(spec: SpecFile) -> None:
     from isorun_matrix.execution.plan import plan
     from isorun_matrix.spec.reader import load
 
-    typer.echo(f"{spec} is valid: {plan(load(spec))}")
+    typer.echo(f"{spec} is valid: {plan(load(spec), 0)}")
 
 
 @app.command()
 def report(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run.", show_default=False)],
+    folders: Annotated[
+        list[Path],
+        typer.Argument(metavar="DIR", help="Folders of runs; several with html and csv.", show_default=False),
+    ],
     form: Annotated[
-        Format, typer.Option("--format", metavar="terminal|md|html|json", help="The output format.")
+        Format, typer.Option("--format", metavar="terminal|md|html|json|csv", help="The output format.")
     ] = Format.terminal,
     output: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write to a file instead of standard output.")
     ] = None,
 ) -> None:
-    """Show the results of a run."""
+    """Show the results of a run, or of several."""
     import json
 
     from isorun_matrix.results.folder import RunFolder
 
-    found = RunFolder(folder).run()
+    if len(folders) > 1 and form not in (Format.html, Format.csv):
+        raise typer.BadParameter("several runs need --format html or csv. To compare them, use isorun matrix compare")
+    found, *others = (RunFolder(folder).run() for folder in folders)
     if form is Format.terminal and output is None:
         _print(found)
         return
@@ -131,9 +173,13 @@ def report(
     elif form is Format.html:
         from isorun_matrix.report import html
 
-        text = html.render(found)
+        text = html.render(found, *others)
+    elif form is Format.csv:
+        from isorun_matrix.report import csv
+
+        text = csv.render([found, *others])
     else:
-        raise typer.BadParameter("--output needs --format md, html or json")
+        raise typer.BadParameter("--output needs --format md, html, json or csv")
     if output is None:
         typer.echo(text, nl=False)
     else:
@@ -147,7 +193,7 @@ def compare(
         Path, typer.Argument(metavar="DIR", help="The run that the others are compared with.", show_default=False)
     ],
     others: Annotated[list[Path], typer.Argument(metavar="OTHER", help="Other runs.", show_default=False)],
-    form: Annotated[Plain, typer.Option("--format", metavar="terminal|md|json", help="The output format.")] = (
+    form: Annotated[Plain, typer.Option("--format", metavar="terminal|md|json|junit", help="The output format.")] = (
         Plain.terminal
     ),
     fail_above: Annotated[
@@ -155,7 +201,7 @@ def compare(
         typer.Option(
             metavar="PERCENT",
             min=0,
-            help="Exit with 1 if a p50 grew by more than PERCENT, with intervals apart, or a cell is no longer ok.",
+            help="Exit with 1 if a cell is slower by more than PERCENT, and not by chance, or no longer ok.",
         ),
     ] = None,
 ) -> None:
@@ -169,18 +215,76 @@ def compare(
     from isorun_matrix.results.folder import RunFolder
 
     comparison = compare_runs([RunFolder(folder).run() for folder in (first, *others)])
+    worse = regressions(comparison, fail_above or 0)
     if form is Plain.json:
         typer.echo(json.dumps(comparison.as_document(), indent=1, allow_nan=False))
+    elif form is Plain.junit:
+        from isorun_matrix.report import junit
+
+        typer.echo(junit.render(comparison, worse), nl=False)
     elif form is Plain.md:
         typer.echo(comparison_tables.as_markdown(comparison), nl=False)
     else:
         out = console.stdout()
         out.print(comparison_tables.render(comparison, out.width))
-    worse = [] if fail_above is None else regressions(comparison, fail_above)
+    if fail_above is None:
+        return
     for name, number, how in worse:
         console.note(f"{name}, run {number + 1}: {how}")
     if worse:
         raise typer.Exit(_CHECK_FAILED)
+
+
+@app.command()
+def check(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run.", show_default=False)],
+) -> None:
+    """Check a run: files, spec, samples, seeds, caching, disturbed cells. Exits with 1 if anything is wrong."""
+    from isorun.cli import console
+    from isorun_matrix.results import audit
+    from isorun_matrix.results.folder import RunFolder
+
+    found = list(audit.problems(RunFolder(folder)))
+    for place, problem in found:
+        console.note(f"{place}: {problem}")
+    if found:
+        raise typer.Exit(_CHECK_FAILED)
+    typer.echo(f"{folder} is sound")
+
+
+@app.command()
+def history(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR", help="Folders of runs.", show_default=False)],
+    only: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="Show only cells whose id matches.")] = None,
+) -> None:
+    """Show how each cell changed over runs, in the order of their dates: p50 in ms, and a plot of characters."""
+    from isorun.cli import console
+    from isorun_matrix.report import history as histories
+    from isorun_matrix.results.folder import RunFolder
+
+    out = console.stdout()
+    out.print(histories.render([RunFolder(folder).run() for folder in folders], only or ["*"], out.width))
+
+
+@app.command()
+def init(
+    output: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.", show_default=True)] = Path(
+        "matrix.yaml"
+    ),
+) -> None:
+    """Write a commented spec with the backends that are available on this machine."""
+    from isorun.cli import console
+    from isorun.errors import SpecError
+    from isorun_matrix.spec import starter
+
+    try:
+        with output.open("x", encoding="utf-8") as file:
+            file.write(starter.text(str(output)))
+    except FileExistsError:
+        raise SpecError(f"{output} exists. Choose another FILE.") from None
+    except OSError as error:
+        raise SpecError(f"Cannot write {output}: {error.strerror}") from error
+    console.note(f"Wrote {output}. Run it with: isorun matrix run {output}")
 
 
 @app.command()
@@ -201,13 +305,14 @@ def _print(run: Run) -> None:
     out.print(terminal.render(run, out.width))
 
 
-def _exit_code(run: Run) -> int:
+def _exit_code(run: Run, chosen: Collection[str] | None) -> int:
     """1 if outputs were wrong, or a cell failed or is unchecked; 3 if no cell has an available backend; else 0."""
     from isorun_matrix.results.records import LACKING
 
-    statuses = [cell.status for cell in run.cells]
+    cells = [cell for cell in run.cells if not cell.control and (chosen is None or cell.id in chosen)]
+    statuses = [cell.status for cell in cells]
     if all(status in LACKING for status in statuses):
         return _BACKEND_TROUBLE
-    if any(cell.kept is not None for cell in run.cells):
+    if any(cell.kept is not None for cell in cells):
         return _CHECK_FAILED
     return 0 if all(status in ("ok", *LACKING) for status in statuses) else _CHECK_FAILED

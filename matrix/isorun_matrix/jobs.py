@@ -11,6 +11,9 @@ from isorun.parity import Tolerance
 
 Job = TypeVar("Job")
 
+CONTROL = "~control"
+"""Ends the label of a control. A label in a spec cannot contain it."""
+
 
 @dataclass(frozen=True)
 class ModelJob:
@@ -108,14 +111,16 @@ class Reference:
 
 @dataclass(frozen=True)
 class Cell:
-    """One measurement.
+    """What is measured, once in each round.
 
     Attributes:
         id: ``model/shape/label/precision``.
         workload: the id of its workload.
         threads: ``None`` for all usable cores.
         environment: the isolated environment that it runs in; ``None`` for this one.
-        warmup, repetitions, seconds: how often it runs; exactly one of the last two is given.
+        device: ``None`` for the backend's first.
+        control: whether it is the second of two identical cells, which shows the noise of a workload.
+        warmup, repetitions, seconds: how often it runs in a round; exactly one of the last two is given.
         time_limit: in seconds, from the start of the process.
         tolerance: the limits of parity.
     """
@@ -130,8 +135,10 @@ class Cell:
     environment: str | None
     label: str
     precision: str
+    device: str | None
     threads: int | None
     options: Mapping[str, Any]
+    control: bool
     warmup: int
     repetitions: int | None
     seconds: float | None
@@ -141,12 +148,40 @@ class Cell:
 
 @dataclass(frozen=True)
 class CellJob:
-    """Measure a cell; the feeds and outputs of its reference are in ``reference_folder``."""
+    """Try a cell, or measure it in one round.
+
+    Attributes:
+        reference_folder: has the feeds and the outputs of the reference.
+        seed: selects the timed runs whose outputs are compared with the reference.
+    """
 
     cell: Cell
     model: PreparedModel
     reference: Reference
     reference_folder: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A load scenario; the members are the keys of ``load`` in a spec."""
+
+    scenario: str
+    name: str
+    clients: int | None
+    p99_ms: float | None
+    through: str
+    workers: int
+    max_tokens: int
+    seconds: float
+    time_limit: float
+
+
+@dataclass(frozen=True)
+class LoadJob(CellJob):
+    """Put a cell under load."""
+
+    load: Scenario
 
 
 def from_json(kind: type[Job], content: Mapping[str, Any]) -> Job:

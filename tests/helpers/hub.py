@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -81,11 +80,3 @@ def serve(repositories: Mapping[str, Mapping[str, bytes]], seconds_a_file: float
         server.shutdown()
         server.server_close()
         thread.join()
-
-
-def wait_until(condition: Any, seconds: float = 20.0) -> None:
-    """Wait for a condition, and fail the test where it does not come."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "what was waited for did not happen"
-        time.sleep(0.02)

@@ -11,13 +11,18 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import isorun
 from isorun.errors import EnvironmentBroken
 from isorun.isolation.environments import interpreters
 
 OPENVINO = "ort-openvino"
 OPENVINO_WHEEL = "onnxruntime-openvino==1.24.1"
+WELL = np.arange(4, dtype=np.float32)
+BAD = -WELL - 1
+"""Feeds of the fake backend: it returns the first, and misbehaves on the second."""
 _PYTHONS = ("3.13", "3.12", "3.11")  # those that there is a wheel for
 
 
@@ -31,14 +36,19 @@ def own_environment(root: Path, name: str, *path: Path) -> str:
     folder = root / name
     if folder.is_dir():
         return name
+    use_own_interpreter(folder, *path)
+    record = {"python": platform.python_version(), "install": []}
+    (folder / "environment.json").write_text(json.dumps(record))
+    return name
+
+
+def use_own_interpreter(folder: Path, *path: Path) -> None:
+    """Give an environment the interpreter that runs the tests, with folders before its path."""
     (folder / "bin").mkdir(parents=True)
     python = folder / "bin" / "python"
     extra = "".join(f"{each}{os.pathsep}" for each in path)
     python.write_text(f'#!/bin/sh\nPYTHONPATH="{extra}$PYTHONPATH" exec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
-    record = {"python": platform.python_version(), "install": []}
-    (folder / "environment.json").write_text(json.dumps(record))
-    return name
 
 
 def openvino_python() -> str:
@@ -52,6 +62,17 @@ def openvino_python() -> str:
                 continue
             return version
     pytest.skip(f"there is none of the Pythons {', '.join(_PYTHONS)} that {OPENVINO_WHEEL} has a wheel for")
+
+
+def run(session: isorun.Session, x: np.ndarray = WELL) -> np.ndarray:
+    """The output of the fake backend in tests/core/isolation/worker/fakes."""
+    output: np.ndarray = session.run(None, {"x": x})[0]
+    return output
+
+
+def worker_pid(session: isorun.Session) -> int:
+    """The process id of a session's worker."""
+    return session._resolved.worker.connection().process.pid  # type: ignore[union-attr]
 
 
 def is_alive(pid: int) -> bool:

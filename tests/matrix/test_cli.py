@@ -57,3 +57,12 @@ def test_the_command_imports_nothing_heavy_until_it_is_used() -> None:
     code = "import isorun_matrix.cli, sys; print(*sys.modules)"
     loaded = set(subprocess.check_output([sys.executable, "-c", code], text=True).split())
     assert loaded.isdisjoint({"pydantic", "yaml", "rich.table", "numpy", "jinja2", "plotly", "stevedore"})
+
+
+def test_init_writes_a_spec_that_is_valid(isorun: Isorun, tmp_path: Path) -> None:
+    path = tmp_path / "new.yaml"
+    assert isorun("init", path).returncode == 0
+    assert "ort-cpu" in path.read_text()
+    assert isorun("validate", path).returncode == 0
+    again = isorun("init", path)
+    assert (again.returncode, "exists" in again.stderr) == (2, True)

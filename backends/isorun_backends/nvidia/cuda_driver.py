@@ -15,7 +15,7 @@ from functools import cache
 
 import numpy as np
 
-from isorun.errors import BackendFailed
+from isorun.plugin import BackendFailed
 
 _LIBRARY = "libcuda.so.1"
 _COMPUTE_MAJOR, _COMPUTE_MINOR = 75, 76  # CUdevice_attribute

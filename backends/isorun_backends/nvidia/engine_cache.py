@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from isorun.errors import BackendUnavailable
-from isorun.plugin import LoweredModel
-from isorun.system.cache import Cache, Entry, sha256
+from isorun.plugin import BackendUnavailable, Cache, Entry, LoweredModel, sha256
 from isorun_backends.nvidia import cuda_driver
 from isorun_backends.nvidia.shape_profiles import Profile
 

@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from isorun.errors import BackendUnavailable, InvalidFeeds
-from isorun.plugin import ON_DEVICE, Availability, DeviceArray, Executable, Feeds, ModelInfo, Option
+from isorun.plugin import (
+    ON_DEVICE,
+    Availability,
+    BackendUnavailable,
+    DeviceArray,
+    Executable,
+    Feeds,
+    InvalidFeeds,
+    ModelInfo,
+    Option,
+)
 from isorun_backends.nvidia import cuda_driver
 
 DEVICE_ID = Option("index of the GPU", "int", default=0, minimum=0)

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from isorun.errors import UnsupportedModel
-from isorun.plugin import ModelInfo
+from isorun.plugin import ModelInfo, UnsupportedModel
 
 
 def output_shapes(info: ModelInfo, sizes: Mapping[str, int]) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:

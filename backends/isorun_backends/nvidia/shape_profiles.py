@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from isorun.errors import BackendUnavailable, InvalidFeeds, InvalidOption, did_you_mean
-from isorun.plugin import ModelInfo
+from isorun.plugin import BackendUnavailable, InvalidFeeds, InvalidOption, ModelInfo, did_you_mean
 
 _RANGE = re.compile(r"(\d+)(?:\.\.(\d+))?(?:\.\.(\d+))?")
 _DEFAULT = {"batch": (1, 8, 32), "sequence": (1, 128, 512)}

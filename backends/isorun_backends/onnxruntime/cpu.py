@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from isorun.plugin import Backend, Capabilities, CompileConfig, LoweredModel, RuntimeReport
-from isorun.system.hardware import cpu_name
+from isorun.plugin import Backend, Capabilities, CompileConfig, LoweredModel, RuntimeReport, cpu_name
 from isorun_backends.onnxruntime import placement
 from isorun_backends.onnxruntime.executable import OrtExecutable
 from isorun_backends.onnxruntime.session import OPTIONS, open_session, session_options
@@ -47,7 +46,9 @@ _PRODUCTS = {
 class OrtCpu(Backend):
     """ONNX Runtime on the CPU: every ONNX operator, in fp32 or int8."""
 
+    contract = 2
     capabilities = Capabilities(
+        priority=10,
         dialects=("com.microsoft", "onnx", "primitive"),
         precisions=("fp32", "int8"),
         typed=("int8",),
@@ -59,6 +60,7 @@ class OrtCpu(Backend):
         sets_threads=True,
         dynamic_shapes=True,
         thread_safe=True,
+        runs_on_caller=True,
         package="onnxruntime",
         requirement="onnxruntime",
         reports=("placement",),
@@ -101,7 +103,7 @@ def _optimized_operators(backend: OrtCpu, model: LoweredModel, config: CompileCo
         writing.optimized_model_filepath = str(path)
         writing.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights.bin")
         open_session(name, model, writing, [_PROVIDER], disabled_optimizers=_SLOWER)
-        reading = session_options(backend.read_options({"graph_optimization_level": "disable"}), threads=1)
+        reading = session_options({**given, "profile_prefix": None, "graph_optimization_level": "disable"}, threads=1)
         optimized = open_session(name, replace(model, path=path), reading, [_PROVIDER])
         return placement.count(placement.assigned(name, optimized))
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from isorun.errors import BackendFailed
-from isorun.plugin import Binding, Executable, Feeds, RuntimeReport, runtime_errors
+from isorun.plugin import BackendFailed, Binding, Executable, Feeds, RuntimeReport, runtime_errors
 from isorun_backends.onnxruntime import placement
 from isorun_backends.onnxruntime.session import versions
 

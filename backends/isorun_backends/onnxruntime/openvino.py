@@ -15,13 +15,23 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from isorun.errors import BackendFailed, BackendUnavailable, InvalidOption, UnsupportedModel
-from isorun.plugin import Availability, Backend, Capabilities, CompileConfig, LoweredModel, Option
-from isorun.system.hardware import cpu_name
-from isorun.system.packages import package_version
+from isorun.plugin import (
+    Availability,
+    Backend,
+    BackendFailed,
+    BackendUnavailable,
+    Capabilities,
+    CompileConfig,
+    InvalidOption,
+    LoweredModel,
+    Option,
+    UnsupportedModel,
+    cpu_name,
+    package_version,
+)
 from isorun_backends.onnxruntime import placement, plugin_packages, precision_probe
 from isorun_backends.onnxruntime.executable import OrtExecutable
-from isorun_backends.onnxruntime.session import OPTIONS, as_text, availability, open_session, session_options
+from isorun_backends.onnxruntime.session import OPTIONS, as_text, checked, open_session, session_options
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -38,7 +48,9 @@ _REMEDY = f"Create an environment and run the backend there: isorun env create o
 class OrtOpenVINO(Backend):
     """OpenVINO on the CPU, through ONNX Runtime."""
 
+    contract = 2
     capabilities = Capabilities(
+        priority=8,
         # The legacy wheel does not read Attention of opset 23, and OpenVINO ignores com.microsoft's mask_filter_value.
         dialects=("primitive",),
         precisions=("fp32", "bf16"),
@@ -57,9 +69,15 @@ class OrtOpenVINO(Backend):
         reports=("placement", "precision"),
     )
 
-    def availability(self) -> Availability:
+    def installed(self) -> Availability:
+        here = super().installed()
+        if not here.ok or _has_plugin() or _is_legacy_wheel():
+            return here
+        return Availability(ok=False, reason=_no_provider(), remedy=_REMEDY)
+
+    def probe(self) -> Availability:
         """Loads the plugin package if it is installed: nothing else can tell whether it has a device here."""
-        return availability(super().availability(), lambda: _package(self.name))
+        return checked(lambda: _package(self.name))
 
     def compile(self, model: LoweredModel, config: CompileConfig) -> OrtExecutable:
         options = self.read_options(config.options)
@@ -116,7 +134,7 @@ def _package(name: str) -> str:
         BackendUnavailable: neither.
     """
     refusal = None
-    if importlib.util.find_spec(_PLUGIN) is not None:
+    if _has_plugin():
         try:
             _plugin_devices(name)
             return "plugin"
@@ -124,8 +142,15 @@ def _package(name: str) -> str:
             refusal = error
     if _is_legacy_wheel():
         return "legacy wheel"
-    reason = f"the installed onnxruntime ({package_version('onnxruntime')}) has no OpenVINO provider"
-    raise BackendUnavailable(name, refusal.reason if refusal else reason, _REMEDY) from refusal
+    raise BackendUnavailable(name, refusal.reason if refusal else _no_provider(), _REMEDY) from refusal
+
+
+def _no_provider() -> str:
+    return f"the installed onnxruntime ({package_version('onnxruntime')}) has no OpenVINO provider"
+
+
+def _has_plugin() -> bool:
+    return importlib.util.find_spec(_PLUGIN) is not None
 
 
 def _is_legacy_wheel() -> bool:

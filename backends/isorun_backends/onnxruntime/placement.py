@@ -11,8 +11,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from isorun.errors import UnsupportedModel
-from isorun.plugin import Option, runtime_errors
+from isorun.plugin import Option, UnsupportedModel, runtime_errors
 
 if TYPE_CHECKING:
     import onnx

@@ -15,8 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from isorun.errors import BackendUnavailable
-from isorun.system.packages import package_version, packages_distributions
+from isorun.plugin import BackendUnavailable, package_version, packages_distributions
 
 if TYPE_CHECKING:
     import onnxruntime

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from isorun.errors import BackendUnavailable, did_you_mean
-from isorun.plugin import Availability, Backend, Capabilities, CompileConfig, Finding, LoweredModel, Option
-from isorun.system.packages import package_owners, package_version
+from isorun.plugin import (
+    Availability,
+    Backend,
+    BackendUnavailable,
+    Capabilities,
+    CompileConfig,
+    Finding,
+    LoweredModel,
+    Option,
+    did_you_mean,
+    package_owners,
+    package_version,
+)
 from isorun_backends.onnxruntime import placement, plugin_packages, precision_probe
 from isorun_backends.onnxruntime.executable import OrtExecutable
-from isorun_backends.onnxruntime.session import OPTIONS, as_text, availability, open_session, session_options
+from isorun_backends.onnxruntime.session import OPTIONS, as_text, checked, open_session, session_options
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -20,6 +30,7 @@ _ANY = "any"
 class OrtEp(Backend):
     """A provider of which nothing is known but its library. Its measured precision must be the requested one."""
 
+    contract = 2
     capabilities = Capabilities(
         dialects=("primitive", "onnx"),
         precisions=("fp32", "tf32", "fp16", "bf16"),
@@ -38,9 +49,13 @@ class OrtEp(Backend):
     def members(cls) -> tuple[str, ...]:
         return tuple(plugin_packages.installed())
 
-    def availability(self) -> Availability:
+    def installed(self) -> Availability:
+        here = super().installed()
+        return checked(self._package) if here.ok else here
+
+    def probe(self) -> Availability:
         """Loads the provider's library: nothing else can tell whether it has a device on this machine."""
-        return availability(super().availability(), lambda: plugin_packages.devices(self.name, self._package()))
+        return checked(lambda: plugin_packages.devices(self.name, self._package()))
 
     def diagnose(self) -> list[Finding]:
         package = self._package()

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from isorun.errors import BackendFailed, BackendUnavailable
-from isorun.plugin import runtime_errors
+from isorun.plugin import BackendFailed, BackendUnavailable, runtime_errors
 from isorun_backends.onnxruntime.session import RECORD_ASSIGNMENT, SILENT
 
 if TYPE_CHECKING:
@@ -57,12 +56,13 @@ def measure(provider: str, set_up: Callable[[onnxruntime.SessionOptions], Sequen
         BackendFailed: another provider computes the product, or the result is not finite.
     """
     import onnxruntime
+    from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession  # as in open_session()
 
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry(RECORD_ASSIGNMENT, "1")
     options.log_severity_level = SILENT
     with runtime_errors(f"{provider} cannot be set up"):
-        session = onnxruntime.InferenceSession(MODEL.read_bytes(), options, providers=set_up(options))
+        session = InferenceSession(MODEL.read_bytes(), options, providers=set_up(options))
         placed = {part.ep_name for part in session.get_provider_graph_assignment_info()}
     if placed != {provider}:
         raise BackendFailed(

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from isorun.errors import BackendUnavailable, InvalidModel, IsorunError, UnsupportedModel
-from isorun.plugin import Availability, LoweredModel, Option, runtime_errors
-from isorun.system.threads import usable_cores
+from isorun.plugin import (
+    Availability,
+    BackendUnavailable,
+    InvalidModel,
+    IsorunError,
+    LoweredModel,
+    Option,
+    UnsupportedModel,
+    runtime_errors,
+    usable_cores,
+)
 
 if TYPE_CHECKING:
     import onnxruntime
 
 _LEVELS = {
     "all": "ORT_ENABLE_ALL",
+    "layout": "ORT_ENABLE_LAYOUT",
     "extended": "ORT_ENABLE_EXTENDED",
     "basic": "ORT_ENABLE_BASIC",
     "disable": "ORT_DISABLE_ALL",
@@ -25,6 +35,8 @@ OPTIONS = {
         "how far ONNX Runtime rewrites the graph", "str", choices=tuple(_LEVELS), default="all"
     ),
     "inter_op_threads": Option("threads that run independent nodes in parallel", "int", default=1, minimum=1),
+    "deterministic": Option("use only kernels whose results are the same in every run", "bool", default=False),
+    "custom_ops": Option("paths of libraries with custom operators to register", "list", default=()),
     "session_config": Option(
         "ONNX Runtime's session configuration entries, such as session.disable_prepacking", "mapping", default={}
     ),
@@ -43,12 +55,18 @@ def session_options(options: Mapping[str, Any], threads: int | None) -> onnxrunt
     Args:
         options: values of :data:`OPTIONS`.
         threads: threads of one run; ``None`` for all usable cores.
+
+    Raises:
+        BackendFailed: a library of custom operators cannot be registered.
     """
     import onnxruntime
 
     made = onnxruntime.SessionOptions()
     made.intra_op_num_threads = threads or usable_cores()
     made.inter_op_num_threads = options["inter_op_threads"]
+    if options["inter_op_threads"] > 1:
+        made.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL
+    made.use_deterministic_compute = options["deterministic"]
     made.log_severity_level = SILENT
     level = _LEVELS[options["graph_optimization_level"]]
     made.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
@@ -59,17 +77,19 @@ def session_options(options: Mapping[str, Any], threads: int | None) -> onnxrunt
     if options["profile_prefix"] is not None:
         made.enable_profiling = True
         made.profile_file_prefix = str(options["profile_prefix"])
+    for path in options["custom_ops"]:
+        with runtime_errors(f"Cannot register the custom operators of {path}"):
+            made.register_custom_ops_library(os.fspath(path))
     return made
 
 
-def availability(package: Availability, check: Callable[[], object]) -> Availability:
-    """Whether a provider can be used: its package can, and a check does not raise ``BackendUnavailable``."""
-    if package.ok:
-        try:
-            check()
-        except BackendUnavailable as error:
-            return Availability(ok=False, reason=error.reason, remedy=error.remedy)
-    return package
+def checked(check: Callable[[], object]) -> Availability:
+    """The availability by a check: not available if it raises ``BackendUnavailable``."""
+    try:
+        check()
+    except BackendUnavailable as error:
+        return Availability(ok=False, reason=error.reason, remedy=error.remedy)
+    return Availability(ok=True)
 
 
 def as_text(entries: Mapping[Any, Any]) -> dict[str, str]:
@@ -101,11 +121,12 @@ def open_session(
         UnsupportedModel: ONNX Runtime has no kernel for some operator.
         BackendFailed: any other error of ONNX Runtime.
     """
-    import onnxruntime
+    # From the module that defines it: `isorun.compat.install()` replaces the name in `onnxruntime`.
+    from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession
 
     with runtime_errors(f"{name} cannot load {model.path}", partial(_recognize, name, model)):
         # By default ONNX Runtime replaces a provider that fails, now or during a run, and prints a line.
-        return onnxruntime.InferenceSession(
+        return InferenceSession(
             content or str(model.path),
             options,
             providers=list(providers),

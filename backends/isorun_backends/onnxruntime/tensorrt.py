@@ -16,20 +16,21 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isorun.errors import BackendUnavailable, InvalidOption
 from isorun.plugin import (
     Availability,
     Backend,
+    BackendUnavailable,
+    Cache,
     Capabilities,
     CompileConfig,
     Feeds,
     Finding,
+    InvalidOption,
     LoweredModel,
     Option,
     RuntimeReport,
     runtime_errors,
 )
-from isorun.system.cache import Cache
 from isorun_backends.nvidia import engine_cache, gpu, shape_profiles
 from isorun_backends.nvidia.cuda_driver import Gpu
 from isorun_backends.nvidia.output_shapes import sizes_of
@@ -39,7 +40,7 @@ from isorun_backends.onnxruntime.cuda import libraries
 from isorun_backends.onnxruntime.cuda.attention import Masks
 from isorun_backends.onnxruntime.cuda.backend import GPU_OPTIONS, gpu_report, on_stream
 from isorun_backends.onnxruntime.cuda.executable import CudaExecutable, Device
-from isorun_backends.onnxruntime.session import OPTIONS, as_text, availability, open_session, session_options, versions
+from isorun_backends.onnxruntime.session import OPTIONS, as_text, checked, open_session, session_options, versions
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -54,7 +55,9 @@ _TF32 = "NVIDIA_TF32_OVERRIDE"
 class OrtTensorRT(Backend):
     """TensorRT through ONNX Runtime, in fp16, or in fp32 if the environment disables TF32."""
 
+    contract = 2
     capabilities = Capabilities(
+        priority=20,
         dialects=("primitive", "onnx"),  # any TensorRT 10.x may be installed; its parser supports Attention from 10.14
         precisions=("fp16", "fp32"),
         typed=("fp16",),
@@ -76,14 +79,18 @@ class OrtTensorRT(Backend):
         device_arrays=True,
     )
 
-    def availability(self) -> Availability:
-        available = libraries.availability("tensorrt", super().availability())
-        if available.ok and (mismatch := _mismatch()):
+    def installed(self) -> Availability:
+        here = libraries.installed("tensorrt", super().installed())
+        if here.ok and (mismatch := _mismatch()):
             reason, command = mismatch
             return Availability(False, reason, f"In a separate environment: {command}")
-        if available.ok and installed() is None:  # the system may have it
-            return availability(available, lambda: _require_library(self.name))
-        return available
+        return here
+
+    def probe(self) -> Availability:
+        here = gpu.availability()
+        if here.ok and installed() is None:  # the system may have it
+            return checked(lambda: _require_library(self.name))
+        return here
 
     def diagnose(self) -> list[Finding]:
         if installed() is None:  # not wanted

@@ -11,8 +11,19 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from isorun.errors import BackendFailed, BackendUnavailable, InvalidOption, UnsupportedModel, did_you_mean
-from isorun.plugin import Backend, Capabilities, CompileConfig, LoweredModel, Option, runtime_errors
+from isorun.plugin import (
+    Backend,
+    BackendFailed,
+    BackendUnavailable,
+    Capabilities,
+    CompileConfig,
+    InvalidOption,
+    LoweredModel,
+    Option,
+    UnsupportedModel,
+    did_you_mean,
+    runtime_errors,
+)
 from isorun_backends.openvino.executable import OpenVINOExecutable
 
 if TYPE_CHECKING:
@@ -28,7 +39,9 @@ _RESERVED = {"INFERENCE_PRECISION_HINT": "precision", "INFERENCE_NUM_THREADS": "
 class OpenVINO(Backend):
     """OpenVINO on the CPU, in fp32, int8 or bf16. The floating-point part of int8 is bf16 on processors with bf16."""
 
+    contract = 2
     capabilities = Capabilities(
+        priority=9,
         # OpenVINO fuses the plain operators itself. For opset 23's Attention it keeps a guard against NaN, which costs
         # 2 to 4 % (2026.4.1, bert-3l).
         dialects=("primitive", "onnx"),

@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from isorun.errors import BackendFailed, InvalidFeeds
-from isorun.plugin import Binding, Executable, Feeds, LoweredModel, RuntimeReport, check_fits, runtime_errors
+from isorun.plugin import (
+    BackendFailed,
+    Binding,
+    Executable,
+    Feeds,
+    InvalidFeeds,
+    LoweredModel,
+    RuntimeReport,
+    check_fits,
+    runtime_errors,
+)
 
 if TYPE_CHECKING:
     import openvino

@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
-from isorun.errors import BackendUnavailable
 from isorun.plugin import (
     Availability,
     Backend,
+    BackendUnavailable,
+    Cache,
     Capabilities,
     CompileConfig,
     Finding,
@@ -22,7 +23,6 @@ from isorun.plugin import (
     RuntimeReport,
     runtime_errors,
 )
-from isorun.system.cache import Cache
 from isorun_backends.nvidia import engine_cache, gpu
 from isorun_backends.nvidia.engine_cache import Target
 from isorun_backends.nvidia.output_shapes import output_shapes
@@ -42,7 +42,9 @@ _INSTALL = (
 class TensorRT(Backend):
     """TensorRT on an NVIDIA GPU, in fp32 (without TF32) or fp16."""
 
+    contract = 2
     capabilities = Capabilities(
+        priority=25,
         dialects=("onnx", "primitive"),
         precisions=("fp32", "fp16"),
         typed=("fp16",),
@@ -72,13 +74,16 @@ class TensorRT(Backend):
         device_arrays=True,
     )
 
-    def availability(self) -> Availability:
-        package = super().availability()
+    def installed(self) -> Availability:
+        package = super().installed()
         if not package.ok:
             return Availability(False, package.reason, f"Install it: {_INSTALL}")
         if problem := self._installation_problem():
             reason, command = problem
             return Availability(False, reason, f"Install it: {command}")
+        return package
+
+    def probe(self) -> Availability:
         return gpu.availability()
 
     def diagnose(self) -> list[Finding]:

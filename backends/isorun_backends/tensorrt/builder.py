@@ -6,9 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from isorun.errors import BackendFailed, BackendUnavailable, InvalidOption, UnsupportedModel
-from isorun.plugin import LoweredModel
-from isorun.system.cache import write_atomically
+from isorun.plugin import (
+    BackendFailed,
+    BackendUnavailable,
+    InvalidOption,
+    LoweredModel,
+    UnsupportedModel,
+    write_atomically,
+)
 from isorun_backends.nvidia.shape_profiles import Profile, shapes_for
 from isorun_backends.tensorrt.api import Builder, BuilderConfig, Module, Parser
 from isorun_backends.tensorrt.log import Log, logger

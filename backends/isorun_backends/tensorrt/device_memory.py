@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from isorun.errors import BackendFailed, BackendUnavailable
+from isorun.plugin import BackendFailed, BackendUnavailable
 
 _NON_BLOCKING = 1  # stream flag of both packages: work on the default stream would break a capture
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from isorun.errors import BackendFailed
-from isorun.plugin import ModelInfo, runtime_errors
+from isorun.plugin import BackendFailed, ModelInfo, runtime_errors
 from isorun_backends.nvidia.shape_profiles import Profile
 from isorun_backends.tensorrt import api
 from isorun_backends.tensorrt.builder import start

@@ -10,8 +10,20 @@ from typing import Any
 
 import numpy as np
 
-from isorun.errors import BackendFailed, BackendUnavailable, InvalidFeeds, IsorunError
-from isorun.plugin import ON_DEVICE, Binding, DeviceArray, Feeds, ModelInfo, RuntimeReport, check_fits, runtime_errors
+from isorun.plugin import (
+    ON_DEVICE,
+    BackendFailed,
+    BackendUnavailable,
+    Binding,
+    DeviceArray,
+    Feeds,
+    InvalidFeeds,
+    IsorunError,
+    ModelInfo,
+    RuntimeReport,
+    check_fits,
+    runtime_errors,
+)
 from isorun_backends.nvidia import cuda_driver
 from isorun_backends.nvidia.gpu import GpuExecutable
 from isorun_backends.nvidia.output_shapes import output_shapes, sizes_of

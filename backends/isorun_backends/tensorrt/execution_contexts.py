@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from isorun.errors import BackendFailed
-from isorun.plugin import DeviceArray, Feeds, ModelInfo
+from isorun.plugin import BackendFailed, DeviceArray, Feeds, ModelInfo
 from isorun_backends.nvidia.gpu import check_device, input_address
 from isorun_backends.nvidia.output_shapes import output_shapes
 from isorun_backends.tensorrt import device_memory

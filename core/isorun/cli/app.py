@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 GROUP = "isorun.commands"
 COMMANDS = (
-    *("backends", "fetch", "build", "fuse", "prune", "inspect", "run", "parity"),
+    *("backends", "fetch", "build", "fuse", "prune", "inspect", "run", "embed", "parity"),
     *("conformance", "plugin", "doctor", "cache", "env"),
 )
 

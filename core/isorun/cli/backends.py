@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,10 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from isorun.cli import console
-from isorun.errors import BackendUnavailable
-from isorun.plugin import registry
-from isorun.plugin.backend import Backend
-from isorun.types.options import Option
+from isorun.plugin import listing
 
 if TYPE_CHECKING:
     from isorun.isolation.worker.backend import Worker
@@ -34,14 +31,15 @@ def backends(
 ) -> None:
     """List the backends and whether each is available.
 
-    No runtime is imported, except with --probe, which runs each backend in a separate process and reports crashes and
-    hangs.
+    Plugins of other distributions are loaded in separate processes, so one that crashes or hangs costs its own row
+    only. --probe runs each backend, also in a separate process.
     """
     if environment is None:
-        described = [_describe(name, registry.get) for name in registry.members()]
+        found = listing.descriptions()
     else:
         with _worker(environment) as worker:
-            described = [_describe(name, worker.get) for name in worker.names()]
+            found = worker.descriptions()
+    described = [asdict(each) for each in found]
     if probe:
         from isorun.cli.probe import probe_in_process
 
@@ -69,43 +67,13 @@ def _worker(environment: str) -> Iterator[Worker]:
         yield worker
 
 
-def _describe(name: str, find: Callable[[str], Backend]) -> dict[str, Any]:
-    described: dict[str, Any] = {"name": name, "status": "broken", "version": None}
-    described |= {"devices": [], "precisions": [], "options": {}}
-    try:
-        backend = find(name)
-    except BackendUnavailable as error:
-        return {**described, "reason": error.reason, "remedy": error.remedy}
-    offers = backend.capabilities
-    described |= {
-        "devices": offers.devices,
-        "precisions": offers.precisions,
-        "options": {key: asdict(Option.of(value)) for key, value in offers.options.items()},
-    }
-    return described | _availability(backend)
-
-
-def _availability(backend: Backend) -> dict[str, Any]:
-    method = "availability"
-    try:
-        result = backend.availability()
-        status = "available" if result.ok else "unavailable"
-        method = "version"
-        version = backend.version()
-    except Exception as error:  # noqa: BLE001 - a bug of a plugin is its reason; the others are still listed
-        return {
-            "reason": f"its {method}() raises {type(error).__name__}: {error}",
-            "remedy": f"Report it to the authors of {type(backend).__module__}.",
-        }
-    return {"status": status, "version": version, "reason": result.reason, "remedy": result.remedy}
-
-
 def _show(described: list[dict[str, Any]], probed: bool) -> None:
     columns = ["backend", "status", "version", "device", "precisions", *(["probe"] if probed else [])]
     console.table(columns, [_row(each, probed) for each in described])
     problems = [each for each in described if each["status"] != "available"]
     for each in problems:
-        print(f"\n{each['name']} is {each['status']}: {each['reason']}\n  {each['remedy']}")
+        owner = f" ({each['distribution']})" if each["status"] == "broken" and each["distribution"] else ""
+        print(f"\n{each['name']}{owner} is {each['status']}: {each['reason']}\n  {each['remedy']}")
     for each in described:
         for result in each.get("probe", []):
             if not result["ok"]:

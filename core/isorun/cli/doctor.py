@@ -1,4 +1,4 @@
-"""Diagnose this installation: packages, libraries, thread limits, the cache, environments."""
+"""Diagnose this installation: packages, libraries, the cache, environments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 @app.command()
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """Diagnose this installation: packages, libraries, thread limits, the cache, environments.
+    """Diagnose this installation: packages, libraries, the cache, environments.
 
     Each finding has a command that fixes it. Nothing is changed. The exit code is 1 if there are findings.
     """

@@ -154,24 +154,23 @@ def fuse(
 
 
 def _calibrate(path: Path, outputs: list[str] | None, texts: Path | None) -> Quantized:
-    """Calibrate a model on the first backend of ``auto`` that is available."""
+    """Calibrate a model on the first available backend of ``auto`` that supports int8."""
     from isorun.compilation.compiler import Compiler
     from isorun.compilation.options import Options
     from isorun.models.source import open_model
-    from isorun.plugin import registry
+    from isorun.plugin import listing, registry
     from isorun.system.cache import Cache
 
-    available = [backend for backend in map(registry.get, registry.AUTO_ORDER) if registry.availability(backend).ok]
-    if not available:
-        raise BackendUnavailable(
-            " or ".join(registry.AUTO_ORDER),
-            "calibration needs one of them, and none is available",
-            "Install one: pip install 'isorun[cpu]'",
-        )
     samples = None if texts is None else [line for line in texts.read_text().splitlines() if line.strip()]
     cache = Cache()
+    available = [registry.get(name) for name, reason in listing.by_priority(cache) if not reason]
+    backend = next((each for each in available if INT8 in each.capabilities.precisions), None)
+    if backend is None:
+        raise BackendUnavailable(
+            "auto", "calibration needs a backend that supports int8, and none is available", "pip install 'isorun[cpu]'"
+        )
     compiler = Compiler(open_model(path, cache, outputs), Options(precision=INT8, calibration=samples), cache)
-    return compiler.calibrate(available[0], compiler.config(available[0]), samples)
+    return compiler.calibrate(backend, compiler.config(backend), samples)
 
 
 def _fuse(path: Path, outputs: list[str] | None) -> tuple[ir.Model, _Fusion]:

@@ -40,8 +40,8 @@ def describe(path: Path, cache: Cache) -> dict[str, Any]:
 
     source = model_module.open_model(path, cache)
     found = look_into(source.path)
-    beside = files.external_files(files.read_proto(source.path))
-    info = found.info
+    proto, info = files.read_proto(source.path), found.info
+    beside = files.external_files(proto)
     return {
         "path": str(source.path),
         "fingerprint": source.fingerprint,
@@ -50,8 +50,8 @@ def describe(path: Path, cache: Cache) -> dict[str, Any]:
         "parameters": sum(found.parameters.values()),
         "parameters_by_precision": dict(found.parameters),
         "opset": info.opset,
-        "producer": info.producer,
-        "graph": info.graph_name,
+        "producer": f"{proto.producer_name} {proto.producer_version}".strip(),
+        "graph": info.metadata.graph_name,
         "inputs": [asdict(spec) for spec in info.inputs],
         "outputs": [asdict(spec) for spec in info.outputs],
         "limits": dict(info.limits),
@@ -67,7 +67,7 @@ def describe(path: Path, cache: Cache) -> dict[str, Any]:
         "dialects": {
             name: {"possible": not reason, "reason": reason or None} for name, reason in found.dialects.items()
         },
-        "metadata": dict(info.metadata),
+        "metadata": info.metadata.custom_metadata_map,
     }
 
 

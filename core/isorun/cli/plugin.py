@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
 import tempfile
@@ -12,12 +13,11 @@ import typer
 
 import isorun
 from isorun.errors import IsorunError
-from isorun.plugin import registry
+from isorun.plugin import names, registry
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, no_args_is_help=True)
 
 TEMPLATE = Path(isorun.__file__).parent / "plugin" / "template"
-_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _LEFT_BY_TOOLS = re.compile(r"\..*|__pycache__|dist|build|.*\.egg-info")
 
 
@@ -83,13 +83,19 @@ def _named(text: str, name: str) -> str:
 
 
 def _check(name: str) -> None:
-    if not _NAME.fullmatch(name):
-        raise IsorunError(
-            f"{name!r} is not a valid name of a backend. Use lower-case letters, digits and single dashes, and begin "
-            "with a letter"
-        )
+    if problem := names.problem_of_new(name):
+        raise IsorunError(problem)
+    if _named("Template", name) in _names_used():
+        raise IsorunError(f"A backend {name!r} would have a class of a name that its module imports. Choose another")
     if name in registry.names():
         raise IsorunError(f"A backend {name!r} already exists. Choose another name")
     package = _named("isorun_template", name)
     if importlib.util.find_spec(package) is not None:
         raise IsorunError(f"The package {package!r} of a backend {name!r} already exists. Choose another name")
+
+
+def _names_used() -> set[str]:
+    """The names that the template's module imports."""
+    tree = ast.parse((TEMPLATE / "isorun_template" / "backend.py").read_text(encoding="utf-8"))
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    return {alias.asname or alias.name for node in imports for alias in node.names}

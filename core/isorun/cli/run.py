@@ -16,15 +16,16 @@ import typer
 
 from isorun import Session
 from isorun.cli import console, models
-from isorun.compilation.options import PADDINGS
+from isorun.compilation.options import AUTO, PADDINGS
 from isorun.errors import InvalidFeeds, IsorunError, did_you_mean
-from isorun.models.tokenizer import Tokenizer, TruncationWarning, cosine_matrix, feeds_of, mean_pool
+from isorun.models.pooling import cosine_matrix, pool
+from isorun.models.sentences import METADATA, POOLINGS, SentenceSettings
+from isorun.models.tokenizer import Tokenizer, TruncationWarning, feeds_of
 from isorun.plugin import registry
 from isorun.system.cache import Cache, write_atomically
 from isorun.system.threads import MOST
 from isorun.types import threads_in_words
 
-POOLINGS = ("mean", "cls")
 _MOST_TEXTS = 8  # the columns of a matrix that fit into a terminal
 _FIRST = 3
 
@@ -56,6 +57,9 @@ def run(
     precision: Annotated[
         str, typer.Option(help="fp32, bf16, fp16, int8, fp64, or auto (the fastest accurate one).")
     ] = "fp32",
+    device: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A device of the backend. Default: its first.")
+    ] = None,
     padding: Annotated[
         str, typer.Option(metavar="auto|keep|remove", help="Whether to skip the computation of padding.")
     ] = "auto",
@@ -71,7 +75,7 @@ def run(
     ] = None,
     pooling: Annotated[
         str | None,
-        typer.Option(metavar="mean|cls", help="How to pool a text's tokens. Default: from the model's metadata."),
+        typer.Option(metavar="mean|cls|...", help="How to pool a text's tokens. Default: from the model's metadata."),
     ] = None,
     repeat: Annotated[int | None, typer.Option(metavar="N", min=1, help="Run N more times and report latency.")] = None,
     output: Annotated[Path | None, typer.Option(metavar="F.npz", help="Save the outputs.")] = None,
@@ -99,6 +103,7 @@ def run(
     with Session(
         path,
         backend=wanted,
+        device=device,
         precision=precision,
         padding=padding,
         threads=threads,
@@ -109,10 +114,11 @@ def run(
         arrays = _load(feeds) if feeds is not None else _encode(path, text or [], session)
         names = [spec.name for spec in session.get_outputs()]
         result = _Result(dict(zip(names, session.run(None, arrays), strict=True)), texts=list(text or []))
-        declared = session.get_modelmeta().custom_metadata_map.get("isorun.pooling")
-        result.pooling = pooling or declared
-        if len(result.texts) > 1 and result.pooling:
-            _pool(result, arrays, session.model_info.mask)
+        declared = session.get_modelmeta().custom_metadata_map.get(METADATA)
+        modes = (pooling,) if pooling else SentenceSettings.from_json(declared).pooling if declared else ()
+        result.pooling = "+".join(modes) or None
+        if len(result.texts) > 1 and modes:
+            _pool(result, modes, arrays, session.model_info.mask)
         if repeat:
             result.latency = _time(session, arrays, repeat)
         if output is not None:
@@ -121,7 +127,7 @@ def run(
             console.json_out(_as_dict(model, arrays, result, session))
         else:
             _show(arrays, result)
-            print(f"\n{session.provenance if provenance else _short(session)}")
+            print(f"\n{session.provenance if provenance else _short(session, wanted)}")
 
 
 def backend_names(given: str, *, here: bool = True) -> str | list[str]:
@@ -176,14 +182,13 @@ def _encode(path: Path, texts: Sequence[str], session: Session) -> dict[str, np.
     return feeds_of(encoded, info)
 
 
-def _pool(result: _Result, feeds: Mapping[str, np.ndarray], mask: str | None) -> None:
+def _pool(result: _Result, modes: Sequence[str], feeds: Mapping[str, np.ndarray], mask: str | None) -> None:
     name = next((name for name, value in result.outputs.items() if getattr(value, "ndim", 0) == 3), None)
     if name is None:
         return
     hidden = result.outputs[name]
     real = np.ones(hidden.shape[:2], np.int64) if mask is None else feeds[mask]
-    vectors = mean_pool(hidden, real) if result.pooling == "mean" else hidden[:, 0]
-    result.pooled, result.cosine = name, cosine_matrix(vectors)
+    result.pooled, result.cosine = name, cosine_matrix(pool(hidden, real, modes))
 
 
 def _time(session: Session, feeds: Mapping[str, np.ndarray], repeat: int) -> dict[str, float]:
@@ -252,7 +257,7 @@ def _show(feeds: Mapping[str, np.ndarray], result: _Result) -> None:
 
 def _show_cosine(result: _Result) -> None:
     assert result.cosine is not None
-    how = f"mean of {result.pooled} over real tokens" if result.pooling == "mean" else f"first token of {result.pooled}"
+    how = f"{result.pooling} pooling of {result.pooled}"
     count = len(result.texts)
     numbers = [str(index + 1) for index in range(count)]
     if count <= _MOST_TEXTS:
@@ -284,10 +289,10 @@ def _first(array: np.ndarray) -> str:
     return " ".join(shown) + (" ..." if array.size > _FIRST else "")
 
 
-def _short(session: Session) -> str:
+def _short(session: Session, requested: str | list[str]) -> str:
     ran = session.provenance
     nodes = ", ".join(f"{sum(counts.values())} nodes on {place}" for place, counts in ran.operators.items())
     where = f", in the environment {ran.environment['name']}" if ran.environment else ""
     first = f"{ran.backend}, {ran.precision}, {threads_in_words(ran.threads)}, {ran.device}{where}"
-    passed = "".join(f"skipped {name}: {reason}\n" for name, reason in ran.passed_over)
+    passed = "".join(f"skipped {name}: {reason}\n" for name, reason in ran.passed_over if requested != AUTO)
     return f"{passed}{first}\n{nodes}; graph lowered to {ran.dialect} (--provenance for details)"

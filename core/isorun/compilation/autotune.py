@@ -115,7 +115,11 @@ def compile_fastest(
                 tested.append(Candidate(precision, reason=str(error)))
         tested += _compare(compiled, graphs.info, kinds, required)
         accurate = [candidate.precision for candidate in tested if not candidate.reason]
-        times = _time({name: compiled[name].executable for name in accurate}, timed) if len(accurate) > 1 else {}
+        times = (
+            _time({name: compiled[name].executable for name in accurate}, _outputs(graphs.info), timed)
+            if len(accurate) > 1
+            else {}
+        )
         tested = [replace(candidate, milliseconds=times.get(candidate.precision)) for candidate in tested]
         for candidate in tested:
             figures = f"cosine {candidate.cosine}, {candidate.milliseconds} ms"
@@ -152,33 +156,37 @@ def _compare(
     compiled: Mapping[str, Compiled], info: ModelInfo, kinds: Mapping[str, Sequence[Feeds]], required: float
 ) -> list[Candidate]:
     """The compiled precisions, each with its accuracy."""
-    base = compiled[_BASE].executable
-    expected = {kind: [base.run(None, feeds) for feeds in batches] for kind, batches in kinds.items()}
+    base, outputs = compiled[_BASE].executable, _outputs(info)
+    expected = {kind: [base.run(outputs, feeds) for feeds in batches] for kind, batches in kinds.items()}
     tested = [Candidate(_BASE, cosine=1.0)]
     for precision, (_, executable) in compiled.items():
         if precision == _BASE:
             continue
-        run = partial(executable.run, None)
+        run = partial(executable.run, outputs)
         judged = accuracy.judge(info, run, kinds, expected, accuracy.limits(required))
         worst, cosine = judged.worst
         tested.append(Candidate(precision, None, cosine, worst, judged.cosines, judged.reason))
     return tested
 
 
-def _time(executables: Mapping[str, Executable], feeds: Feeds) -> dict[str, float]:
+def _time(executables: Mapping[str, Executable], outputs: Sequence[str], feeds: Feeds) -> dict[str, float]:
     """The median time of a run in milliseconds, interleaved."""
     samples: dict[str, list[float]] = {name: [] for name in executables}
     for executable in executables.values():
-        executable.run(None, feeds)
+        executable.run(outputs, feeds)
     begin, rounds = time.perf_counter(), 0
     budget = min(_SECONDS * len(samples), _MAX_SECONDS)
     while rounds == 0 or (rounds < _ROUNDS and time.perf_counter() - begin < budget):
         for name in list(samples) if rounds % 2 == 0 else list(samples)[::-1]:
             start = time.perf_counter()
-            executables[name].run(None, feeds)
+            executables[name].run(outputs, feeds)
             samples[name].append(time.perf_counter() - start)
         rounds += 1
     return {name: round(float(np.median(times)) * 1e3, 4) for name, times in samples.items()}
+
+
+def _outputs(info: ModelInfo) -> list[str]:
+    return [spec.name for spec in info.outputs]
 
 
 def _fastest(tested: Sequence[Candidate]) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isorun.compilation import corpus
+from isorun.compilation.guard import compile_guarded
 from isorun.errors import InvalidModel, UnsupportedModel
 from isorun.models.lowering import ModelGraphs, Quantized
 from isorun.plugin.backend import Backend
@@ -111,10 +112,11 @@ def _quantize(
     from isorun.graph.transforms.precision import int8, ranges
 
     path, dialect = folder / "tapped.onnx", backend.capabilities.dialects[0]
-    target = Target(packed=not graphs.info.keeps_padding, taps=True, dialect=dialect)
+    packed = not graphs.info.keeps_padding and backend.capabilities.data_dependent_shapes
+    target = Target(packed=packed, taps=True, dialect=dialect)
     graph, job = graphs.write(target, path)
     model = LoweredModel(path, dialect, graphs.source.fingerprint, describe.describe(graph), False)
-    executable = backend.compile(model, CompileConfig("fp32", config.device, config.threads))
+    executable = compile_guarded(backend, model, CompileConfig("fp32", config.device, config.threads))
     seen = {name: ranges.Seen(len(feeds)) for name in job.weights}
     try:
         for batch in feeds:

@@ -41,6 +41,7 @@ class Compiler:
         self.source = source
         self.options = options
         self.cache = cache
+        self._calibrated: tuple[Samples | None, Quantized] | None = None
 
     @cached_property
     def graphs(self) -> ModelGraphs:
@@ -61,15 +62,17 @@ class Compiler:
         _check(backend, "precision", options.precision, offers.precisions, PRECISIONS, (AUTO,))
         device = offers.devices[0] if options.device is None else options.device
         _check(backend, "device", device, offers.devices, DEVICES)
-        if options.threads is not None and not offers.sets_threads:
+        fixed = offers.fixed_threads
+        if options.threads is not None and not offers.sets_threads and options.threads != fixed:
             raise BackendUnavailable(
                 backend.name,
-                f"it does not support `threads` (got {options.threads})",
+                f"it does not support `threads` (got {options.threads})"
+                + ("" if fixed is None else f": its runs use {fixed}"),
                 "Omit it, or choose another backend.",
             )
         backend_options = options.backend_options or {}
         backend.read_options(backend_options)
-        threads = options.threads or thread_counts.usable_cores() if offers.sets_threads else None
+        threads = options.threads or thread_counts.usable_cores() if offers.sets_threads else fixed
         return CompileConfig(options.precision, device, threads, backend_options, str(self.cache.root))
 
     def compile(self, backend: Backend, config: CompileConfig, samples: Samples | None = None) -> Compiled:
@@ -98,10 +101,12 @@ class Compiler:
         return compiled
 
     def calibrate(self, backend: Backend, config: CompileConfig, samples: Samples | None = None) -> Quantized:
-        """:func:`isorun.compilation.calibration.calibrate` for this model."""
+        """:func:`isorun.compilation.calibration.calibrate` for this model, once for the same samples."""
         from isorun.compilation import calibration
 
-        return calibration.calibrate(self.graphs, backend, config, samples)
+        if self._calibrated is None or self._calibrated[0] != samples:
+            self._calibrated = samples, calibration.calibrate(self.graphs, backend, config, samples)
+        return self._calibrated[1]
 
 
 def _check(

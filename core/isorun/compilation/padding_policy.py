@@ -8,6 +8,7 @@ to zero at padding, so that outputs do not depend on the choice.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +16,16 @@ from typing import Any
 
 import numpy as np
 
-from isorun.errors import BackendFailed, CacheError, InvalidModel, UnsupportedModel
+from isorun.compilation.guard import compile_guarded
+from isorun.errors import (
+    BackendFailed,
+    BackendUnavailable,
+    CacheError,
+    InvalidModel,
+    UnsupportedModel,
+    WorkerDied,
+    WorkerTimeout,
+)
 from isorun.models.lowering import ModelGraphs, Quantized
 from isorun.models.source import check_unchanged
 from isorun.plugin.backend import Backend, Binding, Executable
@@ -25,6 +35,8 @@ from isorun.types import CompileConfig, Feeds, LoweredModel, ModelInfo, RuntimeR
 # The packed graph must save this share of a batch's tokens, and this many more. It computes whole steps of tokens, as
 # ``graph/ops/padding.onnxtxt`` rounds them up. Measured with three layers, 768 wide, on two cores (docs/padding.md).
 _SHARE, _TOKENS, _STEP = 1 / 12, 4, 16
+
+_logger = logging.getLogger("isorun")
 
 
 def compile_model(
@@ -46,7 +58,7 @@ def compile_model(
 
     def compiled(*, packed: bool) -> tuple[LoweredModel, Executable]:
         lowered = graphs.lower(dialects, packed=packed, precision=precision, quantized=quantized)
-        executable = _compile(backend, lowered, config)
+        executable = compile_guarded(backend, lowered, config)
         if lowered.path == graphs.source.path and not lowered.path.is_relative_to(graphs.cache.root):
             try:
                 check_unchanged(graphs.source, graphs.cache)  # the runtime has just read the user's own file
@@ -55,7 +67,14 @@ def compile_model(
                 raise
         return lowered, executable
 
+    packs = backend.capabilities.data_dependent_shapes
     if padding == "remove":
+        if not packs:
+            raise BackendUnavailable(
+                backend.name,
+                "it does not support data-dependent shapes, which padding='remove' requires",
+                "Use padding='auto' or 'keep', or another backend.",
+            )
         lowered, executable = compiled(packed=True)
         return lowered, FixedPadding(executable, {"asked": padding, "removed": "always"})
     lowered, executable = compiled(packed=False)
@@ -64,21 +83,13 @@ def compile_model(
         return lowered, executable
     if not backend.capabilities.dynamic_shapes or config.device != "cpu":
         kept = "not known to pay on this backend"
+    elif not packs:
+        kept = "the backend does not support data-dependent shapes"
     elif info.keeps_padding or info.mask is None:
         kept = info.keeps_padding or "The key mask is not made from one of the model's inputs"
     else:
         return lowered, AdaptivePadding(executable, lambda: compiled(packed=True)[1], info)
     return lowered, FixedPadding(executable, {"asked": padding, "removed": f"never: {kept}"})
-
-
-def _compile(backend: Backend, lowered: LoweredModel, config: CompileConfig) -> Executable:
-    executable: object = backend.compile(lowered, config)
-    if not isinstance(executable, Executable):
-        raise BackendFailed(
-            f"{backend.name}: compile() must return an isorun.plugin.backend.Executable, got "
-            f"{type(executable).__name__}. Report it to its authors: {type(backend).__module__}"
-        )
-    return executable
 
 
 class FixedPadding(Executable):
@@ -88,10 +99,10 @@ class FixedPadding(Executable):
         self._executable = executable
         self._note = note
 
-    def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
+    def run(self, output_names: Sequence[str], feeds: Feeds) -> list[Any]:
         return self._executable.run(output_names, feeds)
 
-    def run_on_device(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[DeviceArray]:
+    def run_on_device(self, output_names: Sequence[str], feeds: Feeds) -> list[DeviceArray]:
         return self._executable.run_on_device(output_names, feeds)
 
     def bind(self, feeds: Feeds, outputs: Mapping[str, np.ndarray | None]) -> Binding:
@@ -123,12 +134,11 @@ class AdaptivePadding(Executable):
         self._make_packed = make_packed
         self._mask = info.mask
         self._by_token = frozenset(info.token_outputs or ())
-        self._outputs = [spec.name for spec in info.outputs]
         self._packed: Executable | None = None
         self._refusal = ""
         self._lock = threading.Lock()
 
-    def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
+    def run(self, output_names: Sequence[str], feeds: Feeds) -> list[Any]:
         mask = feeds.get(self._mask)
         if mask is None:  # the packed graph reads the model's default mask
             return self.packed().run(output_names, feeds)
@@ -146,13 +156,11 @@ class AdaptivePadding(Executable):
         mask = feeds.get(self._mask)
         return self.packed() if mask is None or _pays(mask.size - np.count_nonzero(mask), mask.size) else self._padded
 
-    def without_padding(
-        self, output_names: Sequence[str] | None, results: list[Any], mask: np.ndarray | None
-    ) -> list[Any]:
+    def without_padding(self, output_names: Sequence[str], results: list[Any], mask: np.ndarray | None) -> list[Any]:
         """Set results to zero at padding, in place."""
         if mask is None:
             return results
-        for name, result in zip(output_names or self._outputs, results, strict=True):
+        for name, result in zip(output_names, results, strict=True):
             if name in self._by_token:
                 result[mask == 0] = 0
         return results
@@ -163,10 +171,13 @@ class AdaptivePadding(Executable):
             if self._packed is None:
                 try:
                     self._packed = self._make_packed()
-                # The backend lacks an operator that only the packed graph has; or, since the session was opened, the
-                # model's file was removed or replaced, or the cache became full.
-                except (UnsupportedModel, InvalidModel, CacheError) as error:
+                except (WorkerDied, WorkerTimeout):  # nothing is known of the graph: the next run tries again
+                    raise
+                # The backend lacks an operator that only the packed graph has, or fails to compile it; or, since the
+                # session was opened, the model's file was removed or replaced, or the cache became full.
+                except (UnsupportedModel, BackendFailed, BackendUnavailable, InvalidModel, CacheError) as error:
                     self._packed, self._refusal = self._padded, str(error)
+                    _logger.warning("padding is kept from now on, since the packed graph cannot be compiled: %s", error)
             return self._packed
 
     def bind(self, feeds: Feeds, outputs: Mapping[str, np.ndarray | None]) -> Binding:
@@ -182,9 +193,11 @@ class AdaptivePadding(Executable):
         return replace(report, details={**report.details, "padding": note})
 
     def close(self) -> None:
-        self._padded.close()
-        if self._packed is not None and self._packed is not self._padded:
-            self._packed.close()
+        try:
+            self._padded.close()
+        finally:
+            if self._packed is not None and self._packed is not self._padded:
+                self._packed.close()
 
 
 def _pays(padding: int, tokens: int) -> bool:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from isorun.compilation.compiler import Compiler
 from isorun.compilation.options import AUTO
 from isorun.errors import BackendFailed, BackendNotFound, BackendUnavailable, InvalidArgument, UnsupportedModel
-from isorun.plugin import registry
+from isorun.plugin import listing, registry
 from isorun.plugin.backend import Backend, Executable
 from isorun.types import CompileConfig, LoweredModel, Provenance
 
@@ -28,6 +29,7 @@ class Resolved(NamedTuple):
         tuned: what ``precision="auto"`` measured; empty for a precision that was requested.
         passed_over: the backends that were skipped, each with the reason.
         worker: where it runs; ``None`` for this process.
+        compiler: compiles it again.
     """
 
     backend: Backend
@@ -37,12 +39,34 @@ class Resolved(NamedTuple):
     tuned: Mapping[str, Any]
     passed_over: tuple[tuple[str, str], ...]
     worker: Worker | None
+    compiler: Compiler
+
+    @property
+    def can_divide(self) -> bool:
+        """Whether the same model can be compiled again, to run beside this one with fewer threads."""
+        offers = self.backend.capabilities
+        return self.worker is None and offers.thread_safe and offers.sets_threads and self.config.device == "cpu"
+
+    def compile_again(self, threads: int) -> Executable:
+        """Compile the same model for another number of threads.
+
+        Raises:
+            As :meth:`isorun.compilation.compiler.Compiler.compile`.
+        """
+        samples = self.compiler.options.samples
+        if self.compiler.options.precision == AUTO:
+            from isorun.compilation import corpus
+
+            samples, _ = corpus.split(samples)
+        return self.compiler.compile(self.backend, replace(self.config, threads=threads), samples).executable
 
     def close(self) -> None:
         """Release the model and the worker."""
-        self.executable.close()
-        if self.worker is not None:
-            self.worker.close()
+        try:
+            self.executable.close()
+        finally:
+            if self.worker is not None:
+                self.worker.close()
 
     def provenance(self) -> Provenance:
         """What runs, where, and how it was made: obtained from the runtime."""
@@ -99,27 +123,36 @@ def _resolve(compiler: Compiler, backend: str | Sequence[str], worker: Worker | 
     if isinstance(backend, str) and backend != AUTO:
         return _compile(compiler, backend, (), worker)
     if backend == AUTO:
-        backend = registry.AUTO_ORDER
-    if not (isinstance(backend, Sequence) and all(isinstance(name, str) for name in backend)):
+        candidates = listing.by_priority(compiler.cache) if worker is None else worker.candidates()
+    elif isinstance(backend, Sequence) and all(isinstance(name, str) for name in backend):
+        candidates = [(name, "") for name in backend]
+    else:
         raise TypeError(f"backend must be a name, a list of names or 'auto', got {backend!r}")
-    if not backend:
+    if not candidates:
         raise InvalidArgument("backend is an empty list. Name at least one backend, or use 'auto'")
     skipped: list[tuple[str, str]] = []
     errors: list[Exception] = []
-    for name in backend:
+    for name, problem in candidates:
         try:
-            return _compile(compiler, name, tuple(skipped), worker)
+            if not problem:
+                resolved = _compile(compiler, name, tuple(skipped), worker)
+                if backend == AUTO and skipped:
+                    _logger.info("backend='auto' skipped %s", "; ".join(f"{each}: {why}" for each, why in skipped))
+                return resolved
         except (BackendNotFound, BackendUnavailable, UnsupportedModel, BackendFailed, InvalidArgument) as error:
             errors.append(error)
-            reason = f"{error.reason}. {error.remedy}" if isinstance(error, BackendUnavailable) else str(error)
-            skipped.append((name, reason))
-            _logger.warning("skipped backend %s: %s", name, reason)
+            problem = f"{error.reason}. {error.remedy}" if isinstance(error, BackendUnavailable) else str(error)
+        skipped.append((name, problem))
+        if backend != AUTO:
+            _logger.warning("skipped backend %s: %s", name, problem)
     invalid = [error for error in errors if isinstance(error, InvalidArgument)]
     if invalid and all(isinstance(error, InvalidArgument | BackendNotFound) for error in errors):
         raise invalid[0]
     reasons = "\n".join(f"  {name}: {reason}" for name, reason in skipped)
     raise BackendUnavailable(
-        " or ".join(backend), "none of them can run this model as requested", f"Fix one of these:\n{reasons}"
+        " or ".join(name for name, _ in candidates),
+        "none of them can run this model as requested",
+        f"Fix one of these:\n{reasons}",
     )
 
 
@@ -130,10 +163,10 @@ def _compile(compiler: Compiler, name: str, skipped: tuple[tuple[str, str], ...]
     if config.precision == AUTO:
         from isorun.compilation import autotune
 
-        resolved = Resolved(backend, *autotune.compile_fastest(compiler, backend, config), skipped, worker)
+        resolved = Resolved(backend, *autotune.compile_fastest(compiler, backend, config), skipped, worker, compiler)
     else:
         model, executable = compiler.compile(backend, config, compiler.options.samples)
-        resolved = Resolved(backend, model, config, executable, {}, skipped, worker)
+        resolved = Resolved(backend, model, config, executable, {}, skipped, worker, compiler)
     _logger.info(
         "opened %s on %s in %s, %.2f s: %s; lowered to %s (%s in the cache)",
         compiler.source.path,

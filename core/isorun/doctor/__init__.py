@@ -1,4 +1,4 @@
-"""Finds problems of packages, backends, thread limits, the cache and environments, each with a command that fixes it.
+"""Finds problems of packages, backends, the cache and environments, each with a command that fixes it.
 
 Nothing is changed. Whatever may load a vendor's library runs in a child process (:mod:`isorun.doctor.installation`), so
 that a crash is a finding. Backends report what only they can know: :meth:`isorun.plugin.backend.Backend.diagnose`.
@@ -6,11 +6,11 @@ that a crash is a finding. Backends report what only they can know: :meth:`isoru
 
 from __future__ import annotations
 
-from isorun.doctor import entries, installation, isolated, limits
+from isorun.doctor import entries, installation, isolated
 from isorun.system.cache import Cache
 from isorun.types import Finding
 
 
 def examine() -> list[Finding]:
-    """All findings: of this installation, this process, the cache and every environment."""
-    return [*installation.findings(), *limits.findings(), *entries.findings(Cache()), *isolated.findings()]
+    """All findings: of this installation, the cache and every environment."""
+    return [*installation.findings(), *entries.findings(Cache()), *isolated.findings()]

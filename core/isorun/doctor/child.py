@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from importlib import metadata
+from importlib.metadata import distribution
+from typing import Any
 
 from isorun.doctor import packages
 from isorun.doctor.lines import tell
@@ -22,43 +23,45 @@ from isorun.types import Finding
 
 
 def names() -> None:
-    """List the installed backends; a name with two classes is a finding."""
+    """List the installed backends; one that isorun refuses is a finding."""
     tell(subject="the list of backends", doing="reading entry points", command=packages.pip("check"))
-    for name, value in registry.entry_points().items():
-        if isinstance(value, str):
-            tell(backend=name)
-        else:
-            tell(
-                finding=asdict(
-                    Finding(
-                        f"the backend {name}",
-                        "error",
-                        f"{len(value)} distributions register a backend of this name: {' and '.join(value)}",
-                        "isorun uses none of them, since it cannot tell which is meant",
-                        packages.pip("uninstall", "-y", value[-1].partition(" ")[0]),
-                    )
+    for entry in registry.entries():
+        if not entry.refusal:
+            tell(backend=entry.name)
+            continue
+        last = [each for each in registry.entries() if each.name == entry.name][-1]
+        tell(
+            finding=asdict(
+                Finding(
+                    f"the backend {entry.name}",
+                    "error",
+                    entry.refusal,
+                    "isorun does not use it, since it cannot tell which is meant",
+                    packages.pip("uninstall", "-y", last.distribution),
                 )
             )
+        )
 
 
 def examine(name: str) -> None:
     """Examine a backend: its module, its package, and what it reports itself."""
     subject = f"the backend {name}"
-    owner = next(point.dist for point in metadata.entry_points(group=registry.GROUP, name=name))
-    command = packages.pip("install", "--force-reinstall", packages.requirement(owner)) if owner else ""
+    command = packages.repair(distribution(registry.entry(name).distribution))
     tell(subject=subject, doing="importing its module", command=command)
     try:
         backend = registry.get(name)
+        package = backend.capabilities.package
+        if package is not None:
+            tell(package=package)
+            if not is_importable(package) or not _imports(package):
+                return
+        tell(subject=subject, doing="listing its members", command=command)
+        members = registry.members(name)
     except BackendUnavailable as error:
-        tell(finding=asdict(Finding(subject, "error", "it cannot be loaded", error.reason, command)))
+        why = f"{error.reason}. {error.remedy}"
+        tell(finding=asdict(Finding(subject, "error", "it cannot be loaded", why, command)))
         return
-    package = backend.capabilities.package
-    if package is not None:
-        tell(package=package)
-        if not is_importable(package) or not _imports(package):
-            return
-    tell(subject=subject, doing="listing its members", command=command)
-    for each in [name] if backend.members() is None else [f"{name}:{member}" for member in backend.members() or ()]:
+    for each in [name] if members is None else [f"{name}:{member}" for member in members]:
         tell(subject=f"the backend {each}", doing="diagnosing it", command=command)
         _diagnose(registry.get(each), command)
 
@@ -84,12 +87,15 @@ def _imports(package: str) -> bool:
 
 def _diagnose(backend: Backend, command: str) -> None:
     try:
-        findings = backend.diagnose()
-    except Exception as error:  # noqa: BLE001 - a bug of a plugin is a finding
-        why = f"its diagnose() raises {type(error).__name__}: {error}"
-        findings = [Finding(f"the backend {backend.name}", "error", "it cannot be diagnosed", why, command)]
-    for finding in findings:
-        tell(finding=asdict(finding))
+        findings: Sequence[Any] = registry.ask(backend, "diagnose", list | tuple)
+        told = [asdict(finding) for finding in findings]
+    except (BackendUnavailable, TypeError) as error:
+        why = (
+            error.reason if isinstance(error, BackendUnavailable) else f"its diagnose() must return findings ({error})"
+        )
+        told = [asdict(Finding(f"the backend {backend.name}", "error", "it cannot be diagnosed", why, command))]
+    for finding in told:
+        tell(finding=finding)
 
 
 _TASKS: dict[str, Callable[..., None]] = {"names": names, "backend": examine, "packages": examine_packages}

@@ -26,15 +26,15 @@ SECONDS = 120.0
 _MAX_FRAMES = 5
 
 
-def findings(environment: Environment | None = None, seconds: float = SECONDS) -> list[Finding]:
+def findings(environment: Environment | None = None, seconds: float | None = None) -> list[Finding]:
     """The problems of the backends and their packages, each finding once.
 
     Args:
         environment: the environment to examine; ``None`` for the interpreter of this process.
-        seconds: the time limit of each child process.
+        seconds: the time limit of each child process; ``None`` for :data:`SECONDS`.
     """
     with _interpreter(environment) as (python, variables), ThreadPoolExecutor(usable_cores()) as pool:
-        ask = partial(_ask, python, variables, seconds)
+        ask = partial(_ask, python, variables, SECONDS if seconds is None else seconds)
         start: Mapping[str, str] = {
             "subject": "isorun" if environment is None else "its interpreter",
             "doing": "starting",

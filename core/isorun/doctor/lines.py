@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import os
+from functools import cache
+from typing import Any, TextIO
 
 _MARK = "isorun doctor: "
 
 
+@cache
+def _out() -> TextIO:
+    """Standard output as it was at the first event: a plugin may close it or put something else in its place."""
+    return os.fdopen(os.dup(1), "w")
+
+
 def tell(**event: Any) -> None:
     """Report an event."""
-    print(f"\n{_MARK}{json.dumps(event)}", flush=True)
+    print(f"\n{_MARK}{json.dumps(event)}", file=_out(), flush=True)
 
 
 def told(output: str) -> list[dict[str, Any]]:

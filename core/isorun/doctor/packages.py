@@ -10,6 +10,7 @@ import base64
 import hashlib
 import importlib.util
 import json
+import re
 import shlex
 import shutil
 import sys
@@ -44,9 +45,34 @@ def findings(package: str) -> Iterator[Finding]:
 
 
 def reinstall(package: str) -> str:
-    """The command that reinstalls the distributions of an import package; the package itself if it has none."""
+    """The command that reinstalls the distributions of an import package; the package itself if it has none.
+
+    With their dependencies, unless files are missing: otherwise the same files would fail again.
+    """
     owners = [distribution(name) for name in package_owners(package)]
-    return pip("install", "--force-reinstall", "--no-deps", *(map(requirement, owners) if owners else [package]))
+    options = ["--no-deps"] if any(_lacks_files(each) for each in owners) else []
+    return pip("install", "--force-reinstall", *options, *(map(requirement, owners) if owners else [package]))
+
+
+def repair(owner: Distribution) -> str:
+    """The command after which a distribution's plugin has no problem: a reinstallation if that helps, else its removal.
+
+    A reinstallation helps if its files or its dependencies are missing, and with isorun itself.
+    """
+    if owner.name == "isorun" or _lacks_files(owner) or _lacks_dependencies(owner):
+        return pip("install", "--force-reinstall", requirement(owner))
+    return f"{pip('uninstall', '-y', owner.name)}   # or install another version of it, or of isorun"
+
+
+def _lacks_files(owner: Distribution) -> bool:
+    listed = (_File(Path(str(owner.locate_file(path))), digest, size) for path, digest, size in recorded(owner))
+    return any(not _exists(file) for file in listed if file.path.suffix != ".pyc")
+
+
+def _lacks_dependencies(owner: Distribution) -> bool:
+    """Whether a distribution that it always requires is not installed."""
+    names = [re.match(r"[\w.-]+", each) for each in owner.requires or () if ";" not in each]
+    return any(name is not None and not list(Distribution.discover(name=name[0])) for name in names)
 
 
 def requirement(each: Distribution) -> str:

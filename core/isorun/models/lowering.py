@@ -14,7 +14,7 @@ from isorun.errors import UnsupportedModel
 from isorun.graph import code_digest
 from isorun.models.source import FILE, ModelSource, check_unchanged
 from isorun.system.cache import Cache, sha256
-from isorun.types import LoweredModel, ModelInfo
+from isorun.types import Dialect, LoweredModel, ModelInfo
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -204,7 +204,13 @@ class ModelGraphs:
                 notes["int8"] = dict(quantized.note)
             return {"notes": notes | job.notes}
 
-        parts = [dialect or _PLAIN, *(["packed"] if packed else []), *([precision] if precision != _AS_GIVEN else [])]
+        own = [sha256(repr(dialect.as_dict()).encode())] if isinstance(dialect, Dialect) else []
+        parts = [
+            dialect or _PLAIN,
+            *own,
+            *(["packed"] if packed else []),
+            *([precision] if precision != _AS_GIVEN else []),
+        ]
         entry = self.cache.get_or_make("lowered", self._key(*parts, *([quantized.key] if quantized else [])), make)
         path = entry.folder / FILE
         self._map_weights(path)

@@ -1,4 +1,4 @@
-"""Tokenizers of checkpoints, and pooling of hidden states into sentence vectors.
+"""Tokenizers of checkpoints.
 
 ``tokenizers`` is imported when a tokenizer is opened, not before.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -40,22 +41,31 @@ class Tokenizer:
         limit: the model's maximum number of tokens, special tokens included (the rows of its position table);
             ``None`` for no limit. The file's truncation and padding settings are ignored: they are not properties of
             the model.
+        lower_case: convert texts to lower case first.
 
     Raises:
         InvalidModel: the file is missing or is not a tokenizer.
         IsorunError: the package ``tokenizers`` is not installed.
     """
 
-    def __init__(self, path: str | os.PathLike[str], limit: int | None = None) -> None:
+    def __init__(self, path: str | os.PathLike[str], limit: int | None = None, *, lower_case: bool = False) -> None:
         self.path = Path(path)
         self.limit = limit
-        self._tokenizer = _open(self.path)
-        padding = self._tokenizer.padding
-        self._pad = padding["pad_id"] if padding else self._tokenizer.token_to_id("[PAD]") or 0
-        self._tokenizer.no_padding()  # all-MiniLM-L6-v2's file would pad to 128, as if that were text
+        self.library = _open(self.path)
+        """The tokenizer itself, of the package ``tokenizers``."""
+        self._lock = threading.Lock()
+        self._max_tokens: int | None = -1  # what truncation is set to; nothing yet
+        if lower_case:
+            from tokenizers import normalizers
+
+            steps = [normalizers.Lowercase(), *filter(None, [self.library.normalizer])]
+            self.library.normalizer = normalizers.Sequence(steps)
+        padding = self.library.padding
+        self._pad = padding["pad_id"] if padding else self.library.token_to_id("[PAD]") or 0
+        self.library.no_padding()  # all-MiniLM-L6-v2's file would pad to 128, as if that were text
 
     @classmethod
-    def beside(cls, model: str | os.PathLike[str], limit: int | None = None) -> Self:
+    def beside(cls, model: str | os.PathLike[str], limit: int | None = None, *, lower_case: bool = False) -> Self:
         """The tokenizer that belongs to a model file or to a checkpoint's folder.
 
         For ``m.onnx``: ``m.tokenizer.json``, else ``tokenizer.json`` in the same folder or its parent (where Optimum
@@ -67,7 +77,7 @@ class Tokenizer:
         candidates = list(places_of(Path(model)))
         for candidate in candidates:
             if candidate.is_file():
-                return cls(candidate, limit)
+                return cls(candidate, limit, lower_case=lower_case)
         tested = ", ".join(str(candidate) for candidate in candidates)
         raise InvalidModel(
             f"{model} has no tokenizer beside it: there is no {tested}. "
@@ -91,6 +101,20 @@ class Tokenizer:
         Warns:
             TruncationWarning: texts were truncated; the message has their numbers of tokens.
         """
+        if length is not None and (length < 1 or (self.limit is not None and length > self.limit)):
+            raise InvalidFeeds(f"length must be 1 to {self.limit or 'any number of'} tokens, got {length}")
+        max_tokens = length or self.limit
+        encodings = self.encodings(texts, max_tokens)
+        if max_tokens is not None:
+            self._warn_of_truncation(texts, max_tokens, [bool(encoding.overflowing) for encoding in encodings])
+        return self.batch(encodings, length)
+
+    def encodings(self, texts: Sequence[Text], max_tokens: int | None) -> list[tokenizers.Encoding]:
+        """Each text's ``ids`` and ``type_ids``, without padding, cut to a number of tokens without a warning.
+
+        Raises:
+            InvalidFeeds: there is no text, an item is not a text, or only special tokens would fit.
+        """
         if isinstance(texts, str) or not texts:
             raise InvalidFeeds(f"Texts must be a list of at least one text, got {texts!r}")
         for position, text in enumerate(texts):
@@ -102,21 +126,18 @@ class Tokenizer:
                 raise InvalidFeeds(
                     f"Text {position} contains a lone surrogate (was it decoded from invalid UTF-8?): {text!r}"
                 )
-        if length is not None and (length < 1 or (self.limit is not None and length > self.limit)):
-            raise InvalidFeeds(f"length must be 1 to {self.limit or 'any number of'} tokens, got {length}")
-
-        max_tokens = length or self.limit
-        if max_tokens is None:
-            self._tokenizer.no_truncation()
-        else:
-            special = self._tokenizer.num_special_tokens_to_add(any(isinstance(text, tuple) for text in texts))
+        if max_tokens is not None:
+            special = self.library.num_special_tokens_to_add(any(isinstance(text, tuple) for text in texts))
             if max_tokens <= special:
                 raise InvalidFeeds(f"length must exceed the {special} special tokens, got {max_tokens}")
-            self._tokenizer.enable_truncation(max_tokens)
-        encodings = self._tokenizer.encode_batch(list(texts))
-        if max_tokens is not None:
-            self._warn_of_truncation(texts, max_tokens, [bool(encoding.overflowing) for encoding in encodings])
+        self._truncate(max_tokens)
+        encoded: list[tokenizers.Encoding] = self.library.encode_batch_fast(list(texts))
+        return encoded
 
+    def batch(
+        self, encodings: Sequence[tokenizers.Encoding], length: int | None = None
+    ) -> dict[str, npt.NDArray[np.int64]]:
+        """Encodings as arrays, as :meth:`encode` returns them."""
         columns = length or max(len(encoding.ids) for encoding in encodings)
         shape = (len(encodings), columns)
         ids = np.full(shape, self._pad, dtype=np.int64)
@@ -129,13 +150,23 @@ class Tokenizer:
             types[row, :real] = encoding.type_ids
         return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
 
+    def _truncate(self, max_tokens: int | None) -> None:
+        with self._lock:
+            if max_tokens == self._max_tokens:
+                return
+            if max_tokens is None:
+                self.library.no_truncation()
+            else:
+                self.library.enable_truncation(max_tokens)
+            self._max_tokens = max_tokens
+
     def _warn_of_truncation(self, texts: Sequence[Text], max_tokens: int, cut: Sequence[bool]) -> None:
         if not any(cut):
             return
-        self._tokenizer.no_truncation()
+        self._truncate(None)
         truncated = [position for position, is_cut in enumerate(cut) if is_cut]
         lengths = [
-            len(encoding.ids) for encoding in self._tokenizer.encode_batch([texts[position] for position in truncated])
+            len(encoding.ids) for encoding in self.library.encode_batch([texts[position] for position in truncated])
         ]
         which = ", ".join(f"text {position} ({count})" for position, count in zip(truncated, lengths, strict=True))
         warnings.warn(
@@ -159,39 +190,6 @@ def feeds_of(encoded: Mapping[str, npt.NDArray[np.int64]], info: ModelInfo) -> d
     if missing := [spec.name for spec in info.required if spec.name not in named]:
         raise InvalidFeeds(f"The model needs {', '.join(missing)}, which a text does not give. Pass feeds instead")
     return {spec.name: named[spec.name].astype(spec.dtype or np.int64) for spec in info.inputs if spec.name in named}
-
-
-def mean_pool(hidden: npt.NDArray[np.floating], mask: npt.NDArray[np.integer]) -> npt.NDArray[np.floating]:
-    """The mean of the hidden states over real tokens, as in sentence-transformers.
-
-    Args:
-        hidden: (batch, sequence, width).
-        mask: (batch, sequence), 1 at real tokens.
-
-    Returns:
-        (batch, width); zeros for a row without a real token.
-    """
-    weights = mask[..., None].astype(hidden.dtype)
-    # Padding may be NaN, so replace it instead of multiplying by zero.
-    kept = np.where(weights > 0, hidden, 0)
-    total: npt.NDArray[np.floating] = kept.sum(axis=1) / np.maximum(weights.sum(axis=1), 1)
-    return total
-
-
-def cosine_matrix(vectors: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
-    """The cosine similarity of all pairs of vectors.
-
-    Args:
-        vectors: (count, width).
-
-    Returns:
-        (count, count), float64; 0 for zero vectors.
-    """
-    wide = vectors.astype(np.float64)
-    lengths = np.linalg.norm(wide, axis=1, keepdims=True)
-    units = np.divide(wide, lengths, out=np.zeros_like(wide), where=lengths > 0)
-    product: npt.NDArray[np.floating] = units @ units.T
-    return product
 
 
 def places_of(model: Path) -> Iterator[Path]:

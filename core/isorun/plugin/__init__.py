@@ -1,15 +1,41 @@
-"""The contract between isorun and a backend: everything that a plugin author needs.
+"""The contract between isorun and a backend: the one module that a plugin imports of isorun.
 
 A backend is a subclass of :class:`Backend`, registered under the entry point group ``isorun.backends``. It compiles a
-:class:`LoweredModel` into an :class:`Executable`.
+:class:`LoweredModel` into an :class:`Executable`. :mod:`isorun.plugin.fused` has tools for backends that read the fused
+form themselves, and ``isorun.testing.conformance`` the checks. docs/contract.md says what is public and how it changes.
 """
 
-from isorun.plugin.backend import Backend, Binding, Executable, check_fits, runtime_errors
+from isorun.errors import (
+    BackendFailed,
+    BackendUnavailable,
+    InvalidFeeds,
+    InvalidModel,
+    InvalidOption,
+    IsorunError,
+    UnsupportedModel,
+    did_you_mean,
+)
+from isorun.plugin.backend import (
+    Backend,
+    Binding,
+    Executable,
+    SupportsBinding,
+    SupportsDeviceArrays,
+    SupportsDeviceTimes,
+    check_fits,
+    runtime_errors,
+)
+from isorun.plugin.contract import CONTRACT, SUPPORTED
 from isorun.plugin.device_arrays import ON_DEVICE, DeviceArray
+from isorun.system.cache import Cache, Entry, sha256, write_atomically
+from isorun.system.hardware import cpu_flags, cpu_name
+from isorun.system.packages import package_owners, package_version, packages_distributions
+from isorun.system.threads import usable_cores
 from isorun.types import (
     Availability,
     Capabilities,
     CompileConfig,
+    Dialect,
     Feeds,
     Finding,
     LoweredModel,
@@ -20,21 +46,51 @@ from isorun.types import (
 from isorun.types.options import Option
 
 __all__ = [
-    "Availability",
+    # the contract's version
+    "CONTRACT",
+    "SUPPORTED",
+    # what a backend implements
     "Backend",
     "Binding",
+    "Executable",
+    "SupportsBinding",
+    "SupportsDeviceArrays",
+    "SupportsDeviceTimes",
+    # what it declares and returns
+    "Availability",
     "Capabilities",
+    "Dialect",
+    "Finding",
+    "Option",
+    "RuntimeReport",
+    # what it gets
     "CompileConfig",
     "DeviceArray",
-    "Executable",
     "Feeds",
-    "Finding",
     "LoweredModel",
     "ModelInfo",
     "ON_DEVICE",
-    "Option",
-    "RuntimeReport",
     "TensorSpec",
-    "check_fits",
+    # the errors that it raises
+    "BackendFailed",
+    "BackendUnavailable",
+    "InvalidFeeds",
+    "InvalidModel",
+    "InvalidOption",
+    "IsorunError",
+    "UnsupportedModel",
+    "did_you_mean",
     "runtime_errors",
+    # tools
+    "Cache",
+    "Entry",
+    "check_fits",
+    "cpu_flags",
+    "cpu_name",
+    "package_owners",
+    "package_version",
+    "packages_distributions",
+    "sha256",
+    "usable_cores",
+    "write_atomically",
 ]

@@ -9,25 +9,44 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
 from isorun.errors import BackendFailed, BackendUnavailable, InvalidFeeds, IsorunError
+from isorun.plugin.contract import UNDECLARED
 from isorun.plugin.device_arrays import DeviceArray
 from isorun.system.packages import how_to_install, is_importable, package_owners, package_version
 from isorun.types import Availability, Capabilities, CompileConfig, Feeds, Finding, LoweredModel, RuntimeReport, options
 
 
-class Executable(ABC):
-    """A compiled model. Its feeds have been validated."""
+class _HooksOfContract1:
+    """Optional abilities as contract 1 had them, for plugins that call ``super()``; removed with its support."""
+
+    def run_on_device(self, output_names: Sequence[str], feeds: Feeds) -> list[DeviceArray]:  # noqa: ARG002
+        raise BackendFailed(f"{type(self).__name__} does not implement run_on_device()")
+
+    def bind(self, feeds: Feeds, outputs: Mapping[str, np.ndarray | None]) -> Binding:
+        assert isinstance(self, Executable)
+        return Binding(self, feeds, outputs)
+
+    def device_times(self, feeds: Feeds, runs: int) -> np.ndarray | None:  # noqa: ARG002
+        return None
+
+
+class Executable(_HooksOfContract1, ABC):
+    """A compiled model. Its feeds have been validated.
+
+    Optional abilities are protocols: :class:`SupportsBinding`, :class:`SupportsDeviceArrays`,
+    :class:`SupportsDeviceTimes`.
+    """
 
     @abstractmethod
-    def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
+    def run(self, output_names: Sequence[str], feeds: Feeds) -> list[Any]:
         """Run once.
 
         Args:
-            output_names: the outputs to return, in order; ``None`` for all, in the model's order.
+            output_names: the outputs to return, in order.
             feeds: input name to array, with the model's dtypes and shapes.
 
         Returns:
@@ -37,38 +56,9 @@ class Executable(ABC):
             BackendFailed: the runtime failed, with its error as the cause.
         """
 
-    def run_on_device(
-        self,
-        output_names: Sequence[str] | None,  # noqa: ARG002
-        feeds: Feeds,  # noqa: ARG002
-    ) -> list[DeviceArray]:
-        """Run once and return the outputs in device memory.
-
-        Called only if the capabilities have ``device_arrays``.
-        """
-        raise BackendFailed(f"{type(self).__name__} does not implement run_on_device()")
-
-    def bind(self, feeds: Feeds, outputs: Mapping[str, np.ndarray | None]) -> Binding:
-        """Bind arrays to inputs and outputs for repeated runs.
-
-        Args:
-            feeds: arrays to read at every run.
-            outputs: the array to write each requested output to, or ``None`` for a new one. Backends with
-                ``device_arrays`` also get a ``DeviceArray`` to write to, or ``ON_DEVICE`` for a new one.
-        """
-        return Binding(self, feeds, outputs)
-
     @abstractmethod
     def report(self) -> RuntimeReport:
         """Report what the runtime did with the model. May be slow; called once."""
-
-    def device_times(self, feeds: Feeds, runs: int) -> np.ndarray | None:  # noqa: ARG002
-        """Measure runs on feeds that are in device memory already.
-
-        Returns:
-            (runs,), float64, milliseconds by device events; ``None`` if the runtime does not support them.
-        """
-        return None
 
     def close(self) -> None:
         """Release all resources. Called exactly once.
@@ -78,9 +68,45 @@ class Executable(ABC):
         """
 
 
+@runtime_checkable
+class SupportsBinding(Protocol):
+    """An executable whose runtime reads and writes bound memory. For others, results are copied."""
+
+    def bind(self, feeds: Feeds, outputs: Mapping[str, np.ndarray | None]) -> Binding:
+        """Bind arrays to inputs and outputs for repeated runs.
+
+        Args:
+            feeds: arrays to read at every run.
+            outputs: the array to write each requested output to, or ``None`` for a new one. Backends with
+                ``device_arrays`` also get a ``DeviceArray`` to write to, or ``ON_DEVICE`` for a new one.
+        """
+
+
+@runtime_checkable
+class SupportsDeviceArrays(Protocol):
+    """An executable that leaves outputs in device memory; required by the capability ``device_arrays``."""
+
+    def run_on_device(self, output_names: Sequence[str], feeds: Feeds) -> list[DeviceArray]:
+        """Run once, as :meth:`Executable.run`, and return the outputs in device memory."""
+
+
+@runtime_checkable
+class SupportsDeviceTimes(Protocol):
+    """An executable that can time its runs by events of the device."""
+
+    def device_times(self, feeds: Feeds, runs: int) -> np.ndarray | None:
+        """Measure runs on feeds that are in device memory already.
+
+        Returns:
+            (runs,), float64, milliseconds; ``None`` if it cannot be measured here.
+        """
+
+
 class Binding:
-    """Arrays bound to a model's inputs and outputs. This class copies results; override :meth:`Executable.bind` for a
-    runtime that writes to bound memory."""
+    """Arrays bound to a model's inputs and outputs.
+
+    This class copies results; :class:`SupportsBinding` is for a runtime that writes to bound memory.
+    """
 
     def __init__(self, executable: Executable, feeds: Feeds, outputs: Mapping[str, np.ndarray | None]) -> None:
         self._executable = executable
@@ -114,15 +140,31 @@ def check_fits(name: str, bound: np.ndarray, shape: Sequence[int], dtype: np.dty
 class Backend(ABC):
     """A way to run models, named by its entry point in the group ``isorun.backends``."""
 
+    contract: ClassVar[int] = UNDECLARED
+    """The version of the plugin contract that it is written for: :data:`isorun.plugin.CONTRACT` at that time, as a
+    number."""
+
     capabilities: ClassVar[Capabilities]
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def availability(self) -> Availability:
-        """Whether the runtime is installed and usable. Must not raise, and must not import heavy packages.
+        """Whether it can be used here: :meth:`installed`, then :meth:`probe`. Override those instead."""
+        here = self.installed()
+        return self.probe() if here.ok else here
 
-        The default looks for the package in the capabilities; override it to look for a device or driver too.
+    def probe(self) -> Availability:
+        """Whether the installed runtime is usable on this machine. May load a library or ask a driver; must not raise.
+
+        Called only if it is :meth:`installed`.
+        """
+        return Availability(ok=True)
+
+    def installed(self) -> Availability:
+        """Whether the runtime is installed. Must be cheap, import nothing heavy, and not raise.
+
+        The default looks for the package in the capabilities.
         """
         package, requirement = self.capabilities.package, self.capabilities.requirement
         if package is None:

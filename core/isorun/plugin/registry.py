@@ -1,160 +1,317 @@
-"""Discovery of backends: entry points of the group ``isorun.backends``, through stevedore.
+"""Lookup of backends: entry points of the group ``isorun.backends``, and backends that a program has registered.
 
-Listing names imports no backend; :func:`get` imports one. If two distributions register the same name, getting it is an
-error that names both; other backends are not affected. Each process reads the entry points once.
+Reading entry points imports no backend; :func:`get` imports one, and reports every mistake of its plugin as an error
+about that plugin. Each process reads the entry points once. :mod:`isorun.plugin.listing` describes all backends without
+importing the plugins of others into this process.
 """
 
 from __future__ import annotations
 
 import importlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import metadata
+from typing import Any
 
-from stevedore.named import NamedExtensionManager
-
-from isorun.errors import BackendNotFound, BackendUnavailable
+from isorun.errors import BackendNotFound, BackendUnavailable, InvalidArgument
+from isorun.plugin import contract, validation
+from isorun.plugin import names as backend_names
 from isorun.plugin.backend import Backend
-from isorun.types import Availability, Capabilities
+from isorun.types import Availability
 
 GROUP = "isorun.backends"
+_OWN = "isorun"  # the distribution
+_NEW_ARGUMENT = re.compile(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'")
 
-AUTO_ORDER = ("ort-cpu", "openvino")
-"""The candidates of ``backend="auto"`` in order: the runtime with the most ONNX operators first."""
 
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An installed backend.
 
-class _Installed(NamedExtensionManager):  # type: ignore[type-arg]  # not generic in older versions
-    """stevedore's manager without its cache file, which rounds times and so misses changes within two minutes."""
+    Attributes:
+        name: its name.
+        target: its class, as ``module:Class``.
+        distribution, version: what installed it; empty if that is unknown.
+        refusal: why it cannot be used; empty if nothing is known against it.
+        remedy: what to do about that.
+    """
 
-    def list_entry_points(self) -> list[metadata.EntryPoint]:
-        return list(metadata.entry_points(group=self.namespace))
+    name: str
+    target: str
+    distribution: str
+    version: str = ""
+    refusal: str = ""
+    remedy: str = ""
+
+    @property
+    def own(self) -> bool:
+        """Whether it is one of isorun's backends."""
+        return self.distribution == _OWN
+
+    @property
+    def owner(self) -> str:
+        """The distribution with its version."""
+        return f"{self.distribution} {self.version}".strip() or "an unknown distribution"
+
+    def report(self) -> str:
+        """The remedy for a bug of the plugin."""
+        return f"Report it to the authors of {self.owner}."
 
 
 @cache
-def entry_points() -> dict[str, str | list[str]]:
-    """The class of each backend (``module:Class``) by name, sorted. No backend is imported.
+def entries() -> tuple[Entry, ...]:
+    """The installed backends by name, those that are refused included. No backend is imported."""
+    found = {
+        (point.name, point.value): Entry(
+            point.name,
+            point.value,
+            point.dist.name if point.dist else "",
+            point.dist.version if point.dist else "",
+        )
+        for point in reversed(list(metadata.entry_points(group=GROUP)))  # the first on the path wins
+    }
+    ordered = sorted(found.values(), key=lambda entry: (entry.name, not entry.own, entry.distribution, entry.target))
+    return tuple(_judged(entry, [other for other in ordered if other.name == entry.name]) for entry in ordered)
 
-    The value is a list of distributions with their classes if several register the name.
-    """
-    classes: dict[str, set[str]] = {}
-    for point in _points():
-        classes.setdefault(point.name, set()).add(point.value)
-    return {name: _owners(name) if len(values) > 1 else values.pop() for name, values in sorted(classes.items())}
 
-
-def _points() -> list[metadata.EntryPoint]:
-    return _Installed(GROUP, names=[]).list_entry_points()  # without names, it loads none
+def _judged(entry: Entry, same: Sequence[Entry]) -> Entry:
+    """An entry, refused if its name is invalid or belongs to another one."""
+    others = sorted({each.distribution for each in same} - {entry.distribution})
+    uninstall = f"Uninstall it: pip uninstall {entry.distribution}"
+    if problem := backend_names.problem(entry.name):
+        return replace(entry, refusal=problem, remedy=entry.report())
+    if not entry.own and any(each.own for each in same):
+        refusal = f"its name {entry.name!r} belongs to a backend of isorun, and {entry.owner} registers it too"
+        return replace(entry, refusal=refusal, remedy=uninstall)
+    if len(same) > 1 and not entry.own:
+        owners = " and ".join(f"{each.distribution} ({each.target})" for each in same)
+        remedy = f"Uninstall all but one: pip uninstall {others[-1]}" if others else entry.report()
+        return replace(entry, refusal=f"{len(same)} classes are registered under this name: {owners}", remedy=remedy)
+    return entry
 
 
 def refresh() -> None:
     """Discover backends again, after a distribution was installed or removed."""
     importlib.invalidate_caches()
-    entry_points.cache_clear()
+    entries.cache_clear()
+
+
+_registered: dict[str, type[Backend]] = {}
+
+
+def register(name: str, backend: type[Backend]) -> None:
+    """Register a backend in this process, without installing a distribution. Child processes do not have it.
+
+    Args:
+        name: its name.
+        backend: its class.
+
+    Raises:
+        InvalidArgument: the name is invalid or taken, or the class is not a valid backend.
+    """
+    if problem := backend_names.problem(name):
+        raise InvalidArgument(problem)
+    if name in names():
+        raise InvalidArgument(f"A backend {name!r} already exists. Choose another name, or unregister() it first")
+    try:
+        _create(backend, name, _program(name, backend))
+    except BackendUnavailable as error:
+        raise InvalidArgument(f"The backend {name!r} cannot be registered: {error.reason}") from error
+    _registered[name] = backend
+
+
+def unregister(name: str) -> None:
+    """Remove a backend that :func:`register` added.
+
+    Raises:
+        BackendNotFound: there is none of that name.
+    """
+    if _registered.pop(name, None) is None:
+        raise BackendNotFound(name, sorted(_registered))
+
+
+def registered() -> list[str]:
+    """The names of the backends that this program has registered."""
+    return sorted(_registered)
+
+
+def _program(name: str, backend: Any) -> Entry:
+    module, what = getattr(backend, "__module__", ""), getattr(backend, "__qualname__", repr(backend))
+    return Entry(name, f"{module}:{what}", f"the program's module {module}")
 
 
 def names() -> list[str]:
-    """The names of the installed backends, sorted. Nothing is imported."""
-    return list(entry_points())
-
-
-def members() -> list[str]:
-    """The names of the installed backends; a family (``ort-ep``) is replaced by its members on this machine.
-
-    Imports the modules of backends, but no runtime.
-    """
-    found = []
-    for name in names():
-        try:
-            family = type(get(name)).members()
-        except Exception:  # noqa: BLE001 - get() raises the reason when it is used
-            family = None
-        found += [f"{name}:{member}" for member in family] if family else [name]
-    return found
+    """The names of the backends, sorted. Nothing is imported."""
+    valid = {entry.name for entry in entries() if not backend_names.problem(entry.name)}
+    return sorted(valid | _registered.keys())
 
 
 def get(name: str) -> Backend:
     """The backend of that name, such as ``ort-cpu`` or ``ort-ep:openvino``.
 
     Raises:
-        BackendNotFound: it is not installed; with the most similar name.
-        BackendUnavailable: its module cannot be imported, its class is not a backend, or several distributions register
-            the name.
+        BackendNotFound: there is none; with the most similar name.
+        BackendUnavailable: its plugin is refused, invalid, or of another version of the contract.
     """
     family, colon, member = name.partition(":")
-    try:
-        value = entry_points()[family]
-    except KeyError:
-        raise BackendNotFound(name, names()) from None
-    if not isinstance(value, str):
-        raise BackendUnavailable(
-            name,
-            f"{len(value)} distributions register a backend of this name: {' and '.join(value)}",
-            f"Uninstall all but one: pip uninstall {value[-1].partition(' ')[0]}",
-        )
-    cls = _load(family, value)
+    cls, entry = _class(name, family)
     if colon:
-        known = cls.members()
+        known = _members(cls, entry)
         if known is None or member not in known:
             raise BackendNotFound(name, [f"{family}:{each}" for each in known] if known else names())
-    return _create(cls, name, value)
+    return _create(cls, name, entry)
+
+
+def entry(name: str) -> Entry:
+    """The entry of an installed backend, or of a member of one.
+
+    Raises:
+        BackendNotFound: it is not installed.
+    """
+    family = name.partition(":")[0]
+    for each in entries():
+        if each.name == family:  # isorun's own come first
+            return each
+    raise BackendNotFound(name, names())
+
+
+def members(name: str) -> tuple[str, ...] | None:
+    """The members of a family on this machine; ``None`` for a single backend.
+
+    Raises:
+        BackendUnavailable: its ``members()`` raises, or returns something else than names; or as :func:`get`.
+    """
+    return _members(*_class(name, name))
+
+
+def _members(cls: type[Backend], entry: Entry) -> tuple[str, ...] | None:
+    try:
+        found: Any = cls.members()
+    except Exception as error:
+        reason = f"its members() raises {type(error).__name__}: {error}"
+        raise BackendUnavailable(entry.name, reason, entry.report()) from error
+    if found is None:
+        return None
+    listed = isinstance(found, tuple | list)
+    if not listed or not all(map(backend_names.is_member, found)) or len(set(found)) < len(found):
+        raise BackendUnavailable(
+            entry.name,
+            f"its members() must return None or a tuple of distinct names without colons, got {found!r}",
+            entry.report(),
+        )
+    return tuple(found)
 
 
 def availability(backend: Backend) -> Availability:
     """A backend's availability; not available if its method raises or returns something else."""
     try:
-        result: object = backend.availability()
-    except Exception as error:  # noqa: BLE001 - a bug of a plugin is the reason
-        reason = f"its availability() raises {type(error).__name__}: {error}"
-    else:
-        if isinstance(result, Availability):
-            return result
-        reason = f"its availability() must return an isorun.types.Availability, got {type(result).__name__}"
-    return Availability(ok=False, reason=reason, remedy=f"Report it to the authors of {type(backend).__module__}.")
+        here: Availability = ask(backend, "availability", Availability)
+    except BackendUnavailable as error:
+        return Availability(ok=False, reason=error.reason, remedy=error.remedy)
+    return here
 
 
-def _load(name: str, value: str) -> type[Backend]:
+def ask(backend: Backend, method: str, kind: Any) -> Any:
+    """What a method of a plugin returns.
+
+    Args:
+        backend, method: the method, without arguments.
+        kind: the type that it must return.
+
+    Raises:
+        BackendUnavailable: it raises, or returns something else.
+    """
     try:
-        module, _, attribute = value.partition(":")
-        cls = getattr(importlib.import_module(module), attribute)
-    except (Exception, SystemExit) as error:  # a module may call sys.exit()
-        raise BackendUnavailable(
-            name,
-            f"its module cannot be imported ({type(error).__name__}: {error})",
-            f"Reinstall the distribution that provides it: {_owner(name, value)}.",
-        ) from error
+        result = getattr(backend, method)()
+    except Exception as error:  # noqa: BLE001 - a bug of a plugin is the reason
+        reason = f"its {method}() raises {type(error).__name__}: {error}"
+    else:
+        if isinstance(result, kind):
+            return result
+        expected = getattr(kind, "__name__", str(kind))
+        reason = f"its {method}() must return {expected}, got {type(result).__name__}"
+    raise BackendUnavailable(backend.name, reason, f"Report it to the authors of {type(backend).__module__}.")
+
+
+def _class(name: str, family: str) -> tuple[type[Backend], Entry]:
+    """A backend's class, and what it belongs to."""
+    if family in _registered:
+        return _registered[family], _program(family, _registered[family])
+    found = entry(name)
+    if found.refusal:
+        raise BackendUnavailable(name, found.refusal, found.remedy)
+    try:
+        return _load(found), found
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        reason, remedy = _unloadable(found, error)
+        raise BackendUnavailable(name, reason, remedy) from error
+
+
+def _load(entry: Entry) -> Any:
+    from stevedore.named import NamedExtensionManager
+
+    class One(NamedExtensionManager):  # type: ignore[type-arg]  # not generic in older versions
+        """stevedore's manager of one entry point, without its cache of all."""
+
+        def list_entry_points(self) -> list[metadata.EntryPoint]:
+            return [metadata.EntryPoint(entry.name, entry.target, GROUP)]
+
+    def fail(_manager: object, _point: object, error: BaseException) -> None:
+        raise error
+
+    return One(GROUP, names=[entry.name], on_load_failure_callback=fail)[entry.name].plugin
+
+
+def _unloadable(entry: Entry, error: BaseException) -> tuple[str, str]:
+    """Why a plugin's module cannot be imported, and the remedy."""
+    what = f"{type(error).__name__}: {error}"
+    missing = isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "isorun"
+    unknown = _NEW_ARGUMENT.search(str(error)) if isinstance(error, TypeError) else None
+    if missing or (unknown and unknown[1] in _public()):
+        return (
+            f"{entry.owner} was written for another isorun than {metadata.version('isorun')}, whose plugin contract is "
+            f"version {contract.CONTRACT} ({what})",
+            f"Upgrade both: pip install --upgrade isorun {entry.distribution}",
+        )
+    return (
+        f"its module cannot be imported ({what})",
+        f"Reinstall the distribution that provides it: {entry.owner} ({entry.target}).",
+    )
+
+
+def _public() -> Sequence[str]:
+    return importlib.import_module("isorun.plugin").__all__  # type: ignore[no-any-return]
+
+
+def _create(cls: Any, name: str, entry: Entry) -> Backend:
+    """A backend, once its class was validated."""
     if not (isinstance(cls, type) and issubclass(cls, Backend)):
         raise BackendUnavailable(
-            name,
-            f"its entry point {value!r} is not a subclass of isorun.plugin.backend.Backend",
-            _report(name, value),
+            name, f"its entry point {entry.target!r} is not a subclass of isorun.plugin.Backend", entry.report()
         )
-    return cls
-
-
-def _create(cls: type[Backend], name: str, value: str) -> Backend:
+    if problem := contract.problem(cls.contract):
+        raise BackendUnavailable(name, f"{entry.owner} {problem}", _other_contract(entry, cls.contract))
     try:
         backend = cls(name)
     except Exception as error:
         reason = f"its class cannot be instantiated ({type(error).__name__}: {error})"
-        raise BackendUnavailable(name, reason, _report(name, value)) from error
-    if not isinstance(getattr(backend, "capabilities", None), Capabilities):
-        raise BackendUnavailable(
-            name, "its attribute `capabilities` must be an isorun.types.Capabilities", _report(name, value)
-        )
+        raise BackendUnavailable(name, reason, entry.report()) from error
+    try:
+        declared = backend.capabilities
+    except Exception as error:
+        reason = f"its attribute `capabilities` raises {type(error).__name__}: {error}"
+        raise BackendUnavailable(name, reason, entry.report()) from error
+    for problem in validation.problems(declared):
+        raise BackendUnavailable(name, f"it is invalid: {problem}", entry.report())
     return backend
 
 
-def _report(name: str, value: str) -> str:
-    return f"Report it to the authors of {_owner(name.partition(':')[0], value)}."
-
-
-def _owner(name: str, value: str) -> str:
-    """The distribution that registers an entry point."""
-    suffix = f" ({value})"
-    owners = [owner.removesuffix(suffix) for owner in _owners(name) if owner.endswith(suffix)]
-    return owners[0] if owners else "an unknown distribution"
-
-
-def _owners(name: str) -> list[str]:
-    """The distributions that register a name, each with its class."""
-    points = [point for point in _points() if point.name == name]
-    return sorted({f"{point.dist.name if point.dist else 'unknown'} ({point.value})" for point in points})
+def _other_contract(entry: Entry, declared: Any) -> str:
+    newer = isinstance(declared, int) and declared > contract.CONTRACT
+    return f"Upgrade {'isorun' if newer else 'the plugin'}: pip install --upgrade " + (
+        "isorun" if newer else entry.distribution
+    )

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from isorun.errors import IsorunError
 from isorun.session.handle import CLOSED
+from isorun.session.metrics import Recorder
 from isorun.system.threads import usable_cores
 
 if TYPE_CHECKING:
@@ -23,9 +26,13 @@ class Executor:
     """Threads that start when there is work for them.
 
     They do not keep their session alive: a session that is not closed is collected, and its threads end.
+
+    Args:
+        recorder: counts requests, and rejects them while too many wait; ``None`` for no limit.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, recorder: Recorder | None = None) -> None:
+        self._recorder = recorder or Recorder()
         self._refusal = ""
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
@@ -45,18 +52,23 @@ class Executor:
         """Call on another thread.
 
         Raises:
-            As :meth:`check_open`.
+            QueueFull: too many requests are waiting.
+            IsorunError: as :meth:`check_open`.
         """
         from concurrent.futures import ThreadPoolExecutor
 
         with self._lock:
             self.check_open()
             if self._pool is None:
-                threads = self._threads  # a reference to self would prevent its collection
+                started = self._threads  # a reference to self would prevent its collection
                 self._pool = ThreadPoolExecutor(
-                    usable_cores(), "isorun", initializer=lambda: threads.append(threading.current_thread())
+                    usable_cores(), "isorun", initializer=lambda: started.append(threading.current_thread())
                 )
-            return self._pool.submit(work, *arguments)
+            self._recorder.enter()
+            future = self._pool.submit(_recorded, self._recorder, time.monotonic(), work, arguments)
+        # A future that is cancelled while it waits never runs.
+        future.add_done_callback(partial(_drop_if_cancelled, self._recorder))
+        return future
 
     def batcher(self, settings: object, make: Callable[[], Batcher]) -> Batcher:
         """The batcher that all callers with the same settings share, created for the first of them.
@@ -90,6 +102,20 @@ class Executor:
         for batcher in self._batchers.values():
             batcher.close(cancel=False)
         return True
+
+
+def _recorded(recorder: Recorder, submitted: float, work: Callable[..., _T], arguments: tuple[Any, ...]) -> _T:
+    recorder.leave([time.monotonic() - submitted])
+    try:
+        return work(*arguments)
+    except BaseException:
+        recorder.fail()
+        raise
+
+
+def _drop_if_cancelled(recorder: Recorder, future: Future[Any]) -> None:
+    if future.cancelled():
+        recorder.drop(1)
 
 
 def _end(batchers: Mapping[object, Batcher]) -> None:

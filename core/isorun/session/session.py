@@ -9,20 +9,22 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from isorun.compilation.compiler import Compiler
 from isorun.compilation.options import Options
 from isorun.compilation.select import resolve
-from isorun.errors import InvalidFeeds, IsorunError
+from isorun.errors import DeadlineExceeded, InvalidArgument, InvalidFeeds, IsorunError
 from isorun.models.feeds import FeedChecker
 from isorun.models.source import open_model
 from isorun.session import fork
 from isorun.session.executor import Executor
 from isorun.session.handle import Handle
 from isorun.session.io_binding import IOBinding
+from isorun.session.lanes import Arrangement, Lanes
+from isorun.session.metrics import Metrics, Recorder
 from isorun.system.cache import Cache
 from isorun.types import Feeds, ModelInfo, ModelMetadata, Provenance, TensorSpec
 
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     import numpy as np
     import onnx
 
+    from isorun.plugin.backend import Executable
     from isorun.session import batching
 
 
@@ -49,10 +52,10 @@ class Session:
     Args:
         model: an ONNX file, its bytes, an ``onnx.ModelProto``, or the folder of a checkpoint
             (``config.json`` and ``model.safetensors``).
-        backend: a backend's name; a list of names in order of preference; or ``"auto"``, which is
-            ``isorun.plugin.registry.AUTO_ORDER``. With a list or ``"auto"``, a backend that does not support the
-            request is skipped, which is logged and recorded in ``provenance.passed_over``. A single name has no
-            fallback.
+        backend: a backend's name; a list of names in order of preference; or ``"auto"``, which is every installed
+            backend by its declared priority: those on GPUs first (docs/backends.md). With a list or ``"auto"``, a
+            backend that does not support the request is skipped, which is logged and recorded in
+            ``provenance.passed_over``. A single name has no fallback.
         device: one of the backend's devices; ``None`` for its first.
         precision: ``"fp32"``, ``"tf32"``, ``"bf16"``, ``"fp16"``, ``"int8"`` or ``"fp64"``; never another. ``"auto"``
             measures once and selects the fastest precision of the backend within the tolerance.
@@ -74,6 +77,8 @@ class Session:
             tokens (with a :class:`isorun.compilation.calibration.CalibrationWarning` for int8).
         outputs: the outputs to compute, in this order; ``None`` for all. If they read a single position, as a
             classifier or pooler reads the first token, the last layer is computed for that position only.
+        max_queue: maximum number of requests that wait for :meth:`submit`, :meth:`run_async` and :meth:`arun`; a
+            further one raises :class:`isorun.QueueFull`.
         cache_dir: the cache folder; ``None`` for ``$ISORUN_CACHE_DIR`` or the user's cache folder.
         verify_cache: hash the model and every cached file that is opened, which detects bit rot (about 0.7 s per GB);
             otherwise files with unchanged size, timestamps and inode are trusted. A damaged entry is made again.
@@ -106,9 +111,12 @@ class Session:
         options: Mapping[str, Any] | None = None,
         calibration: Iterable[Feeds] | Iterable[str] | None = None,
         outputs: Sequence[str] | None = None,
+        max_queue: int = 10_000,
         cache_dir: str | os.PathLike[str] | None = None,
         verify_cache: bool | None = None,
     ) -> None:
+        if max_queue < 1:
+            raise InvalidArgument(f"max_queue must be at least 1, got {max_queue}")
         compile_options = Options(
             device=device,
             precision=precision,
@@ -125,10 +133,13 @@ class Session:
         self._resolved = resolve(Compiler(source, compile_options, cache), backend)
         self._backend, self._model = self._resolved.backend, self._resolved.model
         self._executable = self._resolved.executable
+        self._outputs = [spec.name for spec in self._model.info.outputs]
         capabilities = self._backend.capabilities
         self._checker = FeedChecker(self._model.info, device_arrays=capabilities.device_arrays)
-        self._handle = Handle(thread_safe=capabilities.thread_safe, release=self._resolved.close)
-        self._executor = Executor()
+        self._closers = [self._resolved.close]
+        self._handle = Handle(thread_safe=capabilities.thread_safe, release=partial(_close_all, self._closers))
+        self._recorder = Recorder(max_queue)
+        self._executor = Executor(self._recorder)
         self._source, self._cache = source, cache
         fork.watch(self)
 
@@ -167,8 +178,55 @@ class Session:
         if output_names is not None and len(output_names):
             self._checker.check_outputs(output_names)
         else:
-            output_names = None
+            output_names = self._outputs
         return self._handle.call(execute, output_names, input_feed)
+
+    def warmup(self, on: Iterable[tuple[int, int] | str | Feeds] | None = None, *, measure: bool = True) -> Arrangement:
+        """Compile and run everything that requests may need, so that none of them waits for it.
+
+        That includes the graph without padding and the executables of concurrent requests. The best arrangement of
+        those is measured once for this model and machine, which takes some seconds, and remembered in the cache.
+
+        Args:
+            on: what requests look like: shapes (batch, sequence), texts for the tokenizer beside the model, or feeds;
+                ``None`` for a range of shapes.
+            measure: measure the arrangement if that was not done before. It has no effect on a session that has already
+                scheduled a request.
+
+        Returns:
+            How concurrent requests are run.
+
+        Raises:
+            InvalidFeeds: the model does not accept them.
+            As :meth:`run`.
+        """
+        self._handle.check_open()
+        from isorun.session import warmup
+
+        if measure and "_lanes" not in self.__dict__:
+            unrecorded = partial(self._make_lanes, recorder=Recorder())
+            self.__dict__["arrangement"] = warmup.measured(self._resolved, unrecorded)
+        feeds = warmup.feeds(self._resolved.compiler.graphs, self._checker, on)
+        for executable in self._lanes.executables():
+            for batch in feeds:
+                self._handle.call(executable.run, None, batch)
+        return self.arrangement
+
+    @cached_property
+    def arrangement(self) -> Arrangement:
+        """How concurrent requests are run: as :meth:`warmup` measured it, in any process, or by default."""
+        from isorun.session import warmup
+
+        return warmup.remembered(self._resolved) or warmup.default(self._resolved)
+
+    @property
+    def concurrency(self) -> int:
+        """The number of scheduled runs at once."""
+        return self.arrangement.lanes
+
+    def metrics(self) -> Metrics:
+        """Counts and times of all scheduled requests: :meth:`submit`, :meth:`run_async`, :meth:`arun`, :meth:`map`."""
+        return self._recorder.snapshot()
 
     def device_times(self, input_feed: Feeds, runs: int = 100) -> np.ndarray | None:
         """The time of one run on a GPU by its own events, with feeds and outputs in device memory.
@@ -188,12 +246,15 @@ class Session:
         return self._handle.call(self._executable.device_times, input_feed, runs)
 
     def submit(self, output_names: Sequence[str] | None, input_feed: Feeds) -> Future[list[Any]]:
-        """Run on another thread.
+        """Run on another thread, when it is this request's turn.
 
         Returns:
             A future with what :meth:`run` returns or raises.
+
+        Raises:
+            QueueFull: ``max_queue`` requests are waiting.
         """
-        return self._executor.submit(self.run, output_names, input_feed)
+        return self._executor.submit(self._scheduled, output_names, input_feed)
 
     def run_async(
         self,
@@ -211,7 +272,9 @@ class Session:
 
         def work() -> None:
             try:
-                outputs, message = self.run(output_names, input_feed, run_options), ""
+                if run_options is not None:
+                    _refuse_options(run_options)
+                outputs, message = self._scheduled(output_names, input_feed), ""
             except IsorunError as error:
                 outputs, message = [], str(error)
             except Exception as error:  # noqa: BLE001  # the callback must be called in any case
@@ -228,24 +291,44 @@ class Session:
         *,
         max_tokens: int | None = None,
         max_wait: float = 0.005,
+        timeout: float | None = None,
     ) -> list[Any]:
-        """Run without blocking the event loop.
+        """Run without blocking the event loop, when it is this request's turn.
+
+        A request of a single row shares a batch with others that are waiting, if that was measured to pay
+        (:meth:`warmup`).
 
         Args:
             output_names: as in :meth:`run`.
             input_feed: as in :meth:`run`; with ``max_tokens``, a single request as in :meth:`map`.
-            max_tokens: share batches with other callers that request the same outputs with the same ``max_tokens`` and
-                ``max_wait``; ``None`` runs these feeds on their own.
-            max_wait: maximum time in seconds that a request waits for others.
+            max_tokens: maximum size of a batch; shared with callers that request the same outputs with the same
+                ``max_tokens`` and ``max_wait``. ``None`` for what was measured, 0 for no batches.
+            max_wait: maximum time in seconds that a request waits for others, with ``max_tokens``.
+            timeout: maximum time in seconds for waiting and running. A request that is still waiting then does not run.
 
         Returns:
             What :meth:`run` returns or raises; with ``max_tokens``, a request's result as in :meth:`map`.
+
+        Raises:
+            QueueFull: ``max_queue`` requests are waiting.
+            DeadlineExceeded: ``timeout`` has passed.
         """
         import asyncio
 
         if max_tokens is None:
-            return await asyncio.wrap_future(self.submit(output_names, input_feed))
-        return await asyncio.wrap_future(self._batcher(output_names, max_tokens, max_wait).submit(input_feed)[0])
+            max_tokens, max_wait = (self.arrangement.batch_tokens if _is_single(input_feed) else 0), 0.0
+        if max_tokens == 0:
+            future = self.submit(output_names, input_feed)
+        else:
+            future = self._batcher(output_names, max_tokens, max_wait).submit(input_feed)[0]
+        try:
+            async with asyncio.timeout(timeout) as deadline:
+                return await asyncio.wrap_future(future)
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            self._recorder.miss()
+            raise DeadlineExceeded(f"The request was not answered within {timeout:g} s") from None
 
     def map(
         self,
@@ -276,8 +359,10 @@ class Session:
 
         return batching.results(
             requests,
-            self.run,
+            self._scheduled,
             self._layout(output_names),
+            recorder=self._recorder,
+            parallel=self.concurrency,
             max_tokens=max_tokens,
             max_wait=max_wait,
             return_exceptions=return_exceptions,
@@ -285,8 +370,7 @@ class Session:
 
     def io_binding(self) -> IOBinding:
         """A new binding of arrays to inputs and outputs, for :meth:`run_with_iobinding`."""
-        self._handle.check_open()
-        return IOBinding(self._executable, self._checker, self._handle, self._backend.refuse_device_arrays)
+        return IOBinding(*self._bound_parts())
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: None = None) -> None:
         """Run once on bound arrays; the binding holds the results.
@@ -321,9 +405,9 @@ class Session:
         return list(self._model.info.outputs)
 
     def get_modelmeta(self) -> ModelMetadata:
-        """The model's own metadata."""
-        info = self._model.info
-        return ModelMetadata(info.producer, info.graph_name, "", "", 0, dict(info.metadata))
+        """The model's own metadata, as ``onnxruntime.InferenceSession.get_modelmeta`` returns it."""
+        metadata = self._model.info.metadata
+        return metadata._replace(custom_metadata_map=dict(metadata.custom_metadata_map))
 
     def get_providers(self) -> list[str]:
         """The providers or devices that run at least one node, as the runtime reports them."""
@@ -340,8 +424,10 @@ class Session:
         A callback may call it; runs queued after it on the same thread are then refused.
         """
         if self._executor.close():
-            self._handle.close()
-            self._cache.release()
+            try:
+                self._handle.close()
+            finally:
+                self._cache.release()
 
     def __enter__(self) -> Self:
         self._handle.check_open()
@@ -359,8 +445,10 @@ class Session:
         """In a forked child: a session with a worker starts another at its next call; any other refuses calls."""
         if self._handle.closed:
             return
-        fork.keep_for_good(self._executor)
-        self._executor = Executor()
+        for kept in (self._executor, self._recorder, self.__dict__.pop("_lanes", None)):
+            fork.keep_for_good(kept)
+        self._recorder = Recorder(self._recorder.limit)
+        self._executor = Executor(self._recorder)
         if self._resolved.worker is not None:
             self._handle.unlock_after_fork()
             return
@@ -368,9 +456,42 @@ class Session:
         self._handle.refuse(fork.REFUSAL)
         self._executor.refuse(fork.REFUSAL)
 
+    def _bound_parts(self) -> tuple[Executable, FeedChecker, Handle, Callable[[str], None]]:
+        """The arguments of :class:`IOBinding`."""
+        self._handle.check_open()
+        return self._executable, self._checker, self._handle, self._backend.refuse_device_arrays
+
     def _on_device(self) -> Callable[..., list[Any]]:
         self._backend.refuse_device_arrays("device_outputs=True")
         return self._executable.run_on_device
+
+    def _scheduled(self, output_names: Sequence[str] | None, input_feed: Feeds) -> list[Any]:
+        """As :meth:`run`, on the next free lane."""
+        input_feed = self._checker.check(input_feed)
+        if output_names is not None and len(output_names):
+            self._checker.check_outputs(output_names)
+        else:
+            output_names = None
+        return self._lanes.run(output_names, input_feed)
+
+    @cached_property
+    def _lanes(self) -> Lanes:
+        lanes = self._make_lanes(self.arrangement, self._recorder)
+        self._closers.append(lanes.close)
+        return lanes
+
+    def _make_lanes(self, arrangement: Arrangement, recorder: Recorder) -> Lanes:
+        threads = arrangement.threads
+        resolved = self._resolved
+        return Lanes(
+            self._executable,
+            None if threads is None else lambda: resolved.compile_again(threads),
+            arrangement.lanes,
+            self._handle,
+            recorder,
+            shared=threads == 1 and self._backend.capabilities.runs_on_caller,
+            mask=self._model.info.mask,
+        )
 
     def _layout(self, output_names: Sequence[str] | None) -> batching.Layout:
         from isorun.session import batching
@@ -384,14 +505,27 @@ class Session:
         def run(names: Sequence[str], feeds: Feeds) -> list[Any]:
             session = reference()
             assert session is not None, "a caller that waits for a request holds the session"
-            return session.run(names, feeds)
+            return session._scheduled(names, feeds)
 
         def make() -> batching.Batcher:
             from isorun.session import batching
 
-            return batching.Batcher(run, self._layout(output_names), max_tokens, max_wait, enough=max_tokens)
+            layout, parallel = self._layout(output_names), self.concurrency
+            return batching.Batcher(
+                run, layout, max_tokens, max_wait, max_tokens, recorder=self._recorder, parallel=parallel, bounded=True
+            )
 
         return self._executor.batcher((tuple(output_names or ()), max_tokens, max_wait), make)
+
+
+def _close_all(closers: Sequence[Callable[[], None]]) -> None:
+    for close in reversed(closers):
+        close()
+
+
+def _is_single(feeds: Feeds) -> bool:
+    """Whether feeds are arrays of one row each."""
+    return isinstance(feeds, Mapping) and all(getattr(value, "shape", ())[:1] == (1,) for value in feeds.values())
 
 
 def _refuse_options(run_options: object) -> NoReturn:

@@ -85,6 +85,7 @@ def installed(names: Mapping[str, str] = NAMES) -> Iterator[Path]:
 class Right(Backend):
     """A backend without a flaw, for others to subclass."""
 
+    contract = 2
     capabilities = _HONEST
 
     def compile(self, model: LoweredModel, config: CompileConfig) -> Executable:
@@ -98,7 +99,7 @@ class RightExecutable(Executable):
         self._right = registry.get("reference").compile(model, replace(config, options={}))
         self._options = config.options
 
-    def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
+    def run(self, output_names: Sequence[str], feeds: Feeds) -> list[Any]:
         return self._right.run(output_names, feeds)
 
     def report(self) -> RuntimeReport:
@@ -111,19 +112,17 @@ class RightExecutable(Executable):
 class Echo(Backend):
     """Computes nothing: every output is the first feed."""
 
+    contract = 2
     capabilities = Capabilities(dialects=("primitive",), dynamic_shapes=True)
 
-    def compile(self, model: LoweredModel, _: CompileConfig) -> Executable:
-        return _Echo([spec.name for spec in model.info.outputs])
+    def compile(self, _model: LoweredModel, _config: CompileConfig) -> Executable:
+        return _Echo()
 
 
 class _Echo(Executable):
-    def __init__(self, outputs: Sequence[str]) -> None:
-        self._outputs = outputs
-
-    def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
+    def run(self, output_names: Sequence[str], feeds: Feeds) -> list[Any]:
         first = next(iter(feeds.values()))
-        return [np.array(first) for _ in output_names or self._outputs]
+        return [np.array(first) for _ in output_names]
 
     def report(self) -> RuntimeReport:
         return RuntimeReport(device="an echo", precision="fp32", operators={}, versions={})
@@ -132,6 +131,7 @@ class _Echo(Executable):
 class Failing(Backend):
     """Raises ``RuntimeError`` when and how its options say."""
 
+    contract = 2
     capabilities = replace(
         _HONEST,
         options={
@@ -151,6 +151,7 @@ class Failing(Backend):
 class Crashing(Backend):
     """Ends its process when and how its options say."""
 
+    contract = 2
     capabilities = replace(
         _HONEST,
         options={
@@ -182,7 +183,7 @@ class _ActingExecutable(RightExecutable):
         if moment == self._when:
             self._act(moment)
 
-    def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
+    def run(self, output_names: Sequence[str], feeds: Feeds) -> list[Any]:
         self._reach("run")
         return super().run(output_names, feeds)
 
@@ -201,7 +202,7 @@ class Slow(Right):
 
 
 class _SlowExecutable(RightExecutable):
-    def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
+    def run(self, output_names: Sequence[str], feeds: Feeds) -> list[Any]:
         time.sleep(float(self._options.get("seconds", 0.01)))
         return super().run(output_names, feeds)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import KW_ONLY, asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 
@@ -19,6 +19,12 @@ PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "int8")
 
 DEVICES = ("cpu", "gpu", "cuda", "npu")
 """The devices that backends run on."""
+
+DIALECTS = ("com.microsoft", "onnx", "primitive", "fused")
+"""The dialects of the fused graph (docs/backends.md); ``fused`` is the fused graph itself."""
+
+REPORTS = ("placement", "precision")
+"""What :meth:`isorun.plugin.Executable.report` may prove."""
 
 _NUMPY_TYPES: dict[str, type[np.generic]] = {
     "float16": np.float16,
@@ -65,30 +71,67 @@ class TensorSpec:
         return None if scalar is None else np.dtype(scalar)
 
 
+class Dialect(str):
+    """The name of a backend's own variant of a dialect, with functions that replace some of the base's.
+
+    Attributes:
+        functions: the text of the functions (docs/backends.md), such as that of a file beside the backend's module:
+            ``Path(__file__).with_name("my-engine.onnxtxt").read_text()``. All others are inherited.
+        base: the dialect that they are inherited from.
+    """
+
+    functions: str
+    base: str
+
+    def __new__(cls, name: str, *, functions: str, base: str = "primitive") -> Self:
+        made = super().__new__(cls, name)
+        made.functions, made.base = functions, base
+        return made
+
+    def __getnewargs_ex__(self) -> tuple[tuple[str], dict[str, str]]:
+        return (str(self),), self.as_dict()
+
+    def as_dict(self) -> dict[str, str]:
+        """The keywords of its construction."""
+        return {"functions": self.functions, "base": self.base}
+
+
 @dataclass(frozen=True)
 class Capabilities:
     """What a backend supports, readable without importing its runtime. The defaults are the minimum.
 
     Attributes:
-        dialects: the dialects of the fused graph that it accepts, richest first (``com.microsoft``, ``onnx``,
-            ``primitive``). ``fused`` is the fused graph itself, for a backend that lowers it to a variant of a dialect
-            with :func:`isorun.graph.ops.lower.lower`.
-        precisions: the precisions that it supports, given the hardware: ``fp32``, ``fp64``, ``bf16``, ``fp16``.
+        dialects: the dialects of the fused graph that it accepts, richest first: some of :data:`DIALECTS`, or a
+            :class:`Dialect` of its own. ``fused`` is the fused graph itself, for a backend that reads or lowers it with
+            :mod:`isorun.plugin.fused`.
+        precisions: the precisions that it supports, given the hardware: some of :data:`PRECISIONS`.
         typed: those of them that the graph must be converted to, since the runtime computes in the graph's types; the
             others are settings of the runtime.
         refused: unsupported precisions, each with what the runtime would do instead.
-        devices: the devices that it runs on.
+        devices: the devices that it runs on, the default first.
         options: the keys of ``Session(options=...)``, each with an :class:`isorun.types.options.Option`, or a help
             text alone, which accepts any value.
         sets_threads: whether the number of threads of a run can be set; if not, ``Session(threads=...)`` is rejected.
         dynamic_shapes: whether symbolic dimensions may change between runs.
-        thread_safe: whether several threads may run one executable concurrently; if not, the session serializes runs.
+        thread_safe: whether several threads may call :meth:`Executable.run` of one executable at once, in shapes that
+            it has not seen before too, and while another thread compiles or closes an executable; if not, the session
+            serializes the calls of an executable. Bindings are used by one thread at a time in any case.
+        runs_on_caller: whether concurrent runs of one executable with ``threads=1`` proceed in parallel, each on its
+            caller's thread, so that a server needs one such executable rather than one for each run at once.
         package: the import package of the runtime, without which the backend is unavailable.
         requirement: the pip requirement to install.
         reports: what :meth:`Executable.report` can prove: ``"placement"`` (operators by device or provider),
             ``"precision"`` (the precision of the kernels).
         device_arrays: whether feeds and outputs may be in GPU memory (:mod:`isorun.plugin.device_arrays`); requires
             :meth:`Executable.run_on_device`.
+        priority: where ``backend="auto"`` places it, higher first; ``None`` for never. isorun's own have 20 to 30 on
+            GPUs and up to 10 on CPUs.
+        data_dependent_shapes: whether it runs operators whose output shape depends on values (``NonZero``, ``Range`` of
+            a computed number). If not, it does not get graphs whose padding is removed.
+        fixed_threads: the number of threads that every run uses, for a runtime that cannot change it; a session that
+            requests another number is rejected.
+        tolerances: for a runtime that approximates (a polynomial for ``Erf``, say): precision to the precision whose
+            limits of parity apply, such as ``{"fp32": "bf16"}``. Other precisions have their own limits.
     """
 
     dialects: tuple[str, ...]
@@ -100,10 +143,20 @@ class Capabilities:
     sets_threads: bool = False
     dynamic_shapes: bool = False
     thread_safe: bool = False
+    runs_on_caller: bool = False
     package: str | None = None
     requirement: str | None = None
     reports: tuple[str, ...] = ()
     device_arrays: bool = False
+    _: KW_ONLY
+    priority: int | None = 0
+    data_dependent_shapes: bool = True
+    fixed_threads: int | None = None
+    tolerances: Mapping[str, str] = field(default_factory=dict)
+
+    def tolerance(self, precision: str) -> str:
+        """The precision whose limits of parity apply to results in a precision."""
+        return self.tolerances.get(precision, precision)
 
 
 @dataclass(frozen=True)
@@ -134,6 +187,18 @@ class Finding:
     command: str
 
 
+class ModelMetadata(NamedTuple):
+    """A model's metadata, with the fields and defaults of ``onnxruntime.ModelMetadata``."""
+
+    producer_name: str = ""
+    graph_name: str = ""
+    domain: str = ""
+    description: str = ""
+    graph_description: str = ""
+    version: int = 2**63 - 1
+    custom_metadata_map: dict[str, str] = {}  # noqa: RUF012  # never written to
+
+
 @dataclass(frozen=True)
 class ModelInfo:
     """The description of a model.
@@ -144,8 +209,7 @@ class ModelInfo:
         fused: the number of fused operators by name; empty for a model that is not in the fused form.
         limits: symbolic dimensions that must agree between inputs and must not be 0, each with its maximum (the rows of
             a position table) or ``None``.
-        metadata: the model's metadata properties.
-        producer, graph_name: the tool that wrote it, and the graph's name.
+        metadata: what the model says about itself.
         quantized: whether its activations were already 8-bit.
         mask: the mask input (batch, sequence), 0 at padding; ``None`` if there is none or it is unknown.
         token_outputs: the token-level outputs (batch, sequence, ...); ``None`` if unknown.
@@ -158,9 +222,7 @@ class ModelInfo:
     opset: int
     fused: Mapping[str, int] = field(default_factory=dict)
     limits: Mapping[str, int | None] = field(default_factory=dict)
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    producer: str = ""
-    graph_name: str = ""
+    metadata: ModelMetadata = field(default_factory=ModelMetadata)
     quantized: bool = False
     mask: str | None = None
     token_outputs: tuple[str, ...] | None = None
@@ -192,20 +254,10 @@ class ModelInfo:
                 **fields,
                 "inputs": specs(fields["inputs"]),
                 "outputs": specs(fields["outputs"]),
+                "metadata": ModelMetadata(*fields["metadata"]),
                 "token_outputs": None if fields["token_outputs"] is None else tuple(fields["token_outputs"]),
             }
         )
-
-
-class ModelMetadata(NamedTuple):
-    """A model's metadata, with the fields of ``onnxruntime.ModelMetadata``."""
-
-    producer_name: str
-    graph_name: str
-    domain: str
-    description: str
-    version: int
-    custom_metadata_map: dict[str, str]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from isorun.errors import InvalidOption, did_you_mean, nearest
 
-_TYPES: dict[str, tuple[tuple[type, ...], str]] = {
+TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     "any": ((object,), "a value"),
     "bool": ((bool,), "true or false"),
     "int": ((int,), "an integer"),
@@ -18,6 +18,7 @@ _TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     "path": ((str, os.PathLike), "a path"),
     "str": ((str,), "a string"),
 }
+"""The types of options: the Python types that a value may have, and what it is in words."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Option:
         """The valid values in words."""
         if self.choices:
             return f"one of {', '.join(map(repr, self.choices))}"
-        what = _TYPES[self.type][1]
+        what = TYPES[self.type][1]
         if self.minimum is not None and self.maximum is not None:
             return f"{what} from {self.minimum} to {self.maximum}"
         if self.minimum is not None:
@@ -75,7 +76,7 @@ class Option:
             return (self.minimum is None or value >= self.minimum) and (self.maximum is None or value <= self.maximum)
         if self.type == "list" and isinstance(value, str | bytes):
             return False
-        return isinstance(value, _TYPES[self.type][0])
+        return isinstance(value, TYPES[self.type][0])
 
 
 def problems(declared: Mapping[str, Option | str], given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

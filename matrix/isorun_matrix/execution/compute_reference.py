@@ -23,7 +23,8 @@ def reference(job: ReferenceJob, folder: Path) -> Reference:
                 raise UnsupportedModel(f"Output {spec.name!r} is {spec.type}; only numeric tensors can be compared")
         names = [spec.name for spec in session.get_outputs()]
         outputs = {case: dict(zip(names, session.run(names, arrays), strict=True)) for case, arrays in cases.items()}
-        feeds.save(folder / FEEDS, cases)
+        varied = feeds.varied(workload, info, next(iter(cases.values())))
+        feeds.save(folder / FEEDS, {**cases, **varied})
         feeds.save(folder / REFERENCE_OUTPUTS, outputs)
         return Reference(
             cases=list(cases),

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from isorun.errors import BackendNotFound, BackendUnavailable, IsorunError
+from isorun.errors import BackendNotFound, BackendUnavailable, EnvironmentBroken, IsorunError
 from isorun.isolation import environments
 from isorun.isolation.environments import interpreters
 from isorun.isolation.worker.backend import Worker
 from isorun_matrix.execution.progress import Lines
 from isorun_matrix.measurement.machine import IsolatedEnvironment
+from isorun_matrix.spec import versions
 from isorun_matrix.spec.backends import Environment
 from isorun_matrix.spec.spec import Spec
 
@@ -72,6 +73,9 @@ def _find_or_create(name: str, declared: Environment | None, progress: Lines) ->
 
 
 def _inspect(environment: environments.Environment, backends: Sequence[str]) -> Available:
+    packages = environment.packages()
+    if old := versions.too_old(packages):
+        raise EnvironmentBroken(f"environment {environment.name!r} cannot be used: {'; '.join(old)}")
     dialects = []
     with closing(Worker(environment)) as worker:
         for backend in backends:
@@ -79,7 +83,7 @@ def _inspect(environment: environments.Environment, backends: Sequence[str]) -> 
                 dialects.append(worker.get(backend).capabilities.dialects)
             except (BackendNotFound, BackendUnavailable):  # its cells report it
                 continue
-    record = IsolatedEnvironment(environment.version, environment.install, environment.packages())
+    record = IsolatedEnvironment(environment.version, environment.install, packages)
     return Available(record, tuple(dict.fromkeys(dialects)))
 
 

@@ -6,11 +6,8 @@ exit code, from which the parent derives the status (:mod:`isorun_matrix.executi
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import json
-import os
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -24,19 +21,17 @@ from isorun_matrix.jobs import from_json
 from isorun_matrix.results.layout import JOB, OUTCOME
 
 Job = TypeVar("Job")
-_PR_SET_PDEATHSIG = 1
 
 
 def main(kind: type[Job], work: Callable[[Job, Path], Any]) -> None:
-    """Do the job in a folder. The command line is the folder, the parent's process id, and when the parent started to
-    count the time limit (``time.monotonic``).
+    """Do the job in a folder. The command line is the folder, and when the parent started to count the time limit
+    (``time.monotonic``).
 
     Args:
         kind: the dataclass of the job.
         work: called with the job and its folder; returns a dataclass that JSON can hold.
     """
-    folder, parent, started = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
-    _die_with(parent)
+    folder, started = Path(sys.argv[1]), float(sys.argv[2])
     content = json.loads((folder / JOB).read_text())
     # Counted from the parent's start, so that the stack is in the log before the parent kills this process.
     faulthandler.dump_traceback_later(max(0.01, started + content["time_limit"] - time.monotonic()))
@@ -53,11 +48,3 @@ def main(kind: type[Job], work: Callable[[Job, Path], Any]) -> None:
     except IsorunError as error:
         outcome = {"status": "error", "reason": str(error)}
     write_atomically(folder / OUTCOME, json.dumps(outcome, allow_nan=False).encode())
-
-
-def _die_with(parent: int) -> None:
-    """Make the kernel kill this process when its parent dies, for any reason."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before prctl
-        sys.exit("the parent process has ended")

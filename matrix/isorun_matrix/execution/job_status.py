@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from isorun_matrix.execution.job_process import Exit
+from isorun.system.subprocesses import Exit
 from isorun_matrix.results.layout import OUTCOME
 
 
@@ -26,7 +26,7 @@ def job_status(ended: Exit, folder: Path, time_limit: float) -> dict[str, Any]:
     outcome: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
     finished = " after the work was finished" if outcome else ""
     status: dict[str, Any] = {"wall_s": ended.seconds, "result": None, "log": None}
-    if ended.timed_out:
+    if ended.timeout is not None:
         reason = f"stopped at its time limit of {time_limit:g} s{finished}; the log ends with its stack"
         return status | {"status": "timeout", "reason": reason, "log": ended.log}
     if ended.signal is not None:
@@ -34,7 +34,7 @@ def job_status(ended: Exit, folder: Path, time_limit: float) -> dict[str, Any]:
         reason = f"the process was killed by {ended.signal}{finished}{memory}"
         return status | {"status": "crashed", "reason": reason, "log": ended.log}
     if ended.code != 0 or not outcome:
-        last = next((f": {line.strip()}" for line in reversed(ended.log.splitlines()) if line.strip()), "")
+        last = f": {ended.last_line}" if ended.last_line else ""
         reason = f"the process ended with exit code {ended.code}{finished}{last}"
         if ended.code == 0:
             reason = "the process ended without a result: something in it called exit(0)"

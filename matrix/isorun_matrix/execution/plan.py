@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from isorun.errors import BackendUnavailable
 from isorun.plugin import registry
-from isorun_matrix.jobs import Cell, ModelJob, Workload
+from isorun_matrix.jobs import CONTROL, Cell, ModelJob, Workload
+from isorun_matrix.spec.backends import Variant
 from isorun_matrix.spec.models import Model
 from isorun_matrix.spec.shapes import Shape
 from isorun_matrix.spec.spec import Spec
@@ -25,28 +26,35 @@ class Plan:
     cells: tuple[Cell, ...]
 
     def __str__(self) -> str:
-        counts = {"model": len(self.models), "workload": len(self.workloads), "cell": len(self.cells)}
+        cells = [cell for cell in self.cells if not cell.control]
+        counts = {"model": len(self.models), "workload": len(self.workloads), "cell": len(cells)}
         return ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts.items())
 
 
-def plan(spec: Spec, isolated_dialects: Iterable[tuple[str, ...]] = ()) -> Plan:
+def plan(spec: Spec, seed: int, isolated_dialects: Iterable[tuple[str, ...]] = ()) -> Plan:
     """The jobs of a spec: each model on each backend, at each of the backend's precisions and the model's shapes.
 
     Args:
         spec: what to compare.
+        seed: of the feeds.
         isolated_dialects: the dialects that backends in isolated environments read.
     """
     dialects = tuple(dict.fromkeys([*_dialects(spec), *isolated_dialects]))
-    models, workloads, cells = [], [], []
-    for name, model in spec.models.items():
-        models.append(
-            ModelJob(name, model.path, model.checkpoint, model.preset, model.seed or 0, model.outputs, dialects)
-        )
-        for shape in spec.shapes_of(name):
-            workload = _workload(spec, name, model, shape)
-            workloads.append(workload)
-            cells += _cells(spec, workload, shape)
-    return Plan(tuple(models), tuple(workloads), tuple(cells))
+    workloads: dict[str, Workload] = {}
+    cells: dict[str, list[Cell]] = {}
+    for name, shape, variant, precision in spec.combinations():
+        workload = _workload(spec, seed, name, spec.models[name], shape)
+        workloads.setdefault(workload.id, workload)
+        cells.setdefault(workload.id, []).append(_cell(spec, workload, shape, variant, precision))
+    for group in cells.values():
+        if spec.control and (control := _control(group)):
+            group.append(control)
+    models = [
+        ModelJob(name, model.path, model.checkpoint, model.preset, model.seed or 0, model.outputs, dialects)
+        for name, model in spec.models.items()
+        if any(workload.model == name for workload in workloads.values())
+    ]
+    return Plan(tuple(models), tuple(workloads.values()), tuple(cell for group in cells.values() for cell in group))
 
 
 def key(job: ModelJob | Workload | Cell, **decides: Any) -> str:
@@ -71,8 +79,10 @@ def _dialects(spec: Spec) -> Iterator[tuple[str, ...]]:
             continue
 
 
-def _workload(spec: Spec, name: str, model: Model, shape: Shape) -> Workload:
+def _workload(spec: Spec, seed: int, name: str, model: Model, shape: Shape) -> Workload:
     lengths = shape.lengths
+    assert isinstance(shape.batch, int)
+    assert not isinstance(shape.sequence, list)
     return Workload(
         id=f"{name}/{shape.name}",
         model=name,
@@ -84,34 +94,45 @@ def _workload(spec: Spec, name: str, model: Model, shape: Shape) -> Workload:
         feeds=spec.feeds,
         # In a batch of one, a fully masked row would leave nothing to compare.
         masks=[mask for mask in spec.masks if not (mask == "masked-row" and shape.batch == 1)],
-        seed=spec.seed,
+        seed=seed,
         backend=spec.reference.backend,
         precision=spec.reference.precision,
         time_limit=spec.reference.time_limit,
     )
 
 
-def _cells(spec: Spec, workload: Workload, shape: Shape) -> list[Cell]:
-    return [
-        Cell(
-            id=f"{workload.id}/{entry.label}/{precision}",
-            workload=workload.id,
-            model=workload.model,
-            shape=shape.name,
-            batch=shape.batch,
-            sequence=shape.sequence,
-            backend=entry.name,
-            environment=entry.environment,
-            label=entry.label,
-            precision=precision,
-            threads=entry.threads,
-            options=entry.options,
-            warmup=spec.warmup,
-            repetitions=spec.repetitions,
-            seconds=spec.time_of_a_cell,
-            time_limit=spec.time_limit,
-            tolerance=spec.tolerance(precision),
-        )
-        for entry in spec.backends
-        for precision in entry.precisions
-    ]
+def _cell(spec: Spec, workload: Workload, shape: Shape, variant: Variant, precision: str) -> Cell:
+    return Cell(
+        id=f"{workload.id}/{variant.label}/{precision}",
+        workload=workload.id,
+        model=workload.model,
+        shape=shape.name,
+        batch=workload.batch,
+        sequence=workload.sequence,
+        backend=variant.name,
+        environment=variant.environment,
+        label=variant.label,
+        precision=precision,
+        device=variant.device,
+        threads=variant.threads,
+        options=variant.options,
+        control=False,
+        warmup=spec.warmup,
+        repetitions=spec.repetitions,
+        seconds=spec.time_of_a_cell,
+        time_limit=spec.time_limit,
+        tolerance=spec.tolerance(precision),
+    )
+
+
+def _control(cells: Sequence[Cell]) -> Cell | None:
+    """The first cell of a workload that can run here, once more; ``None`` if there is nothing to compare it with."""
+    for cell in cells if len(cells) > 1 else ():
+        try:
+            available = cell.environment is not None or registry.availability(registry.get(cell.backend)).ok
+        except BackendUnavailable:
+            continue
+        if available:
+            label = f"{cell.label}{CONTROL}"
+            return replace(cell, id=f"{cell.workload}/{label}/{cell.precision}", label=label, control=True)
+    return None

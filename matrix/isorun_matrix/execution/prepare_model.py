@@ -12,6 +12,7 @@ from isorun.errors import UnsupportedModel
 from isorun.models import lowering, presets
 from isorun.models import source as models
 from isorun.system.cache import Cache
+from isorun.types import DIALECTS
 from isorun_matrix.execution import job_main
 from isorun_matrix.jobs import ModelJob, PreparedModel
 
@@ -22,6 +23,8 @@ def prepare(job: ModelJob, _: Path) -> PreparedModel:
     origin = presets.build(job.preset, job.seed, cache) if job.preset else Path(job.path or job.checkpoint or "")
     source = models.open_model(origin, cache, job.outputs)
     for dialects in job.dialects:
+        if dialects[0] not in DIALECTS:  # a plugin's variant, which its cells lower to themselves
+            continue
         try:
             lowering.lower(source, tuple(dialects), cache)
         except UnsupportedModel as error:  # each cell of that backend reports it

@@ -41,17 +41,18 @@ class Lines:
         yield
 
     @contextmanager
-    def measuring(self, total: int, kept: int) -> Iterator[None]:
-        """While cells run: ``total`` of them, of which ``kept`` have a result already."""
-        self._done, self._total = kept, total
-        if kept:
-            self.note(f"{kept} of {total} cells are done and kept")
+    def measuring(self, processes: int, cells: int) -> Iterator[None]:  # noqa: ARG002 - for the bar
+        """While cells are tried and measured: about how many processes that takes, and how many cells."""
+        self._total = cells
         yield
 
     def started(self, what: str, *, cell: bool = False) -> None:
-        """A job starts; for a cell, a line is printed when it finishes."""
+        """A job starts; for a cell, a line is printed when all its rounds are done."""
         if not cell:
             self.note(what)
+
+    def ended(self) -> None:
+        """A process of a cell has ended."""
 
     def finished(self, cell: CellResult) -> None:
         """A cell has its result."""
@@ -68,7 +69,7 @@ class Lines:
 
 
 class Bar(Lines):
-    """The same above a bar with the current job, the number of finished cells, and the remaining time."""
+    """The same above a bar with the current job, the number of ended processes, and the remaining time."""
 
     @contextmanager
     def working(self, what: str) -> Iterator[None]:
@@ -76,7 +77,7 @@ class Bar(Lines):
             yield
 
     @contextmanager
-    def measuring(self, total: int, kept: int) -> Iterator[None]:
+    def measuring(self, processes: int, cells: int) -> Iterator[None]:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         parts = (
@@ -87,8 +88,8 @@ class Bar(Lines):
             TextColumn("{task.description}", markup=False),
         )
         with Progress(*parts, console=console.stderr(), auto_refresh=False, transient=True) as self._bar:
-            self._task = self._bar.add_task("", total=total, completed=kept)
-            with super().measuring(total, kept):
+            self._task = self._bar.add_task("", total=processes)
+            with super().measuring(processes, cells):
                 yield
 
     def note(self, text: str) -> None:
@@ -103,9 +104,8 @@ class Bar(Lines):
         else:
             super().started(what, cell=cell)
 
-    def finished(self, cell: CellResult) -> None:
-        super().finished(cell)
-        self._bar.update(self._task, completed=self._done, refresh=True)
+    def ended(self) -> None:
+        self._bar.update(self._task, advance=1, refresh=True)
 
 
 def for_stderr() -> Lines:

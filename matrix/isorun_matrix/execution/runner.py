@@ -1,60 +1,106 @@
-"""Run a matrix: prepare the models, then for each workload its reference and its cells, one process at a time."""
+"""Run a matrix: prepare the models; then for each workload compute its reference, try its cells, and measure them in
+rounds, one process at a time."""
 
 from __future__ import annotations
 
+import itertools
+import secrets
+import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from isorun.errors import IsorunError
+from isorun.errors import IsorunError, SpecError
 from isorun.models import hub
+from isorun.system import subprocesses
 from isorun.system.cache import Cache
-from isorun_matrix.execution import environments
+from isorun_matrix.execution import environments, rounds
 from isorun_matrix.execution.environments import Available
-from isorun_matrix.execution.job_process import launch
 from isorun_matrix.execution.job_status import job_status
 from isorun_matrix.execution.plan import Plan, key, plan
 from isorun_matrix.execution.progress import Lines
 from isorun_matrix.jobs import Cell, CellJob, ModelJob, PreparedModel, Reference, ReferenceJob, Workload, from_json
 from isorun_matrix.measurement import machine
+from isorun_matrix.report.formatting import shortened
 from isorun_matrix.results.folder import RunFolder
-from isorun_matrix.results.layout import OUTCOME
+from isorun_matrix.results.layout import LOG, OUTCOME
 from isorun_matrix.results.records import (
+    MEASURED,
     CellId,
-    CellResult,
+    LoadResult,
     ModelResult,
     PlannedCell,
     RecordedSpec,
     ReferenceResult,
+    RoundResult,
     Run,
     RunRecord,
+    RunSession,
+    TrialResult,
 )
 from isorun_matrix.spec.spec import Spec
 from isorun_matrix.text import encodable
 
+_GRACE_SECONDS = 1.0  # for a process to write its stack when its time is up
 
-def run(spec: Spec, source: Path, folder: RunFolder, progress: Lines, *, resume: bool) -> Run:
-    """Run every cell of a spec that has no result yet.
+
+@dataclass(frozen=True)
+class Choice:
+    """What a session of a run does.
+
+    Attributes:
+        resume: whether to continue the run in the folder.
+        only: the ids of the cells to measure; ``None`` for all.
+        remeasure_disturbed: whether disturbed rounds are repeated again, although they were repeated as often as the
+            spec says.
+        fingerprints: of the models that are required, where the run is a rerun of another.
+    """
+
+    resume: bool = False
+    only: Collection[str] | None = None
+    remeasure_disturbed: bool = False
+    fingerprints: Mapping[str, str] | None = None
+
+
+def run(spec: Spec, source: Path, folder: RunFolder, progress: Lines, choice: Choice) -> Run:
+    """Run every cell of a spec that lacks rounds.
 
     Args:
         spec: what to compare.
         source: the file that it was read from.
-        folder: receives each result when its cell ends.
+        folder: receives each result when its process ends.
         progress: receives the events.
-        resume: whether to keep results in the folder that have the same spec, model and versions.
+        choice: what to do of it.
 
     Returns:
         The run with all results.
 
     Raises:
         SpecError: the folder cannot be used.
-        KeyboardInterrupt: the current cell is lost, all before it are kept.
+        KeyboardInterrupt: the current process is lost, all before it are kept.
     """
-    with folder.writing(resume=resume):
-        return _Runner(spec, source, folder, progress, environments.make(spec, progress)).run()
+    with folder.writing(resume=choice.resume):
+        return _Runner(spec, source, folder, progress, environments.make(spec, progress), choice).run()
+
+
+def select(planned: Plan, patterns: Sequence[str]) -> set[str]:
+    """The ids of the cells that match a pattern: shell wildcards, or the start of an id.
+
+    Raises:
+        SpecError: a pattern matches no cell.
+    """
+    found: set[str] = set()
+    ids = [cell.id for cell in planned.cells if not cell.control]
+    for pattern in patterns:
+        matching = {name for name in ids if fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}/*")}
+        if not matching:
+            raise SpecError(f"--only {pattern!r} matches no cell: expected a part of {shortened(ids)}")
+        found |= matching
+    return found
 
 
 @dataclass(frozen=True)
@@ -66,20 +112,34 @@ class _Failure:
 
 class _Runner:
     def __init__(
-        self, spec: Spec, source: Path, folder: RunFolder, progress: Lines, isolated: Mapping[str, Available]
+        self,
+        spec: Spec,
+        source: Path,
+        folder: RunFolder,
+        progress: Lines,
+        isolated: Mapping[str, Available],
+        choice: Choice,
     ) -> None:
         self._spec = spec
-        self._source = source
         self._folder = folder
         self._progress = progress
-        self._plan: Plan = plan(spec, (dialects for each in isolated.values() for dialects in each.dialects))
+        self._choice = choice
+        earlier = folder.record() if folder.has_run() else None
         self._environment = machine.collect(
             spec.backends_here, {name: available.record for name, available in isolated.items()}
         )
+        self._machine = machine.identity(self._environment)
+        session = RunSession(started=_now(), spec_file=encodable(str(source)), environment=self._environment)
+        self._sessions = [*([] if earlier is None else earlier.sessions), session]
+        self._created = session.started if earlier is None else earlier.created
+        drawn = secrets.randbits(32) if earlier is None else earlier.seed
+        self._seed = drawn if spec.seed is None else spec.seed
+        self._plan: Plan = plan(spec, self._seed, (each for found in isolated.values() for each in found.dialects))
         self._models: dict[str, PreparedModel | _Failure] = {}
         self._keys: dict[str, str] = {}
         self._requests: dict[str, str] = {}
-        self._kept: dict[str, _Failure] = {}
+        self._failures: dict[str, _Failure] = {}
+        self._repeats: dict[str, int] = {}
 
     def run(self) -> Run:
         self._require_own()
@@ -92,32 +152,49 @@ class _Runner:
             self._find_keys(workload, workload.backend)
         for cell in self._plan.cells:
             self._find_keys(cell, cell.backend if cell.environment is None else None)
-        measured = {cell.id for cell in self._plan.cells if self._folder.measured(CellResult, cell.id)}
-        kept = {cell.id for cell in self._plan.cells if self._is_current(cell)}
+        for cell in self._plan.cells:
+            self._keep_without_check(cell)
         self._record()
-        total = len(self._plan.cells)
-        for failure, count in Counter(self._kept.values()).items():
-            self._progress.note(f"{count} measured cells are kept without a check: {failure.reason}")
-        if outdated := len(measured) - len(kept):
-            self._progress.note(
-                f"{outdated} of {total} cells were measured with another spec, model, version or processor, and are "
-                "measured again"
-            )
-        with self._progress.measuring(total, len(kept)):
+        if self._choice.remeasure_disturbed:
+            self._repeats = {workload.id: self._more_repeats(workload) for workload in self._plan.workloads}
+        lacking = {workload.id: self._lacking(workload) for workload in self._plan.workloads}
+        waiting = [cell for cells in lacking.values() for cell in cells]
+        shown = sum(not cell.control for cell in waiting)
+        self._announce({cell.id for cell in waiting})
+        with self._progress.measuring(len(waiting) * (1 + self._spec.rounds), shown):
             for workload in self._plan.workloads:
-                cells = [cell for cell in self._plan.cells if cell.workload == workload.id and cell.id not in kept]
-                if cells:
-                    self._measure_all(workload, cells)
+                if lacking[workload.id]:
+                    self._measure_all(workload, lacking[workload.id])
+        for workload in self._plan.workloads:
+            self._load_all(workload)
         return self._folder.run()
 
+    def _announce(self, lacking: Collection[str]) -> None:
+        for failure, count in Counter(self._failures.values()).items():
+            self._progress.note(f"{count} cells cannot be measured now: {failure.reason}")
+        cells = [cell for cell in self._plan.cells if not cell.control]
+        done = [cell for cell in cells if self._folder.rounds(cell.id, self._keys[cell.id]) and cell.id not in lacking]
+        if done:
+            self._progress.note(f"{len(done)} of {len(cells)} cells are measured and kept")
+        outdated = [
+            cell
+            for cell in cells
+            if cell.id in lacking
+            and self._folder.is_measured(cell.id)
+            and not self._folder.rounds(cell.id, self._keys[cell.id])
+        ]
+        if outdated:
+            self._progress.note(
+                f"{len(outdated)} of {len(cells)} cells were measured with another spec, model, version or machine. "
+                "They are measured again, and the earlier results stay in the folder"
+            )
+
     def _require_own(self) -> None:
-        """Check all folders that may be replaced before anything runs, which can take hours."""
+        """Check all folders that may be written to before anything runs, which can take hours."""
         for job in self._plan.models:
-            self._folder.require_own("models", job.id)
-        for workload in self._plan.workloads:
-            self._folder.require_own("references", workload.id)
+            self._folder.require_own(self._folder.model(job.id))
         for cell in self._plan.cells:
-            self._folder.require_own("cells", cell.id)
+            self._folder.require_folder(self._folder.cell(cell.id))
 
     def _find_keys(self, job: Workload | Cell, backend: str | None) -> None:
         """Find a job's key, and the part of it that is known without its model and environment.
@@ -131,15 +208,16 @@ class _Runner:
         fingerprint = None if isinstance(model, _Failure) else model.fingerprint
         others = {*self._spec.backends_here} - {backend}
         packages = self._environment.packages
-        common = {
+        common: dict[str, Any] = {
             "packages": {name: version for name, version in packages.items() if name not in others},
             "python": self._environment.python,
-            "cpu": self._environment.cpu.model,
         }
         more: dict[str, Any] = {}
         if isinstance(job, Workload):
+            common["cpu"] = self._machine["cpu"]["model"]
             request = {"source": next(key(source) for source in self._plan.models if source.id == job.model)}
         else:
+            common["machine"] = self._machine
             request = {"workload": self._requests[job.workload]}
             more["workload"] = self._keys[job.workload]
             if job.environment is not None:
@@ -147,34 +225,33 @@ class _Runner:
         self._requests[job.id] = key(job, **common, **request)
         self._keys[job.id] = key(job, fingerprint=fingerprint, **common, **more)
 
-    def _is_current(self, cell: Cell) -> bool:
-        """Whether a cell has the measurement that a run would give, as far as can be known.
-
-        Without its model or environment, a measurement of the same request is kept under its own key.
-        """
-        measured = self._folder.measured(CellResult, cell.id)
-        if measured is None:
-            return False
-        model = self._models[cell.model]
-        failure = model if isinstance(model, _Failure) else self._environment_failure(cell)
-        if failure is not None and measured.key is not None and measured.request == self._requests[cell.id]:
-            self._keys[cell.id] = measured.key
-            self._kept[cell.id] = failure
-            return True
-        return measured.key == self._keys[cell.id]
+    def _keep_without_check(self, cell: Cell) -> None:
+        """Where the model or the environment of a cell is not available, keep what was measured for the same request,
+        under its own key."""
+        failure = self._models[cell.model]
+        if not isinstance(failure, _Failure):
+            reason = None if cell.environment is None else self._environment.environments[cell.environment].failure
+            if reason is None:
+                return
+            failure = _Failure(reason)
+        self._failures[cell.id] = failure
+        if measured := self._folder.key_of(cell.id, self._requests[cell.id]):
+            self._keys[cell.id] = measured
 
     def _record(self) -> None:
+        models = {name: model for name, model in self._models.items() if isinstance(model, PreparedModel)}
         self._folder.write_run(
             RunRecord(
-                created=_now(),
-                spec_file=encodable(str(self._source)),
+                created=self._created,
+                sessions=self._sessions,
                 spec=RecordedSpec.from_plain(self._spec.model_dump(mode="json")),
-                environment=self._environment,
+                seed=self._seed,
+                fingerprints={name: model.fingerprint for name, model in models.items()},
                 cells=[
                     PlannedCell(
                         **_identity(cell),
                         key=self._keys.get(cell.id),
-                        kept=encodable(self._kept[cell.id].reason) if cell.id in self._kept else None,
+                        failure=encodable(self._failures[cell.id].reason) if cell.id in self._failures else None,
                     )
                     for cell in self._plan.cells
                 ],
@@ -190,58 +267,138 @@ class _Runner:
             except IsorunError as error:
                 return _Failure(f"model {job.id!r} could not be fetched: {error}")
         status = self._do("prepare_model", described, job.time_limit)
-        self._folder.write(job.id, ModelResult.from_plain({"key": key(job), **status}))
+        self._folder.write_model(job.id, ModelResult.from_plain({"key": key(job), **status}))
         if status["result"] is None:
             return _Failure(f"model {job.id!r} could not be prepared: {status['reason']}")
-        return from_json(PreparedModel, status["result"])  # and not the record, which cannot hold every path
+        prepared = from_json(PreparedModel, status["result"])  # and not the record, which cannot hold every path
+        required = (self._choice.fingerprints or {}).get(job.id, prepared.fingerprint)
+        if prepared.fingerprint != required:
+            return _Failure(
+                f"model {job.id!r} is not the one of the original run: its fingerprint is {prepared.fingerprint}, not "
+                f"{required}. Give the path of the original with --model {job.id}=PATH"
+            )
+        return prepared
 
-    def _measure_all(self, workload: Workload, cells: list[Cell]) -> None:
-        """Compute the reference of a workload, unless it exists, and measure the cells that need it."""
+    def _cells(self, workload: Workload) -> list[Cell]:
+        """The cells of a workload that may be measured in this session."""
+        only = self._choice.only
+        return [
+            cell
+            for cell in self._plan.cells
+            if cell.workload == workload.id
+            and cell.id not in self._failures
+            and (only is None or cell.control or cell.id in only)
+        ]
+
+    def _lacking(self, workload: Workload, failed: Collection[str] = ()) -> list[Cell]:
+        """The cells that need a trial or a round. A control alone needs neither."""
+        cells = [cell for cell in self._cells(workload) if cell.id not in failed]
+        results = {cell.id: self._folder.rounds(cell.id, self._keys[cell.id]) for cell in cells}
+        names = rounds.lacking(results, self._spec.rounds, self._repeats.get(workload.id, self._spec.repeats))
+        found = [cell for cell in cells if cell.id in names]
+        return found if any(not cell.control for cell in found) else []
+
+    def _more_repeats(self, workload: Workload) -> int:
+        """How many rounds above those that the spec requires, so that each disturbed one is repeated."""
+        results = {cell.id: self._folder.rounds(cell.id, self._keys[cell.id]) for cell in self._cells(workload)}
+        return self._spec.repeats + rounds.disturbed_rounds(results)
+
+    def _measure_all(self, workload: Workload, cells: Sequence[Cell]) -> None:
+        """Compute the reference of a workload, unless it exists, and try and measure the cells that need it."""
         model = self._models[workload.model]
-        reference = model if isinstance(model, _Failure) else self._reference(workload, model)
-        for cell in cells:
-            if isinstance(model, _Failure):
-                result = self._skip(cell, model)
-            elif isinstance(reference, _Failure):
-                result = self._skip(cell, reference)
-            elif failure := self._environment_failure(cell):
-                result = self._skip(cell, failure)
-            else:
-                self._progress.started(cell.id, cell=True)
-                result = self._measure(cell, model, reference)
-            self._progress.finished(result)
+        assert isinstance(model, PreparedModel)
+        reference = self._reference(workload, model)
+        if isinstance(reference, _Failure):
+            self._failures |= dict.fromkeys((cell.id for cell in cells), reference)
+            self._record()
+            for cell in cells:
+                self._finished(cell)
+            return
+        jobs = {cell.id: (cell, model, reference) for cell in cells}
+        failed = {cell.id for cell in cells if not self._try(*jobs[cell.id])}
+        finished = set(failed)
+        while waiting := self._lacking(workload, failed):
+            number = 1 + self._folder.last_round([cell.id for cell in self._plan.cells if cell.workload == workload.id])
+            order = rounds.shuffled([cell.id for cell in waiting], self._seed, workload.id, number)
+            for position, name in enumerate(order):
+                if not self._measure(*jobs[name], {"number": number, "position": position, "order": order}):
+                    failed.add(name)
+            still = {cell.id for cell in self._lacking(workload, failed)}
+            for cell in cells:
+                if cell.id not in still | finished:
+                    finished.add(cell.id)
+                    self._finished(cell)
 
-    def _skip(self, cell: Cell, failure: _Failure) -> CellResult:
-        self._folder.start()
-        skipped = {"status": "skipped", "reason": failure.reason}
-        return self._folder.write(cell.id, CellResult.from_plain(self._described(cell) | skipped))
+    def _load_all(self, workload: Workload) -> None:
+        """Put every cell with correct outputs under the load of each scenario that it has no result of."""
+        model = self._models[workload.model]
+        cells = [cell for cell in self._cells(workload) if not cell.control]
+        for cell, scenario in itertools.product(cells, self._spec.load if isinstance(model, PreparedModel) else ()):
+            described = scenario.model_dump(mode="json")
+            earlier = self._folder.load(cell.id, self._keys[cell.id], described)
+            if (earlier is not None and earlier.status == "ok") or self._folder.cell_of_run(cell.id).status != "ok":
+                continue
+            assert isinstance(model, PreparedModel)
+            reference = self._reference(workload, model)
+            assert isinstance(reference, Reference)  # its cell was measured
+            self._progress.started(f"{cell.id}, load {scenario.name}")
+            job = self._job(cell, model, reference) | {"load": described}
+            status = self._do("load_cell", job, scenario.time_limit)
+            record = {"key": self._keys[cell.id], "load": described, **status}
+            result = self._folder.write_load(cell.id, LoadResult.from_plain(record))
+            if result.result is None:
+                self._progress.note(f"{cell.id}, load {scenario.name}: {result.status}: {result.reason}")
 
-    def _environment_failure(self, cell: Cell) -> _Failure | None:
-        reason = None if cell.environment is None else self._environment.environments[cell.environment].failure
-        return None if reason is None else _Failure(reason)
+    def _finished(self, cell: Cell) -> None:
+        if not cell.control:
+            self._progress.finished(self._folder.cell_of_run(cell.id))
+
+    def _try(self, cell: Cell, model: PreparedModel, reference: Reference) -> bool:
+        """Whether a cell can be measured; it is tried unless it was before."""
+        earlier = self._folder.trial(cell.id, self._keys[cell.id])
+        if earlier is not None and earlier.status in MEASURED:
+            self._progress.ended()
+            return True
+        self._progress.started(f"{cell.id}, trial", cell=True)
+        status = self._do("try_cell", self._job(cell, model, reference), cell.time_limit)
+        result = self._folder.write_trial(cell.id, TrialResult.from_plain(self._described(cell) | status))
+        self._progress.ended()
+        if result.status not in MEASURED:
+            self._finished(cell)
+        return result.status in MEASURED
+
+    def _measure(self, cell: Cell, model: PreparedModel, reference: Reference, place: Mapping[str, Any]) -> bool:
+        """Measure a cell in a round; returns whether it succeeded."""
+        self._progress.started(f"{cell.id}, round {place['number']}", cell=True)
+        job = self._job(cell, model, reference)
+        status = self._do("measure_cell", job, cell.time_limit)
+        more = {"round": place, "seed": job["seed"]}
+        result = self._folder.write_round(cell.id, RoundResult.from_plain(self._described(cell) | status | more))
+        self._progress.ended()
+        return result.status in MEASURED
+
+    def _job(self, cell: Cell, model: PreparedModel, reference: Reference) -> dict[str, Any]:
+        folder = self._folder.reference(cell.workload, self._keys[cell.workload])
+        return asdict(CellJob(cell, model, reference, str(folder), secrets.randbits(32)))
 
     def _described(self, cell: Cell) -> dict[str, Any]:
-        return _identity(cell) | {"key": self._keys[cell.id], "request": self._requests[cell.id]}
-
-    def _measure(self, cell: Cell, model: PreparedModel, reference: Reference) -> CellResult:
-        job = CellJob(cell, model, reference, str(self._folder.folder("references", cell.workload)))
-        status = self._do("measure_cell", asdict(job), cell.time_limit)
-        return self._folder.write(cell.id, CellResult.from_plain(self._described(cell) | status))
+        return {"key": self._keys[cell.id], "request": self._requests[cell.id], "machine": self._machine}
 
     def _reference(self, workload: Workload, model: PreparedModel) -> Reference | _Failure:
         digest = self._keys[workload.id]
-        found = self._folder.result(ReferenceResult, workload.id, digest)
+        found = self._folder.find_reference(workload.id, digest)
         if found is None or found.result is None:
             self._progress.started(f"Computing the reference of {workload.id}")
             status = self._do("compute_reference", asdict(ReferenceJob(workload, model)), workload.time_limit)
-            found = self._folder.write(workload.id, ReferenceResult.from_plain({"key": digest, **status}))
+            found = self._folder.write_reference(workload.id, ReferenceResult.from_plain({"key": digest, **status}))
         return found.result or _Failure(f"the reference of {workload.id} could not be computed: {found.reason}")
 
     def _do(self, module: str, job: Mapping[str, Any], time_limit: float) -> dict[str, Any]:
         """Run a job in a process of its own; returns the members of its result."""
         folder = self._folder.start({"time_limit": time_limit, "job": job})
         started = _now()
-        ended = launch(f"isorun_matrix.execution.{module}", folder, time_limit)
+        command = subprocesses.python_module(f"isorun_matrix.execution.{module}", str(folder), str(time.monotonic()))
+        ended = subprocesses.run(command, timeout=time_limit + _GRACE_SECONDS, log=folder / LOG)
         status = job_status(ended, folder, time_limit)
         (folder / OUTCOME).unlink(missing_ok=True)
         return {"started": started, **status}

@@ -2,7 +2,8 @@
 
 Timed feeds are called ``feeds-0``, ``feeds-1`` and so on. They differ, so that no runtime can answer from a cache of
 the last call. If the model has a mask, one set for each kind of padding follows (``mask-right`` and so on), on which
-only parity is checked.
+only parity is checked. ``varied-0`` and so on have other tokens than ``feeds-0`` and the same mask: a runtime that is
+faster where ``feeds-0`` is repeated caches answers.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ from isorun_matrix.jobs import Workload
 Arrays = dict[str, np.ndarray]
 _TIMED = "feeds-"
 _MASKED = "mask-"
+_VARIED = 3
+VARIED = tuple(f"varied-{index}" for index in range(_VARIED))
+"""The names of the sets of feeds that differ from ``feeds-0`` in their tokens only."""
 
 
 def make(workload: Workload, origin: str, info: ModelInfo) -> tuple[dict[str, Arrays], list[str]]:
@@ -48,6 +52,13 @@ def make(workload: Workload, origin: str, info: ModelInfo) -> tuple[dict[str, Ar
             mask = MASKS[kind](workload.batch, workload.sequence, rng)
             made[f"{_MASKED}{kind}"] = _random_set(workload, info, rng, mask)
     return made, notes
+
+
+def varied(workload: Workload, info: ModelInfo, first: Arrays) -> dict[str, Arrays]:
+    """Feeds with the mask of ``first`` and other values."""
+    mask = None if info.mask is None else first[info.mask]
+    rng = np.random.default_rng([workload.seed, 2])
+    return {name: _random_set(workload, info, rng, mask) for name in VARIED}
 
 
 def timed(names: Iterable[str]) -> list[str]:
@@ -104,7 +115,7 @@ def _lengths(workload: Workload) -> npt.NDArray[np.int64] | None:
         return None
     if isinstance(lengths, list):
         return np.resize(np.array(lengths, dtype=np.int64), count)
-    rng = np.random.default_rng([workload.seed, lengths["seed"]])
+    rng = np.random.default_rng(lengths["seed"])  # and not of the tokens: every run has the same lengths
     minimum, maximum = lengths["min"], lengths["max"] or workload.sequence
     if lengths["distribution"] == "uniform":
         return np.asarray(rng.integers(minimum, maximum, size=count, endpoint=True), dtype=np.int64)

@@ -1,13 +1,16 @@
-"""The figures of one cell."""
+"""The figures of one cell: of a process that measured it, and of all its rounds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from isorun.types import Provenance
 from isorun_matrix.measurement.parity import CellParity
-from isorun_matrix.measurement.statistics import Latency, Spread, Throughput
+from isorun_matrix.measurement.statistics import Latency, RankInterval, Spread, Throughput
+
+DISTURBED = 0.05
+"""The share of waiting or of stolen time from which a process counts as disturbed."""
 
 
 @dataclass(frozen=True)
@@ -26,31 +29,122 @@ class Memory:
 
 
 @dataclass(frozen=True)
+class Repetition:
+    """Median times of runs with one set of feeds again and again, and with sets that differ, in milliseconds."""
+
+    repeated_ms: float
+    varied_ms: float
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What was found before anything was measured: the parity on every set of feeds."""
+
+    parity: CellParity
+
+
+@dataclass(frozen=True)
 class Measurement:
-    """What was measured in a cell: times in milliseconds, memory in MiB.
+    """What one process measured: times in milliseconds, memory in MiB.
 
     Attributes:
+        parity: of the outputs of ``sampled`` runs.
+        cpu_ms: the time of all threads on cores, for each run; ``None`` if the kernel does not report it.
         device_ms: latency by the device's own events; ``None`` where the backend has none.
         load_ms: opening the session.
         first_run_ms: the first run.
         warmup_runs: how many runs warmed up.
+        steady: whether runs had stopped getting faster when the warm-up ended.
         load_average: the system's, before the session was opened.
         waited: the share of the measured time in which threads could have run and had no core; ``None`` if unknown.
+        stolen: the share that a hypervisor gave to others.
         threads: how many threads a run used; ``None`` where the backend does not tell.
+        sampled: the timed run of each set of feeds whose outputs were compared.
         notes: remarks on the feeds.
     """
 
     parity: CellParity
     latency_ms: Latency
+    cpu_ms: float | None
+    device_ms: Latency | None
+    throughput: Throughput
+    load_ms: float
+    first_run_ms: float
+    warmup_runs: int
+    steady: bool
+    memory_mib: Memory
+    load_average: Sequence[float]
+    waited: float | None
+    stolen: float | None
+    threads: int | None
+    sampled: Mapping[str, int]
+    repetition: Repetition
+    provenance: Provenance
+    notes: Sequence[str]
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether threads often had no core."""
+        return max(self.waited or 0, self.stolen or 0) >= DISTURBED
+
+
+@dataclass(frozen=True)
+class Round:
+    """A cell in one round.
+
+    Attributes:
+        number: of the round, within the workload. Cells with the same number were measured in turn.
+        position: of the cell in the shuffled order of the round.
+        started: date and time.
+        p50: the median latency in milliseconds.
+        used: whether the figures of the cell include it: a disturbed round is left out if another one is not.
+    """
+
+    number: int
+    position: int
+    started: str
+    p50: float
+    cpu_ms: float | None
+    waited: float | None
+    stolen: float | None
+    disturbed: bool
+    used: bool
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The figures of a cell from its rounds: times in milliseconds, memory in MiB.
+
+    ``latency_ms.p50`` is the median of the medians of the rounds; other percentiles are of the runs of all rounds
+    together. ``parity`` is the worst of the trial and all rounds. Every other figure is the median of the rounds.
+
+    Attributes:
+        p50_interval: of the median of the rounds; ``None`` with a single one.
+        repeated: the time of a run with repeated feeds, divided by that with varied feeds.
+    """
+
+    parity: CellParity
+    latency_ms: Latency
+    p50_interval: RankInterval | None
+    cpu_ms: float | None
     device_ms: Latency | None
     spread_ms: Spread
     throughput: Throughput
     load_ms: float
     first_run_ms: float
     warmup_runs: int
+    steady: bool
     memory_mib: Memory
     load_average: Sequence[float]
     waited: float | None
+    stolen: float | None
     threads: int | None
+    repeated: float
     provenance: Provenance
     notes: Sequence[str]
+    rounds: Sequence[Round]
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether every round was disturbed."""
+        return all(each.disturbed for each in self.rounds)

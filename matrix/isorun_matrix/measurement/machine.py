@@ -1,13 +1,19 @@
-"""The machine and the software that were measured: what would explain other figures elsewhere."""
+"""The machine and the software that were measured: what would explain other figures elsewhere.
+
+:func:`identity` is what belongs to the key of a result: a run never mixes results of two machines, or of one machine
+with two settings.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 from isorun.errors import BackendUnavailable
 from isorun.plugin import registry
@@ -23,16 +29,27 @@ _FLAGS = (
 )  # fmt: skip
 _PACKAGES = ("isorun", "numpy", "onnx", "onnx-ir", "tokenizers")
 _GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+_MACHINE_ID = Path("/etc/machine-id")
+_DMI = Path("/sys/class/dmi/id")
+_VARIABLES = (
+    "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "DNNL_", "ONEDNN_", "ORT_", "OV_", "TBB_", "MALLOC_",
+    "GLIBC_TUNABLES", "LD_PRELOAD", "CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Cpu:
-    """The processor, and its features that matter to inference (``flags``)."""
+    """The processor, and its features that matter to inference (``flags``).
+
+    Attributes:
+        affinity: the cores that this process may use, such as ``0-3,8``.
+    """
 
     model: str
     architecture: str
     cores: int | None
     usable_cores: int
+    affinity: str
     cgroup_quota: float | None
     flags: Sequence[str]
     governor: str | None
@@ -53,11 +70,19 @@ class Environment:
     """The machine and the software of a run.
 
     Attributes:
+        host: a digest of the machine's id.
+        virtualization: the virtual machine or container that it is; ``None`` if none is known.
+        nice: the priority of this process.
+        variables: environment variables that runtimes and their thread pools read.
         load_average: when the run started.
         packages: versions by package, and of runtimes by backend.
         environments: the isolated environments that backends run in.
     """
 
+    host: str
+    virtualization: str | None
+    nice: int
+    variables: Mapping[str, str]
     cpu: Cpu
     memory_mib: int
     gpus: Sequence[Gpu]
@@ -73,11 +98,16 @@ def collect(backends: Iterable[str], environments: Mapping[str, IsolatedEnvironm
     """Describe this machine now, with the versions of the backends' runtimes."""
     flags = cpu_flags()
     return Environment(
+        host=_host(),
+        virtualization=_virtualization(),
+        nice=os.nice(0),
+        variables={name: value for name, value in sorted(os.environ.items()) if name.startswith(_VARIABLES)},
         cpu=Cpu(
             model=cpu_name(),
             architecture=platform.machine(),
             cores=os.cpu_count(),
             usable_cores=usable_cores(),
+            affinity=_ranges(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else "all",
             cgroup_quota=cpu_quota(),
             flags=[flag for flag in _FLAGS if flag in flags],
             governor=_GOVERNOR.read_text().strip() if _GOVERNOR.is_file() else None,
@@ -91,6 +121,45 @@ def collect(backends: Iterable[str], environments: Mapping[str, IsolatedEnvironm
         packages=_packages(backends),
         environments=environments,
     )
+
+
+def identity(environment: Environment) -> dict[str, Any]:
+    """What of the machine decides results, as plain data."""
+    found = {name: getattr(environment, name) for name in ("host", "virtualization", "nice", "variables", "memory_mib")}
+    gpus = [[gpu.name, gpu.driver, gpu.memory_mib] for gpu in environment.gpus]
+    return {**found, "cpu": asdict(environment.cpu), "gpus": gpus}
+
+
+def _host() -> str:
+    name = _MACHINE_ID.read_text().strip() if _MACHINE_ID.is_file() else ""
+    return hashlib.sha256(f"{name}/{platform.node()}".encode()).hexdigest()[:12]
+
+
+def _virtualization() -> str | None:
+    container = "container" if Path("/.dockerenv").exists() or Path("/run/.containerenv").exists() else None
+    vendor, product = (_first_line(_DMI / name) for name in ("sys_vendor", "product_name"))
+    virtual = " ".join(filter(None, [vendor, product])) if "hypervisor" in cpu_flags() else None
+    if virtual == "":
+        virtual = "a hypervisor"
+    return ", ".join(filter(None, [virtual, container])) or None
+
+
+def _first_line(path: Path) -> str:
+    try:
+        return path.read_text().strip().partition("\n")[0]
+    except OSError:
+        return ""
+
+
+def _ranges(cores: Sequence[int]) -> str:
+    """Ascending numbers as ranges: 0-3,8."""
+    found: list[list[int]] = []
+    for core in cores:
+        if found and core == found[-1][-1] + 1:
+            found[-1][1:] = [core]
+        else:
+            found.append([core])
+    return ",".join("-".join(map(str, ends)) for ends in found)
 
 
 def _packages(backends: Iterable[str]) -> dict[str, str]:

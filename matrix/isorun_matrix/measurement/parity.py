@@ -1,18 +1,17 @@
-"""The parity of a cell: each set of feeds is run once more and compared with the reference."""
+"""The parity of a cell: what it computed, compared with the reference."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from isorun import Session
 from isorun.parity import Tolerance, compare
 from isorun_matrix.jobs import Reference
 from isorun_matrix.measurement import feeds
 
-_WORST = {"max_abs": max, "max_rel": max, "rms": max, "cosine": min, "argmax": min}
+_WORST: Mapping[str, Callable[..., Any]] = {"max_abs": max, "max_rel": max, "rms": max, "cosine": min, "argmax": min}
 
 
 @dataclass(frozen=True)
@@ -38,29 +37,56 @@ class CellParity:
 
 
 def check(
-    session: Session, feeds_file: Path, outputs_file: Path, reference: Reference, tolerance: Tolerance
+    outputs: Iterable[tuple[str, Mapping[str, Any]]],
+    feeds_file: Path,
+    outputs_file: Path,
+    reference: Reference,
+    tolerance: Tolerance,
 ) -> CellParity:
-    """Compare a session with the reference.
+    """Compare outputs with the reference's.
 
     Args:
-        session: the session to check.
+        outputs: by the name of their set of feeds: output name to array.
         feeds_file, outputs_file: the feeds of the workload, and what the reference computed from them.
-        reference: names the sets of feeds and the mask.
+        reference: names the mask.
         tolerance: the limits.
     """
-    names = [spec.name for spec in session.get_outputs()]
     cases = {}
-    for case in reference.cases:
-        arrays = feeds.load(feeds_file, case)
-        outputs = dict(zip(names, session.run(names, arrays), strict=True))
-        mask = None if reference.mask is None else arrays[reference.mask]
-        parity = compare(outputs, feeds.load(outputs_file, case), mask, tolerance, token_level=reference.token_level)
+    for case, found in outputs:
+        mask = None if reference.mask is None else feeds.load(feeds_file, case)[reference.mask]
+        parity = compare(found, feeds.load(outputs_file, case), mask, tolerance, token_level=reference.token_level)
         cases[case] = parity.as_dict()
+    return _verdict(cases, tolerance)
+
+
+def merge(parities: Sequence[CellParity]) -> CellParity:
+    """The verdict on all outputs of several processes of a cell."""
+    cases: dict[str, Any] = {}
+    for parity in parities:
+        for case, found in parity.cases.items():
+            if case not in cases or found["verdict"] == "fail":
+                cases[case] = found
+    failing = next((parity for parity in parities if parity.verdict == "fail"), None)
+    values = {measure: [getattr(parity, measure) for parity in parities] for measure in _WORST}
+    return CellParity(
+        "pass" if failing is None else "fail",
+        None if failing is None else failing.summary,
+        **_worst(values),
+        tolerance=parities[0].tolerance,
+        cases=cases,
+    )
+
+
+def _verdict(cases: Mapping[str, Any], tolerance: Tolerance) -> CellParity:
     failing = [case for case, parity in cases.items() if parity["verdict"] == "fail"]
     summary = None
     if failing:
         where = "on all feeds" if len(failing) == len(cases) else f"on {', '.join(failing)} only"
         summary = f"{cases[failing[0]]['reasons'][0]} ({where})"
     values = {measure: [parity[measure] for parity in cases.values()] for measure in _WORST}
-    worst = {measure: None if None in values[measure] else _WORST[measure](values[measure]) for measure in _WORST}
-    return CellParity("fail" if failing else "pass", summary, **worst, tolerance=tolerance, cases=cases)
+    verdict: Literal["pass", "fail"] = "fail" if failing else "pass"
+    return CellParity(verdict, summary, **_worst(values), tolerance=tolerance, cases=cases)
+
+
+def _worst(values: Mapping[str, Sequence[float | None]]) -> dict[str, Any]:
+    return {measure: None if None in found else _WORST[measure](found) for measure, found in values.items()}

@@ -1,24 +1,43 @@
-"""Memory of this process and its descendants, and the time that their threads waited for a core."""
+"""Memory of this process and its descendants, and the time that their threads ran or waited for a core."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import NamedTuple
+
+_STEAL = 7  # the place of stolen time in the first line of /proc/stat
 
 
-def waited_ns() -> int | None:
-    """How long the living threads of this process and its descendants could have run but had no core, in nanoseconds.
+class Scheduled(NamedTuple):
+    """What the kernel has counted for the living threads of this process and its descendants, in nanoseconds.
 
-    ``None`` where the kernel does not report it.
+    Attributes:
+        ran: time on a core; ``None`` where the kernel does not report it, as for the others.
+        waited: time in which a thread could have run and had no core.
+        stolen: time that a hypervisor gave the cores of this machine to others.
     """
-    waited = None
+
+    ran: int | None
+    waited: int | None
+    stolen: int | None
+
+
+def scheduled() -> Scheduled:
+    """The counters now."""
+    ran = waited = None
     for process in family():
         for path in Path(f"/proc/{process}/task").glob("*/schedstat"):
             try:
-                waited = (waited or 0) + int(path.read_text().split()[1])
+                on_core, waiting, _ = map(int, path.read_text().split())
             except OSError:  # the thread has ended
                 continue
-    return waited
+            ran, waited = (ran or 0) + on_core, (waited or 0) + waiting
+    try:
+        first = Path("/proc/stat").read_text().splitlines()[0].split()
+    except OSError:
+        return Scheduled(ran, waited, None)
+    return Scheduled(ran, waited, int(first[1 + _STEAL]) * (1_000_000_000 // os.sysconf("SC_CLK_TCK")))
 
 
 def resident_mib() -> float:

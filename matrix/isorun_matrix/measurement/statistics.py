@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 PERCENTILES = (50, 90, 95, 99)
-_PARTS = 6  # independent parts: their medians enclose the true median in 1 - 2 / 2**6 = 97 % of runs
+_LEVEL = 0.9  # minimum of an interval's confidence, if there are enough values
 _NS_PER_MS = 1e6
 _NS_PER_S = 1e9
 
@@ -27,7 +27,6 @@ class Latency:
         samples: how many runs.
         std: of the sample (n - 1); needs 2 runs.
         p50, p90, p95, p99: percentiles; ``None`` with fewer than :func:`samples_needed` runs.
-        p50_interval: :func:`median_interval`.
         notes: why figures are missing.
     """
 
@@ -40,8 +39,16 @@ class Latency:
     p95: float | None
     p99: float | None
     max: float
-    p50_interval: tuple[float, float] | None
     notes: Sequence[str]
+
+
+@dataclass(frozen=True)
+class RankInterval:
+    """An interval of a median, between two of the values, and the probability that it contains the median."""
+
+    low: float
+    high: float
+    level: float
 
 
 @dataclass(frozen=True)
@@ -89,28 +96,8 @@ def latency(samples: np.ndarray) -> Latency:
         std=float(times.std(ddof=1)) if count > 1 else None,
         **percentiles,
         max=float(times.max()),
-        p50_interval=median_interval(times),
         notes=[f"{name} needs {minimum} samples, got {count}" for name, minimum in needed.items() if count < minimum],
     )
-
-
-def median_interval(times: np.ndarray) -> tuple[float, float] | None:
-    """The minimum and maximum of the medians of consecutive sixths of the samples.
-
-    Consecutive samples are correlated (clocks, caches, other programs), so formulas for independent samples give
-    intervals that are far too narrow. If the sixths are independent, the interval contains the true median in 97 of 100
-    runs, for any distribution. It is wide for a run that slowed down or was disturbed.
-
-    Args:
-        times: (runs,), in order. With fewer than six, each is a part, and the interval is less reliable.
-
-    Returns:
-        Both ends, in the unit of ``times``; ``None`` with fewer than two.
-    """
-    if len(times) < 2:
-        return None
-    medians = [float(np.median(part)) for part in np.array_split(times, min(_PARTS, len(times)))]
-    return min(medians), max(medians)
 
 
 def throughput(samples: np.ndarray, rows: int, tokens: int | None) -> Throughput:
@@ -129,3 +116,26 @@ def spread(samples: np.ndarray) -> Spread:
     """Percentiles for a plot. Samples: (runs,), nanoseconds."""
     times = np.asarray(samples, dtype=np.float64) / _NS_PER_MS
     return Spread(*(float(np.percentile(times, percentile)) for percentile in (5, 25, 50, 75, 95)))
+
+
+def rank_interval(values: Sequence[float] | np.ndarray) -> RankInterval | None:
+    """The interval of the median of what the values are drawn from, for any distribution.
+
+    It lies between the k-th smallest and the k-th largest value and contains the median with the probability that
+    neither fewer than k of n values are below it nor above it: 1 - 2 P(B < k) with B binomial(n, 1/2). k is the
+    largest for which that is 90 % or more: 93.75 % between the ends of five values. With fewer than five values, the
+    level is lower.
+
+    Args:
+        values: (n,), independent, such as the medians of processes. Runs of one process are not.
+
+    Returns:
+        The interval; ``None`` with fewer than two values.
+    """
+    ordered = np.sort(np.asarray(values, dtype=np.float64))
+    count = len(ordered)
+    if count < 2:
+        return None
+    below = np.cumsum([math.comb(count, k) for k in range(count)]) / 2**count
+    k = max(1, int(np.searchsorted(below, (1 - _LEVEL) / 2, side="right")))
+    return RankInterval(float(ordered[k - 1]), float(ordered[count - k]), 1 - 2 * float(below[k - 1]))

@@ -1,11 +1,16 @@
-"""How long each run of a session takes."""
+"""How long each run of a session takes, once it has warmed up."""
 
 from __future__ import annotations
 
 import gc
 import itertools
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import median
 from time import perf_counter_ns
+from typing import Any
 
 import numpy as np
 
@@ -13,19 +18,68 @@ from isorun import Session
 from isorun.types import Feeds
 
 _NS_PER_S = 1_000_000_000
+_WINDOW = 5  # minimum runs in a window of the warm-up
+_STEADY = 0.98  # of the median of the window before: below it, runs are still getting faster
+_WINDOWS = 20  # of warm-up at most, where no time is given
+_BLOCKS = 3  # of repeated and of varied feeds, alternating
+_LONGEST = 20  # runs in such a block
 
 
-def warm_up(session: Session, feeds: Sequence[Feeds], runs: int, seconds: float | None) -> int:
-    """Run without measuring, ``runs`` times or until ``seconds`` have passed; returns the number of runs."""
-    deadline = None if seconds is None else perf_counter_ns() + int(seconds * _NS_PER_S)
-    for done, given in zip(range(runs), itertools.cycle(feeds), strict=False):
-        if deadline is not None and perf_counter_ns() >= deadline:
-            return done
+@dataclass(frozen=True)
+class WarmUp:
+    """The runs before the measured ones; ``steady`` if they had stopped getting faster."""
+
+    runs: int
+    steady: bool
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Measured runs.
+
+    Attributes:
+        samples: (runs,), int64, nanoseconds, in order. Releasing the outputs is not included.
+        kept: for each set of feeds, by its index, a random run of it, and what that run returned.
+    """
+
+    samples: np.ndarray
+    kept: Mapping[int, tuple[int, list[Any]]]
+
+
+def warm_up(session: Session, feeds: Sequence[Feeds], minimum: int, seconds: float | None) -> WarmUp:
+    """Run without measuring until the times are steady.
+
+    They are steady when the median of a window of runs is at least 98 % of that of the window before. A window is the
+    smallest number of passes through all feeds that has five runs.
+
+    Args:
+        session: the session.
+        feeds: one or more sets, used in turn.
+        minimum: how many runs at least, unless the time ends; 0 for no warm-up.
+        seconds: how long at most; ``None`` for at most 20 windows.
+    """
+    if minimum == 0:
+        return WarmUp(0, steady=False)
+    window = len(feeds) * -(-_WINDOW // len(feeds))
+    end = None if seconds is None else perf_counter_ns() + int(seconds * _NS_PER_S)
+    times: list[int] = []
+    for given in itertools.cycle(feeds):
+        now = perf_counter_ns()
+        if len(times) >= max(minimum, 2 * window) and len(times) % window == 0:
+            if median(times[-window:]) >= _STEADY * median(times[-2 * window : -window]):
+                return WarmUp(len(times), steady=True)
+            if end is None and len(times) >= _WINDOWS * window:
+                break
+        if end is not None and now >= end:
+            break
         session.run(None, given)
-    return runs
+        times.append(perf_counter_ns() - now)
+    return WarmUp(len(times), steady=False)
 
 
-def latencies(session: Session, feeds: Sequence[Feeds], repetitions: int | None, seconds: float | None) -> np.ndarray:
+def latencies(
+    session: Session, feeds: Sequence[Feeds], repetitions: int | None, seconds: float | None, seed: int
+) -> Timed:
     """The time of each call of ``session.run`` for all outputs, with Python's cyclic garbage collector off.
 
     Args:
@@ -33,24 +87,75 @@ def latencies(session: Session, feeds: Sequence[Feeds], repetitions: int | None,
         feeds: one or more sets, used in turn.
         repetitions: how many runs; ``None`` for as many as ``seconds`` allow, but each set of feeds at least once.
         seconds: how long.
-
-    Returns:
-        (runs,), int64, nanoseconds. Releasing the outputs is not included.
+        seed: selects the runs whose outputs are kept, each run of a set of feeds with the same probability.
     """
     minimum = len(feeds) if repetitions is None else repetitions
-    deadline = perf_counter_ns() + int((seconds or 0) * _NS_PER_S)
+    chance = random.Random(seed)
+    kept: dict[int, tuple[int, list[Any]]] = {}
     samples: list[int] = []
-    gc.collect()
-    gc.disable()
-    try:
+    deadline = perf_counter_ns() + int((seconds or 0) * _NS_PER_S)
+    with _without_gc():
         for given in itertools.cycle(feeds):
             start = perf_counter_ns()
             outputs = session.run(None, given)
             end = perf_counter_ns()
+            if _keeps(chance, len(samples), len(feeds)):
+                kept[len(samples) % len(feeds)] = len(samples), outputs
             del outputs
             samples.append(end - start)
             if len(samples) >= minimum and (repetitions is not None or end >= deadline):
                 break
+    return Timed(np.array(samples, dtype=np.int64), kept)
+
+
+def kept_runs(seed: int, runs: int, feeds: int) -> dict[int, int]:
+    """The runs whose outputs :func:`latencies` keeps, by the index of their feeds."""
+    chance = random.Random(seed)
+    return {run % feeds: run for run in range(runs) if _keeps(chance, run, feeds)}
+
+
+def _keeps(chance: random.Random, run: int, feeds: int) -> bool:
+    """Whether a run replaces the one that was kept of its feeds: the n-th with a probability of 1/n."""
+    return chance.random() * (run // feeds + 1) < 1
+
+
+def repeated_and_varied(
+    session: Session, repeated: Feeds, varied: Sequence[Feeds], typical: float, seconds: float
+) -> tuple[float, float]:
+    """The median times of runs with one set of feeds again and again, and with sets that differ, in nanoseconds.
+
+    A runtime that answers from a cache is faster where feeds repeat.
+
+    Args:
+        session: the session.
+        repeated: the feeds that are repeated.
+        varied: feeds of the same shapes and lengths, used in turn.
+        typical: the time of a run, in nanoseconds.
+        seconds: about how long to take.
+    """
+    runs = int(seconds * _NS_PER_S / max(typical, 1))
+    blocks = _BLOCKS if runs >= 4 * _BLOCKS else 1
+    length = min(max(2, runs // (2 * blocks)), _LONGEST)
+    others = itertools.cycle(varied)
+    times: tuple[list[int], list[int]] = ([], [])
+    sources: tuple[Callable[[], Feeds], Callable[[], Feeds]] = (lambda: repeated, lambda: next(others))
+    with _without_gc():
+        for _ in range(blocks):
+            for taken, source in zip(times, sources, strict=True):
+                for position in range(length):
+                    given = source()
+                    start = perf_counter_ns()
+                    session.run(None, given)
+                    if position:  # the first repeats nothing
+                        taken.append(perf_counter_ns() - start)
+    return median(times[0]), median(times[1])
+
+
+@contextmanager
+def _without_gc() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    try:
+        yield
     finally:
         gc.enable()
-    return np.array(samples, dtype=np.int64)

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from isorun_matrix.report.formatting import NONE, cosine, count, error, number
+from isorun_matrix.report.formatting import NONE, cosine, count, error, number, ratio
+from isorun_matrix.report.summary import Group
 from isorun_matrix.results.records import CellResult
 
 
@@ -16,8 +17,9 @@ class Column:
 
     Attributes:
         header: its title; unique among the columns.
-        path: the member of a cell or of its measurement, such as ``latency_ms.p50``.
-        tables: where it is shown: ``terminal``, ``markdown``, ``html``, ``compare``, ``parity`` (in HTML).
+        path: the member of a cell or of its figures, such as ``latency_ms.p50``, or a method of the group.
+        tables: where it is shown: ``terminal``, ``markdown``, ``html``, ``compare``, and in HTML ``parity`` and ``all``
+            (the table of all cells).
         show: formats the value.
         description: explains the header; shown as a tooltip in HTML.
     """
@@ -33,39 +35,48 @@ class Column:
         """Whether the column is aligned to the right."""
         return self.show is not str
 
-    def text(self, cell: CellResult) -> str:
-        """The value of a cell as text."""
+    def value(self, cell: CellResult, group: Group | None = None) -> Any:
+        """The value of a cell; ``None`` where it has none."""
+        if hasattr(Group, self.path):
+            return None if group is None else getattr(group, self.path)(cell)
         value: Any = cell if self.path in CellResult.model_fields else cell.result
         for name in self.path.split("."):
             value = None if value is None else getattr(value, name)
+        return value
+
+    def text(self, cell: CellResult, group: Group | None = None) -> str:
+        """The value of a cell as text."""
+        value = self.value(cell, group)
         return NONE if value is None else self.show(value)
 
 
 COLUMNS = (
-    Column("backend", "label", "terminal markdown html compare parity", str),
-    Column("precision", "precision", "terminal markdown html compare parity", str),
-    Column("p50 ms", "latency_ms.p50", "terminal markdown html compare", number, "median latency"),
-    Column("p90", "latency_ms.p90", "terminal markdown html", number, "90th percentile, ms"),
+    Column("backend", "label", "terminal markdown html compare parity all", str),
+    Column("precision", "precision", "terminal markdown html compare parity all", str),
+    Column("p50 ms", "latency_ms.p50", "terminal markdown html compare all", number, "median of the rounds' medians"),
+    Column("speed-up", "speed_up", "terminal markdown html all", ratio, "over the first correct backend of the spec"),
+    Column("p90", "latency_ms.p90", "markdown html", number, "90th percentile, ms"),
     Column("p95", "latency_ms.p95", "html", number, "95th percentile, ms"),
-    Column("p99", "latency_ms.p99", "terminal markdown html compare", number, "99th percentile, ms"),
+    Column("p99", "latency_ms.p99", "terminal markdown html compare all", number, "99th percentile, ms"),
     Column("mean", "latency_ms.mean", "html", number, "mean latency, ms"),
     Column("std", "latency_ms.std", "html", number, "standard deviation, ms"),
-    Column("runs", "latency_ms.samples", "html", count, "measured runs"),
+    Column("runs", "latency_ms.samples", "markdown html all", count, "measured runs of all rounds"),
+    Column("CPU ms", "cpu_ms", "html", number, "CPU time of a run, all threads together"),
     Column("requests/s", "throughput.requests_per_s", "html", number, "one request after another"),
-    Column("tokens/s", "throughput.tokens_per_s", "terminal markdown html compare", number, "real tokens"),
+    Column("tokens/s", "throughput.tokens_per_s", "terminal markdown html compare all", number, "real tokens"),
     Column("load ms", "load_ms", "markdown html", number, "opening the session"),
     Column("first run", "first_run_ms", "html", number, "the first run, ms"),
-    Column("MiB", "memory_mib.peak", "terminal markdown html", number, "peak memory in RAM"),
+    Column("MiB", "memory_mib.peak", "markdown html all", number, "peak memory in RAM"),
     Column("verdict", "parity.verdict", "parity", str),
     Column("max abs", "parity.max_abs", "parity", error),
-    Column("max rel", "parity.max_rel", "terminal markdown compare parity", error, "see parity"),
+    Column("max rel", "parity.max_rel", "terminal markdown compare parity all", error, "see parity"),
     Column("rms", "parity.rms", "parity", error),
     Column("cosine", "parity.cosine", "markdown parity", cosine),
     Column("argmax", "parity.argmax", "parity", number),
     Column("limit: max rel", "parity.tolerance.max_rel", "parity", error),
     Column("limit: rms", "parity.tolerance.rms", "parity", error),
     Column("limit: cosine", "parity.tolerance.cosine", "parity", cosine),
-    Column("status", "status", "terminal markdown html compare", str),
+    Column("status", "status", "terminal markdown html compare all", str),
 )
 
 

@@ -6,19 +6,25 @@ the model is not mistaken for one of the machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from isorun.errors import SpecError
+from isorun_matrix.measurement import comparisons
+from isorun_matrix.measurement.comparisons import Medians
+from isorun_matrix.measurement.figures import Round
 from isorun_matrix.measurement.machine import Environment
+from isorun_matrix.report import summary
 from isorun_matrix.report.formatting import shortened
-from isorun_matrix.report.summary import disturbed, median, median_interval
 from isorun_matrix.results.records import SCHEMA, CellId, CellResult, Run, plain
 
-_PROCESSES = 1.05  # two processes of one cell may differ by this ratio; an interval is of one process
+_SMALL = 1.02  # a smaller ratio is never a verdict
+_CHANCE = 0.05  # the probability that chance separates any cell of two identical runs
+_ENOUGH = 4  # rounds in each run: with three, no split of six rounds is rarer than one in 20
 _MOMENTARY = ("load_average", "used_mib", "clock_mhz", "throttled_by")  # never the same in two runs
-_SPEC = ("masks", "feeds", "seed", "reference", "warmup", "repetitions", "seconds")
+_SPEC = ("masks", "feeds", "reference", "rounds", "warmup", "repetitions", "seconds")
 _BY = {"shapes": "name", "backends": "label", "gpus": "name"}  # lists whose items have a unique name
 
 
@@ -27,14 +33,17 @@ class Change:
     """How the median of a cell differs from the first run's.
 
     Attributes:
-        p50: the ratio to the first run's.
-        interval: the minimum and maximum ratio that the two intervals allow.
-        verdict: ``disturbed`` if either cell was; ``slower`` or ``faster`` if the intervals do not overlap and the
-            medians differ by more than two processes of one cell may; else ``same``.
+        ratio: to the first run's.
+        of: what was compared: ``p50``, or ``cpu`` (CPU time of a run) where rounds of either were disturbed.
+        chance: the probability that chance separates any cell of two identical runs as far; ``None`` with too few
+            rounds.
+        verdict: ``slower`` or ``faster`` if that is at most 5 % and the ratio exceeds 2 % and the noise of both runs;
+            ``same`` if not; ``too few rounds``.
     """
 
-    p50: float
-    interval: tuple[float, float]
+    ratio: float
+    of: str
+    chance: float | None
     verdict: str
 
 
@@ -108,12 +117,22 @@ def compare(runs: Sequence[Run]) -> Comparison:
                 f"precision: expected {_ids(first)}, got {_ids(other)}."
             )
     settings = [dict(_settings(run)) for run in runs]
+    by_id = [{cell.id: cell for cell in run.cells if not cell.control} for run in runs]
+    noise = [_noise(run) for run in runs]
+    changes = [{}, *(_changes(by_id[0], cells, noise[0], own) for cells, own in zip(by_id[1:], noise[1:], strict=True))]
     return Comparison(
         [
             ComparedRun(run.folder, run.created, run.environment, _differences(settings[0], own))
             for run, own in zip(runs, settings, strict=True)
         ],
-        list(_cells(runs)),
+        [
+            ComparedCell(
+                next(cells[name] for cells in by_id if name in cells),
+                [cells.get(name) for cells in by_id],
+                [found.get(name) for found in changes],
+            )
+            for name in dict.fromkeys(name for cells in by_id for name in cells)
+        ],
     )
 
 
@@ -122,7 +141,7 @@ def regressions(comparison: Comparison, percent: float) -> list[tuple[str, int, 
 
     Args:
         comparison: of two or more runs.
-        percent: how much a p50 may grow. Above that, the cell got worse if the intervals do not overlap.
+        percent: how much the time may grow. Above that, the cell got worse if its verdict is ``slower``.
     """
     found = []
     for cell in comparison.cells:
@@ -131,35 +150,61 @@ def regressions(comparison: Comparison, percent: float) -> list[tuple[str, int, 
         for number, (result, change) in enumerate(zip(cell.results, cell.changes, strict=True)):
             if result is None or result.status != "ok":
                 found.append((cell.cell.id, number, f"was ok, is {result.status if result else 'missing'}"))
-            elif change and change.interval[0] > 1 and change.p50 > 1 + percent / 100:
-                doubt = "; disturbed: measure again" if change.verdict == "disturbed" else ""
-                found.append((cell.cell.id, number, f"p50 is {change.p50:.2f} x that of run 1{doubt}"))
+            elif change and change.verdict == "slower" and change.ratio > 1 + percent / 100:
+                what = "p50" if change.of == "p50" else "CPU time of a run"
+                chance = f"probability by chance {change.chance:.1%}"
+                found.append((cell.cell.id, number, f"{what} is {change.ratio:.2f} x that of run 1 ({chance})"))
     return found
 
 
-def _cells(runs: Sequence[Run]) -> Iterator[ComparedCell]:
-    by_id = [{cell.id: cell for cell in run.cells} for run in runs]
-    for name in dict.fromkeys(name for cells in by_id for name in cells):
-        results = [cells.get(name) for cells in by_id]
-        known = next(result for result in results if result is not None)
-        yield ComparedCell(known, results, [None, *(_change(results[0], result) for result in results[1:])])
+def _changes(
+    first: Mapping[str, CellResult], other: Mapping[str, CellResult], *noises: Mapping[tuple[str, str], float]
+) -> dict[str, Change]:
+    """The changes of all cells that are correct in both runs."""
+    names = [name for name in first if name in other and first[name].status == other[name].status == "ok"]
+    values = {name: _values(first[name], other[name]) for name in names}
+    enough = [name for name in names if min(map(len, values[name][1:])) >= _ENOUGH]
+    tested = comparisons.permutation_test([values[name][1] for name in enough], [values[name][2] for name in enough])
+    chances = dict(zip(enough, tested, strict=True))
+    found = {}
+    for name, (of, before, now) in values.items():
+        if not (before and now):
+            continue
+        ratio = median(now.values()) / median(before.values())
+        place = (first[name].model, first[name].shape)
+        floor = max(_SMALL, *(1 + noise.get(place, 0.0) for noise in noises))
+        chance = chances.get(name)
+        if chance is None:
+            verdict = "too few rounds"
+        elif chance > _CHANCE or 1 / floor < ratio < floor:
+            verdict = "same"
+        else:
+            verdict = "slower" if ratio > 1 else "faster"
+        found[name] = Change(ratio, of, chance, verdict)
+    return found
 
 
-def _change(first: CellResult | None, cell: CellResult | None) -> Change | None:
-    if first is None or cell is None or not (first.status == cell.status == "ok"):
-        return None
-    before, now, interval_before, interval = median(first), median(cell), median_interval(first), median_interval(cell)
-    if before is None or now is None or interval_before is None or interval is None:
-        return None
-    ratio, lowest, highest = now / before, interval[0] / interval_before[1], interval[1] / interval_before[0]
-    verdict = "same"
-    if disturbed(first) or disturbed(cell):
-        verdict = "disturbed"
-    elif lowest > 1 and ratio > _PROCESSES:
-        verdict = "slower"
-    elif highest < 1 and ratio < 1 / _PROCESSES:
-        verdict = "faster"
-    return Change(ratio, (lowest, highest), verdict)
+def _values(first: CellResult, other: CellResult) -> tuple[str, Medians, Medians]:
+    """What is compared, and its value in each round of both runs.
+
+    Medians of undisturbed rounds; CPU time of all rounds where either run has too few of those.
+    """
+    calm = summary.calm_rounds(first), summary.calm_rounds(other)
+    if min(map(len, calm)) >= _ENOUGH:
+        return "p50", *calm
+    cpu = _read(first, lambda each: each.cpu_ms), _read(other, lambda each: each.cpu_ms)
+    if min(map(len, cpu)) >= _ENOUGH:
+        return "cpu", *cpu
+    return "p50", _read(first, lambda each: each.p50), _read(other, lambda each: each.p50)
+
+
+def _read(cell: CellResult, of: Callable[[Round], float | None]) -> Medians:
+    rounds = () if cell.result is None else cell.result.rounds
+    return {each.number: value for each in rounds if (value := of(each))}
+
+
+def _noise(run: Run) -> dict[tuple[str, str], float]:
+    return {(group.model, group.shape): group.noise or 0.0 for group in summary.groups(run.cells)}
 
 
 def _settings(run: Run) -> Iterator[tuple[str, Any]]:
@@ -193,11 +238,12 @@ def _flat(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _differences(first: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Settings that both have with different values, and packages that only one has."""
-    names = [name for name in first if name in other or ".packages." in f".{name}"]
-    names += [name for name in other if name not in first and ".packages." in f".{name}"]
+    """Settings that both have with different values, and packages and variables that only one has."""
+    partial = (".packages.", ".variables.")
+    names = [name for name in first if name in other or any(part in f".{name}" for part in partial)]
+    names += [name for name in other if name not in first and any(part in f".{name}" for part in partial)]
     return {name: (first.get(name), other.get(name)) for name in names if first.get(name) != other.get(name)}
 
 
 def _ids(run: Run) -> str:
-    return shortened([cell.id for cell in run.cells])
+    return shortened([cell.id for cell in run.cells if not cell.control])

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from isorun_matrix.report import markdown, terminal
 from isorun_matrix.report.columns import columns
-from isorun_matrix.report.compare import ComparedCell, Comparison
+from isorun_matrix.report.compare import Change, ComparedCell, Comparison
 from isorun_matrix.report.formatting import NONE, counts
 from isorun_matrix.text import printable
 
@@ -22,7 +22,7 @@ _HEADERS = [*(column.header for column in _COLUMNS[:2]), "run", *(column.header 
 _HEADERS += ["time", "status"]
 _NUMERIC = [False, False, False, *(column.numeric for column in _COLUMNS[2:]), True, False]
 _VALUE = 48  # maximum characters of a value
-_STYLES = {"slower": "bold red", "faster": "bold green", "disturbed": "yellow"}
+_STYLES = {"slower": "bold red", "faster": "bold green", "too few rounds": "yellow"}
 
 
 def render(comparison: Comparison, width: int) -> RenderableType:
@@ -90,7 +90,13 @@ def _row(cell: ComparedCell, number: int) -> list[str]:
     result, change = cell.results[number], cell.changes[number]
     named = ["", ""] if number else [cell.cell.label, cell.cell.precision]
     figures = [NONE if result is None else column.text(result) for column in _COLUMNS[2:]]
-    return [*named, str(number + 1), *figures, f"{change.p50:.2f} x" if change else "", cell.verdict(number)]
+    return [*named, str(number + 1), *figures, _ratio(change), cell.verdict(number)]
+
+
+def _ratio(change: Change | None) -> str:
+    if change is None:
+        return ""
+    return f"{change.ratio:.2f} x" + (" CPU" if change.of == "cpu" else "")
 
 
 def _value(value: Any) -> str:

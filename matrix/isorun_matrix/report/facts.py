@@ -31,15 +31,23 @@ def of_cell(cell: CellResult) -> Facts:
     yield "model", ran.fingerprint
     if memory.gpu is not None:
         yield "device memory", f"{number(memory.gpu)} MiB"
-    if latency.p50_interval is not None:
-        yield "p50 of sixths", "from {} to {} ms".format(*map(number, latency.p50_interval))
-    yield "warm-up", f"{result.warmup_runs} runs"
+    medians = ", ".join(number(each.p50) + ("" if each.used else " (disturbed, left out)") for each in result.rounds)
+    yield "medians of rounds", f"{medians} ms"
+    if (interval := result.p50_interval) is not None:
+        ends = f"{number(interval.low)} to {number(interval.high)} ms"
+        yield "interval of p50", f"{ends}, with a confidence of {interval.level:.1%}"
+    if result.cpu_ms is not None:
+        yield "CPU time", f"{number(result.cpu_ms)} ms for each run, all threads together"
+    yield "repeated feeds", f"{result.repeated:.2f} x the time of varied feeds"
+    yield "warm-up", f"{result.warmup_runs} runs" + ("" if result.steady else ", which were still getting faster")
     yield "memory", f"{number(memory.before_load)} MiB before the model was loaded"
     yield "notes", "; ".join(latency.notes) or "none"
     if result.load_average:
         yield "load average", f"{result.load_average[0]:.2f} at the start"
     if result.waited is not None:
         yield "waited", f"threads waited for a core for {result.waited:.1%} of the time"
+    if result.stolen is not None:
+        yield "stolen", f"a hypervisor gave the cores to others for {result.stolen:.1%} of the time"
 
 
 def of_run(run: Run) -> Facts:
@@ -47,7 +55,10 @@ def of_run(run: Run) -> Facts:
     found, cpu = run.environment, run.environment.cpu
     quota = "" if cpu.cgroup_quota is None else f", a quota of {cpu.cgroup_quota:g}"
     yield "processor", f"{cpu.model} ({cpu.architecture})"
-    yield "cores", f"{cpu.usable_cores} usable of {cpu.cores}{quota}"
+    yield "machine", found.host + ("" if found.virtualization is None else f", {found.virtualization}")
+    yield "cores", f"{cpu.usable_cores} usable of {cpu.cores} ({cpu.affinity}){quota}"
+    variables = ", ".join(f"{name}={value}" for name, value in found.variables.items())
+    yield "settings", f"nice {found.nice}; " + (variables or "no variable that runtimes read is set")
     yield "features", ", ".join(cpu.flags) or "unknown"
     yield "governor", cpu.governor or "unknown"
     yield "memory", f"{found.memory_mib / 1024:.1f} GiB"

@@ -28,6 +28,11 @@ def count(value: float | None) -> str:
     return NONE if value is None else f"{value:,.0f}"
 
 
+def ratio(value: float | None) -> str:
+    """A ratio: 1.25 x."""
+    return NONE if value is None else f"{number(value)} x"
+
+
 def error(value: float | None) -> str:
     """An error by its magnitude: 2.1e-06."""
     return NONE if value is None else "0" if value == 0 else f"{value:.1e}"

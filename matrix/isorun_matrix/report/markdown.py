@@ -17,7 +17,13 @@ def render(run: Run) -> str:
     for group in summary.groups(run.cells):
         rows = [_row(cell, group) for cell in group.cells]
         lines += [f"## {escaped(group.title)}", ""]
+        lines += [f"{escaped(line)}\n" for line in (group.conclusion, *summary.best_under_load(group))]
         lines += [*table([column.header for column in shown], [column.numeric for column in shown], rows), ""]
+        scenarios, loads = summary.loads(group)
+        if loads:
+            headers = ["requests/s", *map(escaped, scenarios)]
+            numeric = [False, *(True for _ in scenarios)]
+            lines += [*table(headers, numeric, [[*map(escaped, row)] for row in loads]), ""]
         remarks = [f"{summary.names(cells)}: {why}" for why, cells in summary.explanations(group.cells).items()]
         remarks += summary.notes(group)
         lines += [*(f"- {escaped(remark)}" for remark in remarks), *([""] if remarks else [])]
@@ -26,7 +32,7 @@ def render(run: Run) -> str:
 
 
 def _row(cell: CellResult, group: summary.Group) -> list[str]:
-    row = [escaped(column.text(cell)) for column in columns("markdown")]
+    row = [escaped(column.text(cell, group)) for column in columns("markdown")]
     row[-1] = escaped(group.status(cell))
     if group.leads(cell):
         row[0], row[-1] = f"**{row[0]}**", f"**{row[-1]}**"

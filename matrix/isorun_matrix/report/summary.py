@@ -1,16 +1,18 @@
-"""What every report says about a run: cells by model and shape, the fastest correct one, and remarks."""
+"""What every report says about a run: cells by model and shape, the fastest correct one and how sure that is, and
+remarks."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from isorun_matrix.report.formatting import counts, number, shortened
-from isorun_matrix.results.records import LACKING, CellResult
-
-_DISTURBED = 0.05  # a share of waiting from which a cell counts as disturbed
-_UNSTEADY = 1.25  # a ratio of the ends of a median's interval above which a cell counts as unsteady
+from isorun_matrix.jobs import CONTROL
+from isorun_matrix.measurement import comparisons
+from isorun_matrix.measurement.comparisons import NEEDED, Medians, Ratio
+from isorun_matrix.report.formatting import NONE, counts, number, shortened
+from isorun_matrix.results.audit import CACHED
+from isorun_matrix.results.records import LACKING, CellResult, LoadResult
 
 
 @dataclass(frozen=True)
@@ -19,31 +21,84 @@ class Group:
 
     Attributes:
         model, shape: their names in the spec.
-        cells: in the spec's order.
-        fastest: the correct cell with the lowest median latency.
-        tied: other correct cells whose median intervals overlap that of the fastest.
+        cells: in the spec's order, without the control.
+        fastest: the correct cell with the lowest median latency; ``None`` if none is correct.
+        ratios: for each other correct cell, by its id, how it compares with that; ``None`` where that is not known.
+        noise: how far the control is from its twin, as a ratio less 1; ``None`` without a control.
     """
 
     model: str
     shape: str
     cells: tuple[CellResult, ...]
     fastest: CellResult | None
-    tied: tuple[CellResult, ...]
+    ratios: Mapping[str, Ratio | None]
+    noise: float | None
 
     @property
     def title(self) -> str:
         """The model and the shape."""
         return f"{self.model}, {self.shape}"
 
+    def verdict(self, cell: CellResult) -> str | None:
+        """``fastest``, ``tied``, ``ambiguous`` or ``slower``; ``None`` where the data support none of them.
+
+        The leader is ``fastest`` only if all others are slower, ``tied`` if it is tied with some and faster than the
+        others, and else ``ambiguous``.
+        """
+        if cell is not self.fastest:
+            ratio = self.ratios.get(cell.id)
+            return None if ratio is None else ratio.verdict
+        verdicts = {None if ratio is None else ratio.verdict for ratio in self.ratios.values()}
+        if not verdicts or None in verdicts:
+            return None
+        return "ambiguous" if "ambiguous" in verdicts else "tied" if "tied" in verdicts else "fastest"
+
+    @property
+    def baseline(self) -> CellResult | None:
+        """The first correct cell of the spec, to which speed-ups refer."""
+        return next((cell for cell in self.cells if cell.status == "ok" and cell.result is not None), None)
+
+    def speed_up(self, cell: CellResult) -> float | None:
+        """The median latency of the first correct cell, divided by that of a cell."""
+        first, own = None if self.baseline is None else median(self.baseline), median(cell)
+        return None if first is None or own is None else first / own
+
     def leads(self, cell: CellResult) -> bool:
         """Whether a cell is the fastest or tied with it."""
-        return cell is self.fastest or cell in self.tied
+        return self.verdict(cell) in ("fastest", "tied")
 
     def status(self, cell: CellResult) -> str:
-        """The status of a cell, and whether it is the fastest."""
-        if self.leads(cell):
-            return "ok, tied" if self.tied else "ok, fastest"
-        return str(cell.status)
+        """The status of a cell, and its verdict."""
+        verdict = self.verdict(cell)
+        return str(cell.status) if verdict in (None, "slower") else f"{cell.status}, {verdict}"
+
+    @property
+    def conclusion(self) -> str:
+        """What the group shows, in a sentence, and how sure that is."""
+        if self.fastest is None:
+            return "No cell has correct outputs."
+        leader, p50 = self.fastest.name, f"p50 {number(median(self.fastest))} ms"
+        verdict = self.verdict(self.fastest)
+        if not self.ratios:
+            return f"{leader} is the only one with correct outputs ({p50})."
+        if verdict is None:
+            return f"{leader} has the lowest median ({p50}), but there are too few undisturbed rounds for a verdict."
+        others = {cell.id: cell for cell in self.cells}
+        by_verdict = {
+            wanted: [others[name] for name, ratio in self.ratios.items() if ratio and ratio.verdict == wanted]
+            for wanted in ("tied", "ambiguous", "slower")
+        }
+        if verdict == "fastest":
+            following = min((ratio for ratio in self.ratios.values() if ratio), key=lambda ratio: ratio.ratio)
+            low, high = number(following.interval.low), number(following.interval.high)
+            sure = f"{low} to {high} x, {following.interval.level:.0%} confidence, {following.rounds} rounds"
+            return f"{leader} is the fastest ({p50}): the next one takes {number(following.ratio)} x as long ({sure})."
+        if verdict == "tied":
+            return f"{leader} ({p50}) is tied with {names(by_verdict['tied'])}: within 5 % of each other."
+        return (
+            f"{leader} has the lowest median ({p50}), but this run cannot tell it from "
+            f"{names(by_verdict['ambiguous'])}. More rounds or a quieter machine would."
+        )
 
 
 def groups(cells: Iterable[CellResult]) -> list[Group]:
@@ -51,39 +106,70 @@ def groups(cells: Iterable[CellResult]) -> list[Group]:
     found: dict[tuple[str, str], list[CellResult]] = {}
     for cell in cells:
         found.setdefault((cell.model, cell.shape), []).append(cell)
-    return [Group(model, shape, tuple(cells), *_fastest(cells)) for (model, shape), cells in found.items()]
+    return [_group(model, shape, cells) for (model, shape), cells in found.items()]
 
 
-def _fastest(cells: Sequence[CellResult]) -> tuple[CellResult | None, tuple[CellResult, ...]]:
-    correct = sorted(
-        (
-            (p50, interval, cell)
-            for cell in cells
-            if cell.status == "ok"
-            and (p50 := median(cell)) is not None
-            and (interval := median_interval(cell)) is not None
-        ),
-        key=lambda item: item[0],
-    )
-    if not correct:
-        return None, ()
-    (_, (_, maximum), fastest), *others = correct
-    return fastest, tuple(cell for _, (minimum, _), cell in others if minimum <= maximum)
+def _group(model: str, shape: str, cells: Sequence[CellResult]) -> Group:
+    shown = tuple(cell for cell in cells if not cell.control)
+    calm = [rounds for cell in cells if (rounds := calm_rounds(cell))]
+    control = next((cell for cell in cells if cell.control), None)
+    noise = None
+    if control is not None:
+        twin = next(cell for cell in shown if f"{cell.name}" == control.name.replace(CONTROL, ""))
+        noise = comparisons.self_ratio(calm_rounds(twin), calm_rounds(control))
+    correct = sorted((p50, index) for index, cell in enumerate(shown) if cell.status == "ok" and (p50 := median(cell)))
+    fastest = shown[correct[0][1]] if correct else None
+    ratios = {
+        shown[index].id: comparisons.against(calm_rounds(fastest), calm_rounds(shown[index]), calm, noise or 0.0)
+        for _, index in correct[1:]
+        if fastest is not None
+    }
+    return Group(model, shape, shown, fastest, ratios, noise)
+
+
+def calm_rounds(cell: CellResult) -> Medians:
+    """The median of a cell in each undisturbed round."""
+    return {} if cell.result is None else {each.number: each.p50 for each in cell.result.rounds if not each.disturbed}
 
 
 def median(cell: CellResult) -> float | None:
-    """The median latency of a cell in milliseconds; ``None`` if it was not measured, or with too few runs."""
+    """The median latency of a cell in milliseconds; ``None`` if it was not measured."""
     return None if cell.result is None else cell.result.latency_ms.p50
 
 
-def median_interval(cell: CellResult) -> tuple[float, float] | None:
-    """The interval of the median; ``None`` where there is no median."""
-    return None if cell.result is None else cell.result.latency_ms.p50_interval
+def loads(group: Group) -> tuple[list[str], list[list[str]]]:
+    """Requests a second of each cell under load: the scenarios, and a row for each cell with its name; both are empty
+    without load."""
+    scenarios = list(dict.fromkeys(load.name for cell in group.cells for load in cell.loads))
+    rows = []
+    for cell in group.cells:
+        found = {load.name: load for load in cell.loads}
+        if found:
+            texts = [_rate(found[name]) if name in found else NONE for name in scenarios]
+            rows.append([cell.name, *texts])
+    return scenarios, rows
 
 
-def disturbed(cell: CellResult) -> bool:
-    """Whether the threads of a cell often had no core while it was measured."""
-    return cell.result is not None and (cell.result.waited or 0) >= _DISTURBED
+def _rate(load: LoadResult) -> str:
+    return str(load.status) if load.result is None else number(load.result.requests_per_s)
+
+
+def best_under_load(group: Group) -> list[str]:
+    """For each scenario, the cell with the most requests a second, in a sentence."""
+    found = []
+    for name in loads(group)[0]:
+        rates = {
+            cell.name: load.result.requests_per_s
+            for cell in group.cells
+            for load in cell.loads
+            if load.name == name and load.result is not None
+        }
+        if rates:
+            best = max(rates, key=lambda cell: rates[cell])
+            bound = next(load.load for cell in group.cells for load in cell.loads if load.name == name).get("p99_ms")
+            within = "" if bound is None else f" with 99 % of the answers within {bound:g} ms"
+            found.append(f"{name}: {best} answers the most requests, {number(rates[best])} a second{within}")
+    return found
 
 
 def explanation(cell: CellResult) -> str | None:
@@ -110,7 +196,7 @@ def names(cells: Iterable[CellResult]) -> str:
 
 def tally(cells: Iterable[CellResult]) -> str:
     """How many cells have each status."""
-    return counts(Counter(cell.status for cell in cells))
+    return counts(Counter(cell.status for cell in cells if not cell.control))
 
 
 def kind(cell: CellResult) -> str:
@@ -126,24 +212,30 @@ def notes(group: Group) -> list[str]:
         if device := result.device_ms:
             times = f"p50 {number(device.p50)} ms, p99 {number(device.p99)} ms"
             found.append(f"{cell.name}: {times} on the device alone, by its own events")
-    found += [f"{cell.name}: kept from an earlier run; {cell.kept}" for cell in group.cells if cell.kept]
+    found += [f"{cell.name}: kept from an earlier session; {cell.kept}" for cell in group.cells if cell.kept]
     return [*dict.fromkeys(found), *_doubts(group)]
 
 
 def _doubts(group: Group) -> Iterator[str]:
-    """Doubtful figures, the worst cells first."""
-    waiting = {cell.name: cell.result.waited or 0 for cell in group.cells if cell.result and disturbed(cell)}
-    if waiting:
-        shown = shortened(
-            [f"{name} ({waiting[name]:.0%})" for name in sorted(waiting, key=lambda name: -waiting[name])]
-        )
+    measured = [(cell, cell.result) for cell in group.cells if cell.result is not None]
+    few = [f"{cell.name} ({sum(not each.disturbed for each in result.rounds)})" for cell, result in measured]
+    few = [text for text, (cell, _) in zip(few, measured, strict=True) if len(calm_rounds(cell)) < NEEDED]
+    if few:
+        yield f"fewer than {NEEDED} undisturbed rounds, so without a verdict: {shortened(few)}"
+    disturbed = {
+        cell.name: sum(each.disturbed for each in result.rounds)
+        for cell, result in measured
+        if any(each.disturbed for each in result.rounds)
+    }
+    if disturbed:
+        ordered = sorted(disturbed, key=lambda name: -disturbed[name])
         yield (
-            f"disturbed: threads waited for a core for a share of the time: {shown}. Other programs ran, or there are "
-            "more threads than cores. Measure again."
+            f"disturbed in some rounds: {shortened([f'{name} ({disturbed[name]})' for name in ordered])}. Other "
+            "programs or virtual machines ran, or there are more threads than cores."
         )
-    intervals = {cell.name: interval for cell in group.cells if (interval := median_interval(cell))}
-    unsteady = {name: ends for name, ends in intervals.items() if ends[1] / ends[0] > _UNSTEADY}
-    if unsteady:
-        ordered = sorted(unsteady.items(), key=lambda item: -item[1][1] / item[1][0])
-        shown = shortened([f"{name} ({number(low)} to {number(high)} ms)" for name, (low, high) in ordered])
-        yield f"unsteady: medians of sixths of the runs differ: {shown}"
+    calm = [(cell, result) for cell, result in measured if not result.disturbed]
+    cached = [f"{cell.name} ({result.repeated:.2f} x)" for cell, result in calm if result.repeated < CACHED]
+    if cached:
+        yield f"faster where feeds repeat, as if answers were cached: {shortened(cached)}"
+    if group.noise is not None:
+        yield f"noise: the same cell, measured twice in each round, differs from itself by {group.noise:.1%}"

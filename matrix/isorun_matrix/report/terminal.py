@@ -26,8 +26,10 @@ def render(run: Run, width: int) -> RenderableType:
     blocks = {group.title: [_row(cell, group) for cell in group.cells] for group in found}
     numeric = [column.numeric for column in shown]
     return Stack(
+        *_conclusions(found),
         *tables([column.header for column in shown], numeric, blocks, width),
         Text(),
+        *_loads(found, width),
         *_explanations(run, found),
         Text(summary.tally(run.cells), style="bold"),
     )
@@ -73,9 +75,25 @@ def _table(rows: Sequence[Sequence[Text]], widths: Sequence[int], numeric: Seque
 def _row(cell: CellResult, group: summary.Group) -> list[Text]:
     style = "bold green" if group.leads(cell) else ""
     styles = {"backend": style, "precision": style, "p50 ms": style}
-    row = [Text(printable(column.text(cell)), styles.get(column.header, "")) for column in columns("terminal")]
+    row = [Text(printable(column.text(cell, group)), styles.get(column.header, "")) for column in columns("terminal")]
     row[-1] = Text(group.status(cell), style=style or _STYLES[summary.kind(cell)])
     return row
+
+
+def _conclusions(found: Sequence[summary.Group]) -> Iterator[Text]:
+    for group in found:
+        for line in (group.conclusion, *summary.best_under_load(group)):
+            yield Text.assemble((printable(group.title), "bold"), ": ", printable(line))
+    yield Text()
+
+
+def _loads(found: Sequence[summary.Group], width: int) -> Iterator[RenderableType]:
+    for group in found:
+        scenarios, rows = summary.loads(group)
+        if rows:
+            blocks = {group.title: [[Text(printable(text)) for text in row] for row in rows]}
+            yield from tables(["requests/s", *scenarios], [False, *(True for _ in scenarios)], blocks, width)
+            yield Text()
 
 
 def _explanations(run: Run, found: Sequence[summary.Group]) -> Iterator[Text]:

@@ -1,53 +1,57 @@
-"""The folder of a run: its layout, locking, and replacing results safely.
+"""The folder of a run: its layout, locking, and adding results safely.
 
 ::
 
-    run.json                              the spec with every default, the environment, the cells and their keys
+    run.json                              the spec with every default, the sessions, the cells and their keys
     models/MODEL/                         job.json, result.json, log.txt
-    references/MODEL/SHAPE/               the same, and feeds.npz, outputs.npz
-    cells/MODEL/SHAPE/LABEL/PRECISION/    the same, and samples.npz
-    .../failed/                           a later attempt that failed, where the folder above it holds a measurement
+    references/MODEL/SHAPE/KEY/           the same, and feeds.npz, outputs.npz
+    cells/MODEL/SHAPE/LABEL/PRECISION/KEY/
+        trial/                            job.json, result.json, log.txt
+        round-N/                          the same, and samples.npz
+        load-NAME-DIGEST/                 the same, and the logs of LoadGen
     .work/                                the job that runs
 
-Every file under its final name is complete: it is written under another name, flushed to the disk and renamed. A job
-works in ``.work``, which is renamed when it has a result. Only a measurement replaces a measurement. A result belongs
-to the run if its key is the one in ``run.json``.
+KEY is the start of a digest of all that decides a result: settings, model, versions, machine. So results under another
+key stay where they are, and never mix. Every file under its final name is complete: it is written under another name,
+flushed to the disk and renamed. A job works in ``.work``, which is renamed when it has a result. The folder of a round
+is never replaced.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any
 
 from filelock import FileLock, Timeout
 
 from isorun.errors import SpecError
-from isorun.system.cache import write_atomically
-from isorun_matrix.results import reader
+from isorun.system.cache import sha256, write_atomically
+from isorun_matrix.results import cells, reader
 from isorun_matrix.results.layout import JOB, RESULT, RUN
 from isorun_matrix.results.records import (
     MEASURED,
     SCHEMA,
     CellResult,
+    JobResult,
+    LoadResult,
     ModelResult,
-    PlannedCell,
     ReferenceResult,
+    RoundResult,
     Run,
     RunRecord,
+    TrialResult,
 )
 from isorun_matrix.text import encodable
 
-Kind = Literal["models", "references", "cells"]
-Result = TypeVar("Result", ModelResult, ReferenceResult, CellResult)
-_KINDS: dict[type[Any], Kind] = {ModelResult: "models", ReferenceResult: "references", CellResult: "cells"}
 _LOCK = ".lock"
 _WORK = ".work"
-_FAILED = "failed"
-_OLD = ".old"  # suffix of a folder that is being replaced
+_TRIAL = "trial"
+_ROUND = "round-"
+_KEY = 16  # characters of a key in a path
 
 
 class RunFolder:
@@ -75,7 +79,6 @@ class RunFolder:
             raise SpecError(f"Cannot write to {self.path} ({error}). Choose another --out.") from error
         try:
             self._check(resume=resume)  # again: another run may have ended between the check and the lock
-            self._recover()
             yield
         finally:
             lock.release()
@@ -89,7 +92,7 @@ class RunFolder:
                     "another --out."
                 )
         if self.has_run():
-            self._record()
+            self.record()
             if not resume:
                 raise SpecError(f"{self.path} already holds a run. Add --resume, or choose another --out.")
             return
@@ -101,39 +104,41 @@ class RunFolder:
                 "files in it. Choose a new or empty folder for --out."
             )
 
-    def _recover(self) -> None:
-        """Complete the replacement of a folder that a killed process left unfinished."""
-        replaced = [old for kind in get_args(Kind) for old in (self.path / kind).rglob(f".*{_OLD}")]
-        for old in filter(reader.is_job, replaced):
-            self._require_own(old)
-            place = old.with_name(old.name.removeprefix(".").removesuffix(_OLD))
-            if (place / RESULT).is_file():
-                shutil.rmtree(old)
-            else:
-                old.rename(place)
-
     def has_run(self) -> bool:
         """Whether there is a ``run.json``, of any content."""
         return (self.path / RUN).exists()
 
-    def folder(self, kind: Kind, name: str) -> Path:
-        """The folder of a job."""
-        return self.path / kind / name
+    def model(self, name: str) -> Path:
+        """The folder of a model's job."""
+        return self.path / "models" / name
 
-    def require_own(self, kind: Kind, name: str) -> None:
-        """Check that the folder of a job may be replaced.
+    def reference(self, name: str, key: str) -> Path:
+        """The folder of a reference."""
+        return self.path / "references" / name / key[:_KEY]
+
+    def cell(self, name: str) -> Path:
+        """The folder of a cell, with the results of every key."""
+        return self.path / "cells" / name
+
+    def require_folder(self, place: Path) -> None:
+        """Check that a folder can be written to.
 
         Raises:
-            SpecError: it holds files and no record of a job, or its path contains a symbolic link.
+            SpecError: its path contains a symbolic link or a file.
         """
-        self._require_own(self.folder(kind, name))
-
-    def _require_own(self, place: Path) -> None:
         below = place.relative_to(self.path)
         for path in (self.path / part for part in reversed([below, *below.parents])):
             if path.is_symlink() or (path.exists() and not path.is_dir()):
                 what = "a symbolic link" if path.is_symlink() else "a file"
                 raise SpecError(f"{path} is {what}; expected a folder. Remove it, or choose another --out.")
+
+    def require_own(self, place: Path) -> None:
+        """Check that the folder of a job may be replaced.
+
+        Raises:
+            SpecError: it holds files and no record of a job, or its path contains a symbolic link.
+        """
+        self.require_folder(place)
         # A process that was killed while it wrote a record leaves a part of it.
         parts = (f".{JOB}.", f".{RESULT}.")
         if any(not path.name.startswith(parts) for path in _listed(place)) and not reader.is_job(place):
@@ -145,7 +150,7 @@ class RunFolder:
     def start(self, job: Mapping[str, Any] | None = None) -> Path:
         """An empty folder for a job to work in, which holds ``job``."""
         work = self.path / _WORK
-        self._require_own(work)
+        self.require_own(work)
         if work.exists():
             shutil.rmtree(work)
         work.mkdir()
@@ -153,50 +158,90 @@ class RunFolder:
             _write_json(work / JOB, job)
         return work
 
-    def write(self, name: str, result: Result) -> Result:
-        """Store the folder of the job that was started, with its result.
+    def write_model(self, name: str, result: ModelResult) -> None:
+        """Store the folder of the job that was started, with its result."""
+        self._write(self.model(name), result)
 
-        If it replaces a measurement and is none, it goes below it.
-        """
-        kind = _KINDS[type(result)]
-        _write_json(self.path / _WORK / RESULT, {"schema": SCHEMA, **result.model_dump(mode="json")})
-        place = self.folder(kind, name)
-        if result.status not in MEASURED and self.measured(type(result), name):
-            place = place / _FAILED
-        self._replace(place, self.path / _WORK)
+    def write_reference(self, name: str, result: ReferenceResult) -> ReferenceResult:
+        """Store a reference."""
+        self._write(self.reference(name, result.key or ""), result)
         return result
 
-    def _replace(self, place: Path, work: Path) -> None:
-        self._require_own(place)
+    def write_trial(self, name: str, result: TrialResult) -> TrialResult:
+        """Store what trying a cell gave."""
+        self._write(self._keyed(name, result.key or "") / _TRIAL, result)
+        return result
+
+    def write_round(self, name: str, result: RoundResult) -> RoundResult:
+        """Store a cell in a round, whose number is new."""
+        self._write(self._keyed(name, result.key or "") / f"{_ROUND}{result.round.number}", result)
+        return result
+
+    def load(self, name: str, key: str, scenario: Mapping[str, Any]) -> LoadResult | None:
+        """A cell in a load scenario."""
+        return reader.read_if_there(self._load_place(name, key, scenario) / RESULT, LoadResult)
+
+    def write_load(self, name: str, result: LoadResult) -> LoadResult:
+        """Store a cell in a load scenario."""
+        self._write(self._load_place(name, result.key or "", result.load), result)
+        return result
+
+    def _load_place(self, name: str, key: str, scenario: Mapping[str, Any]) -> Path:
+        described = {member: value for member, value in scenario.items() if member != "time_limit"}
+        digest = sha256(json.dumps(described, sort_keys=True).encode())[:8]
+        return self._keyed(name, key) / f"load-{scenario['name']}-{digest}"
+
+    def _write(self, place: Path, result: JobResult) -> None:
+        files = {path.name: sha256(path.read_bytes()) for path in sorted((self.path / _WORK).glob("*.npz"))}
+        content = {"schema": SCHEMA, **result.model_dump(mode="json"), "files": files}
+        _write_json(self.path / _WORK / RESULT, content)
+        self.require_own(place)
         place.parent.mkdir(parents=True, exist_ok=True)
-        old = place.with_name(f".{place.name}{_OLD}")
-        if place.exists():
-            place.rename(old)
-        work.rename(place)
-        if old.exists():
-            shutil.rmtree(old)
+        if place.exists():  # no measurement: those have folders of their own
+            shutil.rmtree(place)
+        (self.path / _WORK).rename(place)
 
-    def result(self, kind: type[Result], name: str, key: str | None) -> Result | None:
-        """The result of a job with that key, if there is one.
+    def _keyed(self, name: str, key: str) -> Path:
+        return self.cell(name) / key[:_KEY]
+
+    def find_reference(self, name: str, key: str) -> ReferenceResult | None:
+        """The reference with a key.
 
         Raises:
-            SpecError: the file is damaged.
+            SpecError: the file is damaged, as for the other results.
         """
-        place = self.folder(_KINDS[kind], name)
-        for path in (place / RESULT, place / _FAILED / RESULT):
-            if key is not None and path.exists() and (result := reader.read(path, kind)).key == key:
-                return result
+        return reader.read_if_there(self.reference(name, key) / RESULT, ReferenceResult)
+
+    def trial(self, name: str, key: str) -> TrialResult | None:
+        """What trying a cell gave."""
+        return reader.read_if_there(self._keyed(name, key) / _TRIAL / RESULT, TrialResult)
+
+    def rounds(self, name: str, key: str) -> list[RoundResult]:
+        """A cell in each round so far, in their order."""
+        places = self._keyed(name, key).glob(f"{_ROUND}*/{RESULT}")
+        found = [reader.read(place, RoundResult) for place in places]
+        return sorted(found, key=lambda result: result.round.number)
+
+    def round_folder(self, name: str, key: str, number: int) -> Path:
+        """The folder of a cell in a round."""
+        return self._keyed(name, key) / f"{_ROUND}{number}"
+
+    def last_round(self, names: Iterable[str]) -> int:
+        """The highest number of a round of any of these cells, of any key; 0 if there is none."""
+        paths = (path for name in names for path in self.cell(name).glob(f"*/{_ROUND}*"))
+        return max((int(path.name.removeprefix(_ROUND)) for path in paths), default=0)
+
+    def is_measured(self, name: str) -> bool:
+        """Whether a cell has rounds of any key."""
+        return any(self.cell(name).glob(f"*/{_ROUND}*/{RESULT}"))
+
+    def key_of(self, name: str, request: str) -> str | None:
+        """The key of the measurements of a cell with that request; ``None`` if there are none."""
+        for place in self.cell(name).glob(f"*/{_ROUND}*/{RESULT}"):
+            found = reader.read(place, RoundResult)
+            if found.request == request and found.status in MEASURED:
+                return found.key
         return None
-
-    def measured(self, kind: type[Result], name: str) -> Result | None:
-        """The measurement of a job, of any key.
-
-        Raises:
-            SpecError: the file is damaged.
-        """
-        path = self.folder(_KINDS[kind], name) / RESULT
-        result = reader.read(path, kind) if path.exists() else None
-        return result if result is not None and result.status in MEASURED else None
 
     def write_run(self, run: RunRecord) -> None:
         """Store ``run.json``."""
@@ -208,22 +253,33 @@ class RunFolder:
         Raises:
             SpecError: this is not the folder of a run, or one of its files is damaged.
         """
-        record = self._record()
+        record = self.record()
         return Run(
             folder=encodable(str(self.path)),
             created=record.created,
+            sessions=len(record.sessions),
+            seed=record.seed,
             spec=record.spec,
-            environment=record.environment,
-            cells=[self._cell(planned) for planned in record.cells],
+            environment=record.sessions[-1].environment,
+            cells=[cells.assemble(self, planned, record.spec) for planned in record.cells],
         )
 
-    def _cell(self, planned: PlannedCell) -> CellResult:
-        result = self.result(CellResult, planned.id, planned.key)
-        if result is None:
-            return CellResult(status="pending", **planned.model_dump())
-        return result.model_copy(update={"kept": planned.kept})
+    def cell_of_run(self, name: str) -> CellResult:
+        """One cell of the run.
 
-    def _record(self) -> RunRecord:
+        Raises:
+            SpecError: as :meth:`run` says.
+        """
+        record = self.record()
+        planned = next(cell for cell in record.cells if cell.id == name)
+        return cells.assemble(self, planned, record.spec)
+
+    def record(self) -> RunRecord:
+        """``run.json``.
+
+        Raises:
+            SpecError: this is not the folder of a run, or the file is damaged.
+        """
         if not self.has_run():
             raise SpecError(f"{self.path} is not the folder of a run: it has no {RUN}")
         return reader.read(self.path / RUN, RunRecord)

@@ -9,9 +9,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pydantic import ValidationError
 
-from isorun.errors import SpecError
+from isorun.errors import InvalidFeeds, SpecError
+from isorun_matrix.measurement import feeds
 from isorun_matrix.results.layout import JOB, RESULT, RUN
 from isorun_matrix.results.records import SCHEMA, Content, reportable
 from isorun_matrix.text import cut
@@ -36,6 +38,42 @@ def read(path: Path, kind: type[Content]) -> Content:
         place = ".".join(map(str, first["loc"]))
         message = cut(f"{place}: {first['msg']}" if place else first["msg"], _SHOWN)
         raise SpecError(f"{path} is damaged: {message}. {_remedy(path)}") from None
+
+
+def read_if_there(path: Path, kind: type[Content]) -> Content | None:
+    """A record from a file; ``None`` if there is no file.
+
+    Raises:
+        SpecError: as :func:`read` says.
+    """
+    return read(path, kind) if path.exists() else None
+
+
+def read_samples(path: Path) -> np.ndarray:
+    """The samples of a round: (runs,), nanoseconds.
+
+    Raises:
+        SpecError: the file is missing or damaged.
+    """
+    try:
+        samples = feeds.load(path, "latency")["ns"]
+    except (InvalidFeeds, KeyError) as error:
+        raise SpecError(f"{path} is missing or damaged ({error}). {_remedy(path)}") from error
+    if not (samples.ndim == 1 and samples.size and samples.dtype.kind == "i"):
+        raise SpecError(f"{path} is damaged: expected samples in nanoseconds. {_remedy(path)}")
+    return samples
+
+
+def job_of(folder: Path) -> dict[str, Any]:
+    """The job in a folder, as plain data.
+
+    Raises:
+        SpecError: the file cannot be read or is damaged.
+    """
+    job = _object(folder / JOB).get("job")
+    if not isinstance(job, dict):
+        raise SpecError(f"{folder / JOB} is damaged: expected a job. {_remedy(folder / JOB)}")
+    return job
 
 
 def is_job(folder: Path) -> bool:

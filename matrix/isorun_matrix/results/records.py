@@ -2,6 +2,8 @@
 
 Writing, resuming, comparing and reporting use the same types. Figures are dataclasses of
 :mod:`isorun_matrix.measurement`, which the measuring processes can use without pydantic.
+
+A cell is stored as a trial and one result for each round; :class:`CellResult` is made of them.
 """
 
 from __future__ import annotations
@@ -16,11 +18,12 @@ from typing import Any, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator, model_validator
 
 from isorun_matrix.jobs import PreparedModel, Reference
-from isorun_matrix.measurement.figures import Measurement
+from isorun_matrix.measurement.figures import Figures, Measurement, Trial
+from isorun_matrix.measurement.load import LoadFigures
 from isorun_matrix.measurement.machine import Environment
 from isorun_matrix.text import encodable
 
-SCHEMA = 1
+SCHEMA = 2
 _DEPTH = 64  # maximum nesting; recursive code would fail on deeper data
 STATUSES = {
     "ok": "ran, and its outputs are right",
@@ -34,7 +37,7 @@ STATUSES = {
     "pending": "has not run yet",
 }
 MEASURED = ("ok", "parity-failed")
-"""The statuses of cells that need not run again."""
+"""The statuses of jobs that measured something."""
 
 LACKING = ("unavailable", "unsupported")
 """The statuses of cells that this machine or backend cannot run: nothing went wrong."""
@@ -67,6 +70,7 @@ class JobResult(Record):
         log: the end of the process's output, where it says more than ``reason``.
         started: date and time.
         wall_s: how long the process ran.
+        files: SHA-256 of the files with arrays beside it, by name.
         result: what the job returned; given if the status is in :data:`MEASURED`.
     """
 
@@ -77,6 +81,7 @@ class JobResult(Record):
     log: str | None = None
     started: str | None = None
     wall_s: float | None = None
+    files: dict[str, str] = {}
     result: Any = None
 
     @model_validator(mode="after")
@@ -98,6 +103,54 @@ class ReferenceResult(JobResult):
     result: Reference | None = None
 
 
+class RoundPlace(Record):
+    """Where a measurement belongs: the number of its round in the workload, its place in the round's shuffled order,
+    and the ids of all cells in that order."""
+
+    number: int
+    position: int
+    order: list[str]
+
+
+class TrialResult(JobResult):
+    """A cell that was tried.
+
+    Attributes:
+        request: the part of the key that is known without the model and the environment.
+        machine: :func:`isorun_matrix.measurement.machine.identity`.
+    """
+
+    request: str
+    machine: dict[str, Any]
+    result: Trial | None = None
+
+
+class RoundResult(JobResult):
+    """A cell in one round; ``request`` and ``machine`` as in :class:`TrialResult`."""
+
+    request: str
+    machine: dict[str, Any]
+    round: RoundPlace
+    seed: int
+    result: Measurement | None = None
+
+
+class LoadResult(JobResult):
+    """A cell under load.
+
+    Attributes:
+        load: the scenario, as in the spec.
+    """
+
+    load: dict[str, Any]
+    result: LoadFigures | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the scenario."""
+        return str(self.load["name"])
+
+
 class CellId(Record):
     """What identifies a cell: its place in the matrix, and what runs."""
 
@@ -110,8 +163,10 @@ class CellId(Record):
     environment: str | None
     label: str
     precision: str
+    device: str | None
     options: dict[str, Any]
     threads: int | None
+    control: bool
 
     @property
     def name(self) -> str:
@@ -123,38 +178,39 @@ class PlannedCell(CellId):
     """A cell in ``run.json``.
 
     Attributes:
-        key: that of the result that belongs to the run; ``None`` until it is known.
-        kept: why a result of an earlier run is kept without a check; ``None`` for any other cell.
+        key: that of the results that belong to the run; ``None`` until it is known.
+        failure: why the cell cannot be measured now, though it may have results of an earlier session.
     """
 
     key: str | None = None
-    kept: str | None = None
+    failure: str | None = None
 
 
-class CellResult(JobResult, CellId):
-    """A cell and its measurement.
+class CellResult(CellId):
+    """A cell with the figures of all its rounds.
 
     Attributes:
-        request: the part of the key that is known without the model and the environment.
-        kept: as in :class:`PlannedCell`.
+        status, reason, remedy, log: as in :class:`JobResult`.
+        started: the date and time of the first round.
+        wall_s: how long all its processes ran.
+        loads: the cell under load, in the order of the spec.
+        kept: why measurements of an earlier session are kept without a check; ``None`` for any other cell.
     """
 
-    request: str | None = None
-    result: Measurement | None = None
+    status: Literal[tuple(STATUSES)]  # type: ignore[valid-type]
+    reason: str | None = None
+    remedy: str | None = None
+    log: str | None = None
+    started: str | None = None
+    wall_s: float | None = None
     kept: str | None = None
-
-    @model_validator(mode="after")
-    def _has_median_interval(self) -> Self:
-        if self.result is not None and (p50 := self.result.latency_ms.p50) is not None:
-            interval = self.result.latency_ms.p50_interval
-            if interval is None or min(p50, *interval) <= 0:  # ratios are taken of these
-                raise ValueError("p50 and p50_interval must be given together and be positive")
-        return self
+    result: Figures | None = None
+    loads: list[LoadResult] = []
 
     def as_document(self) -> dict[str, Any]:
         """The cell in ``report --format json``: the figures are members of the cell; missing ones are ``None``."""
-        cell = self.model_dump(mode="json", exclude={"key", "request", "result"})
-        figures = dict.fromkeys(field.name for field in fields(Measurement) if field.name not in cell)
+        cell = self.model_dump(mode="json", exclude={"result"})
+        figures = dict.fromkeys(field.name for field in fields(Figures) if field.name not in cell)
         return cell | (figures if self.result is None else plain(self.result))
 
 
@@ -174,15 +230,33 @@ class RecordedSpec(Record):
     backends: list[dict[str, Any]]
     shapes: list[dict[str, Any]] | None
     reference: RecordedReference
+    rounds: int
+    load: list[dict[str, Any]] = []
+
+
+class RunSession(Record):
+    """One call of ``matrix run`` on a folder."""
+
+    started: str
+    spec_file: str
+    environment: Environment
 
 
 class RunRecord(Record):
-    """``run.json``."""
+    """``run.json``.
+
+    Attributes:
+        created: when the first session started.
+        sessions: every session, the last one last.
+        seed: of the feeds.
+        fingerprints: of the models, as far as they are known.
+    """
 
     created: str
-    spec_file: str
+    sessions: list[RunSession] = Field(min_length=1)
     spec: RecordedSpec
-    environment: Environment
+    seed: int
+    fingerprints: dict[str, str]
     cells: list[PlannedCell] = Field(min_length=1)
 
     @field_validator("cells")
@@ -199,6 +273,8 @@ class Run(Record):
 
     folder: str
     created: str
+    sessions: int = 1
+    seed: int
     spec: RecordedSpec
     environment: Environment
     cells: list[CellResult]
@@ -206,7 +282,8 @@ class Run(Record):
     def as_document(self) -> dict[str, Any]:
         """The run as ``report --format json`` prints it."""
         cells = [cell.as_document() for cell in self.cells]
-        return {"schema": SCHEMA, "environment": plain(self.environment), "cells": cells}
+        about = {"created": self.created, "sessions": self.sessions, "seed": self.seed}
+        return {"schema": SCHEMA, **about, "environment": plain(self.environment), "cells": cells}
 
 
 def plain(value: Any) -> Any:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
 from pydantic import Field, GetJsonSchemaHandler, ValidationInfo, field_validator, model_validator
@@ -11,11 +14,21 @@ from pydantic_core import CoreSchema
 from isorun.errors import IsorunError
 from isorun.isolation import environments
 from isorun.system.threads import MOST
-from isorun_matrix.spec.fields import Count, Name, Strict, folder, located, or_string
+from isorun_matrix.spec.fields import MANY, ONE, ONE_OR_MANY, Name, Strict, folder, located, or_string
 
 BackendName = Annotated[
     str,
     Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(:[A-Za-z0-9._-]+)?$", description="such as ort-cpu or ort-ep:NAME"),
+]
+
+
+_Count = Annotated[int, Field(ge=1, le=MOST)]
+Threads = Annotated[
+    Annotated[_Count, ONE] | Annotated[list[_Count], Field(min_length=1), MANY],
+    ONE_OR_MANY,
+]
+_Options = Annotated[
+    Annotated[dict[str, Any], ONE] | Annotated[list[dict[str, Any]], Field(min_length=1), MANY], ONE_OR_MANY
 ]
 
 
@@ -43,21 +56,51 @@ class Environment(Strict):
             raise ValueError(str(error)) from error
 
 
+@dataclass(frozen=True)
+class Defaults:
+    """What a spec sets for all backends."""
+
+    precisions: Sequence[str]
+    device: str | None
+    threads: int | list[int] | None
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A backend with one number of threads and one set of options."""
+
+    name: str
+    environment: str | None
+    label: str
+    precisions: Sequence[str]
+    device: str | None
+    threads: int | None
+    options: Mapping[str, Any]
+    shapes: Sequence[str] | None
+
+
 class Entry(Strict):
-    """A backend and its settings. A name alone means that backend in fp32."""
+    """A backend and its settings. A name alone means that backend with the spec's defaults.
+
+    A list of ``threads`` or of ``options`` is one backend for each item, whose label says which.
+    """
 
     name: BackendName
     environment: Name | None = Field(
         default=None, description="the isolated environment that it runs in: declared in the spec, or existing"
     )
     label: Name = Field(default="", description="its name in cells; required if a backend is listed twice")
-    precisions: list[Name] = Field(default=["fp32"], min_length=1)
-    threads: Count | None = Field(
-        default=None,
-        le=MOST,
-        description="all usable cores by default; for backends that support it",
+    precisions: list[Name] | None = Field(default=None, min_length=1, description="instead of the spec's")
+    device: str | None = Field(default=None, description="one of the backend's devices; by default its first")
+    threads: Threads | None = Field(
+        default=None, description="all usable cores by default; for backends that support it; or a list"
     )
-    options: dict[str, Any] = Field(default_factory=dict, description="the backend's own settings")
+    options: _Options = Field(
+        default_factory=dict, description="the backend's own settings; a list of mappings for one backend of each"
+    )
+    shapes: list[Name] | None = Field(
+        default=None, min_length=1, description="names of the shapes that it runs at; all by default"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -69,10 +112,38 @@ class Entry(Strict):
         if not self.label:
             label = self.name if self.environment is None else f"{self.name}@{self.environment}"
             object.__setattr__(self, "label", label)
-        if len(set(self.precisions)) < len(self.precisions):
-            raise ValueError("a precision is listed twice")
+        for name in ("precisions", "threads", "options", "shapes"):
+            value = getattr(self, name)
+            if isinstance(value, list) and any(item in value[:index] for index, item in enumerate(value)):
+                raise ValueError(f"{name} has the same item twice")
         return self
+
+    def variants(self, defaults: Defaults) -> list[Variant]:
+        """The backend once for each of its settings, with the spec's defaults for what it leaves out."""
+        threads = defaults.threads if self.threads is None else self.threads
+        options = self.options
+        found = []
+        for count in threads if isinstance(threads, list) else [threads]:
+            for index, chosen in enumerate(options if isinstance(options, list) else [options]):
+                parts = [self.label]
+                if isinstance(threads, list):
+                    parts.append(f"t{count}")
+                if isinstance(options, list):
+                    parts.append(_named(chosen, index))
+                label = ".".join(parts)
+                precisions = self.precisions or defaults.precisions
+                device = self.device or defaults.device
+                found.append(
+                    Variant(self.name, self.environment, label, precisions, device, count, chosen, self.shapes)
+                )
+        return found
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         return or_string(handler(core), None)
+
+
+def _named(options: Mapping[str, Any], index: int) -> str:
+    """A short name for one of several sets of options: ``cuda_graphs-8``, or the number of the set."""
+    text = "_".join(f"{key}-{value}" for key, value in options.items())
+    return text if re.fullmatch(r"[A-Za-z0-9._-]{1,40}", text) else str(index + 1)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationInfo
 from pydantic.json_schema import JsonSchemaValue
 
 from isorun.system.cache import expanded
@@ -20,6 +20,17 @@ Name = Annotated[
 ]
 Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, le=1e7)]  # above it, timers overflow
+
+
+def _one_or_many(value: Any) -> str:
+    return "<many>" if isinstance(value, list) else "<one>"
+
+
+ONE_OR_MANY = Discriminator(_one_or_many)
+"""Chooses between ``Annotated[item, ONE]`` and ``Annotated[list[item], MANY]``."""
+
+# Angle brackets distinguish tags from keys in the place of an error.
+ONE, MANY = Tag("<one>"), Tag("<many>")
 
 
 class Strict(BaseModel):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import reprlib
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin
 
@@ -18,7 +20,9 @@ from isorun.isolation.worker.backend import Worker
 from isorun.parity import DEFAULT_TOLERANCES
 from isorun.plugin import registry
 from isorun.plugin.backend import Backend
+from isorun.system.packages import package_owners
 from isorun.types import options
+from isorun_matrix.spec import versions
 from isorun_matrix.spec import yaml_reader as yamlfile
 from isorun_matrix.spec.backends import Entry
 from isorun_matrix.spec.spec import Spec
@@ -31,21 +35,86 @@ def load(path: Path) -> Spec:
     Backends of an isolated environment are checked in it, unless it is still to be created.
 
     Raises:
-        SpecError: with every problem of the file, one a line.
+        SpecError: with every problem of the file, one a line. What is wrong is left out of the checks that follow, so
+            that one mistake does not hide another.
     """
-    root, data = yamlfile.read(path)
-    try:
-        spec = Spec.model_validate(data, context={"folder": path.absolute().parent})
-    except ValidationError as error:
-        raise yamlfile.error(path, root, [_problem(each) for each in error.errors()]) from None
-    if problems := [*_backend_problems(spec), *_environment_problems(spec)]:
-        raise yamlfile.error(path, root, problems)
+    root, data, problems = yamlfile.read(path)
+    data = {key: value for key, value in data.items() if not key.startswith("x-")}
+    pruned = _Pruned(data)
+    spec = None
+    while spec is None:
+        try:
+            spec = Spec.model_validate(pruned.data, context={"folder": path.absolute().parent})
+        except ValidationError as error:
+            found = [(pruned.place_in_file(_place(each)), each) for each in error.errors()]
+            problems += [_problem(place, each) for place, each in found if not pruned.explains(place)]
+            if not pruned.remove(_place(each) for each in error.errors()):
+                break
+    if spec is not None:
+        later = [*spec.problems(), *_backend_problems(spec), *_environment_problems(spec)]
+        located = [(pruned.place_in_file(place), text) for place, text in later]
+        problems += [
+            (place, text) for place, text in located if not ("no shapes" in text and pruned.explains(("shapes",)))
+        ]
+    if problems:
+        raise yamlfile.error(
+            path, root, list({place: (place, text) for place, text in reversed(problems)}.values())[::-1]
+        )
+    assert spec is not None
     return spec
 
 
-def _problem(error: ErrorDetails) -> Problem:
+class _Pruned:
+    """A spec's data without the parts that are invalid."""
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        self.data = copy.deepcopy(data)
+        self._removed: set[Place] = set()
+        self._left: dict[Place, list[int]] = {}  # of each list with removed items, the original indices of the others
+
+    def place_in_file(self, place: Place) -> Place:
+        """A place in what is left, as a place in the file."""
+        found: Place = ()
+        for part in place:
+            found += (self._left[found][part] if isinstance(part, int) and found in self._left else part,)
+        return found
+
+    def explains(self, place: Place) -> bool:
+        """Whether something at or below a place was removed, which may be all that is wrong there."""
+        return any(removed[: len(place)] == place for removed in self._removed)
+
+    def remove(self, places: Iterable[Place]) -> bool:
+        """Remove what is at some places; returns whether anything could be removed."""
+        found = {self._existing(place) for place in places} - {()}
+        for place in sorted(found, key=lambda place: [str(part).zfill(9) for part in place], reverse=True):
+            *parents, last = place
+            holder: Any = self.data
+            for part in parents:
+                holder = holder[part]
+            original = self.place_in_file(place)
+            if isinstance(holder, list):
+                self._left.setdefault(original[:-1], list(range(len(holder)))).pop(int(last))
+            del holder[last]
+            self._removed.add(original)
+        return bool(found)
+
+    def _existing(self, place: Place) -> Place:
+        """The place, or the nearest parent that exists. What lacks a key is removed as a whole."""
+        value: Any = self.data
+        for index, part in enumerate(place):
+            inside = isinstance(value, dict) and part in value
+            if not inside and not (isinstance(value, list) and isinstance(part, int) and part < len(value)):
+                return place[:index]
+            value = value[part]
+        return place
+
+
+def _place(error: ErrorDetails) -> Place:
+    return tuple(part for part in error["loc"] if not str(part).startswith("<") and part != "[key]")
+
+
+def _problem(place: Place, error: ErrorDetails) -> Problem:
     """One of pydantic's errors as a place and a sentence."""
-    place = tuple(part for part in error["loc"] if not str(part).startswith("<"))
     if error["type"] == "extra_forbidden":
         return place, f"unknown key{did_you_mean(str(place[-1]), _keys_at(Spec, error['loc'][:-1]))}"
     if error["type"] == "missing":
@@ -94,17 +163,30 @@ def _backend_problems(spec: Spec) -> Iterator[Problem]:
     for index, entry in enumerate(spec.backends):
         if entry.environment is None:
             yield from _entry_problems(entry, ("backends", index), registry.get)
-    used = {precision for entry in spec.backends for precision in entry.precisions}
+    used = {precision for variant in spec.variants for precision in variant.precisions}
     for precision in spec.tolerances:
         if precision not in used and precision not in DEFAULT_TOLERANCES:
             known = did_you_mean(precision, used | DEFAULT_TOLERANCES.keys())
             yield ("tolerances", precision), f"no backend of this spec uses this precision{known}"
+    for index, entry in enumerate(spec.backends):
+        if entry.environment is None and (problem := _too_old(entry.name)):
+            yield ("backends", index), problem
     try:
         registry.get(spec.reference.backend)
     except BackendNotFound as error:
         yield ("reference", "backend"), _lowered(str(error))
     except BackendUnavailable:
         pass
+
+
+def _too_old(backend: str) -> str | None:
+    """Why the runtime of a backend that is installed here is too old."""
+    try:
+        package = registry.get(backend).capabilities.package
+    except (BackendNotFound, BackendUnavailable):
+        return None
+    owners = [] if package is None else package_owners(package)
+    return next(iter(versions.too_old({owner: version(owner) for owner in owners})), None)
 
 
 def _entry_problems(entry: Entry, place: Place, find: Callable[[str], Backend]) -> Iterator[Problem]:
@@ -118,9 +200,15 @@ def _entry_problems(entry: Entry, place: Place, find: Callable[[str], Backend]) 
         return
     if entry.threads is not None and not offers.sets_threads:
         yield (*place, "threads"), f"{entry.name} does not support threads. Omit it."
-    for key, problem in options.problems(offers.options, entry.options):
-        yield (*place, "options", key), f"{entry.name}: {problem}"
-    for precision in entry.precisions:
+    if entry.device is not None and entry.device not in offers.devices:
+        near = did_you_mean(entry.device, offers.devices)
+        yield (*place, "device"), f"{entry.name} does not support device {entry.device!r}{near}"
+    given = entry.options if isinstance(entry.options, list) else [entry.options]
+    for index, each in enumerate(given):
+        number = (index,) if isinstance(entry.options, list) else ()
+        for key, problem in options.problems(offers.options, each):
+            yield (*place, "options", *number, key), f"{entry.name}: {problem}"
+    for precision in entry.precisions or ():
         if precision not in offers.precisions:
             instead = offers.refused.get(precision)
             why = f": {instead}" if instead else did_you_mean(precision, offers.precisions)
@@ -130,19 +218,23 @@ def _entry_problems(entry: Entry, place: Place, find: Callable[[str], Backend]) 
 def _environment_problems(spec: Spec) -> Iterator[Problem]:
     """Environments that do not exist and are not declared, or differ from their declaration; and their backends."""
     made = environments.names()
+    for name, declared in spec.environments.items():
+        for index, requirement in enumerate(declared.install):
+            if problem := versions.excluded(requirement):
+                yield ("environments", name, "install", index), problem
     for name in spec.isolated:
-        declared = spec.environments.get(name)
+        found = spec.environments.get(name)
         here = {index: entry for index, entry in enumerate(spec.backends) if entry.environment == name}
-        place: Place = ("environments", name) if declared else ("backends", min(here), "environment")
+        place: Place = ("environments", name) if found else ("backends", min(here), "environment")
         if name not in made:
-            if declared is None:
+            if found is None:
                 known = did_you_mean(name, {*made, *spec.environments})
                 yield place, f"unknown environment {name!r}{known}. Declare it under environments."
             continue
         try:
             environment = environments.get(name)
-            if declared is not None:
-                environment.require(declared.python, declared.install)
+            if found is not None:
+                environment.require(found.python, found.install)
             with closing(Worker(environment)) as worker:
                 for index, entry in here.items():
                     yield from _entry_problems(entry, ("backends", index), worker.get)

@@ -10,9 +10,15 @@ from pydantic import Discriminator, Field, GetJsonSchemaHandler, Tag, model_vali
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from isorun_matrix.spec.fields import Count, Name, Strict, or_string
+from isorun_matrix.spec.fields import MANY, ONE, ONE_OR_MANY, Count, Name, Strict, or_string
 
 _SHORT_SHAPE = r"^([0-9]{1,9})(?:x([0-9]{1,9}))?$"
+
+
+Counts = Annotated[
+    Annotated[Count, ONE] | Annotated[list[Count], Field(min_length=1), MANY],
+    ONE_OR_MANY,
+]
 
 
 class Lognormal(Strict):
@@ -59,10 +65,13 @@ Lengths = Annotated[
 
 
 class Shape(Strict):
-    """One shape of feeds. ``8x128`` means a batch of 8 and a sequence of 128."""
+    """One shape of feeds. ``8x128`` means a batch of 8 and a sequence of 128.
 
-    batch: Count
-    sequence: Count | None = None
+    A list of batches or of sequences is one shape for each combination (:meth:`each`).
+    """
+
+    batch: Counts
+    sequence: Counts | None = None
     lengths: Lengths = Field(
         default="full", description="real tokens in each row; a list is assigned to the rows in turn"
     )
@@ -83,6 +92,9 @@ class Shape(Strict):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        if isinstance(self.batch, list) or isinstance(self.sequence, list):
+            self.each()
+            return self
         if not self.name:
             sequence = "" if self.sequence is None else f"x{self.sequence}"
             object.__setattr__(self, "name", f"{self.batch}{sequence}")
@@ -97,6 +109,21 @@ class Shape(Strict):
         if not isinstance(lengths, list) and ends[0] > ends[1]:
             raise ValueError(f"min ({ends[0]}) must not exceed max ({ends[1]})")
         return self
+
+    def each(self) -> list[Shape]:
+        """This shape, or the shapes that its lists stand for."""
+        if not (isinstance(self.batch, list) or isinstance(self.sequence, list)):
+            return [self]
+        batches = self.batch if isinstance(self.batch, list) else [self.batch]
+        sequences = self.sequence if isinstance(self.sequence, list) else [self.sequence]
+        found = []
+        for batch in batches:
+            for sequence in sequences:
+                common = self.model_dump(exclude={"batch", "sequence", "name"}, exclude_defaults=True)
+                if self.name:
+                    common["name"] = f"{batch}x{sequence}-{self.name}"
+                found.append(Shape(batch=batch, sequence=sequence, **common))
+        return found
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:

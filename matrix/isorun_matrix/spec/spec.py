@@ -6,18 +6,24 @@ describes the keys for people, ``isorun matrix schema`` for editors.
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
+from isorun.errors import did_you_mean
 from isorun.parity import DEFAULT_TOLERANCES, Tolerance
 from isorun.parity.samples import MASKS
-from isorun_matrix.spec.backends import BackendName, Entry, Environment
+from isorun_matrix.spec.backends import BackendName, Defaults, Entry, Environment, Threads, Variant
 from isorun_matrix.spec.fields import Count, Name, Seconds, Strict
+from isorun_matrix.spec.load import Load
 from isorun_matrix.spec.models import Model
 from isorun_matrix.spec.shapes import Shape
 
-DEFAULT_SECONDS = 3.0
+DEFAULT_SECONDS = 1.0
+Problem = tuple[tuple[int | str, ...], str]
 
 
 class Limits(Strict):
@@ -38,8 +44,30 @@ class Reference(Strict):
     time_limit: Seconds = Field(default=1800.0, description="seconds per model and shape")
 
 
+class Selection(Strict):
+    """Some of the cells: those that match every key. Texts may have ``*`` and ``?``."""
+
+    model: str | None = None
+    shape: str | None = None
+    backend: str | None = Field(default=None, description="a label, or the name of a backend")
+    precision: str | None = None
+    threads: Count | None = None
+
+    def matches(self, model: str, shape: Shape, variant: Variant, precision: str) -> bool:
+        """Whether a cell is one of them."""
+        texts = (
+            (self.model, (model,)),
+            (self.shape, (shape.name,)),
+            (self.backend, (variant.label, variant.name)),
+            (self.precision, (precision,)),
+        )
+        if self.threads is not None and self.threads != variant.threads:
+            return False
+        return all(pattern is None or any(fnmatchcase(text, pattern) for text in found) for pattern, found in texts)
+
+
 class Spec(Strict):
-    """A comparison of backends."""
+    """A comparison of backends. Top-level keys that start with ``x-`` hold anchors and are ignored."""
 
     models: dict[Name, Model] = Field(min_length=1)
     backends: list[Entry] = Field(min_length=1)
@@ -47,51 +75,120 @@ class Spec(Strict):
         default_factory=dict, description="isolated environments for backends, created where they are missing"
     )
     shapes: list[Shape] | None = Field(default=None, min_length=1, description="of models without shapes")
+    precisions: list[Name] = Field(default=["fp32"], min_length=1, description="of backends without precisions")
+    threads: Threads | None = Field(default=None, description="of backends without threads")
+    device: str | None = Field(default=None, description="of backends without a device")
+    include: list[Selection] | None = Field(default=None, min_length=1, description="run these cells only")
+    exclude: list[Selection] = Field(default_factory=list, description="do not run these cells")
     masks: list[Literal[tuple(MASKS)]] = Field(  # type: ignore[valid-type]
         default=["right"], description="kinds of padding on which parity is checked, in addition to the timed feeds"
     )
     feeds: Count = Field(default=4, description="how many different feeds are timed, in turn")
-    seed: int = Field(default=0, ge=0, description="of the feeds")
+    seed: int | None = Field(default=None, ge=0, description="of the feeds; drawn for each run by default")
     reference: Reference = Reference()
-    warmup: int = Field(default=10, ge=0, description="runs before the measured ones")
-    repetitions: Count | None = Field(default=None, description="measured runs of a cell, instead of seconds")
-    seconds: Seconds | None = Field(default=None, description="how long a cell is measured; 3 by default")
-    time_limit: Seconds = Field(default=300.0, description="seconds after which a cell is stopped")
+    rounds: Count = Field(default=5, description="how many processes measure a cell, one in each round")
+    repeats: int = Field(default=3, ge=0, description="how many rounds are added where rounds were disturbed")
+    control: bool = Field(default=True, description="measure one cell of each workload twice")
+    warmup: int = Field(default=10, ge=0, description="minimum runs before the measured ones; 0 for none")
+    repetitions: Count | None = Field(default=None, description="measured runs in a round, instead of seconds")
+    seconds: Seconds | None = Field(default=None, description="how long a cell is measured in a round; 1 by default")
+    time_limit: Seconds = Field(default=300.0, description="seconds after which a process is stopped")
+    load: list[Load] = Field(
+        default_factory=list,
+        description="scenarios of load, measured after the rounds: single-stream, closed, server, offline",
+    )
     tolerances: dict[str, Limits] = Field(default_factory=dict, description="limits of parity by precision")
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
+    def problems(self) -> Iterator[Problem]:
+        """What contradicts itself, with its place."""
         if self.repetitions is not None and self.seconds is not None:
-            raise ValueError("repetitions and seconds exclude each other. Remove one of them.")
-        if (self.time_of_a_cell or 0) >= self.time_limit:
-            raise ValueError(
+            yield ("repetitions",), "repetitions and seconds exclude each other. Remove one of them."
+        elif (self.time_of_a_cell or 0) >= self.time_limit:
+            yield (
+                ("time_limit",),
                 f"seconds ({self.time_of_a_cell:g}) must be less than time_limit ({self.time_limit:g}), which counts "
-                "from the start of a cell's process"
+                "from the start of a process",
             )
-        labels = [entry.label for entry in self.backends]
-        if twice := _repeated(labels):
-            raise ValueError(f"two backends have the label {twice!r}. Give one of them another label.")
+        labels = Counter(variant.label for variant in self.variants)
+        for index, entry in enumerate(self.backends):
+            if twice := [variant.label for variant in entry.variants(self._defaults) if labels[variant.label] > 1]:
+                yield ("backends", index), f"two backends have the label {twice[0]!r}. Give one of them another label."
+                labels[twice[0]] = 0
         for name, model in self.models.items():
             shapes = self.shapes_of(name)
             if not shapes:
-                raise ValueError(f"model {name!r} has no shapes. Add shapes to the model or to the spec.")
-            if twice := _repeated([shape.name for shape in shapes]):
-                raise ValueError(
-                    f"two shapes of model {name!r} have the name {twice!r}. Give one of them another name."
+                yield ("models", name), f"model {name!r} has no shapes. Add shapes to the model or to the spec."
+            if double := _repeated(shape.name for shape in shapes):
+                yield (
+                    ("models", name),
+                    f"two shapes of model {name!r} have the name {double!r}. Give one of them another name.",
                 )
             if model.texts is not None and (bad := [s.name for s in shapes if s.sequence is None]):
-                raise ValueError(f"model {name!r} has texts, so its shape {bad[0]} needs a sequence")
+                yield ("models", name), f"model {name!r} has texts, so its shape {bad[0]} needs a sequence"
             if model.texts is not None and (bad := [s.name for s in shapes if s.lengths != "full"]):
-                raise ValueError(
-                    f"model {name!r} has texts, which determine the lengths. Remove lengths from its shape {bad[0]}."
+                yield (
+                    ("models", name),
+                    f"model {name!r} has texts, which determine the lengths. Remove lengths from its shape {bad[0]}.",
                 )
-        for precision in dict.fromkeys(precision for entry in self.backends for precision in entry.precisions):
-            self.tolerance(precision)
-        return self
+        for precision in dict.fromkeys(precision for variant in self.variants for precision in variant.precisions):
+            try:
+                self.tolerance(precision)
+            except ValueError as error:
+                yield ("tolerances",), str(error)
+        known_shapes = [shape for name in self.models for shape in self.shapes_of(name)]
+        known = {shape.name for shape in known_shapes}
+        for index, entry in enumerate(self.backends):
+            for shape in entry.shapes or ():
+                if shape not in known:
+                    yield ("backends", index, "shapes"), f"no model has the shape {shape!r}{did_you_mean(shape, known)}"
+        if twice_named := _repeated(load.name for load in self.load):
+            yield ("load",), f"two scenarios have the name {twice_named!r}. Give one of them another name."
+        for index, load in enumerate(self.load):
+            if load.through == "scheduler" and (many := [each for each in known_shapes if each.batch != 1]):
+                yield ("load", index), f"the scheduler takes single requests, but shape {many[0].name} has a batch"
+        yield from self._idle_selections()
+
+    def _idle_selections(self) -> Iterator[Problem]:
+        cells = list(self.combinations(selected=False))
+        for key, selections in (("include", self.include or []), ("exclude", self.exclude)):
+            for index, selection in enumerate(selections):
+                if cells and not any(selection.matches(*cell) for cell in cells):
+                    yield (key, index), "no cell matches this"
+        if cells and not any(self.combinations()):
+            yield ("exclude",), "no cell is left to run"
+
+    def combinations(self, *, selected: bool = True) -> Iterator[tuple[str, Shape, Variant, str]]:
+        """Each cell: the model, the shape, the backend and the precision.
+
+        Args:
+            selected: whether ``include`` and ``exclude`` count.
+        """
+        for model in self.models:
+            for shape in self.shapes_of(model):
+                for variant in self.variants:
+                    if variant.shapes is not None and shape.name not in variant.shapes:
+                        continue
+                    for precision in variant.precisions:
+                        cell = (model, shape, variant, precision)
+                        if not selected or self._selects(cell):
+                            yield cell
+
+    def _selects(self, cell: tuple[str, Shape, Variant, str]) -> bool:
+        included = self.include is None or any(selection.matches(*cell) for selection in self.include)
+        return included and not any(selection.matches(*cell) for selection in self.exclude)
+
+    @property
+    def _defaults(self) -> Defaults:
+        return Defaults(self.precisions, self.device, self.threads)
+
+    @property
+    def variants(self) -> list[Variant]:
+        """The backends, once for each number of threads and set of options."""
+        return [variant for entry in self.backends for variant in entry.variants(self._defaults)]
 
     @property
     def time_of_a_cell(self) -> float | None:
-        """How long a cell is measured, in seconds; ``None`` if ``repetitions`` is set."""
+        """How long a cell is measured in a round, in seconds; ``None`` if ``repetitions`` is set."""
         return None if self.repetitions is not None else self.seconds or DEFAULT_SECONDS
 
     @property
@@ -111,7 +208,7 @@ class Spec(Strict):
 
     def shapes_of(self, model: str) -> list[Shape]:
         """The shapes that a model runs at."""
-        return self.models[model].shapes or self.shapes or []
+        return [each for shape in self.models[model].shapes or self.shapes or [] for each in shape.each()]
 
     def tolerance(self, precision: str) -> Tolerance:
         """The limits of parity at a precision.
@@ -129,5 +226,5 @@ class Spec(Strict):
         return Tolerance(**given) if default is None else Tolerance(**{**vars(default), **given})
 
 
-def _repeated(names: list[str]) -> str | None:
-    return next((name for index, name in enumerate(names) if name in names[:index]), None)
+def _repeated(names: Iterable[str]) -> str | None:
+    return next((name for name, count in Counter(names).items() if count > 1), None)

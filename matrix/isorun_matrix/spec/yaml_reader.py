@@ -50,8 +50,8 @@ class _Loader(yaml.SafeLoader):
         return node
 
 
-def read(path: Path) -> tuple[yaml.MappingNode, dict[Any, Any]]:
-    """The mapping in a YAML file, as nodes that know their lines and as data.
+def read(path: Path) -> tuple[yaml.MappingNode, dict[str, Any], list[Problem]]:
+    """The mapping in a YAML file, as nodes that know their lines and as data, and what no spec can have.
 
     Raises:
         SpecError: the file cannot be read, is not YAML, or contains data that no spec can have.
@@ -64,8 +64,12 @@ def read(path: Path) -> tuple[yaml.MappingNode, dict[Any, Any]]:
         if problem := _excess(*_extent(root, {})):
             raise error(path, root, [((), f"{problem}, with aliases expanded")])
         if problems := list(_problems(root, (), set(), loader)):
-            raise error(path, root, problems)
-        return root, loader.construct_document(root)
+            try:
+                data = loader.construct_document(root)
+            except (yaml.YAMLError, ValueError, OverflowError, LookupError):
+                raise error(path, root, problems) from None
+            return root, {key: value for key, value in data.items() if isinstance(key, str)}, problems
+        return root, loader.construct_document(root), []
     except yaml.YAMLError as cause:
         mark = getattr(cause, "problem_mark", None)
         line = "" if mark is None else f", line {mark.line + 1}"
@@ -79,7 +83,8 @@ def read(path: Path) -> tuple[yaml.MappingNode, dict[Any, Any]]:
 
 
 def error(path: Path, root: yaml.Node, problems: Sequence[Problem]) -> SpecError:
-    """The error about all problems of a file, one a line."""
+    """The error about all problems of a file, one a line, in the file's order."""
+    problems = sorted(problems, key=lambda problem: _line(root, problem[0]))
     lines = [
         f"line {_line(root, place)}: {cut(f'{_dotted(place)}{text}', _SHOWN)}" for place, text in problems[:_PROBLEMS]
     ]

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from isorun.errors import InvalidFeeds, UnsupportedModel
 from isorun.plugin import (
     Availability,
     Backend,
@@ -17,12 +16,15 @@ from isorun.plugin import (
     CompileConfig,
     Executable,
     Feeds,
+    InvalidFeeds,
     LoweredModel,
     RuntimeReport,
+    UnsupportedModel,
+    cpu_flags,
+    cpu_name,
+    package_version,
     runtime_errors,
 )
-from isorun.system.hardware import cpu_flags, cpu_name
-from isorun.system.packages import package_version
 from isorun_deepsparse import dimensions, engine
 from isorun_deepsparse.prepare import integer_products, private_copy
 
@@ -38,6 +40,7 @@ _OTHER = "Naive Subgraph"  # runs in the ONNX Runtime inside DeepSparse
 class DeepSparse(Backend):
     """DeepSparse in fp32, for one shape at a time."""
 
+    contract = 2
     capabilities = Capabilities(
         dialects=("primitive",),
         refused={
@@ -56,8 +59,8 @@ class DeepSparse(Backend):
         reports=("placement",),
     )
 
-    def availability(self) -> Availability:
-        here = super().availability()
+    def installed(self) -> Availability:
+        here = super().installed()
         if not here.ok:
             return Availability(False, here.reason, _REMEDY)
         if (flags := cpu_flags()) and not flags & {"avx2", "asimd"}:

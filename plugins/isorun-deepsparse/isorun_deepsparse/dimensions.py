@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from isorun.errors import BackendUnavailable, did_you_mean
-from isorun.plugin import ModelInfo
+from isorun.plugin import BackendUnavailable, ModelInfo, did_you_mean
 
 OPTION = "dimensions"
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from isorun.errors import BackendFailed
+from isorun.plugin import BackendFailed
 
 _WEIGHTS = "weights.bin"
 _NEWEST_IR = 8  # of opset 17; DeepSparse reads up to 9
@@ -47,6 +47,7 @@ def prepare(source: Path, sizes: Mapping[str, int], folder: Path) -> Path:
     """
     import onnx
     import onnxruntime
+    from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession  # what isorun.compat leaves alone
 
     path = folder / "model.onnx"
     options = onnxruntime.SessionOptions()
@@ -57,7 +58,7 @@ def prepare(source: Path, sizes: Mapping[str, int], folder: Path) -> Path:
     options.log_severity_level = 3
     for name, size in sizes.items():
         options.add_free_dimension_override_by_name(name, size)
-    onnxruntime.InferenceSession(str(source), options, ["CPUExecutionProvider"], disabled_optimizers=_LEFT_OUT)
+    InferenceSession(str(source), options, ["CPUExecutionProvider"], disabled_optimizers=_LEFT_OUT)
 
     model = onnx.load(str(path), load_external_data=False)
     used = {node.domain for node in model.graph.node}

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from isorun.errors import UnsupportedModel
 from isorun.plugin import (
     Backend,
     Capabilities,
@@ -20,10 +19,11 @@ from isorun.plugin import (
     Feeds,
     LoweredModel,
     RuntimeReport,
+    UnsupportedModel,
+    cpu_name,
+    package_version,
     runtime_errors,
 )
-from isorun.system.hardware import cpu_name
-from isorun.system.packages import package_version
 
 if TYPE_CHECKING:
     from onnx.reference import ReferenceEvaluator  # ENGINE
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 class Template(Backend):
     """Models in ONNX's reference evaluator."""
+
+    contract = 2  # the version of isorun's plugin contract that this is written for
 
     # ENGINE: declare what your engine can do, and the conformance checks can prove. The defaults declare the minimum.
     capabilities = Capabilities(

@@ -1,8 +1,10 @@
-"""What sets ort-cpu apart; what it shares with every backend is in tests/core/test_session.py."""
+"""What sets ort-cpu apart; the rest is proved by the conformance suite."""
 
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 
 import onnxruntime
 import pytest
@@ -55,3 +57,18 @@ def test_a_bad_request_raises_and_prints_nothing(session, capfd):
     with pytest.raises(isorun.InvalidModel):
         isorun.Session(graph("agraph (float[n] x) => (float[n] y) { y = Reshape(x, x) }"), "ort-cpu")
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+def test_libraries_of_custom_operators_are_registered(bert, tmp_path):
+    source, library, seen = tmp_path / "ops.c", tmp_path / "libops.so", tmp_path / "registered"
+    source.write_text(
+        "#include <stdio.h>\n"
+        f'void *RegisterCustomOps(void *o, const void *api) {{ fclose(fopen("{seen}", "a")); return 0; }}\n'
+    )
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+    with isorun.Session(bert, "ort-cpu", options={"custom_ops": [library]}) as session:
+        session.run(None, tiny.feeds())
+    assert seen.exists()
+    with pytest.raises(isorun.BackendFailed, match=r"custom operators of .*absent.so"):
+        isorun.Session(bert, "ort-cpu", options={"custom_ops": [tmp_path / "absent.so"]})

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 import isolation
 import isorun
+import sites
 from isorun.errors import BackendNotFound, BackendUnavailable
 from isorun.isolation import environments
 from isorun.isolation.worker.backend import Worker
-from isorun.plugin import registry
+from isorun.plugin import listing, registry
 
 LIBRARY = """
 def get_library_path():
@@ -34,19 +33,8 @@ PACKAGES = {
 def environment(tmp_path_factory: pytest.TempPathFactory) -> str:
     site = tmp_path_factory.mktemp("site")
     for package, source in PACKAGES.items():
-        install(site, package, source)
+        sites.install(site, package.replace("_", "-"), "1.2", {f"{package}/__init__.py": source})
     return isolation.own_environment(environments.root(), "providers", site)
-
-
-def install(site: Path, package: str, source: str) -> None:
-    """A distribution of one package, as far as importlib.metadata can tell."""
-    (site / package).mkdir()
-    (site / package / "__init__.py").write_text(source)
-    information = site / f"{package}-1.2.dist-info"
-    information.mkdir()
-    name = package.replace("_", "-")
-    (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2\n")
-    (information / "top_level.txt").write_text(f"{package}\n")
 
 
 @pytest.fixture(scope="module")
@@ -93,9 +81,9 @@ def test_the_name_alone_lists_the_members(worker):
 
 
 def test_reports_that_no_provider_is_installed():
-    if any(name.startswith("ort-ep:") for name in registry.members()):
+    if any(name.startswith("ort-ep:") for name in listing.names()):
         pytest.skip("a plugin execution provider is installed here")
     assert registry.get("ort-ep").availability().reason.endswith("none is installed")
-    assert "ort-ep" in registry.members()
+    assert "ort-ep" in listing.names()
     with pytest.raises(BackendNotFound, match="'ort-ep:openvino'"):
         registry.get("ort-ep:openvino")

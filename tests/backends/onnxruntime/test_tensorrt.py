@@ -45,7 +45,7 @@ def lowered(bert, tmp_path):
 
 def test_names_a_tensorrt_version_that_does_not_fit(build, monkeypatch):
     monkeypatch.setattr(tensorrt, "installed", lambda: "11.4.0")
-    monkeypatch.setattr(tensorrt.Backend, "availability", lambda self: Availability(True))
+    monkeypatch.setattr(tensorrt.Backend, "installed", lambda self: Availability(True))
     here = registry.get("ort-tensorrt").availability()
     assert "TensorRT 11.4.0" in here.reason
     assert "needs TensorRT 10" in here.reason
@@ -56,7 +56,7 @@ def test_names_a_tensorrt_version_that_does_not_fit(build, monkeypatch):
 
 @pytest.mark.skipif(find_library("nvinfer") is not None, reason="TensorRT's library is here")
 def test_names_tensorrts_library_if_it_is_missing(build, lowered, tmp_path, monkeypatch):
-    monkeypatch.setattr(tensorrt.Backend, "availability", lambda self: Availability(True))
+    monkeypatch.setattr(tensorrt.Backend, "installed", lambda self: Availability(True))
     here = registry.get("ort-tensorrt").availability()
     assert not here.ok
     assert "libnvinfer.so.10" in here.reason

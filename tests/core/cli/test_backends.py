@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from isorun.cli.probe import probe, probe_in_process
-from isorun.plugin import registry
+from isorun.plugin import listing
+from isorun.testing import fakes
 
 _PLUGIN = """
 import os, signal, time
@@ -54,18 +54,12 @@ _NAMES = {
 
 
 @pytest.fixture
-def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def plugin() -> Iterator[None]:
     """A distribution of broken backends, for this process and its children."""
-    (tmp_path / "strange_plugin.py").write_text(_PLUGIN)
-    information = tmp_path / "strange_plugin-1.0.dist-info"
-    information.mkdir()
-    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: strange-plugin\nVersion: 1.0\n")
-    lines = [f"{name} = {value}" for name, value in _NAMES.items()]
-    (information / "entry_points.txt").write_text("\n".join([f"[{registry.GROUP}]", *lines]))
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(registry, "entry_points", lambda: _NAMES)
-    monkeypatch.delitem(sys.modules, "strange_plugin", raising=False)
+    with fakes.installed(_NAMES) as folder:
+        (folder / "strange_plugin.py").write_text(_PLUGIN)
+        yield
+    sys.modules.pop("strange_plugin", None)
 
 
 def test_lists_installed_backends(isorun: Callable[..., Any]) -> None:
@@ -104,6 +98,7 @@ def test_describes_options(isorun: Callable[..., Any], plugin: None) -> None:
     assert "what it turns" in isorun("backends", "--options").out
 
 
+@pytest.mark.long
 def test_probe_runs_every_precision(isorun: Callable[..., Any]) -> None:
     ran = isorun("backends", "--probe", "--json")
     for each in ran.json:
@@ -135,17 +130,10 @@ def test_probe_survives_crashes_and_hangs(plugin: None, name: str, seconds: floa
     assert message in result.message
 
 
-def test_probe_ignores_modules_in_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "numpy.py").write_text("raise SystemExit('wrong numpy')")
-    monkeypatch.chdir(tmp_path)
-    (result,) = probe_in_process("ort-cpu", ["fp32"])
-    assert result.ok, result.message
-
-
 def test_failed_probe_is_shown_with_exit_code_1(
     isorun: Callable[..., Any], plugin: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry, "entry_points", lambda: {"wrong": _NAMES["wrong"]})
+    monkeypatch.setattr(listing, "descriptions", lambda: listing.describe("wrong"))
     ran = isorun("backends", "--probe")
     assert ran.code == 1
     assert "fp32 FAILED" in ran.out

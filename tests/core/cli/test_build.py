@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -69,14 +68,6 @@ def test_the_output_is_checked_before_the_work(
         assert (ran.code, message in ran.err) == (2, True), ran.err
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is read-only to root")
-def test_a_read_only_folder(isorun: Callable[..., Any], checkpoint: Path, tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    ran = isorun("build", checkpoint, "-o", tmp_path / "m.onnx")
-    assert ran.code == 2
-    assert "Permission denied" in ran.err
-
-
 def test_an_interrupted_build_leaves_what_was_there(
     isorun: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,12 +80,3 @@ def test_an_interrupted_build_leaves_what_was_there(
     ran = isorun("build", "--preset", "bert-3l", "-o", tmp_path / "m.onnx")
     assert (ran.code, ran.err) == (130, "isorun: interrupted\n")
     assert [path.read_text() for path in tmp_path.iterdir()] == ["the old model"]
-
-
-def test_a_checkpoints_tokenizer_comes_along(isorun: Callable[..., Any], checkpoint: Path, tmp_path: Path) -> None:
-    import shutil
-
-    folder = shutil.copytree(checkpoint, tmp_path / "checkpoint")
-    (folder / "tokenizer.json").write_text("{}")
-    assert isorun("build", folder, "-o", tmp_path / "m.onnx").code == 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint", "m.onnx", "m.tokenizer.json"]

@@ -28,29 +28,22 @@ def test_no_environments(isorun: Callable[..., Any], tmp_path: Path, monkeypatch
 
 
 def test_create_list_remove(isorun: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Installing for real is tested in tests/core/isolation/environments."""
     monkeypatch.setenv(environments.FOLDER_VARIABLE, str(tmp_path))
-    made = isorun("env", "create", "light", "--install", "tabulate==0.9.0")
-    assert (made.code, made.err) == (0, "")
-    rows = dict(line.split(None, 1) for line in made.out.splitlines())
-    assert rows["environment"] == "light"
-    assert rows["folder"] == str(tmp_path / "light")
-    assert rows["backends"] == "none available"
+    monkeypatch.setattr(
+        "isorun.isolation.environments.install.make", lambda folder, *_: isolation.use_own_interpreter(folder)
+    )
+    created = isorun("env", "create", "light", "--install", "tabulate==0.9.0")
+    assert (created.code, created.err) == (0, "")
+    rows = dict(line.split(None, 1) for line in created.out.splitlines())
+    assert (rows["environment"], rows["folder"]) == ("light", str(tmp_path / "light"))
     (listed,) = isorun("env", "list", "--json").json
-    assert listed["name"] == "light"
-    assert listed["packages"]["tabulate"] == "0.9.0"
-    assert (listed["install"], listed["backends"]) == (["tabulate==0.9.0"], [])
-    assert listed["size"] > 1_000_000
+    assert (listed["name"], listed["install"]) == ("light", ["tabulate==0.9.0"])
+    assert {"ort-cpu", "openvino", "reference"} <= set(listed["backends"])
     assert isorun("env", "create", "light", "--install", "tabulate==0.9.0", "--json").json == listed
-    table = isorun("env", "list").out
-    assert "light" in table
-    assert "tabulate 0.9.0" in " ".join(table.split())
+    assert "light" in isorun("env", "list").out
     assert isorun("env", "remove", "light").out == "Removed light\n"
     assert not (tmp_path / "light").exists()
-
-
-def test_list_shows_available_backends(isorun: Callable[..., Any], own: str) -> None:
-    (listed,) = isorun("env", "list", "--json").json
-    assert {"ort-cpu", "openvino", "reference"} <= set(listed["backends"])
 
 
 def test_list_shows_broken_environments(isorun: Callable[..., Any], own: str, tmp_path: Path) -> None:
@@ -85,16 +78,6 @@ def test_rejects(isorun: Callable[..., Any], own: str, arguments: tuple[str, ...
     assert ran.code == code
     assert message in ran.err
     assert environments.names() == [own]
-
-
-def test_keeps_a_folder_that_isorun_did_not_create(isorun: Callable[..., Any], own: str) -> None:
-    thesis = environments.root() / "thesis" / "chapter.txt"
-    thesis.parent.mkdir()
-    thesis.write_text("one")
-    ran = isorun("env", "remove", "thesis")
-    assert ran.code == 3
-    assert "isorun did not create it" in ran.err
-    assert thesis.read_text() == "one"
 
 
 def test_backends_of_an_environment(isorun: Callable[..., Any], own: str) -> None:

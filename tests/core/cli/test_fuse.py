@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import shutil
 import warnings
 from collections.abc import Callable
@@ -94,17 +93,6 @@ def test_an_export_is_fused_and_answers_alike(isorun: Isorun, export: Path, tmp_
     assert exports.agree(LABEL, answers(output, exports.given(LABEL)))
 
 
-@pytest.mark.parametrize("dialect", ["fused", "onnx"])
-def test_padding_is_removed(isorun: Isorun, export: Path, tmp_path: Path, dialect: str) -> None:
-    output, given = tmp_path / "out.onnx", exports.given(LABEL)
-    ran = isorun("fuse", export, "-o", output, "--padding", "remove", "--dialect", dialect)
-    assert ran.code == 0
-    assert "padding removed" in ran.out
-    hidden, real = answers(output, given)[0], given["attention_mask"] != 0
-    assert np.abs(hidden - exports.answers(LABEL)[0])[real].max() < exports.TOLERANCE
-    assert not hidden[~real].any()
-
-
 def test_people_read_a_table(isorun: Isorun, export: Path, partly: Path, tmp_path: Path) -> None:
     whole = isorun("fuse", export, "-o", tmp_path / "whole.onnx")
     lines = [line.split() for line in whole.out.splitlines()]
@@ -117,7 +105,7 @@ def test_people_read_a_table(isorun: Isorun, export: Path, partly: Path, tmp_pat
     assert "probabilities" in part.out
 
 
-def test_a_refusal_is_told_by_node_and_reason(isorun: Isorun, partly: Path, tmp_path: Path) -> None:
+def test_json_names_the_node_and_reason_of_a_refusal(isorun: Isorun, partly: Path, tmp_path: Path) -> None:
     ran = isorun("fuse", partly, "-o", tmp_path / "out.onnx", "--json")
     assert ran.code == 0
     assert (ran.json["is_encoder"], ran.json["complete"]) == (True, False)
@@ -128,7 +116,7 @@ def test_a_refusal_is_told_by_node_and_reason(isorun: Isorun, partly: Path, tmp_
     assert "probabilities" in refused[0]["reason"]
 
 
-def test_what_has_to_be_complete_and_is_not(isorun: Isorun, partly: Path, relu: Path, tmp_path: Path) -> None:
+def test_require_complete_rejects_and_writes_nothing(isorun: Isorun, partly: Path, relu: Path, tmp_path: Path) -> None:
     output = tmp_path / "out.onnx"
     output.write_text("the old model")
     for model, message in ((partly, "could not be fused"), (relu, "no self-attention")):
@@ -139,7 +127,7 @@ def test_what_has_to_be_complete_and_is_not(isorun: Isorun, partly: Path, relu: 
         assert output.read_text() == "the old model"
 
 
-def test_no_encoder_is_written_as_it_came(isorun: Isorun, relu: Path, tmp_path: Path) -> None:
+def test_copies_a_model_that_is_not_an_encoder(isorun: Isorun, relu: Path, tmp_path: Path) -> None:
     output = tmp_path / "out.onnx"
     ran = isorun("fuse", relu, "-o", output, "--dialect", "onnx", "--json")
     assert ran.code == 0
@@ -147,11 +135,6 @@ def test_no_encoder_is_written_as_it_came(isorun: Isorun, relu: Path, tmp_path: 
     assert (ran.json["is_encoder"], ran.json["written"]["dialect"]) == (False, None)
     assert output.read_bytes() == relu.read_bytes()
     assert "as given" in isorun("fuse", relu, "-o", output).out
-
-
-def test_an_encoder_of_an_opset_that_is_not_read_is_told_as_that(isorun: Isorun, tmp_path: Path) -> None:
-    old = write_relu(tmp_path / "old.onnx", 8)
-    assert "opset 8 of ONNX's operators, and 9 to" in isorun("fuse", old, "-o", tmp_path / "out.onnx").out
 
 
 def test_parts_of_what_is_no_encoder_do_not_count_as_fused(isorun: Isorun, export: Path, tmp_path: Path) -> None:
@@ -180,14 +163,6 @@ def test_the_fused_form_is_taken_as_it_is(isorun: Isorun, bert: Path, partly: Pa
     twice = isorun("fuse", tmp_path / "once.onnx", "-o", tmp_path / "twice.onnx", "--require-complete", "--json")
     assert twice.code == 1, "what was refused the first time is refused the second"
     assert twice.json["refusals"][0]["kind"] == "SelfAttention"
-
-
-def test_padding_that_cannot_be_removed(isorun: Isorun, relu: Path, partly: Path, tmp_path: Path) -> None:
-    for model in (relu, partly):
-        ran = isorun("fuse", model, "-o", tmp_path / "out.onnx", "--padding", "remove")
-        assert ran.code == 3
-        assert "Padding cannot be removed" in ran.err
-        assert not (tmp_path / "out.onnx").exists()
 
 
 @pytest.mark.parametrize("label", [LABEL, None])
@@ -221,6 +196,7 @@ def test_the_tokenizer_comes_along(isorun: Isorun, export: Path, tmp_path: Path,
     [
         (["--dialect", "onx"], "dialect 'onx'; did you mean 'onnx'?"),
         (["--padding", "auto"], "padding 'auto'"),
+        (["--precision", "fp61"], "did you mean 'fp16'"),
     ],
 )
 def test_wrong_usage(isorun: Isorun, export: Path, tmp_path: Path, arguments: list[str], message: str) -> None:
@@ -275,21 +251,6 @@ def test_an_interrupted_write_leaves_what_was_there(
     assert sorted(tmp_path.iterdir()) == before
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is read-only to root")
-def test_a_read_only_folder(isorun: Isorun, export: Path) -> None:
-    export.parent.chmod(0o500)
-    ran = isorun("fuse", export, "-o", export.with_name("out.onnx"))
-    assert (ran.code, "Cannot write" in ran.err) == (2, True)
-
-
-def test_help_names_every_dialect(isorun: Isorun) -> None:
-    ran = isorun("fuse", "--help")
-    assert ran.code == 0
-    assert max(map(len, ran.out.splitlines())) <= 80
-    assert all(name in ran.out for name in functions.dialects())
-    assert "\n  fuse " in isorun("--help").out
-
-
 def test_fp16_is_written(isorun: Isorun, bert: Path, tmp_path: Path) -> None:
     output = tmp_path / "half.onnx"
     ran = isorun("fuse", bert, "-o", output, "--precision", "fp16", "--padding", "remove")
@@ -300,7 +261,7 @@ def test_fp16_is_written(isorun: Isorun, bert: Path, tmp_path: Path) -> None:
     assert [spec["type"] for spec in described["outputs"]] == ["tensor(float)"] * 2
 
 
-def test_what_stays_in_fp32_is_listed_with_the_reason(isorun: Isorun, tmp_path: Path) -> None:
+def test_lists_what_stays_in_fp32_with_the_reason(isorun: Isorun, tmp_path: Path) -> None:
     text = """<ir_version: 10, opset_import: ["" : 17]> g (float[N,2] x) => (float[N,2] y)
         <float[2,2] w = {1, 2, 3, 100000}, float[2,2] v = {1, 2, 3, 4}> { h = MatMul (x, v) y = MatMul (h, w) }"""
     model = tmp_path / "m.onnx"
@@ -310,12 +271,6 @@ def test_what_stays_in_fp32_is_listed_with_the_reason(isorun: Isorun, tmp_path: 
     assert kept["operator"] == "MatMul"
     assert kept["reason"] == "its constant 'w' has values up to 1e+05, and fp16 ends at 65504"
     assert "Not in fp16" in isorun("fuse", model, "-o", tmp_path / "half.onnx", "--precision", "fp16").out
-
-
-def test_there_is_no_such_precision(isorun: Isorun, bert: Path, tmp_path: Path) -> None:
-    ran = isorun("fuse", bert, "-o", tmp_path / "half.onnx", "--precision", "fp61")
-    assert ran.code == 2
-    assert "did you mean 'fp16'" in ran.err
 
 
 def test_int8_is_written(isorun: Isorun, bert: Path, tmp_path: Path) -> None:
@@ -329,11 +284,10 @@ def test_int8_is_written(isorun: Isorun, bert: Path, tmp_path: Path) -> None:
     assert note["calibrated_on"] == "random tokens"
     kinds = [node.op_type for node in onnx.load(output).graph.node]
     assert kinds.count("QuantizeLinear") == note["layers"] > 4
-    given = tiny.feeds()
-    for backend in ("ort-cpu", "openvino"):
-        with Session(bert, backend, padding="remove") as plain, Session(output, backend) as quantized:
-            wanted, got = plain.run(None, given)[0], quantized.run(None, given)[0]
-        assert np.sum(got * wanted) / np.linalg.norm(got) / np.linalg.norm(wanted) > 0.95
+    feeds = tiny.feeds()
+    with Session(bert, "ort-cpu", padding="remove") as plain, Session(output, "ort-cpu") as quantized:
+        expected, outputs = plain.run(None, feeds)[0], quantized.run(None, feeds)[0]
+    assert np.sum(outputs * expected) / np.linalg.norm(outputs) / np.linalg.norm(expected) > 0.95
 
 
 def test_only_int8_is_calibrated(isorun: Isorun, bert: Path, tmp_path: Path) -> None:
@@ -344,7 +298,7 @@ def test_only_int8_is_calibrated(isorun: Isorun, bert: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
-def test_outputs_that_are_wanted(isorun: Isorun, partly: Path, tmp_path: Path, precision: str) -> None:
+def test_fuses_for_requested_outputs(isorun: Isorun, partly: Path, tmp_path: Path, precision: str) -> None:
     """What only the others read is not in the way: here, an attention's probabilities."""
     out = tmp_path / "out.onnx"
     with warnings.catch_warnings():
@@ -362,10 +316,3 @@ def test_outputs_that_are_wanted(isorun: Isorun, partly: Path, tmp_path: Path, p
     assert exports.difference([expected], exports.run(model, given)) < close
     quantized = [node for node in model.graph if node.op_type == "QuantizeLinear"]
     assert len(quantized) == (0 if precision == "fp32" else 4 * LAYERS + 1)
-
-
-def test_outputs_of_a_model_that_is_no_encoder(isorun: Isorun, relu: Path, tmp_path: Path) -> None:
-    wrong = isorun("fuse", relu, "-o", tmp_path / "out.onnx", "--outputs", "z")
-    assert wrong.code == 2
-    assert "no output 'z'" in wrong.err
-    assert isorun("fuse", relu, "-o", tmp_path / "out.onnx", "--outputs", "y").code == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,10 +10,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-import tiny
 from isorun import cli, errors
 from isorun.cli import app
 
@@ -38,12 +35,6 @@ def test_every_command_is_listed() -> None:
     folder = Path(cli.__file__).parent
     files = {path.stem for path in folder.glob("*.py") if "\napp = typer.Typer(" in path.read_text()}
     assert files - {"app"} == set(COMMANDS)
-
-
-def test_script_is_installed() -> None:
-    script = Path(sys.executable).with_name("isorun")
-    done = subprocess.run([script, "--version"], capture_output=True, text=True, check=False)
-    assert done.stdout == f"isorun {metadata.version('isorun')}\n"
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -106,14 +97,6 @@ def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     assert "InvalidModel" in debugged.stderr
 
 
-def test_a_warning_is_one_line(bert: Path, tmp_path: Path) -> None:
-    np.savez(tmp_path / "feeds.npz", **tiny.feeds())
-    arguments = ("run", str(bert), "--backend", "ort-cpu", "--precision", "int8", "--feeds", f"{tmp_path}/feeds.npz")
-    plain, debugged = _process(*arguments), _process("--debug", *arguments)
-    assert re.fullmatch("isorun: .*tokenizer.*\n", plain.stderr), plain.stderr
-    assert "calibration.py" in debugged.stderr
-
-
 def test_ctrl_c_is_one_line(isorun: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
@@ -123,11 +106,10 @@ def test_ctrl_c_is_one_line(isorun: Callable[..., Any], monkeypatch: pytest.Monk
     assert (ran.code, ran.out, ran.err) == (130, "", "isorun: interrupted\n")
 
 
-@pytest.mark.parametrize("arguments", ["backends", "backends --json", "--help"])
-def test_closed_pipe_prints_no_error(arguments: str) -> None:
+def test_closed_pipe_prints_no_error() -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    command = [sys.executable, "-m", "isorun", *arguments.split()]
+    command = [sys.executable, "-m", "isorun", "--help"]
     try:
         done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
     finally:
@@ -136,11 +118,9 @@ def test_closed_pipe_prints_no_error(arguments: str) -> None:
     assert done.returncode == 141
 
 
-def test_closed_standard_stream_prints_no_error(bert: Path, tmp_path: Path) -> None:
-    command = f"{sys.executable} -m isorun inspect"
-    for shell, code in ((f"{command} {bert} >&-", 0), (f"{command} {tmp_path} 2>&-", 2)):
-        ran = subprocess.run(shell, shell=True, capture_output=True, text=True, check=False)
-        assert (ran.returncode, ran.stdout, ran.stderr) == (code, "", "")
+def test_exit_code_is_kept_with_closed_standard_streams(tmp_path: Path) -> None:
+    shell = f"{sys.executable} -m isorun inspect {tmp_path / 'none.onnx'} >&- 2>&-"
+    assert subprocess.run(shell, shell=True, check=False).returncode == 2
 
 
 def test_without_typer_it_says_what_to_install(isorun: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,24 +70,6 @@ def test_a_backend_that_is_wrong_is_exit_code_1(
     assert isorun(*arguments, "--json").json["backends"]["openvino"]["left"]["verdict"] == "fail"
 
 
-def test_a_model_without_a_mask_is_one_case(isorun: Callable[..., Any], tmp_path: Path) -> None:
-    from onnx import TensorProto, helper, save
-
-    graph = helper.make_graph(
-        [helper.make_node("Tanh", ["x"], ["y"])],
-        "tanh",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 5])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 5])],
-    )
-    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
-    ran = isorun("parity", tmp_path / "m.onnx", "--backends", "ort-cpu,openvino", "--json")
-    assert ran.code == 0
-    assert {name: list(cases) for name, cases in ran.json["backends"].items()} == {
-        "ort-cpu": ["no mask"],
-        "openvino": ["no mask"],
-    }
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

@@ -82,6 +82,16 @@ def test_rejects_invalid_name(isorun: Isorun, cwd: Path, name: str) -> None:
     assert list(cwd.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("auto", "reserved"), ("none", "reserved"), ("true", "reserved"), ("class", "keyword"), ("backend", "imports")],
+)
+def test_rejects_reserved_name(isorun: Isorun, cwd: Path, name: str, message: str) -> None:
+    ran = isorun("plugin", "new", name)
+    assert (ran.code, list(cwd.iterdir())) == (2, [])
+    assert message in ran.err
+
+
 @pytest.mark.parametrize(("name", "taken"), [("ort-cpu", "'ort-cpu'"), ("matrix", "'isorun_matrix'")])
 def test_rejects_name_that_is_taken(isorun: Isorun, cwd: Path, name: str, taken: str) -> None:
     ran = isorun("plugin", "new", name)
@@ -116,6 +126,7 @@ def wheel(cwd: Path, isorun: Isorun) -> Iterator[Path]:
         yield folder
 
 
+@pytest.mark.long
 def test_plugin_is_listed_and_passes_conformance(isorun: Isorun, wheel: Path) -> None:
     listed = {each["name"]: each for each in isorun("backends", "--json").json}
     assert listed["my-engine"]["status"] == "available"

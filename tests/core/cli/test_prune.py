@@ -28,30 +28,6 @@ def test_a_model_is_pruned_and_stays_as_it_is(isorun: Callable[..., Any], bert: 
     onnx.checker.check_model(onnx.load(output))
 
 
-def test_people_read_the_same(isorun: Callable[..., Any], bert: Path, tmp_path: Path) -> None:
-    output = tmp_path / "pruned.onnx"
-    ran = isorun("prune", bert, "-o", output, "--sparsity", 0.8, "--layers", "layer.0.*")
-    assert ran.code == 0
-    assert "unstructured" in ran.out
-    assert "4 matrices" in ran.out
-    assert "layer.1" not in ran.out
-
-
-def test_a_checkpoint_keeps_its_tokenizer(isorun: Callable[..., Any], tmp_path: Path) -> None:
-    folder = tiny.write_checkpoint(tmp_path / "checkpoint")
-    (folder / "tokenizer.json").write_text("{}")
-    output = tmp_path / "pruned.onnx"
-    assert isorun("prune", folder, "-o", output, "--sparsity", 0.5).code == 0
-    assert (tmp_path / "pruned.tokenizer.json").read_text() == "{}"
-
-
-def test_weights_beside_are_beside_again(isorun: Callable[..., Any], bert: Path, tmp_path: Path) -> None:
-    model = tmp_path / "m.onnx"
-    onnx.save(onnx.load(bert), model, save_as_external_data=True, location="m.data", size_threshold=0)
-    written = isorun("prune", model, "-o", tmp_path / "p.onnx", "--sparsity", 0.5, "--json").json["written"]
-    assert written["external_data"] == ["p.weights.bin"]
-
-
 @pytest.mark.parametrize("output", ["m.onnx", "link.onnx"])
 def test_it_never_writes_over_its_input(isorun: Callable[..., Any], bert: Path, tmp_path: Path, output: str) -> None:
     model = tmp_path / "m.onnx"

@@ -10,7 +10,6 @@ import pytest
 import tiny
 from isorun import Session
 
-_BACKENDS = ("ort-cpu", "openvino", "reference")
 _EATING, _BREAD, _BABY = "A man is eating food.", "A man is eating a piece of bread.", "The girl is carrying a baby."
 
 
@@ -21,10 +20,9 @@ def feeds(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("backend", _BACKENDS)
-def test_minilm_knows_what_is_near(isorun: Callable[..., Any], minilm_model: Path, backend: str) -> None:
+def test_minilm_ranks_sentences(isorun: Callable[..., Any], minilm_model: Path) -> None:
     texts = [part for text in (_EATING, _BREAD, _BABY) for part in ("--text", text)]
-    ran = isorun("run", minilm_model, "--backend", backend, *texts, "--json")
+    ran = isorun("run", minilm_model, "--backend", "ort-cpu", *texts, "--json")
     assert ran.code == 0
     result = ran.json
     assert result["pooling"] == "mean"
@@ -34,12 +32,12 @@ def test_minilm_knows_what_is_near(isorun: Callable[..., Any], minilm_model: Pat
     np.testing.assert_allclose(cosine.diagonal(), 1, atol=1e-6)
     assert cosine[0, 1] == pytest.approx(0.755, abs=2e-3)
     assert cosine[0, 1] > cosine[0, 2] + 0.5
-    assert result["provenance"]["backend"] == backend
+    assert result["provenance"]["backend"] == "ort-cpu"
 
 
 def test_text_for_people(isorun: Callable[..., Any], minilm_model: Path) -> None:
     ran = isorun("run", minilm_model, "--backend", "ort-cpu", "--text", _EATING, "--text", _BREAD)
-    assert "Cosine between texts (mean of last_hidden_state over real tokens)" in ran.out
+    assert "Cosine between texts (mean pooling of last_hidden_state)" in ran.out
     assert "0.755" in ran.out
     assert "ort-cpu, fp32" in ran.out
     assert max(map(len, ran.out.splitlines())) <= 100  # the footer names the hardware
@@ -48,10 +46,10 @@ def test_text_for_people(isorun: Callable[..., Any], minilm_model: Path) -> None
     alone = isorun("run", minilm_model, "--backend", "ort-cpu", "--text", _EATING)
     assert "Cosine" not in alone.out
     first = isorun("run", minilm_model, "--text", _EATING, "--text", _BREAD, "--pooling", "cls")
-    assert "first token of last_hidden_state" in first.out
+    assert "cls pooling of last_hidden_state" in first.out
 
 
-def test_a_long_text_is_cut_and_said_to_be(isorun: Callable[..., Any], minilm_model: Path) -> None:
+def test_warns_of_truncated_text(isorun: Callable[..., Any], minilm_model: Path) -> None:
     ran = isorun("run", minilm_model, "--backend", "ort-cpu", "--text", "word " * 600, "--json")
     assert ran.json["inputs"]["input_ids"]["shape"] == [1, 512]
     assert ran.err == "isorun: Cut to 512 tokens, which is as long as they may be here: text 0 (602)\n"
@@ -68,7 +66,7 @@ def test_arrays_in_and_out(isorun: Callable[..., Any], bert: Path, feeds: Path, 
             np.testing.assert_allclose(ran.json["outputs"][spec.name]["first"], array.reshape(-1)[:3], rtol=1e-6)
 
 
-def test_what_is_read_is_not_written_over(isorun: Callable[..., Any], bert: Path, feeds: Path, tmp_path: Path) -> None:
+def test_keeps_its_inputs(isorun: Callable[..., Any], bert: Path, feeds: Path, tmp_path: Path) -> None:
     model = tmp_path / "model.onnx"
     model.write_bytes(bert.read_bytes())
     for output in (model, feeds):
@@ -79,7 +77,7 @@ def test_what_is_read_is_not_written_over(isorun: Callable[..., Any], bert: Path
         assert output.read_bytes() == before
 
 
-def test_outputs_that_are_wanted(isorun: Callable[..., Any], bert: Path, feeds: Path) -> None:
+def test_computes_requested_outputs(isorun: Callable[..., Any], bert: Path, feeds: Path) -> None:
     ran = isorun("run", bert, "--feeds", feeds, "--backend", "ort-cpu", "--outputs", "pooler_output", "--json")
     assert list(ran.json["outputs"]) == ["pooler_output"]
     assert ran.json["provenance"]["fused"]["SingleQueryAttention"] == 1
@@ -106,7 +104,7 @@ def test_provenance_in_full(isorun: Callable[..., Any], bert: Path, feeds: Path)
     assert ", 1 thread" in ran.out
 
 
-def test_what_was_passed_over_is_said(isorun: Callable[..., Any], bert: Path, feeds: Path) -> None:
+def test_names_skipped_backends(isorun: Callable[..., Any], bert: Path, feeds: Path) -> None:
     ran = isorun("run", bert, "--backend", "ort-cpu,reference", "--precision", "fp64", "--feeds", feeds)
     assert ran.code == 0
     assert "skipped ort-cpu: " in ran.out
@@ -120,34 +118,14 @@ def test_options_reach_the_backend(isorun: Callable[..., Any], bert: Path, feeds
     assert "expected KEY=VALUE" in isorun(*arguments, "level").err
 
 
-@pytest.mark.parametrize("padding", ["auto", "keep", "remove"])
-def test_padding_is_what_is_asked(isorun: Callable[..., Any], bert: Path, tmp_path: Path, padding: str) -> None:
-    given = tiny.feeds()
-    given["attention_mask"][:, 2:] = 0
-    np.savez(tmp_path / "feeds.npz", **given)
-    arguments = ("run", bert, "--backend", "ort-cpu", "--feeds", tmp_path / "feeds.npz", "--padding", padding)
-    ran = isorun(*arguments, "--output", tmp_path / "outputs.npz", "--json")
-    assert ran.code == 0
-    said = ran.json["provenance"]["details"].get("padding")
-    assert (None if said is None else said["asked"]) == (None if padding == "keep" else padding)
-    with np.load(tmp_path / "outputs.npz") as outputs:
-        left_out = outputs["last_hidden_state"][given["attention_mask"] == 0]
-    assert left_out.size
-    assert bool(left_out.any()) == (padding == "keep")
-
-
-def test_no_other_padding_is_known(isorun: Callable[..., Any], bert: Path, tmp_path: Path) -> None:
-    ran = isorun("run", bert, "--text", "hello", "--padding", "kep")
-    assert (ran.code, "did you mean 'keep'" in ran.err) == (2, True), ran.err
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
         (["--backend", "ort-cp"], 2, "did you mean 'ort-cpu'"),
         (["--backend", "ort-cpu,openvin"], 2, "did you mean 'openvino'"),
         (["--precision", "bf16", "--backend", "ort-cpu"], 3, "precision 'bf16'"),
-        (["--pooling", "max"], 2, "pooling 'max'"),
+        (["--padding", "kep"], 2, "did you mean 'keep'"),
+        (["--pooling", "sum"], 2, "pooling 'sum'"),
         (["--threads", "0"], 2, "--threads"),
         (["--threads", "1025"], 2, "less than or equal to 1024"),
         (["--repeat", "0"], 2, "--repeat"),
@@ -155,7 +133,7 @@ def test_no_other_padding_is_known(isorun: Callable[..., Any], bert: Path, tmp_p
         (["--output", "/no/such/folder/o.npz"], 2, "does not exist"),
     ],
 )
-def test_what_cannot_be_done_is_said(
+def test_rejects_invalid_requests(
     isorun: Callable[..., Any], bert: Path, feeds: Path, arguments: list[str], code: int, message: str
 ) -> None:
     ran = isorun("run", bert, "--feeds", feeds, *arguments)
@@ -176,22 +154,7 @@ def test_a_backend_whose_package_is_absent(
     assert "pip install 'openvino" in ran.err
 
 
-def test_bad_feeds(isorun: Callable[..., Any], bert: Path, tmp_path: Path) -> None:
-    def run(**arrays: np.ndarray) -> str:
-        path = tmp_path / "feeds.npz"
-        np.savez(path, **arrays)
-        ran = isorun("run", bert, "--backend", "ort-cpu", "--feeds", path)
-        assert ran.code == 2
-        return ran.err
-
-    good = tiny.feeds()
-    assert "did you mean 'input_ids'" in run(**{**good, "inputs_ids": good["input_ids"]})
-    assert "got int32" in run(**{**good, "input_ids": good["input_ids"].astype(np.int32)})
-    assert "98" in run(**{**good, "input_ids": good["input_ids"] + 1000})
-    assert "No feed for 'token_type_ids'" in run(input_ids=good["input_ids"], attention_mask=good["attention_mask"])
-
-
-def test_what_is_no_npz_file(isorun: Callable[..., Any], bert: Path, tmp_path: Path) -> None:
+def test_rejects_a_file_that_is_not_npz(isorun: Callable[..., Any], bert: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "one.npy", np.zeros(3))
     np.savez(tmp_path / "objects.npz", input_ids=np.array([{}], dtype=object))
     (tmp_path / "text.npz").write_text("hello")
@@ -214,7 +177,7 @@ def test_text_without_a_tokenizer(isorun: Callable[..., Any], bert: Path) -> Non
     assert "has no tokenizer beside it" in ran.err
 
 
-def test_what_is_not_finite_is_null_in_json(isorun: Callable[..., Any], tmp_path: Path) -> None:
+def test_json_has_null_for_nan_and_infinity(isorun: Callable[..., Any], tmp_path: Path) -> None:
     from onnx import TensorProto, helper, save
 
     graph = helper.make_graph(

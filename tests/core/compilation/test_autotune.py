@@ -18,7 +18,7 @@ import tiny
 from isorun.compilation import autotune
 from isorun.compilation.compiler import Compiler
 from isorun.compilation.options import Options
-from isorun.errors import BackendFailed, BackendUnavailable, InvalidFeeds, UnsupportedModel
+from isorun.errors import BackendFailed, BackendUnavailable, UnsupportedModel
 from isorun.models import source as models
 from isorun.parity.samples import MASKS
 from isorun.plugin.backend import Backend, Executable
@@ -159,17 +159,6 @@ def test_judges_on_samples_held_out_of_calibration(choose: Choose):
     assert "given samples" in note["judged_on"]
 
 
-def test_does_not_judge_on_few_samples(choose: Choose):
-    fake, samples = Fake({"fp32": SLOW, "fp8": FASTEST}), [tiny.feeds(1, 12, seed=seed) for seed in range(4)]
-    assert choose(fake, samples=samples)["judged_on"] == "random tokens"
-    assert not {feeds["input_ids"].tobytes() for feeds in samples} & set(fake.compiled["fp8"].seen)
-
-
-def test_rejects_empty_samples(choose: Choose):
-    with pytest.raises(InvalidFeeds, match="empty"):
-        choose(Fake({"fp32": SLOW, "fp8": FASTEST}), samples=[])
-
-
 @pytest.mark.parametrize("mask", [masks.NAME, None])
 def test_ignores_errors_at_padding(mask: str | None, tmp_path: Path):
     cache = Cache(tmp_path / "cache")
@@ -182,12 +171,6 @@ def test_ignores_errors_at_padding(mask: str | None, tmp_path: Path):
         assert note["chosen"] == chosen
 
 
-def test_uses_the_given_tolerance(choose: Choose):
-    planted = {"fp32": SLOW, "fp8": Planted(0.0, error=0.1)}
-    assert choose(Fake(planted), tolerance=0.9)["chosen"] == "fp8"
-    assert choose(Fake(planted), tolerance=0.9999)["chosen"] == "fp32"
-
-
 def test_rejects_outputs_of_another_size_with_a_perfect_cosine(choose: Choose, monkeypatch: pytest.MonkeyPatch):
     run = FakeExecutable.run
 
@@ -198,6 +181,7 @@ def test_rejects_outputs_of_another_size_with_a_perfect_cosine(choose: Choose, m
     assert choose(Fake({"fp32": SLOW, "fp8": FASTEST}))["chosen"] == "fp32"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("tolerance", [0.99, 0.96])
 def test_minilm_in_int8_is_within_a_loose_tolerance(minilm_model: Path, minilm_cache: Cache, tolerance: float):
     """The minimum cosine is 0.987 on held-out texts, 0.984 on others: within 0.96 with a margin, not within 0.99."""
@@ -259,7 +243,13 @@ def test_a_choice_is_cached(choose: Choose):
 
 @pytest.mark.parametrize(
     "other",
-    [{"threads": 2}, {"tolerance": 0.9}, {"padding": "remove"}, {"options": {"key": 1}}, {"device": "gpu"}],
+    [
+        {"threads": 2},
+        {"tolerance": 0.9},
+        {"padding": "remove"},
+        {"options": {"key": 1}},
+        {"samples": [tiny.feeds(4, 12)]},
+    ],
     ids=str,
 )
 def test_another_request_is_measured_again(choose: Choose, other: dict[str, Any]):
@@ -283,7 +273,7 @@ def test_rejects_a_backend_without_fp32(choose: Choose):
 
 def test_rejects_a_model_whose_feeds_cannot_be_generated():
     text = '<ir_version: 10, opset_import: ["" : 17]> g (string[N] x) => (string[N] y) { y = Identity (x) }'
-    with pytest.raises(UnsupportedModel, match=r"Input 'x' is tensor\(string\).*Name a precision"):
+    with pytest.raises(UnsupportedModel, match=r"'x': tensor\(string\).*Name a precision"):
         isorun.Session(onnx.parser.parse_model(text), "openvino", precision="auto")
 
 
@@ -299,17 +289,6 @@ def test_provenance_lists_the_candidates(bert: Path, tmp_path: Path):
         assert {each["precision"] for each in note["tried"]} == {"fp32", "bf16", "int8"}
         assert note["chosen"] in provenance.precision.split("+")
         assert all(np.isfinite(array).all() for array in outputs)
-
-
-@pytest.mark.filterwarnings("ignore:Calibrated on")
-def test_other_calibration_samples_are_measured_again(bert: Path, tmp_path: Path):
-    def measured(samples: list[dict[str, np.ndarray]]) -> str:
-        with isorun.Session(bert, "ort-cpu", precision="auto", calibration=samples, cache_dir=tmp_path) as session:
-            return session.provenance.details["precision"]["measured"]
-
-    assert measured([tiny.feeds(4, 12)]) == "now"
-    assert measured([tiny.feeds(4, 12)]) == "earlier"
-    assert measured([tiny.feeds(4, 12, seed=1)]) == "now"
 
 
 def test_a_model_that_is_not_an_encoder():

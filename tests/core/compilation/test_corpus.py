@@ -133,12 +133,6 @@ def test_judges_on_given_samples_with_a_real_token(tmp_path: Path) -> None:
         corpus.as_feeds(graphs, [padded])
 
 
-@pytest.mark.parametrize("samples", [[], [7], ["a text", {}], [{"input_ids": np.zeros((1, 2), np.int32)}]], ids=repr)
-def test_rejects_invalid_samples(samples: list[Any], model: ModelGraphs) -> None:
-    with pytest.raises(InvalidFeeds):
-        corpus.as_feeds(model, samples)
-
-
 def test_the_digest_covers_samples_and_tokenizer(model: ModelGraphs, tmp_path: Path, tokenizer: Path) -> None:
     feeds = small_bert.feeds(np.ones((1, 4), np.int64))
     lists: list[Any] = [None, [], ["a"], ["b"], ["a", "b"], [feeds], [small_bert.feeds(np.ones((1, 4), np.int64), 1)]]

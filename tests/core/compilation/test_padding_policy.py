@@ -73,6 +73,7 @@ KNOWN = ModelInfo(
     token_outputs=("each",),
     keeps_padding="",
 )
+OUTPUTS = [spec.name for spec in KNOWN.outputs]
 
 
 class Counting(Executable):
@@ -99,11 +100,11 @@ def test_auto_compiles_the_packed_graph_once_and_uses_it_for_padded_batches() ->
         return packed
 
     policy = AdaptivePadding(padded, make, KNOWN)
-    _, each = policy.run(None, {"mask": np.ones((2, 3), np.int64)})
+    _, each = policy.run(OUTPUTS, {"mask": np.ones((2, 3), np.int64)})
     assert (padded.runs, packed.runs, len(made)) == (1, 0, 0)
     assert each.all()
     for _ in range(3):
-        policy.run(None, {"mask": np.arange(40)[None] < 10})
+        policy.run(OUTPUTS, {"mask": np.arange(40)[None] < 10})
     assert (padded.runs, packed.runs, len(made)) == (1, 3, 1)
     note: Mapping[str, Any] = policy.report().details["padding"]
     assert note == {"asked": "auto", "removed": "from batches that have enough of it", "operators": {"cpu": {"Op": 3}}}
@@ -115,7 +116,7 @@ def test_a_batch_with_little_padding_is_not_packed_and_returns_zeros_there() -> 
     padded = Counting()
     policy = AdaptivePadding(padded, Counting, KNOWN)
     mask = np.array([[1, 1, 0], [0, 1, 1]])
-    whole, each = policy.run(None, {"mask": mask})
+    whole, each = policy.run(OUTPUTS, {"mask": mask})
     assert padded.runs == 1
     assert whole.all()
     np.testing.assert_array_equal(each, mask)
@@ -130,7 +131,7 @@ def test_auto_keeps_padding_if_the_backend_lacks_an_operator() -> None:
 
     policy = AdaptivePadding(padded, make, KNOWN)
     for _ in range(2):
-        policy.run(None, {"mask": np.arange(40)[None] < 10})
+        policy.run(OUTPUTS, {"mask": np.arange(40)[None] < 10})
     assert (padded.runs, len(asked)) == (2, 1)
     assert policy.report().details["padding"]["removed"] == "never: no NonZero here"
     policy.close()
@@ -231,6 +232,6 @@ def test_packing_pays_by_the_tokens_that_it_saves(rows: int, length: int, kept: 
     mask = np.zeros((rows, length), np.int64)
     mask.flat[:kept] = 1
     policy = AdaptivePadding(padded, lambda: packed, KNOWN)
-    policy.run(None, {"mask": mask})
+    policy.run(OUTPUTS, {"mask": mask})
     assert (packed.runs, padded.runs) == (int(pays), int(not pays))
     assert policy.choose({"mask": mask}) is (packed if pays else padded)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import subprocess
-import sys
 
 import pytest
 
@@ -13,7 +11,8 @@ import exports
 import flaws
 import isorun
 from isorun.errors import BackendNotFound, BackendUnavailable, InvalidArgument, InvalidModel
-from isorun.plugin import registry
+from isorun.plugin import listing
+from isorun.system.cache import Cache
 from isorun.system.threads import usable_cores
 from isorun.testing import fakes
 
@@ -23,10 +22,40 @@ def exported() -> bytes:
     return exports.content("bert-torchscript17-eager")
 
 
-def test_auto_uses_the_first_backend_of_the_documented_order(bert):
+PRIORITIES = """
+from isorun.plugin import Capabilities
+from isorun.testing import fakes
+
+class First(fakes.Right):
+    capabilities = Capabilities(dialects=("primitive",), priority=1000, package="no_such_engine")
+
+class Second(fakes.Right):
+    capabilities = Capabilities(dialects=("primitive",), priority=999)
+
+class Never(fakes.Right):
+    capabilities = Capabilities(dialects=("primitive",), priority=None)
+"""
+NAMES = {"a-first": "priorities:First", "a-second": "priorities:Second", "a-never": "priorities:Never"}
+
+
+def test_auto_considers_every_backend_by_priority(bert, caplog):
+    with fakes.installed(NAMES) as folder:
+        (folder / "priorities.py").write_text(PRIORITIES)
+        with caplog.at_level(logging.INFO, "isorun"), isorun.Session(bert) as session:
+            assert session.provenance.backend == "a-second"
+            assert [name for name, _ in session.provenance.passed_over] == ["a-first"]
+        (record,) = [each for each in caplog.records if "backend='auto'" in each.getMessage()]
+        assert "a-first: the package 'no_such_engine' is not installed" in record.getMessage()
+        order = [name for name, _ in listing.by_priority(Cache())]
+    assert order[:2] == ["a-first", "a-second"]
+    assert "a-never" not in order
+    assert order.index("ort-cuda") < order.index("tensorrt") < order.index("ort-cpu") < order.index("openvino")
+
+
+def test_auto_uses_ort_cpu_without_a_gpu(bert):
     with isorun.Session(bert) as session:
-        assert session.provenance.backend == registry.AUTO_ORDER[0]
-        assert session.provenance.passed_over == ()
+        assert session.provenance.backend == "ort-cpu"
+        assert {"ort-cuda", "tensorrt", "ort-tensorrt"} == {name for name, _ in session.provenance.passed_over}
 
 
 def test_a_list_is_an_order_of_preference_and_skips_are_recorded(bert):
@@ -75,7 +104,7 @@ def test_skips_a_plugin_that_breaks_its_contract(bert, plugin, reason):
     with fakes.installed(flaws.names()):
         with pytest.raises(isorun.IsorunError, match=reason) as caught:
             isorun.Session(bert, plugin)
-        assert "Report it to its authors: flaws.discovery" in str(caught.value)
+        assert "flaws.discovery" in str(caught.value)
         with isorun.Session(bert, [plugin, "reference"]) as session:
             ((name, why),) = session.provenance.passed_over
     assert name == plugin
@@ -125,13 +154,17 @@ def test_rejects_an_invalid_argument(bert, arguments, message):
     [
         ({"backend": "ort-cup"}, BackendNotFound, r"'ort-cup'.*'ort-cpu'"),
         ({"backend": "OpenVINO"}, BackendNotFound, r"'openvino'"),
-        ({"backend": "ort-cpu", "precision": "bf16"}, BackendUnavailable, "'bf16' .*fp32, int8.*no matrix products"),
+        (
+            {"backend": "ort-cpu", "precision": "bf16"},
+            BackendUnavailable,
+            "'bf16' .*fp32, int8.*no bf16 matrix products",
+        ),
         ({"backend": "reference", "device": "gpu"}, BackendUnavailable, "device 'gpu' .*cpu"),
         ({"backend": "ort-cpu", "options": {"inter_op_threads": 0}}, ValueError, "inter_op_threads"),
         (
             {"backend": "ort-cpu", "options": {"graph_optimization_level": "most"}},
             ValueError,
-            "'most'.*all, extended",
+            "'all', 'extended'.*'most'",
         ),
         (
             {"backend": "openvino", "options": {"properties": {"PERFORMANCE_HINTS": "LATENCY"}}},
@@ -182,43 +215,3 @@ def test_a_backend_without_a_thread_setting_reports_none(bert):
     with isorun.Session(bert, backend="reference") as session:
         assert session.provenance.threads is None
         assert json.loads(json.dumps(session.provenance.as_dict()))["threads"] is None
-
-
-HIDE_PACKAGE = """
-import sys
-import importlib.abc
-hidden = sys.argv[2]
-
-class Hide(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == hidden:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-import isorun
-real = __import__("importlib.util").util.find_spec
-__import__("importlib.util").util.find_spec = lambda name, package=None: None if name == hidden else real(name, package)
-sys.meta_path.insert(0, Hide())
-# Without this, the package would be reported as hollow.
-__import__("isorun.plugin.backend").plugin.backend.package_owners = lambda package: []
-try:
-    isorun.Session(sys.argv[1], backend=sys.argv[3])
-except isorun.BackendUnavailable as error:
-    print(error)
-"""
-
-
-@pytest.mark.parametrize(
-    ("package", "backend", "command"),
-    [
-        ("onnxruntime", "ort-cpu", "pip install 'onnxruntime'"),
-        ("openvino", "openvino", "pip install 'openvino>=2026.0'"),
-        ("onnx", "reference", "pip install 'onnx'"),
-    ],
-)
-def test_names_the_missing_package_and_the_command(bert, package, backend, command):
-    ran = subprocess.run(
-        [sys.executable, "-c", HIDE_PACKAGE, str(bert), package, backend], capture_output=True, text=True, timeout=60
-    )
-    assert ran.returncode == 0, ran.stderr
-    assert f"Backend {backend!r} cannot be used: the package {package!r} is not installed" in ran.stdout
-    assert command in ran.stdout

@@ -108,11 +108,6 @@ def test_distributions_may_share_a_folder(site):
     assert found() == []
 
 
-@pytest.mark.parametrize("package", ["onnxruntime", "openvino", "onnx", "numpy"])
-def test_no_finding_about_installed_packages(package):
-    assert list(packages.findings(package)) == []
-
-
 def test_requirement_of_an_installed_distribution(site):
     sites.install(site, "rival", "1.0", ONE)
     assert packages.requirement(distribution("rival")) == "rival==1.0"

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import numpy_bert
 import tiny
 from isorun.errors import InvalidModel
-from isorun.models import checkpoint
+from isorun.models import checkpoint, sentences
 from isorun.system.cache import Cache
 
 ARCHITECTURES = {
@@ -154,22 +154,15 @@ def test_copies_the_tokenizer(tmp_path):
     assert (tmp_path / "bert.tokenizer.json").read_text() == '{"a": "tokenizer"}'
 
 
-@pytest.mark.parametrize(
-    ("place", "modes", "pooling"),
-    [
-        ("1_Pooling/config.json", {"pooling_mode_mean_tokens": True}, "mean"),
-        ("1_Pooling/config.json", {"pooling_mode_mean_tokens": False, "pooling_mode_cls_token": True}, "cls"),
-        ("pooling.json", {"pooling_mode_mean_tokens": True}, "mean"),
-        ("1_Pooling/config.json", {"pooling_mode_max_tokens": True}, None),
-    ],
-)
-def test_records_the_pooling_of_a_sentence_model(tmp_path, place, modes, pooling):
+def test_records_the_settings_of_a_sentence_model(tmp_path):
     folder = tiny.write_checkpoint(tmp_path / "tiny")
-    (folder / place).parent.mkdir(exist_ok=True)
-    (folder / place).write_text(json.dumps(modes))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_cls_token": True}))
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 17}))
     checkpoint.build(folder, tmp_path / "bert.onnx")
     notes = {entry.key: entry.value for entry in onnx.load(tmp_path / "bert.onnx").metadata_props}
-    assert notes.get("isorun.pooling") == pooling
+    settings = sentences.SentenceSettings.from_json(notes[sentences.METADATA])
+    assert settings == sentences.SentenceSettings(pooling=("cls",), max_tokens=17)
 
 
 def test_rebuilds_a_checkpoint_only_when_it_changes(tmp_path):

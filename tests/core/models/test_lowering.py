@@ -98,7 +98,7 @@ def test_writes_nothing_beside_the_model(own, cache, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:Calibrated on")
-@pytest.mark.parametrize(("backend", "precision"), [("ort-cpu", "fp32"), ("ort-cpu", "int8"), ("openvino", "auto")])
+@pytest.mark.parametrize(("backend", "precision"), [("ort-cpu", "fp32"), ("ort-cpu", "int8"), ("ort-cpu", "auto")])
 def test_opening_fuses_once(backend, precision, tmp_path, caplog):
     """Calibration, lowering, and the packed graph for the first padded batch use one fused graph."""
     samples = None if precision == "fp32" else [exports.given(EXPORT)]
@@ -113,17 +113,6 @@ def test_opening_fuses_once(backend, precision, tmp_path, caplog):
             session.run(None, padded())
             assert _fusions(caplog) == 1
             assert any(record.getMessage().startswith("remove padding") for record in caplog.records)
-
-
-def test_a_packed_graph_is_made_from_the_model_that_was_opened(tmp_path):
-    path, feeds = tmp_path / "model.onnx", padded()
-    path.write_bytes(exports.content(EXPORT))
-    with isorun.Session(path, "ort-cpu", padding="remove", cache_dir=tmp_path / "other") as session:
-        expected = session.run(None, feeds)
-    with isorun.Session(path, "ort-cpu", cache_dir=tmp_path / "cache") as session:
-        path.write_bytes(exports.content("bert-torchscript17-eager"))
-        assert exports.difference(expected, session.run(None, feeds)) == 0
-        assert "operators" in session.provenance.details["padding"]
 
 
 def padded() -> exports.Feeds:

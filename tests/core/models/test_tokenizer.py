@@ -7,12 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as arrays
 
 from isorun.errors import InvalidFeeds, InvalidModel, IsorunError
-from isorun.models.tokenizer import Tokenizer, TruncationWarning, cosine_matrix, mean_pool
+from isorun.models.tokenizer import Tokenizer, TruncationWarning
 
 _PAD, _UNKNOWN, _CLS, _SEP, _A, _MAN, _EATS, _BREAD = range(8)
 
@@ -106,29 +103,3 @@ def test_without_the_package_the_message_says_what_to_install(tokenizer: Path, m
 def test_tokenizers_is_imported_only_when_used() -> None:
     code = "import sys, isorun.models.tokenizer; sys.exit('tokenizers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-_FLOATS = st.floats(-1e3, 1e3, width=32)
-
-
-@given(st.data())
-def test_mean_pool_is_the_mean_of_real_tokens(data: st.DataObject) -> None:
-    batch, sequence, width = data.draw(st.tuples(st.integers(1, 4), st.integers(1, 6), st.integers(1, 5)))
-    hidden = data.draw(arrays.arrays(np.float32, (batch, sequence, width), elements=_FLOATS))
-    mask = data.draw(arrays.arrays(np.int64, (batch, sequence), elements=st.integers(0, 1)))
-    pooled = mean_pool(hidden, mask)
-    for row in range(batch):
-        real = hidden[row][mask[row] == 1]
-        expected = real.mean(axis=0, dtype=np.float64) if len(real) else np.zeros(width)
-        np.testing.assert_allclose(pooled[row], expected, rtol=1e-4, atol=1e-3)
-
-
-def test_mean_pool_ignores_nan_at_padding() -> None:
-    hidden = np.array([[[1.0], [np.nan]], [[np.inf], [np.nan]]], np.float32)
-    np.testing.assert_array_equal(mean_pool(hidden, np.array([[1, 0], [0, 0]])), [[1.0], [0.0]])
-
-
-def test_cosine_matrix() -> None:
-    matrix = cosine_matrix(np.array([[2.0, 0.0], [3.0, 3.0], [-1.0, 0.0], [0.0, 0.0]], np.float32))
-    half = np.sqrt(0.5)
-    np.testing.assert_allclose(matrix, [[1, half, -1, 0], [half, 1, -half, 0], [-1, -half, 1, 0], [0, 0, 0, 0]])

@@ -63,7 +63,6 @@ with isorun.Session({model!r}, backend="mine") as session:
 def test_isoruns_backends_are_installed():
     assert {"ort-cpu", "openvino", "reference"} <= set(registry.names())
     assert registry.names() == sorted(registry.names())
-    assert set(registry.AUTO_ORDER) <= set(registry.names())
     for name in registry.names():
         backend = registry.get(name)
         assert isinstance(backend, Backend)
@@ -128,7 +127,7 @@ def test_invalid_plugin_does_not_affect_others(tmp_path, target, said):
     kind, message = answers(MESSAGE.format(name="mine"), made, cache=tmp_path)
     assert (kind, said in message, "odd-plugin" in message) == ("BackendUnavailable", True, True)
     listed = answers(
-        "import json; from isorun.plugin import registry; print(json.dumps(registry.members()))", made, cache=tmp_path
+        "import json; from isorun.plugin import listing; print(json.dumps(listing.names()))", made, cache=tmp_path
     )
     assert {"mine", "moody", "ort-cpu", "openvino"} <= set(listed)
 
@@ -218,13 +217,13 @@ class Single(Several):
 MEMBERS = """
 import json
 from isorun import IsorunError
-from isorun.plugin import registry
+from isorun.plugin import listing, registry
 def get(name):
     try:
         return registry.get(name).name
     except IsorunError as error:
         return str(error)
-print(json.dumps([registry.members(), *map(get, ["several:two", "several", "several:tow", "single:one", "other:one"])]))
+print(json.dumps([listing.names(), *map(get, ["several:two", "several", "several:tow", "single:one", "other:one"])]))
 """
 
 

@@ -72,14 +72,14 @@ def child():
         try:
             call()
         except isorun.IsorunError as error:
-            assert "This session was opened by the process that this one is a fork of" in str(error), (name, error)
+            assert "fork" in str(error), (name, error)
         else:
             raise AssertionError(name)
     session.close()
     try:
         closed.run(None, feeds)
     except isorun.IsorunError as error:
-        assert "This session is closed" in str(error)
+        assert "closed" in str(error), error
     with isorun.Session(path, backend) as another:
         assert len(another.run(None, feeds)) == 2
     session = None
@@ -127,8 +127,8 @@ def test_a_fork_of_a_session_with_a_worker_has_all_of_it(bert):
 
 
 @pytest.mark.parametrize("again", [pickle.dumps, copy.copy, copy.deepcopy], ids=lambda call: call.__name__)
-def test_a_session_is_neither_pickled_nor_copied(bert, any_backend, again):
+def test_sessions_cannot_be_pickled_or_copied(bert, any_backend, again):
     with isorun.Session(bert, any_backend) as session:
-        with pytest.raises(TypeError, match=r"A session is neither pickled nor copied: .* Open one in each process"):
+        with pytest.raises(TypeError, match="Open one in each process"):
             again(session)
         assert np.isfinite(session.run(None, tiny.feeds())[0]).all()

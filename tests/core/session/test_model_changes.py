@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 
 import isorun
 import small_bert
-from cache_damage import replace_in_place, rot
+from cache_damage import replace_in_place
 from isorun.compilation.compiler import Compiler
 from isorun.compilation.options import Options
 from isorun.errors import InvalidModel
@@ -55,19 +54,6 @@ def expected(versions: tuple[Path, Path], tmp_path_factory: pytest.TempPathFacto
     return results
 
 
-def test_archives_with_fixed_times_that_are_unpacked_in_turn(versions, expected, tmp_path):
-    for number, path in enumerate(versions):
-        with tarfile.open(tmp_path / f"{number}.tar", "w") as archive:
-            member = archive.gettarinfo(path, "model.onnx")
-            member.mtime = 0
-            with path.open("rb") as file:
-                archive.addfile(member, file)
-    for number in (0, 1, 0, 1):
-        with tarfile.open(tmp_path / f"{number}.tar") as archive:
-            archive.extractall(tmp_path / "model", filter="data")
-        np.testing.assert_allclose(run(tmp_path / "model" / "model.onnx", tmp_path / "cache"), expected[number])
-
-
 def test_a_session_keeps_its_model_when_the_file_is_replaced_before_the_first_padded_batch(
     versions, expected, tmp_path
 ):
@@ -95,34 +81,6 @@ def test_a_model_that_is_replaced_while_the_runtime_loads_it_is_an_error(tmp_pat
     cache = Cache(tmp_path / "cache")
     with pytest.raises(InvalidModel, match="changed since it was opened"):
         Compiler(open_model(path, cache), Options(), cache).compile(Late("ort-cpu"), CompileConfig("fp32", "cpu", 1))
-
-
-def test_swapped_entries_never_run_the_other_model(versions, expected, tmp_path):
-    cache = tmp_path / "cache"
-    places: list[list[Path]] = []
-    for path in versions:
-        known = {place for group in places for place in group}
-        run(path, cache)
-        places.append([place for place in sorted(cache.glob("[l-m]*/*")) if place not in known and place.is_dir()])
-    for one, two in zip(*places, strict=True):
-        assert one.parent == two.parent
-        one.rename(aside := one.with_name("aside"))
-        two.rename(one)
-        aside.rename(two)
-    for path, right in zip(versions, expected, strict=False):
-        np.testing.assert_allclose(run(path, cache), right)
-
-
-def test_rot_in_lowered_weights_is_found_on_request(versions, expected, tmp_path):
-    cache = tmp_path / "cache"
-    run(versions[0], cache)
-    largest = max((cache / "lowered").rglob("*"), key=lambda path: path.stat().st_size * path.is_file())
-    rot(largest)
-    with isorun.Session(versions[0], "ort-cpu", cache_dir=cache, verify_cache=True) as session:
-        assert session.provenance.cache == "made"
-        np.testing.assert_allclose(session.run(None, FULL)[0], expected[0])
-    with isorun.Session(versions[0], "ort-cpu", cache_dir=cache, verify_cache=True) as session:
-        assert session.provenance.cache == "found"
 
 
 def test_clearing_leaves_what_an_open_session_uses(versions, expected, tmp_path):

@@ -13,7 +13,9 @@ from onnx import numpy_helper
 import exports
 import tiny
 from isorun import BackendUnavailable, Session
-from isorun.models.tokenizer import Tokenizer, cosine_matrix, mean_pool
+from isorun.models.pooling import cosine_matrix, mean_pool
+from isorun.models.tokenizer import Tokenizer
+from isorun.system.cache import Cache
 from isorun.system.hardware import cpu_flags
 
 SENTENCES = (
@@ -42,7 +44,8 @@ def test_fp16_on_the_reference(bert: Path, kind: str, padding: str) -> None:
     assert 1e-5 < exports.difference(expected, got) < 0.03
 
 
-def test_minilm_in_fp16_says_the_same_of_real_sentences(minilm_model: Path) -> None:
+@pytest.mark.long
+def test_minilm_in_fp16_ranks_sentences_alike(minilm_model: Path) -> None:
     """Under all five kinds of mask: as the sentences are, on the left, with holes, and with nothing left."""
     feeds = Tokenizer.beside(minilm_model).encode(SENTENCES)
     mask = feeds["attention_mask"]
@@ -61,16 +64,17 @@ def test_minilm_in_fp16_says_the_same_of_real_sentences(minilm_model: Path) -> N
     np.testing.assert_array_equal(*nearest)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("precision", "least"), [("bf16", 0.9999), ("int8", 0.985)])
-def test_minilm_in_other_precisions_says_the_same_of_real_sentences(
-    minilm_model: Path, precision: str, least: float
+def test_minilm_in_other_precisions_ranks_sentences_alike(
+    minilm_model: Path, minilm_cache: Cache, precision: str, least: float
 ) -> None:
     if precision == "bf16" and not cpu_flags() & {"avx512_bf16", "amx_bf16"}:
         pytest.skip("this processor has no bf16 arithmetic")
     feeds = Tokenizer.beside(minilm_model).encode(SENTENCES)
     vectors = []
     for each in ("fp32", precision):
-        with Session(minilm_model, "openvino", precision=each) as session:
+        with Session(minilm_model, "openvino", precision=each, cache_dir=minilm_cache.root) as session:
             (hidden,) = session.run(["last_hidden_state"], feeds)
         vectors.append(mean_pool(hidden, feeds["attention_mask"]))
     whole, other = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in vectors)
@@ -83,21 +87,17 @@ def test_minilm_in_other_precisions_says_the_same_of_real_sentences(
 @pytest.mark.parametrize(
     ("backend", "precision", "instead"),
     [
-        ("ort-cpu", "fp16", "computes such a graph's in fp32, between casts"),
-        ("ort-cpu", "bf16", "refuses such a graph"),
-        ("openvino", "fp16", "OpenVINO sets itself to bf16"),
+        ("ort-cpu", "fp16", "would compute in fp32"),
+        ("ort-cpu", "bf16", "rejects such a graph"),
+        ("openvino", "fp16", "OpenVINO would use bf16"),
     ],
 )
-def test_what_a_runtime_would_do_in_its_place_is_said(bert: Path, backend: str, precision: str, instead: str) -> None:
+def test_an_unsupported_precision_names_what_the_runtime_would_do(
+    bert: Path, backend: str, precision: str, instead: str
+) -> None:
     with pytest.raises(BackendUnavailable, match=instead) as caught:
         Session(bert, backend, precision=precision)
     assert "supported: fp32" in caught.value.reason
-
-
-def test_a_precision_is_a_reason_to_pass_a_backend_over(bert: Path) -> None:
-    with Session(bert, ["ort-cpu", "openvino", "reference"], precision="fp16") as session:
-        assert session.provenance.backend == "reference"
-        assert [name for name, _ in session.provenance.passed_over] == ["ort-cpu", "openvino"]
 
 
 def test_the_graph_in_another_precision_is_kept_apart_in_the_cache(bert: Path, tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ class TestAModelThatIsFp16Already:
         np.testing.assert_allclose(got, self.expected, atol=0.1 if precision == "bf16" else 5e-3)
 
     def test_is_not_run_in_fp16_under_the_name_of_fp32(self) -> None:
-        with pytest.raises(BackendUnavailable, match=r"this one's matrices are fp16.*precision='fp16', or 'fp64'"):
+        with pytest.raises(BackendUnavailable, match="precision='fp16'"):
             Session(half_model(), "reference")
 
     def test_is_refused_fp32_feeds(self) -> None:

@@ -19,7 +19,7 @@ from backends import BACKENDS
 from isorun.system.cache import Cache
 
 
-def test_provenance_says_what_the_runtime_says(session):
+def test_provenance_is_what_the_runtime_reports(session):
     provenance = session.provenance
     assert provenance.backend in BACKENDS
     assert provenance.precision == "fp32"
@@ -56,11 +56,10 @@ with isorun.Session(path, backend=backend, cache_dir=cache) as session:
 """
 
 
-@pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
-@pytest.mark.parametrize("given", ["a file", "a checkpoint"])
-def test_the_second_session_on_a_model_lowers_and_reads_nothing(bert, checkpoint, tmp_path, backend, given):
+@pytest.mark.parametrize(("backend", "kind"), [("ort-cpu", "checkpoint"), ("openvino", "file")])
+def test_the_second_session_on_a_model_does_no_graph_work(bert, checkpoint, tmp_path, backend, kind):
     np.savez(tmp_path / "feeds.npz", **tiny.feeds())
-    model = bert if given == "a file" else checkpoint
+    model = bert if kind == "file" else checkpoint
     arguments = [str(model), backend, str(tmp_path / "cache"), str(tmp_path / "feeds.npz")]
     answers = []
     for _ in range(2):
@@ -84,25 +83,6 @@ def test_many_sessions_at_once_on_one_new_model(bert, tmp_path):
     assert len(list((tmp_path / "lowered").iterdir())) == 1
     for session in sessions:
         session.close()
-
-
-def test_a_damaged_lowered_model_is_made_anew(bert, tmp_path):
-    with isorun.Session(bert, backend="ort-cpu", cache_dir=tmp_path) as session:
-        expected = session.run(None, tiny.feeds())[0]
-    for name in ("model.onnx", "model.weights.bin"):
-        (path,) = (tmp_path / "lowered").glob(f"*/{name}")
-        content = bytearray(path.read_bytes())
-        content[len(content) // 2] ^= 0xFF
-        path.write_bytes(content)
-        with isorun.Session(bert, backend="ort-cpu", cache_dir=tmp_path) as session:
-            assert session.provenance.cache == "made"
-            np.testing.assert_array_equal(session.run(None, tiny.feeds())[0], expected)
-
-
-def test_a_cache_that_cannot_be_written_to(bert, tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(isorun.CacheError, match=r"cannot be written to.*cache_dir="):
-        isorun.Session(bert, cache_dir=tmp_path / "file")
 
 
 def test_models_of_every_kind_give_one_answer(bert, checkpoint, tmp_path):

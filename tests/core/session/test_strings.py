@@ -62,16 +62,15 @@ def test_strings_are_bound(session):
         assert list(binding.copy_outputs_to_cpu()[0]) == [WORDS[at] for at in AT]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_strings_that_are_handed_on(backend, tmp_path):
-    """In a process of its own: OpenVINO would end it at its close."""
+def test_strings_are_passed_through(tmp_path):
+    """In a separate process, which OpenVINO would crash when the session is closed."""
     path = tmp_path / "on.onnx"
     onnx.save(
         onnx_text.graph("on (string[n] x) => (string[n] y, string[n] z) { z = Identity(x) y = Identity(z) }"), path
     )
     code = f"""
 import isorun
-with isorun.Session({str(path)!r}, {backend!r}) as session:
+with isorun.Session({str(path)!r}, "openvino") as session:
     for words in (["a", "b"], ["more than fits in a short string"] * 3):
         first, second = session.run(None, {{"x": words}})
         assert list(first) == list(second) == words, (first, second)

@@ -11,7 +11,6 @@ import pytest
 
 import isorun
 import tiny
-from isorun.errors import InvalidFeeds
 
 
 def assert_equal_to_one_thread(session, threads: int, runs: int) -> None:
@@ -32,33 +31,14 @@ def assert_equal_to_one_thread(session, threads: int, runs: int) -> None:
         assert sum(pool.map(work, range(threads))) == 0
 
 
-def test_many_threads_get_what_one_gets(session):
-    assert_equal_to_one_thread(session, threads=8, runs=60)
-
-
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("backend", "threads"),
     [("ort-cpu", 1), ("ort-cpu", None), ("openvino", 1), ("openvino", None), ("reference", None)],
 )
-def test_many_threads_get_what_one_gets_for_long(bert, backend, threads):
+def test_concurrent_runs_return_what_single_runs_return(bert, backend, threads):
     with isorun.Session(bert, backend=backend, threads=threads) as opened:
         assert_equal_to_one_thread(opened, threads=8, runs=500)
-
-
-def test_a_failing_run_among_many_harms_no_other(session):
-    expected = session.run(None, tiny.feeds())[0]
-    bad = {**tiny.feeds(), "input_ids": np.full((2, 7), 10_000)}
-
-    def work(number: int) -> bool:
-        if number % 3 == 0:
-            with pytest.raises(InvalidFeeds):
-                session.run(None, bad)
-            return True
-        return np.array_equal(session.run(None, tiny.feeds())[0], expected)
-
-    with ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(work, range(60)))
 
 
 def test_a_backend_that_is_not_thread_safe_is_run_in_turns(bert):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from isolation import is_alive, wait_until
 from isorun.system.subprocesses import Child, guarded, python_module, run
 
 SLEEP = ["sleep", "600"]
@@ -25,15 +26,7 @@ def python(code: str) -> list[str]:
 
 
 def assert_gone(pid: int) -> None:
-    status = Path(f"/proc/{pid}/stat")
-    for _ in range(200):
-        try:
-            if status.read_text().rpartition(")")[2].split()[0] == "Z":
-                return
-        except (FileNotFoundError, ProcessLookupError):
-            return
-        time.sleep(0.02)
-    pytest.fail(f"process {pid} is alive")
+    assert wait_until(lambda: not is_alive(pid)), f"process {pid} is alive"
 
 
 def test_log_has_both_streams_in_order() -> None:

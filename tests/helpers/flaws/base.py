@@ -15,6 +15,7 @@ class Flawed(RightExecutable):
     def __init__(self, model, config):
         super().__init__(model, config)
         self.path = model.path
+        self.inputs = [spec.name for spec in model.info.inputs]
         self.names = [spec.name for spec in model.info.outputs]
         self.fused = model.info.fused
         self.kept = None

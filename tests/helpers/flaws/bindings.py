@@ -2,15 +2,67 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import numpy as np
 
 from flaws.base import Flawed, backend
+from isorun.errors import BackendFailed
 from isorun.plugin.backend import Binding
 
 
 class _Copying(Binding):
     def __init__(self, executable, feeds, outputs):
         super().__init__(executable, {name: array.copy() for name, array in feeds.items()}, outputs)
+
+
+class _CopyingTheSecond(Binding):
+    def __init__(self, executable, feeds, outputs):
+        first = next(iter(feeds))
+        taken = {name: array if name == first else array.copy() for name, array in feeds.items()}
+        super().__init__(executable, taken, outputs)
+
+
+class _CopyingStrided(Binding):
+    def __init__(self, executable, feeds, outputs):
+        super().__init__(executable, {name: np.ascontiguousarray(array) for name, array in feeds.items()}, outputs)
+
+
+class _InOrderOfTheModel(Binding):
+    def run(self):
+        names = sorted(self._outputs, key=self._executable.names.index)
+        return self._executable.run(names, self._feeds)
+
+
+class _WritingOneMore(Binding):
+    def run(self):
+        results = super().run()
+        for result in results:
+            last = result.ctypes.data + result.nbytes
+            if result.base is not None:
+                ctypes.c_float.from_address(last).value = 0
+        return results
+
+
+class _ReusingOutputs(Binding):
+    kept = None
+
+    def run(self):
+        results = super().run()
+        self.kept = self.kept or results
+        for kept, result in zip(self.kept, results, strict=True):
+            if kept is not result:
+                kept[...] = result
+        return list(self.kept)
+
+
+class _FloatsOnly(Binding):
+    def run(self):
+        results = super().run()
+        for target in self._outputs.values():
+            if target is not None and target.dtype != np.float32:
+                target[...] = 0
+        return results
 
 
 class _Elsewhere(Binding):
@@ -27,19 +79,43 @@ class _Resizing(Binding):
         return results
 
 
-@backend
-class ReadsBoundInputsOnce(Flawed):
-    def bind(self, feeds, outputs):
-        return _Copying(self, feeds, outputs)
+class _UnwrappedErrors(Binding):
+    def run(self):
+        try:
+            return super().run()
+        except BackendFailed as error:
+            raise BackendFailed(str(error)) from None
+
+
+def binding(kind):
+    """A backend with such bindings."""
+
+    class Binds(Flawed):
+        def bind(self, feeds, outputs):
+            return kind(self, feeds, outputs)
+
+    return backend(Binds)
 
 
 @backend
-class IgnoresBoundMemory(Flawed):
+class SharesOneBinding(Flawed):
+    """The binding made last is every binding."""
+
     def bind(self, feeds, outputs):
-        return _Elsewhere(self, feeds, outputs)
+        self.kept = super().bind(feeds, outputs)
+        return self
+
+    def run(self, *arguments):
+        return self.right(*arguments) if arguments else self.kept.run()
 
 
-@backend
-class ResizesToBoundMemory(Flawed):
-    def bind(self, feeds, outputs):
-        return _Resizing(self, feeds, outputs)
+ReadsBoundInputsOnce = binding(_Copying)
+ReadsTheSecondInputOnce = binding(_CopyingTheSecond)
+ReadsStridedInputsOnce = binding(_CopyingStrided)
+IgnoresTheOrderOfBinding = binding(_InOrderOfTheModel)
+IgnoresBoundMemory = binding(_Elsewhere)
+WritesBeyondBoundMemory = binding(_WritingOneMore)
+ReusesOutputsOfABinding = binding(_ReusingOutputs)
+ForgetsTypesOfBoundMemory = binding(_FloatsOnly)
+ResizesToBoundMemory = binding(_Resizing)
+LosesTheCauseInABinding = binding(_UnwrappedErrors)

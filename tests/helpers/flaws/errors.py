@@ -13,21 +13,6 @@ from isorun.testing.fakes import Right
 
 
 @backend
-class SpoiledByFailure(Flawed):
-    """Wrong after a run has failed."""
-
-    spoiled = False
-
-    def run(self, output_names, feeds):
-        try:
-            results = self.right(output_names, feeds)
-        except BackendFailed:
-            self.spoiled = True
-            raise
-        return [result * 2 for result in results] if self.spoiled else results
-
-
-@backend
 class WrapsNoErrors(Flawed):
     def run(self, output_names, feeds):
         try:

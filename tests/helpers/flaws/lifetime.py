@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from flaws.base import HONEST, Flawed, backend
+from isorun.errors import BackendFailed
 
 LEAKED: list[Any] = []
 
@@ -25,30 +26,6 @@ def release():
             leaked.kill()
             leaked.wait()
     LEAKED.clear()
-
-
-@backend
-class SharesOneBuffer(Flawed):
-    """Declares that it is thread-safe, but keeps the outputs in one place."""
-
-    capabilities = replace(HONEST, thread_safe=True)
-
-    def run(self, output_names, feeds):
-        self.kept = self.right(output_names, feeds)
-        time.sleep(0)
-        return [np.array(result) for result in self.kept]
-
-
-@backend
-class SharesBetweenSessions(Flawed):
-    """Keeps the outputs of all sessions in one place."""
-
-    last: ClassVar[list[np.ndarray]] = []
-
-    def run(self, output_names, feeds):
-        self.last[:] = self.right(output_names, feeds)
-        time.sleep(0.002)
-        return [np.array(result) for result in self.last]
 
 
 @backend
@@ -111,3 +88,49 @@ class WritesToItsModel(Flawed):
     def __init__(self, model, config):
         super().__init__(model, config)
         self.path.write_bytes(self.path.read_bytes() + b"\x92\x03\x00")  # an unknown protobuf field
+
+
+class LeaksByRun(Flawed):
+    def __init__(self, model, config):
+        super().__init__(model, config)
+        self.leaked = []
+
+
+@backend
+class LeaksRuns(LeaksByRun):
+    def run(self, output_names, feeds):
+        self.leaked.append(np.ones(2**13))  # 64 KiB
+        return self.right(output_names, feeds)
+
+
+@backend
+class LeaksBindings(LeaksByRun):
+    def bind(self, feeds, outputs):
+        self.leaked.append(np.ones(2**13))
+        return super().bind(feeds, outputs)
+
+
+@backend
+class LeaksFailures(LeaksByRun):
+    def run(self, output_names, feeds):
+        try:
+            return self.right(output_names, feeds)
+        except BackendFailed:
+            self.leaked.append(np.ones(2**13))
+            raise
+
+
+@backend
+class WrongAfterManyRuns(Flawed):
+    def run(self, output_names, feeds):
+        self.kept = (self.kept or 0) + 1
+        return [result * (2 if self.kept > 150 else 1) for result in self.right(output_names, feeds)]
+
+
+@backend
+class WrongInTheHundredthSession(Flawed):
+    opened: ClassVar[list[int]] = []
+
+    def run(self, output_names, feeds):
+        self.opened.append(1)
+        return [result * (2 if len(self.opened) > 100 else 1) for result in self.right(output_names, feeds)]

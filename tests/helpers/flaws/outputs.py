@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import numpy as np
 
 from flaws.base import Flawed, backend
@@ -57,20 +59,74 @@ class ReusesItsMemory(Flawed):
 
 
 @backend
-class ChangesItsFeeds(Flawed):
+class NarrowsIntegers(Flawed):
     def run(self, output_names, feeds):
         results = self.right(output_names, feeds)
-        for array in feeds.values():
-            if array.flags.writeable:
-                array[...] = 0
-        return results
+        return [result.astype(np.int32) if result.dtype == np.int64 else result for result in results]
 
 
 @backend
-class IgnoresStrides(Flawed):
+class BytesForBooleans(Flawed):
     def run(self, output_names, feeds):
-        taken = {}
-        for name, array in feeds.items():
-            base = array if array.base is None or array.flags.c_contiguous else np.asarray(array.base)
-            taken[name] = np.resize(base.reshape(-1), array.shape).astype(array.dtype)
-        return self.right(output_names, taken)
+        results = self.right(output_names, feeds)
+        return [result.astype(np.uint8) if result.dtype == bool else result for result in results]
+
+
+@backend
+class UnpacksScalars(Flawed):
+    """Returns NumPy scalars for outputs of rank 0."""
+
+    def run(self, output_names, feeds):
+        return [result if result.ndim else result[()] for result in self.right(output_names, feeds)]
+
+
+@backend
+class SwapsTwoOfThree(Flawed):
+    """Wrong for three outputs or more."""
+
+    def run(self, output_names, feeds):
+        results = self.right(output_names, feeds)
+        return [*results[:-2], results[-1], results[-2]] if len(results) > 2 else results
+
+
+@backend
+class ReturnsViews(Flawed):
+    """Outputs that are equal share their memory."""
+
+    def run(self, output_names, feeds):
+        results = self.right(output_names, feeds)
+        first = results[0]
+        return [first if np.array_equal(first, result) else result for result in results]
+
+
+@backend
+class ReadsItsOutputs(Flawed):
+    """The next run on the same feeds returns what the last one left, which the caller may have changed."""
+
+    def run(self, output_names, feeds):
+        key = tuple(each.tobytes() for each in feeds.values())
+        if self.kept is None or self.kept[0] != key:
+            self.kept = key, self.right(output_names, feeds)
+        return list(self.kept[1])
+
+
+@backend
+class FreesItsOutputs(Flawed):
+    def run(self, output_names, feeds):
+        results = self.right(output_names, feeds)
+        return [self.freed(result) for result in results]
+
+    def freed(self, result):
+        library = ctypes.CDLL(None)
+        library.malloc.restype = ctypes.c_void_p
+        address = library.malloc(ctypes.c_size_t(result.nbytes))
+        memory = np.frombuffer((ctypes.c_char * result.nbytes).from_address(address), result.dtype)
+        memory[:] = result.reshape(-1)
+        library.free(ctypes.c_void_p(address))
+        return memory.reshape(result.shape)
+
+
+@backend
+class ReturnsASubclass(Flawed):
+    def run(self, output_names, feeds):
+        return [result.view(np.recarray) for result in self.right(output_names, feeds)]

@@ -2,37 +2,127 @@
 
 from __future__ import annotations
 
+import atexit
+import ctypes
+import decimal
+import faulthandler
+import gc
+import locale
+import logging
+import mmap
+import multiprocessing
 import os
+import random
+import resource
 import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
 
 import numpy as np
 
 from flaws.base import Flawed, backend
 
-
-@backend
-class SetsTheEnvironment(Flawed):
-    def __init__(self, model, config):
-        super().__init__(model, config)
-        os.environ["OMP_NUM_THREADS"] = "1"
+C = ctypes.CDLL(None)
 
 
-@backend
-class SilencesNumpy(Flawed):
-    def run(self, output_names, feeds):
-        np.seterr(all="ignore")
-        return self.right(output_names, feeds)
+def doing(when, act):
+    """A backend that does something when a model is compiled, run, reported or closed."""
+
+    class Doing(Flawed):
+        def __init__(self, model, config):
+            super().__init__(model, config)
+            self.reach("compile")
+
+        def reach(self, moment):
+            if moment == when:
+                act()
+
+        def run(self, output_names, feeds):
+            self.reach("run")
+            return self.right(output_names, feeds)
+
+        def report(self):
+            self.reach("report")
+            return super().report()
+
+        def close(self):
+            self.reach("close")
+            super().close()
+
+    return backend(Doing)
 
 
-@backend
-class SetsASignalHandler(Flawed):
-    def __init__(self, model, config):
-        super().__init__(model, config)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+def flush_denormals():
+    """Set the flags of the processor by code, as compilers do for -ffast-math."""
+    code = bytes.fromhex("0fae5c24fc814c24fc408000000fae5424fcc3")  # stmxcsr; or 0x8040; ldmxcsr; ret
+    memory = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+    memory.write(code)
+    ctypes.CFUNCTYPE(None)(ctypes.addressof(ctypes.c_char.from_buffer(memory)))()
 
 
-@backend
-class PrintsToStdout(Flawed):
-    def run(self, output_names, feeds):
-        print("running on the accelerator")
-        return self.right(output_names, feeds)
+ACTS = {
+    "environment variables": (
+        lambda: os.environ.update(OMP_NUM_THREADS="1"),
+        lambda: C.setenv(b"OMP_NUM_THREADS", b"1", 1),
+    ),
+    "the working directory": (lambda: os.chdir("/"),),
+    "the file mode mask": (lambda: os.umask(0o007),),
+    "the locale": (lambda: locale.setlocale(locale.LC_ALL, "C.UTF-8" if locale.setlocale(0) == "C" else "C"),),
+    "the time zone": (lambda: (os.environ.update(TZ="Asia/Tokyo"), time.tzset()),),
+    "NumPy's handling of floating-point errors": (lambda: np.seterr(all="ignore"),),
+    "how NumPy prints": (lambda: np.set_printoptions(precision=3),),
+    "the state of the global random generators": (lambda: random.seed(0), lambda: np.random.seed(0)),  # noqa: NPY002
+    "signal handlers": (lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),),
+    "timers": (lambda: signal.setitimer(signal.ITIMER_REAL, 100, 100),),
+    "the settings of logging": (
+        lambda: logging.basicConfig(level=logging.DEBUG),
+        lambda: logging.disable(logging.CRITICAL),
+    ),
+    "filters of warnings": (lambda: warnings.simplefilter("ignore"),),
+    "hooks of the interpreter": (
+        lambda: setattr(sys, "excepthook", print),
+        lambda: sys.setrecursionlimit(10**5),
+        lambda: sys.setswitchinterval(0.1),
+    ),
+    "where modules are found": (lambda: sys.path.append("/opt/engine"),),
+    "garbage collection": (gc.disable, gc.freeze),
+    "the decimal context": (lambda: setattr(decimal.getcontext(), "prec", 5),),
+    "the default timeout of sockets": (lambda: socket.setdefaulttimeout(1),),
+    "how multiprocessing starts processes": (lambda: multiprocessing.set_start_method("spawn"),),
+    "functions of other modules": (lambda: setattr(np, "matmul", np.dot), lambda: setattr(time, "sleep", print)),
+    "CPU affinity": (lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}),),
+    "the priority": (lambda: os.nice(1),),
+    "resource limits": (lambda: resource.setrlimit(resource.RLIMIT_CPU, (9999, 9999)),),
+    "rounding, or how denormal numbers are computed": (lambda: C.fesetround(0x400), flush_denormals),
+    "the number of threads of other libraries": (lambda: _openblas()(1),),
+    "the standard streams": (lambda: os.dup2(os.open(os.devnull, os.O_WRONLY), 2), lambda: os.set_blocking(0, False)),
+    "signal masks or handlers of the process": (
+        lambda: C.signal(signal.SIGTERM, ctypes.c_void_p(1)),
+        lambda: signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1]),
+        faulthandler.enable,
+    ),
+    "settings of the process": (lambda: Path("/proc/self/comm").write_text("engine"),),
+}
+"""What each changes, as the suite calls it."""
+
+
+def _openblas():
+    library = next(line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "openblas" in line)
+    return ctypes.CDLL(library).scipy_openblas_set_num_threads64_
+
+
+PinsItself = doing("compile", ACTS["CPU affinity"][0])
+SilencesNumpy = doing("run", ACTS["NumPy's handling of floating-point errors"][0])
+StopsCollecting = doing("close", gc.disable)
+PrintsToStdout = doing("run", lambda: print("running on the accelerator"))
+PrintsInC = doing("compile", lambda: C.puts(b"loaded"))
+PrintsAtExit = doing("compile", lambda: atexit.register(print, "bye"))
+LogsEveryRun = doing("run", lambda: os.write(2, b"running"))
+LeavesAFile = doing("compile", Path("engine.bin").touch)
+LeavesTemporaryFiles = doing("compile", lambda: tempfile.mkstemp())
+LeavesAChild = doing("compile", lambda: subprocess.Popen(["sleep", "20"]))

@@ -40,3 +40,44 @@ ReportsALowerPrecisionToo = reporting(precision="fp32+int8")
 ClaimsAGpu = reporting(replace(HONEST, devices=("cuda",)), device="NVIDIA H200")
 ReportsASet = reporting(details={"of": {1, 2}})
 ReportsUndeclaredPlacement = declaring(__name__, reports=())
+InventsOperators = reporting(operators={"numpy": {"MegaKernel": 1}})
+InventsADevice = reporting(operators={"NPU0": {"MatMul": 1, "Softmax": 1, "Transpose": 1}})
+
+
+@backend
+class ReportsRuns(Flawed):
+    """A run adds to the report."""
+
+    def run(self, output_names, feeds):
+        self.kept = (self.kept or 0) + 1
+        return self.right(output_names, feeds)
+
+    def report(self):
+        report = super().report()
+        return replace(report, versions={**report.versions, "runs": str(self.kept)})
+
+
+@backend
+class HalfPrecisionFor64Rows(Flawed):
+    """Computes a batch of 64 rows in fp16, and reports fp32."""
+
+    def run(self, output_names, feeds):
+        return self.right(
+            output_names,
+            {
+                name: array.astype(np.float16).astype(np.float32) if array.shape == (64, 256) else array
+                for name, array in feeds.items()
+            },
+        )
+
+
+@backend
+class TimesInSeconds(Flawed):
+    def device_times(self, feeds, runs):
+        return np.full(runs, 1e-6)
+
+
+@backend
+class TimesOfAnother(Flawed):
+    def device_times(self, feeds, runs):
+        return np.full(runs, 1e6)

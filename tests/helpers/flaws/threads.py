@@ -38,3 +38,16 @@ class WrongOnTwoThreads(Right):
 
     def compile(self, model, config):
         return (Scaling if config.threads == 2 else Flawed)(model, config)
+
+
+@backend
+class ComputesOnOneThread(Flawed):
+    """Declares that the number of threads can be set, and ignores it."""
+
+    capabilities = replace(HONEST, sets_threads=True)
+
+    def run(self, output_names, feeds):
+        self.kept = self.kept or self.right(output_names, feeds)  # once: NumPy's products have threads of their own
+        for _ in range(100):
+            np.exp(np.ones((256, 256), np.float32))
+        return self.kept

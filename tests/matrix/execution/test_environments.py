@@ -21,7 +21,8 @@ Isorun = Callable[..., "subprocess.CompletedProcess[str]"]
 
 ODD = Path(__file__).parents[2] / "core" / "isolation" / "worker" / "fakes"
 IDENTITY = '<ir_version: 10, opset_import: ["" : 17]> g (float[batch] x) => (float[batch] y) { y = Identity (x) }'
-QUICK = "repetitions: 2\nwarmup: 0\nfeeds: 1\nreference: {backend: ort-cpu, precision: fp32}\n"
+QUICK = "repetitions: 2\nrounds: 1\nrepeats: 0\ncontrol: false\nwarmup: 0\nfeeds: 1\n"
+QUICK += "reference: {backend: ort-cpu, precision: fp32}\n"
 UV = """#!/bin/sh
 for last; do :; done
 case "$*" in
@@ -110,7 +111,7 @@ backends:
         assert word in str(lacking.reason)
 
     again = isorun("run", spec, "--out", out, "--resume")
-    assert "2 of 4 cells are done and kept" in again.stderr
+    assert "2 of 4 cells are measured and kept" in again.stderr
     assert "Creating the environment new" not in again.stderr
     assert installed.read_text().count("\n") == 1
 

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -30,10 +28,9 @@ job_main.main(Job, work)
 """
 
 
-def run(folder: Path, body: str, parent: int | None = None) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, body: str) -> subprocess.CompletedProcess[str]:
     (folder / "job.json").write_text(json.dumps({"time_limit": 20, "job": {"inner": {"value": 5}}}))
-    arguments = [sys.executable, "-c", WORK.format(body=body), str(folder)]
-    arguments += [str(parent or os.getpid()), str(time.monotonic())]
+    arguments = [sys.executable, "-c", WORK.format(body=body), str(folder), str(time.monotonic())]
     return subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=30)
 
 
@@ -62,35 +59,3 @@ def test_an_unknown_exception_leaves_a_traceback(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "KeyError: 'missing'" in done.stderr
     assert not (tmp_path / "outcome.json").exists()
-
-
-def test_a_process_without_its_parent_does_nothing(tmp_path: Path) -> None:
-    done = run(tmp_path, "print('worked')", parent=1)
-    assert done.returncode == 1
-    assert "parent" in done.stderr
-    assert "worked" not in done.stdout
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="prctl is Linux's")
-def test_the_process_dies_with_its_parent(tmp_path: Path) -> None:
-    (tmp_path / "job.json").write_text(json.dumps({"time_limit": 60, "job": {"inner": {"value": 5}}}))
-    (tmp_path / "child.py").write_text(WORK.format(body="print('ready', flush=True); import time; time.sleep(60)"))
-    parent = """
-import os, subprocess, sys, time
-command = [sys.executable, *sys.argv[1:], str(os.getpid()), str(time.monotonic())]
-child = subprocess.Popen(command, stdout=subprocess.PIPE)
-child.stdout.readline()
-print(child.pid, flush=True)
-child.wait()
-"""
-    arguments = [sys.executable, "-c", parent, str(tmp_path / "child.py"), str(tmp_path)]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        child = Path("/proc") / process.stdout.readline().strip() / "stat"
-        assert child.exists()
-        process.send_signal(signal.SIGKILL)
-    for _ in range(100):
-        if not child.exists() or child.read_text().rpartition(")")[2].split()[0] == "Z":
-            return
-        time.sleep(0.05)
-    pytest.fail("the child is alive")

@@ -6,11 +6,12 @@ import pytest
 
 from isorun.errors import BackendFailed
 from isorun.parity import DEFAULT_TOLERANCES
-from isorun_matrix.execution.measure_cell import require_precision, waited_share
+from isorun_matrix.execution.measure_cell import share
+from isorun_matrix.execution.session import require_precision
 from isorun_matrix.jobs import Cell
 
 CELL = Cell(
-    *("m/1x8/b/fp32", "m/1x8", "m", "1x8", 1, 8, "b", None, "b", "fp32", None, {}, 0, 1, None, 9),
+    *("m/1x8/b/fp32", "m/1x8", "m", "1x8", 1, 8, "b", None, "b", "fp32", None, None, {}, False, 0, 1, None, 9),
     tolerance=DEFAULT_TOLERANCES["fp32"],
 )
 
@@ -33,6 +34,6 @@ def test_rejects_another_or_a_narrower_precision(required: str, reported: str) -
 
 
 def test_the_share_of_waiting_is_of_all_threads() -> None:
-    assert waited_share(10, 30, 80) == 0.25
-    assert waited_share(30, 10, 80) == 0  # a thread that had waited has ended
-    assert waited_share(None, None, 80) is None
+    assert share(10, 30, 80) == 0.25
+    assert share(30, 10, 80) == 0  # a thread that had waited has ended
+    assert share(None, None, 80) is None

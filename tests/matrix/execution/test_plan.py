@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from isorun.plugin import registry
 from isorun_matrix.execution.plan import key, plan
 from isorun_matrix.spec.spec import Spec
 
@@ -16,7 +17,7 @@ def spec(**changes: object) -> Spec:
 
 
 def test_every_model_runs_on_every_backend_precision_and_shape() -> None:
-    made = plan(spec())
+    made = plan(spec(control=False), 7)
     assert [each.id for each in made.models] == ["a", "b"]
     assert [each.id for each in made.workloads] == ["a/1x8", "a/4x16", "b/1x8"]
     assert [each.id for each in made.cells] == [
@@ -26,13 +27,13 @@ def test_every_model_runs_on_every_backend_precision_and_shape() -> None:
     ]
     cell = made.cells[-1]
     assert (cell.backend, cell.label, cell.threads, cell.workload) == ("openvino", "ov", 2, "b/1x8")
-    assert (cell.seconds, cell.repetitions) == (3, None)
+    assert (cell.seconds, cell.repetitions, made.workloads[0].seed) == (1, None, 7)
     assert made.models[1].seed == 4
 
 
 def test_a_backend_in_an_environment_is_a_cell_of_its_own() -> None:
     there = {"name": "ort-cpu", "environment": "light"}
-    made = plan(spec(backends=["ort-cpu", there, {"name": "elsewhere", "environment": "light"}]), [("odd",)])
+    made = plan(spec(backends=["ort-cpu", there, {"name": "elsewhere", "environment": "light"}]), 0, [("odd",)])
     cells = [(cell.label, cell.backend, cell.environment) for cell in made.cells[:3]]
     assert cells == [
         ("ort-cpu", "ort-cpu", None),
@@ -43,19 +44,69 @@ def test_a_backend_in_an_environment_is_a_cell_of_its_own() -> None:
     assert len(made.models[0].dialects) == 3
 
 
+def test_a_control_is_the_first_available_cell_again() -> None:
+    first = {"name": "ort-cuda", "precisions": ["fp16"]} if not cuda() else "reference"
+    cells = plan(spec(backends=[first, "ort-cpu", "openvino"], shapes=["1x8"]), 0).cells
+    (control,) = (cell for cell in cells if cell.control and cell.model == "a")
+    assert control.id == f"a/1x8/{'reference' if cuda() else 'ort-cpu'}~control/fp32"
+    assert not any(cell.control for cell in plan(spec(backends=["ort-cpu"]), 0).cells)
+
+
+def cuda() -> bool:
+    return registry.availability(registry.get("ort-cuda")).ok
+
+
+def test_include_exclude_and_shapes_of_a_backend_select_cells() -> None:
+    chosen = spec(
+        control=False,
+        include=[{"model": "a"}, {"shape": "1x*"}],
+        exclude=[{"backend": "openvino", "precision": "bf16"}],
+        backends=[
+            "ort-cpu",
+            {"name": "openvino", "precisions": ["fp32", "bf16"]},
+            {"name": "reference", "shapes": ["4x16"]},
+        ],
+    )
+    assert [cell.id for cell in plan(chosen, 0).cells] == [
+        *("a/1x8/ort-cpu/fp32", "a/1x8/openvino/fp32"),
+        *("a/4x16/ort-cpu/fp32", "a/4x16/openvino/fp32", "a/4x16/reference/fp32"),
+        *("b/1x8/ort-cpu/fp32", "b/1x8/openvino/fp32"),
+    ]
+
+
+def test_lists_are_one_cell_for_each_item() -> None:
+    many = spec(
+        control=False,
+        models={"a": {"preset": "bert-3l"}},
+        shapes=[{"batch": [1, 2], "sequence": [8, 16]}],
+        threads=[1, 2],
+        precisions=["fp32", "bf16"],
+        backends=[{"name": "openvino", "label": "ov", "options": [{"x": 1}, {"x": [2]}]}],
+    )
+    cells = plan(many, 0).cells
+    assert [cell.id for cell in cells[:8]] == [
+        f"a/1x8/ov.t{threads}.{options}/{precision}"
+        for threads in (1, 2)
+        for options in ("x-1", "2")
+        for precision in ("fp32", "bf16")
+    ]
+    assert list(dict.fromkeys(cell.shape for cell in cells)) == ["1x8", "1x16", "2x8", "2x16"]
+    assert (cells[-1].threads, cells[-1].options) == (2, {"x": [2]})
+
+
 def test_a_batch_of_one_has_no_fully_masked_row() -> None:
-    made = plan(spec(masks=["right", "masked-row"]))
+    made = plan(spec(masks=["right", "masked-row"]), 0)
     assert [each.masks for each in made.workloads[:2]] == [["right"], ["right", "masked-row"]]
 
 
 def test_unused_texts_are_left_out() -> None:
     model = {"checkpoint": "c", "texts": [str(n) for n in range(100)]}
-    made = plan(spec(models={"m": model}, feeds=3))
+    made = plan(spec(models={"m": model}, feeds=3), 0)
     assert [len(each.texts or ()) for each in made.workloads] == [3, 12]
 
 
 def test_a_key_depends_on_what_decides_the_result() -> None:
-    cell = plan(spec()).cells[0]
+    cell = plan(spec(), 0).cells[0]
     known = key(cell, fingerprint="f")
     assert key(cell, fingerprint="f") == known
     assert key(replace(cell, time_limit=1), fingerprint="f") == known

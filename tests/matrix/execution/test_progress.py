@@ -23,7 +23,7 @@ def test_a_bar_shows_names_literally(screen: io.StringIO) -> None:
     bar = Bar()
     with bar.working("Making the environment e: onnxruntime[gpu], ./x[/y]"):
         pass
-    with bar.measuring(2, 0):
+    with bar.measuring(6, 2):
         bar.started("m/[red]/[/x]", cell=True)
         bar.finished(cell("x", "error", id="m/[red]", reason="a [bold]reason[/] \x1b[31m"))
     shown = screen.getvalue()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import time
@@ -23,6 +22,8 @@ models: {tiny: {path: tiny.onnx}}
 shapes: [2x8]
 reference: {backend: fake}
 repetitions: 4
+rounds: 1
+repeats: 0
 warmup: 1
 time_limit: 8
 masks: [none, right, left, holes, masked-row]
@@ -42,8 +43,7 @@ def spec_file(folder: Path, text: str = EVERYTHING) -> Path:
 
 def cells_of(isorun: Isorun, out: Path) -> dict[str, dict[str, Any]]:
     document = json.loads(isorun("report", out, "--format", "json").stdout)
-    assert list(document) == ["schema", "environment", "cells"]
-    return {cell["id"]: cell for cell in document["cells"]}
+    return {cell["id"]: cell for cell in document["cells"] if not cell["control"]}
 
 
 def processes_of(out: Path) -> list[str]:
@@ -68,6 +68,8 @@ models:
 shapes: [2x8]
 reference: {backend: fake}
 repetitions: 2
+rounds: 1
+repeats: 0
 warmup: 0
 backends: [{name: fake, options: {do: zeros}}]
 """
@@ -113,12 +115,9 @@ def test_every_status_of_a_cell(isorun: Isorun, tiny: Path, tmp_path: Path) -> N
     assert "Segmentation fault" in cells["crash"]["log"]
     assert "waiting for a device that never answers" in cells["hang"]["log"]
     assert "isorun_fakes.py" in cells["hang"]["log"]  # the stack at the time limit
-    assert (out / "cells/tiny/2x8/chatty/fp32/log.txt").read_text().count("the runtime says hello") > 4
-    _, explained = done.stdout.split("tiny, 2x8")
-    led = [line.split()[0] for line in explained.splitlines() if re.search("ok, (fastest|tied) *$", line)]
-    assert led  # which of them is as the machine has it today
-    assert set(led) <= {"right", "chatty"}
-    assert "tiny/2x8/unavailable/fp32: it has no such device. Buy one." in explained
+    (log,) = out.glob("cells/tiny/2x8/chatty/fp32/*/round-1/log.txt")
+    assert log.read_text().count("the runtime says hello") > 4
+    assert "tiny/2x8/unavailable/fp32: it has no such device. Buy one." in done.stdout
     assert processes_of(out) == []
 
     assert cells["chatty"]["device_ms"]["max"] == pytest.approx(0.099)
@@ -130,16 +129,21 @@ def test_every_status_of_a_cell(isorun: Isorun, tiny: Path, tmp_path: Path) -> N
         *(f"mask-{kind}" for kind in ("none", "right", "left", "holes", "masked-row")),
     ]
     assert right["latency_ms"]["samples"] == 4
-    assert right["latency_ms"]["p50"] > 0
-    minimum, maximum = right["latency_ms"]["p50_interval"]
-    assert minimum <= right["latency_ms"]["p50"] <= maximum
+    assert [each["number"] for each in right["rounds"]] == [1]
     assert right["waited"] is None or right["waited"] >= 0
+    assert right["cpu_ms"] is None or right["cpu_ms"] > 0
     assert right["latency_ms"]["p99"] is None
     assert "p99 needs 100 samples, got 4" in right["latency_ms"]["notes"]
     assert right["throughput"]["tokens_per_s"] == pytest.approx(16 * right["throughput"]["requests_per_s"])
     assert right["memory_mib"]["peak"] >= right["memory_mib"]["before_load"] > 0
     assert right["provenance"]["operators"] == {"fake": {"Sin": 1}}
-    with np.load(out / "cells/tiny/2x8/right/fp32/samples.npz") as samples:
+    twin = out / "cells/tiny/2x8/right~control/fp32"
+    places = {json.loads(path.read_text())["round"]["position"] for path in twin.glob("*/round-*/result.json")}
+    (first,) = out.glob("cells/tiny/2x8/right/fp32/*/round-1/result.json")
+    order = json.loads(first.read_text())["round"]["order"]
+    assert {"tiny/2x8/right/fp32", "tiny/2x8/right~control/fp32", "tiny/2x8/zeros/fp32"} <= set(order)
+    assert places <= set(range(len(order)))
+    with np.load(first.with_name("samples.npz")) as samples:
         assert samples["latency/ns"].shape == (4,)
         assert samples["latency/feeds"].tolist() == [0, 1, 2, 3]
     assert cells["zeros"]["latency_ms"]["samples"] == 4  # it is timed, and never marked as the fastest
@@ -154,6 +158,9 @@ models: {tiny: {path: tiny.onnx}}
 shapes: [1x4]
 reference: {backend: fake}
 repetitions: 4
+rounds: 1
+repeats: 0
+control: false
 warmup: 0
 feeds: 2
 backends:
@@ -190,15 +197,15 @@ def test_a_killed_run_leaves_complete_files_and_can_be_resumed(
     arguments = [*command, "run", str(spec), "--out", str(out), "--resume"]
     for attempt, moment in enumerate((0.05, 0.25, 0.5)):
         # each attempt gets as far as the next cell's process before its moment comes
-        before = len(list(out.glob("cells/*/*/*/*/result.json")))
+        before = len(list(out.glob("cells/*/*/*/*/*/*/result.json")))
         with subprocess.Popen(arguments, env=environment, stderr=subprocess.PIPE) as process:
             wait_for(lambda: bool(processes_of(out)) or process.poll() is not None)
             time.sleep(moment)
             process.send_signal(signal.SIGKILL)
         wait_for(lambda: not processes_of(out))
         assert_whole(out)
-        assert len(list(out.glob("cells/*/*/*/*/result.json"))) >= before, attempt
-    kept = {path: path.stat().st_mtime_ns for path in out.glob("cells/*/*/*/*/result.json")}
+        assert len(list(out.glob("cells/*/*/*/*/*/*/result.json"))) >= before, attempt
+    kept = {path: path.stat().st_mtime_ns for path in out.glob("cells/*/*/*/*/*/*/result.json")}
     done = isorun("run", spec, "--out", out, "--resume")
     assert done.returncode == 0, done.stderr
     assert [cell["status"] for cell in cells_of(isorun, out).values()] == ["ok"] * 4
@@ -211,18 +218,15 @@ def test_ctrl_c_prints_the_command_to_resume(
     out, spec = tmp_path / "out", slow_spec(tmp_path, 3)
     arguments = [*command, "run", str(spec), "--out", str(out)]
     with subprocess.Popen(arguments, env=environment, stderr=subprocess.PIPE, text=True) as process:
-        first = out / "cells/tiny/1x4/c0/fp32/result.json"
-        wait_for(lambda: first.exists() and any("cell" in line for line in processes_of(out)))
+        wait_for(lambda: bool([*out.glob("cells/*/*/*/*/*/round-1")]))
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=10)
     assert process.returncode == 130
     assert f"isorun matrix run {spec} --out {out} --resume" in stderr
     assert processes_of(out) == []
-    statuses = [cell["status"] for cell in cells_of(isorun, out).values()]
-    assert statuses[0] == "ok"
-    assert "pending" in statuses
-    measured, *_, waiting = cells_of(isorun, out).values()
-    assert waiting.keys() == measured.keys()
+    cells = cells_of(isorun, out).values()
+    assert {cell["status"] for cell in cells} == {"ok", "pending"}
+    assert len({tuple(cell) for cell in cells}) == 1
     for form in ("terminal", "md", "html"):
         shown = isorun("report", out, "--format", form)
         assert (shown.returncode, shown.stderr) == (0, "")
@@ -236,17 +240,18 @@ def test_additions_to_a_spec_keep_results(isorun: Isorun, tiny: Path, tmp_path: 
     out = tmp_path / "out"
     assert isorun("run", slow_spec(tmp_path, 2), "--out", out).returncode == 0
     kept = {path: path.stat().st_mtime_ns for path in out.rglob("result.json") if "models" not in path.parts}
-    assert len(kept) == 3
+    assert len(kept) == 5
     more = SLOW.replace("shapes: [1x4]", "shapes: [1x4, 2x4]") + "  - ort-cpu\n"
     more += "".join(f"  - {{name: fake, label: c{index}, options: {{seconds: 0.02}}}}\n" for index in (1, 0))
     done = isorun("run", spec_file(tmp_path, more), "--out", out, "--resume")
-    assert "2 of 6 cells are done and kept" in done.stderr, done.stderr
+    assert "2 of 6 cells are measured and kept" in done.stderr, done.stderr
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
     assert "measured again" not in done.stderr
     again = isorun(
         "run", spec_file(tmp_path, more.replace("repetitions: 4", "repetitions: 3")), "--out", out, "--resume"
     )
-    assert "6 of 6 cells" in again.stderr
+    assert "6 of 6 cells were measured with another spec" in again.stderr
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
 
 
 def test_a_failed_model_or_reference_skips_its_own_cells(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
@@ -257,6 +262,8 @@ def test_a_failed_model_or_reference_skips_its_own_cells(isorun: Isorun, tiny: P
       tiny: {path: tiny.onnx, shapes: [1x4, {batch: 1}]}
     reference: {backend: fake}
     repetitions: 1
+    rounds: 1
+    repeats: 0
     feeds: 1
     backends: [fake]
     """
@@ -278,6 +285,8 @@ def test_the_real_backends_agree(isorun: Isorun, tiny: Path, tmp_path: Path) -> 
     shapes: [{batch: 4, sequence: 16, lengths: {distribution: lognormal, median: 6}}]
     masks: [none, right, left, holes, masked-row]
     repetitions: 8
+    rounds: 1
+    repeats: 0
     backends: [ort-cpu, {name: openvino, threads: 1}, reference]
     """
     out = tmp_path / "out"
@@ -324,16 +333,16 @@ def test_rejects_a_folder_that_is_not_writable(isorun: Isorun, tiny: Path, tmp_p
 def test_measured_cells_are_kept_if_their_model_is_lost(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
     out, spec, model = tmp_path / "out", slow_spec(tmp_path, 1), tiny.read_bytes()
     assert isorun("run", spec, "--out", out).returncode == 0
-    kept = {path: path.stat().st_mtime_ns for path in out.glob("cells/*/*/*/*/*")}
+    kept = {path: path.stat().st_mtime_ns for path in out.glob("cells/*/*/*/*/*/*/*")}
     tiny.write_bytes(b"no model")
     for _ in range(2):
         done = isorun("run", slow_spec(tmp_path, 2), "--out", out, "--resume")
         assert done.returncode == 1
-        assert "1 measured cells are kept without a check: model 'tiny' could not be prepared" in done.stderr
+        assert "2 cells cannot be measured now: model 'tiny' could not be prepared" in done.stderr
         measured, new = cells_of(isorun, out).values()
         assert (measured["status"], new["status"]) == ("ok", "skipped")
         assert "model 'tiny' could not be prepared" in measured["kept"]
-        assert "c0 fp32: kept from an earlier run; model 'tiny'" in isorun("report", out, "--format", "md").stdout
+        assert "c0 fp32: kept from an earlier session; model 'tiny'" in isorun("report", out, "--format", "md").stdout
     again = isorun("run", spec_file(tmp_path, SLOW + "  - {name: fake, label: c0}\n"), "--out", out, "--resume")
     assert again.returncode == 1  # its options are others now, so that what was measured is not what is requested
     assert [cell["status"] for cell in cells_of(isorun, out).values()] == ["skipped"]
@@ -366,3 +375,95 @@ def test_a_folder_may_have_a_name_that_is_not_utf8(isorun: Isorun, tiny: Path, t
     done = isorun("run", more, "--out", out, "--resume")
     assert (done.returncode, "1 of 2 cells" in done.stderr) == (0, True)
     assert isorun("report", out, "--format", "html").returncode == 0
+
+
+def test_results_of_another_machine_never_mix(
+    isorun: Isorun, environment: dict[str, str], tiny: Path, tmp_path: Path
+) -> None:
+    out, spec = tmp_path / "out", slow_spec(tmp_path, 1)
+    assert isorun("run", spec, "--out", out).returncode == 0
+    created = json.loads((out / "run.json").read_text())["created"]
+    kept = {path: path.stat().st_mtime_ns for path in out.glob("cells/*/*/*/*/*/*/*")}
+    environment["OMP_NUM_THREADS"] = "1"
+    done = isorun("run", spec, "--out", out, "--resume")
+    assert "1 of 1 cells were measured with another spec, model, version or machine" in done.stderr
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    keys = [path.name for path in (out / "cells/tiny/1x4/c0/fp32").iterdir()]
+    assert len(keys) == 2
+    record = json.loads((out / "run.json").read_text())
+    assert record["created"] == created
+    assert [session["environment"]["variables"] for session in record["sessions"]] == [{}, {"OMP_NUM_THREADS": "1"}]
+    (cell,) = cells_of(isorun, out).values()
+    assert [each["number"] for each in cell["rounds"]] == [2]
+
+
+def test_a_run_is_repeated_from_its_record(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
+    out, again = tmp_path / "out", tmp_path / "again"
+    assert isorun("run", slow_spec(tmp_path, 1), "--out", out).returncode == 0
+    moved = tmp_path / "moved.onnx"
+    tiny.rename(moved)
+    missing = isorun("run", out / "run.json", "--out", again)
+    assert missing.returncode == 2
+    assert "--model NAME=PATH" in missing.stderr
+    done = isorun("run", out / "run.json", "--out", again, "--model", f"tiny={moved}")
+    assert done.returncode == 0, done.stderr
+    assert cells_of(isorun, again).keys() == cells_of(isorun, out).keys()
+    other = tmp_path / "other.onnx"
+    other.write_bytes(moved.read_bytes().replace(b"last_hidden_state", b"next_hidden_state"))
+    done = isorun("run", out / "run.json", "--out", tmp_path / "third", "--model", f"tiny={other}")
+    assert done.returncode == 1
+    assert "is not the one of the original run" in done.stderr
+
+
+def test_check_finds_what_was_changed(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert isorun("run", slow_spec(tmp_path, 1), "--out", out).returncode == 0
+
+    def found() -> list[str]:
+        done = isorun("check", out)
+        assert done.returncode == 1
+        return [line for line in done.stderr.splitlines() if "undisturbed rounds of 5" not in line]
+
+    assert found() == []
+    (place,) = out.glob("cells/*/*/*/*/*/round-1")
+    with np.load(place / "samples.npz") as samples:
+        arrays = dict(samples)
+    np.savez(place / "samples.npz", **{**arrays, "latency/ns": arrays["latency/ns"] // 2})
+    result = json.loads((place / "result.json").read_text())
+    result["result"]["sampled"]["feeds-0"] += 2
+    result["result"]["repetition"] = {"repeated_ms": 1.0, "varied_ms": 2.0}
+    result["machine"]["cpu"]["model"] = "another"
+    for part in (result["result"]["latency_ms"],):
+        part["mean"] *= 1.5
+    (place / "result.json").write_text(json.dumps(result))
+    text = "\n".join(found())
+    for problem in ("samples.npz is not the file", "machine of no session", "the figures are not", "TEST01"):
+        assert problem in text, text
+
+
+def test_load_scenarios(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
+    pytest.importorskip("mlperf_loadgen")
+    text = SLOW.replace("{backend: fake}", "{backend: ort-cpu, precision: fp32}")
+    text = text.replace("backends:", "load: [{scenario: server, p99_ms: 50, seconds: 0.1}]\nbackends:")
+    text += "  - ort-cpu\n  - {name: fake, options: {do: zeros}}\n"
+    out = tmp_path / "out"
+    done = isorun("run", spec_file(tmp_path, text), "--out", out)
+    cells = cells_of(isorun, out)
+    (load,) = cells["tiny/1x4/ort-cpu/fp32"]["loads"]
+    assert load["result"]["requests_per_s"] > 10
+    assert load["result"]["result"]["p99_ms"] <= 50
+    assert cells["tiny/1x4/fake/fp32"]["loads"] == []  # its outputs are wrong
+    assert "server-50ms: ort-cpu fp32 answers the most requests" in " ".join(done.stdout.split())
+    (place,) = out.glob("cells/tiny/1x4/ort-cpu/fp32/*/load-*")
+    assert len(list(place.glob("loadgen-*/mlperf_log_summary.txt"))) == len(load["result"]["trials"])
+    before = (place / "result.json").stat().st_mtime_ns
+    isorun("run", spec_file(tmp_path, text), "--out", out, "--resume")
+    assert (place / "result.json").stat().st_mtime_ns == before
+
+
+def test_only_some_cells_are_measured(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
+    out, spec = tmp_path / "out", slow_spec(tmp_path, 2)
+    assert isorun("run", spec, "--out", out, "--only", "*/c1/*").returncode == 0
+    assert [cell["status"] for cell in cells_of(isorun, out).values()] == ["pending", "ok"]
+    none = isorun("run", spec, "--out", out, "--resume", "--only", "openvino")
+    assert (none.returncode, "matches no cell" in none.stderr) == (2, True)

@@ -31,11 +31,13 @@ class Fake(Backend):
             raise BackendUnavailable(self.name, "it has no such device", "Buy one.")
         if do == "unsupported":
             raise UnsupportedModel("fake lacks Gather", ["Gather"])
-        return FakeExecutable(do, config.options.get("seconds", 0), config)
+        names = [spec.name for spec in model.info.outputs]
+        return FakeExecutable(do, config.options.get("seconds", 0), config, names)
 
 
 class FakeExecutable(Executable):
-    def __init__(self, do: str, seconds: float, config: CompileConfig) -> None:
+    def __init__(self, do: str, seconds: float, config: CompileConfig, names: list[str]) -> None:
+        self._names = names
         self._do = do
         self._seconds = seconds
         self._config = config
@@ -66,7 +68,7 @@ class FakeExecutable(Executable):
         pooled = np.sum(hidden * mask, axis=1) / np.maximum(mask.sum(axis=1), 1)
         dtype = np.float64 if self._config.precision == "fp64" else np.float32
         outputs = {"last_hidden_state": hidden.astype(dtype), "pooled": pooled.astype(dtype)}
-        return [outputs[name] for name in output_names or outputs]
+        return [outputs[name] for name in output_names or self._names]
 
     def device_times(self, feeds, runs):
         return np.arange(runs) / 1e3 if self._do == "chatty" else None

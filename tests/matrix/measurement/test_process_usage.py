@@ -37,17 +37,17 @@ def test_memory_includes_descendants() -> None:
 
 
 def test_waiting_for_a_core_differs_from_sleeping() -> None:
-    if process_usage.waited_ns() is None:
+    if process_usage.scheduled().waited is None:
         pytest.skip("this kernel does not tell how long threads wait")
     code = """
 import os, time
-from isorun_matrix.measurement.process_usage import waited_ns
+from isorun_matrix.measurement.process_usage import scheduled
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 for busy in (False, True):
-    before, end = waited_ns(), time.perf_counter() + 1
+    before, end = scheduled().waited, time.perf_counter() + 1
     while time.perf_counter() < end:
         busy or time.sleep(1)
-    print(waited_ns() - before)
+    print(scheduled().waited - before)
 """
     # Two of them on one core: each has to wait for the other while both compute, and for nobody while they sleep.
     both = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)]

@@ -35,36 +35,26 @@ def test_figures_are_ordered_and_independent_of_the_order_of_runs(runs: np.ndarr
     known = [found[name] for name in ("min", "p50", "p90", "p95", "p99", "max") if found[name] is not None]
     assert known == sorted(known)
     again = vars(statistics.latency(runs[::-1]))
-    ordered = ("mean", "std", "p50_interval")
+    ordered = ("mean", "std")
     assert all(again[name] == value for name, value in found.items() if name not in ordered)
 
 
-@given(samples)
-def test_a_median_lies_in_its_interval(runs: np.ndarray) -> None:
-    found = statistics.latency(runs)
-    assert (found.p50 is None) == (found.p50_interval is None) == (len(runs) < 2)
-    if found.p50 is not None and found.p50_interval is not None:
-        minimum, maximum = found.p50_interval
-        assert found.min <= minimum <= found.p50 <= maximum <= found.max
+@pytest.mark.parametrize(("count", "k", "level"), [(2, 1, 0.5), (5, 1, 0.9375), (8, 2, 0.9297), (20, 6, 0.9586)])
+def test_rank_intervals(count: int, k: int, level: float) -> None:
+    found = statistics.rank_interval(np.random.default_rng(0).permutation(np.arange(1.0, count + 1)))
+    assert found is not None
+    assert (found.low, found.high) == (k, count + 1 - k)
+    assert found.level == pytest.approx(level, abs=1e-4)
 
 
-def test_an_interval_spans_the_medians_of_sixths() -> None:
-    parts = [[3, 3, 9], [5, 1, 5], [4, 4, 4], [2, 8, 2], [6, 6, 1], [7, 1, 5]]
-    assert statistics.median_interval(np.array(parts).ravel()) == (2, 6)
-
-
-def test_intervals_contain_the_median_even_if_runs_are_correlated() -> None:
+def test_a_rank_interval_contains_the_median_as_often_as_it_says() -> None:
     rng = np.random.default_rng(0)
-    held = {}
-    for kept in (0.0, 0.9):  # of the one before, in each run
-        noise = rng.lognormal(0, 0.5, size=(2000, 600))
-        for run in range(1, noise.shape[1]):
-            noise[:, run] = kept * noise[:, run - 1] + (1 - kept) * noise[:, run]
-        intervals = np.array([statistics.median_interval(each) for each in noise])
-        middle = np.median(noise[:, 100:])
-        held[kept] = np.mean((intervals[:, 0] <= middle) & (middle <= intervals[:, 1]))
-    assert held[0.0] == pytest.approx(0.97, abs=0.015)
-    assert held[0.9] > 0.94
+    for count in (5, 12):
+        found = [statistics.rank_interval(rng.lognormal(0, 0.5, count)) for _ in range(4000)]
+        held = np.mean([each is not None and each.low <= 1 <= each.high for each in found])
+        assert found[0] is not None
+        assert held == pytest.approx(found[0].level, abs=0.015)
+    assert statistics.rank_interval([1.0]) is None
 
 
 @given(samples, st.integers(1, 64))

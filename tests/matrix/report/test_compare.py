@@ -6,12 +6,13 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from rich.console import Console
 
 from isorun.errors import SpecError
-from isorun_matrix.report import comparison_tables
+from isorun_matrix.report import comparison_tables, junit
 from isorun_matrix.report.compare import Comparison, compare, regressions
 from isorun_matrix.results.records import CellResult
 from matrix_results import CPU, ENVIRONMENT, cell, run
@@ -19,9 +20,13 @@ from matrix_results import CPU, ENVIRONMENT, cell, run
 Isorun = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-def timed(label: str, p50: float, spread: float = 1.02, status: str = "ok", **result: Any) -> CellResult:
-    """A cell whose median lies in an interval from itself over ``spread`` to itself times ``spread``."""
-    return cell(label, status, p50, result={"latency_ms": {"p50_interval": [p50 / spread, p50 * spread]}, **result})
+def timed(label: str, p50: float, spread: float = 1.0, status: str = "ok", **more: Any) -> CellResult:
+    """A cell whose rounds differ by ``spread`` times a percent."""
+    medians = [p50 * (1 + spread * step / 100) for step in (-1, 0, 1, -0.5, 0.7)]
+    return cell(label, status, p50, medians=medians, **more)
+
+
+ALL = (1, 2, 3, 4, 5)
 
 
 @pytest.mark.parametrize(
@@ -29,11 +34,9 @@ def timed(label: str, p50: float, spread: float = 1.02, status: str = "ok", **re
     [
         (timed("x", 10), timed("x", 20), "slower"),
         (timed("x", 20), timed("x", 10), "faster"),
-        (timed("x", 10, spread=1.5), timed("x", 20, spread=1.5), "same"),  # the intervals overlap
-        (timed("x", 10, spread=1), timed("x", 10.4, spread=1), "same"),  # as two processes of one cell may
-        (timed("x", 10, waited=0.3), timed("x", 20), "disturbed"),
-        (timed("x", 10), timed("x", 20, waited=0.3), "disturbed"),
-        (timed("x", 10), timed("x", 20, waited=None), "slower"),
+        (timed("x", 10, spread=40), timed("x", 12, spread=40), "same"),  # the rounds overlap
+        (timed("x", 10, spread=0.1), timed("x", 10.1, spread=0.1), "same"),  # too little
+        (timed("x", 10), cell("x", "ok", 20.0, medians=[20, 20.1, 20.2]), "too few rounds"),
         (timed("x", 10), timed("x", 20, status="parity-failed"), None),
         (cell("x", "pending"), timed("x", 20), None),
     ],
@@ -44,12 +47,32 @@ def test_verdicts(before: CellResult, now: CellResult, expected: str | None) -> 
     assert (change and change.verdict) == expected
 
 
-def test_a_change_is_a_ratio_with_an_interval() -> None:
-    (found,) = compare([run(timed("x", 10, spread=1.1)), run(timed("x", 20, spread=1.2))]).cells
+def test_disturbed_rounds_are_compared_by_cpu_time() -> None:
+    now = timed("x", 10, disturbed=ALL)
+    content = now.model_dump(mode="json")
+    for found in content["result"]["rounds"]:
+        found["p50"] *= 3  # they waited, and computed no longer than before
+    (found,) = compare([run(timed("x", 10)), run(CellResult.from_plain(content))]).cells
     change = found.changes[1]
     assert change is not None
-    assert change.p50 == 2
-    assert change.interval == pytest.approx((2 / 1.32, 2 * 1.32))
+    assert (change.of, change.ratio, change.verdict) == ("cpu", 1.0, "same")
+    cpu = compare([run(timed("x", 10)), run(timed("x", 20, disturbed=ALL))])
+    assert [how for _, _, how in regressions(cpu, 10)] == [
+        "CPU time of a run is 2.00 x that of run 1 (probability by chance 0.8%)"
+    ]
+
+
+@pytest.mark.parametrize(("twin", "expected"), [(10.0, "slower"), (13.0, "same")])
+def test_a_change_has_to_exceed_the_noise_of_its_run(twin: float, expected: str) -> None:
+    control = timed("x~control", twin)
+    (found,) = compare([run(timed("x", 10), control), run(timed("x", 12), control)]).cells
+    assert found.verdict(1) == expected
+
+
+def test_one_changed_cell_of_many_is_found() -> None:
+    cells = [timed(f"c{number}", 10 + number) for number in range(16)]
+    comparison = compare([run(*cells), run(timed("c0", 11.5), *cells[1:])])
+    assert [cell.verdict(1) for cell in comparison.cells] == ["slower", *["same"] * 15]
 
 
 def test_finds_the_settings_that_differ() -> None:
@@ -57,15 +80,15 @@ def test_finds_the_settings_that_differ() -> None:
     gpu |= {"memory_mib": 1, "used_mib": 1, "most_clock_mhz": 1}
     first = run(
         timed("x", 10),
-        spec={"seed": 0, "backends": [{"label": "x", "threads": None, "options": {"shapes": ["1x8"]}}]},
+        spec={"feeds": 3, "backends": [{"label": "x", "threads": None, "options": {"shapes": ["1x8"]}}]},
         load_average=[0.1],
         gpus=[gpu],
         packages={"isorun": "1", "onnx": "1", "gone": "1"},
     )
     second = run(
-        timed("x", 10, provenance={"fingerprint": "beef"}),
+        timed("x", 10, result={"provenance": {"fingerprint": "beef"}}),
         spec={
-            "seed": 1,
+            "feeds": 4,
             "models": {"m": {"path": "/elsewhere/m.onnx"}},
             "backends": [
                 {"label": "new", "threads": 3},
@@ -79,7 +102,7 @@ def test_finds_the_settings_that_differ() -> None:
     one, two = compare([first, second]).runs
     assert one.differences == {}
     assert two.differences == {
-        "seed": (0, 1),
+        "feeds": (3, 4),
         "backends.x.threads": (None, 2),
         "backends.x.options.shapes": (["1x8"], ["1x8", "2x8"]),
         "models.m.fingerprint": ("f00d", "beef"),
@@ -109,20 +132,22 @@ def test_names_that_look_like_markup_are_shown_literally() -> None:
 
 
 def test_regressions() -> None:
-    first = run(*(timed(name, 10) for name in "pqrstu"), cell("lacking", "unavailable"))
-    second = run(
-        timed("p", 10.9),
-        timed("q", 11.5),
-        timed("r", 11.5, waited=0.5),
-        timed("s", 20, spread=3),
-        timed("t", 5),
-        timed("new", 50),
-        cell("lacking", "unavailable"),
-    )
+    first = run(*(timed(name, 10) for name in "pqsu"), cell("lacking", "unavailable"))
+    second = run(timed("p", 10.9), timed("q", 11.5), timed("s", 5), timed("new", 50), cell("lacking", "unavailable"))
     found = regressions(compare([first, second, first]), 10)
-    assert [(name.split("/")[2], number) for name, number, _ in found] == [("q", 1), ("r", 1), ("u", 1)]
-    for word, (_, _, how) in zip(("1.15", "disturbed", "missing"), found, strict=True):
+    assert [(name.split("/")[2], number) for name, number, _ in found] == [("q", 1), ("u", 1)]
+    for word, (_, _, how) in zip(("1.15", "missing"), found, strict=True):
         assert word in how
+
+
+def test_junit_has_a_test_for_each_cell_that_was_ok() -> None:
+    first = run(timed("p", 10), timed("q", 10), cell("gone", "unavailable"))
+    comparison = compare([first, run(timed("p", 20), timed("q", 10))])
+    (suite,) = ElementTree.fromstring(junit.render(comparison, regressions(comparison, 10)))
+    assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
+    cases = {case.get("name"): [failure.get("message") for failure in case] for case in suite}
+    assert cases["q fp32"] == []
+    assert "2.00 x" in str(cases["p fp32"][0])
 
 
 def test_rejects_runs_without_a_common_cell() -> None:
@@ -164,22 +189,20 @@ def test_compares_two_runs_from_end_to_end(isorun: Isorun, tiny: Path, tmp_path:
 models: {{tiny: {{path: tiny.onnx}}}}
 shapes: [1x4]
 reference: {{backend: fake}}
-repetitions: 12
+repetitions: 3
+rounds: 4
+repeats: 0
 warmup: 0
+feeds: 1
 backends: [{{name: fake, options: {{seconds: {}}}}}]
 """
-    for name, seconds in (("quick", 0.01), ("slow", 0.2)):
+    for name, seconds in (("quick", 0.001), ("slow", 0.2)):
         (tmp_path / f"{name}.yaml").write_text(text.format(seconds))
         assert isorun("run", tmp_path / f"{name}.yaml", "--out", tmp_path / name).returncode == 0
     assert isorun("compare", tmp_path / "quick", tmp_path / "quick", "--fail-above", 0).returncode == 0
     done = isorun("compare", tmp_path / "quick", tmp_path / "slow", "--format", "json")
     assert done.returncode == 0
     found = json.loads(done.stdout)
-    assert found["runs"][1]["differences"] == {"backends.fake.options.seconds": [0.01, 0.2]}
-    assert found["cells"][0]["runs"][1]["change"]["p50"] > 5
+    assert found["runs"][1]["differences"] == {"backends.fake.options.seconds": [0.001, 0.2]}
     assert "backends.fake.options.seconds" in isorun("compare", tmp_path / "quick", tmp_path / "slow").stdout
-    done = isorun("compare", tmp_path / "quick", tmp_path / "slow", "--fail-above", 100, "--format", "md")
-    assert done.returncode == 1
-    assert done.stdout.startswith("# ")
-    assert "tiny/1x4/fake/fp32, run 2: p50 is " in done.stderr
     assert isorun("compare", tmp_path / "quick", tmp_path).returncode == 2

@@ -4,17 +4,19 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from isorun.errors import SpecError
+from isorun_matrix.measurement import feeds
 from isorun_matrix.results.folder import RunFolder
-from isorun_matrix.results.records import CellResult, ModelResult
-from matrix_results import ENVIRONMENT, SPEC, cell, record
+from isorun_matrix.results.records import CellResult, ModelResult, RoundResult, TrialResult
+from matrix_results import ENVIRONMENT, SPEC, cell, measurement, record
 
 NAME = "m/8x128/b/fp32"
 PENDING = cell("b", "pending")
-MEASURED = cell("b", "ok", 1.0)
-RUN: dict[str, Any] = json.loads(json.dumps({"schema": 1, **record(PENDING).model_dump(mode="json")}))
+RUN: dict[str, Any] = json.loads(json.dumps({"schema": 2, **record(PENDING).model_dump(mode="json")}))
+COMMON: dict[str, Any] = {"request": "r", "machine": {}, "started": "2026-11-21T00:00"}
 
 
 @pytest.fixture
@@ -25,30 +27,98 @@ def folder(tmp_path: Path) -> RunFolder:
     return folder
 
 
-def write(folder: RunFolder, key: str = "k", found: CellResult = MEASURED) -> Path:
-    """A result of the one cell, with a file beside it."""
-    (folder.start() / "log.txt").write_text(key)
-    folder.write(NAME, found.model_copy(update={"key": key}))
-    return folder.folder("cells", NAME)
+def write(folder: RunFolder, number: int = 1, key: str = "k", p50: float = 1.0, **more: Any) -> Path:
+    """A round of the one cell, with its samples."""
+    feeds.save(folder.start() / "samples.npz", {"latency": {"ns": np.full(4, p50 * 1e6).astype(np.int64)}})
+    content = {**COMMON, "key": key, "status": "ok", "seed": 5, "result": measurement(p50)}
+    content["round"] = {"number": number, "position": 0, "order": [NAME]}
+    folder.write_round(NAME, RoundResult.from_plain(content | more))
+    return folder.round_folder(NAME, key, number)
 
 
-def test_a_run_has_results_and_pending_cells(folder: RunFolder) -> None:
-    assert folder.run().cells == [PENDING]
+def write_trial(folder: RunFolder, status: str = "ok", key: str = "k", verdict: str = "pass") -> None:
+    folder.start()
+    parity = {**measurement(1.0)["parity"], "verdict": verdict, "summary": "y is off"}
+    content = {**COMMON, "key": key, "status": status, "reason": "why", "result": {"parity": parity}}
+    folder.write_trial(NAME, TrialResult.from_plain(content | ({} if status == "ok" else {"result": None})))
+
+
+def only_cell(folder: RunFolder) -> CellResult:
+    (found,) = folder.run().cells
+    return found
+
+
+def test_a_cell_has_the_figures_of_its_rounds(folder: RunFolder) -> None:
+    assert only_cell(folder) == PENDING
     pending = folder.run().as_document()["cells"][0]
-    write(folder)
-    assert folder.run().cells == [MEASURED]
+    write_trial(folder)
+    for number, p50 in ((2, 5.0), (1, 4.0), (3, 9.0)):
+        write(folder, number, p50=p50)
+    found = only_cell(folder)
+    assert found.status == "ok"
+    assert found.result is not None
+    assert [(each.number, each.p50) for each in found.result.rounds] == [(1, 4.0), (2, 5.0), (3, 9.0)]
+    assert (found.result.latency_ms.p50, found.result.latency_ms.samples) == (5.0, 12)
     measured = folder.run().as_document()["cells"][0]
     assert measured.keys() == pending.keys()
-    assert measured["latency_ms"]["p50"] == 1
     assert measured["parity"]["tolerance"]["rms"] == 2e-5
 
 
-def test_a_result_with_another_key_is_ignored(folder: RunFolder) -> None:
-    write(folder, "old")
-    assert folder.result(CellResult, NAME, "old") is not None
-    assert folder.result(CellResult, NAME, "new") is None
-    assert folder.result(CellResult, NAME, None) is None
-    assert folder.result(CellResult, "other", "old") is None
+def test_disturbed_rounds_are_left_out_unless_all_are(folder: RunFolder) -> None:
+    write(folder, 1, p50=9.0, result=measurement(9.0, waited=0.3))
+    write(folder, 2, p50=9.0, result=measurement(9.0, stolen=0.3))
+    result = only_cell(folder).result
+    assert result is not None
+    assert (result.latency_ms.p50, result.disturbed, [each.used for each in result.rounds]) == (9.0, True, [True] * 2)
+    write(folder, 3, p50=4.0)
+    result = only_cell(folder).result
+    assert result is not None
+    assert (result.latency_ms.p50, result.disturbed) == (4.0, False)
+    assert [each.used for each in result.rounds] == [False, False, True]
+
+
+def test_wrong_outputs_of_any_process_count(folder: RunFolder) -> None:
+    write_trial(folder, verdict="fail")
+    write(folder)
+    assert (only_cell(folder).status, only_cell(folder).reason) == ("parity-failed", "y is off")
+
+
+def test_results_of_another_key_stay_and_do_not_count(folder: RunFolder) -> None:
+    place = write(folder, 1, "another")
+    assert only_cell(folder).status == "pending"
+    assert folder.is_measured(NAME)
+    assert folder.last_round([NAME]) == 1
+    assert folder.key_of(NAME, "r") == "another"
+    assert folder.key_of(NAME, "other request") is None
+    write(folder, 2)
+    assert only_cell(folder).status == "ok"
+    assert (place / "result.json").is_file()
+
+
+@pytest.mark.parametrize("status", ["error", "crashed", "timeout", "unavailable"])
+def test_a_failure_never_hides_a_complete_measurement(folder: RunFolder, status: str) -> None:
+    write_trial(folder, status)
+    assert (only_cell(folder).status, only_cell(folder).reason) == (status, "why")
+    write_trial(folder)
+    for number in range(1, 6):
+        assert only_cell(folder).status == "pending" if number == 1 else "ok"
+        write(folder, number)
+    folder.start()
+    content = {**COMMON, "key": "k", "status": status, "seed": 5, "reason": "why"}
+    content["round"] = {"number": 6, "position": 0, "order": [NAME]}
+    folder.write_round(NAME, RoundResult.from_plain(content))
+    write_trial(folder, status)
+    found = only_cell(folder)
+    assert found.status == "ok"
+    assert found.result is not None
+    assert len(found.result.rounds) == 5
+
+
+def test_a_cell_that_cannot_be_measured_now_keeps_its_rounds(folder: RunFolder) -> None:
+    folder.write_run(record(PENDING, failure="no network"))
+    assert (only_cell(folder).status, only_cell(folder).reason) == ("skipped", "no network")
+    write(folder)
+    assert (only_cell(folder).status, only_cell(folder).kept) == ("ok", "no network")
 
 
 def test_starting_a_job_empties_its_folder(folder: RunFolder) -> None:
@@ -58,38 +128,6 @@ def test_starting_a_job_empties_its_folder(folder: RunFolder) -> None:
     assert list(folder.start().iterdir()) == []
     (work / ".job.json.1-2").write_text("{")  # killed while it wrote the record
     assert list(folder.start().iterdir()) == []
-
-
-def test_only_a_measurement_replaces_a_measurement(folder: RunFolder) -> None:
-    place = write(folder, "old")
-    for status in ("skipped", "error", "crashed", "timeout", "unavailable", "unsupported"):
-        folder.start()
-        folder.write(NAME, cell("b", status, reason="why"))
-        assert [found.status for found in folder.run().cells] == [status]
-        assert (place / "log.txt").read_text() == "old"
-        assert folder.result(CellResult, NAME, "old") is not None
-    write(folder, "k", cell("b", "parity-failed", 1.0))
-    assert [found.status for found in folder.run().cells] == ["parity-failed"]
-    assert folder.result(CellResult, NAME, "old") is None
-    assert sorted(path.name for path in place.iterdir()) == ["log.txt", "result.json"]
-
-
-def test_a_job_without_a_result_changes_nothing(folder: RunFolder) -> None:
-    write(folder)
-    folder.start({"time_limit": 1})
-    assert folder.run().cells == [MEASURED]
-
-
-@pytest.mark.parametrize("renamed", [True, False])
-def test_an_interrupted_replacement_is_completed(folder: RunFolder, renamed: bool) -> None:
-    place = write(folder, "old")
-    place.rename(place.with_name(".fp32.old"))
-    if renamed:
-        write(folder, "new")
-    with folder.writing(resume=True):
-        pass
-    assert [path.name for path in place.parent.iterdir()] == ["fp32"]
-    assert folder.result(CellResult, NAME, "new" if renamed else "old") is not None
 
 
 def test_a_folder_is_locked(tmp_path: Path) -> None:
@@ -130,10 +168,10 @@ def test_rejects_other_files_in_the_folder_of_a_job(folder: RunFolder) -> None:
     model.write_text("weights")
     (model.parent / "job.json").write_text('{"from": "another program"}')
     with pytest.raises(SpecError, match="models/m holds files"):
-        folder.require_own("models", "m")
+        folder.require_own(folder.model("m"))
     folder.start()
     with pytest.raises(SpecError, match="models/m holds files"):
-        folder.write("m", ModelResult(status="error", key="k"))
+        folder.write_model("m", ModelResult(status="error", key="k"))
     assert model.read_text() == "weights"
 
 
@@ -141,7 +179,7 @@ def test_rejects_other_files_in_the_folder_of_a_job(folder: RunFolder) -> None:
 def test_rejects_symbolic_links_below_the_folder(folder: RunFolder, tmp_path: Path, link: str) -> None:
     other = RunFolder(tmp_path / "other")
     other.path.mkdir()
-    write(other, "theirs")
+    write(other)
     (other.start() / "job.json").write_text('{"time_limit": 1}')
     before = sorted(other.path.rglob("*"))
     (folder.path / link).parent.mkdir(parents=True, exist_ok=True)
@@ -173,10 +211,13 @@ def test_rejects_a_symbolic_link_as_the_folder(tmp_path: Path, name: str) -> Non
         ("[" * 100_000, "nested too deeply"),
         ("9" * 5000, "not valid JSON"),
         ("[]", "expected an object"),
-        ('{"schema": 2}', "schema 2"),
+        ('{"schema": 1}', "schema 1"),
         ({"cells": 3}, "cells"),
         ({"cells": [{**RUN["cells"][0], "label": 7}]}, r"cells\.0\.label"),
-        ({"environment": {**ENVIRONMENT, "cpu": "x"}}, r"environment\.cpu"),
+        (
+            {"sessions": [{**RUN["sessions"][0], "environment": {**ENVIRONMENT, "cpu": "x"}}]},
+            r"sessions\.0\.environment\.cpu",
+        ),
         ({"cells": RUN["cells"] * 2}, "not unique"),
         ({"cells": []}, "cells"),
         ({"spec": {**SPEC, "shapes": [1]}}, r"spec\.shapes"),
@@ -194,10 +235,9 @@ def test_rejects_a_damaged_run(tmp_path: Path, content: str | dict[str, Any] | N
 @pytest.mark.parametrize(
     "damage",
     [
-        *("{", "", "null", "[]", '{"schema": 1}', "\ud800", '{"schema": 0, "key": "k"}'),
-        *({"status": "fine"}, {"key": 7}, {"result": "fast"}, {"result": None}, {"label": None}, {"options": []}),
+        *("{", "", "null", "[]", '{"schema": 2}', "\ud800", '{"schema": 1, "key": "k"}'),
+        *({"status": "fine"}, {"key": 7}, {"result": "fast"}, {"result": None}, {"round": None}, {"seed": []}),
         *({"parity": []}, {"provenance": {}}, {"waited": "long"}, {"latency_ms": {"p50": 1}}),
-        {"latency_ms": {**json.loads(MEASURED.model_dump_json())["result"]["latency_ms"], "p50_interval": None}},
     ],
 )
 def test_a_damaged_result_is_an_error_that_names_its_file(folder: RunFolder, damage: str | dict[str, Any]) -> None:
@@ -209,20 +249,27 @@ def test_a_damaged_result_is_an_error_that_names_its_file(folder: RunFolder, dam
             (figures if name in figures else content)[name] = value
         damage = json.dumps(content)
     path.write_bytes(damage.encode(errors="surrogatepass"))
-    for read in (folder.run, lambda: folder.measured(CellResult, NAME)):
-        with pytest.raises(SpecError, match=r"fp32/result\.json") as caught:
+    for read in (folder.run, lambda: folder.rounds(NAME, "k")):
+        with pytest.raises(SpecError, match=r"round-1/result\.json") as caught:
             read()
         assert len(str(caught.value)) < 1000
 
 
+@pytest.mark.parametrize("content", [None, b"", b"PK", b"x" * 100])
+def test_damaged_samples_are_an_error_that_names_their_file(folder: RunFolder, content: bytes | None) -> None:
+    path = write(folder) / "samples.npz"
+    path.unlink() if content is None else path.write_bytes(content)
+    with pytest.raises(SpecError, match=r"round-1/samples\.npz"):
+        folder.run()
+
+
 def test_text_that_utf8_cannot_encode_is_replaced(folder: RunFolder) -> None:
-    path = write(folder) / "result.json"
+    write_trial(folder, "error")
+    (path,) = folder.cell(NAME).glob("*/trial/result.json")
     path.write_text(json.dumps({**json.loads(path.read_text()), "reason": "/folder\udcff"}))
-    assert folder.run().cells[0].reason == "/folder?"
+    assert only_cell(folder).reason == "/folder?"
 
 
-def test_nan_is_never_written(folder: RunFolder) -> None:
-    content = MEASURED.model_dump(mode="json")
-    content["result"]["load_ms"] = float("nan")
+def test_nan_is_never_written() -> None:
     with pytest.raises(ValueError, match="nan"):
-        CellResult.from_plain(content)
+        TrialResult.from_plain({**COMMON, "key": "k", "status": "error", "wall_s": float("nan")})

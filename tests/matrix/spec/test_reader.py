@@ -54,6 +54,8 @@ feeds: 2
 seed: 5
 warmup: 0
 repetitions: 7
+rounds: 3
+control: false
 time_limit: 10
 reference: {backend: ort-cpu, precision: fp32, time_limit: 5}
 tolerances: {bf16: {rms: 0.01, argmax: 0.9}, int8: {max_rel: 0.5, rms: 0.1, cosine: 0.9}}

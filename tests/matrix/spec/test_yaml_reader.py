@@ -95,7 +95,7 @@ def test_rejects_values(tmp_path: Path, value: str, problem: str, place: str) ->
         (SPEC.replace("preset: bert-3l", "path: ~nouser/x"), "file not found"),
         (SPEC.replace("preset: bert-3l", "checkpoint: ~nouser/x"), "folder not found"),
         (SPEC.replace("preset: bert-3l", f"path: {'x' * 5000}"), "File name too long"),
-        (SPEC + "environments: {e: {install: [~nouser/x]}}", "there is no"),
+        (SPEC + "environments: {e: {install: [~nouser/x]}}", "does not exist"),
         (SPEC + f"environments: {{e: {{install: [./{'x' * 5000}]}}}}", "File name too long"),
         (SPEC.replace("options: {}", "precisions: [../../x]"), "backends[0].precisions[0]: "),
         (SPEC.replace("{m:", f"{{{'m' * 300}:"), "at most 100 characters"),

@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from isorun.errors import InvalidFeeds
-from isorun.plugin import Feeds
+from isorun.plugin import Feeds, InvalidFeeds
 from isorun_backends.onnxruntime.cuda.packing import CannotPack, Packing, is_packed, pack
 
 if TYPE_CHECKING:
@@ -139,23 +138,21 @@ def forms(path: Path) -> Forms:
     Args:
         path: the ONNX file of a model in the fused form, or of any other. It is only read, and not its weights.
     """
-    from isorun.graph.analysis import tokens
-    from isorun.graph.io import files
-    from isorun.graph.ops import functions
+    from isorun.plugin import fused
 
-    model, folder = files.read(path), path.parent
-    nodes = [node for node in model.graph if functions.is_fused(node)]
+    model, folder = fused.read(path), path.parent
+    nodes = [node for node in model.graph if fused.is_fused(node)]
     if not nodes:
         return Forms({"plain": path.read_bytes()}, None, "it is not in the fused form")
-    in_order = [node for node in nodes if node.op_type == functions.EMBEDDING and _counts_from_zero(node)]
+    in_order = [node for node in nodes if node.op_type == fused.EMBEDDING and _counts_from_zero(node)]
     if is_packed(model):
         return _packed(model, in_order, folder)
     for node in in_order:
-        node.replace_input_with(functions.TABLES.at, None)  # the kernel counts by itself
+        node.replace_input_with(fused.TABLES.at, None)  # the kernel counts by itself
     plain = {"plain": _lowered(model, "plain", folder)}
-    nodes = [node for node in nodes if node.op_type == functions.ATTENTION]
+    nodes = [node for node in nodes if node.op_type == fused.ATTENTION]
     if not nodes:  # one of a single query beside them is the last layer's, the same in all forms
-        return Forms(plain, None, f"it has no {functions.ATTENTION}")
+        return Forms(plain, None, f"it has no {fused.ATTENTION}")
     masks = {node.inputs[_KEY_MASK] for node in nodes}
     if len(masks) > 1 or any(value is not None for node in nodes for value in node.inputs[_BIAS:]):
         return Forms(plain, None, "its layers have masks of their own, or a bias on their scores")
@@ -163,7 +160,7 @@ def forms(path: Path) -> Forms:
         return Forms(plain, None, "its attention has features that the kernels lack")
     (mask,) = masks
     assert mask is not None
-    source = tokens.source(mask)
+    source = fused.source(mask)
     if not source.is_graph_input():
         return Forms(plain, None, f"its mask {source.name!r} is not one of its inputs")
     made = {form: _lowered(model, form, folder) for form in ("bias", "lengths")}
@@ -183,25 +180,23 @@ def _packed(model: ir.Model, in_order: Sequence[ir.Node], folder: Path) -> Forms
 
 def _lowered(model: ir.Model, form: str, folder: Path) -> bytes:
     """A model in one form, serialized: com.microsoft, with what that form has in its place."""
-    from isorun.graph.io import files
-    from isorun.graph.ops.lower import lower
+    from isorun.plugin import fused
 
     text = Path(__file__).parent / "forms" / f"{form}.onnxtxt"
-    lowered = lower(model.clone(), "com.microsoft", [text.read_text()] if text.exists() else [])
-    return files.serialized(lowered, folder)
+    lowered = fused.lower(model.clone(), "com.microsoft", [text.read_text()] if text.exists() else [])
+    return fused.serialized(lowered, folder)
 
 
 def _counts_from_zero(embedding: ir.Node) -> bool:
     """Whether the positions of an embedding are 0, 1, 2 and so on, computed by a Range."""
-    from isorun.graph.analysis import tokens
-    from isorun.graph.ops import functions
+    from isorun.plugin import fused
 
-    value = embedding.inputs[functions.TABLES.at]
+    value = embedding.inputs[fused.TABLES.at]
     node = None if value is None else value.producer()
     while node is not None and node.op_type in _HANDED_ON:
         value = node.inputs[0]
         node = None if value is None else value.producer()
     if node is None or node.op_type != "Range":
         return False
-    start, _, step = (tokens.constant(each) for each in node.inputs)
+    start, _, step = (fused.constant(each) for each in node.inputs)
     return start is not None and step is not None and (int(start.numpy()), int(step.numpy())) == (0, 1)

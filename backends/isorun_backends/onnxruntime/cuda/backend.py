@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from isorun.errors import BackendUnavailable
 from isorun.plugin import (
     Availability,
     Backend,
+    BackendUnavailable,
     Capabilities,
     CompileConfig,
     Finding,
@@ -49,7 +49,9 @@ GPU_OPTIONS = {
 class OrtCuda(Backend):
     """ONNX Runtime on an NVIDIA GPU, in fp32 (without TF32) or, for graphs in fp16, fp16."""
 
+    contract = 2
     capabilities = Capabilities(
+        priority=30,
         dialects=("fused",),
         precisions=("fp32", "fp16"),
         typed=("fp16",),
@@ -74,8 +76,11 @@ class OrtCuda(Backend):
         device_arrays=True,
     )
 
-    def availability(self) -> Availability:
-        return libraries.availability("cuda", super().availability())
+    def installed(self) -> Availability:
+        return libraries.installed("cuda", super().installed())
+
+    def probe(self) -> Availability:
+        return gpu.availability()
 
     def diagnose(self) -> list[Finding]:
         return libraries.diagnose(self.name, "cuda")

@@ -12,8 +12,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from isorun.errors import InvalidFeeds
-from isorun.plugin import ON_DEVICE, Binding, DeviceArray, Feeds, ModelInfo, RuntimeReport, check_fits, runtime_errors
+from isorun.plugin import (
+    ON_DEVICE,
+    Binding,
+    DeviceArray,
+    Feeds,
+    InvalidFeeds,
+    ModelInfo,
+    RuntimeReport,
+    check_fits,
+    runtime_errors,
+)
 from isorun_backends.nvidia import cuda_driver
 from isorun_backends.nvidia.gpu import GpuExecutable, input_address
 from isorun_backends.nvidia.pinned import Pinned

@@ -14,8 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from isorun.errors import BackendUnavailable
-from isorun.plugin import Availability, Finding
+from isorun.plugin import Availability, BackendUnavailable, Finding
 from isorun_backends.nvidia import cuda_driver, gpu
 
 if TYPE_CHECKING:
@@ -52,12 +51,12 @@ def build() -> Build | None:
     return Build(fields.get("package_name", ""), fields.get("cuda_version", ""), folder)
 
 
-def availability(provider: str, package: Availability) -> Availability:
-    """Whether a provider can be used, as far as is known without importing ONNX Runtime.
+def installed(provider: str, package: Availability) -> Availability:
+    """Whether a provider is installed. Imports nothing and asks no driver.
 
     Args:
         provider: ``cuda`` or ``tensorrt``: part of its library's name.
-        package: whether the package can be used: :meth:`isorun.plugin.backend.Backend.availability`.
+        package: whether the package can be used: :meth:`isorun.plugin.Backend.installed`.
     """
     if not package.ok:
         return package
@@ -71,7 +70,7 @@ def availability(provider: str, package: Availability) -> Availability:
             "its builds share one import package, and the last one installed wins",
             f"In a separate environment: {_INSTALL}",
         )
-    return gpu.availability()
+    return package
 
 
 def preload() -> str:

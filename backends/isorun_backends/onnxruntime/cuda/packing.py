@@ -100,22 +100,21 @@ def pack(model: ir.Model, *, in_order: Sequence[ir.Node]) -> Packing:
     """
     import onnx_ir as ir
 
-    from isorun.graph.analysis import tokens
-    from isorun.graph.ops import functions
+    from isorun.plugin import fused
 
     finds = next(node for node in model.graph if node.op_type == _FINDS)
     key_mask = finds.inputs[0]
     assert key_mask is not None
-    mask = tokens.source(key_mask)
+    mask = fused.source(key_mask)
     if not mask.is_graph_input():
         raise CannotPack(f"its mask {mask.name!r} is not one of its inputs")
-    layers = [node for node in model.graph if functions.is_fused(node) and node.op_type == functions.PACKED]
+    layers = [node for node in model.graph if fused.is_fused(node) and node.op_type == fused.PACKED]
     if any(value is not None for node in layers for value in node.inputs[_BIASES : _BIASES + _GROUPS]):
         raise CannotPack("its layers add a bias to their scores")
     known = {"num_heads", "mask_filter_value"}
     if any(len(node.inputs) > _BIASES + _GROUPS or node.attributes.keys() - known for node in layers):
         raise CannotPack("its attention has features that the kernel lacks")
-    if not layers or any(functions.is_fused(node) and node.op_type == functions.CORE for node in model.graph):
+    if not layers or any(fused.is_fused(node) and node.op_type == fused.CORE for node in model.graph):
         raise CannotPack("its attention is not over tokens side by side")
 
     # Every place is an input, read or not: the feeds are always the same. Dimensions have names, by which ONNX Runtime
@@ -131,11 +130,11 @@ def pack(model: ir.Model, *, in_order: Sequence[ir.Node]) -> Packing:
         value.replace_all_uses_with(places[name])
         value.name = f"{name}.computed"
     for node in in_order:
-        node.replace_input_with(functions.TABLES.at, places[_POSITIONS])
+        node.replace_input_with(fused.TABLES.at, places[_POSITIONS])
     for node in layers:
         attributes = {"num_heads": node.attributes["num_heads"].as_int()}
         inputs = [node.inputs[0], places[_OFFSET], places[_CUMULATIVE]]
-        kernel = ir.node(_ATTENTION, inputs, attributes, domain=functions.DOMAIN, name=node.name)
+        kernel = ir.node(_ATTENTION, inputs, attributes, domain=fused.DOMAIN, name=node.name)
         model.graph.insert_before(node, kernel)
         context, old = kernel.outputs[0], node.outputs[0]
         context.shape, context.type, context.name, old.name = old.shape, old.type, old.name, None

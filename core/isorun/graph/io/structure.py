@@ -6,6 +6,7 @@ bounded. Nodes out of order, which ONNX forbids and every runtime accepts, are s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
@@ -16,6 +17,9 @@ from isorun.errors import InvalidModel
 
 MAX_NODES = 100_000
 """The maximum number of nodes after inlining functions; a few nested functions can expand to 2^40."""
+
+MAX_ELEMENTS = 2**31
+"""The maximum number of elements of an input whose dimensions are fixed: a feed of that size could not be made."""
 
 _Key = tuple[str, str, str]  # domain, name, overload
 _GraphLike = onnx.GraphProto | onnx.FunctionProto
@@ -96,6 +100,12 @@ def _check_main(name: str, graph: onnx.GraphProto, outer: frozenset[str], collec
     for names in (inputs, weights):
         if repeated := _repeated(names):
             raise InvalidModel(f"{name} is not a valid graph: two values have the name {repeated!r}")
+    for value in graph.input:
+        size = math.prod(max(dimension.dim_value, 1) for dimension in value.type.tensor_type.shape.dim)
+        if size > MAX_ELEMENTS:
+            raise InvalidModel(
+                f"{name} declares the input {value.name!r} with {size:,} elements, maximum {MAX_ELEMENTS:,}"
+            )
     outputs = [value.name for value in graph.output]
     _check_graph(name, graph, [*inputs, *weights], outputs, outer, collected)
 

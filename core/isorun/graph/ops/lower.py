@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import onnx.parser
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from isorun.graph.ops import functions, opset
+from isorun.errors import InvalidArgument, did_you_mean
+from isorun.graph.ops import compose, functions, opset
 from isorun.graph.ops.inline import InlinePass
+from isorun.types import DIALECTS, Dialect
 
 
 def lower(model: ir.Model, dialect: str, overrides: Sequence[str] = ()) -> ir.Model:
@@ -20,22 +23,37 @@ def lower(model: ir.Model, dialect: str, overrides: Sequence[str] = ()) -> ir.Mo
 
     Args:
         model: a graph with operators of the domain ``isorun.fused``.
-        dialect: one of :func:`isorun.graph.ops.functions.dialects`, or ``fused`` for the fused form, in the opset
-            of its bodies.
+        dialect: one of :func:`isorun.graph.ops.functions.dialects`; a variant of one
+            (:class:`isorun.types.Dialect`); or ``fused`` for the fused form, in the opset of its bodies.
         overrides: texts of functions that replace the dialect's, the first that has a function for a node wins.
 
     Raises:
+        InvalidArgument: there is no such dialect, or the functions of a variant cannot be read.
         UnsupportedModel: the dialect has no function for one of the fused operators, or the graph has other operators
             that mean something else in the dialect's opset.
     """
-    if dialect == functions.FUSED:
+    base: str = dialect
+    if isinstance(dialect, Dialect):
+        _check(dialect)
+        base, overrides = dialect.base, (*overrides, dialect.functions)
+    if base not in DIALECTS:
+        raise InvalidArgument(f"Unknown dialect {base!r}{did_you_mean(base, DIALECTS)}")
+    if base == functions.FUSED:
         opset.move(model.graph, functions.opset(functions.BODIES))
         functions.carry(model)
         return model
-    opset.move(model.graph, functions.opset(dialect))
-    functions.put(model, dialect, overrides)
+    opset.move(model.graph, functions.opset(base))
+    functions.put(model, base, overrides)
     model = InlinePass()(model).model
     model.graph.opset_imports.pop(functions.DOMAIN, None)
     common.CommonSubexpressionEliminationPass()(model)
     common.RemoveUnusedNodesPass()(model)
     return model
+
+
+def _check(dialect: Dialect) -> None:
+    """Reject a variant whose functions cannot be read, before any model is changed."""
+    try:
+        compose.parse(dialect.functions)
+    except (onnx.parser.ParseError, ValueError) as error:
+        raise InvalidArgument(f"The functions of the dialect {str(dialect)!r} cannot be read: {error}") from error

@@ -17,8 +17,9 @@ from isorun.isolation.environments import Environment
 from isorun.isolation.worker.client import Connection
 from isorun.isolation.worker.process import DiedIdle, WorkerProcess
 from isorun.plugin.backend import Backend, Executable
+from isorun.plugin.listing import Description
 from isorun.system.packages import how_to_install
-from isorun.types import Availability, Capabilities, CompileConfig, Feeds, LoweredModel, RuntimeReport
+from isorun.types import Availability, Capabilities, CompileConfig, Dialect, Feeds, LoweredModel, RuntimeReport
 from isorun.types.options import Option
 
 _T = TypeVar("_T")
@@ -51,6 +52,18 @@ class Worker:
         """The names of the backends in the environment."""
         names: list[str] = self.connection().ask("names")
         return names
+
+    def candidates(self) -> list[tuple[str, str]]:
+        """The candidates of ``backend="auto"`` in the environment: :func:`isorun.plugin.listing.by_priority`."""
+        return [(name, reason) for name, reason in self.connection().ask("candidates")]
+
+    def descriptions(self) -> list[Description]:
+        """The backends in the environment in full: :func:`isorun.plugin.listing.descriptions`."""
+        found = [Description(**each) for each in self.connection().ask("descriptions")]
+        return [
+            replace(each, remedy=self.get(each.name).availability().remedy) if each.status == "unavailable" else each
+            for each in found
+        ]
 
     def get(self, name: str) -> IsolatedBackend:
         """The backend of that name in the environment.
@@ -125,6 +138,7 @@ class IsolatedBackend(Backend):
             key: tuple(value) if isinstance(value, list) else value for key, value in described["capabilities"].items()
         }
         offers["options"] = {key: Option.of(declared) for key, declared in offers["options"].items()}
+        offers["dialects"] = tuple(Dialect(name, **own) if own else name for name, own in offers["dialects"])
         offers["device_arrays"] = False  # device memory belongs to one process
         self.capabilities = Capabilities(**offers)  # type: ignore[misc]  # a class attribute elsewhere
         self._availability = Availability(**described["availability"])
@@ -168,7 +182,7 @@ class IsolatedExecutable(Executable):
         self._connection = worker.connection()
         self._connection.ask("compile", number=self._number, **request)
 
-    def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
+    def run(self, output_names: Sequence[str], feeds: Feeds) -> list[Any]:
         connection = self._connection
         if not connection.process.dead:
             try:

@@ -24,9 +24,10 @@ from isorun.errors import BackendFailed
 from isorun.isolation.worker import failures, wire
 from isorun.isolation.worker.memory import Segment
 from isorun.isolation.worker.values import Packing, is_plain, rebuild, remember
-from isorun.plugin import registry
+from isorun.plugin import listing, registry
 from isorun.plugin.backend import Executable
-from isorun.types import CompileConfig, LoweredModel, ModelInfo
+from isorun.system.cache import Cache
+from isorun.types import CompileConfig, Dialect, LoweredModel, ModelInfo
 
 _MAX_LOG = 1 << 24  # bytes: a runtime that writes a line for every run would fill the memory
 _LOG_CHECK_INTERVAL = 1024  # requests of a channel
@@ -73,13 +74,23 @@ class Server:
 
     def names(self) -> list[str]:
         """The backends of this environment."""
-        return registry.members()
+        return listing.names()
+
+    def candidates(self) -> list[tuple[str, str]]:
+        """The candidates of ``backend="auto"`` here: :func:`isorun.plugin.listing.by_priority`."""
+        return listing.by_priority(Cache())
+
+    def descriptions(self) -> list[dict[str, Any]]:
+        """The backends of this environment in full."""
+        return [asdict(each) for each in listing.descriptions()]
 
     def backend(self, name: str) -> dict[str, Any]:
         """The capabilities, availability and version of a backend."""
         backend = registry.get(name)
+        dialects = backend.capabilities.dialects
+        own = [(name, name.as_dict() if isinstance(name, Dialect) else None) for name in dialects]
         return {
-            "capabilities": asdict(backend.capabilities),
+            "capabilities": {**asdict(backend.capabilities), "dialects": own},
             "availability": asdict(registry.availability(backend)),
             "version": backend.version(),
         }
@@ -99,13 +110,13 @@ class Server:
         self.executables.pop(number)[1].close()
 
 
-METHODS = ("names", "backend", "compile", "report", "close")
+METHODS = ("names", "candidates", "descriptions", "backend", "compile", "report", "close")
 """The methods of :class:`Server` that a session may call."""
 
 
 class _Request(NamedTuple):
     executable: int
-    outputs: list[str] | None
+    outputs: list[str]
     feeds: Mapping[str, Any]
 
 

@@ -1,8 +1,9 @@
 """Batches of requests that arrive one by one.
 
-Two threads serve a :class:`Batcher`: while one runs a batch, the other selects and assembles the next. A batch is built
-around the request that has waited longest, from those closest to it in length, within a token budget. If a batch fails,
-its requests run again one by one, so that an error affects only the request that caused it.
+A :class:`Batcher` has a thread for each batch that runs at once; if that is one, a second thread selects and assembles
+the next batch meanwhile. A batch is built around the request that has waited longest, from those closest to it in
+length, within a token budget. If a batch fails, its requests run again one by one, so that an error affects only the
+request that caused it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 
 from isorun.errors import IsorunError
 from isorun.session.batching.layout import Layout, Request
+from isorun.session.metrics import Recorder
 from isorun.types import Feeds
 
 
@@ -31,6 +33,9 @@ class Batcher:
         max_tokens: maximum size of a batch, rows times its longest row; a longer request runs alone.
         max_wait: maximum time in seconds that a request waits for others.
         enough: number of waiting tokens at which a batch starts at once.
+        recorder: counts requests; ``None`` for nobody to know.
+        parallel: the number of batches that run at once.
+        bounded: reject requests while too many wait.
 
     Raises:
         ValueError: ``max_tokens`` below 1, or ``max_wait`` negative or NaN.
@@ -43,6 +48,10 @@ class Batcher:
         max_tokens: int,
         max_wait: float,
         enough: int,
+        *,
+        recorder: Recorder | None = None,
+        parallel: int = 1,
+        bounded: bool = False,
     ) -> None:
         if max_tokens < 1:
             raise ValueError(f"max_tokens must be at least 1, got {max_tokens}")
@@ -53,29 +62,39 @@ class Batcher:
         self._max_tokens = max_tokens
         self._max_wait = max_wait
         self._enough = enough
+        self._recorder = recorder or Recorder()
+        self._bounded = bounded
         self._waiting: list[Request] = []  # sorted
         self._tokens = 0
         self._count = 0
         self._closed = False
         self._hurry = False
         self._changed = threading.Condition()
-        self._running = threading.Lock()
+        self._running = threading.Semaphore(parallel)
         self._threads = [
-            threading.Thread(target=self._serve, name=f"isorun-batch-{index}", daemon=True) for index in range(2)
+            threading.Thread(target=self._serve, name=f"isorun-batch-{index}", daemon=True)
+            for index in range(max(parallel, 2))
         ]
         for thread in self._threads:
             thread.start()
         _alive.add(self)
 
     def submit(self, feeds: Feeds) -> tuple[Future[list[Any]], int]:
-        """Submit a request. Returns its future and its length in tokens."""
+        """Submit a request. Returns its future and its length in tokens.
+
+        Raises:
+            InvalidFeeds: the model does not accept it.
+            QueueFull: too many requests are waiting.
+            IsorunError: the session is closed.
+        """
         with self._changed:
             self._count += 1
             number = self._count
-        request = self._layout.request(feeds, number, time.monotonic() + self._max_wait)
+        request = self._layout.request(feeds, number, time.monotonic())
         with self._changed:
             if self._closed:
                 raise IsorunError("This session is closed. Open another.")
+            self._recorder.enter(bounded=self._bounded)
             bisect.insort(self._waiting, request)
             self._tokens += request.length
             self._hurry = False
@@ -101,6 +120,7 @@ class Batcher:
             if cancel:
                 self._waiting, self._tokens = [], 0
             self._changed.notify_all()
+        self._recorder.drop(len(waiting))
         for request in waiting:
             request.future.cancel()
             request.future.set_running_or_notify_cancel()
@@ -129,7 +149,7 @@ class Batcher:
         """The next batch; empty if nothing waits, or if waiting requests may still be joined by others."""
         while self._waiting:
             oldest = self._oldest()
-            if not (self._closed or self._hurry or self._tokens >= self._enough or oldest.due <= time.monotonic()):
+            if not (self._closed or self._hurry or self._tokens >= self._enough or self._due() <= time.monotonic()):
                 break
             if requests := self._pick(oldest):
                 return requests
@@ -139,7 +159,11 @@ class Batcher:
         """Seconds until the oldest request is due; ``None`` if nothing waits."""
         if not self._waiting:
             return None
-        return min(max(0.0, self._oldest().due - time.monotonic()), threading.TIMEOUT_MAX)
+        return min(max(0.0, self._due() - time.monotonic()), threading.TIMEOUT_MAX)
+
+    def _due(self) -> float:
+        """The time until which the oldest request may wait for others."""
+        return self._oldest().arrived + self._max_wait
 
     def _oldest(self) -> Request:
         return min(self._waiting, key=lambda request: request.number)
@@ -166,7 +190,11 @@ class Batcher:
         numbers = {request.number for request in chosen}
         self._waiting = [request for request in self._waiting if request.number not in numbers]
         self._tokens -= sum(request.length for request in chosen)
-        return [request for request in chosen if request.future.set_running_or_notify_cancel()]
+        starting = [request for request in chosen if request.future.set_running_or_notify_cancel()]
+        now = time.monotonic()
+        self._recorder.leave([now - request.arrived for request in starting])
+        self._recorder.drop(len(chosen) - len(starting))
+        return starting
 
     def _finish(self, requests: list[Request]) -> None:
         try:
@@ -176,6 +204,7 @@ class Batcher:
             results = self._layout.split(outputs, requests)
         except Exception as error:  # noqa: BLE001  # delivered through the request's future
             if len(requests) == 1:
+                self._recorder.fail()
                 requests[0].future.set_exception(error)
                 return
             for request in requests:  # only the faulty one fails then

@@ -23,7 +23,7 @@ class Request:
     feeds: dict[str, np.ndarray] = field(compare=False)  # each (1, ...)
     kind: tuple[Any, ...] = field(compare=False)  # requests of one kind can share a batch
     keep_axis: bool = field(compare=False)  # whether results have a batch axis
-    due: float = field(compare=False)
+    arrived: float = field(compare=False)  # time.monotonic()
     future: Future[list[Any]] = field(compare=False)
 
 
@@ -58,7 +58,7 @@ class Layout:
         """The outputs in each result."""
         return self._outputs
 
-    def request(self, feeds: Any, number: int, due: float) -> Request:
+    def request(self, feeds: Any, number: int, arrived: float) -> Request:
         """Validate a request: every input without a batch axis, or with one of size 1.
 
         Raises:
@@ -89,7 +89,7 @@ class Layout:
         stretches = mask is not None and bool(np.count_nonzero(mask))
         length = mask.shape[1] if mask is not None else max(array.size for array in rows.values())
         kind = (stretches, *(self._rest(name, array, stretches) for name, array in sorted(rows.items())))
-        return Request(length, number, rows, kind, keep_axis, due, Future())
+        return Request(length, number, rows, kind, keep_axis, arrived, Future())
 
     def _rest(self, name: str, array: np.ndarray, stretches: bool) -> tuple[Any, ...]:
         """The part of an input's shape that must be equal throughout a batch."""

@@ -11,6 +11,7 @@ from typing import Any, Self
 from isorun.session.batching.batcher import Batcher
 from isorun.session.batching.flow import Flow
 from isorun.session.batching.layout import Layout
+from isorun.session.metrics import Recorder
 from isorun.types import Feeds
 
 _AHEAD = 4  # batches that map reads ahead
@@ -72,11 +73,13 @@ def results(
     run: Callable[[Sequence[str], Feeds], list[Any]],
     layout: Layout,
     *,
+    recorder: Recorder | None = None,
+    parallel: int = 1,
     max_tokens: int,
     max_wait: float,
     return_exceptions: bool,
 ) -> Results:
     """Run an iterable of requests through a new batcher."""
     window = _AHEAD * max_tokens
-    batcher = Batcher(run, layout, max_tokens, max_wait, enough=window)
+    batcher = Batcher(run, layout, max_tokens, max_wait, window, recorder=recorder, parallel=parallel)
     return Results(requests, batcher, window, return_exceptions)

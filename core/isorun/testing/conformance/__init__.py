@@ -33,21 +33,40 @@ pytest.register_assert_rewrite(f"{__name__}.checks")
 
 from isorun.testing.conformance.checks.accuracy import Accuracy  # noqa: E402 - after pytest knows what to rewrite
 from isorun.testing.conformance.checks.bindings import Bindings  # noqa: E402
+from isorun.testing.conformance.checks.circumstances import Circumstances  # noqa: E402
+from isorun.testing.conformance.checks.concurrency import Concurrency  # noqa: E402
 from isorun.testing.conformance.checks.device_arrays import DeviceArrays  # noqa: E402
 from isorun.testing.conformance.checks.discovery import Discovery  # noqa: E402
 from isorun.testing.conformance.checks.errors import Errors  # noqa: E402
+from isorun.testing.conformance.checks.inputs import Inputs  # noqa: E402
 from isorun.testing.conformance.checks.lifetime import Lifetime  # noqa: E402
+from isorun.testing.conformance.checks.options import Options  # noqa: E402
 from isorun.testing.conformance.checks.outputs import Outputs  # noqa: E402
 from isorun.testing.conformance.checks.process_state import ProcessState  # noqa: E402
 from isorun.testing.conformance.checks.reports import Reports  # noqa: E402
+from isorun.testing.conformance.checks.shapes import Shapes  # noqa: E402
 from isorun.testing.conformance.checks.threads import Threads  # noqa: E402
 
 __all__ = ["Conformance"]
 
 
-class Conformance(
-    ProcessState, Lifetime, Errors, DeviceArrays, Bindings, Threads, Outputs, Accuracy, Reports, Discovery
-):  # pytest runs the last base first
+class Conformance(  # pytest runs the last base first: from simple checks to those of many circumstances
+    ProcessState,
+    Lifetime,
+    Circumstances,
+    Concurrency,
+    Errors,
+    DeviceArrays,
+    Bindings,
+    Threads,
+    Options,
+    Inputs,
+    Outputs,
+    Shapes,
+    Accuracy,
+    Reports,
+    Discovery,
+):
     """All checks. Subclass it in a test file, under a name that pytest collects.
 
     Keyword arguments of the class:

@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,17 +17,19 @@ import numpy as np
 import pytest
 
 from isorun import Session
-from isorun.errors import BackendUnavailable, IsorunError
+from isorun.errors import BackendFailed, BackendUnavailable, InvalidModel, IsorunError, UnsupportedModel
 from isorun.isolation import environments
 from isorun.isolation.worker.backend import Worker
 from isorun.models import lowering
 from isorun.models import source as models
-from isorun.parity import DEFAULT_TOLERANCES, compare
+from isorun.parity import DEFAULT_TOLERANCES, Parity, Tolerance, compare
 from isorun.plugin import registry
 from isorun.plugin.backend import Backend, Executable
 from isorun.system.cache import Cache
 from isorun.system.subprocesses import run
-from isorun.testing.conformance.sample_models import Bert, SampleModel, bert
+from isorun.testing import process_state
+from isorun.testing.conformance.formulas import Formula
+from isorun.testing.conformance.sample_models import Bert, SampleModel, bert, dense
 from isorun.types import Capabilities, CompileConfig, Feeds, LoweredModel
 
 _REFERENCE = "reference"
@@ -48,6 +51,7 @@ class BackendUnderTest:
         self.options = dict(options)
         self.big = big
         self._references: dict[Path, Session] = {}
+        self._expected: dict[tuple[Any, ...], dict[str, np.ndarray]] = {}
         self._resources = ExitStack()
 
     def close(self) -> None:
@@ -88,7 +92,7 @@ class BackendUnderTest:
         """The backends that are found where this one is."""
         return registry.names() if self._worker is None else self._worker.names()
 
-    def run_script(self, doing: str, script: str, *arguments: str, stdin: bytes = b"") -> Any:
+    def run_script(self, doing: str, script: str, *arguments: str) -> Any:
         """Run Python code in a new process of the interpreter that imports the backend.
 
         Args:
@@ -97,14 +101,47 @@ class BackendUnderTest:
         Returns:
             The last line of its stdout, parsed as JSON.
         """
-        python, variables = sys.executable, dict(os.environ)
+        return json.loads(self._run_python(doing, "-c", script, *arguments).splitlines()[-1])
+
+    @cached_property
+    def effects(self) -> dict[str, Any]:
+        """What the use of two models does to a new process: see :func:`isorun.testing.process_state.use`.
+
+        Also ``printed`` at the exit of the process, and ``left``: what it left in its folder and in that for temporary
+        files.
+        """
+        folder = self.folder / "process"
+        work, temporary = folder / "work", folder / "tmp"
+        for path in (folder, work, temporary):
+            path.mkdir()
+        models = []
+        for model in (dense(), self.bert()):
+            feeds = folder / f"{model}.npz"
+            np.savez(feeds, **model.feeds())  # type: ignore[arg-type]
+            lowered = self.lowered(model)
+            models.append([{**asdict(lowered), "path": str(lowered.path)}, str(feeds)])
+        request, result = folder / "request.json", folder / "result.json"
+        request.write_text(json.dumps({"name": self.name, "models": models, "config": asdict(self.config)}))
+        arguments = ("-m", process_state.__name__, str(request), str(result), str(work))
+        printed = self._run_python("compiles, runs and closes", *arguments, variables={"TMPDIR": str(temporary)})
+        effects: dict[str, Any] = json.loads(result.read_text())
+        effects["printed"] += printed
+        effects["left"] = [
+            path.name
+            for path in (*work.iterdir(), *temporary.iterdir())
+            if path.parent == work or path.name not in effects["temporary"]
+        ]
+        return effects
+
+    def _run_python(self, doing: str, *arguments: str, variables: Mapping[str, str] | None = None) -> str:
+        python, environment = sys.executable, dict(os.environ)
         if self._worker is not None:
-            environment = self._worker.environment
-            python, variables = str(environment.python), environment.variables(self.folder / "cache")
-        command = [python, "-P", "-c", script, *arguments]
-        exit_ = run(command, env=variables, stdin=stdin, timeout=300, capture_output=True)
+            python = str(self._worker.environment.python)
+            environment = self._worker.environment.variables(self.folder / "cache")
+        command = [python, "-P", *arguments]
+        exit_ = run(command, env={**environment, **(variables or {})}, timeout=300, capture_output=True)
         assert exit_.ok, f"a process that {doing} {exit_.how}: {exit_.log[-500:]}"
-        return json.loads(exit_.output.splitlines()[-1])
+        return exit_.output
 
     def require_available(self) -> None:
         """Skip a check if the backend reports that it cannot be used here."""
@@ -137,6 +174,13 @@ class BackendUnderTest:
                 pytest.skip(f"this machine lacks it: {error.reason}")
             raise
 
+    def open_or_skip(self, model: SampleModel) -> Session:
+        """As :meth:`open`, but skip the check if the runtime refuses the model, for one that is unusual."""
+        try:
+            return self.open(model)
+        except (UnsupportedModel, InvalidModel, BackendFailed) as error:
+            pytest.skip(f"the runtime refuses such a model: {str(error).partition(chr(10))[0]}")
+
     def session(self, model: SampleModel | bytes, **arguments: Any) -> Session:
         """As :meth:`open`, but never skip the check."""
         usual = {"environment": self.environment, "cache_dir": self.folder / "cache"}
@@ -165,18 +209,26 @@ class BackendUnderTest:
         finally:
             executable.close()
 
-    def open_run_close(self, model: SampleModel, feeds: Feeds) -> None:
+    def open_run_close(self, model: SampleModel, feeds: Feeds) -> list[Any]:
         """Use a model once. In an environment, by the one worker: a worker per session would hide what leaks."""
         if self._worker is None:
             with self.open(model) as session:
-                session.run(None, feeds)
-        else:
-            with self.compiled(self.lowered(model)) as executable:
-                executable.run(None, feeds)
+                return session.run(None, feeds)
+        lowered = self.lowered(model)
+        with self.compiled(lowered) as executable:
+            return executable.run([spec.name for spec in lowered.info.outputs], feeds)
 
     def expected(self, model: SampleModel, feeds: Feeds) -> dict[str, np.ndarray]:
-        """The model's outputs in fp64, by name, from the reference backend."""
+        """The model's outputs, by name: from its formula, or in fp64 from the reference backend."""
+        if isinstance(model, Formula):
+            return model.outputs(feeds)
         path = model.path(self.folder)
+        key = (path, *((name, np.shape(array), np.asarray(array).tobytes()) for name, array in feeds.items()))
+        if key not in self._expected:
+            self._expected[key] = self._compute(model, path, feeds)
+        return self._expected[key]
+
+    def _compute(self, model: SampleModel, path: Path, feeds: Feeds) -> dict[str, np.ndarray]:
         if path not in self._references:
             try:
                 session = Session(path, _REFERENCE, precision="fp64", padding="keep", cache_dir=self.folder / "oracle")
@@ -194,26 +246,43 @@ class BackendUnderTest:
         outputs: Mapping[str, Any] | None = None,
         *,
         precision: str | None = None,
+        tolerance: Tolerance | None = None,
         what: str = "",
-    ) -> None:
-        """Compare outputs with the reference's.
+    ) -> Parity:
+        """Check the outputs' types, and compare their values with the reference's.
 
         Args:
             outputs: by name; ``None`` to run the session.
             precision: whose tolerance applies; ``None`` for the first that the backend declares.
+            tolerance: another tolerance.
             what: what the outputs are, for the message.
+
+        Returns:
+            The comparison, which has passed.
         """
         if outputs is None:
             outputs = named(session, session.run(None, feeds))
         expected, info = self.expected(model, feeds), session.model_info
+        precision = precision or self.capabilities.precisions[0]
+        _check_types(session, outputs, precision)
         parity = compare(
             outputs,
-            {spec.name: expected[spec.name] for spec in session.get_outputs()},
+            {spec.name: expected[spec.name] for spec in session.get_outputs() if spec.name in outputs},
             feeds.get(info.mask) if info.mask else None,
-            DEFAULT_TOLERANCES[precision or self.capabilities.precisions[0]],
+            tolerance or DEFAULT_TOLERANCES[precision],
             token_level=info.token_outputs,
         )
         assert parity.verdict == "pass", f"{what or model} is wrong: {'; '.join(parity.reasons)}"
+        return parity
+
+
+def _check_types(session: Session, outputs: Mapping[str, Any], precision: str) -> None:
+    specs = {spec.name: spec for spec in session.get_outputs()}
+    for name, value in outputs.items():
+        assert type(value) is np.ndarray, f"{name} must be a numpy.ndarray, got {type(value).__name__}"
+        declared = specs[name].dtype or np.dtype(object)  # text
+        wide = precision == "fp64" and declared.kind == "f" and value.dtype == np.float64
+        assert wide or value.dtype == declared, f"{name} must be {declared}, got {value.dtype}"
 
 
 def named(session: Session, values: list[Any]) -> dict[str, Any]:

@@ -1,12 +1,15 @@
-"""The models that the checks run, from a single node to bert-base, with seeded weights."""
+"""The models that the checks run: encoders and dense layers, from a single node to bert-base, with seeded weights.
+
+:mod:`isorun.testing.conformance.formulas` has those that compute something simple on inputs and outputs of many kinds.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,13 +17,10 @@ from isorun.models import presets
 from isorun.parity.samples import MASKS, random_feeds
 from isorun.types import ModelInfo, TensorSpec
 
-if TYPE_CHECKING:
-    import onnx
-
 _WIDTH = 256
-_OPSET, _IR_VERSION = 17, 8  # which every runtime has supported for years
+OPSET, IR_VERSION = 17, 8  # which every runtime has supported for years
 
-_TINY = {"vocab_size": 99, "max_position_embeddings": 40}
+_TINY = {"vocab_size": 99, "max_position_embeddings": 512}
 _BERTS: dict[str, dict[str, Any]] = {
     "bert-1x32": {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64},
     "bert-2x32": {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64},
@@ -33,9 +33,21 @@ SIZES = ("one-node", "few-nodes", "bert-2x32", "bert-2x128", "bert-4x256")
 BIG_SIZES = ("bert-3l", "bert-6l", "bert-base")
 """Those that take minutes."""
 
+MASK_KINDS: Mapping[str, Callable[[int, int, np.random.Generator], np.ndarray]] = {
+    **MASKS,
+    "first-row-masked": lambda batch, sequence, random: _with_masked(slice(0, 1), batch, sequence, random),
+    "every-other-row-masked": lambda batch, sequence, random: _with_masked(slice(1, None, 2), batch, sequence, random),
+    "one-token": lambda batch, sequence, _: np.tile(np.arange(sequence) == sequence - 1, (batch, 1)).astype(np.int64),
+}
+"""The five kinds of mask, and some more that are unusual."""
+
 SUM = """<ir_version: 8, opset_import: ["" : 17]>
 g (float[batch] x, float[sequence] y) => (float[sequence] z) { z = Add (x, y) }"""
 """A model that fails in the runtime if its inputs, which pass validation, differ in size."""
+
+
+UNKNOWN_OPERATOR = """<ir_version: 8, opset_import: ["" : 17, "nowhere" : 1]>
+g (float[4] x) => (float[4] y) { y = nowhere.Frobnicate (x) }"""
 
 
 def parsed(text: str) -> bytes:
@@ -44,6 +56,12 @@ def parsed(text: str) -> bytes:
 
     content: bytes = onnx.parser.parse_model(text).SerializeToString()
     return content
+
+
+def _with_masked(rows: slice, batch: int, sequence: int, random: np.random.Generator) -> np.ndarray:
+    mask = MASKS["holes"](batch, sequence, random)
+    mask[rows] = 0
+    return mask
 
 
 @dataclass(frozen=True)
@@ -63,9 +81,10 @@ class SampleModel(ABC):
 
     def path(self, folder: Path) -> Path:
         """The model's file in a folder, written on first use."""
-        path = folder / "models" / f"{self.name}-{'dynamic' if self.dynamic else 'fixed'}.onnx"
+        shapes = "dynamic" if self.dynamic else f"{self.batch}x{self.sequence}"
+        path = folder / "models" / f"{self.name}-{shapes}.onnx"
         if not path.is_file():
-            path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             self.write(path)
         return path
 
@@ -77,22 +96,32 @@ class SampleModel(ABC):
     def feeds(self, seed: int = 0) -> dict[str, np.ndarray]:
         """Random feeds."""
 
+    def unmasked(self, seed: int = 0) -> dict[str, np.ndarray]:
+        """Random feeds without padding."""
+        return self.feeds(seed)
+
     def __str__(self) -> str:
         return self.name
 
 
+@dataclass(frozen=True)
 class Dense(SampleModel):
     """Products with dense weights: ``x`` (rows, 256) float32 to ``y`` (rows, 256).
 
     ``one-node`` is ``x @ w``; ``few-nodes`` is ``tanh(x @ w + b)``; ``heavy`` is eight products and keeps a core busy
-    for some milliseconds.
+    for some milliseconds. Models with another ``seed`` differ in their weights only.
     """
+
+    seed: int = 0
+
+    def path(self, folder: Path) -> Path:
+        return super().path(folder / str(self.seed))
 
     def write(self, path: Path) -> None:
         import onnx
         from onnx import numpy_helper
 
-        random = np.random.default_rng(0)
+        random = np.random.default_rng(self.seed)
         products = 8 if self.name == "heavy" else 1
         weights = [random.standard_normal((_WIDTH, _WIDTH), np.float32) / np.float32(16) for _ in range(products)]
         steps: list[tuple[str, str | None]] = [("MatMul", f"w{index}") for index in range(products)]
@@ -105,37 +134,15 @@ class Dense(SampleModel):
             onnx.helper.make_node(kind, [values[index], *([weight] if weight else [])], [values[index + 1]])
             for index, (kind, weight) in enumerate(steps)
         ]
-        self._save(path, nodes, "y", initializers)
-
-    def _save(
-        self,
-        path: Path,
-        nodes: Sequence[onnx.NodeProto],
-        outputs: Sequence[str],
-        initializers: Sequence[onnx.TensorProto] = (),
-    ) -> None:
-        import onnx
-        from onnx import TensorProto, helper
-
         shape = ["rows" if self.dynamic else self.batch, _WIDTH]
-        x, *ys = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("x", *outputs))
-        graph = helper.make_graph(nodes, self.name, [x], ys, initializers)
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR_VERSION)
-        onnx.save(model, path)
+        x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name in "xy")
+        graph = onnx.helper.make_graph(nodes, self.name, [x], [y], initializers)
+        opsets = [onnx.helper.make_opsetid("", OPSET)]
+        onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION), path)
 
-    def feeds(self, seed: int = 0) -> dict[str, np.ndarray]:
+    def feeds(self, seed: int = 0, *, rows: int | None = None) -> dict[str, np.ndarray]:
         """``x``, standard normal."""
-        return {"x": np.random.default_rng(seed).standard_normal((self.batch, _WIDTH), np.float32)}
-
-
-class IdentityAndNegative(Dense):
-    """``x`` (rows, 256) float32 to ``y``, the same, and ``z``, its negative."""
-
-    def write(self, path: Path) -> None:
-        from onnx import helper
-
-        nodes = [helper.make_node("Identity", ["x"], ["y"]), helper.make_node("Neg", ["x"], ["z"])]
-        self._save(path, nodes, "yz")
+        return {"x": np.random.default_rng(seed).standard_normal((rows or self.batch, _WIDTH), np.float32)}
 
 
 class Bert(SampleModel):
@@ -171,7 +178,7 @@ class Bert(SampleModel):
     def feeds(
         self, seed: int = 0, *, batch: int | None = None, sequence: int | None = None, mask: str = "right"
     ) -> dict[str, np.ndarray]:
-        """Random token ids and types, under one of the five kinds of mask."""
+        """Random token ids and types, under one of :data:`MASK_KINDS`."""
         rows, length = batch or self.batch, sequence or self.sequence
         random = np.random.default_rng([seed, rows, length])
         names = {"input_ids": self.vocabulary, "attention_mask": 2, "token_type_ids": 2}
@@ -179,19 +186,22 @@ class Bert(SampleModel):
             TensorSpec(name, "tensor(int64)", ("batch", "sequence"), bounds=(0, size - 1))
             for name, size in names.items()
         ]
-        made = MASKS[mask](rows, length, random)
-        info = ModelInfo(tuple(specs), (), _OPSET, mask="attention_mask")
+        made = MASK_KINDS[mask](rows, length, random)
+        info = ModelInfo(tuple(specs), (), OPSET, mask="attention_mask")
         return random_feeds(info, random, batch=rows, sequence=length, mask=made)
 
-
-def dense(name: str = "few-nodes") -> Dense:
-    """A dense model of fixed shapes."""
-    return Dense(name, False, {"one-node": 16, "few-nodes": 4, "heavy": 128}[name])
+    def unmasked(self, seed: int = 0) -> dict[str, np.ndarray]:
+        return self.feeds(seed, mask="none")
 
 
-def bert(name: str = "bert-2x32", *, dynamic: bool) -> Bert:
-    """A BERT, with default sizes of feeds that suit it."""
-    return Bert(name, dynamic, 3, 12) if name in _BERTS else Bert(name, dynamic, 1, 64)
+def dense(name: str = "few-nodes", *, dynamic: bool = False, seed: int = 0) -> Dense:
+    """A dense model."""
+    return Dense(name, dynamic, {"one-node": 16, "few-nodes": 4, "heavy": 128}[name], seed=seed)
+
+
+def bert(name: str = "bert-2x32", *, dynamic: bool, shape: tuple[int, int] | None = None) -> Bert:
+    """A BERT, with default sizes (batch, sequence) of feeds that suit it."""
+    return Bert(name, dynamic, *(shape or ((3, 12) if name in _BERTS else (1, 64))))
 
 
 def of_size(name: str, *, dynamic: bool) -> SampleModel:

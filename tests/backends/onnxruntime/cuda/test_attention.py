@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,21 +12,16 @@ from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import tiny
-from isorun.models import checkpoint as checkpoints
-from isorun.models import lowering
-from isorun.models import source as models
+from cuda_forms import BATCH, SEQUENCE, cpu_session, feeds_with, lower, whole_session, with_computed_mask
 from isorun.parity.samples import MASKS
-from isorun.system.cache import Cache
 from isorun_backends.onnxruntime.cuda import attention
 
-BATCH, SEQUENCE = 4, 16
 LAYERS = tiny.CONFIG["num_hidden_layers"]
 
 
 @pytest.fixture(scope="module")
 def lowered(bert):
-    cache = Cache()
-    return lowering.lower(models.open_model(bert, cache), ("fused",), cache)
+    return lower(bert)
 
 
 @pytest.fixture(scope="module")
@@ -37,59 +31,36 @@ def forms(lowered):
 
 @pytest.fixture(scope="module")
 def sessions(lowered, forms):
-    def opened(content):
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        options.add_session_config_entry(
-            "session.model_external_initializers_file_folder_path", str(lowered.path.parent)
-        )
-        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-
-    return {form: opened(content) for form, content in forms.models.items()}
-
-
-def feeds_with(mask):
-    rng = np.random.default_rng(3)
-    return {
-        "input_ids": rng.integers(0, tiny.VOCABULARY, mask.shape),
-        "attention_mask": mask,
-        "token_type_ids": rng.integers(0, 2, mask.shape),
-    }
+    return {form: cpu_session(content, lowered) for form, content in forms.models.items()}
 
 
 @pytest.mark.parametrize("kind", MASKS)
 @pytest.mark.parametrize("form", ["plain", "bias", "lengths"])
-def test_a_form_gives_the_lowered_models_answer_wherever_it_is_allowed(lowered, sessions, kind, form):
+def test_an_allowed_form_agrees_with_the_lowered_model(lowered, sessions, kind, form):
     mask = MASKS[kind](BATCH, SEQUENCE, np.random.default_rng(1))
     feeds = feeds_with(mask)
-    whole = onnxruntime.InferenceSession(str(lowered.path), providers=["CPUExecutionProvider"])
-    expected = whole.run(["last_hidden_state"], feeds)[0]
-    found = sessions[form].run(["last_hidden_state"], feeds)[0]
-    off = np.abs(found - expected)[mask != 0].max()
+    (expected,) = whole_session(lowered).run(["last_hidden_state"], feeds)
+    (hidden,) = sessions[form].run(["last_hidden_state"], feeds)
+    error = np.abs(hidden - expected)[mask != 0].max()
     if attention.allows(form, mask):
-        assert off < 1e-5
+        assert error < 1e-5
     elif (form, kind) in {("lengths", "left"), ("lengths", "holes")}:
-        assert off > 0.01, "the form is refused for a mask that it would have been right for"
+        assert error > 0.01, "the form would be right for a mask that it rejects"
 
 
 @pytest.mark.parametrize("kind", MASKS)
 def test_a_last_layer_of_one_position_has_its_own_mask_in_every_form(bert, kind):
-    cache = Cache()
-    source = models.open_model(bert, cache, ["pooler_output"])
-    lowered = lowering.lower(source, ("fused",), cache)
+    lowered = lower(bert, outputs=["pooler_output"])
     forms = attention.forms(lowered.path)
     assert list(forms.models) == list(attention.FORMS[:3])
     mask = MASKS[kind](BATCH, SEQUENCE, np.random.default_rng(1))
     feeds = feeds_with(mask)
-    (expected,) = onnxruntime.InferenceSession(str(lowered.path), providers=["CPUExecutionProvider"]).run(None, feeds)
-    options = onnxruntime.SessionOptions()
-    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(lowered.path.parent))
+    (expected,) = whole_session(lowered).run(None, feeds)
     for form, content in forms.models.items():
         kinds = [node.op_type for node in onnx.load_model_from_string(content).graph.node]
         assert (kinds.count("Attention"), kinds.count("MultiHeadAttention")) == (LAYERS - 1, 1)
         if attention.allows(form, mask):
-            session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-            np.testing.assert_allclose(session.run(None, feeds)[0], expected, atol=1e-5)
+            np.testing.assert_allclose(cpu_session(content, lowered).run(None, feeds)[0], expected, atol=1e-5)
 
 
 def test_which_form_a_mask_takes():
@@ -140,9 +111,7 @@ def test_the_bias_reaches_every_query_and_is_of_the_weights_type(forms):
 
 
 def test_an_fp16_graph_has_every_form_and_its_bias_ends_where_fp16_does(bert):
-    cache = Cache()
-    half = lowering.lower(models.open_model(bert, cache), ("fused",), cache, precision="fp16")
-    forms = attention.forms(half.path)
+    forms = attention.forms(lower(bert, precision="fp16").path)
     assert set(forms.models) == {"plain", "bias", "lengths"}
     bias = bias_of(forms, np.array([[1, 0]]))
     assert (bias.dtype, bias.min()) == (np.float16, -65504)
@@ -159,22 +128,13 @@ def test_positions_are_left_to_the_kernel_and_no_shape_is_computed(forms):
 
 
 def test_a_model_in_another_form_has_the_plain_form_alone(bert):
-    cache = Cache()
-    lowered = lowering.lower(models.open_model(bert, cache), ("onnx",), cache)
-    forms = attention.forms(lowered.path)
+    forms = attention.forms(lower(bert, "onnx").path)
     assert (list(forms.models), forms.mask) == (["plain"], None)
     assert "not in the fused form" in forms.why
 
 
 def test_a_computed_mask_has_the_plain_form_alone(lowered, tmp_path):
-    model = onnx.load(lowered.path)
-    for node in model.graph.node:
-        for index, name in enumerate(node.input):
-            if name == "attention_mask":
-                node.input[index] = "twice"
-    model.graph.node.insert(0, onnx.helper.make_node("Mul", ["attention_mask", "attention_mask"], ["twice"], "twice"))
-    onnx.save(model, tmp_path / "computed.onnx")
-    forms = attention.forms(tmp_path / "computed.onnx")
+    forms = attention.forms(with_computed_mask(lowered, tmp_path / "computed.onnx"))
     assert list(forms.models) == ["plain"]
     assert "is not one of its inputs" in forms.why
 
@@ -198,12 +158,3 @@ def test_roberta_counts_its_positions_from_its_ids(tmp_path):
     made = onnx.load_model_from_string(attention.forms(tmp_path / "offset.onnx").models["plain"])
     assert "Range" in {node.op_type for node in made.graph.node}
     assert made.graph.node[-1].input[8]
-
-
-def test_a_tiny_checkpoint_of_another_seed_has_forms_too(tmp_path):
-    folder = tiny.write_checkpoint(tmp_path / "other", pooler=False)
-    path = tmp_path / "other.onnx"
-    checkpoints.build(folder, path)
-    cache = Cache()
-    lowered = lowering.lower(models.open_model(path, cache), ("fused",), cache)
-    assert attention.forms(lowered.path).mask == "attention_mask"

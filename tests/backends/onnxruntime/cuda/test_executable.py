@@ -13,24 +13,19 @@ import onnxruntime
 import pytest
 
 import tiny
+from cuda_forms import cpu_session, lower, whole_session
 from isorun.errors import BackendFailed, InvalidFeeds
-from isorun.models import lowering
-from isorun.models import source as models
 from isorun.plugin.device_arrays import ON_DEVICE, DeviceArray, adopt
-from isorun.system.cache import Cache
 from isorun.types import RuntimeReport
 from isorun_backends.nvidia.pinned import Pinned
 from isorun_backends.onnxruntime.cuda import attention
 from isorun_backends.onnxruntime.cuda.attention import Masks
 from isorun_backends.onnxruntime.cuda.executable import CudaExecutable, Device
 
-CPU = ["CPUExecutionProvider"]
-
 
 @pytest.fixture(scope="module")
 def lowered(bert):
-    cache = Cache()
-    return lowering.lower(models.open_model(bert, cache), ("fused",), cache)
+    return lower(bert)
 
 
 @pytest.fixture
@@ -42,12 +37,7 @@ def opened(lowered, wanted="auto", graphs=0, **more):
     forms = attention.forms(lowered.path)
 
     def open_form(form, stream=None):
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        options.add_session_config_entry(
-            "session.model_external_initializers_file_folder_path", str(lowered.path.parent)
-        )
-        return onnxruntime.InferenceSession(forms.models[form], options, providers=CPU)
+        return cpu_session(forms.models[form], lowered)
 
     def describe(sessions, details):
         return RuntimeReport("host", "fp32", {}, {}, {"forms": list(sessions), **details})
@@ -80,7 +70,7 @@ def driver_memory(monkeypatch):
 
 
 def expected(lowered, feeds):
-    return onnxruntime.InferenceSession(str(lowered.path), providers=CPU).run(None, feeds)
+    return whole_session(lowered).run(None, feeds)
 
 
 def on_device(feeds):

@@ -32,7 +32,7 @@ def test_identifies_the_active_build_without_an_import():
 
 
 def test_names_a_build_without_the_provider():
-    here = libraries.availability("cuda", OK)
+    here = libraries.installed("cuda", OK)
     assert not here.ok
     assert "'onnxruntime', which has no libonnxruntime_providers_cuda" in here.reason
     assert "pip install onnxruntime-gpu" in here.remedy
@@ -40,13 +40,15 @@ def test_names_a_build_without_the_provider():
 
 def test_reports_a_missing_driver(gpu_build, monkeypatch):
     monkeypatch.setattr(cuda_driver, "driver", lambda: Driver("", (), "no driver"))
-    here = libraries.availability("cuda", OK)
+    monkeypatch.setattr("isorun.plugin.Backend.installed", lambda self: OK)
+    here = registry.get("ort-cuda").availability()
     assert (here.ok, here.reason) == (False, "no driver")
 
 
 def test_a_gpu_build_and_a_driver_suffice(gpu_build, monkeypatch):
     monkeypatch.setattr(cuda_driver, "driver", lambda: GPU)
-    assert libraries.availability("tensorrt", OK).ok
+    assert libraries.installed("tensorrt", OK).ok
+    assert registry.get("ort-cuda").probe().ok
 
 
 def test_cudnn_is_required_by_name(gpu_build, monkeypatch):
@@ -68,7 +70,7 @@ def test_cudnn_is_required_by_name(gpu_build, monkeypatch):
 
 def test_a_broken_package_is_reported_first():
     hollow = Availability(False, "hollow", "reinstall")
-    assert libraries.availability("cuda", hollow) is hollow
+    assert libraries.installed("cuda", hollow) is hollow
 
 
 @pytest.mark.parametrize(

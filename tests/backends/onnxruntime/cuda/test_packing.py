@@ -14,16 +14,15 @@ from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
 import contrib_ops
+import cuda_forms
 import exports
 import tiny
+from cuda_forms import BATCH, CPU, SEQUENCE, cpu_session, feeds_with, whole_session, with_computed_mask
 from isorun.errors import BackendUnavailable, InvalidFeeds
 from isorun.models import checkpoint as checkpoints
-from isorun.models import lowering
-from isorun.models import source as models
 from isorun.parity.samples import MASKS
 from isorun.plugin import registry
 from isorun.plugin.device_arrays import DeviceArray
-from isorun.system.cache import Cache
 from isorun.types import CompileConfig, RuntimeReport
 from isorun_backends.nvidia.cuda_driver import Driver, Gpu
 from isorun_backends.onnxruntime.cuda import attention
@@ -31,14 +30,9 @@ from isorun_backends.onnxruntime.cuda.attention import Masks
 from isorun_backends.onnxruntime.cuda.executable import CudaExecutable, Device
 from isorun_backends.onnxruntime.cuda.packing import Packing
 
-BATCH, SEQUENCE = 4, 16
-CPU = ["CPUExecutionProvider"]
-
 
 def lower(path, precision="fp32", packed=True, outputs=None):
-    cache = Cache()
-    source = models.open_model(path, cache, outputs)
-    return lowering.lower(source, ("fused",), cache, packed=packed, precision=precision)
+    return cuda_forms.lower(path, precision=precision, packed=packed, outputs=outputs)
 
 
 @pytest.fixture(scope="module")
@@ -73,22 +67,13 @@ def evaluators(bert):
 @pytest.fixture(scope="module")
 def expected(bert):
     """The model as it came, in fp32, with zeros for padding."""
-    session = onnxruntime.InferenceSession(str(lower(bert, packed=False).path), providers=CPU)
+    session = whole_session(lower(bert, packed=False))
 
     def run(feeds):
         hidden, pooled = session.run(["last_hidden_state", "pooler_output"], feeds)
         return [np.where(feeds["attention_mask"][:, :, None] != 0, hidden, 0), pooled]
 
     return run
-
-
-def feeds_with(mask, seed=3):
-    rng = np.random.default_rng(seed)
-    return {
-        "input_ids": rng.integers(0, tiny.VOCABULARY, mask.shape),
-        "attention_mask": mask,
-        "token_type_ids": rng.integers(0, 2, mask.shape),
-    }
 
 
 def first_is_a_key(mask):
@@ -172,14 +157,6 @@ def test_which_masks_the_packed_form_takes(forms):
     assert attention.choose(np.zeros((0, 4), np.int64), forms.packing) == "plain"
 
 
-def test_a_kernel_that_took_a_left_padded_mask_would_be_wrong(forms, evaluators, expected):
-    """What the choice is for: the first token, which the pooler reads, would be a key."""
-    mask = np.tile(np.arange(SEQUENCE) > 3, (BATCH, 1)).astype(np.int64)
-    feeds, kept = feeds_with(mask), first_is_a_key(mask)
-    found = evaluators["fp32"].run(["pooler_output"], {**feeds, **forms.packing.places(kept)})[0]
-    assert np.abs(found - expected(feeds)[1]).max() > 1e-3
-
-
 def test_the_graph_has_no_waits_and_one_kernel_for_each_layer(forms):
     kinds = [node.op_type for node in onnx.load_model_from_string(forms.models["packed"]).graph.node]
     assert kinds.count("PackedMultiHeadAttention") == tiny.CONFIG["num_hidden_layers"]
@@ -224,7 +201,7 @@ def test_every_architecture_is_packed(tmp_path, name, head):
         if any(spec.name == name for spec in packed.info.inputs)
     }
     names = [spec.name for spec in packed.info.outputs]
-    session = onnxruntime.InferenceSession(str(padded.path), providers=CPU)
+    session = whole_session(padded)
     model = onnx.load(with_weights(forms.models["packed"], packed, "packed-form.onnx"))
     found = ReferenceEvaluator(model, new_ops=contrib_ops.OPERATORS).run(names, {**feeds, **forms.packing.places(mask)})
     for label, one, other in zip(names, found, session.run(names, feeds), strict=True):
@@ -242,15 +219,7 @@ def test_relative_positions_have_no_packed_form(tmp_path):
 
 
 def test_a_computed_mask_has_no_packed_form(lowered, tmp_path):
-    model = onnx.load(lowered.path)
-    twice = onnx.helper.make_node("Mul", ["attention_mask", "attention_mask"], ["twice"], "twice")
-    for node in model.graph.node:
-        for index, name in enumerate(node.input):
-            if name == "attention_mask":
-                node.input[index] = "twice"
-    model.graph.node.insert(0, twice)
-    onnx.save(model, tmp_path / "computed.onnx")
-    forms = attention.forms(tmp_path / "computed.onnx")
+    forms = attention.forms(with_computed_mask(lowered, tmp_path / "computed.onnx"))
     assert (list(forms.models), forms.packing, forms.recordable) == (["plain"], None, frozenset())
     assert forms.why == "its padding is removed, and its mask 'twice' is not one of its inputs"
 
@@ -299,10 +268,7 @@ def opened(lowered, forms, evaluators):
         def open_form(form, stream=None):
             if form == "packed":
                 return packed
-            options = onnxruntime.SessionOptions()
-            folder = str(lowered.path.parent)
-            options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
-            return onnxruntime.InferenceSession(forms.models[form], options, providers=CPU)
+            return cpu_session(forms.models[form], lowered)
 
         def describe(sessions, _):
             return RuntimeReport("host", "fp32", {}, {}, {"forms": list(sessions)})

@@ -53,6 +53,7 @@ IF = """g (bool c, float[N] x) => (float[N] y) {{
         ("g (float[N] x) => (float[N] y) { z = Neg (x) }", "output 'y'"),
         ("g (float[N] x) => (float[N] y) { y = Neg (x)  y = Abs (x) }", "two values .* 'y'"),
         ("g (float[N] x) => (float[N] x) { x = Neg (x) }", "two values .* 'x'"),
+        (f"g (float[{2**40}] x) => (float[N] y) {{ y = Neg (x) }}", "'x' with 1,099,511,627,776 elements"),
         (IF.format("a = Add (x, y)"), "cycle"),
         (IF.format("a = Add (x, z)"), "'z'"),
         (IF.format("d = Add (x, a)  a = Neg (d)"), "cycle"),

@@ -299,16 +299,3 @@ def test_variables_of_a_worker(own, monkeypatch):
     assert (variables["MINE"], variables["ISORUN_CACHE_DIR"]) == ("kept", "/the/cache")
     assert "PYTHONHOME" not in variables
     assert "/mine" not in variables["PYTHONPATH"]
-
-
-def test_default_folder(monkeypatch, tmp_path):
-    monkeypatch.delenv(environments.FOLDER_VARIABLE)
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    assert environments.root() == tmp_path / "isorun" / "environments"
-
-
-def test_commands_are_quoted_for_a_shell(folder):
-    made = environments.Environment("e", folder / "e", "3.11.7", ("onnxruntime>=1.24", "./mine"))
-    assert made.commands() == (
-        "isorun env remove e && isorun env create e --python 3.11 --install 'onnxruntime>=1.24' --install ./mine"
-    )

@@ -15,6 +15,7 @@ import pytest
 
 import isorun
 import tiny
+from isolation import BAD, WELL, run, worker_pid
 from isorun.errors import (
     BackendFailed,
     BackendNotFound,
@@ -27,12 +28,6 @@ from isorun.isolation import environments
 from isorun.isolation.worker.failures import RemoteError
 
 OWN = f"{sys.version_info.major}.{sys.version_info.minor}"
-WELL = np.arange(4, dtype=np.float32)
-BAD = -WELL - 1
-
-
-def run(session, x=WELL):
-    return session.run(None, {"x": x})[0]
 
 
 @pytest.mark.parametrize("backend", ["ort-cpu", "openvino", "reference"])
@@ -238,4 +233,4 @@ def test_worker_outlives_the_thread_that_opened_the_session(odd):
     time.sleep(0.1)
     pid = opened[0].provenance.details["pid"]
     np.testing.assert_array_equal(run(opened[0]), WELL)
-    assert opened[0]._resolved.worker.connection().process.pid == pid
+    assert worker_pid(opened[0]) == pid

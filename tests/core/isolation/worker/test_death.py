@@ -19,20 +19,10 @@ import pytest
 
 import isorun
 import tiny
-from isolation import is_alive, wait_until
+from isolation import BAD, WELL, is_alive, run, wait_until
+from isolation import worker_pid as pid
 from isorun.errors import IsorunError, WorkerDied
 from isorun.isolation.worker import client
-
-WELL = np.arange(4, dtype=np.float32)
-BAD = -WELL - 1
-
-
-def run(session, x=WELL):
-    return session.run(None, {"x": x})[0]
-
-
-def pid(session):
-    return session._resolved.worker.connection().process.pid
 
 
 @pytest.mark.parametrize(

@@ -13,21 +13,12 @@ import numpy as np
 import pytest
 
 import isorun
-from isolation import is_alive, wait_until
+from isolation import BAD, WELL, is_alive, run, wait_until
+from isolation import worker_pid as pid
 from isorun.errors import WorkerDied, WorkerTimeout
 from isorun.isolation.worker import channel, client
 
-WELL = np.arange(4, dtype=np.float32)
-BAD = -WELL - 1
 TIMEOUT = 0.5
-
-
-def run(session, x=WELL):
-    return session.run(None, {"x": x})[0]
-
-
-def pid(session):
-    return session._resolved.worker.connection().process.pid
 
 
 def stop(worker):

@@ -62,7 +62,7 @@ def test_outputs_without_rows_are_refused() -> None:
         max_wait=0,
         return_exceptions=False,
     )
-    with pytest.raises(IsorunError, match="'sum' does not have a row for each"):
+    with pytest.raises(IsorunError, match="'sum' does not have one row"):
         next(results)
 
 

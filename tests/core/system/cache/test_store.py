@@ -164,12 +164,6 @@ def test_damaged_entry_is_made_again(cache, damage):
     assert list((cache.root / "kind").iterdir()) == [entry.folder]
 
 
-def test_touched_file_is_not_damaged(cache):
-    entry = cache.get_or_make("kind", "key", Maker())
-    os.utime(entry.folder / "payload", (1, 1))
-    assert cache.get("kind", "key") is not None
-
-
 def test_swapped_entries_are_made_again(cache):
     def make(text: str) -> Callable[[Path], dict[str, Any]]:
         return lambda folder: {"bytes": (folder / "payload").write_text(text)}

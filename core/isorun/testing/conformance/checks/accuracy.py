@@ -1,22 +1,16 @@
-"""Checks of accuracy: every dialect and precision, the five masks, any shape, models of every size."""
+"""Checks of accuracy: every dialect and precision, every kind of mask, models of every size."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from isorun import Session
-from isorun.errors import BackendUnavailable, IsorunError, UnsupportedModel
-from isorun.parity.samples import MASKS
-from isorun.testing.conformance.backend_under_test import named
-from isorun.testing.conformance.checks.base import BIG_VARIABLE, DOES_NOT_APPLY, Checks, proves
-from isorun.testing.conformance.sample_models import BIG_SIZES, SIZES, Bert, bert, of_size
-
-_SHAPES = ((1, 1), (1, 7), (2, 5), (3, 9), (1, 40), (4, 16))
+from isorun.testing.conformance.checks.base import BIG_VARIABLE, Checks, proves
+from isorun.testing.conformance.sample_models import BIG_SIZES, MASK_KINDS, SIZES, of_size
 
 
 class Accuracy(Checks):
-    """Dialects, precisions, masks, shapes, sizes."""
+    """Dialects, precisions, masks, sizes."""
 
     @proves("dialect {dialect}")
     # A single output reads one position of the last layer, whose attention has fewer queries than keys.
@@ -30,22 +24,25 @@ class Accuracy(Checks):
             # For the shapes of the outputs only.
             self.under_test.open(model, padding="keep", outputs=outputs) as session,
         ):
-            for mask in MASKS:
+            for mask in MASK_KINDS:
                 feeds = model.feeds(mask=mask)
-                found = dict(zip(names, executable.run(None, feeds), strict=True))
+                found = dict(zip(names, executable.run(names, feeds), strict=True))
                 what = f"{model} in {dialect}, mask {mask},"
                 self.under_test.assert_accurate(model, session, feeds, found, what=what)
 
     @proves("precision {precision}")
-    def test_accuracy_in_every_precision(self, precision: str) -> None:
+    @pytest.mark.parametrize("padding", ["keep", "auto"])
+    def test_accuracy_in_every_precision(self, precision: str, padding: str) -> None:
         model = self.under_test.bert("bert-2x128")
-        with self.under_test.open(model, precision=precision) as session:
-            for mask in MASKS:
-                self.under_test.assert_accurate(model, session, model.feeds(mask=mask), precision=precision)
+        with self.under_test.open(model, precision=precision, padding=padding) as session:
+            for seed, mask in enumerate(MASK_KINDS):
+                what = f"{model} in {precision}, mask {mask},"
+                feeds = model.feeds(seed, mask=mask)
+                self.under_test.assert_accurate(model, session, feeds, precision=precision, what=what)
 
-    @proves("parity on the five masks")
+    @proves("every mask")
     @pytest.mark.parametrize("padding", ["keep", "auto", "remove"])
-    @pytest.mark.parametrize("mask", MASKS)
+    @pytest.mark.parametrize("mask", MASK_KINDS)
     def test_accuracy_with_every_mask(self, mask: str, padding: str) -> None:
         if padding == "remove":
             dynamic = self.under_test.capabilities.dynamic_shapes
@@ -55,46 +52,6 @@ class Accuracy(Checks):
             with self.under_test.open(model, padding=padding, outputs=outputs) as session:
                 for seed in range(3):
                     self.under_test.assert_accurate(model, session, model.feeds(seed, mask=mask))
-
-    @proves("dynamic shapes")
-    def test_shapes_may_change_between_runs(self) -> None:
-        self.under_test.require(self.under_test.capabilities.dynamic_shapes, "dynamic shapes")
-        model = bert(dynamic=True)
-        with self.under_test.open(model) as session:
-            for batch, sequence in (*_SHAPES, *reversed(_SHAPES)):
-                self.under_test.assert_accurate(model, session, model.feeds(batch=batch, sequence=sequence))
-
-    @proves("fixed shapes")
-    def test_model_of_fixed_shapes(self) -> None:
-        model = bert(dynamic=False)
-        with self.under_test.open(model) as session:
-            for seed in range(3):
-                self.under_test.assert_accurate(model, session, model.feeds(seed))
-
-    @proves("fixed shapes")
-    def test_symbolic_model_without_dynamic_shapes_is_refused_or_accurate(self) -> None:
-        if self.under_test.capabilities.dynamic_shapes:
-            pytest.skip(f"{DOES_NOT_APPLY}: the backend declares dynamic shapes")
-        model = bert(dynamic=True)
-        try:
-            session = self.under_test.open(model)
-        except (BackendUnavailable, UnsupportedModel) as error:
-            refusal = str(error)
-        else:
-            self._assert_accurate_or_refused(model, session)
-            return
-        assert "shape" in refusal or "dimension" in refusal, f"the refusal does not mention the shapes: {refusal}"
-
-    def _assert_accurate_or_refused(self, model: Bert, session: Session) -> None:
-        with session:
-            for batch, sequence in _SHAPES:
-                feeds = model.feeds(batch=batch, sequence=sequence)
-                try:
-                    outputs = session.run(None, feeds)
-                except IsorunError:
-                    continue
-                what = f"{model} at {batch} x {sequence}"
-                self.under_test.assert_accurate(model, session, feeds, named(session, outputs), what=what)
 
     @proves("model {size}")
     @pytest.mark.parametrize("size", [*SIZES, *BIG_SIZES])

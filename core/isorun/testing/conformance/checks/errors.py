@@ -11,7 +11,7 @@ import pytest
 
 from isorun.errors import BackendFailed, InvalidFeeds, InvalidModel, IsorunError, UnsupportedModel
 from isorun.testing.conformance.checks.base import Checks, proves
-from isorun.testing.conformance.sample_models import SUM, parsed
+from isorun.testing.conformance.sample_models import SUM, UNKNOWN_OPERATOR, parsed
 from isorun.types import LoweredModel, ModelInfo, TensorSpec
 
 _BAD_FEEDS: dict[str, tuple[str, Any]] = {
@@ -22,13 +22,13 @@ _BAD_FEEDS: dict[str, tuple[str, Any]] = {
     "not an array": ("attention_mask", "a string"),
     "empty batch": ("input_ids", np.zeros((0, 12), np.int64)),
     "inconsistent sizes": ("attention_mask", np.ones((3, 11), np.int64)),
+    "mask of twos": ("attention_mask", np.full((3, 12), 2)),
+    "negative mask": ("attention_mask", np.full((3, 12), -1)),
+    "mask of floats": ("attention_mask", np.ones((3, 12), np.float32)),
+    "other byte order": ("input_ids", np.zeros((3, 12), np.dtype(np.int64).newbyteorder())),
 }
 _INDICES = (-1, -(2**40), "rows", 2**31, 2**32 + 1)
 _RAISE_FROM = "the error has no cause: raise it `from` the runtime's error"
-
-# Additions that fail when the two lengths differ.
-_UNKNOWN_OPERATOR = """<ir_version: 8, opset_import: ["" : 17, "nowhere" : 1]>
-g (float[4] x) => (float[4] y) { y = nowhere.Frobnicate (x) }"""
 
 
 class Errors(Checks):
@@ -72,7 +72,7 @@ class Errors(Checks):
     @proves("wrapped errors")
     def test_unknown_operator_is_named(self) -> None:
         with _expect_wrapped() as caught:
-            self.under_test.open(parsed(_UNKNOWN_OPERATOR)).close()
+            self.under_test.open(parsed(UNKNOWN_OPERATOR)).close()
         assert isinstance(caught[0], UnsupportedModel | BackendFailed | InvalidModel), repr(caught[0])
         assert "Frobnicate" in str(caught[0]), f"the message does not name the operator: {caught[0]}"
 

@@ -1,61 +1,45 @@
-"""Checks of what a backend changes in the process that it runs in."""
+"""Checks of what a backend changes in the process that it runs in, and of what it leaves in the system."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
+import sys
+from typing import Any
 
-import numpy as np
+import pytest
 
 from isorun.testing.conformance.checks.base import Checks, proves
-from isorun.testing.conformance.sample_models import dense
-
-# Runs in a new process, whose state nothing has changed yet. Imports no pytest, which an environment does not have.
-_USE = """
-import contextlib, io, json, logging, os, random, signal, sys
-import numpy as np
-from isorun.isolation.worker.server import Server
-
-shared = {
-    "environment variables": lambda: dict(os.environ),
-    "the working directory": os.getcwd,
-    "NumPy's handling of floating-point errors": np.geterr,
-    "the state of the global random generators": lambda: (random.getstate(), np.random.get_state()[1].tolist()),
-    "signal handlers": lambda: [signal.getsignal(each) for each in sorted(signal.valid_signals())],
-    "the level of logging": lambda: (logging.root.level, logging.root.manager.disable),
-}
-before = {what: look() for what, look in shared.items()}
-request = json.loads(sys.stdin.read())
-feeds = dict(np.load(request.pop("feeds")))
-server = Server()
-with contextlib.redirect_stdout(io.StringIO()) as printed:
-    server.compile(0, **request)
-    server.executables[0][1].run(None, feeds)
-    server.report(0)
-    server.close(0)
-changed = [what for what, look in shared.items() if look() != before[what]]
-print()
-print(json.dumps({"changed": changed, "printed": printed.getvalue()}))
-"""
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux, which tells what a process has changed")
 class ProcessState(Checks):
-    """State that all of a process shares."""
+    """State that all of a process shares. One new process, whose state nothing has changed yet, serves all checks."""
 
     @proves("process state")
     def test_process_state_is_not_changed(self) -> None:
-        self.under_test.require_available()
-        model = dense()
-        lowered = self.under_test.lowered(model)
-        feeds = self.under_test.folder / "feeds.npz"
-        np.savez(feeds, x=model.feeds()["x"])
-        request = {
-            "name": self.under_test.name,
-            "model": {**asdict(lowered), "path": str(lowered.path)},
-            "config": asdict(self.under_test.config),
-            "feeds": str(feeds),
-        }
-        found = self.under_test.run_script("compiles, runs and closes", _USE, stdin=json.dumps(request).encode())
-        assert not found["changed"], f"it changed {' and '.join(found['changed'])}, which belong to the application"
-        printed = found["printed"]
+        changes = self._effects()["changed"]
+        named = " and ".join(f"{what} (in {step})" for step, what in changes)
+        assert not changes, f"it changed {named}, which belong to the application"
+
+    @proves("process state")
+    def test_nothing_is_written_to_stdout(self) -> None:
+        """By Python or by C, also when the process exits."""
+        printed = self._effects()["printed"]
         assert not printed, f"it printed {printed[:60]!r} to stdout, which belongs to the application: use logging"
+
+    @proves("process state")
+    def test_runs_log_nothing(self) -> None:
+        logged = self._effects()["logged"]
+        assert not logged, (
+            f"each run writes to stderr: {logged[:60]!r}. Report what is not worth an error once, at most"
+        )
+
+    @proves("process state")
+    def test_nothing_is_left_behind(self) -> None:
+        effects = self._effects()
+        left, children = effects["left"], effects["children"]
+        assert not left, f"it left {', '.join(left)} in the working directory or the folder of temporary files"
+        assert not children, f"{children} child processes were left after close()"
+
+    def _effects(self) -> dict[str, Any]:
+        self.under_test.require_available()
+        return self.under_test.effects

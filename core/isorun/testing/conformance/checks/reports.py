@@ -4,6 +4,7 @@ versions against what is installed."""
 from __future__ import annotations
 
 import json
+import time
 from importlib.metadata import version
 from pathlib import Path
 
@@ -12,22 +13,24 @@ import pytest
 
 from isorun.system.hardware import cpu_name
 from isorun.testing.conformance.checks.base import DOES_NOT_APPLY, Checks, proves
+from isorun.testing.conformance.formulas import one_operator
+from isorun.testing.conformance.precisions import ERRORS
 from isorun.testing.conformance.process_usage import open_files
-from isorun.testing.conformance.sample_models import SampleModel, dense, of_size
+from isorun.testing.conformance.sample_models import Dense, SampleModel, dense, of_size
 
-_ERRORS = {
-    "fp64": (0.0, 1e-12),
-    "fp32": (0.0, 5e-6),
-    "tf32": (5e-5, 1e-3),
-    "fp16": (5e-5, 1e-3),
-    "bf16": (5e-4, 1e-2),
-    "int8": (1e-3, 0.15),
+_NAMES = {
+    "Softmax": ("softmax",),
+    "Transpose": ("transpose", "permut", "shuffle", "reorder", "move"),
+    "MatMul": (
+        *("matmul", "gemm", "fullyconnected", "innerproduct", "matrixmultipl", "einsum", "addmm", "linear", "dense"),
+        *("dot", "conv", "sgemv", "bmm"),
+    ),
 }
-"""The minimum and maximum relative error (root mean square) of a product of 256 terms in each precision. Rounding to p
-bits has a relative error of at most 2^-p, 0.6 of that in the root mean square, and both factors are rounded: 3e-8 for
-fp32 and its sums, 2e-4 for the 11 bits of fp16 and tf32, 2e-3 for the 8 bits of bf16. fp32 has no minimum, since a
-backend may compute in more than was requested. The error of int8 is that of a BERT's hidden states."""
-
+"""Parts of the names that runtimes have for an operator."""
+_OF_SEVERAL = ("foreignnode", "myelin", "subgraph")
+"""Parts of the names of what replaces several operators."""
+_AROUND_ONE = 8
+"""The operators that a runtime may make of one: conversions of layout or type before and after it."""
 _OF_ENCODERS = ("int8",)
 _BY_WIDTH = ("int8", "bf16", "fp16", "tf32", "fp32", "fp64")
 _DEVICE_FILES = {"cuda": ("/dev/nvidia",), "gpu": ("/dev/nvidia", "/dev/dri/", "/dev/kfd"), "npu": ("/dev/accel",)}
@@ -47,12 +50,15 @@ class Reports(Checks):
 
     @proves("true precision")
     def test_error_matches_the_reported_precision(self, precision: str) -> None:
-        if precision not in _ERRORS:
+        if precision not in ERRORS:
             pytest.skip(f"the suite does not know the rounding error of {precision}")
-        model, (minimum, maximum) = self._product(precision), _ERRORS[precision]
+        minimum, maximum = ERRORS[precision]
+        model = self._product(precision, dynamic=self.under_test.capabilities.dynamic_shapes)
         with self.under_test.open(model, precision=precision, padding="keep") as session:
-            for seed in range(3):
-                feeds = model.feeds(seed)
+            for seed, rows in enumerate((None, 64, 1, None)):
+                feeds = (
+                    model.feeds(seed, rows=rows) if isinstance(model, Dense) and model.dynamic else model.feeds(seed)
+                )
                 if "attention_mask" in feeds:
                     feeds["attention_mask"][...] = 1
                 (found, *_), (exact, *_) = session.run(None, feeds), self.under_test.expected(model, feeds).values()
@@ -62,9 +68,10 @@ class Reports(Checks):
                     f"is {error:.1e}, expected {minimum:.0e} to {maximum:.0e}"
                 )
 
-    def _product(self, precision: str) -> SampleModel:
+    def _product(self, precision: str, *, dynamic: bool = False) -> SampleModel:
         """A single product; a BERT for the precisions that isorun prepares only encoders for."""
-        return self.under_test.bert("bert-2x128") if precision in _OF_ENCODERS else dense("one-node")
+        encoder = precision in _OF_ENCODERS
+        return self.under_test.bert("bert-2x128") if encoder else dense("one-node", dynamic=dynamic)
 
     @proves("true device")
     def test_reported_device_is_in_this_machine(self, device: str) -> None:
@@ -111,6 +118,67 @@ class Reports(Checks):
         )
 
     @proves("true placement")
+    def test_operators_are_those_of_the_model(self) -> None:
+        """A model of one operator reports that one, by the name that some runtime has for it, and few more."""
+        self.under_test.require("placement" in self.under_test.capabilities.reports, "a report of placement")
+        models = {**{name: one_operator(name) for name in ("Softmax", "Transpose")}, "MatMul": dense("one-node")}
+        for operator, model in models.items():
+            with self.under_test.open_or_skip(model) as session:
+                operators = session.provenance.operators
+            reported = [name for by_name in operators.values() for name in by_name]
+            plain = "".join(character for character in " ".join(reported).lower() if character.isalpha())
+            assert any(word in plain for word in (*_NAMES[operator], *_OF_SEVERAL)), (
+                f"for a model of one {operator}, it reports the operators {', '.join(reported) or 'none'}"
+            )
+            total = sum(count for by_name in operators.values() for count in by_name.values())
+            assert total <= _AROUND_ONE, f"for a model of one {operator}, it reports {total} operators"
+
+    @proves("true placement")
+    def test_operators_are_grouped_by_device_or_runtime(self, device: str) -> None:
+        self.under_test.require("placement" in self.under_test.capabilities.reports, "a report of placement")
+        with self.under_test.open(dense(), device=device) as session:
+            provenance = session.provenance
+        kind = device.partition(":")[0]
+        package = self.under_test.capabilities.package or self.under_test.name
+        # A GPU's runtime may leave some operators to the CPU, but not the other way round.
+        known = ["cpu", kind, *(["gpu"] if kind == "cuda" else []), package, self.under_test.name, *provenance.versions]
+        for group in provenance.operators:
+            fits = any(_letters(word) in _letters(group) for word in known)
+            assert fits, f"on {device!r}, it reports operators of {group!r}, which is neither a device nor a runtime"
+            other = [word for word in ("cuda", "gpu", "npu") if word in group.lower() and kind == "cpu"]
+            assert not other, f"on {device!r}, it reports operators of {group!r}"
+
+    @proves("true placement")
+    def test_report_is_the_same_before_and_after_runs(self) -> None:
+        model = self.under_test.bert()
+        reports = []
+        for runs in (0, 2):
+            with self.under_test.open(model, padding="keep") as session:
+                for seed in range(runs):
+                    session.run(None, model.feeds(seed))
+                provenance = session.provenance
+                reports.append((provenance.device, provenance.precision, provenance.operators, provenance.versions))
+        assert reports[0] == reports[1], f"before any run, it reports {reports[0]}, and after two runs {reports[1]}"
+
+    @proves("true device times")
+    def test_device_times_are_plausible(self) -> None:
+        model = dense("heavy")
+        with self.under_test.open(model) as session:
+            session.run(None, model.feeds())
+            started = time.perf_counter()
+            times = session.device_times(model.feeds(), 20)
+            milliseconds = (time.perf_counter() - started) * 1e3
+        if times is None:
+            pytest.skip("not declared: times by a device's own events")
+        found = f"{times.dtype}{list(times.shape)}" if isinstance(times, np.ndarray) else type(times).__name__
+        assert found == "float64[20]", f"device_times() must return float64[20] for 20 runs, got {found}"
+        assert np.isfinite(times).all(), "a device time is not finite"
+        assert times.min() > 1e-4, f"a run took {times.min():g} ms by device_times(), less than a processor's clock"
+        assert times.sum() <= milliseconds, (
+            f"20 runs took {times.sum():g} ms by device_times(), but only {milliseconds:g}"
+        )
+
+    @proves("true placement")
     def test_undeclared_placement_is_not_reported(self) -> None:
         if "placement" in self.under_test.capabilities.reports:
             pytest.skip(f"{DOES_NOT_APPLY}: the backend declares a report of placement")
@@ -151,6 +219,10 @@ def _width(precision: str) -> int:
 
 def _plain(name: str) -> str:
     return " ".join(name.lower().split())
+
+
+def _letters(name: str) -> str:
+    return "".join(character for character in name.lower() if character.isalnum())
 
 
 def _nvidia_names() -> list[str]:

@@ -11,10 +11,11 @@ from isorun import Session
 from isorun.system.threads import usable_cores
 from isorun.testing.conformance.checks.base import Checks, proves
 from isorun.testing.conformance.process_usage import processor_ticks
-from isorun.testing.conformance.sample_models import SampleModel, dense
+from isorun.testing.conformance.sample_models import Dense, SampleModel, dense
 
 _TICKS = 40  # of 10 ms each: the processor time that a measurement of threads needs
 _SECONDS = 30
+_PART = 0.15  # of the processor time, which the second of two threads takes at least
 
 
 class Threads(Checks):
@@ -29,10 +30,28 @@ class Threads(Checks):
         model = dense("heavy")
         with self.under_test.open(model, threads=1) as session:
             assert session.provenance.threads == 1
-            busiest, total = _processor_time(session, model)
+            ticks = _processor_time(session, model)
+        busiest, total = ticks[0], sum(ticks)
         assert total <= busiest * 1.3, (
             f"with threads=1, it took {total / busiest:.1f} times the processor time of its busiest thread"
         )
+
+    @proves("threads")
+    @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux, which counts the processor time of a thread")
+    def test_two_threads_compute_on_two_cores(self) -> None:
+        """At most, and at least: each of two threads takes its part of the processor time."""
+        self._require_threads()
+        if usable_cores() < 2:
+            pytest.skip("needs two cores")
+        model = Dense("heavy", False, 1024)
+        with self.under_test.open(model, threads=2) as session:
+            started = time.monotonic()
+            ticks = _processor_time(session, model)
+            cores = sum(ticks) / 100 / (time.monotonic() - started)
+        assert ticks[1] >= sum(ticks) * _PART, (
+            f"with threads=2, one thread took {ticks[0] / sum(ticks):.0%} of the processor time: it computes alone"
+        )
+        assert cores <= 2.5, f"with threads=2, it kept {cores:.1f} cores busy"
 
     @proves("threads")
     def test_accuracy_with_any_number_of_threads(self) -> None:
@@ -47,10 +66,10 @@ class Threads(Checks):
         self.under_test.require(self.under_test.capabilities.sets_threads, "a number of threads that can be set")
 
 
-def _processor_time(session: Session, model: SampleModel) -> tuple[int, int]:
-    """Processor time of the busiest thread, and of all threads together, while the session runs, in ticks.
+def _processor_time(session: Session, model: SampleModel) -> list[int]:
+    """Processor time of each thread while the session runs, in ticks, from the busiest; last, that of ended threads.
 
-    The ratio of the two does not depend on what else the machine does.
+    Their ratios hardly depend on what else the machine does.
     """
     feeds = model.feeds()
     session.run(None, feeds)
@@ -61,5 +80,6 @@ def _processor_time(session: Session, model: SampleModel) -> tuple[int, int]:
             session.run(None, feeds)
         total, by_thread = processor_ticks()
         if total - total_before >= _TICKS:
-            return max(ticks - before.get(thread, 0) for thread, ticks in by_thread.items()), total - total_before
+            ticks = sorted((each - before.get(thread, 0) for thread, each in by_thread.items()), reverse=True)
+            return [*ticks, 0, max(0, total - total_before - sum(ticks))]
     pytest.skip(f"{_SECONDS} s of runs took too little processor time to tell threads apart")

@@ -1,0 +1,179 @@
+"""How often the matrix is wrong: the coverage of its intervals, and its verdicts on cells that are the same.
+
+    python benchmarks/coverage.py [--trials 400]
+    python benchmarks/coverage.py --real 20 [--load]
+
+The first command draws medians of processes from distributions: every round shifts all cells alike, each process adds
+its own error, and in ``bursts`` a neighbour slows down every third process by up to a half. It prints, for each number
+of rounds, the rate at which the interval of a median covers the true one; the rate of runs of four identical cells with
+any verdict ``slower`` and with a sole ``fastest``; and the rate of ``slower`` for a cell that is 8 % slower. Then the
+same for comparisons of two runs.
+
+The second command runs a spec with four identical backends (ort-cpu) again and again, and one with a backend that is
+8 % slower by hand, and counts the verdicts; with ``--load``, another program computes for two seconds of every six.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+
+from isorun_matrix.measurement import comparisons
+from isorun_matrix.measurement.statistics import rank_interval
+from isorun_matrix.report import summary
+from isorun_matrix.report.compare import compare, regressions
+from isorun_matrix.results.folder import RunFolder
+
+CELLS, SLOWER, ROUND = 4, 1.08, 0.1  # ROUND: the standard deviation that all processes of a round share
+Noise = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
+NOISES: dict[str, Noise] = {
+    "normal 1 %": lambda rng, size: rng.normal(0, 0.01, size),
+    "normal 3 %": lambda rng, size: rng.normal(0, 0.03, size),
+    "heavy tails 2 %": lambda rng, size: 0.02 / 1.3 * rng.standard_t(3, size),
+    "bursts": lambda rng, size: rng.normal(0, 0.01, size) + (rng.random(size) < 1 / 3) * rng.uniform(0, 0.4, size),
+}
+SLOW = """
+import time
+from isorun_backends.onnxruntime.cpu import OrtCpu
+
+
+class Slower(OrtCpu):
+    def compile(self, model, config):
+        made = super().compile(model, config)
+        run = made.run
+
+        def slower(names, feeds):
+            start = time.perf_counter()
+            outputs = run(names, feeds)
+            end = start + (time.perf_counter() - start) * 1.08
+            while time.perf_counter() < end:
+                pass
+            return outputs
+
+        made.run = slower
+        return made
+"""
+SPEC = """
+models: {bert: {preset: bert-3l}}
+shapes: [1x32]
+reference: {backend: ort-cpu, precision: fp32}
+seconds: 0.5
+backends: [%s]
+"""
+
+
+def medians(rng: np.random.Generator, noise: Noise, rounds: int, slower: float = 1.0) -> list[dict[int, float]]:
+    """The medians of four cells and a control in each round; the last cell is ``slower``."""
+    logs = noise(rng, (CELLS + 1, rounds)) + rng.normal(0, ROUND, rounds)
+    logs[CELLS - 1] += np.log(slower)
+    return [dict(enumerate(np.exp(row))) for row in logs]
+
+
+def verdicts(cells: list[dict[int, float]]) -> list[str | None]:
+    """The verdicts on all cells but the fastest and the control; ``None`` for the fastest."""
+    floor = comparisons.self_ratio(cells[0], cells[-1]) or 0.0
+    middles = [float(np.median([*cell.values()])) for cell in cells[:-1]]
+    best = int(np.argmin(middles))
+    found: list[str | None] = []
+    for index in range(CELLS):
+        ratio = comparisons.against(cells[best], cells[index], cells, floor)
+        found.append(None if index == best or ratio is None else ratio.verdict)
+    return found
+
+
+def synthetic(trials: int) -> None:
+    """Rates over drawn runs."""
+    rng = np.random.default_rng(0)
+    print(f"{'noise':<16} rounds  covers (stated)  any slower  sole fastest  8 % found  two runs: any change")
+    for name, noise in NOISES.items():
+        for rounds in (5, 8, 12):
+            truth = float(np.median(noise(rng, (200_000,))))
+            held, level = 0, 0.0
+            for _ in range(trials):
+                interval = rank_interval(noise(rng, (rounds,)))
+                assert interval is not None
+                held += interval.low <= truth <= interval.high
+                level = interval.level
+            same = [verdicts(medians(rng, noise, rounds)) for _ in range(trials)]
+            slow = [verdicts(medians(rng, noise, rounds, SLOWER))[-1] for _ in range(trials)]
+            pairs = [
+                comparisons.permutation_test(medians(rng, noise, rounds), medians(rng, noise, rounds))
+                for _ in range(trials)
+            ]
+            print(
+                f"{name:<16} {rounds:>6} {held / trials:>7.1%} ({level:.1%})"
+                f" {np.mean(['slower' in found for found in same]):>11.1%}"
+                f" {np.mean([found.count('slower') == CELLS - 1 for found in same]):>13.1%}"
+                f" {np.mean([found == 'slower' for found in slow]):>10.1%}"
+                f" {np.mean([min(found) <= 0.05 for found in pairs]):>12.1%}",
+                flush=True,
+            )
+
+
+def real(runs: int, *, load: bool) -> None:
+    """Count verdicts of real runs."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "isorun_slower.py").write_text(SLOW)
+        info = folder / "isorun_slower-0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: isorun-slower\nVersion: 0\n")
+        (info / "entry_points.txt").write_text("[isorun.backends]\nslower = isorun_slower:Slower\n")
+        same = ", ".join(f"{{name: ort-cpu, label: c{index}}}" for index in range(CELLS))
+        (folder / "same.yaml").write_text(SPEC % same)
+        (folder / "slower.yaml").write_text(SPEC % "ort-cpu, slower")
+        burner = multiprocessing.Process(target=_burn, daemon=True)
+        if load:
+            burner.start()
+        counts: dict[str, int] = dict.fromkeys(("sole fastest", "any slower", "8 % found", "8 % not found"), 0)
+        for number in range(runs):
+            for spec in ("same", "slower"):
+                found = _statuses(folder, spec, number)
+                if spec == "same":
+                    counts["any slower"] += "slower" in found
+                    counts["sole fastest"] += "fastest" in found
+                else:
+                    counts["8 % found" if found == ["fastest", "slower"] else "8 % not found"] += 1
+            print(json.dumps({"runs": number + 1, **counts}), flush=True)
+        if load:
+            burner.terminate()
+        loaded = [RunFolder(folder / f"same-{number}").run() for number in range(runs)]
+        failing = [pair for pair in combinations(loaded, 2) if regressions(compare(pair), 10)]
+        print(json.dumps({"pairs of identical runs": runs * (runs - 1) // 2, "--fail-above 10 fails": len(failing)}))
+
+
+def _statuses(folder: Path, spec: str, number: int) -> list[str | None]:
+    out = folder / f"{spec}-{number}"
+    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+    command = [sys.executable, "-m", "isorun", "matrix", "run", str(folder / f"{spec}.yaml"), "--out", str(out)]
+    subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, check=True)
+    (group,) = summary.groups(RunFolder(out).run().cells)
+    return [group.verdict(cell) for cell in group.cells]
+
+
+def _burn() -> None:
+    while True:
+        end = time.monotonic() + 2
+        while time.monotonic() < end:
+            pass
+        time.sleep(4)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--trials", type=int, default=400)
+    parser.add_argument("--real", type=int, default=0, metavar="RUNS")
+    parser.add_argument("--load", action="store_true")
+    given = parser.parse_args()
+    real(given.real, load=given.load) if given.real else synthetic(given.trials)

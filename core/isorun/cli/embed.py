@@ -1,0 +1,145 @@
+"""Embed the lines of a text file as vectors."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from isorun import Embedder
+from isorun.cli import console, models
+from isorun.cli.run import backend_names
+from isorun.errors import IsorunError
+from isorun.models.hub import KNOWN
+from isorun.system.cache import Cache, sha256, write_atomically
+from isorun.system.threads import MOST
+
+_STEP = 4096  # lines between two saves
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+@app.command()
+def embed(
+    texts: Annotated[Path, typer.Argument(metavar="TEXTFILE", help="A UTF-8 file with a text on each line.")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="VECTORS.npy", help="The file to write.")],
+    model: Annotated[str, typer.Option(metavar="MODEL", help="A checkpoint's folder or name, or an ONNX file.")] = next(
+        iter(KNOWN)
+    ),
+    backend: Annotated[
+        str, typer.Option(metavar="NAME", help="A backend, several in order of preference (A,B), or auto.")
+    ] = "auto",
+    precision: Annotated[
+        str, typer.Option(help="fp32, bf16, fp16, int8, or auto (the fastest accurate one).")
+    ] = "fp32",
+    threads: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, max=MOST, help="Threads of a run. Default: all usable cores."),
+    ] = None,
+    pooling: Annotated[
+        str | None, typer.Option(metavar="NAME", help="How to pool a text's tokens. Default: the model's.")
+    ] = None,
+    normalize: Annotated[
+        bool | None, typer.Option("--normalize/--no-normalize", help="Scale to length 1. Default: as the model does.")
+    ] = None,
+    prompt: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The prompt to put before each text. Default: the model's.")
+    ] = None,
+    truncate_dim: Annotated[int | None, typer.Option(metavar="N", min=1, help="Keep the first N dimensions.")] = None,
+    batch_tokens: Annotated[int, typer.Option(metavar="N", min=1, help="Maximum tokens of a batch.")] = 4096,
+) -> None:
+    """Embed the lines of a text file as vectors: float32, a row for each line.
+
+    Progress is saved beside the output. After an interruption, the same command continues.
+    """
+    models.check_input(texts, "TEXTFILE")
+    models.check_output(output)
+    cache = Cache()
+    path = models.model_path(model, cache)
+    lines = sum(1 for _ in _lines(texts))
+    options: dict[str, Any] = {"precision": precision, "pooling": pooling, "normalize": normalize}
+    options |= {"truncate_dim": truncate_dim, "batch_tokens": batch_tokens}
+    with Embedder(path, backend=backend_names(backend), threads=threads, **options) as embedder:
+        stat = texts.stat()
+        about = [embedder.session.provenance.fingerprint, str(texts.absolute()), stat.st_size, stat.st_mtime_ns]
+        key = sha256(json.dumps([*about, prompt, embedder.session.provenance.backend, options]).encode())
+        with _Part(output, (lines, embedder.dimension), key) as part:
+            if part.done:
+                console.note(f"Continuing after {part.done} of {lines} lines")
+            _embed(embedder, itertools.islice(_lines(texts), part.done, None), part, prompt)
+    print(f"{output}: {lines} x {embedder.dimension}, float32")
+
+
+def _embed(embedder: Embedder, lines: Iterator[str], part: _Part, prompt: str | None) -> None:
+    from tqdm import tqdm
+
+    total = part.vectors.shape[0]
+    with tqdm(total=total, initial=part.done, unit=" lines", disable=None, leave=False) as bar:
+        vectors = embedder.embed_iter(lines, prompt_name=prompt)
+        while rows := list(itertools.islice(vectors, _STEP)):
+            part.add(np.stack(rows))
+            bar.update(len(rows))
+    if part.done != total:
+        raise IsorunError(f"The text file has changed: expected {total} lines, got {part.done}")
+
+
+def _lines(path: Path) -> Iterator[str]:
+    try:
+        with path.open(encoding="utf-8") as file:
+            for line in file:
+                yield line.removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise IsorunError(f"{path} is not UTF-8 text: {error}") from error
+
+
+class _Part:
+    """The vectors so far, in a file beside the output, and how many they are.
+
+    Args:
+        output: the file that the part becomes.
+        shape: (lines, dimension).
+        key: what the vectors depend on; a part with another key is replaced.
+    """
+
+    def __init__(self, output: Path, shape: tuple[int, int], key: str) -> None:
+        self._output = output
+        self._path, self._progress = (output.with_name(f"{output.name}.{end}") for end in ("part", "progress"))
+        self._key = key
+        self.done = 0
+        if self._path.is_file() and self._progress.is_file():
+            saved = json.loads(self._progress.read_text())
+            self.done = saved["done"] if saved["key"] == key else 0
+        mode = "r+" if self.done else "w+"
+        # An empty array cannot be mapped: it gets a row, which is cut off at the end.
+        rows = (max(1, shape[0]), shape[1])
+        self._mapped = np.lib.format.open_memmap(self._path, mode, np.float32, rows if mode == "w+" else None)
+        self.vectors = self._mapped[: shape[0]]
+
+    def add(self, rows: np.ndarray) -> None:
+        """Save more rows."""
+        self.vectors[self.done : self.done + len(rows)] = rows
+        self._mapped.flush()
+        self.done += len(rows)
+        write_atomically(self._progress, json.dumps({"key": self._key, "done": self.done}).encode())
+
+    def __enter__(self) -> _Part:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            if self.done:
+                console.note(f"{self.done} of {len(self.vectors)} lines are saved. Run the same command to continue")
+            else:
+                self._path.unlink()
+            return
+        if len(self.vectors) == len(self._mapped):
+            self._path.replace(self._output)
+        else:
+            np.save(self._output, self.vectors)
+            self._path.unlink()
+        self._progress.unlink(missing_ok=True)

@@ -1,0 +1,179 @@
+"""ONNX Runtime's ``SessionOptions`` and ``RunOptions``, and what they mean for isorun."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from onnxruntime import GraphOptimizationLevel
+from onnxruntime.capi import _pybind_state as raw
+
+from isorun.errors import InvalidArgument
+
+_logger = logging.getLogger("isorun")
+
+_LEVELS = {
+    GraphOptimizationLevel.ORT_DISABLE_ALL: "disable",
+    GraphOptimizationLevel.ORT_ENABLE_BASIC: "basic",
+    GraphOptimizationLevel.ORT_ENABLE_EXTENDED: "extended",
+    GraphOptimizationLevel.ORT_ENABLE_LAYOUT: "layout",
+}
+_INSTEAD = "Use onnxruntime's own class for this session, outside isorun.compat.install()"
+# What has an effect on results or files that isorun cannot reproduce: the attribute or method, and the remedy.
+_REFUSED = {
+    "optimized_model_filepath": f"isorun writes no optimized model. {_INSTEAD}, or use `isorun fuse`",
+    "add_initializer": f"isorun reads a model's weights from its file. {_INSTEAD}",
+    "add_external_initializers": f"isorun reads a model's weights from its file. {_INSTEAD}",
+    "add_external_initializers_from_files_in_memory": f"isorun reads a model's weights from its file. {_INSTEAD}",
+    "add_provider": "Pass providers= to the session",
+    "add_provider_for_devices": "Pass backend='ort-ep:NAME' to the session; `isorun backends` lists the names",
+    "set_provider_selection_policy": "Pass providers= to the session",
+    "set_provider_selection_policy_delegate": "Pass providers= to the session",
+    "add_active_adapter": f"isorun does not support adapters. {_INSTEAD}",
+}
+_REFUSED_ENTRY = "session.model_external_initializers_file_folder_path"
+# What decides speed, memory or messages of ONNX Runtime only.
+_IGNORED = (
+    *("enable_cpu_mem_arena", "enable_mem_pattern", "enable_mem_reuse", "execution_order", "use_per_session_threads"),
+    *("log_severity_level", "log_verbosity_level", "logid"),
+)
+_IGNORED_METHODS = (
+    *("add_free_dimension_override_by_denotation", "add_free_dimension_override_by_name"),
+    *("set_ep_context_data_read_func", "set_load_cancellation_flag"),
+)
+
+
+def _recording(base: Any, names: Sequence[str]) -> Callable[[type], type]:
+    """A decorator that makes methods record their calls: what they set cannot be read back from ONNX Runtime."""
+
+    def recorded(name: str) -> Callable[..., Any]:
+        original = getattr(base, name)
+
+        def method(self: Any, *arguments: Any, **keywords: Any) -> Any:
+            result = original(self, *arguments, **keywords)
+            self.calls.append((name, (*arguments, *keywords.values())))
+            return result
+
+        method.__name__, method.__doc__ = name, original.__doc__
+        return method
+
+    def decorate(cls: type) -> type:
+        for name in names:
+            if callable(getattr(base, name, None)):  # some are attributes, some are missing from older versions
+                setattr(cls, name, recorded(name))
+        return cls
+
+    return decorate
+
+
+@_recording(
+    raw.SessionOptions,
+    (*_REFUSED, *_IGNORED_METHODS, "add_session_config_entry", "register_custom_ops_library"),
+)
+class SessionOptions(raw.SessionOptions):  # type: ignore[misc]  # untyped
+    """``onnxruntime.SessionOptions`` that remembers what its methods were called with.
+
+    Attributes:
+        calls: the name and the arguments of each call, in order.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+
+
+@_recording(raw.RunOptions, ("add_active_adapter",))
+class RunOptions(raw.RunOptions):  # type: ignore[misc]  # untyped
+    """``onnxruntime.RunOptions`` that remembers what its methods were called with.
+
+    Attributes:
+        calls: the name and the arguments of each call, in order.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+
+
+@dataclass
+class Translated:
+    """Session options in isorun's terms.
+
+    Attributes:
+        threads: the threads of a run; ``None`` for isorun's default.
+        options: options of the ONNX Runtime backends.
+        ignored: names of options without a meaning here.
+    """
+
+    threads: int | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    ignored: list[str] = field(default_factory=list)
+
+
+def translate(given: Any) -> Translated:
+    """Session options in isorun's terms.
+
+    Args:
+        given: ``onnxruntime.SessionOptions``; ``None`` for the defaults. What methods have set on them is known only if
+            they are this module's.
+
+    Raises:
+        InvalidArgument: an option that changes results or writes files cannot be honoured.
+        TypeError: they are something else.
+    """
+    if given is None:
+        return Translated()
+    if not isinstance(given, raw.SessionOptions):
+        raise TypeError(f"sess_options must be an onnxruntime.SessionOptions, got {type(given).__name__}")
+    calls = getattr(given, "calls", None)
+    if given.optimized_model_filepath:
+        _refuse("optimized_model_filepath")
+    if calls is None and given.has_providers():
+        _refuse("add_provider")
+    made = Translated(threads=given.intra_op_num_threads or None)
+    parallel = given.execution_mode == raw.ExecutionMode.ORT_PARALLEL
+    if parallel and given.inter_op_num_threads > 1:
+        made.options["inter_op_threads"] = given.inter_op_num_threads
+    elif parallel or given.inter_op_num_threads > 1:
+        made.ignored.append("execution_mode" if parallel else "inter_op_num_threads")
+    if given.graph_optimization_level in _LEVELS:
+        made.options["graph_optimization_level"] = _LEVELS[given.graph_optimization_level]
+    if given.enable_profiling:
+        made.options["profile_prefix"] = given.profile_file_prefix
+    if given.use_deterministic_compute:
+        made.options["deterministic"] = True
+    defaults = raw.SessionOptions()
+    made.ignored += [name for name in _IGNORED if getattr(given, name, None) != getattr(defaults, name, None)]
+    for name, arguments in calls or ():
+        if name == "add_session_config_entry":
+            if arguments[0] == _REFUSED_ENTRY:
+                _refuse(_REFUSED_ENTRY, f"isorun reads a model's weights from its folder. {_INSTEAD}")
+            made.options.setdefault("session_config", {})[arguments[0]] = arguments[1]
+        elif name == "register_custom_ops_library":
+            made.options.setdefault("custom_ops", []).append(arguments[0])
+        elif name in _IGNORED_METHODS:
+            made.ignored.append(name)
+        else:
+            _refuse(name)
+    return made
+
+
+def check_run_options(given: Any) -> None:
+    """Accept run options that do not change results.
+
+    Raises:
+        InvalidArgument: they have an adapter, or terminate the run.
+        TypeError: they are something else.
+    """
+    if not isinstance(given, raw.RunOptions):
+        raise TypeError(f"run_options must be an onnxruntime.RunOptions, got {type(given).__name__}")
+    if given.terminate:
+        raise InvalidArgument("run_options.terminate is set: the run was not started. A started run cannot be ended")
+    for name, _ in getattr(given, "calls", ()):
+        _refuse(name)
+
+
+def _refuse(name: str, why: str = "") -> None:
+    raise InvalidArgument(f"isorun.compat does not support {name}. {why or _REFUSED[name]}")

@@ -1,0 +1,183 @@
+"""``InferenceSession``: ONNX Runtime's arguments, isorun's session."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple
+
+from onnxruntime.capi import _pybind_state as raw
+from onnxruntime.capi.onnxruntime_inference_collection import OrtValue
+
+from isorun.compat import options, values
+from isorun.compat import providers as backends
+from isorun.compat.binding import IOBinding
+from isorun.compat.providers import CPU, Candidate
+from isorun.errors import BackendFailed, BackendUnavailable, UnsupportedModel
+from isorun.session.io_binding import IOBinding as AnyBinding
+from isorun.session.session import Session
+from isorun.types import Feeds, TensorSpec
+
+_logger = logging.getLogger("isorun")
+
+_RUNTIME_ARGUMENTS = ("disabled_optimizers", "enable_fallback", "read_config_from_model")
+_ADDED = ("backend", "options", "threads")  # settings that are combined with the session options
+
+
+class NodeArg(NamedTuple):
+    """``onnxruntime.NodeArg``: ``shape`` is a list, empty for a scalar, an unknown rank, or another value."""
+
+    name: str
+    type: str
+    shape: list[int | str | None]
+
+    @classmethod
+    def of(cls, spec: TensorSpec) -> NodeArg:
+        """An input or output of a session."""
+        return cls(spec.name, spec.type, list(spec.shape or ()))
+
+
+class InferenceSession(Session):
+    """``onnxruntime.InferenceSession`` on isorun.
+
+    Results equal those of ONNX Runtime: padding is kept, and no precision is reduced, unless a keyword argument says
+    so. A provider that cannot be used is skipped, with a warning, only if a later one in ``providers`` can.
+
+    Args:
+        path_or_bytes: an ONNX file or its bytes; anything that :class:`isorun.Session` accepts.
+        sess_options: ``onnxruntime.SessionOptions``.
+        providers, provider_options: as for ``onnxruntime.InferenceSession``.
+        keywords: any other argument of :class:`isorun.Session`, such as ``backend``, ``padding`` or ``precision``.
+            ``backend`` replaces ``providers``. ONNX Runtime's own (``enable_fallback`` and others) have no effect.
+
+    Raises:
+        InvalidArgument: an option that changes results cannot be honoured.
+        TypeError: a keyword that neither class has.
+        IsorunError: as :class:`isorun.Session`; none of ONNX Runtime's exceptions.
+    """
+
+    settings: ClassVar[Mapping[str, Any]] = MappingProxyType({"padding": "keep"})
+    """Arguments of :class:`isorun.Session` that a call does not give."""
+
+    def __init__(
+        self,
+        path_or_bytes: Any,
+        sess_options: Any = None,
+        providers: Sequence[Any] | None = None,
+        provider_options: Sequence[Mapping[str, Any]] | None = None,
+        **keywords: Any,
+    ) -> None:
+        self._model_path = os.fspath(path_or_bytes) if isinstance(path_or_bytes, str | os.PathLike) else None
+        self._model_given = path_or_bytes
+        self._sess_options = raw.SessionOptions() if sess_options is None else sess_options
+        self._translated = options.translate(sess_options)
+        ignored = [*self._translated.ignored, *(name for name in _RUNTIME_ARGUMENTS if keywords.pop(name, None))]
+        if ignored:
+            _logger.info("isorun.compat: ignored %s, which have no meaning here", ", ".join(ignored))
+        self._keywords = {**self.settings, **keywords}
+        self._open(providers, provider_options)
+
+    def _open(self, requested: Sequence[Any] | None, provider_options: Sequence[Mapping[str, Any]] | None) -> None:
+        """Open the session on the first candidate that can run the model."""
+        given = dict(self._keywords)
+        backend = given.pop("backend", None)
+        if backend is None:
+            candidates = backends.candidates(requested, provider_options, self._translated)
+        else:
+            if requested:
+                _logger.info("isorun.compat: ignored providers=%s: backend=%r was given", requested, backend)
+            candidates = [Candidate(backend, {"threads": self._translated.threads}, "", {})]
+        *preferred, last = candidates
+        for candidate in preferred:
+            try:
+                self._open_on(candidate, given)
+            except (BackendUnavailable, BackendFailed, UnsupportedModel) as error:
+                _logger.warning("isorun.compat: skipped %s: %s", candidate.provider, error)
+            else:
+                return
+        self._open_on(last, given)
+
+    def _open_on(self, candidate: Candidate, given: Mapping[str, Any]) -> None:
+        settings = {**candidate.settings, **given}
+        settings["options"] = {**candidate.settings.get("options", {}), **(given.get("options") or {})}
+        super().__init__(self._model_given, candidate.backend, **settings)
+        provider = candidate.provider or backends.provider_of(self._backend.name)
+        self._providers = [provider] if provider == CPU else [provider, CPU]
+        self._provider_options: dict[str, dict[str, str]] = {name: {} for name in self._providers} | {
+            provider: dict(candidate.provider_options)
+        }
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Feeds,
+        run_options: Any = None,
+        *,
+        device_outputs: bool = False,
+    ) -> list[Any]:
+        """:meth:`isorun.Session.run` with ``OrtValue`` feeds and ``RunOptions`` that do not change results."""
+        if run_options is not None:
+            options.check_run_options(run_options)
+        return super().run(output_names, values.to_arrays(input_feed), device_outputs=device_outputs)
+
+    def run_with_ort_values(
+        self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, OrtValue], run_options: Any = None
+    ) -> list[OrtValue]:
+        """Run on values and return values in host memory.
+
+        Raises:
+            InvalidFeeds: a result cannot be an ``OrtValue`` (strings, sequences, maps); or as :meth:`run`.
+        """
+        results = self.run(output_names, input_dict_ort_values, run_options)
+        names = output_names or [output.name for output in self._model.info.outputs]
+        return [values.to_ort_value(name, result) for name, result in zip(names, results, strict=True)]
+
+    def io_binding(self) -> IOBinding:
+        """A new binding of arrays and values to inputs and outputs."""
+        return IOBinding(self)
+
+    def run_with_iobinding(self, iobinding: AnyBinding, run_options: Any = None) -> None:
+        """:meth:`isorun.Session.run_with_iobinding`, with ``RunOptions`` that do not change results."""
+        if run_options is not None:
+            options.check_run_options(run_options)
+        super().run_with_iobinding(iobinding)
+
+    def get_inputs(self) -> list[NodeArg]:  # type: ignore[override]  # shapes are lists, as ONNX Runtime's
+        """The inputs that must be fed."""
+        return list(map(NodeArg.of, super().get_inputs()))
+
+    def get_outputs(self) -> list[NodeArg]:  # type: ignore[override]
+        """The outputs."""
+        return list(map(NodeArg.of, super().get_outputs()))
+
+    def get_overridable_initializers(self) -> list[NodeArg]:  # type: ignore[override]
+        """The inputs that have a default value."""
+        return list(map(NodeArg.of, super().get_overridable_initializers()))
+
+    def get_session_options(self) -> Any:
+        """The session options as given."""
+        return self._sess_options
+
+    def get_providers(self) -> list[str]:
+        """The provider that the backend replaces, and the CPU's. ``provenance`` tells what runs."""
+        return list(self._providers)
+
+    def get_provider_options(self) -> dict[str, dict[str, str]]:
+        """The options of each provider as given."""
+        return {name: dict(given) for name, given in self._provider_options.items()}
+
+    def set_providers(
+        self, providers: Sequence[Any] | None = None, provider_options: Sequence[Mapping[str, Any]] | None = None
+    ) -> None:
+        """Close the session and open it on other providers. Its bindings become invalid."""
+        self.close()
+        self.__dict__.pop("provenance", None)
+        self._open(providers, provider_options)
+
+    def disable_fallback(self) -> None:
+        """Nothing to disable: no run falls back."""
+
+    def enable_fallback(self) -> None:
+        """No effect: a session falls back only when it is opened, along ``providers``."""

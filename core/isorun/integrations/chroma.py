@@ -1,0 +1,53 @@
+"""A Chroma embedding function on isorun. Import this module before opening a collection that was made with it."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from chromadb.api.types import Documents, EmbeddingFunction, Embeddings, Space
+from chromadb.utils.embedding_functions import register_embedding_function
+
+from isorun.text.embedder import Embedder
+
+
+@register_embedding_function
+class IsorunEmbeddingFunction(EmbeddingFunction[Documents]):
+    """Embeds documents and queries.
+
+    Args:
+        model: as for :class:`isorun.Embedder`.
+        options: its other arguments, of types that JSON has: Chroma stores them with a collection.
+    """
+
+    def __init__(self, model: str | os.PathLike[str], **options: Any) -> None:
+        self._config = {"model": os.fspath(model), "options": options}
+        self.embedder = Embedder(model, **options)
+        self._query = self.embedder.prompt_named("query")
+        self._document = self.embedder.prompt_named("document", "passage")
+
+    def __call__(self, input: Documents) -> Embeddings:  # Chroma checks the name
+        """A vector for each document."""
+        return list(self.embedder.embed(list(input), prompt_name=self._document))
+
+    def embed_query(self, input: Documents) -> Embeddings:
+        """A vector for each query."""
+        return list(self.embedder.embed(list(input), prompt_name=self._query))
+
+    @staticmethod
+    def name() -> str:
+        """The name under which Chroma finds this function again."""
+        return "isorun"
+
+    def default_space(self) -> Space:
+        """The distance to compare vectors by."""
+        return "cosine"
+
+    def get_config(self) -> dict[str, Any]:
+        """What :meth:`build_from_config` needs."""
+        return self._config
+
+    @staticmethod
+    def build_from_config(config: dict[str, Any]) -> IsorunEmbeddingFunction:
+        """The function that a collection was made with."""
+        return IsorunEmbeddingFunction(config["model"], **config["options"])

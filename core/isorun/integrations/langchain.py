@@ -1,0 +1,53 @@
+"""LangChain ``Embeddings`` on isorun."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from langchain_core.embeddings import Embeddings
+
+from isorun.text.embedder import Embedder
+
+
+class IsorunEmbeddings(Embeddings):
+    """Embeds documents and queries.
+
+    Args:
+        model: as for :class:`isorun.Embedder`.
+        query_prompt, document_prompt: names of the model's prompts; ``None`` for ``"query"``, and for ``"document"`` or
+            ``"passage"``, if the model has them, otherwise for its default.
+        options: other arguments of :class:`isorun.Embedder`.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str],
+        *,
+        query_prompt: str | None = None,
+        document_prompt: str | None = None,
+        **options: Any,
+    ) -> None:
+        self.embedder = Embedder(model, **options)
+        self._query = query_prompt or self.embedder.prompt_named("query")
+        self._document = document_prompt or self.embedder.prompt_named("document", "passage")
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        """A vector for each document."""
+        vectors: list[list[float]] = self.embedder.embed(texts, prompt_name=self._document).tolist()
+        return vectors
+
+    def embed_query(self, text: str) -> list[float]:
+        """The vector of a query."""
+        vector: list[float] = self.embedder.embed([text], prompt_name=self._query)[0].tolist()
+        return vector
+
+    async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
+        """As :meth:`embed_documents`, without blocking the event loop."""
+        vectors: list[list[float]] = (await self.embedder.aembed(texts, prompt_name=self._document)).tolist()
+        return vectors
+
+    async def aembed_query(self, text: str) -> list[float]:
+        """As :meth:`embed_query`, without blocking the event loop."""
+        vector: list[float] = (await self.embedder.aembed([text], prompt_name=self._query))[0].tolist()
+        return vector

@@ -1,0 +1,78 @@
+"""isorun as the first module of a ``SentenceTransformer``, in place of PyTorch::
+
+model = SentenceTransformer("all-MiniLM-L6-v2")
+model[0] = IsorunTransformer("all-MiniLM-L6-v2")
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from sentence_transformers.base.modules import InputModule
+
+from isorun.errors import InvalidModel
+from isorun.text.embedder import output_by_token
+from isorun.text.model import TextModel
+
+
+class IsorunTransformer(InputModule):
+    """Computes token embeddings with isorun. Pooling and what follows stay with sentence-transformers.
+
+    Args:
+        model: as for :class:`isorun.Embedder`.
+        max_seq_length: the maximum number of tokens of a text; ``None`` for the model's.
+        session_options: arguments of :class:`isorun.Session`.
+    """
+
+    config_keys: tuple[str, ...] = ("model", "max_seq_length", "session_options")
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str],
+        max_seq_length: int | None = None,
+        session_options: dict[str, Any] | None = None,
+        **more: Any,
+    ) -> None:
+        super().__init__()
+        self.model = os.fspath(model)
+        self.session_options = {**(session_options or {}), **more}
+        choose = partial(output_by_token, pools=True)
+        self._text = TextModel(model, choose, max_seq_length, batch_tokens=1, session_options=self.session_options)
+        self.tokenizer = self._text.tokenizer.library
+
+    @property
+    def max_seq_length(self) -> int | None:
+        """The maximum number of tokens of a text."""
+        return self._text.max_length
+
+    def get_embedding_dimension(self) -> int:
+        """The width of the token embeddings."""
+        width = (self._text.output.shape or (None,))[-1]
+        if not isinstance(width, int):
+            raise InvalidModel(f"The output {self._text.output.name!r} must have a fixed width, got {width}")
+        return width
+
+    def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **_: Any) -> dict[str, Any]:
+        """Token ids and masks of a batch of texts, as tensors."""
+        texts = [(prompt or "") + text for text in inputs]
+        encoded = self._text.tokens(texts)
+        features: dict[str, Any] = {name: torch.from_numpy(array) for name, array in encoded.items()}
+        if prompt:
+            features["prompt_length"] = self._text.prompt_tokens(prompt)
+        return features
+
+    def forward(self, features: dict[str, Any], **_: Any) -> dict[str, Any]:
+        """Add ``token_embeddings``, (batch, sequence, width), to the features."""
+        encoded = {name: features[name].numpy(force=True) for name in ("input_ids", "attention_mask", "token_type_ids")}
+        (hidden,) = self._text.session.run(None, self._text.feeds(encoded))
+        device = features["attention_mask"].device
+        features["token_embeddings"] = torch.from_numpy(hidden).to(device)
+        return features
+
+    def save(self, output_path: str, *_: Any, **__: Any) -> None:
+        """Save the configuration; the model stays where it is."""
+        self.save_config(output_path)

@@ -1,0 +1,252 @@
+"""Descriptions of all backends, without importing other people's plugins into this process.
+
+A plugin may print, hang or abort where it is imported. Each distribution but isorun's own is therefore described by a
+child process with a time limit, as is whatever loads a library to answer: it costs the backends in question their rows,
+and nothing else. ``python -m isorun.plugin.listing FILE NAME...`` is that child.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from isorun.errors import BackendNotFound, BackendUnavailable
+from isorun.plugin import contract, registry
+from isorun.plugin.backend import Backend
+from isorun.system.cache import Cache, sha256
+from isorun.system.subprocesses import python_module, run
+from isorun.types import Availability
+from isorun.types.options import Option
+
+SECONDS = 30.0
+"""The time limit of a child process."""
+_KIND = "plugins"  # of cache entries
+_DAY = 86400
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """A backend, as ``isorun backends`` shows it.
+
+    Attributes:
+        name: its name, or the name of its family if it cannot be loaded.
+        status: ``available``; ``unavailable`` here for a reason; or ``broken``, by a mistake of its plugin.
+        reason, remedy: why it is not available, and what to do.
+        distribution: what installed it, with its version.
+        version: the version of the runtime.
+        contract: the version of the plugin contract that it declares; 0 if it cannot be loaded.
+        devices, precisions, priority: from its capabilities.
+        options: the fields of each :class:`Option` by key.
+    """
+
+    name: str
+    status: str = "broken"
+    reason: str = ""
+    remedy: str = ""
+    distribution: str = ""
+    version: str | None = None
+    contract: int = 0
+    devices: Sequence[str] = ()
+    precisions: Sequence[str] = ()
+    priority: int | None = 0
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+def descriptions(seconds: float | None = None) -> list[Description]:
+    """Every backend by name, each member of a family, and each backend that is refused.
+
+    Args:
+        seconds: the time limit of each child process; ``None`` for :data:`SECONDS`.
+    """
+    installed = registry.entries()
+    refused = [_refused(entry) for entry in installed if entry.refusal]
+    usable = [entry for entry in installed if not entry.refusal]
+    found = [*_describe_own([entry.name for entry in usable if entry.own], seconds), *refused]
+    for name in registry.registered():
+        found += describe(name)
+    others = _by_distribution([entry for entry in usable if not entry.own])
+    for described in _in_children(others, seconds):
+        found += described
+    return sorted(found, key=lambda each: each.name)
+
+
+def names() -> list[str]:
+    """The names of all backends; a family (``ort-ep``) is replaced by its members on this machine."""
+    return list(dict.fromkeys(each.name for each in descriptions()))
+
+
+def by_priority(cache: Cache) -> list[tuple[str, str]]:
+    """The candidates of ``backend="auto"``, highest priority first, each with why it is not one; else empty.
+
+    Other people's plugins are described once and remembered until they change, since a session should not wait for a
+    child process; failures are remembered for a day.
+
+    Args:
+        cache: where descriptions are kept.
+    """
+    usable = [entry for entry in registry.entries() if not entry.refusal]
+    own = [entry.name for entry in usable if entry.own] + registry.registered()
+    found = [each for name in own for each in describe(name, probe=False)]
+    for entries in _by_distribution([entry for entry in usable if not entry.own]):
+        found += _remembered(entries, cache)
+    ordered = [each for each in found if each.priority is not None]
+    ordered.sort(key=lambda each: (-(each.priority or 0), each.name))
+    return [(each.name, _why_not(each)) for each in ordered]
+
+
+def _why_not(each: Description) -> str:
+    return "" if each.status == "available" else f"{each.reason}. {each.remedy}"
+
+
+def describe(name: str, *, probe: bool = True) -> list[Description]:
+    """A backend or each member of a family, in this process.
+
+    Args:
+        name: as an entry point has it.
+        probe: whether to load what only loading can tell (:meth:`Backend.probe`).
+    """
+    owner = _owner(name)
+    try:
+        backend = registry.get(name)
+        members = () if ":" in name else registry.members(name)
+        backends = [registry.get(f"{name}:{member}") for member in members or ()] or [backend]
+    except BackendUnavailable as error:
+        return [Description(name=name, distribution=owner, reason=error.reason, remedy=error.remedy)]
+    return [_described(each, owner, probe) for each in backends]
+
+
+def _described(backend: Backend, owner: str, probe: bool) -> Description:
+    offers = backend.capabilities
+    description = Description(
+        name=backend.name,
+        distribution=owner,
+        contract=backend.contract,
+        devices=offers.devices,
+        precisions=offers.precisions,
+        priority=offers.priority,
+        options={key: asdict(Option.of(value)) for key, value in offers.options.items()},
+    )
+    overridden = type(backend).availability is not Backend.availability  # contract 1
+    try:
+        here = registry.ask(backend, "availability" if probe or overridden else "installed", Availability)
+        version = registry.ask(backend, "version", str | None)
+    except BackendUnavailable as error:
+        return replace(description, reason=error.reason, remedy=error.remedy)
+    status = "available" if here.ok else "unavailable"
+    return replace(description, status=status, version=version, reason=str(here.reason), remedy=str(here.remedy))
+
+
+def _describe_own(names: Sequence[str], seconds: float | None) -> Iterator[Description]:
+    """isorun's own: in this process as far as nothing has to be loaded."""
+    for name in names:
+        for each in describe(name, probe=False):
+            if each.status == "available" and type(registry.get(each.name)).probe is not Backend.probe:
+                yield from _in_child([each.name], _owner(name), seconds)
+            else:
+                yield each
+
+
+def _by_distribution(entries: Sequence[registry.Entry]) -> list[list[registry.Entry]]:
+    grouped: dict[str, list[registry.Entry]] = {}
+    for entry in entries:
+        grouped.setdefault(entry.distribution, []).append(entry)
+    return list(grouped.values())
+
+
+def _in_children(groups: Sequence[Sequence[registry.Entry]], seconds: float | None) -> Iterator[list[Description]]:
+    def work(entries: Sequence[registry.Entry]) -> list[Description]:
+        return _in_child([entry.name for entry in entries], entries[0].owner, seconds)
+
+    if groups:
+        with ThreadPoolExecutor(max_workers=min(8, len(groups))) as pool:
+            yield from pool.map(work, groups)
+
+
+def _in_child(names: Sequence[str], owner: str, seconds: float | None) -> list[Description]:
+    """The backends of one distribution. One that ends the process is broken; the others continue in another."""
+    found: list[Description] = []
+    remaining = list(names)
+    while remaining:
+        with tempfile.TemporaryDirectory(prefix="isorun-listing-") as folder:
+            path = Path(folder) / "described"
+            path.touch()
+            command = python_module(__name__, str(path), *remaining)
+            exit_ = run(command, timeout=SECONDS if seconds is None else seconds)
+            events = [json.loads(line) for line in path.read_text().splitlines()]
+        found += [Description(**event["backend"]) for event in events if "backend" in event]
+        if events and "done" in events[-1]:
+            break
+        blamed = next((event["loading"] for event in reversed(events) if "loading" in event), remaining[0])
+        reason = f"the process that describes it {exit_.how}"
+        if exit_.last_line:
+            reason += f": {exit_.last_line}"
+        remedy = f"Uninstall {owner}, or report it to its authors."
+        found.append(Description(name=blamed, distribution=owner, reason=reason, remedy=remedy))
+        remaining = remaining[remaining.index(blamed) + 1 :]
+    return found
+
+
+def _remembered(entries: Sequence[registry.Entry], cache: Cache) -> list[Description]:
+    parts = [sys.executable, contract.CONTRACT, *((entry, _stamp(entry.target)) for entry in entries)]
+    key = sha256(repr(parts).encode())[:40]
+    today = sha256(f"{key} {int(time.time() // _DAY)}".encode())[:40]
+    stored = cache.get(_KIND, key) or cache.get(_KIND, today)
+    if stored is None:
+        found = _in_child([entry.name for entry in entries], entries[0].owner, None)
+        healthy = all(each.status != "broken" for each in found)
+        meta = {"described": [asdict(each) for each in found]}
+        stored = cache.get_or_make(_KIND, key if healthy else today, lambda _: meta)
+    return [Description(**each) for each in stored.meta["described"]]
+
+
+def _stamp(target: str) -> Any:
+    """What changes with the files of a plugin's package."""
+    try:
+        spec = importlib.util.find_spec(target.partition(":")[0].partition(".")[0])
+    except (ImportError, ValueError):
+        return None
+    if spec is None:
+        return None
+    folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
+    files = [path for folder in folders for path in folder.rglob("*.py")] or [Path(spec.origin or os.devnull)]
+    return sorted((str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in files if path.is_file())
+
+
+def _refused(entry: registry.Entry) -> Description:
+    return Description(name=entry.name, distribution=entry.owner, reason=entry.refusal, remedy=entry.remedy)
+
+
+def _owner(name: str) -> str:
+    try:
+        return registry.entry(name).owner
+    except BackendNotFound:
+        return "this program"
+
+
+def _main(path: str, *names: str) -> None:
+    # A file, since a plugin may write to standard output, or close it.
+    with Path(path).open("w") as out:
+
+        def tell(**event: Any) -> None:
+            out.write(json.dumps(event, default=str) + "\n")
+            out.flush()
+
+        for name in names:
+            tell(loading=name)
+            for each in describe(name):
+                tell(backend=asdict(each))
+        tell(done=True)
+        os._exit(0)  # a plugin's threads and exit handlers cannot delay it
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

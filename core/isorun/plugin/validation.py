@@ -1,0 +1,109 @@
+"""Validation of what a plugin declares, so that a mistake is an error about that plugin where it is looked up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from isorun.errors import did_you_mean
+from isorun.types import DEVICES, DIALECTS, PRECISIONS, REPORTS, Capabilities, Dialect
+from isorun.types.options import TYPES, Option
+
+_ANY_DEVICE = "any"
+
+
+def problems(capabilities: Any) -> Iterator[str]:
+    """What is wrong with a backend's ``capabilities``."""
+    if not isinstance(capabilities, Capabilities):
+        yield f"`capabilities` must be an isorun.plugin.Capabilities, got {type(capabilities).__name__}"
+        return
+    for field, (accepts, expected) in _FIELDS.items():
+        if not accepts(getattr(capabilities, field)):
+            yield f"`capabilities.{field}` must be {expected}, got {getattr(capabilities, field)!r}"
+            return  # the checks below rely on the types
+    yield from _dialects(capabilities.dialects)
+    yield from _known("precisions", capabilities.precisions, PRECISIONS)
+    yield from _known("typed", capabilities.typed, capabilities.precisions)
+    yield from _known("devices", capabilities.devices, (*DEVICES, _ANY_DEVICE))
+    yield from _known("reports", capabilities.reports, REPORTS)
+    yield from _known("tolerances", capabilities.tolerances, capabilities.precisions)
+    yield from _known("tolerances", tuple(capabilities.tolerances.values()), PRECISIONS)
+    for key, option in capabilities.options.items():
+        yield from _option(key, option)
+
+
+def _dialects(dialects: tuple[str, ...]) -> Iterator[str]:
+    for dialect in dialects:
+        base, known = (dialect.base, DIALECTS[:-1]) if isinstance(dialect, Dialect) else (dialect, DIALECTS)
+        if base not in known:
+            yield f"`capabilities.dialects`: unknown dialect {base!r}{did_you_mean(base, known)}"
+        elif isinstance(dialect, Dialect) and dialect in DIALECTS:
+            yield f"`capabilities.dialects`: the name {str(dialect)!r} belongs to a dialect of isorun. Choose another"
+
+
+def _known(field: str, values: Any, known: Any) -> Iterator[str]:
+    for value in values:
+        if value not in known:
+            yield f"`capabilities.{field}`: unknown value {value!r}{did_you_mean(value, known)}"
+
+
+def _option(key: Any, option: Any) -> Iterator[str]:
+    if not isinstance(key, str) or not key:
+        yield f"`capabilities.options`: a key must be a name, got {key!r}"
+    elif not isinstance(option, Option | str):
+        yield f"`capabilities.options`: {key!r} must be an isorun.plugin.Option, got {type(option).__name__}"
+    elif isinstance(option, Option) and option.type not in TYPES:
+        yield f"`capabilities.options`: {key!r} has an unknown type {option.type!r}{did_you_mean(option.type, TYPES)}"
+    elif isinstance(option, Option) and option.default is not None and (why := option.problem(option.default)):
+        yield f"`capabilities.options`: the default of {key!r} {why}"
+
+
+def _strings(value: Any) -> bool:
+    return isinstance(value, tuple) and all(isinstance(each, str) for each in value)
+
+
+def _some(value: Any) -> bool:
+    return _strings(value) and bool(value)
+
+
+def _texts(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(each, str) for pair in value.items() for each in pair)
+
+
+def _optional_text(value: Any) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _optional_threads(value: Any) -> bool:
+    return value is None or (_integer(value) and value >= 1)
+
+
+_Check = tuple[Callable[[Any], bool], str]
+_FLAG: _Check = (_flag, "True or False")
+_FIELDS: dict[str, _Check] = {
+    "dialects": (_some, "a tuple of at least one dialect"),
+    "precisions": (_some, "a tuple of at least one precision"),
+    "typed": (_strings, "a tuple of precisions"),
+    "refused": (_texts, "a mapping of precisions to reasons"),
+    "devices": (_some, "a tuple of at least one device"),
+    "options": (lambda value: isinstance(value, Mapping), "a mapping of names to isorun.plugin.Option"),
+    "sets_threads": _FLAG,
+    "dynamic_shapes": _FLAG,
+    "thread_safe": _FLAG,
+    "package": (_optional_text, "the name of a package, or None"),
+    "requirement": (_optional_text, "a requirement, or None"),
+    "reports": (_strings, "a tuple of strings"),
+    "device_arrays": _FLAG,
+    "priority": (lambda value: value is None or _integer(value), "an integer or None"),
+    "data_dependent_shapes": _FLAG,
+    "fixed_threads": (_optional_threads, "a number of threads, or None"),
+    "tolerances": (_texts, "a mapping of precisions to precisions"),
+}

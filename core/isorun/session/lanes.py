@@ -1,0 +1,121 @@
+"""Runs side by side: as many at once as the machine serves best, each with its share of the cores."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from isorun.plugin.backend import Executable
+from isorun.session.handle import Handle
+from isorun.session.metrics import Recorder
+from isorun.types import Feeds
+
+
+class Arrangement(NamedTuple):
+    """How concurrent requests share a machine.
+
+    Attributes:
+        lanes: the number of runs at once.
+        threads: the threads of each; ``None`` if all lanes share the session's own executable.
+        batch_tokens: the maximum size of a batch of concurrent requests, rows times its longest row; 0 if batches do
+            not pay.
+    """
+
+    lanes: int
+    threads: int | None
+    batch_tokens: int
+
+
+class Lanes:
+    """The executables that scheduled runs take turns on.
+
+    A run that is alone gets the session's own executable, with all its threads. Runs that overlap get narrower ones.
+
+    Args:
+        wide: the session's own executable.
+        compile_narrow: compiles one with fewer threads; ``None`` if all lanes share the wide one.
+        shared: whether a single narrow executable serves all lanes.
+        lanes: the number of runs at once.
+        handle: calls the executables.
+        recorder: counts runs.
+        mask: the model's mask input.
+    """
+
+    def __init__(
+        self,
+        wide: Executable,
+        compile_narrow: Callable[[], Executable] | None,
+        lanes: int,
+        handle: Handle,
+        recorder: Recorder,
+        *,
+        shared: bool,
+        mask: str | None,
+    ) -> None:
+        self.count = lanes
+        self._wide = wide
+        self._compile = compile_narrow if lanes > 1 else None
+        self._shared = shared
+        self._handle = handle
+        self._recorder = recorder
+        self._mask = mask
+        self._idle = list(range(lanes))
+        self._narrow: dict[int, Executable] = {}
+        self._compiling = threading.Lock()
+        self._changed = threading.Condition()
+
+    def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
+        """Run on the next free lane. Feeds have been validated.
+
+        Raises:
+            IsorunError: the session is closed.
+            BackendFailed: the runtime failed.
+        """
+        with self._changed:
+            while not self._idle:
+                self._changed.wait()
+            alone = len(self._idle) == self.count and not self._recorder.waiting
+            lane = self._idle.pop()
+        try:
+            executable = self._wide if alone or self._compile is None else self._executable(lane)
+            rows, tokens, padding = self._sizes(feeds)
+            with self._recorder.run(rows, tokens, padding):
+                return self._handle.call(executable.run, output_names, feeds)
+        finally:
+            with self._changed:
+                self._idle.append(lane)
+                self._changed.notify()
+
+    def executables(self) -> list[Executable]:
+        """All of them, compiled now if they were not."""
+        lanes = [] if self._compile is None else range(self.count)
+        return list(dict.fromkeys([self._wide, *(self._executable(lane) for lane in lanes)]))
+
+    def close(self) -> None:
+        """Release the narrow executables."""
+        with self._compiling:
+            narrow, self._narrow = self._narrow, {}
+        for executable in narrow.values():
+            executable.close()
+
+    def _executable(self, lane: int) -> Executable:
+        index = 0 if self._shared else lane
+        with self._compiling:
+            if index not in self._narrow:
+                self._handle.check_open()
+                assert self._compile is not None
+                self._narrow[index] = self._compile()
+            return self._narrow[index]
+
+    def _sizes(self, feeds: Feeds) -> tuple[int, int, int]:
+        """Rows, real tokens and padding."""
+        mask = feeds.get(self._mask) if self._mask is not None else None
+        if isinstance(mask, np.ndarray) and mask.ndim == 2:
+            tokens = int(np.count_nonzero(mask))
+            return len(mask), tokens, mask.size - tokens
+        arrays = [value for value in feeds.values() if isinstance(value, np.ndarray) and value.ndim]
+        largest = max(arrays, key=lambda array: array.ndim, default=None)
+        return (1, 0, 0) if largest is None else (len(largest), int(np.prod(largest.shape[:2])), 0)

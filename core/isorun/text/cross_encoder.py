@@ -1,0 +1,159 @@
+"""Scores of pairs of texts, and classes of texts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from isorun.errors import InvalidArgument, InvalidModel, UnsupportedModel, did_you_mean
+from isorun.models.sentences import ACTIVATIONS, read_object
+from isorun.models.tokenizer import Text
+from isorun.text.model import Array, TextModel
+
+_LOGITS = "logits"
+
+
+class Ranked(NamedTuple):
+    """A document in the order of its score.
+
+    Attributes:
+        position: its index among the documents.
+        score: its score.
+        text: the document.
+    """
+
+    position: int
+    score: float
+    text: str
+
+
+class CrossEncoder(TextModel):
+    """Scores pairs of texts, as a reranker does, or classifies texts or pairs.
+
+    ::
+
+        with isorun.CrossEncoder("cross-encoder/ms-marco-MiniLM-L6-v2") as encoder:
+            for document in encoder.rank("How many people live in Berlin?", documents):
+                print(document.score, document.text)
+
+    Args:
+        model: a checkpoint's folder or name, or an ONNX file, as for :class:`isorun.Embedder`; its output is
+            ``logits``.
+        activation: applied to the logits: ``"Sigmoid"``, ``"Identity"``, ``"Tanh"`` or ``"ReLU"``; ``None`` for the
+            model's own, or else the sigmoid for one label and nothing for several.
+        max_length, batch_tokens, session_options: as for :class:`isorun.Embedder`.
+
+    Attributes:
+        labels: the names of the classes in ``config.json``; numbers if it has none.
+
+    Raises:
+        InvalidModel: there is no such model, or it has no tokenizer or no logits.
+        InvalidArgument: an unknown activation.
+        IsorunError: as :class:`isorun.Session`.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str],
+        *,
+        activation: str | None = None,
+        max_length: int | None = None,
+        batch_tokens: int = 4096,
+        **session_options: Any,
+    ) -> None:
+        if activation is not None and activation not in ACTIVATIONS:
+            raise InvalidArgument(f"Invalid activation {activation!r}{did_you_mean(activation, ACTIVATIONS)}")
+        super().__init__(model, _output, max_length, batch_tokens, session_options)
+        try:
+            labels = _labels(self.output.shape or ())
+            config = self.folder / "config.json"
+            fields = read_object(config) if config.is_file() else {}
+            names = fields.get("id2label") or {}
+            self.labels = [str(names.get(str(index), index)) for index in range(labels)]
+            self._activation = _activation(activation, fields, len(self.labels))
+        except BaseException:
+            self.close()
+            raise
+
+    def predict(self, texts: Sequence[Text], *, softmax: bool = False, progress: bool | None = None) -> Array:
+        """Score pairs, or texts.
+
+        Args:
+            texts: tuples of two texts, or single texts.
+            softmax: apply the softmax over several labels.
+            progress: as in :meth:`isorun.Embedder.embed`.
+
+        Returns:
+            float32: (number of texts,) for a model with one label, otherwise (number of texts, labels).
+
+        Raises:
+            InvalidFeeds: an item is neither a str nor a tuple of two.
+        """
+        if isinstance(texts, str | bytes):
+            raise InvalidArgument("texts must be a list of texts or pairs, got a single text. Put it in a list")
+        pairs = [tuple(text) if isinstance(text, list) else text for text in texts]
+        return self._shaped(self._collect(pairs, self._finish, (len(self.labels),), progress), softmax=softmax)
+
+    async def apredict(self, texts: Sequence[Text], *, softmax: bool = False) -> Array:
+        """As :meth:`predict`, without blocking the event loop."""
+        return self._shaped(await self._arun(list(texts), self._finish, (len(self.labels),)), softmax=softmax)
+
+    def rank(
+        self, query: str, documents: Sequence[str], *, top_k: int | None = None, progress: bool | None = None
+    ) -> list[Ranked]:
+        """Sort documents by their score for a query, best first.
+
+        Args:
+            query, documents: the texts.
+            top_k: how many to return; ``None`` for all.
+            progress: as in :meth:`predict`.
+
+        Raises:
+            UnsupportedModel: the model has several labels.
+        """
+        if len(self.labels) != 1:
+            raise UnsupportedModel(
+                f"rank() needs a model with one label, and this one has {len(self.labels)}. Use predict()"
+            )
+        scores = self.predict([(query, document) for document in documents], progress=progress)
+        order = np.argsort(-scores, kind="stable")[:top_k]
+        return [Ranked(int(index), float(scores[index]), documents[index]) for index in order]
+
+    def _finish(self, output: Array, _: npt.NDArray[np.int64]) -> Array:
+        return self._activation(output)
+
+    def _shaped(self, scores: Array, *, softmax: bool) -> Array:
+        if len(self.labels) == 1:
+            return scores[:, 0]
+        if softmax:
+            exponentials = np.exp(scores - scores.max(axis=1, keepdims=True))
+            scores = exponentials / exponentials.sum(axis=1, keepdims=True)
+        return scores
+
+
+def _labels(shape: tuple[int | str | None, ...]) -> int:
+    if len(shape) != 2 or not isinstance(shape[1], int):
+        raise InvalidModel(f"{_LOGITS!r} must be (batch, labels), got shape {shape}")
+    return shape[1]
+
+
+def _output(outputs: dict[str, int]) -> str:
+    if outputs and _LOGITS not in outputs:
+        raise InvalidModel(f"The model has no output {_LOGITS!r}, only {', '.join(outputs)}")
+    return _LOGITS
+
+
+def _activation(name: str | None, config: Mapping[str, Any], labels: int) -> Callable[[Array], Array]:
+    if name is None:
+        kept = (config.get("sentence_transformers") or {}).get("activation_fn")
+        kept = kept or config.get("sbert_ce_default_activation_function")
+        name = str(kept).rpartition(".")[2] if kept else "Sigmoid" if labels == 1 else "Identity"
+        if name not in ACTIVATIONS:
+            raise UnsupportedModel(
+                f"config.json names the activation {name}. Pass activation= {', '.join(ACTIVATIONS)}"
+            )
+    return ACTIVATIONS[name]

@@ -1,0 +1,250 @@
+"""A tokenizer and a session: texts in, outputs of the model out, in batches that hold little padding."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from isorun.errors import InvalidModel, IsorunError
+from isorun.models import sentences
+from isorun.models.hub import checkpoint_folder
+from isorun.models.sentences import SentenceSettings
+from isorun.models.tokenizer import Text, Tokenizer, TruncationWarning, feeds_of
+from isorun.session.session import Session
+from isorun.system.cache import Cache, expanded
+
+Array = npt.NDArray[np.float32]
+
+_WINDOW = 4096  # texts that are tokenized and sorted together
+_SMALLEST = 512  # tokens; a batch is not split for the sake of concurrency below that
+_BAR_AFTER = 2.0  # seconds
+_ON_THIS_THREAD = 4  # texts; more are tokenized off the event loop
+
+
+class Batch(NamedTuple):
+    """Texts that run together: their positions among all texts, and their feeds."""
+
+    positions: list[int]
+    feeds: dict[str, npt.NDArray[Any]]
+    mask: npt.NDArray[np.int64]
+
+
+class TextModel:
+    """A model that reads text.
+
+    Args:
+        model: the folder of a checkpoint, an ONNX file with its tokenizer beside it, or the name of a checkpoint.
+        choose: selects the output to compute from the names and ranks of all outputs.
+        max_length: the maximum number of tokens of a text; ``None`` for what the checkpoint says.
+        batch_tokens: the maximum size of a batch, rows times its longest row.
+        session_options: arguments of :class:`isorun.Session`.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str],
+        choose: Callable[[dict[str, int]], str],
+        max_length: int | None,
+        batch_tokens: int,
+        session_options: dict[str, Any],
+    ) -> None:
+        if batch_tokens < 1:
+            raise ValueError(f"batch_tokens must be at least 1, got {batch_tokens}")
+        if max_length is not None and max_length < 1:
+            raise ValueError(f"max_length must be at least 1, got {max_length}")
+        path = _find(model, session_options.get("cache_dir"))
+        self.folder = path if path.is_dir() else _settings_folder(path)
+        self.settings = sentences.read(self.folder)
+        source = sentences.transformer_folder(path) if path.is_dir() else path
+        output = choose({} if path.is_dir() else _outputs(path, session_options))
+        self.session = Session(source, **{"outputs": [output], **session_options})
+        try:
+            self.output = self.session.get_outputs()[0]
+            if self.settings is None and (kept := self._metadata().get(sentences.METADATA)):
+                self.settings = SentenceSettings.from_json(kept)
+            settings = self.settings or SentenceSettings(max_tokens=sentences.token_limit(self.folder))
+            limits = [limit for limit in self.session.model_info.limits.values() if limit is not None]
+            chosen = max_length or settings.max_tokens
+            self.max_length = min([*limits, *filter(None, [chosen])], default=None)
+            self.tokenizer = Tokenizer.beside(source, self.max_length, lower_case=settings.lower_case)
+        except BaseException:
+            self.session.close()
+            raise
+        self._batch_tokens = batch_tokens
+        self._typed = "token_type_ids" in sentences.tokenizer_inputs(self.folder)
+        shapes = [spec.shape for spec in self.session.get_inputs() if spec.shape and len(spec.shape) == 2]
+        self._columns = next((shape[1] for shape in shapes if isinstance(shape[1], int)), None)
+
+    def count_tokens(self, text: Text) -> int:
+        """The number of tokens of a text, special tokens included, before any truncation."""
+        return len(self.tokenizer.encodings([text], None)[0].ids)
+
+    def tokens(self, texts: Sequence[Text]) -> dict[str, npt.NDArray[np.int64]]:
+        """Token ids, mask and types of a batch of texts, (batch, sequence), as :meth:`Tokenizer.encode` names them."""
+        return self.tokenizer.batch(self._encode(texts), self._columns)
+
+    def feeds(self, encoded: dict[str, npt.NDArray[np.int64]]) -> dict[str, npt.NDArray[Any]]:
+        """The model's feeds for :meth:`tokens`."""
+        if not self._typed:
+            encoded = {**encoded, "token_type_ids": np.zeros_like(encoded["token_type_ids"])}
+        return feeds_of(encoded, self.session.model_info)
+
+    def prompt_tokens(self, prompt: str) -> int:
+        """The number of a prompt's tokens at the start of a text, the first special token included."""
+        return len(self.tokenizer.encodings([prompt], self.max_length)[0].ids) - 1  # without the last one
+
+    def warmup(self, texts: Sequence[Text] | None = None) -> None:
+        """Compile and run everything that texts may need, before the first request: :meth:`isorun.Session.warmup`.
+
+        Args:
+            texts: texts like those that will come; ``None`` for a range of lengths.
+        """
+        self.session.warmup(None if texts is None else [batch.feeds for batch in self._batches(texts)])
+
+    def close(self) -> None:
+        """Release the model. A second call does nothing."""
+        self.session.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(
+        self, texts: Iterable[Text], finish: Callable[[Array, npt.NDArray[np.int64]], Array]
+    ) -> Iterator[tuple[list[int], Array]]:
+        """Positions and results of batches, in the order in which batches end.
+
+        Args:
+            texts: read as far ahead as results are taken, plus one window.
+            finish: from a batch's output and mask to one row for each text.
+        """
+        pending: deque[tuple[Batch, Future[list[Any]]]] = deque()
+
+        def first() -> tuple[list[int], Array]:
+            batch, future = pending.popleft()
+            return batch.positions, finish(future.result()[0], batch.mask)
+
+        for batch in self._batches(texts):
+            pending.append((batch, self.session.submit(None, batch.feeds)))
+            if len(pending) > self.session.concurrency + 1:
+                yield first()
+        while pending:
+            yield first()
+
+    def _collect(
+        self,
+        texts: Sequence[Text],
+        finish: Callable[[Array, npt.NDArray[np.int64]], Array],
+        width: tuple[int, ...],
+        progress: bool | None,
+    ) -> Array:
+        """All results, (number of texts, *width)."""
+        results = np.empty((len(texts), *width), np.float32)
+        with _bar(len(texts), progress) as bar:
+            for positions, rows in self._run(texts, finish):
+                results[positions] = rows
+                bar.update(len(positions))
+        return results
+
+    async def _arun(
+        self, texts: Sequence[Text], finish: Callable[[Array, npt.NDArray[np.int64]], Array], width: tuple[int, ...]
+    ) -> Array:
+        """As :meth:`_collect`, sharing batches with other callers."""
+        if not texts:
+            return np.empty((0, *width), np.float32)
+        if len(texts) <= _ON_THIS_THREAD:
+            encodings = self._encode(texts)
+        else:
+            encodings = await asyncio.to_thread(self._encode, texts)
+        requests = [self._feeds([encoding]) for encoding in encodings]
+        outputs = await asyncio.gather(*(self.session.arun(None, feeds) for feeds, _ in requests))
+        rows = [finish(output, mask) for (output,), (_, mask) in zip(outputs, requests, strict=True)]
+        return np.concatenate(rows).astype(np.float32, copy=False)
+
+    def _batches(self, texts: Iterable[Text]) -> Iterator[Batch]:
+        """The texts in batches of similar length, the longest of each window first."""
+        start = 0
+        for window in _windows(texts):
+            encodings = self._encode(window)
+            lengths = np.array([len(encoding.ids) for encoding in encodings])
+            share = -(-int(lengths.sum()) // self.session.concurrency)
+            budget = min(self._batch_tokens, max(share, _SMALLEST))
+            order = np.argsort(-lengths, kind="stable")
+            at = 0
+            while at < len(order):
+                rows = order[at : at + max(1, budget // max(1, int(lengths[order[at]])))]
+                feeds, mask = self._feeds([encodings[row] for row in rows])
+                yield Batch([start + int(row) for row in rows], feeds, mask)
+                at += len(rows)
+            start += len(window)
+
+    def _encode(self, texts: Sequence[Text]) -> list[Any]:
+        encodings = self.tokenizer.encodings(texts, self.max_length)
+        if self.max_length is not None and any(encoding.overflowing for encoding in encodings):
+            message = f"Texts of more than {self.max_length} tokens are cut to {self.max_length} (see max_length)"
+            warnings.warn(message, TruncationWarning, stacklevel=2)
+        return encodings
+
+    def _feeds(self, encodings: Sequence[Any]) -> tuple[dict[str, npt.NDArray[Any]], npt.NDArray[np.int64]]:
+        encoded = self.tokenizer.batch(encodings, self._columns)
+        return self.feeds(encoded), encoded["attention_mask"]
+
+    def _metadata(self) -> dict[str, str]:
+        return self.session.get_modelmeta().custom_metadata_map
+
+
+def _windows(texts: Iterable[Text]) -> Iterator[Sequence[Text]]:
+    remaining = iter(texts)
+    while window := list(itertools.islice(remaining, _WINDOW)):
+        yield window
+
+
+def _bar(total: int, progress: bool | None) -> Any:
+    """A progress bar on standard error: ``None`` shows it on a terminal once the work takes long."""
+    try:
+        from tqdm import tqdm
+    except ModuleNotFoundError as error:
+        raise IsorunError("Embedding text needs the package 'tqdm'. Install it: pip install 'isorun[graph]'") from error
+    disable = None if progress is None else not progress
+    delay = _BAR_AFTER if progress is None else 0
+    return tqdm(total=total, unit=" texts", disable=disable, delay=delay, leave=False)
+
+
+def _find(model: str | os.PathLike[str], cache_dir: str | os.PathLike[str] | None) -> Path:
+    path = expanded(model)
+    if path.exists():
+        return path.absolute()
+    if path.suffix == ".onnx" or path.is_absolute():
+        raise InvalidModel(f"There is no model at {path}")
+    return checkpoint_folder(os.fspath(model), Cache(cache_dir))
+
+
+def _settings_folder(model: Path) -> Path:
+    """The folder with a sentence model's settings: the file's own, or the one above, where Optimum leaves them."""
+    folders = (model.parent, model.parent.parent)
+    return next((folder for folder in folders if (folder / "modules.json").is_file()), model.parent)
+
+
+def _outputs(model: Path, session_options: dict[str, Any]) -> dict[str, int]:
+    """The outputs of an ONNX file, and their ranks."""
+    from isorun.models.lowering import ModelGraphs
+    from isorun.models.source import open_model
+
+    cache = Cache(session_options.get("cache_dir"), verify=session_options.get("verify_cache"))
+    info = ModelGraphs(open_model(model, cache), cache).info
+    return {spec.name: len(spec.shape or ()) for spec in info.outputs}

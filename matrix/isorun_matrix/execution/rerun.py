@@ -1,0 +1,53 @@
+"""Run a recorded run again, on this machine or another: the spec in ``run.json``, with the same models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from isorun.errors import SpecError, did_you_mean
+from isorun_matrix.results import reader
+from isorun_matrix.results.layout import RUN
+from isorun_matrix.results.records import RunRecord
+from isorun_matrix.spec.spec import Spec
+
+
+def is_record(path: Path) -> bool:
+    """Whether a path is that of a ``run.json``."""
+    return path.name == RUN
+
+
+def load(path: Path, models: Sequence[str]) -> tuple[Spec, Mapping[str, str]]:
+    """The spec of a run, and the fingerprints of its models.
+
+    Args:
+        path: of ``run.json``.
+        models: for models that are elsewhere on this machine, ``NAME=PATH``.
+
+    Raises:
+        SpecError: the file is damaged, or a model or a folder of an environment is not where it was.
+    """
+    record = reader.read(path, RunRecord)
+    content = record.spec.model_dump(mode="json")
+    for item in models:
+        name, _, place = item.partition("=")
+        if name not in content["models"] or not place:
+            raise SpecError(
+                f"--model {item!r} must be NAME=PATH with the name of a model{did_you_mean(name, content['models'])}"
+            )
+        source = "checkpoint" if Path(place).is_dir() else "path"
+        content["models"][name] |= {
+            "path": None,
+            "checkpoint": None,
+            "preset": None,
+            source: str(Path(place).absolute()),
+        }
+    try:
+        return Spec.model_validate(content), record.fingerprints
+    except ValidationError as error:
+        lines = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
+        raise SpecError(
+            f"{path} cannot be run here. Give the place of a model with --model NAME=PATH:\n  " + "\n  ".join(lines)
+        ) from None

@@ -1,0 +1,64 @@
+"""Which cells of a workload need another round, and in which order a round runs them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+
+from isorun_matrix.results.records import MEASURED, RoundResult
+
+Rounds = Mapping[str, Sequence[RoundResult]]
+"""The results of each cell of a workload."""
+
+
+def lacking(rounds: Rounds, wanted: int, repeats: int) -> list[str]:
+    """The cells that need another round.
+
+    A round counts for a cell if every cell of its order has a result: a round that was interrupted compares nothing. A
+    round in which a cell was disturbed is repeated for all cells, since they are compared within rounds.
+
+    Args:
+        rounds: the results so far.
+        wanted: how many undisturbed rounds a cell needs.
+        repeats: how many more than that it gets at most.
+    """
+    disturbed = {number for number in _numbers(rounds) if _is_disturbed(rounds, number)}
+    found = []
+    for name, results in rounds.items():
+        measured = {result.round.number for result in results if result.status in MEASURED and _whole(rounds, result)}
+        if len(measured - disturbed) < wanted and len(measured) < wanted + repeats:
+            found.append(name)
+    return found
+
+
+def disturbed_rounds(rounds: Rounds) -> int:
+    """How many rounds were disturbed."""
+    return sum(_is_disturbed(rounds, number) for number in _numbers(rounds))
+
+
+def shuffled(names: Sequence[str], seed: int, workload: str, number: int) -> list[str]:
+    """The order of a round."""
+    order = list(names)
+    random.Random(f"{seed}/{workload}/{number}").shuffle(order)
+    return order
+
+
+def _numbers(rounds: Rounds) -> set[int]:
+    return {result.round.number for results in rounds.values() for result in results}
+
+
+def _is_disturbed(rounds: Rounds, number: int) -> bool:
+    return any(
+        result.result is not None and result.result.disturbed
+        for results in rounds.values()
+        for result in results
+        if result.round.number == number
+    )
+
+
+def _whole(rounds: Rounds, result: RoundResult) -> bool:
+    """Whether every cell in the order of a round has a result, of those that are still in the spec."""
+    number = result.round.number
+    return all(
+        any(other.round.number == number for other in rounds[name]) for name in result.round.order if name in rounds
+    )

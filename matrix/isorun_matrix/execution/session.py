@@ -1,0 +1,56 @@
+"""What trying a cell and measuring it have in common: opening its session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from isorun import Session
+from isorun.errors import BackendFailed
+from isorun_matrix.jobs import Cell, CellJob
+from isorun_matrix.measurement import feeds
+from isorun_matrix.results.layout import FEEDS
+
+_WIDTHS = {"fp64": 64, "fp32": 32, "fp16": 16, "bf16": 16, "int8": 8}
+
+
+def open_session(job: CellJob) -> Session:
+    """Open the session of a cell."""
+    cell = job.cell
+    return Session(
+        job.model.path,
+        cell.backend,
+        environment=cell.environment,
+        device=cell.device,
+        precision=cell.precision,
+        threads=cell.threads,
+        options=cell.options,
+        outputs=job.model.outputs,
+    )
+
+
+def named(session: Session, outputs: list[Any]) -> dict[str, Any]:
+    """The outputs of a run by name."""
+    return dict(zip((spec.name for spec in session.get_outputs()), outputs, strict=True))
+
+
+def run_all(session: Session, job: CellJob, cases: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Run sets of feeds: the name of each, and its outputs by name."""
+    for case in cases:
+        yield case, named(session, session.run(None, feeds.load(Path(job.reference_folder) / FEEDS, case)))
+
+
+def require_precision(cell: Cell, reported: str) -> None:
+    """Check that a runtime computes in the required precision.
+
+    It may report several, joined by ``+``, of which none may be narrower: a network in bf16 can keep a layer in fp32.
+
+    Raises:
+        BackendFailed: it does not.
+    """
+    parts = reported.split("+")
+    narrower = [part for part in parts if _WIDTHS.get(part, 0) < _WIDTHS.get(cell.precision, 0)]
+    if cell.precision not in parts or narrower:
+        remedy = ". The model is already quantized: use precisions: [int8]" if "int8" in narrower else ""
+        raise BackendFailed(f"{cell.backend} must compute in {cell.precision}, but reports {reported}{remedy}")

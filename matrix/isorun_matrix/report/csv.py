@@ -1,0 +1,40 @@
+"""Every figure of one or several runs as comma-separated values: a line for each cell."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from isorun_matrix.report import summary
+from isorun_matrix.results.records import Run
+
+
+def render(runs: Sequence[Run]) -> str:
+    """The runs; the names of columns are those of ``report --format json``, with dots."""
+    rows = []
+    for run in runs:
+        cpu = run.environment.cpu
+        about = {"run": run.folder, "created": run.created, "host": run.environment.host, "cpu": cpu.model}
+        for group in summary.groups(run.cells):
+            for cell in group.cells:
+                verdict = {"verdict": group.verdict(cell), "speed_up": group.speed_up(cell)}
+                loads = {f"load.{load.name}": load.result and load.result.requests_per_s for load in cell.loads}
+                rows.append(about | dict(_flat(cell.as_document())) | verdict | loads)
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    out = io.StringIO()
+    writer = csv.DictWriter(out, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def _flat(value: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:
+    """The numbers and texts in nested data; lists are left out."""
+    for key, item in value.items():
+        if isinstance(item, Mapping):
+            if key not in ("cases", "operators", "details", "versions", "environment", "options"):
+                yield from _flat(item, f"{place}{key}.")
+        elif not isinstance(item, list | tuple):
+            yield f"{place}{key}", item

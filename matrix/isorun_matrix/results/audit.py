@@ -1,0 +1,101 @@
+"""Whether a stored run supports what its reports say (``isorun matrix check``).
+
+The checks follow MLPerf's compliance tests: outputs of the timed runs are compared with the reference (TEST01),
+repeated feeds are not faster than varied ones (TEST04), and the seed is drawn for each run (TEST05).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from isorun.errors import SpecError
+from isorun.system.cache import sha256
+from isorun_matrix.measurement import machine
+from isorun_matrix.measurement.comparisons import NEEDED
+from isorun_matrix.measurement.timing import kept_runs
+from isorun_matrix.results import reader
+from isorun_matrix.results.folder import RunFolder
+from isorun_matrix.results.layout import JOB, SAMPLES
+from isorun_matrix.results.records import LACKING, MEASURED, CellId, PlannedCell, RoundResult, RunRecord
+
+CACHED = 0.9
+"""A ratio of the times with repeated and with varied feeds below which a runtime seems to cache answers."""
+
+_NS_PER_MS = 1e6
+Problem = tuple[str, str]
+
+
+def problems(folder: RunFolder) -> Iterator[Problem]:
+    """What is wrong with a run: where, and what.
+
+    Raises:
+        SpecError: a file is missing or damaged, or of another schema.
+    """
+    record = folder.record()
+    if record.spec.model_dump().get("seed") is not None:
+        yield "run.json", f"the spec sets the seed ({record.seed}), so that feeds are known before the run. Remove it"
+    for planned in record.cells:
+        for problem in _cell_problems(folder, record, planned):
+            yield planned.id, problem
+
+
+def _cell_problems(folder: RunFolder, record: RunRecord, planned: PlannedCell) -> Iterator[str]:
+    cell = folder.cell_of_run(planned.id)
+    if cell.status not in ("ok", *LACKING) or cell.kept:
+        yield f"is {cell.status}: {cell.reason or cell.kept or 'not measured'}"
+    if planned.key is None:
+        return
+    rounds = folder.rounds(planned.id, planned.key)
+    calm = sum(result.result is not None and not result.result.disturbed for result in rounds)
+    if rounds and calm < max(NEEDED, record.spec.rounds):
+        required = max(NEEDED, record.spec.rounds)
+        yield f"has {calm} undisturbed rounds of {required}. Use run --resume --remeasure disturbed"
+    if cell.result is not None and calm and cell.result.repeated < CACHED:
+        yield f"takes {cell.result.repeated:.2f} x the time where feeds repeat, as if answers were cached (TEST04)"
+    if len({result.seed for result in rounds}) < len(rounds):
+        yield "has two rounds with the same seed (TEST05)"
+    if rounds:
+        yield from _reference_problems(folder, record, planned, rounds[-1])
+    for result in rounds:
+        for problem in _round_problems(folder, record, planned, result):
+            yield f"round {result.round.number}: {problem}"
+
+
+def _round_problems(folder: RunFolder, record: RunRecord, planned: PlannedCell, result: RoundResult) -> Iterator[str]:
+    place = folder.round_folder(planned.id, planned.key or "", result.round.number)
+    for name, digest in result.files.items():
+        if not (place / name).is_file() or sha256((place / name).read_bytes()) != digest:
+            yield f"{name} is not the file that was measured"
+    job = reader.job_of(place)
+    for name in CellId.model_fields:
+        if job["cell"].get(name) != getattr(planned, name):
+            yield f"was measured with {name} {job['cell'].get(name)!r}, but the run has {getattr(planned, name)!r}"
+    if job["seed"] != result.seed or planned.id not in result.round.order:
+        yield f"{JOB} and the result are of different processes"
+    known = [machine.identity(session.environment) for session in record.sessions]
+    if result.machine not in known:
+        yield "was measured on a machine of no session"
+    if result.status in MEASURED and result.result is not None:
+        samples = reader.read_samples(place / SAMPLES)
+        if not np.isclose(float(np.mean(samples)) / _NS_PER_MS, result.result.latency_ms.mean, rtol=1e-6):
+            yield f"the figures are not those of {SAMPLES}"
+        count = len(result.result.sampled)
+        expected = {f"feeds-{index}": run for index, run in kept_runs(result.seed, len(samples), count).items()}
+        if dict(result.result.sampled) != expected:
+            yield "the compared outputs are not of the runs that the seed selects (TEST01)"
+
+
+def _reference_problems(
+    folder: RunFolder, record: RunRecord, planned: PlannedCell, result: RoundResult
+) -> Iterator[str]:
+    used = reader.job_of(folder.round_folder(planned.id, planned.key or "", result.round.number))
+    key = str(used["reference_folder"]).rpartition("/")[2]
+    try:
+        workload = reader.job_of(folder.reference(f"{planned.model}/{planned.shape}", key))["workload"]
+    except SpecError as error:
+        yield f"its reference cannot be read: {error}"
+        return
+    if workload["seed"] != record.seed:
+        yield f"its feeds have the seed {workload['seed']}, but the run has {record.seed}"

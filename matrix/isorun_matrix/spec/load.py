@@ -1,0 +1,52 @@
+"""Load scenarios: how many requests a second a cell answers, and how fast, when requests do not wait for each other."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+from pydantic import Field, GetJsonSchemaHandler, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from isorun_matrix.spec.fields import Count, Name, Seconds, Strict, or_string
+
+SCENARIOS = ("single-stream", "closed", "server", "offline")
+_NEEDS = {"closed": "clients", "server": "p99_ms"}
+
+
+class Load(Strict):
+    """A load scenario. A name alone is one without settings: ``single-stream`` or ``offline``."""
+
+    scenario: Literal["single-stream", "closed", "server", "offline"]
+    name: Name = ""
+    clients: Count | None = Field(default=None, description="closed: how many wait for an answer before they go on")
+    p99_ms: float | None = Field(default=None, gt=0, description="server: the bound of the 99th percentile")
+    through: Literal["session", "scheduler"] = Field(
+        default="session", description="session: run() on worker threads; scheduler: arun() with max_tokens"
+    )
+    workers: Count = Field(default=1, description="session: the threads that call run()")
+    max_tokens: Count = Field(default=4096, description="scheduler: the maximum size of a batch")
+    seconds: Seconds = Field(default=5.0, description="the minimum duration of a measurement; a search makes about ten")
+    time_limit: Seconds = Field(default=1800.0, description="seconds after which the process is stopped")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _expand(cls, value: Any) -> Any:
+        return {"scenario": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for scenario, key in _NEEDS.items():
+            given = getattr(self, key) is not None
+            if given != (self.scenario == scenario):
+                raise ValueError(f"scenario {self.scenario} {'does not have' if given else 'needs'} {key}")
+        if not self.name:
+            detail = "" if self.clients is None else f"-{self.clients}"
+            detail += "" if self.p99_ms is None else f"-{self.p99_ms:g}ms"
+            detail += "" if self.through == "session" else "-scheduler"
+            object.__setattr__(self, "name", f"{self.scenario}{detail}")
+        return self
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return or_string(handler(core), None)

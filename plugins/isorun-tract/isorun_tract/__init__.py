@@ -1,0 +1,1 @@
+"""tract, an inference engine in Rust, as an isorun backend."""

@@ -1,0 +1,111 @@
+"""The backend ``tract``: an inference engine in Rust, on one thread of the CPU."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from isorun.plugin import (
+    Backend,
+    BackendFailed,
+    Capabilities,
+    CompileConfig,
+    Executable,
+    Feeds,
+    LoweredModel,
+    ModelInfo,
+    RuntimeReport,
+    UnsupportedModel,
+    cpu_name,
+    package_version,
+    runtime_errors,
+)
+
+if TYPE_CHECKING:
+    import tract
+
+_UNKNOWN_OPERATOR = re.compile(r"Unimplemented\((\w+)\)")
+_NO_WORK = ("Const", "Source")  # nodes of the optimized graph that compute nothing
+
+
+class Tract(Backend):
+    """tract in fp32. A run uses one thread; concurrent runs share the model."""
+
+    contract = 2
+    capabilities = Capabilities(
+        dialects=("primitive",),
+        precisions=("fp32",),
+        refused={
+            "bf16": "it has no bf16 kernels",
+            "fp16": "it has fp16 kernels for ARM processors only",
+            "int8": "it would compute isorun's int8, products of dequantized integers, in fp32",
+        },
+        dynamic_shapes=True,
+        thread_safe=True,
+        package="tract",
+        requirement="tract>=0.23",
+        reports=("placement",),
+        data_dependent_shapes=False,
+        fixed_threads=1,
+    )
+
+    def compile(self, model: LoweredModel, config: CompileConfig) -> TractExecutable:
+        """Load a model and optimize it, with its symbolic dimensions."""
+        assert config.precision == "fp32"
+        for spec in (*model.info.inputs, *model.info.outputs):
+            if spec.dtype is None or spec.dtype.kind not in "biuf":
+                raise UnsupportedModel(f"{self.name} does not support {spec.name!r}, of type {spec.type}")
+        with runtime_errors(f"{self.name} cannot load {model.path}", _translate):
+            import tract
+
+            runnable = tract.onnx().load(model.path).into_model().into_runnable()
+        return TractExecutable(self.name, runnable, model.info)
+
+
+class TractExecutable(Executable):
+    """A model that tract has optimized.
+
+    Args:
+        name: the backend's name.
+        runnable: the optimized model.
+        info: its inputs and outputs.
+    """
+
+    def __init__(self, name: str, runnable: tract.Runnable, info: ModelInfo) -> None:
+        self._name = name
+        self._runnable = runnable
+        self._inputs = [spec.name for spec in info.inputs]
+        self._outputs = {spec.name: index for index, spec in enumerate(info.outputs)}
+
+    def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
+        """Run once, in a state of its own, so that several threads may run at a time."""
+        with runtime_errors(f"{self._name} failed while running", _translate):
+            results = self._runnable.run([feeds[name] for name in self._inputs])
+            return [results[self._outputs[name]].to_numpy() for name in output_names or self._outputs]
+
+    def report(self) -> RuntimeReport:
+        """The operators of the optimized graph, from tract's own list."""
+        with runtime_errors(f"{self._name} cannot describe the model", _translate):
+            nodes = json.loads(self._runnable.profile_json(None))["nodes"]
+        operators = Counter(node["op_name"] for node in nodes if node["op_name"] not in _NO_WORK)
+        return RuntimeReport(
+            device=cpu_name(),
+            precision="fp32",
+            operators={"tract": dict(operators.most_common())},
+            versions={"tract": package_version("tract") or "unknown"},
+        )
+
+    def close(self) -> None:
+        """Release the model. A run that has begun keeps it until it ends."""
+        del self._runnable
+
+
+def _translate(error: Exception) -> UnsupportedModel | BackendFailed:
+    """Convert an error of tract, whose text ends with a stack backtrace of Rust."""
+    message = " ".join(str(error).partition("Stack backtrace:")[0].split())
+    if match := _UNKNOWN_OPERATOR.search(message):
+        return UnsupportedModel(f"tract does not implement the operator {match[1]}", [match[1]])
+    return BackendFailed(f"tract failed: {message}")

@@ -1,0 +1,72 @@
+"""``isorun embed``: a text file in, a file of vectors out, which continues after an interruption."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import isorun as library
+from isorun.cli import embed
+
+LINES = ["A man is eating food.", "", "A girl is carrying a baby."]
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    path = tmp_path / "texts.txt"
+    path.write_text("\n".join(LINES) + "\n")
+    return path
+
+
+def test_an_interrupted_command_continues(
+    isorun: Callable[..., Any], minilm: Path, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "vectors.npy"
+    command = ("embed", texts, "-o", output, "--model", minilm, "--backend", "ort-cpu")
+    monkeypatch.setattr(embed, "_STEP", 2)
+    add, added = embed._Part.add, []
+
+    def interrupted(part: Any, rows: np.ndarray) -> None:
+        add(part, rows)
+        added.append(len(rows))
+        if added == [2]:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(embed._Part, "add", interrupted)
+    ran = isorun(*command)
+    assert ran.code == 130
+    assert "2 of 3 lines are saved. Run the same command to continue" in ran.err
+    assert not output.exists()
+    ran = isorun(*command)
+    assert (ran.code, added) == (0, [2, 1])
+    assert "Continuing after 2 of 3 lines" in ran.err
+    assert f"{output}: 3 x 384, float32" in ran.out
+    assert [path.name for path in tmp_path.glob("vectors*")] == ["vectors.npy"]
+    with library.Embedder(minilm, backend="ort-cpu") as embedder:
+        np.testing.assert_allclose(np.load(output), embedder.embed(LINES), atol=1e-6)
+
+
+def test_other_settings_start_again(isorun: Callable[..., Any], minilm: Path, texts: Path, tmp_path: Path) -> None:
+    output = tmp_path / "vectors.npy"
+    part = embed._Part(output, (3, 384), "another key")
+    part.add(np.ones((2, 384), np.float32))
+    ran = isorun("embed", texts, "-o", output, "--model", minilm, "--backend", "ort-cpu", "--truncate-dim", "8")
+    assert (ran.code, np.load(output).shape) == (0, (3, 8))
+
+
+def test_an_empty_file_gives_no_vectors(isorun: Callable[..., Any], minilm: Path, tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text("")
+    ran = isorun("embed", tmp_path / "texts.txt", "-o", tmp_path / "v.npy", "--model", minilm, "--backend", "ort-cpu")
+    assert ran.code == 0, ran.err
+    assert np.load(tmp_path / "v.npy").shape == (0, 384)
+
+
+def test_rejects_what_is_not_text(isorun: Callable[..., Any], tmp_path: Path, minilm: Path) -> None:
+    (tmp_path / "texts.txt").write_bytes(b"\xff\xfe")
+    ran = isorun("embed", tmp_path / "texts.txt", "-o", tmp_path / "v.npy", "--model", minilm)
+    assert ran.code == 2
+    assert "is not UTF-8 text" in ran.err

@@ -1,0 +1,253 @@
+"""``isorun.compat`` beside ONNX Runtime's own classes."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnxruntime
+import pytest
+from onnxruntime.capi import onnxruntime_inference_collection as raw_classes
+
+import exports
+import isorun
+import isorun.compat as ort
+import small_bert
+from isorun.errors import BackendUnavailable, InvalidArgument, InvalidFeeds, IsorunError
+
+CPU = "CPUExecutionProvider"
+MASK = np.array([[1, 1, 1, 1], [1, 1, 0, 0], [0, 1, 0, 1], [0, 0, 0, 0]])
+FEEDS = small_bert.feeds(MASK)
+TYPES = """
+<ir_version: 8, opset_import: ["" : 18], producer_name: "writer", domain: "some.domain", model_version: 12,
+ doc_string: "about the model", metadata_props: ["key": "value"]>
+graph_name (float[N,3] x, seq(float[K]) s, int64 k, float u, float[?,M] q) => (float[N,3] y, float[L] t)
+{ y = Relu(x)  t = SequenceAt(s, k) }
+"""
+FIELDS = ("producer_name", "graph_name", "domain", "description", "graph_description", "version", "custom_metadata_map")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return small_bert.write(tmp_path_factory.mktemp("models") / "bert.onnx")
+
+
+@pytest.fixture(scope="module")
+def raw(model):
+    return raw_classes.InferenceSession(model, providers=[CPU])
+
+
+@pytest.fixture(scope="module")
+def session(model):
+    with ort.InferenceSession(model, providers=[CPU]) as opened:
+        yield opened
+
+
+def of_types():
+    made = onnx.parser.parse_model(TYPES)
+    made.graph.doc_string = "about the graph"
+    return made.SerializeToString()
+
+
+def described(session):
+    arguments = [*session.get_inputs(), *session.get_outputs(), *session.get_overridable_initializers()]
+    meta = session.get_modelmeta()
+    return [str(argument) for argument in arguments], {field: getattr(meta, field) for field in FIELDS}
+
+
+SAMPLES = sorted(exports.manifest())[:: max(1, len(exports.manifest()) // 6)]
+
+
+@pytest.mark.parametrize("label", ["types", *SAMPLES])
+def test_descriptions_equal_those_of_onnxruntime(label):
+    content = of_types() if label == "types" else exports.content(label)
+    raw = raw_classes.InferenceSession(content, providers=[CPU])
+    with ort.InferenceSession(content) as session:
+        assert described(session) == described(raw)
+        assert (session.get_providers(), session.get_provider_options()) == ([CPU], {CPU: {}})
+        assert session._model_path is None
+
+
+def test_padded_positions_equal_those_of_onnxruntime(session, raw):
+    for ours, theirs in zip(session.run(None, FEEDS), raw.run(None, FEEDS), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
+
+
+def test_ort_values_and_run_options(session, raw):
+    (expected,) = raw.run(["pooler_output"], FEEDS)
+    values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in FEEDS.items()}
+    options = onnxruntime.RunOptions()
+    options.log_severity_level = 3
+    (array,) = session.run(["pooler_output"], values, options)
+    (value,) = session.run_with_ort_values(["pooler_output"], values, options)
+    assert isinstance(value, onnxruntime.OrtValue)
+    np.testing.assert_allclose(array, expected, rtol=0, atol=1e-5)
+    np.testing.assert_array_equal(value.numpy(), array)
+    options.terminate = True
+    with pytest.raises(InvalidArgument, match="terminate"):
+        session.run(None, values, options)
+    with pytest.raises(TypeError, match="RunOptions, got dict"):
+        session.run(None, values, {})
+
+
+def test_bindings(session, raw):
+    hidden, pooled = raw.run(None, FEEDS)
+    target = onnxruntime.OrtValue.ortvalue_from_shape_and_type(pooled.shape, np.float32)
+    for make in (lambda: ort.IOBinding(session), session.io_binding):
+        binding = make()
+        for name, array in FEEDS.items():
+            binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(array))
+        binding.bind_output("last_hidden_state", "cpu", 0, onnx.TensorProto.FLOAT, hidden.shape, hidden.ctypes.data)
+        binding.bind_ortvalue_output("pooler_output", target)
+        expected, hidden[:] = hidden.copy(), 0
+        session.run_with_iobinding(binding, onnxruntime.RunOptions())
+        np.testing.assert_allclose(hidden, expected, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(target.numpy(), pooled, rtol=0, atol=1e-5)
+        outputs = binding.get_outputs()
+        assert [type(output) for output in outputs] == [onnxruntime.OrtValue] * 2
+        np.testing.assert_array_equal(outputs[1].numpy(), target.numpy())
+    assert type(ort.IOBinding(raw)) is raw_classes.IOBinding
+
+
+def test_values_that_are_no_tensors():
+    content = of_types()
+    feeds = {"x": np.zeros((1, 3), np.float32), "u": np.float32(1), "q": np.zeros((1, 1), np.float32), "k": np.int64(1)}
+    with ort.InferenceSession(content) as session:
+        (result,) = session.run(["t"], {**feeds, "s": [np.zeros(2, np.float32), np.ones(2, np.float32)]})
+        np.testing.assert_array_equal(result, [1, 1])
+    strings = '<ir_version: 8, opset_import: ["" : 18]> g (string[N] x) => (string[N] y) { y = Identity(x) }'
+    session = ort.InferenceSession(onnx.parser.parse_model(strings).SerializeToString())
+    with session, pytest.raises(InvalidFeeds, match=r"'y' .object. cannot be an OrtValue"):
+        session.run_with_ort_values(None, {"x": np.array(["a"], object)})
+
+
+def options_with(**attributes):
+    options = ort.SessionOptions()
+    for name, value in attributes.items():
+        if isinstance(value, tuple):
+            getattr(options, name)(*value)
+        else:
+            setattr(options, name, value)
+    return options
+
+
+def test_session_options_reach_the_runtime(model, tmp_path):
+    options = options_with(
+        intra_op_num_threads=1,
+        inter_op_num_threads=2,
+        execution_mode=ort.ExecutionMode.ORT_PARALLEL,
+        graph_optimization_level=ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+        use_deterministic_compute=True,
+        enable_profiling=True,
+        profile_file_prefix=str(tmp_path / "profile"),
+        add_session_config_entry=("session.disable_prepacking", "1"),
+    )
+    with ort.InferenceSession(model, options) as session:
+        assert session.get_session_options() is options
+        assert session.provenance.threads == 1
+        made = session._executable._session.get_session_options()
+    assert (made.intra_op_num_threads, made.inter_op_num_threads) == (1, 2)
+    assert made.execution_mode == ort.ExecutionMode.ORT_PARALLEL
+    assert made.graph_optimization_level == ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    assert made.use_deterministic_compute
+    assert made.get_session_config_entry("session.disable_prepacking") == "1"
+    assert list(tmp_path.glob("profile*.json"))
+
+
+def test_options_without_a_meaning_are_ignored_with_one_line(model, caplog):
+    options = options_with(enable_mem_pattern=False, logid="mine", add_free_dimension_override_by_name=("batch", 4))
+    with caplog.at_level(logging.INFO, "isorun"):
+        ort.InferenceSession(model, options, [CPU], enable_fallback=1).close()
+    lines = [message for message in caplog.messages if "ignored" in message]
+    assert len(lines) == 1
+    for name in ("enable_mem_pattern", "logid", "add_free_dimension_override_by_name", "enable_fallback"):
+        assert name in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"optimized_model_filepath": "there.onnx"}, "isorun fuse"),
+        (
+            {"add_initializer": ("w", onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(1)))},
+            "add_initializer",
+        ),
+        (
+            {"add_session_config_entry": ("session.model_external_initializers_file_folder_path", "x")},
+            "from its folder",
+        ),
+    ],
+)
+def test_options_that_change_results_are_refused(options, what, model):
+    with pytest.raises(InvalidArgument, match=what):
+        ort.InferenceSession(model, options_with(**options))
+
+
+@pytest.mark.parametrize("providers", [None, [CPU], [(CPU, {})], ["AzureExecutionProvider"]])
+def test_providers_that_are_the_cpu(providers, model):
+    with ort.InferenceSession(model, None, providers) as session:
+        assert session.provenance.backend == "ort-cpu"
+        assert session.get_providers() == [CPU]
+
+
+def test_an_unavailable_provider_is_skipped_only_for_a_later_one(model, caplog):
+    with ort.InferenceSession(model, providers=["CUDAExecutionProvider", CPU]) as session:
+        assert session.get_providers() == [CPU]
+    assert "skipped CUDAExecutionProvider" in caplog.text
+    with pytest.raises(BackendUnavailable, match="ort-cuda"):
+        ort.InferenceSession(model, providers=["CUDAExecutionProvider"], provider_options=[{"device_id": 1}])
+    with pytest.raises(InvalidArgument, match=r"no backend for DmlExecutionProvider"):
+        ort.InferenceSession(model, providers=["DmlExecutionProvider"])
+    with pytest.raises(InvalidArgument, match=r"'device_type': 'GPU'"):
+        ort.InferenceSession(model, providers=[("OpenVINOExecutionProvider", {"device_type": "GPU"})])
+
+
+def test_arguments_of_isorun(model, raw):
+    with ort.InferenceSession(model, backend="openvino", padding="auto") as session:
+        assert session.provenance.backend == "openvino"
+        assert session.get_providers() == ["OpenVINOExecutionProvider", CPU]
+        hidden, _ = session.run(None, FEEDS)
+    expected, _ = raw.run(None, FEEDS)
+    np.testing.assert_allclose(hidden, expected * MASK[..., None], rtol=0, atol=1e-5)
+    with pytest.raises(TypeError, match="paddings"):
+        ort.InferenceSession(model, paddings="auto")
+
+
+def test_set_providers_opens_again(model):
+    with ort.InferenceSession(model, backend="ort-cpu") as session:
+        (first,) = session.run(["pooler_output"], FEEDS)
+        session.set_providers([CPU])
+        np.testing.assert_array_equal(session.run(["pooler_output"], FEEDS)[0], first)
+
+
+Early = onnxruntime.InferenceSession  # as a library that was imported before install()
+
+
+def test_install_is_reversible(model, raw):
+    with ort.install(padding="auto") as installation:
+        for cls in (onnxruntime.InferenceSession, Early):
+            session = cls(str(model), onnxruntime.SessionOptions(), providers=[CPU])
+            assert isinstance(session, isorun.Session)
+            assert isinstance(session, ort.InferenceSession)
+            # The backend's own session is ONNX Runtime's.
+            assert session.provenance.backend == "ort-cpu"
+            assert not np.any(session.run(None, FEEDS)[0][MASK == 0])  # padding="auto"
+            assert isinstance(onnxruntime.IOBinding(session), isorun.IOBinding)
+            session.close()
+        with pytest.raises(IsorunError, match="installed already"):
+            ort.install()
+    installation.uninstall()
+    assert Early is onnxruntime.InferenceSession is raw_classes.InferenceSession
+    assert onnxruntime.SessionOptions is raw_classes.C.SessionOptions
+    assert ort.InferenceSession is not raw_classes.InferenceSession
+    with pytest.raises(TypeError, match="paddings"):
+        ort.install(paddings="auto")
+
+
+def test_other_names_are_those_of_onnxruntime():
+    assert ort.get_available_providers is onnxruntime.get_available_providers
+    assert ort.OrtValue is onnxruntime.OrtValue
+    with pytest.raises(AttributeError, match="Inference"):
+        _ = ort.Inference

@@ -1,0 +1,104 @@
+"""Fourteen plugins, each broken in another way, installed beside a good one: everything else works."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sites
+
+SECONDS = 8  # the time limit of the one that hangs; the others have to finish, on a busy machine too
+
+PLUGIN = """
+from isorun.plugin import *
+
+class Plain(Backend):
+    contract = 2
+    capabilities = Capabilities(dialects=("onnx",), dynamic_shapes=True)
+    def compile(self, model, config):
+        raise AssertionError("nothing is compiled here")
+"""
+BROKEN: Mapping[str, tuple[str, str]] = {
+    "raises": ("raise RuntimeError('not today')", "RuntimeError: not today"),
+    "leaves": ("raise SystemExit(0)", "SystemExit: 0"),
+    "vanishes": ("import os\nos._exit(0)", "exited with code 0"),
+    "aborts": ("import os\nos.abort()", "killed by SIGABRT"),
+    "hangs": ("import time\ntime.sleep(600)", f"did not finish within {SECONDS} s"),
+    "property-raises": ("Plain.capabilities = property(lambda self: {}['nothing'])", "`capabilities` raises KeyError"),
+    "wrong-type": ("Plain.capabilities = {'dialects': ['onnx']}", "must be an isorun.plugin.Capabilities, got dict"),
+    "listed-options": ("Plain.capabilities = Capabilities(dialects=('onnx',), options=['knob'])", "a mapping of names"),
+    "odd-dialect": ("Plain.capabilities = Capabilities(dialects=('latin',))", "unknown dialect 'latin'"),
+    "odd-members": ("Plain.members = classmethod(lambda cls: (1, 'two:three'))", "its members() must return None or"),
+    "rude": ("def installed(self): raise OSError('upset')\nPlain.installed = installed", "raises OSError: upset"),
+    "future": ("Plain.contract = 99", "version 99 of the plugin contract, and isorun"),
+    "odd:name": ("", "is not a valid name of a backend"),
+    "ort-cpu": ("import os\nos.abort()", "its name 'ort-cpu' belongs to a backend of isorun"),
+}
+NOISY = "import os, sys\nprint('noise')\nos.write(1, b'more noise')\nos.close(1)\nsys.stdout = None\n"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    for number, (name, (source, _)) in enumerate(BROKEN.items()):
+        module = f"broken_{number}"
+        files = {f"{module}.py": f"{PLUGIN}\n{source}\n"}
+        sites.install(folder, f"{name.replace(':', '-')}-dist", "1.2", files, {name: f"{module}:Plain"})
+    sites.install(folder, "good-dist", "3.4", {"good.py": f"{PLUGIN}\n{NOISY}"}, {"good": "good:Plain"})
+    return folder
+
+
+def command(site: Path, *arguments: str) -> tuple[int, Any]:
+    """Run a command of isorun with shorter time limits; its exit code and its output as JSON."""
+    script = (
+        f"from isorun.plugin import listing; listing.SECONDS = {SECONDS}\n"
+        f"from isorun.doctor import installation; installation.SECONDS = {SECONDS}\n"
+        f"from isorun.cli import main\nmain({[*arguments, '--json']!r})"
+    )
+    variables = {**os.environ, "PYTHONPATH": str(site), "ISORUN_CACHE_DIR": str(site / "cache")}
+    ran = subprocess.run([sys.executable, "-c", script], env=variables, capture_output=True, text=True, timeout=200)
+    assert ran.stdout, ran.stderr
+    return ran.returncode, json.loads(ran.stdout)
+
+
+def test_backends_shows_each_in_its_own_row(site):
+    code, rows = command(site, "backends")
+    assert code == 0
+    broken = {row["name"]: row for row in rows if row["status"] == "broken"}
+    assert broken.keys() == BROKEN.keys()
+    for name, (_, reason) in BROKEN.items():
+        assert reason in broken[name]["reason"], name
+        assert f"{name.replace(':', '-')}-dist" in broken[name]["distribution"] + broken[name]["remedy"], name
+    good = {row["name"]: row for row in rows if row["status"] != "broken"}
+    assert {"ort-cpu", "openvino", "reference", "good"} <= good.keys()
+    assert (good["good"]["status"], good["ort-cpu"]["status"]) == ("available", "available")
+    assert "isorun 0.1.0 supports 1 and 2" in broken["future"]["reason"]
+    assert "future-dist 1.2" in broken["future"]["reason"]
+    assert "pip install --upgrade isorun" in broken["future"]["remedy"]
+
+
+def test_doctor_finds_each_and_nothing_else(site):
+    _, found = command(site, "doctor")
+    subjects = {finding["subject"].removeprefix("the backend ") for finding in found}
+    assert BROKEN.keys() - {"rude"} <= subjects  # its installation has no problem
+    assert "good" not in subjects
+    assert {finding["command"].split()[-1] for finding in found if finding["subject"] == "the backend ort-cpu"} == {
+        "ort-cpu-dist"
+    }
+
+
+def test_auto_runs_on_another(site, bert, tmp_path):
+    import numpy as np
+
+    import tiny
+
+    np.savez(tmp_path / "feeds.npz", **tiny.feeds())
+    code, ran = command(site, "run", str(bert), "--feeds", str(tmp_path / "feeds.npz"))
+    assert (code, ran["provenance"]["backend"]) == (0, "ort-cpu")

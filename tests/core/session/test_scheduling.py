@@ -1,0 +1,132 @@
+"""Concurrent requests: warm-up, arrangement, bounded queue, deadlines, metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from concurrent.futures import wait
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import isorun
+import small_bert
+from isorun.compilation import padding_policy
+from isorun.session.lanes import Arrangement
+from isorun.session.metrics import Recorder
+from singles import alone, assert_same, request
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_bert.write(tmp_path_factory.mktemp("model") / "model.onnx")
+
+
+def rows(lengths: range) -> list[dict[str, np.ndarray]]:
+    """Requests of one row, with a batch axis."""
+    return [{name: array[None] for name, array in request(length).items()} for length in lengths]
+
+
+@pytest.mark.parametrize("backend", ["ort-cpu", pytest.param("openvino", marks=pytest.mark.long)])
+def test_nothing_is_compiled_after_warmup(backend: str, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    requests, padded = rows(range(3, 30)), small_bert.feeds(np.tril(np.ones((8, 8), np.int64)))
+    with isorun.Session(model, backend, threads=2) as session:
+        before = session.metrics()
+        arrangement = session.warmup([(1, 8), (4, 32), padded])
+        assert session.metrics() == before
+        compiled: list[Any] = []
+
+        async def together() -> list[Any]:
+            return await asyncio.gather(*(session.arun(None, feeds) for feeds in requests))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(padding_policy, "_compile", lambda *arguments: compiled.append(arguments))
+            got = asyncio.run(together())
+            session.run(None, padded)
+            wait([session.submit(None, padded) for _ in range(4)])
+            list(session.map([request(length) for length in range(3, 30)]))
+        assert compiled == []
+        for feeds, result in zip(requests, got, strict=True):
+            assert_same(result, session.run(None, feeds))
+    with isorun.Session(model, backend, threads=2) as again:  # remembered
+        assert again.arrangement == arrangement
+
+
+def test_overlapping_runs_use_narrow_executables(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[int | None] = []
+    compile_ = padding_policy._compile
+
+    def recorded(backend: Any, lowered: Any, config: Any) -> Any:
+        threads.append(config.threads)
+        return compile_(backend, lowered, config)
+
+    monkeypatch.setattr(padding_policy, "_compile", recorded)
+    with isorun.Session(model, "ort-cpu", threads=4) as session:
+        session.__dict__["arrangement"] = Arrangement(2, 2, 0)
+        feeds = rows(range(8, 9))[0]
+        session.submit(None, feeds).result(20)
+        assert threads == [4]  # a request that is alone has all threads
+        wait([session.submit(None, feeds) for _ in range(64)])
+        assert set(threads) == {4, 2}
+
+
+def test_a_full_queue_and_a_deadline(model: Path) -> None:
+    with isorun.Session(model, "ort-cpu", threads=1, max_queue=2) as session:
+        feeds, gate, entered = rows(range(4, 5))[0], threading.Event(), threading.Event()
+
+        def block(*_: object) -> None:
+            entered.set()
+            gate.wait(20)
+
+        session.run_async(None, feeds, block, None)
+        entered.wait(20)
+        with pytest.raises(isorun.QueueFull):  # noqa: PT012  # as many as there are threads may start
+            for _ in range(100):
+                session.run_async(None, feeds, block, None)
+        with pytest.raises(isorun.QueueFull, match="2 requests are waiting"):
+            session.submit(None, feeds)
+        gate.set()
+        asyncio.run(session.arun(None, feeds, max_tokens=10, timeout=20))
+        with pytest.raises(isorun.DeadlineExceeded, match=r"within 0.01 s"):
+            asyncio.run(session.arun(None, feeds, max_tokens=1000, max_wait=20, timeout=0.01))
+        metrics = session.metrics()
+        assert (metrics.rejected, metrics.late) == (2, 1)
+    assert session.metrics().waiting == 0
+
+
+def test_measured_batches_change_no_result(model: Path) -> None:
+    with isorun.Session(model, "ort-cpu", threads=2) as session:
+        session.__dict__["arrangement"] = Arrangement(2, 1, 64)
+        requests = rows(range(2, 40))
+
+        async def together() -> list[Any]:
+            return await asyncio.gather(*(session.arun(["last_hidden_state"], feeds) for feeds in requests))
+
+        got = asyncio.run(together())
+        assert session.metrics().batch_rows.count < len(requests)
+        for feeds, result in zip(requests, got, strict=True):
+            assert_same(result, session.run(["last_hidden_state"], feeds))
+        assert_same([alone(session, request(5))[0]], [got[3][0][0]])
+
+
+def test_prometheus_page() -> None:
+    recorder = Recorder()
+    recorder.enter()
+    recorder.leave([0.003])
+    with recorder.run(4, 30, 10):
+        recorder.enter()
+    metrics = recorder.snapshot()
+    assert (metrics.requests, metrics.waiting, metrics.padding_share) == (2, 1, 0.25)
+    assert metrics.queue_seconds.percentile(99) == 0.004
+    page = metrics.prometheus({"model": 'a "b"'})
+    samples = dict(re.findall(r"^(isorun_\S+?{.*}) (\S+)$", page, re.MULTILINE))
+    assert samples['isorun_tokens_total{model="a \\"b\\""}'] == "30"
+    assert samples['isorun_batch_rows_bucket{model="a \\"b\\"",le="2"}'] == "0"
+    assert samples['isorun_batch_rows_bucket{model="a \\"b\\"",le="+Inf"}'] == "1"
+    assert len(samples) == len([line for line in page.splitlines() if not line.startswith("#")])
+    plain = recorder.snapshot().prometheus()
+    assert "isorun_waiting 1\n" in plain
+    assert "# TYPE isorun_run_seconds histogram\n" in plain

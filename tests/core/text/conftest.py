@@ -1,0 +1,25 @@
+"""Sentence models, and what sentence-transformers answers for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import sentence_models
+
+GOLDEN = Path(__file__).parents[2] / "fixtures" / "sentences.npz"
+
+
+@pytest.fixture(scope="session")
+def golden() -> dict[str, np.ndarray]:
+    with np.load(GOLDEN) as answers:
+        return dict(answers)
+
+
+@pytest.fixture(scope="session")
+def variant(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """all-MiniLM-L6-v2 with another configuration."""
+    folder = tmp_path_factory.mktemp("sentences") / "variant"
+    return sentence_models.write_variant(minilm, folder)

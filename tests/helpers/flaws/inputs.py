@@ -1,0 +1,127 @@
+"""Flaws in how feeds are read."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flaws.base import Flawed, backend
+from isorun.errors import BackendFailed
+
+
+@backend
+class ChangesItsFeeds(Flawed):
+    def run(self, output_names, feeds):
+        results = self.right(output_names, feeds)
+        for array in feeds.values():
+            if array.flags.writeable:
+                array[...] = 0
+        return results
+
+
+@backend
+class IgnoresStrides(Flawed):
+    def run(self, output_names, feeds):
+        taken = {}
+        for name, array in feeds.items():
+            base = array if array.base is None or array.flags.c_contiguous else np.asarray(array.base)
+            taken[name] = np.resize(base.reshape(-1), array.shape).astype(array.dtype)
+        return self.right(output_names, taken)
+
+
+class Keeping(Flawed):
+    """Returns the earlier result where :meth:`key` of the feeds is the same."""
+
+    def run(self, output_names, feeds):
+        key = (tuple(output_names or ()), self.key(feeds))
+        self.kept = self.kept or {}
+        if key not in self.kept:
+            self.kept[key] = self.right(output_names, feeds)
+        return [np.array(result) for result in self.kept[key]]
+
+
+@backend
+class KeepsResultsByTheFirstFeed(Keeping):
+    def key(self, feeds):
+        return next(iter(feeds.values())).tobytes()
+
+
+@backend
+class KeepsResultsByArray(Keeping):
+    def key(self, feeds):
+        return tuple(map(id, feeds.values()))
+
+
+@backend
+class KeepsResultsByTheirEnds(Keeping):
+    def key(self, feeds):
+        return tuple(
+            (each.shape, each.reshape(-1)[:3].tobytes(), each.reshape(-1)[-3:].tobytes()) for each in feeds.values()
+        )
+
+
+@backend
+class TakesFeedsByPosition(Flawed):
+    def run(self, output_names, feeds):
+        return self.right(output_names, dict(zip(self.inputs, feeds.values(), strict=True)))
+
+
+@backend
+class DropsFeeds(Flawed):
+    """Takes feeds out of the caller's mapping."""
+
+    def run(self, output_names, feeds):
+        results = self.right(output_names, feeds)
+        feeds.popitem()
+        return results
+
+
+@backend
+class IgnoresStridesOfTokens(Flawed):
+    def run(self, output_names, feeds):
+        taken = {}
+        for name, array in feeds.items():
+            base = array if array.base is None or array.dtype != np.int64 or array.flags.c_contiguous else array.base
+            taken[name] = np.resize(np.asarray(base).reshape(-1), array.shape).astype(array.dtype)
+        return self.right(output_names, taken)
+
+
+@backend
+class RefusesUnusedInputs(Flawed):
+    def run(self, output_names, feeds):
+        if "unused" in feeds:
+            raise BackendFailed("no input is called unused")
+        return self.right(output_names, feeds)
+
+
+@backend
+class AsciiNames(Flawed):
+    def run(self, output_names, feeds):
+        if not all(name.isascii() for name in feeds):
+            raise BackendFailed("no such input")
+        return self.right(output_names, feeds)
+
+
+class Narrowing(Flawed):
+    """Integers of 64 bits are computed in 32."""
+
+    def run(self, output_names, feeds):
+        taken = {
+            name: each.astype(np.int32).astype(np.int64) if each.dtype == np.int64 else each
+            for name, each in feeds.items()
+        }
+        return self.right(output_names, taken)
+
+
+ComputesInInt32 = backend(Narrowing)
+
+
+@backend
+class CutsText(Flawed):
+    def run(self, output_names, feeds):
+        results = self.right(output_names, feeds)
+        return [
+            np.array([text[:9] for text in result.flat], object).reshape(result.shape)
+            if result.dtype == object
+            else result
+            for result in results
+        ]

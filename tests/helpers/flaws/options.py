@@ -1,0 +1,25 @@
+"""Flaws in options."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from flaws.accuracy import Scaling
+from flaws.base import HONEST, Flawed
+from isorun.testing.fakes import Right
+from isorun.types.options import Option
+
+
+class IgnoresAnOption(Right):
+    capabilities = replace(HONEST, options={"level": Option("how hard to try", "int", default=1, minimum=0, maximum=3)})
+
+    def compile(self, model, config):
+        self.read_options(config.options)
+        return super().compile(model, config)
+
+
+class WrongWithAnOption(Right):
+    capabilities = replace(HONEST, options={"fast": Option("skip the details", "bool", default=False)})
+
+    def compile(self, model, config):
+        return (Scaling if self.read_options(config.options)["fast"] else Flawed)(model, config)

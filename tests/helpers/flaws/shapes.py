@@ -1,0 +1,65 @@
+"""Wrong outputs at some shapes, and for some values."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flaws.accuracy import Scaling
+from flaws.base import Flawed, backend
+
+
+def wrong_where(condition, factor=1.5):
+    """A backend whose outputs are scaled where a condition on the feeds holds."""
+
+    class Wrong(Scaling):
+        def factor(self, feeds, result):
+            return factor if condition(next(iter(feeds.values()))) else 1
+
+    return backend(Wrong)
+
+
+WrongBeyondEightRows = wrong_where(lambda first: first.shape[0] > 8)
+WrongAtThirteenRows = wrong_where(lambda first: first.shape[0] == 13)
+WrongBeyond64Tokens = wrong_where(lambda first: first.shape[-1] > 64 and first.dtype == np.int64)
+WrongAt512Tokens = wrong_where(lambda first: first.shape == (1, 512) or first.shape == (2, 512))
+WrongForOneRowOfOneToken = wrong_where(lambda first: first.shape == (1, 1))
+WrongForBatchesOf64 = wrong_where(lambda first: first.shape[0] == 64)
+WrongForTheLastToken = wrong_where(lambda first: first.dtype == np.int64 and first.max() == 98)
+WrongForEqualTokens = wrong_where(lambda first: first.dtype == np.int64 and first.min() == first.max())
+WrongForLargeFeeds = wrong_where(lambda first: first.dtype == np.float32 and np.abs(first).max() > 1e6)
+FlushesSmallFeeds = wrong_where(lambda first: first.dtype == np.float32 and np.abs(first).max() < 1e-20, factor=0)
+HalfPrecisionInLargeBatches = wrong_where(lambda first: first.shape[0] > 32, factor=1 + 4e-4)
+
+
+@backend
+class SpreadsNaN(Flawed):
+    def run(self, output_names, feeds):
+        results = self.right(output_names, feeds)
+        return [np.full_like(result, np.nan) if np.isnan(result).any() else result for result in results]
+
+
+@backend
+class ReplacesNaN(Flawed):
+    def run(self, output_names, feeds):
+        return [np.nan_to_num(result) for result in self.right(output_names, feeds)]
+
+
+@backend
+class AddsARowToAnEmptyBatch(Flawed):
+    def run(self, output_names, feeds):
+        return [
+            np.zeros((1, *result.shape[1:]), result.dtype) if result.shape[:1] == (0,) else result
+            for result in self.right(output_names, feeds)
+        ]
+
+
+@backend
+class NaNForMaskedRows(Flawed):
+    """As fp16 kernels that add minus infinity, unless padding is removed."""
+
+    def run(self, output_names, feeds):
+        results = self.right(output_names, feeds)
+        if "attention_mask" in feeds:
+            for result in results:
+                result[~feeds["attention_mask"].any(axis=1)] = np.nan
+        return results
