@@ -67,8 +67,12 @@ class Lanes:
         self._compiling = threading.Lock()
         self._changed = threading.Condition()
 
-    def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
+    def run(self, output_names: Sequence[str] | None, feeds: Feeds, more: bool = False) -> list[Any]:
         """Run on the next free lane. Feeds have been validated.
+
+        Args:
+            output_names, feeds: what to run.
+            more: whether another run follows at once, so that this one is not alone.
 
         Raises:
             IsorunError: the session is closed.
@@ -77,7 +81,7 @@ class Lanes:
         with self._changed:
             while not self._idle:
                 self._changed.wait()
-            alone = len(self._idle) == self.count and not self._recorder.waiting
+            alone = len(self._idle) == self.count and not (more or self._recorder.waiting)
             lane = self._idle.pop()
         try:
             executable = self._wide if alone or self._compile is None else self._executable(lane)

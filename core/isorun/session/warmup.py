@@ -20,6 +20,7 @@ from isorun.session.batching import Batcher, Layout
 from isorun.session.lanes import Arrangement, Lanes
 from isorun.system.cache import sha256
 from isorun.system.hardware import cpu_name
+from isorun.system.threads import usable_cores
 from isorun.types import Feeds, ModelInfo
 
 _SHAPES = ((1, 16), (1, 64), (8, 32), (8, 128))  # batch, sequence
@@ -63,9 +64,11 @@ def feeds(graphs: ModelGraphs, checker: FeedChecker, on: Iterable[tuple[int, int
 
 def default(resolved: Resolved) -> Arrangement:
     """The arrangement where nothing was measured: a lane for each core, up to eight, which share the cores."""
-    threads = resolved.config.threads or 1
+    threads, offers = resolved.config.threads or 1, resolved.backend.capabilities
     if not resolved.can_divide or threads == 1:
-        return Arrangement(2 if resolved.config.device != "cpu" else 1, None, 0)
+        fixed = offers.fixed_threads if resolved.worker is None and offers.thread_safe else None
+        lanes = max(1, usable_cores() // fixed) if fixed else 1
+        return Arrangement(lanes if resolved.config.device == "cpu" else 2, None, 0)
     lanes = min(threads, _MOST_LANES)
     return Arrangement(lanes, threads // lanes, 0)
 
@@ -155,7 +158,7 @@ def _measure(
         first = next(iter(lanes.values()))
         start = time.perf_counter()
         for feeds in requests[:_FEWEST]:
-            first.run(None, feeds)
+            first.run(info.output_names, feeds)
         each = (time.perf_counter() - start) / _FEWEST
         served = requests[: int(np.clip(_PASS_SECONDS / each, _FEWEST, _MOST))]
         times: dict[Arrangement, list[float]] = {candidate: [] for candidate in candidates}
@@ -183,7 +186,7 @@ def _serve(lanes: Lanes, arrangement: Arrangement, requests: Sequence[Feeds], in
         batcher.close(cancel=False)
         return taken
     with ThreadPoolExecutor(arrangement.lanes) as pool:
-        for _ in pool.map(lambda feeds: lanes.run(None, feeds), requests):
+        for _ in pool.map(lambda feeds: lanes.run(info.output_names, feeds), requests):
             pass
         return time.perf_counter() - start
 

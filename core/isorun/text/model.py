@@ -33,11 +33,12 @@ _ON_THIS_THREAD = 4  # texts; more are tokenized off the event loop
 
 
 class Batch(NamedTuple):
-    """Texts that run together: their positions among all texts, and their feeds."""
+    """Texts that run together: their positions among all texts, their feeds, and whether another batch follows."""
 
     positions: list[int]
     feeds: dict[str, npt.NDArray[Any]]
     mask: npt.NDArray[np.int64]
+    more: bool
 
 
 class TextModel:
@@ -140,7 +141,7 @@ class TextModel:
             return batch.positions, finish(future.result()[0], batch.mask)
 
         for batch in self._batches(texts):
-            pending.append((batch, self.session.submit(None, batch.feeds)))
+            pending.append((batch, self.session.submit(None, batch.feeds, more=batch.more)))
             if len(pending) > self.session.concurrency + 1:
                 yield first()
         while pending:
@@ -188,9 +189,9 @@ class TextModel:
             at = 0
             while at < len(order):
                 rows = order[at : at + max(1, budget // max(1, int(lengths[order[at]])))]
-                feeds, mask = self._feeds([encodings[row] for row in rows])
-                yield Batch([start + int(row) for row in rows], feeds, mask)
                 at += len(rows)
+                feeds, mask = self._feeds([encodings[row] for row in rows])
+                yield Batch([start + int(row) for row in rows], feeds, mask, more=at < len(order))
             start += len(window)
 
     def _encode(self, texts: Sequence[Text]) -> list[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import venv
@@ -34,12 +35,10 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.long
 def test_clients_get_the_answers_of_sentence_transformers(python: str, minilm: Path, tmp_path: Path) -> None:
     variant = sentence_models.write_variant(minilm, tmp_path / "variant")
-    folder = tmp_path / "minilm"  # the cache's entry has no folders for modules
-    folder.mkdir()
+    folder = tmp_path / "minilm"
     for path in minilm.iterdir():
-        module, dot, name = path.name.partition(".config")
-        target = folder / module / f"config{name}" if dot and module[0].isdigit() else folder / path.name
-        target.parent.mkdir(exist_ok=True)
+        target = folder / re.sub(r"^(\d+_\w+)\.", r"\1/", path.name)  # the cache has no sub-folders
+        target.parent.mkdir(parents=True, exist_ok=True)
         target.symlink_to(path)
     texts = tmp_path / "texts.json"
     own = [text for kind in corpus.texts(held_out=False).values() for text in kind]

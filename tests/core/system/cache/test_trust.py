@@ -129,7 +129,7 @@ except CacheError as error:
 
 @pytest.fixture
 def shared() -> Iterator[Cache]:
-    """A cache of root that other users can read, unlike pytest's folders."""
+    """A cache of root in a folder that other users can read, unlike pytest's."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         made = Cache(Path(folder) / "cache")
