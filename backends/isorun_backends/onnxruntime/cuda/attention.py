@@ -156,6 +156,8 @@ def forms(path: Path) -> Forms:
     masks = {node.inputs[_KEY_MASK] for node in nodes}
     if len(masks) > 1 or any(value is not None for node in nodes for value in node.inputs[_BIAS:]):
         return Forms(plain, None, "its layers have masks of their own, or a bias on their scores")
+    if any(node.attributes.keys() - {"num_heads", "guarded", "mask_filter_value"} for node in nodes):
+        return Forms(plain, None, "its attention has features that the kernels lack")
     (mask,) = masks
     assert mask is not None
     source = fused.source(mask)

@@ -30,6 +30,7 @@ _FINDS = "PackedPlaces"  # the fused operator that finds the tokens; its first o
 _FOUND = (KEPT, _ROWS, _PLACES)
 _ATTENTION = "PackedKernelAttention"  # what forms/packed.onnxtxt has in the place of PackedAttention
 _BIASES = 12  # where the biases begin among the inputs of PackedAttention
+_GROUPS = 4  # of rows: a bias for each
 _STEP, _MOST_STEPS = 16, 32
 
 
@@ -108,8 +109,11 @@ def pack(model: ir.Model, *, in_order: Sequence[ir.Node]) -> Packing:
     if not mask.is_graph_input():
         raise CannotPack(f"its mask {mask.name!r} is not one of its inputs")
     layers = [node for node in model.graph if fused.is_fused(node) and node.op_type == fused.PACKED]
-    if any(value is not None for node in layers for value in node.inputs[_BIASES:]):
+    if any(value is not None for node in layers for value in node.inputs[_BIASES : _BIASES + _GROUPS]):
         raise CannotPack("its layers add a bias to their scores")
+    known = {"num_heads", "mask_filter_value"}
+    if any(len(node.inputs) > _BIASES + _GROUPS or node.attributes.keys() - known for node in layers):
+        raise CannotPack("its attention has features that the kernel lacks")
     if not layers or any(fused.is_fused(node) and node.op_type == fused.CORE for node in model.graph):
         raise CannotPack("its attention is not over tokens side by side")
 
