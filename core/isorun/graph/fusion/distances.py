@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph.analysis.evaluate import ancestors, is_constant, sizes
+from isorun.graph.analysis.evaluate import CannotEvaluate, ancestors, is_constant, sizes
 from isorun.graph.fusion.masks import Around
 from isorun.graph.matching import subgraph
 from isorun.graph.matching.probes import Probes
@@ -53,9 +53,16 @@ def along(probes: Probes, around: Around, value: ir.Value) -> np.ndarray | None:
     """
     tables = [sizes(each)[-1] for each in ancestors(value) if is_constant(each) and _is_square(sizes(each))]
     rows = None
+    shorter = False
     for longest in probes.lengths if probes.fixed else _LONG_LENGTHS:
-        length = min([longest, *tables])
-        squares = probes.evaluator({**probes.feeds(length), **around(probes.rows, length)})(value)
+        length, squares = min([longest, *tables]), None
+        while squares is None:
+            try:
+                squares = probes.evaluator({**probes.feeds(length), **around(probes.rows, length)})(value)
+            except CannotEvaluate:  # beyond a table of positions that it reads the length from
+                shorter, length = True, length // 2
+                if probes.fixed or length < max(probes.lengths):
+                    raise
         if squares.ndim < 2 or squares.shape[-2:] != (length, length):
             return None
         heads = squares.shape[-3] if squares.ndim > 2 else 1
@@ -66,7 +73,9 @@ def along(probes: Probes, around: Around, value: ir.Value) -> np.ndarray | None:
             squares = squares[:, :1]
         rows = positions.along_distances(squares[0])
         if rows is None or positions.slopes(rows) is not None or positions.trimmed(rows) is not rows:
-            break
+            return rows
+        if shorter:
+            return None  # the farthest distances may differ
     return rows
 
 

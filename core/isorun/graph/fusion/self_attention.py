@@ -264,7 +264,7 @@ class _Fusion:
 
         def own(pairs: np.ndarray) -> np.ndarray:
             """What each token has with itself, in the row without padding: nothing masks it."""
-            return np.diagonal(pairs.reshape(rows, -1, *pairs.shape[-2:])[0], axis1=-2, axis2=-1).astype(np.float64)
+            return np.diagonal(pairs.reshape(rows, -1, *pairs.shape[-1:] * 2)[0], axis1=-2, axis2=-1).astype(np.float64)
 
         neither, first, second, both = (
             own(self._probes.evaluator({**sample, operands[0]: one * query, operands[1]: other * key})(scores))
