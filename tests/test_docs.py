@@ -16,7 +16,7 @@ from isorun.cli import plugin
 from isorun_matrix.measurement import machine
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "docs" / "session.md", ROOT / "README.md"]
+PAGES = [ROOT / "docs" / "session.md", ROOT / "docs" / "existing-code.md", ROOT / "README.md"]
 PROSE = [
     *sorted((ROOT / "docs").rglob("*.md")),
     ROOT / "README.md",

@@ -172,7 +172,6 @@ class Scenario:
     p99_ms: float | None
     through: str
     workers: int
-    max_tokens: int
     seconds: float
     time_limit: float
 

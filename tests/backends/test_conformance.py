@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
-from isorun.testing.conformance import Conformance
+import pytest
+
+from isorun.testing.conformance import Conformance, runner
+
+_INT64 = "OpenVINO's CPU plugin computes 64-bit integers in 32 bits"
+_OPENVINO = {f"test_inputs_and_outputs_of_every_type[{kind}]": _INT64 for kind in ("int64", "uint64")}
 
 
 class TestOrtCpu(Conformance, backend="ort-cpu"):
     pass
 
 
-class TestOpenVINO(Conformance, backend="openvino"):
+@pytest.mark.long
+class TestOpenVINO(Conformance, backend="openvino", known_failures=_OPENVINO):
     pass
 
 
+@pytest.mark.long
 class TestReference(Conformance, backend="reference"):
     pass
+
+
+@pytest.mark.parametrize("backend", ["openvino", "reference"])
+def test_most_important_checks(backend: str) -> None:
+    """Of backends whose whole suite takes minutes."""
+    only = ["true precision", "precision fp32", "dialect primitive", "results", "binding", "wrapped errors"]
+    report = runner.run(backend, only=only)
+    assert report.passed, report.causes

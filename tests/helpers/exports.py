@@ -77,7 +77,8 @@ def model(label: str) -> ir.Model:
 
 def checkpoint(name: str, folder: Path) -> Path:
     """Put a checkpoint below a folder: ``<architecture>`` or ``<architecture>-<head>``, the weights of its exports."""
-    with tarfile.open(FOLDER / f"checkpoints{'-modern' if name in MODERN_CHECKPOINTS else ''}.tar.xz") as packed:
+    families = {"-".join(filter(None, (each["architecture"], each["head"]))) for each in modern().values()}
+    with tarfile.open(FOLDER / f"checkpoints{'-modern' if name in families else ''}.tar.xz") as packed:
         members = [entry for entry in packed.getmembers() if entry.name.startswith(f"{name}/")]
         packed.extractall(folder, members, filter="data")
     return folder / name

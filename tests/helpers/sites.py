@@ -27,7 +27,8 @@ def install(
     information = _information(site, name, version)
     information.mkdir(parents=True)
     (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-    (information / "RECORD").write_text("\n".join([*lines, f"{information.name}/METADATA,,", ""]))
+    lines += [f"{information.name}/{name},," for name in ("METADATA", "RECORD", "entry_points.txt")]
+    (information / "RECORD").write_text("\n".join([*lines, ""]))
     points = [f"{key} = {value}" for key, value in (backends or {}).items()]
     (information / "entry_points.txt").write_text("\n".join(["[isorun.backends]", *points, ""]))
 

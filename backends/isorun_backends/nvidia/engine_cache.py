@@ -67,7 +67,7 @@ def key(model: LoweredModel, precision: str, profiles: Sequence[Profile], target
 
 
 def load_or_build(
-    name: str, cache: Cache, identity: str, build: Callable[[], bytes], notes: Mapping[str, Any]
+    name: str, cache: Cache, identity: str, build: Callable[[], bytes], notes: Mapping[str, Any], fingerprint: str
 ) -> tuple[bytes, Entry]:
     """The bytes of an engine, built under a lock if it is not cached.
 
@@ -77,6 +77,7 @@ def load_or_build(
         identity: the engine's :func:`key`.
         build: builds the engine; called by the one process that holds the lock.
         notes: kept beside the engine for human readers.
+        fingerprint: the model's.
 
     Raises:
         BackendUnavailable: the folder is not private to this user.
@@ -87,7 +88,7 @@ def load_or_build(
         (folder / _ENGINE).write_bytes(build())
         return dict(notes)
 
-    entry = cache.get_or_make(_KIND, identity, make)
+    entry = cache.get_or_make(_KIND, identity, make, models=[fingerprint])
     return (entry.folder / _ENGINE).read_bytes(), entry
 
 

@@ -148,6 +148,7 @@ def _engine(
         engine_cache.key(model, config.precision, profiles, target, **settings),
         lambda: builder.build(name, trt, model, profiles, target.timings(cache), settings),
         {"profiles": [str(profile) for profile in profiles], **vars(target)},
+        model.fingerprint,
     )
     return load(name, trt, content, entry.folder, model.info, profiles)
 

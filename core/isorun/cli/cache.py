@@ -1,7 +1,8 @@
-"""Show, verify or clear the cache."""
+"""Show, verify, trim or clear the cache."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +11,9 @@ import typer
 
 from isorun.cli import CHECK_FAILED, console
 from isorun.system.cache import Cache, maintenance
+from isorun.system.cache.files import size_in_bytes
+
+_SHA256 = re.compile("[0-9a-f]{64}")
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -17,16 +21,27 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 @app.command()
 def cache(
     clear: Annotated[bool, typer.Option("--clear", help="Remove everything that is not in use.")] = False,
+    remove: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="Remove what was made from a model: its path, or its SHA-256."),
+    ] = None,
+    limit: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Remove what was not used for longest, down to SIZE (20GB).")
+    ] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Hash every file of every entry.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show, verify or clear the cache.
+    """Show, verify, trim or clear the cache.
 
-    Cleared entries are made again when they are needed. With --verify, the exit code is 1 if an entry is damaged.
+    Removed entries are made again when they are needed. With --verify, the exit code is 1 if an entry is damaged.
+    $ISORUN_CACHE_LIMIT sets a limit that the cache keeps by itself.
     """
-    if clear and verify:
-        raise typer.BadParameter("--clear and --verify are mutually exclusive")
+    if clear + verify + (remove is not None) + (limit is not None) > 1:
+        raise typer.BadParameter("--clear, --remove, --limit and --verify are mutually exclusive")
     held = Cache()
+    if remove is not None or limit is not None:
+        _remove_some(held, remove, limit, as_json=as_json)
+        return
     items = list(maintenance.survey(held))
     counts = Counter(item.kind for item in items)
     sizes: Counter[str] = Counter()
@@ -59,6 +74,36 @@ def cache(
             print("no damaged entries")
     if damaged:
         raise typer.Exit(CHECK_FAILED)
+
+
+def _remove_some(held: Cache, model: str | None, limit: str | None, *, as_json: bool) -> None:
+    left: dict[Path, str] = {}
+    if model is not None:
+        removed, left = maintenance.remove(held, *_identity(model))
+    else:
+        try:
+            size = size_in_bytes(limit or "")
+        except ValueError as error:
+            raise typer.BadParameter(f"--limit: {error}") from error
+        removed = maintenance.trim(held, size)
+    freed = sum(item.bytes for item in removed)
+    if as_json:
+        names = [item.path.relative_to(held.root).as_posix() for item in removed]
+        console.json_out({"folder": str(held.root), "removed": names, "bytes": freed, "left": _by_name(held, left)})
+        return
+    print(f"{held.root}\nremoved {len(removed)} entries, {console.size(freed)}")
+    for name, why in _by_name(held, left).items():
+        console.note(f"isorun: did not remove {name}: {why}")
+
+
+def _identity(model: str) -> tuple[str, Path | None]:
+    """The SHA-256 of a model that is given by it or by its path, and the folder of its file."""
+    from isorun.models.source import open_model
+
+    if _SHA256.fullmatch(model.lower()):
+        return model.lower(), None
+    source = open_model(model, Cache())  # another cache, which does not keep what it opens
+    return source.content, source.path.parent
 
 
 def _verify(held: Cache) -> dict[Path, str]:

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import re
+import json
+import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from isorun.cli import console
 from isorun.cli.run import option_settings
-from isorun.errors import BackendUnavailable
+from isorun.errors import BackendUnavailable, IsorunError
 from isorun.isolation import environments
 from isorun.isolation.worker.backend import Worker
 from isorun.plugin import registry
 
 if TYPE_CHECKING:
-    from isorun.testing.conformance.result import CheckResult, Report
+    from isorun.testing.conformance.result import Report
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
-_COLOURS = {"proved": "green", "failed": "bold red", "not run": "red", "skipped": "yellow"}
+_COLOURS = {"proved": "green", "failed": "bold red", "not run": "red", "known failure": "yellow", "skipped": "yellow"}
 _DOES_NOT_APPLY = "does not apply"  # concerns backends that declare something else; not worth a line in a table
 
 
@@ -43,16 +45,33 @@ def conformance(
     seconds: Annotated[
         float | None, typer.Option(metavar="S", min=1, help="The time limit of a check. Default: 300, with --big 1800.")
     ] = None,
+    known_failures: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="TOML: the names of checks that fail, each with the reason."),
+    ] = None,
+    certificate: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the result to this file, as JSON to keep.")
+    ] = None,
+    compare: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Exit with 1 if this earlier certificate proves more."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check that a backend keeps its contract, and report which capabilities were proved.
 
     The checks run in a child process: a check that crashes or hangs has failed, and the others still run. Checks of
-    what the backend does not declare are skipped, with the reason. Exits with 1 if a check failed.
+    what the backend does not declare are skipped, with the reason. Exits with 1 if a check failed, or if one that is
+    declared as a known failure passed.
     """
+    from isorun.testing.conformance import certificate as certificates
     from isorun.testing.conformance import runner
 
+    if only and (certificate or compare):
+        raise IsorunError("A certificate is of the whole suite. Omit --only, --certificate or --compare")
     settings = option_settings(option or [])
+    declared = {} if known_failures is None else _read_known_failures(known_failures)
+    before = None if compare is None else certificates.read(compare)
     _require(backend, environment)
     with _progress() as progress:
         report = runner.run(
@@ -61,6 +80,7 @@ def conformance(
             options=settings,
             big=big,
             only=only or [],
+            known_failures=declared,
             seconds=seconds,
             progress=progress,
         )
@@ -68,8 +88,26 @@ def conformance(
         console.json_out(report.as_dict())
     else:
         _show(report)
-    if not report.passed:
+    document = certificates.certificate(report)
+    if certificate is not None:
+        certificate.write_text(json.dumps(document, indent=2) + "\n")
+    lost = [] if before is None else list(certificates.regressions(before, document))
+    if before is not None and lost:
+        for line in (f"Compared with {compare}:", *lost, *certificates.differences(before, document)):
+            console.note(line)
+    if lost or not report.passed:
         raise typer.Exit(1)
+
+
+def _read_known_failures(path: Path) -> dict[str, str]:
+    try:
+        declared = tomllib.loads(path.read_text())
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise IsorunError(f"Cannot read the known failures in {path}: {error}") from error
+    for name, reason in declared.items():
+        if not isinstance(reason, str) or not reason.strip():
+            raise IsorunError(f"{path}: the known failure {name!r} must have a reason, got {reason!r}")
+    return declared
 
 
 def _require(name: str, environment: str | None) -> None:
@@ -94,30 +132,22 @@ def _progress() -> Iterator[Callable[[str, int, int], None]]:
         yield lambda check, done, total: status.update(f"{done} of {total}  {check}")
 
 
-def _by_message(checks: Iterable[CheckResult]) -> Iterable[list[CheckResult]]:
-    """Checks grouped by message, paths aside: a backend that cannot load a model fails nearly all."""
-    groups: dict[str, list[CheckResult]] = {}
-    for check in checks:
-        groups.setdefault(re.sub(r"\S*/\S+", "", check.message), []).append(check)
-    return groups.values()
-
-
 def _show(report: Report) -> None:
     from rich.text import Text
 
     rows = []
     for each in report.capabilities:
-        total = each.passed + each.failed + each.not_run
+        total = each.passed + each.failed + each.not_run + each.known
         reasons = () if each.status == "failed" else each.reasons  # failures follow the table
         shown = [reason for reason in reasons if not reason.startswith(_DOES_NOT_APPLY)]
         checks = f"{each.passed} of {total}" if total else "-"
         rows.append((each.name, Text(each.status, _COLOURS[each.status]), checks, "; ".join(shown)))
     console.table(("capability", "status", "passed", "reason"), rows, right=("passed",))
-    for check, *others in _by_message(check for check in report.checks if check.outcome == "failed"):
+    for check, *others in report.causes:
         message = check.message.replace("\n", "\n  ")
         print(f"\n{check.capability}: {check.name} failed after {check.seconds:.1f} s\n  {message}")
         if others:
             names = ", ".join(dict.fromkeys(each.capability for each in others))
-            print(f"  {len(others)} more failed with this message: {names}")
+            print(f"  {len(others)} more failed for this cause: {names}")
     statuses = Counter(each.status for each in report.capabilities)
     print(f"\n{report.backend}: {', '.join(f'{statuses[each]} {each}' for each in _COLOURS if statuses[each])}")

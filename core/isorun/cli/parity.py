@@ -74,12 +74,13 @@ def parity(
     found: dict[str, dict[str, Parity]] = {}
     for name in names:
         with console.working(f"Running {name}"), Session(path, name, precision=precision, threads=threads) as session:
+            limits = registry.get(session.provenance.backend).capabilities.tolerance(precision)
             found[name] = {
                 mask: compare(
                     _named(outputs, session.run(None, feeds)),
                     expected[mask],
                     feeds.get(info.mask) if info.mask else None,
-                    DEFAULT_TOLERANCES[precision],
+                    DEFAULT_TOLERANCES[limits],
                     token_level=info.token_outputs,
                 )
                 for mask, feeds in cases.items()

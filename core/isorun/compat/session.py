@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
@@ -23,7 +23,7 @@ from isorun.types import Feeds, TensorSpec
 _logger = logging.getLogger("isorun")
 
 _RUNTIME_ARGUMENTS = ("disabled_optimizers", "enable_fallback", "read_config_from_model")
-_ADDED = ("backend", "options", "threads")  # settings that are combined with the session options
+_RUNTIME_BACKENDS = "ort-"  # the names of those that have ONNX Runtime's options begin so
 
 
 class NodeArg(NamedTuple):
@@ -86,9 +86,15 @@ class InferenceSession(Session):
         if backend is None:
             candidates = backends.candidates(requested, provider_options, self._translated)
         else:
-            if requested:
-                _logger.info("isorun.compat: ignored providers=%s: backend=%r was given", requested, backend)
-            candidates = [Candidate(backend, {"threads": self._translated.threads}, "", {})]
+            settings: dict[str, Any] = {"threads": self._translated.threads}
+            ignored = ["providers"] if requested else []
+            if isinstance(backend, str) and backend.startswith(_RUNTIME_BACKENDS):
+                settings["options"] = self._translated.options
+            else:
+                ignored += self._translated.options
+            if ignored:
+                _logger.info("isorun.compat: ignored %s: backend=%r was given", ", ".join(ignored), backend)
+            candidates = [Candidate(backend, settings, "", {})]
         *preferred, last = candidates
         for candidate in preferred:
             try:
@@ -121,6 +127,19 @@ class InferenceSession(Session):
         if run_options is not None:
             options.check_run_options(run_options)
         return super().run(output_names, values.to_arrays(input_feed), device_outputs=device_outputs)
+
+    def run_async(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Feeds,
+        callback: Callable[[list[Any], Any, str], None],
+        user_data: Any,
+        run_options: Any = None,
+    ) -> None:
+        """:meth:`isorun.Session.run_async` with the feeds and options of :meth:`run`."""
+        if run_options is not None:
+            options.check_run_options(run_options)
+        super().run_async(output_names, values.to_arrays(input_feed), callback, user_data)
 
     def run_with_ort_values(
         self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, OrtValue], run_options: Any = None
@@ -173,8 +192,9 @@ class InferenceSession(Session):
     ) -> None:
         """Close the session and open it on other providers. Its bindings become invalid."""
         self.close()
-        self.__dict__.pop("provenance", None)
-        self._open(providers, provider_options)
+        model, options, keywords = self._model_given, self._sess_options, self._keywords
+        vars(self).clear()  # what is cached belongs to the closed session
+        self.__init__(model, options, providers, provider_options, **keywords)  # type: ignore[misc]
 
     def disable_fallback(self) -> None:
         """Nothing to disable: no run falls back."""

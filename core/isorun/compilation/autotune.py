@@ -23,6 +23,7 @@ from isorun.errors import BackendFailed, BackendUnavailable, InvalidFeeds, Unsup
 from isorun.plugin.backend import Backend, Executable
 from isorun.system.cache import sha256
 from isorun.system.hardware import cpu_name
+from isorun.system.progress import logged
 from isorun.types import CompileConfig, Feeds, LoweredModel, ModelInfo
 
 _BASE = "fp32"
@@ -97,6 +98,7 @@ def compile_fastest(
         note = {**request, "chosen": _BASE, "tried": [], "measured": "not: the backend supports no other precision"}
         return model, replace(config, precision=_BASE), executable, note
 
+    @logged("measured the precisions of %s", compiler.source.path)
     def measure(_: object) -> dict[str, Any]:
         _logger.info("precision='auto': measuring %s on %s, once for this model", ", ".join(candidates), backend.name)
         compiled[_BASE] = compile_in(_BASE)
@@ -130,7 +132,7 @@ def compile_fastest(
 
     try:
         key = _key(compiler, backend, config, tolerance, candidates)
-        entry = compiler.cache.get_or_make("tuning", key, measure)
+        entry = compiler.cache.get_or_make("tuning", key, measure, models=compiler.source.models)
         chosen = entry.meta["chosen"]
         model, executable = compiled.pop(chosen) if chosen in compiled else compile_in(chosen)
     finally:

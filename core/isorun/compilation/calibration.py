@@ -20,6 +20,7 @@ from isorun.models.lowering import ModelGraphs, Quantized
 from isorun.plugin.backend import Backend
 from isorun.system.cache import sha256
 from isorun.system.hardware import cpu_flags
+from isorun.system.progress import logged
 from isorun.types import CompileConfig, Feeds, LoweredModel
 
 if TYPE_CHECKING:
@@ -59,9 +60,10 @@ def calibrate(
     key = sha256(f"{corpus.code_digest()}|{graphs.source.fingerprint}|{digest}|{reduce_range}".encode())[:40]
 
     def make(folder: Path) -> dict[str, Any]:
-        return {"layers": _quantize(graphs, backend, config, feeds, folder, reduce_range=reduce_range)}
+        with logged("calibrated %s on %s", graphs.source.path, origin):
+            return {"layers": _quantize(graphs, backend, config, feeds, folder, reduce_range=reduce_range)}
 
-    entry = graphs.cache.get_or_make("calibrated", key, make)
+    entry = graphs.cache.get_or_make("calibrated", key, make, models=graphs.source.models)
     note = {"calibrated_on": origin, "batches": len(feeds), "layers": entry.meta["layers"]}
     return Quantized(key, entry.folder, note | ({"weight_bits": 7} if reduce_range else {}))
 

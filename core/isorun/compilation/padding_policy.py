@@ -30,6 +30,7 @@ from isorun.models.lowering import ModelGraphs, Quantized
 from isorun.models.source import check_unchanged
 from isorun.plugin.backend import Backend, Binding, Executable
 from isorun.plugin.device_arrays import DeviceArray
+from isorun.system.progress import logged
 from isorun.types import CompileConfig, Feeds, LoweredModel, ModelInfo, RuntimeReport
 
 # The packed graph must save this share of a batch's tokens, and this many more. It computes whole steps of tokens, as
@@ -58,7 +59,8 @@ def compile_model(
 
     def compiled(*, packed: bool) -> tuple[LoweredModel, Executable]:
         lowered = graphs.lower(dialects, packed=packed, precision=precision, quantized=quantized)
-        executable = compile_guarded(backend, lowered, config)
+        with logged("compiled %s on %s", lowered.path, backend.name):
+            executable = compile_guarded(backend, lowered, config)
         if lowered.path == graphs.source.path and not lowered.path.is_relative_to(graphs.cache.root):
             try:
                 check_unchanged(graphs.source, graphs.cache)  # the runtime has just read the user's own file

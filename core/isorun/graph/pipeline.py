@@ -19,7 +19,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from isorun.errors import UnsupportedModel
-from isorun.graph.canonicalize import batch_first, opset_upgrade
+from isorun.graph.canonicalize import batch_first, constants, opset_upgrade
 from isorun.graph.canonicalize.normalize import normalize
 from isorun.graph.fusion import bias_gelu, embeddings, self_attention, skip_layer_normalization
 from isorun.graph.io import files, maps
@@ -151,6 +151,13 @@ PASSES = (
         Stage.TARGET,
         lambda model, job: lower.lower(model, job.target.dialect or ""),
         lambda target: target.dialect is not None,
+    ),
+    # The other dialects' runtimes do this themselves.
+    Pass(
+        "fold constants",
+        Stage.TARGET,
+        lambda model, _: constants.simplify(model),
+        lambda target: getattr(target.dialect, "base", target.dialect) == functions.BODIES,
     ),
 )
 """Every pass, in order. To add one, add an entry."""

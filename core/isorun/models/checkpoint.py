@@ -194,13 +194,13 @@ def _weight_files(folder: Path) -> list[Path]:
 
 
 def _architecture(folder: Path, settings: Mapping[str, Any]) -> Architecture:
-    from isorun.graph.builders.architectures import ARCHITECTURES
+    from isorun.graph.builders.architectures import ARCHITECTURES, JINA
 
     kind = settings.get("model_type")
     if not isinstance(kind, str) or kind not in ARCHITECTURES:
         names = ", ".join((*ARCHITECTURES, *rotary_config.KINDS))
         raise InvalidModel(f"{folder / 'config.json'}: model_type must be one of {names}, got {kind!r}")
-    return ARCHITECTURES[kind]
+    return JINA if kind == "bert" and settings.get("position_embedding_type") == "alibi" else ARCHITECTURES[kind]
 
 
 def _config(
@@ -214,9 +214,9 @@ def _config(
     sizes = {}
     for size, key in architecture.sizes.items():
         sizes[size] = settings.get(key, architecture.defaults.get(size))
-        if not _is_count(sizes[size]):
+        if not _is_count(sizes[size]) and sizes[size] != architecture.defaults.get(size):
             raise invalid(f"{key} must be an integer above 0, got {sizes[size]!r}")
-    if sizes["hidden_size"] % sizes["num_attention_heads"]:
+    if architecture.builder != "t5" and sizes["hidden_size"] % sizes["num_attention_heads"]:
         width, heads = architecture.sizes["hidden_size"], architecture.sizes["num_attention_heads"]
         raise invalid(
             f"{width} must be a multiple of {heads}, got {sizes['hidden_size']} and {sizes['num_attention_heads']}"
@@ -227,7 +227,7 @@ def _config(
     activation = settings.get(key, default)
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
         raise invalid(f"unsupported {key} {activation!r}{did_you_mean(str(activation), ACTIVATIONS)}")
-    if settings.get("position_embedding_type", "absolute") != "absolute":
+    if architecture.builder != "jina" and settings.get("position_embedding_type", "absolute") != "absolute":
         raise invalid(f"position_embedding_type must be 'absolute', got {settings['position_embedding_type']!r}")
     if settings.get("is_decoder") or settings.get("add_cross_attention"):
         raise invalid("decoders are not supported, only encoders")
@@ -249,6 +249,7 @@ def _config(
         head=head,
         labels=_labels(settings, invalid),
         architecture=architecture,
+        settings=settings,
         pad_token_id=_padding_id(settings, architecture, sizes["vocab_size"], invalid),
     )
 

@@ -14,6 +14,7 @@ from isorun.errors import UnsupportedModel
 from isorun.graph import code_digest
 from isorun.models.source import FILE, ModelSource, check_unchanged
 from isorun.system.cache import Cache, sha256
+from isorun.system.progress import logged
 from isorun.types import Dialect, LoweredModel, ModelInfo
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class ModelGraphs:
         self._fused: ir.Model | None = None
         self._mapped = False  # whether the fused graph's weights are in the cache, rather than in the model's files
 
-        entry = cache.get_or_make("models", self._key(), self._inspect)
+        entry = cache.get_or_make("models", self._key(), self._inspect, models=source.models)
         self._known = _Known(
             ModelInfo.from_dict(entry.meta["info"]), entry.meta["as_given"], tuple(entry.meta["beside"])
         )
@@ -148,11 +149,12 @@ class ModelGraphs:
         from isorun.graph import pipeline
         from isorun.graph.io import files
 
-        with files.reading(str(self.source.path)):
-            graph = self._graph()
-            job = pipeline.transform(graph, target)
-        graph.metadata_props.clear()  # sessions answer from the model as given; runtimes need no tokenizer
-        files.write(graph, path, beside_above=0)
+        with logged("lowered %s", self.source.path):
+            with files.reading(str(self.source.path)):
+                graph = self._graph()
+                job = pipeline.transform(graph, target)
+            graph.metadata_props.clear()  # sessions answer from the model as given; runtimes need no tokenizer
+            files.write(graph, path, beside_above=0)
         if not self._mapped:
             check_unchanged(self.source, self.cache)  # weights beside the model were read only now
         return graph, job
@@ -172,7 +174,8 @@ class ModelGraphs:
         """Read and fuse the model; whether it was fused here."""
         from isorun.graph import pipeline
 
-        graph, fused_here, _ = pipeline.read(self.source.path, self.source.outputs)
+        with logged("read and fused %s", self.source.path):
+            graph, fused_here, _ = pipeline.read(self.source.path, self.source.outputs)
         self._fused, self._mapped = graph, False
         return fused_here
 
@@ -211,7 +214,8 @@ class ModelGraphs:
             *(["packed"] if packed else []),
             *([precision] if precision != _AS_GIVEN else []),
         ]
-        entry = self.cache.get_or_make("lowered", self._key(*parts, *([quantized.key] if quantized else [])), make)
+        key = self._key(*parts, *([quantized.key] if quantized else []))
+        entry = self.cache.get_or_make("lowered", key, make, models=source.models)
         path = entry.folder / FILE
         self._map_weights(path)
         return LoweredModel(path, dialect or _PLAIN, source.fingerprint, self.info, entry.found, entry.meta["notes"])

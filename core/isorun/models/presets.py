@@ -1,4 +1,4 @@
-"""Presets of BERT and ModernBERT with seeded random weights, for benchmarks that need no trained model.
+"""Presets of BERT and encoders after it with seeded random weights, for benchmarks that need no trained model.
 
 Activations stay in the range of a trained model: dense layers preserve variance, and attention scores vary enough for
 attention to prefer some keys.
@@ -38,7 +38,16 @@ _MODERN: dict[str, dict[str, Any]] = {
     },
 }
 
-NAMES = (*_SIZES, *_MODERN)
+_DEBERTA: dict[str, dict[str, Any]] = {
+    "deberta-v3-small": {
+        **{"vocab_size": 128100, "hidden_size": 768, "num_hidden_layers": 6, "num_attention_heads": 12},
+        **{"intermediate_size": 3072, "max_position_embeddings": 512, "type_vocab_size": 0, "layer_norm_eps": 1e-7},
+        **{"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 256, "share_att_key": True},
+        **{"norm_rel_ebd": "layer_norm", "position_biased_input": False},
+    },
+}
+
+NAMES = (*_SIZES, *_MODERN, *_DEBERTA)
 
 
 def sizes(name: str) -> dict[str, Any]:
@@ -49,7 +58,7 @@ def sizes(name: str) -> dict[str, Any]:
     """
     if name not in NAMES:
         raise InvalidModel(f"Unknown preset {name!r}{did_you_mean(name, NAMES)}")
-    return dict((_SIZES | _MODERN)[name])
+    return dict((_SIZES | _MODERN | _DEBERTA)[name])
 
 
 def write(name: str, seed: int, output: Path) -> None:
@@ -58,7 +67,7 @@ def write(name: str, seed: int, output: Path) -> None:
     Raises:
         InvalidModel: there is no preset of that name.
     """
-    from isorun.graph.builders import encoder, rotary
+    from isorun.graph.builders import architectures, encoder, rotary
     from isorun.graph.io import files
 
     if seed < 0:
@@ -67,7 +76,11 @@ def write(name: str, seed: int, output: Path) -> None:
     if name in _MODERN:
         model = rotary.encoder(rotary_config.read(sizes(name), InvalidModel), weights, name)
     else:
-        model = encoder.encoder(encoder.EncoderConfig(**sizes(name)), weights, name)
+        config, settings = sizes(name), sizes(name)
+        if name in _DEBERTA:
+            config = {key: settings[key] for key in (*architectures.DEBERTA.sizes, "layer_norm_eps")}
+            config |= {"architecture": architectures.DEBERTA, "settings": settings}
+        model = encoder.encoder(encoder.EncoderConfig(**config), weights, name)
     files.write(model, output, beside_above=files.SINGLE_FILE_LIMIT)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,13 +23,23 @@ class ModelSource:
 
     Attributes:
         path: its ONNX file; in the cache if it was given as bytes or as a checkpoint.
-        fingerprint: SHA-256 over the file, its external weight files, and ``outputs`` (hexadecimal).
+        content: SHA-256 over the file and its external weight files (hexadecimal).
         outputs: the outputs to compute, in this order; ``None`` for all.
     """
 
     path: Path
-    fingerprint: str
+    content: str
     outputs: tuple[str, ...] | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 over the content and ``outputs`` (hexadecimal)."""
+        return self.content if self.outputs is None else sha256(repr((self.content, self.outputs)).encode())
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The fingerprints under which the cache finds what was made from the model."""
+        return tuple(dict.fromkeys((self.fingerprint, self.content)))
 
 
 def open_model(
@@ -50,13 +60,7 @@ def open_model(
     source = _open(model, cache)
     if outputs is None:
         return source
-    names = _output_names(outputs)
-    return ModelSource(source.path, _for_outputs(source.fingerprint, names), names)
-
-
-def _for_outputs(fingerprint: str, outputs: tuple[str, ...] | None) -> str:
-    """The fingerprint of some of a model's outputs."""
-    return fingerprint if outputs is None else sha256(repr((fingerprint, outputs)).encode())
+    return replace(source, outputs=_output_names(outputs))
 
 
 def _output_names(outputs: Sequence[str]) -> tuple[str, ...]:
@@ -105,8 +109,7 @@ def check_unchanged(source: ModelSource, cache: Cache) -> None:
     Raises:
         InvalidModel: it has changed, so what was read may not match the fingerprint.
     """
-    current = cache.fingerprint(lambda: _files_of(source.path), source.path)
-    if _for_outputs(current, source.outputs) != source.fingerprint:
+    if cache.fingerprint(lambda: _files_of(source.path), source.path) != source.content:
         raise InvalidModel(f"{source.path} has changed since it was opened. Open another session on it")
 
 
@@ -133,7 +136,8 @@ def _from_bytes(content: bytes, name: str, cache: Cache) -> ModelSource:
         (folder / FILE).write_bytes(content)
         return {}
 
-    return ModelSource(cache.get_or_make("given", fingerprint, make).folder / FILE, fingerprint)
+    entry = cache.get_or_make("given", fingerprint, make, models=[fingerprint])
+    return ModelSource(entry.folder / FILE, fingerprint)
 
 
 def _files_of(path: Path) -> list[Path]:

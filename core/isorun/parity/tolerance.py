@@ -56,6 +56,7 @@ class Tolerance:
 DEFAULT_TOLERANCES: Mapping[str, Tolerance] = {
     "fp64": Tolerance(max_rel=1e-6, rms=1e-7, cosine=1 - 1e-12, argmax=0.999),
     "fp32": Tolerance(max_rel=2e-4, rms=2e-5, cosine=1 - 1e-8, argmax=0.99),
+    "tf32": Tolerance(max_rel=0.04, rms=0.01, cosine=1 - 5e-5, argmax=0.95),  # the mantissa of fp16
     "fp16": Tolerance(max_rel=0.04, rms=0.01, cosine=1 - 5e-5, argmax=0.95),
     "bf16": Tolerance(max_rel=0.3, rms=0.05, cosine=0.998, argmax=0.85),
     "int8": Tolerance(max_rel=0.9, rms=0.15, cosine=0.98, argmax=0.6),

@@ -63,15 +63,11 @@ class Entry:
 @cache
 def entries() -> tuple[Entry, ...]:
     """The installed backends by name, those that are refused included. No backend is imported."""
-    found = {
-        (point.name, point.value): Entry(
-            point.name,
-            point.value,
-            point.dist.name if point.dist else "",
-            point.dist.version if point.dist else "",
-        )
-        for point in reversed(list(metadata.entry_points(group=GROUP)))  # the first on the path wins
-    }
+    found = {}
+    for point in reversed(list(metadata.entry_points(group=GROUP))):  # the first on the path wins
+        about: Any = point.dist.metadata if point.dist else {}
+        if about and about["Name"]:  # else the remains of a distribution that was uninstalled
+            found[point.name, point.value] = Entry(point.name, point.value, about["Name"], about["Version"] or "")
     ordered = sorted(found.values(), key=lambda entry: (entry.name, not entry.own, entry.distribution, entry.target))
     return tuple(_judged(entry, [other for other in ordered if other.name == entry.name]) for entry in ordered)
 

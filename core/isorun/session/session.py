@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
 from isorun.compilation.compiler import Compiler
 from isorun.compilation.options import Options
@@ -26,7 +26,7 @@ from isorun.session.io_binding import IOBinding
 from isorun.session.lanes import Arrangement, Lanes
 from isorun.session.metrics import Metrics, Recorder
 from isorun.system.cache import Cache
-from isorun.types import Feeds, ModelInfo, ModelMetadata, Provenance, TensorSpec
+from isorun.types import Feeds, ModelInfo, ModelMetadata, Provenance, TensorSpec, threads_in_words
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -79,7 +79,8 @@ class Session:
             classifier or pooler reads the first token, the last layer is computed for that position only.
         max_queue: maximum number of requests that wait for :meth:`submit`, :meth:`run_async` and :meth:`arun`; a
             further one raises :class:`isorun.QueueFull`.
-        cache_dir: the cache folder; ``None`` for ``$ISORUN_CACHE_DIR`` or the user's cache folder.
+        cache_dir: the cache folder; ``None`` for ``$ISORUN_CACHE_DIR`` or the user's cache folder; ``False`` for a
+            temporary folder that only this user can read, removed when the session is closed.
         verify_cache: hash the model and every cached file that is opened, which detects bit rot (about 0.7 s per GB);
             otherwise files with unchanged size, timestamps and inode are trusted. A damaged entry is made again.
             ``None``: only if ``$ISORUN_CACHE_VERIFY`` is 1.
@@ -112,7 +113,7 @@ class Session:
         calibration: Iterable[Feeds] | Iterable[str] | None = None,
         outputs: Sequence[str] | None = None,
         max_queue: int = 10_000,
-        cache_dir: str | os.PathLike[str] | None = None,
+        cache_dir: str | os.PathLike[str] | Literal[False] | None = None,
         verify_cache: bool | None = None,
     ) -> None:
         if max_queue < 1:
@@ -133,7 +134,7 @@ class Session:
         self._resolved = resolve(Compiler(source, compile_options, cache), backend)
         self._backend, self._model = self._resolved.backend, self._resolved.model
         self._executable = self._resolved.executable
-        self._outputs = [spec.name for spec in self._model.info.outputs]
+        self._outputs = self._model.info.output_names
         capabilities = self._backend.capabilities
         self._checker = FeedChecker(self._model.info, device_arrays=capabilities.device_arrays)
         self._closers = [self._resolved.close]
@@ -436,6 +437,14 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def __repr__(self) -> str:
+        config = self._resolved.config
+        state = ", closed" if self._handle.closed else ""
+        return (
+            f"<isorun.{type(self).__name__} of {self._source.path.name} on {self._backend.name} "
+            f"({config.device}, {config.precision}, {threads_in_words(config.threads)}{state})>"
+        )
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("Sessions cannot be pickled or copied. Open one in each process; threads can share a session.")

@@ -155,10 +155,10 @@ def _measure(
             if candidate[:2] not in lanes:
                 lanes[candidate[:2]] = made = make_lanes(candidate)
                 made.executables()
-        first, names = next(iter(lanes.values())), [spec.name for spec in info.outputs]
+        first = next(iter(lanes.values()))
         start = time.perf_counter()
         for feeds in requests[:_FEWEST]:
-            first.run(names, feeds)
+            first.run(info.output_names, feeds)
         each = (time.perf_counter() - start) / _FEWEST
         served = requests[: int(np.clip(_PASS_SECONDS / each, _FEWEST, _MOST))]
         times: dict[Arrangement, list[float]] = {candidate: [] for candidate in candidates}
@@ -175,7 +175,6 @@ def _measure(
 
 def _serve(lanes: Lanes, arrangement: Arrangement, requests: Sequence[Feeds], info: ModelInfo) -> float:
     """Seconds for all requests, submitted at once."""
-    names = [spec.name for spec in info.outputs]
     start = time.perf_counter()
     if arrangement.batch_tokens:
         budget = arrangement.batch_tokens
@@ -187,7 +186,7 @@ def _serve(lanes: Lanes, arrangement: Arrangement, requests: Sequence[Feeds], in
         batcher.close(cancel=False)
         return taken
     with ThreadPoolExecutor(arrangement.lanes) as pool:
-        for _ in pool.map(lambda feeds: lanes.run(names, feeds), requests):
+        for _ in pool.map(lambda feeds: lanes.run(info.output_names, feeds), requests):
             pass
         return time.perf_counter() - start
 

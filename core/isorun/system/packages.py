@@ -12,6 +12,8 @@ import inspect
 from collections.abc import Iterator
 from importlib.metadata import Distribution, distributions, version
 
+from isorun.errors import IsorunError
+
 
 def is_importable(package: str) -> bool:
     """Whether a package exists with its modules: a folder without any can be imported, but is empty."""
@@ -59,3 +61,20 @@ def package_version(package: str) -> str | None:
     All versions if several distributions overwrite one another: ``1.24.1 or 1.31.1``.
     """
     return " or ".join(dict.fromkeys(map(version, package_owners(package)))) or None
+
+
+def require(what: str, *packages: str) -> None:
+    """Reject an operation whose packages are not installed.
+
+    Args:
+        what: the operation.
+        packages: packages of the extra ``graph``.
+
+    Raises:
+        IsorunError: with the missing packages and the command that installs them.
+    """
+    if missing := [package for package in packages if not is_importable(package)]:
+        raise IsorunError(
+            f"{what} requires {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed. "
+            f"{how_to_install('isorun[graph]')}"
+        )

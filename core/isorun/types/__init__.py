@@ -229,6 +229,11 @@ class ModelInfo:
     keeps_padding: str = "the model has not been analysed"
 
     @property
+    def output_names(self) -> list[str]:
+        """The names of all outputs."""
+        return [spec.name for spec in self.outputs]
+
+    @property
     def required(self) -> list[TensorSpec]:
         """The inputs without a default value, which must be fed."""
         return [spec for spec in self.inputs if not spec.overridable]

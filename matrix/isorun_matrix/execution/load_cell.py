@@ -13,6 +13,7 @@ from isorun_matrix.measurement import feeds, load, timing
 from isorun_matrix.measurement.load import LoadFigures
 from isorun_matrix.results.layout import FEEDS
 
+_QUEUE = 10_000_000  # the scenario says how many requests wait
 _ALONE = 5  # runs that tell how long a request takes on its own
 
 
@@ -20,7 +21,7 @@ def measure(job: LoadJob, folder: Path) -> LoadFigures:
     """Measure a cell in a scenario."""
     cell, files = job.cell, Path(job.reference_folder)
     timed = [feeds.load(files / FEEDS, name) for name in feeds.timed(job.reference.cases)]
-    with open_session(job) as session:
+    with open_session(job, max_queue=_QUEUE) as session:
         timing.warm_up(session, timed, max(1, cell.warmup), cell.seconds)
         alone = []
         for index in range(_ALONE):

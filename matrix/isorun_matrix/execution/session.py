@@ -15,8 +15,8 @@ from isorun_matrix.results.layout import FEEDS
 _WIDTHS = {"fp64": 64, "fp32": 32, "fp16": 16, "bf16": 16, "int8": 8}
 
 
-def open_session(job: CellJob) -> Session:
-    """Open the session of a cell."""
+def open_session(job: CellJob, **more: Any) -> Session:
+    """Open the session of a cell, with ``more`` arguments."""
     cell = job.cell
     return Session(
         job.model.path,
@@ -27,6 +27,7 @@ def open_session(job: CellJob) -> Session:
         threads=cell.threads,
         options=cell.options,
         outputs=job.model.outputs,
+        **more,
     )
 
 

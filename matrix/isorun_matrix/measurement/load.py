@@ -120,10 +120,11 @@ class SessionTarget:
 
 
 class SchedulerTarget:
-    """``Session.arun`` with ``max_tokens``, which runs requests in batches."""
+    """``Session.arun``, which runs concurrent requests as :meth:`isorun.Session.warmup` measured to be best."""
 
-    def __init__(self, session: Session, feeds: Sequence[Feeds], max_tokens: int) -> None:
-        self._session, self._feeds, self._max_tokens = session, feeds, max_tokens
+    def __init__(self, session: Session, feeds: Sequence[Feeds]) -> None:
+        session.warmup(feeds)
+        self._session, self._feeds = session, feeds
         self._errors: list[BaseException] = []
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -131,9 +132,7 @@ class SchedulerTarget:
 
     def submit(self, index: int, done: Done) -> None:
         given = self._feeds[index % len(self._feeds)]
-        answer: Future[Any] = asyncio.run_coroutine_threadsafe(
-            self._session.arun(None, given, max_tokens=self._max_tokens), self._loop
-        )
+        answer: Future[Any] = asyncio.run_coroutine_threadsafe(self._session.arun(None, given), self._loop)
         answer.add_done_callback(lambda answer: self._finish(answer, done))
 
     def _finish(self, answer: Future[Any], done: Done) -> None:
@@ -332,5 +331,5 @@ def _figures(trials: Sequence[Trial], found: Trial | None, rows: int, generator:
 def target_of(session: Session, feeds: Sequence[Feeds], scenario: Scenario) -> Target:
     """What answers the requests of a scenario."""
     if scenario.through == "scheduler":
-        return SchedulerTarget(session, feeds, scenario.max_tokens)
+        return SchedulerTarget(session, feeds)
     return SessionTarget(session, feeds, scenario.workers)

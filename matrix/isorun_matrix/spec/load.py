@@ -22,10 +22,9 @@ class Load(Strict):
     clients: Count | None = Field(default=None, description="closed: how many wait for an answer before they go on")
     p99_ms: float | None = Field(default=None, gt=0, description="server: the bound of the 99th percentile")
     through: Literal["session", "scheduler"] = Field(
-        default="session", description="session: run() on worker threads; scheduler: arun() with max_tokens"
+        default="session", description="session: run() on worker threads; scheduler: arun(), after warmup()"
     )
     workers: Count = Field(default=1, description="session: the threads that call run()")
-    max_tokens: Count = Field(default=4096, description="scheduler: the maximum size of a batch")
     seconds: Seconds = Field(default=5.0, description="the minimum duration of a measurement; a search makes about ten")
     time_limit: Seconds = Field(default=1800.0, description="seconds after which the process is stopped")
 

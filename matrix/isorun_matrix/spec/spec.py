@@ -135,17 +135,13 @@ class Spec(Strict):
                 self.tolerance(precision)
             except ValueError as error:
                 yield ("tolerances",), str(error)
-        known_shapes = [shape for name in self.models for shape in self.shapes_of(name)]
-        known = {shape.name for shape in known_shapes}
+        known = {shape.name for name in self.models for shape in self.shapes_of(name)}
         for index, entry in enumerate(self.backends):
             for shape in entry.shapes or ():
                 if shape not in known:
                     yield ("backends", index, "shapes"), f"no model has the shape {shape!r}{did_you_mean(shape, known)}"
         if twice_named := _repeated(load.name for load in self.load):
             yield ("load",), f"two scenarios have the name {twice_named!r}. Give one of them another name."
-        for index, load in enumerate(self.load):
-            if load.through == "scheduler" and (many := [each for each in known_shapes if each.batch != 1]):
-                yield ("load", index), f"the scheduler takes single requests, but shape {many[0].name} has a batch"
         yield from self._idle_selections()
 
     def _idle_selections(self) -> Iterator[Problem]:

@@ -62,11 +62,10 @@ class TemplateExecutable(Executable):
         self._name = name
         self._evaluator = evaluator
 
-    def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
+    def run(self, output_names: Sequence[str], feeds: Feeds) -> list[Any]:
         """Run once, on validated feeds. The caller owns the outputs: no later run may change them."""
-        wanted = None if output_names is None else list(output_names)
         with runtime_errors(f"{self._name} failed while running"), np.errstate(all="ignore"):
-            results = self._evaluator.run(wanted, dict(feeds))  # ENGINE
+            results = self._evaluator.run(list(output_names), dict(feeds))  # ENGINE
         return [np.array(result) for result in results]
 
     def report(self) -> RuntimeReport:

@@ -14,6 +14,7 @@ def test_a_checkpoint_becomes_a_model(isorun: Callable[..., Any], checkpoint: Pa
     assert ran.json["fused"]["SelfAttention"] == 2
     assert ran.json["bytes"] == output.stat().st_size
     assert ran.json["left_out"] == []
+    assert "2 SelfAttention" in isorun("build", checkpoint, "-o", output).out
 
 
 def test_a_preset_is_the_same_for_the_same_seed(

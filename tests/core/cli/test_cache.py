@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import warnings
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import small_bert
+from isorun import Session
 from isorun.system.cache import ENVIRONMENT_VARIABLE, Cache
 
 
@@ -72,3 +76,29 @@ def test_show_and_clear(isorun: Callable[..., Any], own_cache: Path, checkpoint:
     assert isorun("cache", "--json").json["kinds"] == {}
     assert (own_cache / "notes" / "mine.txt").exists()
     assert isorun("inspect", checkpoint).code == 0
+
+
+def test_remove_and_limit(isorun: Callable[..., Any], own_cache: Path, bert: Path, tmp_path: Path) -> None:
+    other = small_bert.write(tmp_path / "other.onnx", hidden_size=32, intermediate_size=64)
+    for arguments in ({}, {"outputs": ["pooler_output"]}, {"precision": "int8"}):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            Session(other, "ort-cpu", **arguments).close()
+    with Session(bert, "ort-cpu") as kept:
+        fingerprint = kept.provenance.fingerprint
+    removed = isorun("cache", "--remove", other, "--json").json
+    kinds = Counter(name.partition("/")[0] for name in removed["removed"])
+    assert kinds == {"models": 2, "lowered": 3, "calibrated": 1, "fingerprints": 1}
+    left = isorun("cache", "--json").json["kinds"]
+    assert {kind: each["entries"] for kind, each in left.items()} == {"models": 1, "lowered": 1, "fingerprints": 1}
+    assert "removed 3 entries" in isorun("cache", "--remove", fingerprint).out
+    Session(bert, "ort-cpu").close()
+    assert isorun("cache", "--limit", "1kB", "--json").json["left"] == {}
+    assert set(isorun("cache", "--json").json["kinds"]) == {"fingerprints"}
+    assert "expected a size" in isorun("cache", "--limit", "x").err
+
+
+def test_remove_a_checkpoint(isorun: Callable[..., Any], own_cache: Path, checkpoint: Path) -> None:
+    Session(checkpoint, "ort-cpu").close()
+    isorun("cache", "--remove", checkpoint)
+    assert set(isorun("cache", "--json").json["kinds"]) <= {"fingerprints"}

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from isorun.testing import fakes
@@ -47,8 +49,38 @@ class Typo(Right):
     assert "provenance: test_" in ran.out
     assert ran.out.count("name 'Misspelt' is not defined") == 1
     assert f"NameError, from {folder}/with_a_typo.py:8\n" in ran.out
-    assert "2 more failed with this message: model one-node, model bert-2x32\n" in ran.out
+    assert "2 more failed for this cause: model one-node, model bert-2x32\n" in ran.out
     assert ran.out.splitlines()[-1] == "typo: 1 proved, 3 failed"
+
+
+def test_certificate_is_written_and_compared(isorun: Callable[..., Any], tmp_path: Path) -> None:
+    """What a certificate says of a whole run is tested on the document; here, on a backend that crashes at once."""
+    path = tmp_path / "certificate.json"
+    with fakes.installed():
+        ran = isorun("conformance", "fake-crashing", "--certificate", path)
+        assert ran.code == 1
+        document = json.loads(path.read_text())
+        assert document["backend"] == "fake-crashing"
+        assert {"isorun-fakes", "python", "numpy"} <= document["versions"].keys()
+        assert document["proved"] == ["discovery", "metadata"]
+        assert any("SIGSEGV" in message for message in document["failed"].values())
+        path.write_text(json.dumps({**document, "proved": ["discovery", "leaks"], "hardware": {}}))
+        ran = isorun("conformance", "fake-crashing", "--compare", path)
+        assert ran.code == 1
+        assert "\nleaks was proved and is not any more\n" in ran.err
+        assert "processor: None -> " in ran.err
+    refused = isorun("conformance", "ort-cpu", "--only", "metadata", "--certificate", path)
+    assert (refused.code, refused.out) == (2, "")
+
+
+def test_known_failures_are_read_from_a_file(isorun: Callable[..., Any], tmp_path: Path) -> None:
+    path = tmp_path / "known.toml"
+    path.write_text('test_capabilities_are_valid = "none"\n')
+    ran = isorun("conformance", "ort-cpu", "--only", "metadata", "--known-failures", path)
+    assert ran.code == 1
+    assert "declared as a known failure (none)" in ran.out
+    path.write_text("test_capabilities_are_valid = 3\n")
+    assert "must have a reason" in isorun("conformance", "ort-cpu", "--known-failures", path).err
 
 
 def test_unknown_and_unavailable_backends(isorun: Callable[..., Any]) -> None:

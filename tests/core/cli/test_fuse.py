@@ -71,7 +71,7 @@ def answers(path: Path, given: exports.Feeds) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("dialect", ["fused", "onnx", "primitive", "com.microsoft"])
-def test_an_export_is_fused_and_answers_alike(isorun: Isorun, export: Path, tmp_path: Path, dialect: str) -> None:
+def test_a_fused_export_agrees_with_the_original(isorun: Isorun, export: Path, tmp_path: Path, dialect: str) -> None:
     output = tmp_path / "out.onnx"
     ran = isorun("fuse", export, "-o", output, "--dialect", dialect, "--require-complete", "--json")
     assert (ran.code, ran.err) == (0, "")
@@ -93,7 +93,7 @@ def test_an_export_is_fused_and_answers_alike(isorun: Isorun, export: Path, tmp_
     assert exports.agree(LABEL, answers(output, exports.given(LABEL)))
 
 
-def test_people_read_a_table(isorun: Isorun, export: Path, partly: Path, tmp_path: Path) -> None:
+def test_prints_a_table(isorun: Isorun, export: Path, partly: Path, tmp_path: Path) -> None:
     whole = isorun("fuse", export, "-o", tmp_path / "whole.onnx")
     lines = [line.split() for line in whole.out.splitlines()]
     assert ["SelfAttention", "3", "3"] in lines
@@ -151,7 +151,7 @@ def test_parts_of_what_is_no_encoder_do_not_count_as_fused(isorun: Isorun, expor
     assert (tmp_path / "out.onnx").read_bytes() == (tmp_path / "none.onnx").read_bytes()
 
 
-def test_the_fused_form_is_taken_as_it_is(isorun: Isorun, bert: Path, partly: Path, tmp_path: Path) -> None:
+def test_the_fused_form_is_kept(isorun: Isorun, bert: Path, partly: Path, tmp_path: Path) -> None:
     ran = isorun("fuse", bert, "-o", tmp_path / "again.onnx", "--require-complete", "--json")
     assert ran.code == 0
     assert ran.json["already_fused"]
@@ -165,8 +165,16 @@ def test_the_fused_form_is_taken_as_it_is(isorun: Isorun, bert: Path, partly: Pa
     assert twice.json["refusals"][0]["kind"] == "SelfAttention"
 
 
+def test_rejects_padding_removal_from_other_models(isorun: Isorun, relu: Path, tmp_path: Path) -> None:
+    ran = isorun("fuse", relu, "-o", tmp_path / "out.onnx", "--padding", "remove")
+    assert (ran.code, "Padding cannot be removed" in ran.err) == (3, True)
+    assert not (tmp_path / "out.onnx").exists()
+
+
 @pytest.mark.parametrize("label", [LABEL, None])
-def test_weights_beside_come_along(isorun: Isorun, tmp_path: Path, relu: Path, label: str | None) -> None:
+def test_external_weights_are_written_beside_the_output(
+    isorun: Isorun, tmp_path: Path, relu: Path, label: str | None
+) -> None:
     proto = exports.proto(label) if label else onnx.load(relu)
     given = exports.given(label) if label else {"x": np.linspace(-400, 400, 300, dtype=np.float32)}
     expected = exports.run(proto, given)
@@ -182,7 +190,7 @@ def test_weights_beside_come_along(isorun: Isorun, tmp_path: Path, relu: Path, l
 
 
 @pytest.mark.parametrize("name", ["bert.tokenizer.json", "tokenizer.json", "../tokenizer.json"])
-def test_the_tokenizer_comes_along(isorun: Isorun, export: Path, tmp_path: Path, name: str) -> None:
+def test_copies_the_tokenizer(isorun: Isorun, export: Path, tmp_path: Path, name: str) -> None:
     (export.parent / name).write_text("{}")
     output = tmp_path / "out" / "m.onnx"
     output.parent.mkdir()

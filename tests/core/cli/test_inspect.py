@@ -53,7 +53,7 @@ def test_layers_are_listed_with_their_zeros(
     assert line.split() == ["layer.0.output", "MatMul", "64x32", "fp32", "25.0%", "25.0%", "block4", "4,096"]
 
 
-def test_a_model_that_is_no_encoder(isorun: Callable[..., Any], tmp_path: Path) -> None:
+def test_describes_a_model_that_is_not_an_encoder(isorun: Callable[..., Any], tmp_path: Path) -> None:
     import onnx.parser
 
     text = '<ir_version: 10, opset_import: ["" : 17]> g (float[N] x) => (float[N] y) { y = Tanh (x) }'
@@ -63,7 +63,7 @@ def test_a_model_that_is_no_encoder(isorun: Callable[..., Any], tmp_path: Path) 
     assert "not an encoder" in isorun("inspect", tmp_path / "m.onnx").out
 
 
-def test_people_read_the_same(isorun: Callable[..., Any], bert: Path) -> None:
+def test_prints_the_description(isorun: Callable[..., Any], bert: Path) -> None:
     ran = isorun("inspect", bert)
     assert ran.code == 0
     for expected in ("input_ids", "[batch, sequence]", "0 to 98", "2 SelfAttention", "sequence is at most 40"):
@@ -76,7 +76,7 @@ def test_a_checkpoints_folder_is_a_model(isorun: Callable[..., Any], checkpoint:
     assert folder["parameters"] == file["parameters"]
 
 
-def test_weights_beside_are_counted(isorun: Callable[..., Any], bert: Path, tmp_path: Path) -> None:
+def test_counts_external_weights(isorun: Callable[..., Any], bert: Path, tmp_path: Path) -> None:
     import onnx
 
     onnx.save(onnx.load(bert), tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
@@ -86,11 +86,12 @@ def test_weights_beside_are_counted(isorun: Callable[..., Any], bert: Path, tmp_
     assert "weights in m.data" in isorun("inspect", tmp_path / "m.onnx").out
 
 
-def test_a_missing_model_has_the_nearest_name(isorun: Callable[..., Any], bert: Path) -> None:
+def test_suggests_the_nearest_model(isorun: Callable[..., Any], bert: Path) -> None:
     ran = isorun("inspect", bert.with_name("brt.onnx"))
     assert ran.code == 2
     assert ran.err.endswith(f"did you mean {bert}?\n")
     assert "did you mean all-MiniLM-L6-v2?" in isorun("inspect", "all-MiniLM-L6").err
+    assert "Expected a file" in isorun("inspect", "xlnet-large-cased").err
 
 
 @pytest.mark.parametrize("mask", [masks.NAME, None])

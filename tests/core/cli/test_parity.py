@@ -42,7 +42,7 @@ def test_threads_are_those_of_the_backends_that_can_set_them(isorun: Callable[..
     assert (ran.code, "`threads`" in ran.err) == (3, True)
 
 
-def test_what_no_machine_has_is_said(isorun: Callable[..., Any], bert: Path) -> None:
+def test_rejects_impossible_sizes(isorun: Callable[..., Any], bert: Path) -> None:
     ran = isorun("parity", bert, "--backends", "ort-cpu", "--threads", 1025)
     assert (ran.code, "less than or equal to 1024" in ran.err) == (2, True)
     ran = isorun("parity", bert, "--backends", "ort-cpu", "--batch", 10**12)
@@ -50,9 +50,7 @@ def test_what_no_machine_has_is_said(isorun: Callable[..., Any], bert: Path) -> 
     assert "memory: Unable to allocate" in ran.err
 
 
-def test_a_backend_that_is_wrong_is_exit_code_1(
-    isorun: Callable[..., Any], bert: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_backend_exits_with_1(isorun: Callable[..., Any], bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Session.run
 
     def zeros_at_left_padding(self: Session, names: Any, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -86,7 +84,7 @@ def test_wrong_usage(isorun: Callable[..., Any], bert: Path, arguments: list[str
 
 
 @pytest.mark.parametrize(("mask", "cases"), [(masks.NAME, set(MASKS)), (None, {WITHOUT_MASK})])
-def test_a_mask_is_known_by_what_it_does(
+def test_masks_are_recognized_whatever_their_name(
     isorun: Callable[..., Any], mask: str | None, cases: set[str], tmp_path: Path
 ) -> None:
     """The backend leaves zeros at padding, the reference does not."""

@@ -15,7 +15,7 @@ def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def test_a_model_is_pruned_and_stays_as_it_is(isorun: Callable[..., Any], bert: Path, tmp_path: Path) -> None:
+def test_prunes_and_keeps_the_input(isorun: Callable[..., Any], bert: Path, tmp_path: Path) -> None:
     before, output = digest(bert), tmp_path / "pruned.onnx"
     ran = isorun("prune", bert, "-o", output, "--sparsity", 0.8, "--pattern", "block4", "--json")
     result = ran.json
@@ -26,6 +26,9 @@ def test_a_model_is_pruned_and_stays_as_it_is(isorun: Callable[..., Any], bert: 
         assert each["sparsity"] == pytest.approx(0.8, abs=4 / each["elements"])
     assert digest(bert) == before
     onnx.checker.check_model(onnx.load(output))
+    table = isorun("prune", bert, "-o", output, "--sparsity", 0.8, "--layers", "layer.0.*").out
+    assert "4 matrices" in table
+    assert "layer.1" not in table
 
 
 @pytest.mark.parametrize("output", ["m.onnx", "link.onnx"])
@@ -39,7 +42,7 @@ def test_it_never_writes_over_its_input(isorun: Callable[..., Any], bert: Path, 
     assert "is the model itself" in ran.err
 
 
-def test_what_cannot_be_done_writes_nothing(isorun: Callable[..., Any], bert: Path, tmp_path: Path) -> None:
+def test_rejects_invalid_arguments_and_writes_nothing(isorun: Callable[..., Any], bert: Path, tmp_path: Path) -> None:
     output = tmp_path / "p.onnx"
     ran = isorun("prune", bert, "-o", output, "--sparsity", 80)
     assert ran.code == 2

@@ -35,7 +35,7 @@ def test_minilm_ranks_sentences(isorun: Callable[..., Any], minilm_model: Path) 
     assert result["provenance"]["backend"] == "ort-cpu"
 
 
-def test_text_for_people(isorun: Callable[..., Any], minilm_model: Path) -> None:
+def test_prints_cosines_of_texts(isorun: Callable[..., Any], minilm_model: Path) -> None:
     ran = isorun("run", minilm_model, "--backend", "ort-cpu", "--text", _EATING, "--text", _BREAD)
     assert "Cosine between texts (mean pooling of last_hidden_state)" in ran.out
     assert "0.755" in ran.out

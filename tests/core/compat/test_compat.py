@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import queue
 
 import numpy as np
 import onnx
@@ -85,6 +86,11 @@ def test_ort_values_and_run_options(session, raw):
     assert isinstance(value, onnxruntime.OrtValue)
     np.testing.assert_allclose(array, expected, rtol=0, atol=1e-5)
     np.testing.assert_array_equal(value.numpy(), array)
+    done: queue.Queue = queue.Queue()
+    session.run_async(["pooler_output"], values, lambda *arguments: done.put(arguments), "mine", options)
+    outputs, user_data, error = done.get(timeout=20)
+    assert (user_data, error) == ("mine", "")
+    np.testing.assert_array_equal(outputs[0], array)
     options.terminate = True
     with pytest.raises(InvalidArgument, match="terminate"):
         session.run(None, values, options)
@@ -147,7 +153,7 @@ def test_session_options_reach_the_runtime(model, tmp_path):
     with ort.InferenceSession(model, options) as session:
         assert session.get_session_options() is options
         assert session.provenance.threads == 1
-        made = session._executable._session.get_session_options()
+        made = session._executable._executable._session.get_session_options()
     assert (made.intra_op_num_threads, made.inter_op_num_threads) == (1, 2)
     assert made.execution_mode == ort.ExecutionMode.ORT_PARALLEL
     assert made.graph_optimization_level == ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
@@ -218,8 +224,10 @@ def test_arguments_of_isorun(model, raw):
 def test_set_providers_opens_again(model):
     with ort.InferenceSession(model, backend="ort-cpu") as session:
         (first,) = session.run(["pooler_output"], FEEDS)
+        session.submit(None, FEEDS).result(20)
         session.set_providers([CPU])
         np.testing.assert_array_equal(session.run(["pooler_output"], FEEDS)[0], first)
+        np.testing.assert_array_equal(session.submit(["pooler_output"], FEEDS).result(20)[0], first)
 
 
 Early = onnxruntime.InferenceSession  # as a library that was imported before install()

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import sys
 from collections import Counter
 from pathlib import Path
@@ -16,9 +17,12 @@ import onnx_ir as ir
 import pytest
 
 import exports
+from isorun.graph.builders.architectures import ARCHITECTURES
 from isorun.graph.ops import functions
 from isorun.graph.pipeline import fuse
 from isorun.graph.transforms import padding_removal
+from isorun.graph.transforms.precision import int8
+from isorun.models import rotary_config
 
 LABELS = sorted(exports.modern())
 FAMILIES = sorted({entry["architecture"] for entry in exports.modern().values()})
@@ -47,8 +51,23 @@ def first_of(family: str) -> str:
     return next(label for label in LABELS if exports.entry(label)["architecture"] == family and "fixed" not in label)
 
 
-def check(label: str, tmp_path: Path, targets: list[tuple[str, str]]) -> None:
-    """An export is fused whole, and agrees with the untouched model, with padding and without."""
+def rows() -> dict[str, list[str]]:
+    """The table of models in the documentation: its columns by family, in letters alone."""
+    text = (Path(__file__).parents[3] / "docs/models.md").read_text()
+    table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| ")]
+    return {
+        "".join(filter(str.isalnum, name.split("(")[0].lower())): cells
+        for names, *cells in table[1:]
+        for name in names.split(",")
+    }
+
+
+def check(label: str, tmp_path: Path, targets: list[tuple[str, str]]) -> tuple[bool, bool]:
+    """An export is fused whole, and agrees with the untouched model, with padding and without.
+
+    Returns:
+        Whether its padding can be removed, and whether it can be quantized.
+    """
     model = exports.model(label)
     result = fuse(model)
     assert result.complete, str(result)
@@ -68,11 +87,20 @@ def check(label: str, tmp_path: Path, targets: list[tuple[str, str]]) -> None:
                 one = np.where(real.reshape(*real.shape, *(1,) * (one.ndim - 2)), one, 0)
             error = float((np.abs(one - other) / (1 + np.abs(one))).max())
             assert error < exports.MODERN_TOLERANCE, (backend, dialect, "packed" if real is not None else "padded")
+    return packed, any(int8.layers(model))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_fuses_a_family(family: str, tmp_path: Path) -> None:
-    check(first_of(family), tmp_path, [("ort-cpu", "com.microsoft")])
+    """As the documentation says."""
+    packed, quantized = check(first_of(family), tmp_path, [("ort-cpu", "com.microsoft")])
+    name = {"xlm-r-xl": "xlmrobertaxl"}.get(family, family.replace("-", ""))
+    assert rows()[name][:3] == ["yes", "yes" if packed else "no", "yes" if quantized else "no"]
+
+
+def test_the_documentation_lists_every_checkpoint() -> None:
+    listed = {name for _, _, _, checkpoint, _ in rows().values() for name in re.findall("`([^`]+)`", checkpoint)}
+    assert {*ARCHITECTURES, *rotary_config.KINDS} == listed - {"position_embedding_type", "alibi"}
 
 
 @pytest.mark.long

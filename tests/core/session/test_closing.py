@@ -13,7 +13,7 @@ import tiny
 from isorun.errors import IsorunError
 
 
-def test_after_close(bert, any_backend):
+def test_calls_after_close_raise(bert, any_backend):
     session = isorun.Session(bert, backend=any_backend)
     binding = session.io_binding()
     for name, array in tiny.feeds().items():

@@ -30,7 +30,7 @@ def bind_output_to(binding, name, array):
     binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
 
 
-def test_as_people_write_it_for_onnxruntime(session):
+def test_bindings_written_for_onnxruntime_run_unchanged(session):
     feeds = tiny.feeds()
     binding = session.io_binding()
     for name, array in feeds.items():
@@ -49,7 +49,7 @@ def test_as_people_write_it_for_onnxruntime(session):
     np.testing.assert_array_equal(values[1].numpy(), expected[1])
 
 
-def test_a_list_is_bound_as_the_array_that_it_makes(session):
+def test_a_list_is_converted_when_it_is_bound(session):
     feeds = tiny.feeds(seed=1)
     binding = session.io_binding()
     for name, array in feeds.items():
@@ -60,7 +60,7 @@ def test_a_list_is_bound_as_the_array_that_it_makes(session):
 
 
 @pytest.mark.parametrize("layout", ["strided", "read-only"])
-def test_inputs_that_a_runtime_cannot_use_as_they_lie(session, layout):
+def test_accepts_strided_and_read_only_inputs(session, layout):
     wide = {name: np.repeat(array, 2, axis=1) for name, array in tiny.feeds(seed=1).items()}
     feeds = {name: array[:, ::2] for name, array in wide.items()}
     if layout == "read-only":
@@ -80,14 +80,14 @@ def test_inputs_that_a_runtime_cannot_use_as_they_lie(session, layout):
         )
 
 
-def test_outputs_come_in_the_order_in_which_they_are_bound(session):
+def test_outputs_are_returned_in_the_order_of_binding(session):
     binding = bound(session, tiny.feeds(), "pooler_output", "last_hidden_state")
     session.run_with_iobinding(binding)
     pooled, hidden = binding.copy_outputs_to_cpu()
     assert (pooled.ndim, hidden.ndim) == (2, 3)
 
 
-def test_a_result_in_new_memory_stays_as_it_is(session):
+def test_a_later_run_does_not_change_a_result(session):
     feeds = tiny.feeds(seed=1)
     binding = bound(session, feeds, "last_hidden_state")
     session.run_with_iobinding(binding)
@@ -110,7 +110,7 @@ def test_other_arrays_and_shapes_may_be_bound_later(session):
         np.testing.assert_array_equal(binding.copy_outputs_to_cpu()[0], session.run(None, feeds)[0])
 
 
-def test_clearing(session):
+def test_clearing_unbinds_outputs_and_inputs(session):
     binding = bound(session, tiny.feeds(), "last_hidden_state")
     binding.clear_binding_outputs()
     with pytest.raises(InvalidFeeds, match="No output is bound"):
@@ -123,7 +123,7 @@ def test_clearing(session):
         session.run_with_iobinding(binding)
 
 
-def test_a_token_that_is_put_outside_the_vocabulary_later_is_seen(session):
+def test_validates_bound_inputs_at_every_run(session):
     feeds = tiny.feeds()
     binding = bound(session, feeds, "last_hidden_state")
     session.run_with_iobinding(binding)
@@ -157,7 +157,7 @@ def test_a_binding_of_another_session_is_refused(session, bert):
         ((2, 7, 32), np.float64),
     ],
 )
-def test_memory_that_an_output_does_not_fit(session, shape, dtype):
+def test_rejects_memory_that_does_not_fit_the_output(session, shape, dtype):
     """It is refused, or the runtime refuses it; nothing is written beyond it and nothing is left half filled."""
     around = np.full(10_000, 7, np.uint8)
     array = around[: int(np.prod(shape)) * np.dtype(dtype).itemsize].view(dtype).reshape(shape)
@@ -184,12 +184,12 @@ def test_memory_that_an_output_does_not_fit(session, shape, dtype):
         (lambda b: b.bind_output("pooler_output", "cpu", 0, np.float32, None, 64), "element type and a"),
     ],
 )
-def test_what_cannot_be_bound(session, bind, message):
+def test_rejects_invalid_bindings(session, bind, message):
     with pytest.raises(InvalidFeeds, match=message):
         bind(session.io_binding())
 
 
-def test_runtimes_that_can_make_no_copy_of_bound_memory(session, monkeypatch):
+def test_bound_memory_is_not_copied(session, monkeypatch):
     """No array as large as an input or an output comes to be while a binding runs."""
     if session.provenance.backend == "reference":
         pytest.skip("the evaluator computes in arrays of its own: its results are copied into what is given")

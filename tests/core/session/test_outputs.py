@@ -48,7 +48,7 @@ def test_outputs_in_the_order_given(bert):
             np.testing.assert_array_equal(one, other)
 
 
-def test_a_model_that_is_no_encoder(any_backend):
+def test_selects_outputs_of_other_models(any_backend):
     model = graph("agraph (float[n] x) => (float[n] y, float[n] z) { y = Neg(x) z = Abs(x) }")
     x = np.array([-1.5, 2.0], np.float32)
     with isorun.Session(model, any_backend, outputs=["z"]) as session:
@@ -68,7 +68,7 @@ def test_a_model_that_is_no_encoder(any_backend):
         ([0], r"list of names, got \[0\]"),
     ],
 )
-def test_outputs_that_there_are_not(bert, outputs, says):
+def test_rejects_invalid_outputs(bert, outputs, says):
     with pytest.raises(InvalidFeeds, match=says):
         isorun.Session(bert, outputs=outputs)
 

@@ -14,7 +14,7 @@ import pytest
 
 import isorun
 import small_bert
-from isorun.plugin import registry
+from isorun.compilation import padding_policy
 from isorun.session.lanes import Arrangement
 from isorun.session.metrics import Recorder
 from singles import alone, assert_same, request
@@ -43,7 +43,7 @@ def test_nothing_is_compiled_after_warmup(backend: str, model: Path, monkeypatch
             return await asyncio.gather(*(session.arun(None, feeds) for feeds in requests))
 
         with monkeypatch.context() as patch:
-            patch.setattr(type(registry.get(backend)), "compile", lambda *arguments: compiled.append(arguments))
+            patch.setattr(padding_policy, "compile_guarded", lambda *arguments: compiled.append(arguments))
             got = asyncio.run(together())
             session.run(None, padded)
             wait([session.submit(None, padded) for _ in range(4)])
@@ -57,14 +57,13 @@ def test_nothing_is_compiled_after_warmup(backend: str, model: Path, monkeypatch
 
 def test_overlapping_runs_use_narrow_executables(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[int | None] = []
-    backend = type(registry.get("ort-cpu"))
-    compile_ = backend.compile
+    compile_ = padding_policy.compile_guarded
 
-    def recorded(self: Any, lowered: Any, config: Any) -> Any:
+    def recorded(backend: Any, lowered: Any, config: Any) -> Any:
         threads.append(config.threads)
-        return compile_(self, lowered, config)
+        return compile_(backend, lowered, config)
 
-    monkeypatch.setattr(backend, "compile", recorded)
+    monkeypatch.setattr(padding_policy, "compile_guarded", recorded)
     with isorun.Session(model, "ort-cpu", threads=4) as session:
         session.__dict__["arrangement"] = Arrangement(2, 2, 0)
         feeds = rows(range(8, 9))[0]

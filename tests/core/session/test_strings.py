@@ -28,7 +28,7 @@ def session(request):
 @pytest.mark.parametrize(
     "words", [WORDS, np.array(WORDS), np.array(WORDS, dtype=object), np.array([*WORDS, "b"] * 2)[:8:2]]
 )
-def test_however_they_are_fed_they_come_back_as_objects(session, words):
+def test_strings_are_returned_as_objects(session, words):
     (found,) = session.run(None, {"x": words, "at": AT})
     assert found.dtype == object
     assert list(found) == [list(words)[at] for at in AT]
@@ -46,7 +46,7 @@ def test_however_they_are_fed_they_come_back_as_objects(session, words):
         (7, "'x' must be a numpy.ndarray of strings"),
     ],
 )
-def test_what_is_no_string_reaches_no_runtime(session, words, message):
+def test_rejects_values_that_are_not_strings(session, words, message):
     with pytest.raises(InvalidFeeds, match=message):
         session.run(None, {"x": words, "at": AT})
     assert session.run(None, {"x": WORDS, "at": AT})[0][0] == "bé"

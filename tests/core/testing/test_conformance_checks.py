@@ -17,7 +17,7 @@ import flaws
 from flaws import lifetime
 from isorun import IsorunError
 from isorun.testing import fakes
-from isorun.testing.conformance import Conformance
+from isorun.testing.conformance import Conformance, runner
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,8 @@ CASES = [
     *ON_DEVICE,
     Case("OtherName", "found_by_name", "__init__"),
     Case("ImportsAtTheTop", "availability_imports_no_runtime", "imports 'onnx'"),
-    Case("DialectsAreAString", "capabilities_are_valid", "dialects .*str"),
     Case("UnknownDialect", "capabilities_are_valid", "'primitve'.*primitive"),
-    Case("UnknownReport", "capabilities_are_valid", "'temperature'.*placement"),
-    Case("NoDevice", "capabilities_are_valid", "devices is empty"),
+    Case("OneDeviceTwice", "capabilities_are_valid", "duplicate"),
     Case("UndescribedOption", "options_are_described", "'knob'"),
     Case("NoRemedy", "unavailability_has_a_reason_and_a_remedy", "remedy"),
     Case("SaysTrue", "unavailability_has_a_reason_and_a_remedy", "isinstance"),
@@ -71,13 +69,13 @@ CASES = [
     Case("CountsTheMask", "accuracy_with_every_mask", "max_rel", {"mask": "left", "padding": "keep"}),
     Case("CountsTheMask", "accuracy_with_every_mask", "max_rel", {"mask": "holes", "padding": "keep"}),
     Case("WrongForOtherShapes", "shapes_may_change_between_runs", "max_rel"),
-    Case("WrongBeyondEightRows", "accuracy_at_every_shape", "9 x 6", _KEEP),
+    Case("WrongBeyondEightRows", "accuracy_at_every_shape", "64 x 6", _KEEP),
     Case("WrongAtThirteenRows", "accuracy_at_every_shape", "13 x 6", _KEEP),
-    Case("WrongBeyond64Tokens", "accuracy_at_every_shape", "2 x 65", _KEEP),
+    Case("WrongBeyond64Tokens", "accuracy_at_every_shape", "1 x 129", _KEEP),
     Case("WrongAt512Tokens", "accuracy_at_every_shape", "1 x 512", _KEEP),
     Case("WrongForOneRowOfOneToken", "accuracy_at_every_shape", "1 x 1", _KEEP),
     Case("WrongForBatchesOf64", "accuracy_at_every_shape", "64 x 6", _KEEP),
-    Case("HalfPrecisionInLargeBatches", "accuracy_at_every_shape", "33 x 6", _KEEP),
+    Case("HalfPrecisionInLargeBatches", "accuracy_at_every_shape", "64 x 6", _KEEP),
     Case("fake-lying", "accuracy_at_every_shape", "not computed in bf16", {"precision": "bf16", "padding": "keep"}),
     Case("AddsARowToAnEmptyBatch", "empty_batch_is_right_or_rejected", "for no rows"),
     Case("SpreadsNaN", "nan_stays_in_its_row", "another row"),
@@ -119,7 +117,7 @@ CASES = [
     Case("IgnoresStridesOfTokens", "feeds_of_any_memory_layout", "is wrong", {"layout": "columns of a larger array"}),
     Case("IgnoresAnOption", "every_option_is_read", "'level'"),
     Case("WrongWithAnOption", "accuracy_with_every_option", "fast=True"),
-    Case("ComputesOnOneThread", "two_threads_compute_on_two_cores", "100% of the processor time"),
+    Case("ComputesOnOneThread", "two_threads_compute_on_two_cores", r"\d+% of the processor time: it computes alone"),
     Case("UsesEveryCore", "one_thread_computes_on_one_core", r"\d\.\d times"),
     Case("WrongOnTwoThreads", "accuracy_with_any_number_of_threads", "is wrong"),
     Case("ReadsBoundInputsOnce", "bound_inputs_are_read_at_every_run", "run 1 of a binding"),
@@ -138,18 +136,18 @@ CASES = [
     Case("ResizesToBoundMemory", "bound_memory_of_another_shape_is_rejected", "DID NOT RAISE"),
     Case("Doubles", "invalid_feeds_are_rejected_by_name", "is wrong", {"kind": "wrong dtype"}),
     Case("Doubles", "token_outside_the_vocabulary_is_rejected", "is wrong", {"index": "rows"}),
-    Case("WrapsNoErrors", "runtime_error_is_wrapped_with_its_cause", "RuntimeError was not wrapped"),
+    Case("WrapsNoErrors", "runtime_error_is_wrapped_with_its_cause", "was not wrapped"),
     Case("ForgetsTheCause", "runtime_error_is_wrapped_with_its_cause", "no cause"),
     Case("AcceptsAnyOperator", "unknown_operator_is_named", "no error"),
     Case("ForgetsTheCauseOnLoading", "damaged_file_is_rejected_with_the_cause", "no cause"),
     Case("SharesOneBuffer", "concurrent_runs_return_their_own_outputs", "outputs of another", {"padding": "keep"}),
     Case("PreparesShapesTwice", "concurrent_runs_at_new_shapes", "at a new shape"),
-    Case("SharesTheRequest", "concurrent_runs_with_other_outputs_and_sizes", "is wrong|returned"),
+    Case("SharesTheRequest", "concurrent_runs_with_other_outputs_and_sizes", "is wrong|returned|must return a list"),
     Case("OneBindingAtATime", "concurrent_bindings", "busy"),
     Case("SpoiledByFailure", "failing_run_harms_no_other", "Not equal"),
     Case("SharesBetweenSessions", "concurrent_sessions", "beside other sessions|outputs, got"),
     Case("ClearsOutputsOnClose", "close_ends_runs_and_keeps_outputs", "not equal"),
-    Case("RaisesDuringClose", "close_during_runs", "NoneType"),
+    Case("WrongDuringClose", "close_during_runs", "during close.. is wrong"),
     Case("LeaksMemory", "sessions_leak_nothing", r"left \d\d MiB"),
     Case("LeaksFiles", "sessions_leak_nothing", "left 150 files"),
     Case("LeaksThreads", "sessions_leak_nothing", r"left \d+ threads"),
@@ -161,7 +159,6 @@ CASES = [
     Case("WrongAfterManyRuns", "runs_leak_nothing", "of many is wrong", {"kind": "runs"}),
     Case("ReusesModelsByStructure", "models_that_differ_in_their_weights_only", "differ in their weights"),
     Case("ReusesModelsByPath", "another_model_in_the_same_file", "held another one"),
-    Case("ReusesOutputsOfTheModel", "several_sessions_of_one_model", "one of several|outputs, got"),
     Case("OnlyTheLastSessionComputes", "several_sessions_of_one_model", "one of several"),
     Case("OnePrecision", "precisions_side_by_side", "fp32 beside", {"precision": "fp16"}),
     Case("SpoiledByARefusal", "session_after_a_model_that_was_refused", "an earlier model has failed"),
@@ -237,3 +234,11 @@ def test_check_passes_device_arrays_without_a_flaw(case: Case) -> None:
 def test_every_check_has_a_flaw_that_it_catches() -> None:
     checks = {name.removeprefix("test_") for name in dir(Conformance) if name.startswith("test_")}
     assert checks == {case.check for case in CASES}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("backend", sorted({case.backend for case in CASES if case.backend in flaws.names()}))
+def test_whole_suite_fails_a_backend_with_a_flaw(backend: str) -> None:
+    report = runner.run(backend)
+    assert not report.passed
+    assert len(report.causes) < len(report.checks) / 4, [checks[0].message for checks in report.causes]

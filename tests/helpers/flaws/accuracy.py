@@ -26,7 +26,8 @@ class Scaling(Flawed):
     """All outputs times :meth:`factor`."""
 
     def run(self, output_names, feeds):
-        return [result * self.factor(feeds, result) for result in self.right(output_names, feeds)]
+        results = self.right(output_names, feeds)
+        return [(result * self.factor(feeds, result)).astype(result.dtype) for result in results]
 
     def factor(self, feeds, result):
         return 2

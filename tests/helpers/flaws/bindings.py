@@ -79,6 +79,11 @@ class _Resizing(Binding):
         return results
 
 
+class _Last(Binding):
+    def run(self):
+        return self._executable.kept.run()
+
+
 class _UnwrappedErrors(Binding):
     def run(self):
         try:
@@ -103,10 +108,7 @@ class SharesOneBinding(Flawed):
 
     def bind(self, feeds, outputs):
         self.kept = super().bind(feeds, outputs)
-        return self
-
-    def run(self, *arguments):
-        return self.right(*arguments) if arguments else self.kept.run()
+        return _Last(self, feeds, outputs)
 
 
 ReadsBoundInputsOnce = binding(_Copying)

@@ -49,16 +49,6 @@ class ReusesModelsByPath(Reusing):
 
 
 @backend
-class ReusesOutputsOfTheModel(Reusing):
-    """Compiled once per original file, whatever outputs are requested."""
-
-    earlier: ClassVar[dict] = {}
-
-    def key(self, model, config):
-        return model.info.graph_name
-
-
-@backend
 class OnlyTheLastSessionComputes(Flawed):
     last: ClassVar[list] = [None]
 

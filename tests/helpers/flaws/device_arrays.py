@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from flaws.base import HONEST, Flawed, backend
+from isorun.plugin.backend import Binding
 from isorun.plugin.device_arrays import ON_DEVICE, DeviceArray
 
 
@@ -35,7 +36,7 @@ class OnDevice(Flawed):
         return Bound(self, feeds, list(outputs))
 
 
-class Bound:
+class Bound(Binding):
     def __init__(self, executable, feeds, names):
         self.executable, self.feeds, self.names = executable, feeds, names
 

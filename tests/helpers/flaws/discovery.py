@@ -9,10 +9,8 @@ from isorun.errors import BackendUnavailable
 from isorun.testing.fakes import Right
 from isorun.types import Availability
 
-DialectsAreAString = declaring(__name__, dialects="primitive")
 UnknownDialect = declaring(__name__, dialects=("primitve",))
-UnknownReport = declaring(__name__, reports=("placement", "temperature"))
-NoDevice = declaring(__name__, devices=())
+OneDeviceTwice = declaring(__name__, devices=("cpu", "cpu"))
 UndescribedOption = declaring(__name__, options={"knob": ""})
 
 

@@ -43,15 +43,13 @@ class ClearsOutputsOnClose(Flawed):
 
 
 @backend
-class RaisesDuringClose(Flawed):
+class WrongDuringClose(Flawed):
     closed = False
     capabilities = replace(HONEST, thread_safe=True)
 
     def run(self, output_names, feeds):
         results = self.right(output_names, feeds)
-        if self.closed:
-            raise AttributeError("'NoneType' object has no attribute 'session'")
-        return results
+        return [result * 0 for result in results] if self.closed else results
 
     def close(self):
         self.closed = True

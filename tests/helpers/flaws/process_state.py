@@ -89,7 +89,7 @@ ACTS = {
         lambda: sys.setrecursionlimit(10**5),
         lambda: sys.setswitchinterval(0.1),
     ),
-    "where modules are found": (lambda: sys.path.append("/opt/engine"),),
+    "where modules are found": (lambda: sys.path.append("engine"),),
     "garbage collection": (gc.disable, gc.freeze),
     "the decimal context": (lambda: setattr(decimal.getcontext(), "prec", 5),),
     "the default timeout of sockets": (lambda: socket.setdefaulttimeout(1),),

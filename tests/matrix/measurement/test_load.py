@@ -61,7 +61,7 @@ class Waiting:
 
 
 def scenario(kind: str, **changes: Any) -> Scenario:
-    given = {"name": kind, "clients": None, "p99_ms": None, "through": "session", "workers": 1, "max_tokens": 64}
+    given = {"name": kind, "clients": None, "p99_ms": None, "through": "session", "workers": 1}
     return Scenario(**{"scenario": kind, **given, "seconds": 0.3, "time_limit": 9.0, **changes})
 
 

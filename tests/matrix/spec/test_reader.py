@@ -91,3 +91,45 @@ def changed(change: str) -> str:
 @pytest.mark.parametrize("name", ["quickstart", "gpu"])
 def test_shipped_specs_are_valid(name: str) -> None:
     reader.load(Path(__file__).parents[3] / "matrix" / f"{name}.yaml")
+
+
+def test_reports_every_problem_at_once(tmp_path: Path) -> None:
+    found = problems(
+        tmp_path,
+        """\
+x-common: &common {preset: bert-3l}
+models:
+  m: {<<: *common, sed: 3}
+  n: *common
+backends:
+  - {name: ort-cpu, threads: [1, 2], options: {bogus: 1}}
+  - opnvino
+  - {name: openvino, precisions: [int9]}
+  - {name: openvino, label: y, threads: 0}
+shapes: [8x128, 7y]
+secnds: 3
+seed: 2026-01-01
+exclude: [{model: zz}]
+environments: {old: {install: ["onnxruntime==1.15.0"]}}
+""",
+    )
+    assert found[0] == "spec.yaml has 11 errors:"
+    starts = [line.partition(": ")[2].partition(": ")[0] for line in found[1:]]
+    assert sorted(starts) == sorted(
+        [
+            *("tolerances", "models.m.sed", "backends[0].options.bogus", "backends[1].name", "backends[2].precisions"),
+            *("backends[3].threads", "shapes[1]", "secnds", "seed", "exclude[0]", "environments.old.install[0]"),
+        ]
+    )
+    numbers = [int(line.removeprefix("line ").partition(":")[0]) for line in found[1:]]
+    assert numbers == sorted(numbers)
+    assert "onnxruntime 1.15.0 is not supported (required: onnxruntime>=" in found[-1]
+
+
+def test_anchors_and_merged_keys(tmp_path: Path) -> None:
+    text = "x-fast: &fast {name: openvino, precisions: [bf16], threads: 2}\n" + SMALL.replace(
+        "[ort-cpu]", "[{<<: *fast, threads: [1, 4]}]"
+    )
+    spec = load(tmp_path, text)
+    assert [variant.label for variant in spec.variants] == ["openvino.t1", "openvino.t4"]
+    assert spec.variants[0].precisions == ["bf16"]

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 FORMS = ("plain", "bias", "lengths", "packed")
 _MULTIPLE = 8  # of keys, for a bias to reach CUTLASS
 _KEY_MASK, _BIAS = 1, 4  # inputs of SelfAttention
+_KERNEL_POSITIONS = 8  # input of com.microsoft.EmbedLayerNormalization
 _HANDED_ON = ("Cast", "Unsqueeze", "Identity", "Gather", "Reshape", "Expand")  # between a Range and an embedding
 _NEEDS = {
     "lengths": "every row padded on the right",
@@ -144,12 +145,11 @@ def forms(path: Path) -> Forms:
     nodes = [node for node in model.graph if fused.is_fused(node)]
     if not nodes:
         return Forms({"plain": path.read_bytes()}, None, "it is not in the fused form")
-    in_order = [node for node in nodes if node.op_type == fused.EMBEDDING and _counts_from_zero(node)]
     if is_packed(model):
+        embeddings = [node for node in nodes if node.op_type == fused.EMBEDDING]
+        in_order = [node for node in embeddings if _counts_from_zero(node.inputs[fused.TABLES.at])]
         return _packed(model, in_order, folder)
-    for node in in_order:
-        node.replace_input_with(fused.TABLES.at, None)  # the kernel counts by itself
-    plain = {"plain": _lowered(model, "plain", folder)}
+    plain = {"plain": _lowered(model, "plain", folder, padded=True)}
     nodes = [node for node in nodes if node.op_type == fused.ATTENTION]
     if not nodes:  # one of a single query beside them is the last layer's, the same in all forms
         return Forms(plain, None, f"it has no {fused.ATTENTION}")
@@ -161,8 +161,8 @@ def forms(path: Path) -> Forms:
     source = fused.source(mask)
     if not source.is_graph_input():
         return Forms(plain, None, f"its mask {source.name!r} is not one of its inputs")
-    made = {form: _lowered(model, form, folder) for form in ("bias", "lengths")}
-    return Forms({**plain, **made}, source.name, "its padding is there; padding='remove' takes it out")
+    others = {form: _lowered(model, form, folder, padded=True) for form in ("bias", "lengths")}
+    return Forms({**plain, **others}, source.name, "its padding is there; padding='remove' takes it out")
 
 
 def _packed(model: ir.Model, in_order: Sequence[ir.Node], folder: Path) -> Forms:
@@ -176,20 +176,29 @@ def _packed(model: ir.Model, in_order: Sequence[ir.Node], folder: Path) -> Forms
     return Forms(models, packing.mask, "its padding is removed", packing, frozenset({"packed"}))
 
 
-def _lowered(model: ir.Model, form: str, folder: Path) -> bytes:
-    """A model in one form, serialized: com.microsoft, with what that form has in its place."""
+def _lowered(model: ir.Model, form: str, folder: Path, *, padded: bool = False) -> bytes:
+    """A model in one form, serialized: com.microsoft, with what that form has in its place.
+
+    Args:
+        padded: whether tokens are in rows, so that the kernel of embeddings can count positions itself.
+    """
+    from onnx_ir.passes.common import RemoveUnusedNodesPass
+
     from isorun.plugin import fused
 
     text = Path(__file__).parent / "forms" / f"{form}.onnxtxt"
     lowered = fused.lower(model.clone(), "com.microsoft", [text.read_text()] if text.exists() else [])
+    for node in lowered.graph if padded else ():
+        if node.op_type == fused.EMBEDDING and _counts_from_zero(node.inputs[_KERNEL_POSITIONS]):
+            node.replace_input_with(_KERNEL_POSITIONS, None)
+    RemoveUnusedNodesPass()(lowered)
     return fused.serialized(lowered, folder)
 
 
-def _counts_from_zero(embedding: ir.Node) -> bool:
-    """Whether the positions of an embedding are 0, 1, 2 and so on, computed by a Range."""
+def _counts_from_zero(value: ir.Value | None) -> bool:
+    """Whether positions are 0, 1, 2 and so on, computed by a Range."""
     from isorun.plugin import fused
 
-    value = embedding.inputs[fused.TABLES.at]
     node = None if value is None else value.producer()
     while node is not None and node.op_type in _HANDED_ON:
         value = node.inputs[0]

@@ -61,6 +61,7 @@ class Architecture:
         always_projects: whether the projection exists even if the widths are equal.
         relative_bias: the table of the relative position bias of attention scores.
         pooler: the dense layer of the pooler; ``None`` if there is none.
+        builder: which class builds it, beside BERT's.
     """
 
     prefix: str
@@ -77,11 +78,7 @@ class Architecture:
     always_projects: bool = False
     relative_bias: str | None = None
     pooler: str | None = "pooler.dense"
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The names of the graph's inputs."""
-        return ("input_ids", "attention_mask", "token_type_ids") if self.types == "input" else _WITHOUT_TYPES
+    builder: str = "bert"
 
     @property
     def classifies_pooled(self) -> bool:
@@ -89,7 +86,6 @@ class Architecture:
         return self.classifier.dense == self.pooler
 
 
-_WITHOUT_TYPES = ("input_ids", "attention_mask")
 _ROBERTA_CLASSIFIER = FirstTokenHead("classifier.dense", "Tanh", "classifier.out_proj")
 
 BERT = Architecture("bert", FirstTokenHead("pooler.dense", "Tanh", "classifier"))
@@ -165,6 +161,34 @@ MPNET = Architecture(
     relative_bias="encoder.relative_attention_bias",
 )
 
+DEBERTA = Architecture(
+    "deberta",
+    FirstTokenHead("pooler.dense", "BiasGelu", "classifier"),
+    defaults={"type_vocab_size": 0},
+    layer=LayerTensors(
+        query="attention.self.query_proj", key="attention.self.key_proj", value="attention.self.value_proj"
+    ),
+    pooler=None,
+    builder="deberta",
+)
+JINA = Architecture("bert", FirstTokenHead("pooler.dense", "Tanh", "classifier"), builder="jina")
+T5 = Architecture(
+    "transformer",
+    FirstTokenHead("", "", ""),
+    sizes={
+        **{"vocab_size": "vocab_size", "hidden_size": "d_model", "num_hidden_layers": "num_layers"},
+        **{"num_attention_heads": "num_heads", "intermediate_size": "d_ff"},
+        "relative_attention_num_buckets": "relative_attention_num_buckets",
+    },
+    defaults={"relative_attention_num_buckets": 32},
+    layers="encoder.block.{layer}",
+    layer=LayerTensors("layer.0.SelfAttention.q", "layer.0.SelfAttention.k", "layer.0.SelfAttention.v"),
+    types="none",
+    relative_bias="encoder.block.0.layer.0.SelfAttention.relative_attention_bias",
+    pooler=None,
+    builder="t5",
+)
+
 ARCHITECTURES: Mapping[str, Architecture] = {
     "bert": BERT,
     "roberta": ROBERTA,
@@ -174,5 +198,8 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "electra": ELECTRA,
     "albert": ALBERT,
     "mpnet": MPNET,
+    "deberta-v2": DEBERTA,
+    "t5": T5,
+    "mt5": T5,
 }
 """The architectures by ``model_type`` in ``config.json``."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 import onnx_ir as ir
@@ -32,7 +32,8 @@ class EncoderConfig:
 
     ``head`` is one of :data:`HEADS` or ``None``; ``labels`` is the width of a classifier. ``embedding_size`` is the
     width of the embeddings, if it differs from the layers'. ``num_hidden_groups`` groups of ``inner_group_num``
-    layers share their weights, if the architecture shares any.
+    layers share their weights, if the architecture shares any. ``settings`` is the whole ``config.json``, for what only
+    one family has.
     """
 
     vocab_size: int
@@ -53,6 +54,13 @@ class EncoderConfig:
     num_hidden_groups: int = 1
     inner_group_num: int = 1
     relative_attention_num_buckets: int = 32
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of the graph's inputs."""
+        types = self.architecture.types == "input" and self.type_vocab_size > 0
+        return ("input_ids", "attention_mask", "token_type_ids")[: 3 if types else 2]
 
 
 class Weights(Protocol):
@@ -72,8 +80,14 @@ def encoder(config: EncoderConfig, weights: Weights, name: str) -> ir.Model:
     ``token_type_ids``. Outputs, float32: ``last_hidden_state`` (batch, sequence, hidden); with a pooler,
     ``pooler_output`` (batch, hidden); with a classifier, ``logits`` (batch, labels) or (batch, sequence, labels); with
     a question answering head, ``start_logits`` and ``end_logits`` (batch, sequence).
+
+    Raises:
+        InvalidModel: the settings of a family are invalid, or not supported.
     """
-    return _BertBuilder(config, weights).model(name)
+    from isorun.graph.builders import deberta, jina, t5
+
+    builders = {"deberta": deberta.DebertaBuilder, "jina": jina.JinaBuilder, "t5": t5.T5Builder}
+    return builders.get(config.architecture.builder, BertBuilder)(config, weights).model(name)
 
 
 class Builder:
@@ -156,17 +170,19 @@ class Builder:
         return node.outputs[0]
 
 
-class _BertBuilder(Builder):
+class BertBuilder(Builder):
+    """Builds BERT and encoders that are built alike; subclasses differ in some of its parts."""
+
     def __init__(self, config: EncoderConfig, weights: Weights) -> None:
         super().__init__(weights)
         self._config = config
         self._architecture = config.architecture
 
     def model(self, name: str) -> ir.Model:
-        inputs = {label: self.input(label) for label in self._architecture.inputs}
+        inputs = {label: self.input(label) for label in self._config.inputs}
         ids, mask = inputs["input_ids"], inputs["attention_mask"]
-        hidden = self._project(self._embed(ids, inputs.get("token_type_ids")))
-        bias = self._relative_bias(ids) if self._architecture.relative_bias else None
+        hidden = self._project(self._embed(inputs))
+        bias = self._bias(ids)
         for index, weights in enumerate(self._layers()):
             hidden = self._layer(f"layer.{index}", weights, hidden, mask, bias)
         outputs = self._outputs(hidden)
@@ -180,7 +196,9 @@ class _BertBuilder(Builder):
             for inner in range(config.inner_group_num):
                 yield self._architecture.layers.format(layer=layer, group=group, inner=inner)
 
-    def _embed(self, ids: ir.Value, types: ir.Value | None) -> ir.Value:
+    def _embed(self, inputs: Mapping[str, ir.Value]) -> ir.Value:
+        """The embeddings, of the graph's inputs by name."""
+        ids, types = inputs["input_ids"], inputs.get("token_type_ids")
         config, prefix = self._config, "embeddings"
         width = config.embedding_size or config.hidden_size
         nodes = Named(self, f"{prefix}.positions")
@@ -224,25 +242,22 @@ class _BertBuilder(Builder):
             return embedded
         return self._linear(architecture.projection, embedded, width, config.hidden_size)
 
-    def _relative_bias(self, ids: ir.Value) -> ir.Value:
+    def _bias(self, ids: ir.Value) -> ir.Value | None:
+        """The bias on the scores of every layer."""
+        if self._architecture.relative_bias is None:
+            return None
+        farthest = self._config.settings.get("relative_attention_max_distance", position_ops.FARTHEST)
         buckets, heads = self._config.relative_attention_num_buckets, self._config.num_attention_heads
         name, shape = f"{self._architecture.relative_bias}.weight", (buckets, heads)
-        rows = position_ops.buckets(buckets)
+        rows = position_ops.buckets(buckets, farthest)
         self.weights.check(name, shape)
         table = self.lazy(f"{name}.by_distance", lambda: self.weights.read(name, shape)[rows], (len(rows), heads))
         return position_ops.relative_bias(Named(self, "relative_bias"), ids, table, len(rows) // 2)
 
     def _layer(self, name: str, prefix: str, hidden: ir.Value, mask: ir.Value, bias: ir.Value | None) -> ir.Value:
         """Add a layer; ``name`` is the prefix of its nodes, ``prefix`` of its weights."""
-        config, names = self._config, self._architecture.layer
-        width, inner = config.hidden_size, config.intermediate_size
-        context = self.fused(
-            functions.ATTENTION,
-            f"{name}.attention",
-            [hidden, mask, *self._qkv(prefix), *([] if bias is None else [bias])],
-            num_heads=config.num_attention_heads,
-            mask_filter_value=functions.LOWEST,
-        )
+        names, width = self._architecture.layer, self._config.hidden_size
+        context = self._attend(f"{name}.attention", prefix, hidden, mask, bias)
         hidden = self._skip(
             f"{name}.attended",
             self.dense(f"{prefix}.{names.attention_output}", context, width, width, f"{name}.attention_output"),
@@ -250,6 +265,29 @@ class _BertBuilder(Builder):
             f"{prefix}.{names.attention_output}.bias",
             f"{prefix}.{names.attention_norm}",
         )
+        return self._feed_forward(name, prefix, hidden)
+
+    def _attend(
+        self, name: str, prefix: str, hidden: ir.Value, mask: ir.Value, bias: ir.Value | None, **features: ir.Value
+    ) -> ir.Value:
+        """Add a self-attention, with features of the operator by the names of its inputs."""
+        weight, qkv_bias = self._qkv(prefix)
+        given = {"hidden": hidden, "key_mask": mask, "qkv_weight": weight, "qkv_bias": qkv_bias, "bias": bias}
+        return self.fused(
+            functions.ATTENTION,
+            name,
+            functions.ordered(functions.ATTENTION, given | features),
+            num_heads=self._config.num_attention_heads,
+            mask_filter_value=functions.LOWEST,
+            **self._attention_attributes(),
+        )
+
+    def _attention_attributes(self) -> dict[str, float]:
+        return {}
+
+    def _feed_forward(self, name: str, prefix: str, hidden: ir.Value) -> ir.Value:
+        config, names = self._config, self._architecture.layer
+        width, inner = config.hidden_size, config.intermediate_size
         widened = self.dense(f"{prefix}.{names.intermediate}", hidden, width, inner, f"{name}.intermediate")
         activated = self.fused(
             ACTIVATIONS[config.hidden_act],
@@ -311,7 +349,7 @@ class _BertBuilder(Builder):
             return self.fused(activation, f"{dense}.activated", [product, self.weight(f"{dense}.bias", width)])
         return self.node(activation, f"{dense}.activated", [self._linear(dense, first, width, width)])
 
-    def _qkv(self, prefix: str) -> list[ir.Value]:
+    def _qkv(self, prefix: str) -> tuple[ir.Value, ir.Value | None]:
         """The merged weight (H, 3 H) and bias (3 H) of the three projections."""
         width, names = self._config.hidden_size, self._architecture.layer
         parts = [f"{prefix}.{part}" for part in (names.query, names.key, names.value)]
@@ -326,10 +364,10 @@ class _BertBuilder(Builder):
             return np.concatenate([self.weights.read(f"{part}.bias", (width,)) for part in parts])
 
         name = f"{parts[0].rpartition('.')[0]}.qkv"
-        return [
+        return (
             self.lazy(f"{name}.weight", weight, (width, 3 * width)),
             self.lazy(f"{name}.bias", bias, (3 * width,)),
-        ]
+        )
 
     def _norm(self, prefix: str, width: int) -> list[ir.Value]:
         return [self.weight(f"{prefix}.weight", width), self.weight(f"{prefix}.bias", width)]

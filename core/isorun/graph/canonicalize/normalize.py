@@ -8,14 +8,13 @@ are merged. A decomposed layer normalization, recognized numerically, becomes ``
 from __future__ import annotations
 
 import logging
-from functools import partial
 
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from isorun.graph.analysis.evaluate import CannotEvaluate, array, is_constant, run_node, sizes
-from isorun.graph.canonicalize import contrib, dedup_weights, layer_normalization
+from isorun.graph.analysis.evaluate import CannotEvaluate, array, is_constant, sizes
+from isorun.graph.canonicalize import constants, contrib, dedup_weights, layer_normalization
 from isorun.graph.io import files
 from isorun.graph.matching import subgraph
 from isorun.graph.matching.probes import Probes
@@ -23,18 +22,6 @@ from isorun.graph.matching.report import FusionReport
 from isorun.graph.ops import functions, inline
 
 _logger = logging.getLogger(__name__)
-
-_NOT_FOLDED = frozenset(
-    (
-        *("Constant", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"),
-        *("DequantizeLinear", "QuantizeLinear"),  # they set the precision of the operators around them
-    )
-)
-_MAX_FOLDED = 1 << 16  # bytes; a larger constant is computed when it is written
-_MOVING = frozenset(("Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"))
-_SLICE_END = (
-    2**31 - 1
-)  # as the end of a slice, this or more means the last element; exporters write 2^31 - 1 or 2^63 - 1
 
 
 def normalize(model: ir.Model, report: FusionReport) -> None:
@@ -46,12 +33,12 @@ def normalize(model: ir.Model, report: FusionReport) -> None:
     common.ShapeInferencePass(check_type=False, strict_mode=False)(model)
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     common.DeduplicateInitializersPass()(model)
-    _remove_no_ops(model.graph)
+    constants.remove_no_ops(model.graph)
     _canonicalize_operands(model.graph)
     _split_gemms(model.graph)
     _fold_widths(model.graph)
-    _fold(model)
-    _remove_no_ops(model.graph)
+    constants.fold(model)
+    constants.remove_no_ops(model.graph)
     common.DeduplicateInitializersPass()(model)
     dedup_weights.deduplicate(model.graph)
     common.CommonSubexpressionEliminationPass()(model)
@@ -60,40 +47,6 @@ def normalize(model: ir.Model, report: FusionReport) -> None:
         if node.domain == "" and node.op_type == "MatMul":
             _unflatten(model, node)
     common.RemoveUnusedNodesPass()(model)
-
-
-def _remove_no_ops(graph: ir.Graph) -> None:
-    for node in list(graph):
-        if node.domain != "" or not node.inputs or node.inputs[0] is None:
-            continue
-        source = node.inputs[0]
-        if node.op_type == "CastLike" and node.inputs[1] is not None and node.inputs[1].dtype is not None:
-            node = _as_cast(graph, node, node.inputs[1].dtype)
-        if node.op_type == "Cast":
-            no_op = source.dtype is not None and source.dtype == node.attributes["to"].as_int()
-        elif node.op_type == "Dropout":
-            training = node.inputs[2] if len(node.inputs) > 2 else None
-            mask_used = len(node.outputs) > 1 and (node.outputs[1].uses() or node.outputs[1].is_graph_output())
-            no_op = not mask_used and (training is None or subgraph.scalar(training) == 0)
-        else:
-            no_op = node.op_type == "Identity" or (node.op_type == "Slice" and _is_full_slice(node))
-        if no_op and not node.outputs[0].is_graph_output():
-            ir.convenience.replace_all_uses_with(node.outputs[0], source)
-            graph.remove(node, safe=True)
-
-
-def _is_full_slice(node: ir.Node) -> bool:
-    """Whether a ``Slice`` selects every element."""
-    if not all(value is None or is_constant(value) for value in node.inputs[1:]):
-        return False
-    starts, ends, _, steps = [*node.inputs[1:], None, None][:4]
-    assert starts is not None
-    assert ends is not None
-    return (
-        not array(starts).any()
-        and bool((array(ends) >= _SLICE_END).all())
-        and (steps is None or bool((array(steps) == 1).all()))
-    )
 
 
 def _canonicalize_operands(graph: ir.Graph) -> None:
@@ -124,13 +77,6 @@ def _canonicalize_split(node: ir.Node, opset: int) -> None:
         node.resize_inputs(1)
         if opset >= 18:
             node.attributes["num_outputs"] = ir.AttrInt64("num_outputs", len(node.outputs))
-
-
-def _as_cast(graph: ir.Graph, node: ir.Node, dtype: ir.DataType) -> ir.Node:
-    """Replace a ``CastLike`` of known type with ``Cast``, which does not depend on the other value."""
-    cast = ir.node("Cast", node.inputs[:1], {"to": int(dtype)}, name=node.name)
-    ir.convenience.replace_nodes_and_values(graph, node, [node], [cast], node.outputs, cast.outputs)
-    return cast
 
 
 def _split_gemms(graph: ir.Graph) -> None:
@@ -169,62 +115,6 @@ def _fold_widths(graph: ir.Graph) -> None:
         ir.convenience.replace_all_uses_with(node.outputs[0], subgraph.constant(graph, f"{node.name}.width", width))
         if not node.outputs[0].is_graph_output():
             graph.remove(node, safe=True)
-
-
-def _fold(model: ir.Model) -> None:
-    opset = model.graph.opset_imports.get("", 0)
-    for node in list(model.graph):
-        if (
-            node.domain != ""
-            or node.op_type in _NOT_FOLDED
-            or not node.inputs
-            or any(value.is_graph_output() for value in node.outputs)
-            or not all(value is None or is_constant(value) for value in node.inputs)
-        ):
-            continue
-        tensors = _evaluated(node, opset)
-        for output, tensor in zip(node.outputs, tensors, strict=False):
-            value = subgraph.constant(model.graph, output.name or f"{node.name}.folded", tensor)
-            ir.convenience.replace_all_uses_with(output, value)
-        if tensors:
-            model.graph.remove(node, safe=True)
-
-
-def _evaluated(node: ir.Node, opset: int) -> list[ir.TensorProtocol]:
-    """The outputs of a node whose inputs are constants; empty if they are too large or cannot be evaluated."""
-    source, *others = (None if value is None else value.const_value for value in node.inputs)
-    rest = [None if tensor is None else tensor.numpy() for tensor in others]
-    if source is not None and source.nbytes > _MAX_FOLDED:
-        if node.op_type == "Cast":
-            return _lazy_cast(source, ir.DataType(node.attributes["to"].as_int()))
-        return _moved_constant(node, source, rest, opset) if node.op_type in _MOVING else []
-    try:
-        results = run_node(node, [None if source is None else source.numpy(), *rest], opset)
-    except CannotEvaluate as why:
-        _logger.debug("not folded: %s", why)
-        return []
-    arrays = [np.asarray(result) for result in results]
-    return [ir.tensor(array) for array in arrays] if all(array.nbytes <= _MAX_FOLDED for array in arrays) else []
-
-
-def _lazy_cast(source: ir.TensorProtocol, dtype: ir.DataType) -> list[ir.TensorProtocol]:
-    """A large constant in another type, computed whenever it is read."""
-    shape = tuple(int(size) for size in source.shape)  # type: ignore[arg-type]  # a tensor's dimensions are numbers
-    return [subgraph.lazy(lambda: source.numpy().astype(dtype.numpy()), dtype, shape)]
-
-
-def _moved_constant(
-    node: ir.Node, source: ir.TensorProtocol, others: list[np.ndarray | None], opset: int
-) -> list[ir.TensorProtocol]:
-    """A large constant with its elements rearranged, computed whenever it is read."""
-
-    def make(index: int) -> np.ndarray:
-        return run_node(node, [source.numpy(), *others], opset)[index]
-
-    # The resulting shapes, computed on an array that takes no memory.
-    placeholder = np.broadcast_to(np.zeros((), np.int8), tuple(int(size) for size in source.shape))  # type: ignore[arg-type]
-    shapes = [result.shape for result in run_node(node, [placeholder, *others], opset)]
-    return [subgraph.lazy(partial(make, index), source.dtype, shape) for index, shape in enumerate(shapes)]
 
 
 def _unflatten(model: ir.Model, product: ir.Node) -> None:

@@ -46,6 +46,7 @@ from isorun.graph.ops import functions, positions
 KIND = functions.ATTENTION
 _TOLERANCE = 1e-4
 _HALF_TOLERANCE = 5e-3  # a 16-bit scale has three significant digits
+_SCALE_TOLERANCE = 1e-5
 _FINITE_MASK = -1e30  # with a mask value above this, the scores of a fully masked row still differ
 
 
@@ -322,7 +323,7 @@ class _Fusion:
             attributes["head_size"] = size
         rtol = 3e-3 if subgraph.dtype(pattern.layers[0].weight) in HALVES else 1e-4
         if not np.isclose(meaning.scale, size**-0.5, rtol=rtol):
-            attributes["scale"] = meaning.scale
+            attributes["scale"] = _exact(meaning.scale)
         if epsilons := {norm.epsilon for norm in meaning.norms if norm is not None}:
             if None in meaning.norms or len(epsilons) > 1:
                 raise CannotFuse("its queries and keys are normalized in different ways")
@@ -334,7 +335,7 @@ class _Fusion:
         if meaning.positional is not None:
             given |= self._position_tables(meaning.positional, pattern)
             given["positions"] = positions.in_order(subgraph.Before(before), key_mask)
-            attributes["scale"] = meaning.scale
+            attributes["scale"] = _exact(meaning.scale)
         subgraph.put(
             kind,
             functions.ordered(kind, given),
@@ -548,6 +549,12 @@ def _heads(pattern: AttentionPattern, evaluate: Evaluate, rows: int, length: int
     if remainder or not heads:
         raise CannotFuse(f"its probabilities have shape {probabilities.shape} for {rows} rows of {length} tokens")
     return heads
+
+
+def _exact(scale: float) -> float:
+    """A measured scale; the root of a whole number's reciprocal if it is close to one."""
+    whole = round(scale**-2)
+    return float(whole**-0.5) if whole and abs(scale**-2 / whole - 1) < _SCALE_TOLERANCE else scale
 
 
 def _by_head(part: np.ndarray, size: int) -> np.ndarray:

@@ -1,1 +1,5 @@
 """Reading and writing ONNX files."""
+
+from isorun.system.packages import require
+
+require("Reading a model", "onnx", "onnx_ir")

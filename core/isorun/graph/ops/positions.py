@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 import onnx_ir as ir
 
-_FARTHEST = 128  # a distance from which on all are in the last bucket
+FARTHEST = 128  # a distance from which on all are in the last bucket
 
 
 class Nodes(Protocol):
@@ -117,7 +117,7 @@ def linear_bias(nodes: Nodes, ids: ir.Value, slopes: ir.Value) -> ir.Value:
     return nodes.node("linear", "Mul", [nodes.node("as_float", "Cast", [distance], to=int(slopes.dtype)), slopes])
 
 
-def buckets(count: int, farthest: int = _FARTHEST) -> np.ndarray:
+def buckets(count: int, farthest: int = FARTHEST) -> np.ndarray:
     """The bucket of each distance of :func:`distances` (Raffel et al., 2020), those beyond the last change left out.
 
     Half of the buckets are for keys behind the query. In each half, the first half has a bucket a distance, the
@@ -132,12 +132,42 @@ def buckets(count: int, farthest: int = _FARTHEST) -> np.ndarray:
     return trimmed(bucket + np.where(behind < 0, half, 0))
 
 
+def log_buckets(count: int, farthest: int) -> np.ndarray:
+    """The bucket of each distance of :func:`distances` (He et al., 2021), those beyond the last change left out: int64.
+
+    There are ``count`` buckets for either side, with one a distance up to half of them; the rest widen logarithmically
+    up to a distance of ``farthest``. With 0, each distance has its own, ``farthest`` of them for either side.
+    """
+    span = count or farthest
+    behind = np.arange(-4 * farthest, 4 * farthest + 1)
+    bucket = behind
+    if count:
+        middle = count // 2
+        distance = np.maximum(np.abs(behind), middle - 1).astype(np.float32)
+        share = np.log(distance / np.float32(middle)) / np.log(np.float32((farthest - 1) / middle))
+        grown = np.ceil(share * np.float32(middle - 1)) + middle
+        bucket = np.where(np.abs(behind) <= middle, behind, (grown * np.sign(behind)).astype(np.int64))
+    return trimmed(np.clip(bucket + span, 0, 2 * span - 1))
+
+
 def along_distances(squares: np.ndarray) -> np.ndarray | None:
     """What (..., S, S) is by distance, (2 S - 1, ...) from -(S - 1) to S - 1; ``None`` if it depends on more."""
     length = squares.shape[-1]
     rows = np.concatenate([squares[..., 0, :0:-1], squares[..., :, 0]], axis=-1)
     index = np.arange(length)[:, None] - np.arange(length) + length - 1
     return np.moveaxis(rows, -1, 0) if np.array_equal(rows[..., index], squares) else None
+
+
+def alibi_slopes(heads: int) -> np.ndarray:
+    """What each unit of distance lowers the scores of each head by (Press et al., 2022): (N) float32.
+
+    A geometric sequence; between powers of two, followed by every other one of the next power's.
+    """
+    power = 1 << (heads.bit_length() - 1)
+    ratio = 2.0 ** (-8 / power)
+    own = ratio ** np.arange(1, power + 1)
+    more = alibi_slopes(2 * power)[::2][: heads - power] if heads > power else own[:0]
+    return np.concatenate([own, more]).astype(np.float32)
 
 
 def slopes(rows: np.ndarray) -> np.ndarray | None:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import stat
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,27 +38,33 @@ class Entry:
 def new_folder(place: Path) -> Path:
     """A folder to make an entry in, beside its final place, with the permissions that the umask leaves."""
     work = place.with_name(f".{place.name}.{os.urandom(6).hex()}")
-    work.mkdir(mode=files.OWNER_WRITES)
+    work.mkdir(mode=files.PRIVATE)
     return work
 
 
-def finish(work: Path, kind: str, key: str, meta: dict[str, Any]) -> None:
+def finish(work: Path, kind: str, key: str, meta: dict[str, Any], models: Sequence[str] = ()) -> None:
     """Write the record of an entry whose files are complete.
+
+    Args:
+        work: its folder.
+        kind, key: its identity.
+        meta: JSON that the maker stores with it.
+        models: the fingerprints of the model that it was made from.
 
     Raises:
         CacheError: the folder holds something that is not a regular file.
     """
-    mode = stat.S_IMODE(work.stat().st_mode) & 0o644
+    mode = stat.S_IMODE(work.stat().st_mode) & files.PRIVATE & 0o666
     paths = sorted(work.iterdir())
     for path in paths:
         if not stat.S_ISREG(path.lstat().st_mode):
             raise CacheError(f"The entry {kind}/{key} may hold regular files only, got {path.name}")
-        path.chmod(mode)  # temporary files are 0600, and a umask may let groups write
+        path.chmod(mode)  # libraries may have set others
     digests = {path.name: files.sha256_of(path) for path in paths}
     files.wait_for_tick(paths)
     listed = {path.name: {"stamp": files.stamp(path), "sha256": digests[path.name]} for path in paths}
     record = work / RECORD
-    record.write_bytes(files.sealed({"kind": kind, "key": key, "files": listed, "meta": meta}))
+    record.write_bytes(files.sealed({"kind": kind, "key": key, "files": listed, "meta": meta, "models": list(models)}))
     record.chmod(mode)
 
 

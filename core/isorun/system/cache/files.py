@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-OWNER_WRITES = 0o755
-"""The maximum permissions of cached files and folders, less the umask: only the owner may write."""
+PRIVATE = 0o700
+"""The permissions of cached files and folders, less the umask: models may be confidential."""
 
 _CHUNK = 1 << 20
 _SECOND = 1_000_000_000
@@ -103,6 +104,19 @@ def expanded(path: str | os.PathLike[str]) -> Path:
         return Path(path).expanduser()
     except RuntimeError:
         return Path(path)
+
+
+def size_in_bytes(text: str) -> int:
+    """The number of bytes in a size such as ``20GB``, ``512MiB`` or ``1000``.
+
+    Raises:
+        ValueError: it is not a size.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?)b?|b)?\s*", text, re.IGNORECASE)
+    if match is None:
+        raise ValueError(f"expected a size such as 20GB, got {text!r}")
+    number, power, binary = match.groups()
+    return int(float(number) * (1024 if binary else 1000) ** (" kmgt".index((power or " ").lower())))
 
 
 def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:

@@ -8,6 +8,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from isorun.system.cache import files
+
 _SILENT_SECONDS = 3.0  # of waiting before it is logged
 
 
@@ -49,7 +51,7 @@ def exclusive(path: Path, what: str) -> Iterator[None]:
     """
     from filelock import FileLock, Timeout
 
-    lock = FileLock(path)
+    lock = FileLock(path, mode=files.PRIVATE & 0o666)
     try:
         held = lock.acquire(timeout=_SILENT_SECONDS)
     except Timeout:
@@ -69,7 +71,7 @@ def if_free(path: Path) -> Iterator[bool]:
 
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(FileLock(path).acquire(timeout=0))
+            stack.enter_context(FileLock(path, mode=files.PRIVATE & 0o666).acquire(timeout=0))
         except Timeout:
             yield False
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
@@ -13,6 +14,8 @@ from typing import Any
 from isorun.errors import CacheError
 from isorun.system.cache import entries, files, locks, trust
 from isorun.system.cache.store import ENVIRONMENT_VARIABLE, MARKER, Cache, remove_leftovers
+
+_logger = logging.getLogger("isorun")
 
 _NOTES = "fingerprints"
 _NOTE = re.compile(r"[0-9a-f]{64}")
@@ -32,12 +35,14 @@ class Item:
         kind, key: its identity.
         path: its file or folder.
         bytes: its size.
+        models: the fingerprints of the model that it was made from, if recorded.
     """
 
     kind: str
     key: str
     path: Path
     bytes: int
+    models: frozenset[str] = frozenset()
 
 
 def survey(cache: Cache) -> Iterator[Item]:
@@ -52,7 +57,7 @@ def survey(cache: Cache) -> Iterator[Item]:
             created = _is_note(path) if kind == _NOTES else _is_entry(cache, path)
         if created:
             held = [path] if path.is_file() else [file for file in path.rglob("*") if not file.is_dir()]
-            yield Item(kind, path.name, path, sum(file.lstat().st_size for file in held))
+            yield Item(kind, path.name, path, sum(file.lstat().st_size for file in held), _models_of(path))
 
 
 def damaged(
@@ -98,14 +103,8 @@ def clear(cache: Cache) -> dict[Path, str]:
     trust.check(cache.root)
     left = {}
     for item in list(survey(cache)):
-        try:
-            trust.check(item.path.parent)
-            if item.path.is_file():  # a note or timings, which are never used in place
-                item.path.unlink(missing_ok=True)
-            elif why := _remove(cache, item):
-                left[item.path] = why
-        except (OSError, CacheError) as error:
-            left[item.path] = str(error)
+        if why := _discard(cache, item):
+            left[item.path] = why
     for path in _candidates(cache.root, hidden=True):
         key = _LEFTOVER.fullmatch(path.name)
         if key and (lock := cache.lock_file(path.parent.name, key["key"])).exists():
@@ -120,10 +119,70 @@ def clear(cache: Cache) -> dict[Path, str]:
     return left
 
 
+def trim(cache: Cache, limit: int) -> list[Item]:
+    """Remove the entries that were not used for the longest time, until the cache is within a limit.
+
+    Args:
+        cache: the cache.
+        limit: in bytes. Entries in use are left, so the cache may stay above it.
+
+    Returns:
+        What was removed.
+    """
+    items = [(item.path.stat().st_mtime_ns, item) for item in survey(cache)]
+    total, removed = sum(item.bytes for _, item in items), []
+    for _, item in sorted(items, key=lambda each: each[0]):
+        if total <= limit:
+            break
+        if item.kind != _NOTES and not _discard(cache, item):
+            total -= item.bytes
+            removed.append(item)
+    if removed:
+        _logger.info("removed %d cache entries to stay within %d bytes", len(removed), limit)
+    return removed
+
+
+def remove(cache: Cache, fingerprint: str, folder: Path | None = None) -> tuple[list[Item], dict[Path, str]]:
+    """Remove everything that was made from a model.
+
+    Args:
+        cache: the cache.
+        fingerprint: SHA-256 of the model (``provenance.fingerprint``).
+        folder: the entry with the model itself, if it was built from a checkpoint.
+
+    Returns:
+        What was removed, and what was left, with the reason.
+    """
+    items = list(survey(cache))
+    # Its fingerprints with other outputs.
+    known = frozenset({fingerprint}).union(*(item.models for item in items if fingerprint in item.models))
+    removed, left = [], {}
+    for item in items:
+        if known.isdisjoint(item.models) and item.path != folder:
+            continue
+        if why := _discard(cache, item):
+            left[item.path] = why
+        else:
+            removed.append(item)
+    return removed, left
+
+
+def _discard(cache: Cache, item: Item) -> str:
+    """Remove one item unless it is being made or used; returns why it was left."""
+    try:
+        trust.check(item.path.parent)
+        if item.path.is_file():  # a note or timings, which are never used in place
+            item.path.unlink(missing_ok=True)
+            return ""
+        return _remove(cache, item)
+    except (OSError, CacheError) as error:
+        return str(error)
+
+
 def _remove(cache: Cache, item: Item) -> str:
     """Remove an entry unless it is being made or used; returns why it was left."""
     lock = cache.lock_file(item.kind, item.key)
-    lock.parent.mkdir(mode=files.OWNER_WRITES, exist_ok=True)
+    lock.parent.mkdir(mode=files.PRIVATE, exist_ok=True)
     with locks.if_free(lock) as free:
         if not free:
             return "another process is making it"
@@ -143,6 +202,16 @@ def _candidates(root: Path, *, hidden: bool = False) -> list[Path]:
     """The paths two levels below the root, not through links."""
     kinds = [path for path in root.iterdir() if path.is_dir() and not path.is_symlink()] if root.is_dir() else []
     return sorted(path for kind in kinds for path in kind.iterdir() if path.name.startswith(".") == hidden)
+
+
+def _models_of(path: Path) -> frozenset[str]:
+    """The fingerprints in an entry's record; of a note of a fingerprint, that one."""
+    try:
+        if path.is_file():
+            return frozenset({str(files.unsealed(path.read_bytes())["sha256"])})
+        return frozenset(map(str, files.unsealed((path / entries.RECORD).read_bytes()).get("models", ())))
+    except entries.DAMAGE:
+        return frozenset()
 
 
 def _is_note(path: Path) -> bool:

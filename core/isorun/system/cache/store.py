@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from isorun.errors import CacheError
 from isorun.system.cache import entries, fingerprints, locks, trust
 from isorun.system.cache.entries import Entry
-from isorun.system.cache.files import OWNER_WRITES, expanded, sha256, write_atomically
+from isorun.system.cache.files import PRIVATE, expanded, sha256, size_in_bytes, write_atomically
 
 ENVIRONMENT_VARIABLE = "ISORUN_CACHE_DIR"
 VERIFY_VARIABLE = "ISORUN_CACHE_VERIFY"
+LIMIT_VARIABLE = "ISORUN_CACHE_LIMIT"
 MARKER = ".isorun-cache"
 """A file in the root of every cache that isorun has used; without it, nothing is cleared."""
 _MARK = b"This folder is a cache of isorun. `isorun cache --clear` empties it.\n"
@@ -25,19 +28,27 @@ class Cache:
     """The cache in a folder. The entries that it has opened are not cleared as long as it exists.
 
     Args:
-        root: the folder; ``None`` for ``$ISORUN_CACHE_DIR`` or the user's cache folder.
+        root: the folder; ``None`` for ``$ISORUN_CACHE_DIR`` or the user's cache folder; ``False`` for a private
+            temporary folder, which :meth:`release` and the end of the process remove.
         verify: hash every file that is opened, which finds bit rot; ``None`` for whether ``$ISORUN_CACHE_VERIFY`` is
             1. A damaged entry is made again.
 
     Raises:
-        CacheError: ``$ISORUN_CACHE_VERIFY`` is neither 0 nor 1. The methods raise it if the folder cannot be written
-            to, belongs to another user, or is writable by other users.
+        CacheError: ``$ISORUN_CACHE_VERIFY`` is neither 0 nor 1, or ``$ISORUN_CACHE_LIMIT`` is not a size. The methods
+            raise it if the folder cannot be written to, belongs to another user, or is writable by other users.
     """
 
-    def __init__(self, root: str | os.PathLike[str] | None = None, *, verify: bool | None = None) -> None:
+    def __init__(
+        self, root: str | os.PathLike[str] | Literal[False] | None = None, *, verify: bool | None = None
+    ) -> None:
+        self._remove: Callable[[], object] | None = None
+        if root is False:
+            root = tempfile.mkdtemp(prefix="isorun-")
+            self._remove = weakref.finalize(self, _remove_in, os.getpid(), root)
         chosen = root or os.environ.get(ENVIRONMENT_VARIABLE) or _user_folder()
         self.root = expanded(chosen).absolute()
-        self.verify = _from_environment() if verify is None else verify
+        self.verify = _verify_from_environment() if verify is None else verify
+        self.limit = _limit_from_environment()
         self._in_use: dict[Path, locks.InUse] = {}
 
     def get(self, kind: str, key: str) -> Entry | None:
@@ -48,15 +59,19 @@ class Cache:
         """
         return self._open(kind, key, full=self.verify)
 
-    def get_or_make(self, kind: str, key: str, make: Callable[[Path], dict[str, Any]]) -> Entry:
+    def get_or_make(
+        self, kind: str, key: str, make: Callable[[Path], dict[str, Any]], models: Sequence[str] = ()
+    ) -> Entry:
         """The entry of that kind and key, made if it is missing or damaged.
 
-        Waits, and logs a warning, while another process makes it.
+        Waits, and logs a warning, while another process makes it. If the cache is then above its limit, the entries
+        that were not used for the longest time are removed.
 
         Args:
             kind: a folder's name, such as ``lowered``.
             key: letters and digits, different for different contents.
             make: writes files to a folder and returns JSON to store with the entry.
+            models: the fingerprints of the model that it is made from, for ``isorun cache --remove``.
 
         Raises:
             CacheError: the folder cannot be written to, is full, belongs to another user, or is writable by others.
@@ -70,14 +85,19 @@ class Cache:
             remove_leftovers(place)  # of a maker that died, since this process holds the lock
             work = entries.new_folder(place)
             try:
-                entries.finish(work, kind, key, make(work))
+                entries.finish(work, kind, key, make(work), models)
                 if os.path.lexists(place):
                     place.rename(work.with_name(work.name + ".damaged"))
                 work.rename(place)
             finally:
                 remove_leftovers(place)
-            if made := self._open(kind, key, full=False):
-                return replace(made, found=False)
+            made = self._open(kind, key, full=False)
+        if made:
+            if self.limit is not None:
+                from isorun.system.cache import maintenance
+
+                maintenance.trim(self, self.limit)
+            return replace(made, found=False)
         raise CacheError(f"{place} was changed by another program right after it was made")
 
     def fingerprint(self, paths: Callable[[], list[Path]], main: Path) -> str:
@@ -101,14 +121,16 @@ class Cache:
         if content:
             try:
                 self._make_folders(kind)
-                write_atomically(note, content, OWNER_WRITES & 0o666)
+                write_atomically(note, content, PRIVATE & 0o666)
             except OSError:
                 pass  # a full or read-only cache: hashed again next time
         return digest
 
     def release(self) -> None:
-        """Allow other processes to clear the entries that this one has opened."""
+        """Allow other processes to clear the entries that this one has opened. Removes a temporary folder."""
         self._in_use.clear()
+        if self._remove is not None:
+            self._remove()
 
     def lock_file(self, kind: str, key: str) -> Path:
         """The lock file that is held while an entry is made or removed. It is never deleted."""
@@ -123,6 +145,8 @@ class Cache:
         except entries.DAMAGE:  # missing, damaged or being cleared: the caller makes it again
             return None
         self._in_use[place] = use
+        with contextlib.suppress(OSError):  # a read-only cache
+            os.utime(place)  # when it was last used
         return entry
 
     def _check(self, *folders: str) -> None:
@@ -143,10 +167,10 @@ class Cache:
     def _make_folders(self, *names: str) -> None:
         self.root.parent.mkdir(parents=True, exist_ok=True)
         for folder in (self.root, *(self.root / name for name in names)):
-            folder.mkdir(mode=OWNER_WRITES, exist_ok=True)
+            folder.mkdir(mode=PRIVATE, exist_ok=True)
         self._check(*names)
         if not (self.root / MARKER).exists():
-            write_atomically(self.root / MARKER, _MARK, OWNER_WRITES & 0o666)
+            write_atomically(self.root / MARKER, _MARK, PRIVATE & 0o666)
 
 
 def remove_leftovers(place: Path) -> None:
@@ -166,7 +190,23 @@ def _user_folder() -> Path:
     return user_cache_path("isorun")
 
 
-def _from_environment() -> bool:
+def _remove_in(process: int, folder: str) -> None:
+    """Remove a temporary folder, in the process that created it: a forked child has a copy of the finalizer."""
+    if os.getpid() == process:
+        import shutil
+
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _limit_from_environment() -> int | None:
+    value = os.environ.get(LIMIT_VARIABLE)
+    try:
+        return size_in_bytes(value) if value else None
+    except ValueError as error:
+        raise CacheError(f"{LIMIT_VARIABLE}: {error}") from error
+
+
+def _verify_from_environment() -> bool:
     value = os.environ.get(VERIFY_VARIABLE, "0")
     if value not in ("", "0", "1"):
         raise CacheError(f"{VERIFY_VARIABLE} must be 0 or 1, got {value!r}")

@@ -41,7 +41,7 @@ def check(path: Path) -> None:
     """Accept a file or folder if it is trusted or does not exist.
 
     Raises:
-        CacheError: it is not trusted; with the owner and the remedy.
+        CacheError: it is not trusted, or cannot be read; with the owner and the remedy.
     """
     try:
         status = path.lstat()
@@ -50,6 +50,11 @@ def check(path: Path) -> None:
             check_status(path, path.stat())
     except (FileNotFoundError, NotADirectoryError):
         return
+    except PermissionError as error:
+        raise CacheError(
+            f"The cache cannot read {path} ({error.strerror}). Choose another with cache_dir= or $ISORUN_CACHE_DIR, or "
+            "let its owner share it with `chmod -R a+rX FOLDER`"
+        ) from error
 
 
 def check_status(path: Path, status: os.stat_result) -> None:

@@ -22,13 +22,14 @@ from isorun.isolation import environments
 from isorun.isolation.worker.backend import Worker
 from isorun.models import lowering
 from isorun.models import source as models
-from isorun.parity import DEFAULT_TOLERANCES, Parity, Tolerance, compare
+from isorun.parity import Parity, Tolerance, compare
 from isorun.plugin import registry
 from isorun.plugin.backend import Backend, Executable
 from isorun.system.cache import Cache
 from isorun.system.subprocesses import run
 from isorun.testing import process_state
 from isorun.testing.conformance.formulas import Formula
+from isorun.testing.conformance.precisions import TOLERANCES
 from isorun.testing.conformance.sample_models import Bert, SampleModel, bert, dense
 from isorun.types import Capabilities, CompileConfig, Feeds, LoweredModel
 
@@ -50,6 +51,7 @@ class BackendUnderTest:
         self.environment = environment
         self.options = dict(options)
         self.big = big
+        self.about: dict[str, Any] = {}  # what the runtime reports of itself
         self._references: dict[Path, Session] = {}
         self._expected: dict[tuple[Any, ...], dict[str, np.ndarray]] = {}
         self._resources = ExitStack()
@@ -153,6 +155,11 @@ class BackendUnderTest:
         """Skip a check of what the backend does not declare."""
         if not declared:
             pytest.skip(f"not declared: {what}")
+
+    def require_padding_removal(self) -> None:
+        """Skip a check of the graph that padding is removed from, if the backend does not get it."""
+        self.require(self.capabilities.dynamic_shapes, "dynamic shapes, which padding removal needs")
+        self.require(self.capabilities.data_dependent_shapes, "data-dependent shapes, which padding removal needs")
 
     def bert(self, name: str = "bert-2x32") -> Bert:
         """A BERT, with symbolic shapes if the backend declares dynamic shapes."""
@@ -269,11 +276,24 @@ class BackendUnderTest:
             outputs,
             {spec.name: expected[spec.name] for spec in session.get_outputs() if spec.name in outputs},
             feeds.get(info.mask) if info.mask else None,
-            tolerance or DEFAULT_TOLERANCES[precision],
+            tolerance or TOLERANCES[self.capabilities.tolerance(precision)],
             token_level=info.token_outputs,
         )
-        assert parity.verdict == "pass", f"{what or model} is wrong: {'; '.join(parity.reasons)}"
+        if parity.verdict != "pass":
+            raise WrongOutputs(f"{what or model} is wrong: {'; '.join(parity.reasons)}", model)
         return parity
+
+
+class WrongOutputs(AssertionError):
+    """Outputs that differ from the reference's.
+
+    Attributes:
+        model: the kind of model.
+    """
+
+    def __init__(self, message: str, model: SampleModel) -> None:
+        super().__init__(message)
+        self.model = type(model).__name__
 
 
 def _check_types(session: Session, outputs: Mapping[str, Any], precision: str) -> None:

@@ -22,6 +22,7 @@ from isorun.testing.conformance.checks.base import capability_of
 
 SETTINGS_VARIABLE = "ISORUN_CONFORMANCE"
 _MESSAGE_LINES = 12
+_OF_NUMPY = ("Arrays are not equal", "Not equal to tolerance")  # numpy.testing on outputs
 _ISORUN = Path(__file__).resolve().parents[2]
 _FRAME = re.compile(r'File "(.+)", line (\d+)')
 
@@ -72,7 +73,7 @@ class _Recorder:
             self._write(event="unknown", capability=unknown[0], known=sorted(set(capabilities.values())))
             pytest.exit("unknown capability")
         selected = {name: capability for name, capability in capabilities.items() if not only or capability in only}
-        self._write(event="collected", checks=selected)
+        self._write(event="collected", checks=selected, known=list(capabilities))
         remaining = selected.keys() - set(self._settings.done)
         items[:] = [item for item in items if _name(item.nodeid) in remaining]
 
@@ -89,7 +90,19 @@ class _Recorder:
             message = "" if call.excinfo is None else _message(report, call.excinfo.value)
             seconds = time.monotonic() - self._started
             check = _name(item.nodeid)
-            self._write(event="ended", check=check, outcome=report.outcome, seconds=seconds, message=message)
+            wrong = getattr(call.excinfo.value, "model", "") if call.excinfo else ""
+            if not wrong and message.startswith(_OF_NUMPY):
+                wrong = "arrays"
+            about = item.cls.under_test.about if isinstance(item, pytest.Function) and item.cls else {}
+            self._write(
+                event="ended",
+                check=check,
+                outcome=report.outcome,
+                seconds=seconds,
+                message=message,
+                wrong=wrong,
+                about=about,
+            )
         return report
 
 

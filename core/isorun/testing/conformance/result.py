@@ -1,11 +1,17 @@
-"""The result of a run of the suite: of each check, and of each capability."""
+"""The result of a run of the suite: of each check and each capability, and the causes of what failed."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
+
+from isorun.errors import IsorunError, nearest
+
+_COMPUTES = "test_available_backend_computes"
+"""The simplest check of outputs: if it finds wrong ones, they are the cause of all that are wrong."""
 
 
 @dataclass(frozen=True)
@@ -15,9 +21,11 @@ class CheckResult:
     Attributes:
         name: the check's name, with its parameters.
         capability: what it proves.
-        outcome: ``passed``, ``failed``, ``skipped``, or ``not run`` if the process had crashed or hung too often.
+        outcome: ``passed``, ``failed``, ``known failure``, ``skipped``, or ``not run`` if the process had crashed or
+            hung too often.
         seconds: how long it took.
-        message: why it failed, was skipped or was not run.
+        message: why it failed, was skipped or was not run; the declared reason of a known failure.
+        wrong: the kind of model whose outputs were found wrong; empty if it failed for another reason.
     """
 
     name: str
@@ -25,6 +33,7 @@ class CheckResult:
     outcome: str
     seconds: float = 0.0
     message: str = ""
+    wrong: str = ""
 
 
 @dataclass(frozen=True)
@@ -32,9 +41,9 @@ class CapabilityResult:
     """The result of the checks of one capability.
 
     Attributes:
-        status: ``failed`` if a check failed, else ``not run`` if one was not run, else ``proved`` if one passed, else
-            ``skipped``.
-        passed, failed, skipped, not_run: the number of checks.
+        status: ``failed`` if a check failed, else ``not run`` if one was not run, else ``known failure`` if one is,
+            else ``proved`` if one passed, else ``skipped``.
+        passed, failed, skipped, not_run, known: the number of checks.
         seconds: how long they took together.
         reasons: the distinct messages of the checks with the worst outcome.
     """
@@ -45,6 +54,7 @@ class CapabilityResult:
     failed: int
     skipped: int
     not_run: int
+    known: int
     seconds: float
     reasons: tuple[str, ...]
 
@@ -57,12 +67,30 @@ class Report:
     environment: str | None
     options: Mapping[str, Any]
     checks: list[CheckResult] = field(default_factory=list)
+    about: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
-        """Whether every check passed or was skipped, and at least one passed."""
+        """Whether every check passed, was skipped or is a known failure, and at least one passed."""
         outcomes = {check.outcome for check in self.checks}
-        return outcomes <= {"passed", "skipped"} and "passed" in outcomes
+        return outcomes <= {"passed", "skipped", "known failure"} and "passed" in outcomes
+
+    @property
+    def causes(self) -> list[list[CheckResult]]:
+        """The checks that failed, those of one cause together; the first of each is the simplest."""
+        failed = [check for check in self.checks if check.outcome == "failed"]
+        # Where the simplest model of a kind is wrong, all are.
+        spoiled = {check.wrong for check in failed if check.wrong and check.name.startswith(_COMPUTES)}
+        groups: dict[str, list[CheckResult]] = {}
+        for check in failed:
+            if not check.wrong:
+                key = _key(check.message)
+            elif spoiled:
+                key = "wrong outputs"
+            else:
+                key = f"wrong outputs of {check.capability}"
+            groups.setdefault(key, []).append(check)
+        return list(groups.values())
 
     @property
     def capabilities(self) -> list[CapabilityResult]:
@@ -75,12 +103,54 @@ class Report:
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         capabilities = [asdict(each) for each in self.capabilities]
-        return {**asdict(self), "passed": self.passed, "capabilities": capabilities}
+        causes = [{"message": checks[0].message, "checks": [check.name for check in checks]} for checks in self.causes]
+        return {**asdict(self), "passed": self.passed, "capabilities": capabilities, "causes": causes}
+
+
+def with_known_failures(
+    checks: Iterable[CheckResult], declared: Mapping[str, str], known: Iterable[str]
+) -> list[CheckResult]:
+    """Checks with the failures among them that are declared, strictly: a declared check that passes has failed.
+
+    Args:
+        declared: the name of a check, with its parameters or for any, to the reason why it fails.
+        known: the names of all checks.
+
+    Raises:
+        IsorunError: there is no check of a declared name.
+    """
+    names = {name for full in known for name in (full, _function(full))}
+    for name in declared:
+        if name not in names:
+            near = nearest(name, names)
+            hint = f"; did you mean {near!r}?" if near else ""
+            raise IsorunError(f"There is no check {name!r}, declared as a known failure{hint}")
+    found = []
+    for check in checks:
+        reason = declared.get(check.name) or declared.get(_function(check.name))
+        if reason and check.outcome == "failed":
+            check = replace(check, outcome="known failure", message=reason)
+        elif reason and check.outcome == "passed":
+            message = f"it passed, but is declared as a known failure ({reason}). Remove the declaration"
+            check = replace(check, outcome="failed", message=message)
+        found.append(check)
+    return found
+
+
+def _function(name: str) -> str:
+    return name.partition("[")[0]
+
+
+def _key(message: str) -> str:
+    """What messages of one cause share: the place of the cause, or the first line without paths and numbers."""
+    cause = re.search(r"^Cause: .*from .*", message, re.MULTILINE)
+    first = message.partition("\n")[0]
+    return cause.group() if cause else re.sub(r"\d+(\.\d+)?(e[+-]?\d+)?", "#", re.sub(r"\S*/\S+", "", first))
 
 
 def _capability(name: str, checks: list[CheckResult]) -> CapabilityResult:
     numbers = Counter(check.outcome for check in checks)
-    worst = next(outcome for outcome in ("failed", "not run", "skipped", "passed") if numbers[outcome])
+    worst = next(outcome for outcome in ("failed", "not run", "known failure", "skipped", "passed") if numbers[outcome])
     reasons = dict.fromkeys(check.message for check in checks if check.outcome == worst != "passed")
     return CapabilityResult(
         name,
@@ -89,6 +159,7 @@ def _capability(name: str, checks: list[CheckResult]) -> CapabilityResult:
         numbers["failed"],
         numbers["skipped"],
         numbers["not run"],
+        numbers["known failure"],
         sum(check.seconds for check in checks),
         tuple(reasons),
     )

@@ -19,7 +19,7 @@ import pytest
 from isorun.errors import IsorunError, did_you_mean
 from isorun.system.subprocesses import Child, python_module
 from isorun.testing.conformance import recorder
-from isorun.testing.conformance.result import CheckResult, Report
+from isorun.testing.conformance.result import CheckResult, Report, with_known_failures
 
 SECONDS, BIG_SECONDS = 300.0, 1800.0
 """The time limit of a check, without and with the models that take minutes."""
@@ -37,6 +37,7 @@ def run(
     options: Mapping[str, Any] | None = None,
     big: bool = False,
     only: Sequence[str] = (),
+    known_failures: Mapping[str, str] | None = None,
     seconds: float | None = None,
     progress: Callable[[str, int, int], None] = lambda *_: None,
 ) -> Report:
@@ -48,18 +49,20 @@ def run(
         options: for ``Session(options=...)``, in every check.
         big: whether to run bert-3l to bert-base too.
         only: the capabilities whose checks run; empty for all.
+        known_failures: name of a check to the reason why it fails; one that passes has failed.
         seconds: the time limit of a check; ``None`` for :data:`SECONDS` or, with ``big``, :data:`BIG_SECONDS`.
         progress: called as each check starts, with its name, the number of checks that have ended, and of all.
 
     Raises:
-        IsorunError: there is no such capability, or the suite itself does not run.
+        IsorunError: there is no such capability or check, or the suite itself does not run.
     """
     report = Report(backend, environment, dict(options or {}))
     with tempfile.TemporaryDirectory(prefix="isorun-conformance-") as folder:
         settings = recorder.Settings(backend, environment, report.options, big, list(only), [], f"{folder}/events")
         run_ = _Run(settings, seconds or (BIG_SECONDS if big else SECONDS), progress)
         run_.run()
-    report.checks += run_.results()
+    report.checks += with_known_failures(run_.results(), known_failures or {}, run_.known)
+    report.about = run_.about
     return report
 
 
@@ -72,6 +75,8 @@ class _Run:
         self._progress = progress
         self._capabilities: dict[str, str] = {}  # of each check
         self._ended: dict[str, CheckResult] = {}
+        self.known: list[str] = []  # all checks, selected or not
+        self.about: dict[str, Any] = {}
         self._current = ""  # the check that runs; empty between checks
         self._since = 0.0
 
@@ -131,7 +136,7 @@ class _Run:
     def _handle(self, event: dict[str, Any]) -> None:
         self._since = time.monotonic()
         if event["event"] == "collected":
-            self._capabilities = event["checks"]
+            self._capabilities, self.known = event["checks"], event["known"]
         elif event["event"] == "unknown":
             hint = did_you_mean(event["capability"], event["known"])
             raise IsorunError(f"There is no capability {event['capability']!r}{hint}")
@@ -139,9 +144,10 @@ class _Run:
             self._current = event["check"]
             self._progress(self._current, len(self._ended), len(self._capabilities))
         else:
-            self._end(event["check"], event["outcome"], event["seconds"], event["message"])
+            self.about = event["about"] or self.about
+            self._end(event["check"], event["outcome"], event["seconds"], event["message"], event["wrong"])
 
-    def _end(self, check: str, outcome: str, seconds: float, message: str) -> None:
+    def _end(self, check: str, outcome: str, seconds: float, message: str, wrong: str = "") -> None:
         self._current = ""
         if check not in self._ended or self._ended[check].outcome != "failed":  # an error of the teardown says less
-            self._ended[check] = CheckResult(check, self._capabilities[check], outcome, seconds, message)
+            self._ended[check] = CheckResult(check, self._capabilities[check], outcome, seconds, message, wrong)

@@ -20,6 +20,12 @@ CASES = {
     "partly rotated, interleaved": {"turn": 4, "rotated": 4, "interleaved": 1},
     "grouped": {"groups": 2, "head_size": SIZE},
     "one group, normalized": {"groups": 1, "head_size": SIZE, "turn": SIZE, "norm_epsilon": 1e-6},
+    "causal": {"causal": 1},
+    "causal, guarded, rotated": {"causal": 1, "guarded": 1, "turn": SIZE},
+    "no keys for padding": {"paired": 1},
+    "no keys for padding, guarded": {"paired": 1, "guarded": 1},
+    "by distance": {"buckets": 3, "scale": 0.2},
+    "by distance, no keys for padding": {"buckets": 3, "scale": 0.2, "paired": 1},
     "window": {"window": 2, "turn": SIZE},
     "window, guarded": {"window": 2, "guarded": 1},
     "window, grouped, normalized": {
@@ -54,9 +60,18 @@ def attention(hidden: np.ndarray, mask: np.ndarray, weights: dict[str, np.ndarra
         angles = np.arange(length)[:, None] * weights["rates"][: case["turn"] // 2]
         query, key = (rotate(x, angles, "interleaved" in case) for x in (query, key))
     key, value = (np.repeat(x, HEADS // groups, axis=1) for x in (key, value))
-    scores = query @ key.swapaxes(-1, -2) * case.get("scale", SIZE**-0.5)
-    away = np.abs(np.arange(length)[:, None] - np.arange(length))
-    allowed = (mask[:, None, None, :] != 0) & (away <= case.get("window", length))
+    products = query @ key.swapaxes(-1, -2)
+    behind = np.arange(length)[:, None] - np.arange(length)
+    if "buckets" in case:
+        farthest = case["buckets"]
+        index = weights["buckets"][np.clip(behind, -farthest, farthest) + farthest]
+        keys, queries = (weights[f"position_{part}"].reshape(-1, HEADS, SIZE)[index] for part in ("keys", "queries"))
+        products = products + np.einsum("bniw,ijnw->bnij", query, keys) + np.einsum("bnjw,ijnw->bnij", key, queries)
+    scores = products * case.get("scale", SIZE**-0.5)
+    allowed = (mask[:, None, None, :] != 0) & (np.abs(behind) <= case.get("window", length))
+    allowed = allowed & (behind >= (0 if "causal" in case else -length))
+    if "paired" in case:
+        allowed = allowed & (mask[:, None, :, None] != 0)
     scores = np.where(allowed, scores, -1e30)
     shares = np.exp(scores - scores.max(-1, keepdims=True))
     context = shares / shares.sum(-1, keepdims=True) @ value
@@ -72,6 +87,7 @@ def graph(weights: dict[str, np.ndarray], case: dict) -> ir.Model:
     constants = {
         **{"qkv": weights["qkv"], "bias": weights["bias"], "cos": np.cos(angles), "sin": np.sin(angles)},
         **{name: weights[name] for name in ("query_gamma", "key_gamma")},
+        **{name: weights[name] for name in ("position_keys", "position_queries", "buckets")},
         "places": np.arange(LENGTH)[None],
     }
     values = {
@@ -84,9 +100,21 @@ def graph(weights: dict[str, np.ndarray], case: dict) -> ir.Model:
     mask = ir.Value(name="mask", shape=ir.Shape(["b", "s"]), type=ir.TensorType(ir.DataType.INT64))
     turned = [values[name] for name in ("cos", "sin", "places")] if "turn" in case else [None] * 3
     gammas = [values[name] for name in ("query_gamma", "key_gamma")] if "norm_epsilon" in case else [None] * 2
-    attributes = {name: value for name, value in case.items() if name not in ("turn", "groups")}
+    distances = [values[name] for name in ("position_keys", "position_queries", "buckets")]
+    if "buckets" in case:
+        turned[2] = values["places"]
+    attributes = {name: value for name, value in case.items() if name not in ("turn", "groups", "buckets")}
     attributes |= {"num_heads": HEADS, "mask_filter_value": functions.LOWEST}
-    inputs = [hidden, mask, values["qkv"], values["bias"], None, *turned, *gammas]
+    inputs = [
+        hidden,
+        mask,
+        values["qkv"],
+        values["bias"],
+        None,
+        *turned,
+        *gammas,
+        *(distances if "buckets" in case else []),
+    ]
     while inputs[-1] is None:
         inputs.pop()
     node = ir.node(functions.ATTENTION, inputs, attributes, domain=functions.DOMAIN)
@@ -103,6 +131,10 @@ def weights() -> dict[str, np.ndarray]:
     return {
         "rates": 100.0 ** -np.linspace(0, 1, SIZE // 2),
         **{name: random.normal(1, 0.2, SIZE).astype(np.float32) for name in ("query_gamma", "key_gamma")},
+        **{
+            f"position_{part}": random.normal(size=(5, HEADS * SIZE)).astype(np.float32) for part in ("keys", "queries")
+        },
+        "buckets": random.integers(0, 5, 7),
         "all": random.normal(size=(WIDTH, 3 * HEADS * SIZE)).astype(np.float32) / 4,
         "all_bias": random.normal(size=3 * HEADS * SIZE).astype(np.float32),
     }

@@ -299,3 +299,9 @@ def test_variables_of_a_worker(own, monkeypatch):
     assert (variables["MINE"], variables["ISORUN_CACHE_DIR"]) == ("kept", "/the/cache")
     assert "PYTHONHOME" not in variables
     assert "/mine" not in variables["PYTHONPATH"]
+
+
+def test_environments_are_below_the_users_data_by_default(monkeypatch, tmp_path):
+    monkeypatch.delenv(environments.FOLDER_VARIABLE)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert environments.root() == tmp_path / "isorun" / "environments"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import os
 import shutil
@@ -18,6 +19,7 @@ import pytest
 from cache_damage import rot
 from isorun.errors import CacheError
 from isorun.system.cache import ENVIRONMENT_VARIABLE, Cache, write_atomically
+from isorun.system.cache.files import size_in_bytes
 
 PAYLOAD = b"0123456789" * 1000
 
@@ -230,22 +232,22 @@ def test_copied_entry_is_hashed_once(cache, tmp_path):
     assert copy.get("kind", "key") is not None
 
 
-@pytest.mark.parametrize(("umask", "folder", "file"), [(0o022, 0o755, 0o644), (0, 0o755, 0o644), (0o077, 0o700, 0o600)])
-def test_permissions_of_entries(cache, umask, folder, file):
+@pytest.mark.parametrize("umask", [0o022, 0])
+def test_permissions_of_entries(cache, umask):
     before = os.umask(umask)
     try:
-        entry = cache.get_or_make("kind", "key", make_private_file)
+        entry = cache.get_or_make("kind", "key", make_shared_file)
     finally:
         os.umask(before)
-    assert {stat.S_IMODE(path.stat().st_mode) for path in (cache.root, *entry.folder.parents[:2])} == {folder}
-    assert stat.S_IMODE(entry.folder.stat().st_mode) == folder
-    assert {stat.S_IMODE(path.stat().st_mode) for path in entry.folder.iterdir()} == {file}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (cache.root, *entry.folder.parents[:2])} == {0o700}
+    assert stat.S_IMODE(entry.folder.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in entry.folder.iterdir()} == {0o600}
 
 
-def make_private_file(folder: Path) -> dict[str, Any]:
-    """As libraries do that rename a temporary file."""
+def make_shared_file(folder: Path) -> dict[str, Any]:
+    """As libraries do that set permissions themselves."""
     (folder / "payload").write_bytes(PAYLOAD)
-    (folder / "payload").chmod(0o600)
+    (folder / "payload").chmod(0o644)
     return {}
 
 
@@ -281,3 +283,45 @@ def test_write_atomically_replaces_or_keeps_the_file(tmp_path, monkeypatch):
         write_atomically(path, b"newer")
     assert path.read_bytes() == b"new"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_temporary_cache_is_private_and_removed():
+    with_release, collected, inherited = (Cache(False) for _ in range(3))
+    for cache in (with_release, collected, inherited):
+        cache.get_or_make("kind", "key", Maker())
+        assert stat.S_IMODE(cache.root.stat().st_mode) == 0o700
+    with_release.release()
+    assert not with_release.root.exists()
+    folder = collected.root
+    del collected, cache
+    gc.collect()
+    assert not folder.exists()
+    if (child := os.fork()) == 0:
+        inherited.release()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert inherited.root.exists()
+
+
+@pytest.mark.parametrize(("text", "size"), [("10", 10), ("1.5 kB", 1500), ("2MiB", 2 * 1024**2), ("3g", 3 * 10**9)])
+def test_sizes(text, size):
+    assert size_in_bytes(text) == size
+
+
+def test_the_limit_removes_what_was_not_used_for_longest(tmp_path, monkeypatch):
+    monkeypatch.setenv("ISORUN_CACHE_LIMIT", "3000")
+    made = Cache(tmp_path)
+    for number, key in enumerate(("first", "second", "third")):
+        made.get_or_make("kind", key, lambda folder: {"bytes": (folder / "payload").write_bytes(bytes(1000))})
+        os.utime(tmp_path / "kind" / key, ns=(number, number))
+    assert made.get("kind", "first")  # its last use is now
+    made.release()
+    used = Cache(tmp_path)
+    assert used.get("kind", "third")
+    os.utime(tmp_path / "kind" / "third", ns=(0, 0))
+    Cache(tmp_path).get_or_make("kind", "fourth", lambda _: {})
+    # The third is in use, though its last use is the earliest.
+    assert {path.name for path in (tmp_path / "kind").iterdir()} == {"first", "third", "fourth"}
+    monkeypatch.setenv("ISORUN_CACHE_LIMIT", "much")
+    with pytest.raises(CacheError, match=r"ISORUN_CACHE_LIMIT.*'much'"):
+        Cache(tmp_path)

@@ -129,7 +129,7 @@ except CacheError as error:
 
 @pytest.fixture
 def shared() -> Iterator[Cache]:
-    """A cache of root that other users can read, unlike pytest's folders."""
+    """A cache of root in a folder that other users can read, unlike pytest's."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         made = Cache(Path(folder) / "cache")
@@ -146,8 +146,14 @@ def as_nobody(cache: Cache, scratch: Path) -> object:
 
 
 @needs_root
-def test_entries_of_root_are_used_by_every_user(shared, tmp_path):
+def test_entries_of_root_are_used_by_every_user_if_root_shares_them(shared, tmp_path):
+    assert "chmod -R a+rX" in str(as_nobody(shared, tmp_path))
+    share(shared)
     assert as_nobody(shared, tmp_path) == [True, "sound"]
+
+
+def share(cache: Cache) -> None:
+    subprocess.run(["chmod", "-R", "a+rX", cache.root], check=True)
 
 
 @needs_root
@@ -155,6 +161,7 @@ def test_entries_of_a_third_user_are_rejected(shared, tmp_path):
     entry = shared.root / "kind" / "key"
     for path in (entry, *entry.iterdir()):
         os.chown(path, 12345, -1)
+    share(shared)
     assert "belongs to user 12345" in str(as_nobody(shared, tmp_path))
 
 

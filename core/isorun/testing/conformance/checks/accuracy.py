@@ -45,8 +45,7 @@ class Accuracy(Checks):
     @pytest.mark.parametrize("mask", MASK_KINDS)
     def test_accuracy_with_every_mask(self, mask: str, padding: str) -> None:
         if padding == "remove":
-            dynamic = self.under_test.capabilities.dynamic_shapes
-            self.under_test.require(dynamic, "dynamic shapes, which padding removal needs")
+            self.under_test.require_padding_removal()
         model = self.under_test.bert()
         for outputs in (None, ["pooler_output"]):
             with self.under_test.open(model, padding=padding, outputs=outputs) as session:

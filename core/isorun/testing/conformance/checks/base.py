@@ -42,6 +42,7 @@ class Checks:
     """A group of checks of one backend."""
 
     under_test: ClassVar[BackendUnderTest]
+    known_failures: ClassVar[Mapping[str, str]] = {}
 
     def __init_subclass__(
         cls,
@@ -49,12 +50,23 @@ class Checks:
         environment: str | None = None,
         options: Mapping[str, Any] | None = None,
         big: bool | None = None,
+        known_failures: Mapping[str, str] | None = None,
         **rest: Any,
     ) -> None:
         super().__init_subclass__(**rest)
+        for name in known_failures or ():
+            if not hasattr(cls, name.partition("[")[0]):
+                raise IsorunError(f"There is no check {name!r}, declared as a known failure")
+        cls.known_failures = known_failures or {}
         if backend is not None:
             big = os.environ.get(BIG_VARIABLE) == "1" if big is None else big
             cls.under_test = BackendUnderTest(backend, environment, options or {}, big)
+
+    @pytest.fixture(autouse=True)
+    def _expect_known_failure(self, request: pytest.FixtureRequest) -> None:
+        name = request.node.name
+        if reason := self.known_failures.get(name) or self.known_failures.get(name.partition("[")[0]):
+            request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
 
     @classmethod
     def teardown_class(cls) -> None:

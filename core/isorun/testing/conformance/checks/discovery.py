@@ -7,14 +7,11 @@ from typing import Any
 import pytest
 
 from isorun.errors import BackendUnavailable
-from isorun.parity import DEFAULT_TOLERANCES
 from isorun.plugin.backend import Backend
 from isorun.testing.conformance.checks.base import DOES_NOT_APPLY, Checks, proves
 from isorun.testing.conformance.sample_models import dense
-from isorun.types import Availability, Capabilities
+from isorun.types import Availability
 from isorun.types.options import Option
-
-_REPORTS = ("placement", "precision")
 
 # Needs a process of its own: this one may have imported the runtime already.
 _ASK = """
@@ -48,34 +45,17 @@ class Discovery(Checks):
 
     @proves("metadata")
     def test_capabilities_are_valid(self) -> None:
-        from isorun.graph.ops.functions import FUSED, dialects
-
-        capabilities = self.under_test.capabilities
-        assert isinstance(capabilities, Capabilities)
-        for field, known in (
-            ("dialects", (*dialects(), FUSED)),
-            ("precisions", tuple(DEFAULT_TOLERANCES)),
-            ("reports", _REPORTS),
-            ("devices", None),
-        ):
+        capabilities = self.under_test.capabilities  # an error if they are not
+        for field in ("dialects", "precisions", "typed", "devices", "reports"):
             values = getattr(capabilities, field)
-            assert isinstance(values, tuple), f"capabilities.{field} must be a tuple, got {type(values).__name__}"
-            assert values or field == "reports", f"capabilities.{field} is empty"
             assert len(set(values)) == len(values), f"capabilities.{field} has a duplicate: {values}"
-            unknown = [value for value in values if known is not None and value not in known]
-            assert not unknown, f"capabilities.{field} has unknown values {unknown}; known: {', '.join(known or ())}"
 
     @proves("metadata")
     def test_options_are_described(self) -> None:
         options = self.under_test.capabilities.options
         self.under_test.require(options, "options")
         for key, declared in options.items():
-            kind = type(declared).__name__
-            assert isinstance(declared, str | Option), f"option {key!r} must be an Option or a str, got {kind}"
-            option = Option.of(declared)
-            assert option.help.strip(), f"option {key!r} has no description"
-            invalid = option.problem(option.default)
-            assert invalid is None, f"option {key!r}: its default {invalid}"
+            assert Option.of(declared).help.strip(), f"option {key!r} has no description"
 
     @proves("availability")
     def test_unavailability_has_a_reason_and_a_remedy(self) -> None:

@@ -28,6 +28,7 @@ _BAD_FEEDS: dict[str, tuple[str, Any]] = {
     "other byte order": ("input_ids", np.zeros((3, 12), np.dtype(np.int64).newbyteorder())),
 }
 _INDICES = (-1, -(2**40), "rows", 2**31, 2**32 + 1)
+_UNKNOWN = "Report it to the authors"  # of what a plugin should have wrapped
 _RAISE_FROM = "the error has no cause: raise it `from` the runtime's error"
 
 
@@ -104,3 +105,6 @@ def _expect_wrapped() -> Iterator[list[IsorunError]]:
         ) from error
     if not caught:
         pytest.fail("no error was raised")
+    # isorun has wrapped it, without knowing what the runtime was doing.
+    unknown = _UNKNOWN in str(caught[0])
+    assert not unknown, f"an error was not wrapped ({caught[0]}): call the runtime inside runtime_errors()"

@@ -211,6 +211,10 @@ class Reports(Checks):
         assert provenance.fused["SelfAttention"] == 2
         assert json.loads(json.dumps(provenance.as_dict()))["fingerprint"] == provenance.fingerprint
         assert str(provenance).startswith("backend")
+        self.under_test.about = {
+            "contract": self.under_test.backend.contract,
+            **{key: provenance.as_dict()[key] for key in ("device", "threads", "versions", "environment")},
+        }
 
 
 def _width(precision: str) -> int:

@@ -1,0 +1,55 @@
+"""JinaBERT v2: a bias in proportion to the distance, a gated feed-forward layer, no positions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from isorun.errors import InvalidModel
+from isorun.graph.builders.encoder import BertBuilder, Named
+from isorun.graph.ops import functions
+from isorun.graph.ops import positions as position_ops
+
+
+class JinaBuilder(BertBuilder):
+    """Reads ``feed_forward_type`` from ``config.json``."""
+
+    def _embed(self, inputs: Mapping[str, ir.Value]) -> ir.Value:
+        config, prefix = self._config, "embeddings"
+        kind = config.settings.get("feed_forward_type")
+        if kind != "geglu" or config.hidden_act != "gelu":
+            raise InvalidModel(f"config.json: feed_forward_type must be 'geglu', with hidden_act 'gelu', got {kind!r}")
+        width = config.hidden_size
+        given = {name: inputs[name] for name in ("input_ids", "token_type_ids")}
+        given["word"] = self.weight(f"{prefix}.word_embeddings.weight", config.vocab_size, width)
+        given["token_type"] = self.weight(f"{prefix}.token_type_embeddings.weight", config.type_vocab_size, width)
+        given["gamma"], given["beta"] = self._norm(f"{prefix}.LayerNorm", width)
+        return self.fused(
+            functions.EMBEDDING, prefix, functions.ordered(functions.EMBEDDING, given), epsilon=config.layer_norm_eps
+        )
+
+    def _bias(self, ids: ir.Value) -> ir.Value:
+        slopes = -position_ops.alibi_slopes(self._config.num_attention_heads)
+        return position_ops.linear_bias(
+            Named(self, "alibi"), ids, self.constant("alibi.slopes", slopes.reshape(1, -1, 1, 1))
+        )
+
+    def _feed_forward(self, name: str, prefix: str, hidden: ir.Value) -> ir.Value:
+        width, inner = self._config.hidden_size, self._config.intermediate_size
+        halves = (self._gate(f"{prefix}.mlp.gated_layers", hidden, half, f"{name}.{half}") for half in (0, 1))
+        activated = self.fused("GatedGelu", f"{name}.activation", list(halves))
+        product = self.dense(f"{prefix}.mlp.wo", activated, inner, width, f"{name}.output")
+        return self._skip(name, product, hidden, f"{prefix}.mlp.wo.bias", f"{prefix}.mlp.layernorm")
+
+    def _gate(self, prefix: str, hidden: ir.Value, half: int, name: str) -> ir.Value:
+        """The product with one half of a dense layer's columns."""
+        width, inner = self._config.hidden_size, self._config.intermediate_size
+        tensor, shape = f"{prefix}.weight", (2 * inner, width)
+        self.weights.check(tensor, shape)
+
+        def columns() -> np.ndarray:
+            return np.ascontiguousarray(self.weights.read(tensor, shape)[half * inner : (half + 1) * inner].T)
+
+        return self.node("MatMul", name, [hidden, self.lazy(f"{tensor}.{half}", columns, (width, inner))])

@@ -1,0 +1,75 @@
+"""The encoders of T5 and mT5: normalization before the layers, without means and biases, and scores without a scale."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from isorun.errors import InvalidModel
+from isorun.graph.builders.encoder import BertBuilder
+from isorun.graph.ops import functions
+
+_GATED = {"gated-gelu": "GatedGeluTanh", "gated-silu": "GatedSilu"}
+
+
+class T5Builder(BertBuilder):
+    """Reads ``d_kv``, ``feed_forward_proj`` and ``relative_attention_max_distance`` from ``config.json``."""
+
+    def _embed(self, inputs: Mapping[str, ir.Value]) -> ir.Value:
+        config = self._config
+        words = self.weight("shared.weight", config.vocab_size, config.hidden_size)
+        return self.fused(functions.EMBEDDINGS[1], "embeddings", [inputs["input_ids"], None, None, words])
+
+    def _layer(self, name: str, prefix: str, hidden: ir.Value, mask: ir.Value, bias: ir.Value | None) -> ir.Value:
+        width, inner = self._config.hidden_size, self._inner
+        unit = self._rms(f"{prefix}.layer.0.layer_norm", hidden)
+        context = self._attend(f"{name}.attention", prefix, unit, mask, bias)
+        product = self.dense(f"{prefix}.layer.0.SelfAttention.o", context, inner, width, f"{name}.attention_output")
+        hidden = self.node("Add", f"{name}.attended", [hidden, product])
+        unit = self._rms(f"{prefix}.layer.1.layer_norm", hidden)
+        product = self._feed_forward(name, f"{prefix}.layer.1.DenseReluDense", unit)
+        return self.node("Add", name, [hidden, product])
+
+    def _feed_forward(self, name: str, prefix: str, hidden: ir.Value) -> ir.Value:
+        width, inner = self._config.hidden_size, self._config.intermediate_size
+        kind = self._config.settings.get("feed_forward_proj", "relu")
+        if kind == "relu":
+            widened = self.dense(f"{prefix}.wi", hidden, width, inner, f"{name}.intermediate")
+            activated = self.node("Relu", f"{name}.activation", [widened])
+        elif kind in _GATED:
+            halves = [
+                self.dense(f"{prefix}.{part}", hidden, width, inner, f"{name}.{part}") for part in ("wi_0", "wi_1")
+            ]
+            activated = self.fused(_GATED[kind], f"{name}.activation", halves)
+        else:
+            raise InvalidModel(f"config.json: feed_forward_proj must be relu, {' or '.join(_GATED)}, got {kind!r}")
+        return self.dense(f"{prefix}.wo", activated, inner, width, f"{name}.output")
+
+    def _outputs(self, hidden: ir.Value) -> list[ir.Value]:
+        return super()._outputs(self._rms("encoder.final_layer_norm", hidden))
+
+    def _rms(self, prefix: str, value: ir.Value) -> ir.Value:
+        gamma = self.weight(f"{prefix}.weight", self._config.hidden_size)
+        epsilon = self._config.settings.get("layer_norm_epsilon", 1e-6)
+        return self.fused(functions.RMS_NORM, f"{prefix}.normalized", [value, gamma], epsilon=epsilon)
+
+    @property
+    def _inner(self) -> int:
+        """The width of queries."""
+        return int(self._config.settings.get("d_kv", 64)) * self._config.num_attention_heads
+
+    def _attention_attributes(self) -> dict[str, float]:
+        return {"scale": 1.0}
+
+    def _qkv(self, prefix: str) -> tuple[ir.Value, ir.Value | None]:
+        shape, names = (self._inner, self._config.hidden_size), self._architecture.layer
+        parts = [f"{prefix}.{part}.weight" for part in (names.query, names.key, names.value)]
+        for part in parts:
+            self.weights.check(part, shape)
+
+        def weight() -> np.ndarray:
+            return np.concatenate([self.weights.read(part, shape).T for part in parts], axis=1)
+
+        return self.lazy(f"{prefix}.qkv.weight", weight, (shape[1], 3 * shape[0])), None

@@ -1,0 +1,158 @@
+"""Constant expressions and operators without effect: what does not depend on the inputs is computed here.
+
+Large constants are computed when the model is written. :func:`simplify` does all of it, with shapes inferred, for the
+dialect ``primitive``, whose engines may fold nothing themselves.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from isorun.graph.analysis.evaluate import CannotEvaluate, array, is_constant, run_node
+from isorun.graph.matching import subgraph
+
+_logger = logging.getLogger(__name__)
+
+_NOT_FOLDED = frozenset(
+    (
+        *("Constant", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"),
+        *("DequantizeLinear", "QuantizeLinear"),  # they set the precision of the operators around them
+    )
+)
+_MAX_FOLDED = 1 << 16  # bytes; a larger constant is computed when it is written
+_MOVING = frozenset(("Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"))
+_SLICE_END = (
+    2**31 - 1
+)  # as the end of a slice, this or more means the last element; exporters write 2^31 - 1 or 2^63 - 1
+
+
+def simplify(model: ir.Model) -> None:
+    """Compute what does not depend on the inputs, sizes of fixed dimensions included, in place."""
+    common.ShapeInferencePass(check_type=False, strict_mode=False)(model)
+    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    remove_no_ops(model.graph)
+    _compute_shapes(model.graph)
+    fold(model)
+    common.DeduplicateInitializersPass()(model)
+    common.CommonSubexpressionEliminationPass()(model)
+    common.RemoveUnusedNodesPass()(model)
+
+
+def _compute_shapes(graph: ir.Graph) -> None:
+    """Replace ``Shape`` of fixed dimensions."""
+    for node in list(graph):
+        if node.domain != "" or node.op_type != "Shape" or node.outputs[0].is_graph_output():
+            continue
+        shape = None if node.inputs[0] is None else node.inputs[0].shape
+        if shape is None:
+            continue
+        dimensions = shape[node.attributes.get_int("start", 0) : node.attributes.get_int("end", len(shape))]
+        if all(isinstance(size, int) for size in dimensions):
+            output = node.outputs[0]
+            value = subgraph.constant(graph, output.name or "isorun.shape", ir.tensor(np.array(dimensions, np.int64)))
+            ir.convenience.replace_all_uses_with(output, value)
+            graph.remove(node, safe=True)
+
+
+def remove_no_ops(graph: ir.Graph) -> None:
+    """Remove identities, dropouts, full slices and casts to the same type, in place."""
+    for node in list(graph):
+        if node.domain != "" or not node.inputs or node.inputs[0] is None:
+            continue
+        source = node.inputs[0]
+        if node.op_type == "CastLike" and node.inputs[1] is not None and node.inputs[1].dtype is not None:
+            node = _as_cast(graph, node, node.inputs[1].dtype)
+        if node.op_type == "Cast":
+            no_op = source.dtype is not None and source.dtype == node.attributes["to"].as_int()
+        elif node.op_type == "Dropout":
+            training = node.inputs[2] if len(node.inputs) > 2 else None
+            mask_used = len(node.outputs) > 1 and (node.outputs[1].uses() or node.outputs[1].is_graph_output())
+            no_op = not mask_used and (training is None or subgraph.scalar(training) == 0)
+        else:
+            no_op = node.op_type == "Identity" or (node.op_type == "Slice" and _is_full_slice(node))
+        if no_op and not node.outputs[0].is_graph_output():
+            ir.convenience.replace_all_uses_with(node.outputs[0], source)
+            graph.remove(node, safe=True)
+
+
+def _is_full_slice(node: ir.Node) -> bool:
+    """Whether a ``Slice`` selects every element."""
+    if not all(value is None or is_constant(value) for value in node.inputs[1:]):
+        return False
+    starts, ends, _, steps = [*node.inputs[1:], None, None][:4]
+    assert starts is not None
+    assert ends is not None
+    return (
+        not array(starts).any()
+        and bool((array(ends) >= _SLICE_END).all())
+        and (steps is None or bool((array(steps) == 1).all()))
+    )
+
+
+def _as_cast(graph: ir.Graph, node: ir.Node, dtype: ir.DataType) -> ir.Node:
+    """Replace a ``CastLike`` of known type with ``Cast``, which does not depend on the other value."""
+    cast = ir.node("Cast", node.inputs[:1], {"to": int(dtype)}, name=node.name)
+    ir.convenience.replace_nodes_and_values(graph, node, [node], [cast], node.outputs, cast.outputs)
+    return cast
+
+
+def fold(model: ir.Model) -> None:
+    """Compute nodes whose inputs are constants, in place."""
+    opset = model.graph.opset_imports.get("", 0)
+    for node in list(model.graph):
+        if (
+            node.domain != ""
+            or node.op_type in _NOT_FOLDED
+            or not node.inputs
+            or any(value.is_graph_output() for value in node.outputs)
+            or not all(value is None or is_constant(value) for value in node.inputs)
+        ):
+            continue
+        tensors = _evaluated(node, opset)
+        for output, tensor in zip(node.outputs, tensors, strict=False):
+            value = subgraph.constant(model.graph, output.name or f"{node.name}.folded", tensor)
+            ir.convenience.replace_all_uses_with(output, value)
+        if tensors:
+            model.graph.remove(node, safe=True)
+
+
+def _evaluated(node: ir.Node, opset: int) -> list[ir.TensorProtocol]:
+    """The outputs of a node whose inputs are constants; empty if they are too large or cannot be evaluated."""
+    source, *others = (None if value is None else value.const_value for value in node.inputs)
+    rest = [None if tensor is None else tensor.numpy() for tensor in others]
+    if source is not None and source.nbytes > _MAX_FOLDED:
+        if node.op_type == "Cast":
+            return _lazy_cast(source, ir.DataType(node.attributes["to"].as_int()))
+        return _moved_constant(node, source, rest, opset) if node.op_type in _MOVING else []
+    try:
+        results = run_node(node, [None if source is None else source.numpy(), *rest], opset)
+    except CannotEvaluate as why:
+        _logger.debug("not folded: %s", why)
+        return []
+    arrays = [np.asarray(result) for result in results]
+    return [ir.tensor(array) for array in arrays] if all(array.nbytes <= _MAX_FOLDED for array in arrays) else []
+
+
+def _lazy_cast(source: ir.TensorProtocol, dtype: ir.DataType) -> list[ir.TensorProtocol]:
+    """A large constant in another type, computed whenever it is read."""
+    shape = tuple(int(size) for size in source.shape)  # type: ignore[arg-type]  # a tensor's dimensions are numbers
+    return [subgraph.lazy(lambda: source.numpy().astype(dtype.numpy()), dtype, shape)]
+
+
+def _moved_constant(
+    node: ir.Node, source: ir.TensorProtocol, others: list[np.ndarray | None], opset: int
+) -> list[ir.TensorProtocol]:
+    """A large constant with its elements rearranged, computed whenever it is read."""
+
+    def make(index: int) -> np.ndarray:
+        return run_node(node, [source.numpy(), *others], opset)[index]
+
+    # The resulting shapes, computed on an array that takes no memory.
+    placeholder = np.broadcast_to(np.zeros((), np.int8), tuple(int(size) for size in source.shape))  # type: ignore[arg-type]
+    shapes = [result.shape for result in run_node(node, [placeholder, *others], opset)]
+    return [subgraph.lazy(partial(make, index), source.dtype, shape) for index, shape in enumerate(shapes)]
