@@ -67,7 +67,7 @@ class Lanes:
         self._compiling = threading.Lock()
         self._changed = threading.Condition()
 
-    def run(self, output_names: Sequence[str] | None, feeds: Feeds, more: bool = False) -> list[Any]:
+    def run(self, output_names: Sequence[str], feeds: Feeds, more: bool = False) -> list[Any]:
         """Run on the next free lane. Feeds have been validated.
 
         Args:

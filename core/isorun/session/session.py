@@ -175,12 +175,7 @@ class Session:
         if run_options is not None:
             _refuse_options(run_options)
         execute = self._on_device() if device_outputs else self._executable.run
-        input_feed = self._checker.check(input_feed)
-        if output_names is not None and len(output_names):
-            self._checker.check_outputs(output_names)
-        else:
-            output_names = self._outputs
-        return self._handle.call(execute, output_names, input_feed)
+        return self._handle.call(execute, *self._checked(output_names, input_feed))
 
     def warmup(self, on: Iterable[tuple[int, int] | str | Feeds] | None = None, *, measure: bool = True) -> Arrangement:
         """Compile and run everything that requests may need, so that none of them waits for it.
@@ -480,12 +475,15 @@ class Session:
 
     def _scheduled(self, output_names: Sequence[str] | None, input_feed: Feeds, more: bool = False) -> list[Any]:
         """As :meth:`run`, on the next free lane."""
+        return self._lanes.run(*self._checked(output_names, input_feed), more)
+
+    def _checked(self, output_names: Sequence[str] | None, input_feed: Feeds) -> tuple[Sequence[str], Feeds]:
+        """The arguments of a run, validated."""
         input_feed = self._checker.check(input_feed)
-        if output_names is not None and len(output_names):
-            self._checker.check_outputs(output_names)
-        else:
-            output_names = self._outputs
-        return self._lanes.run(output_names, input_feed, more)
+        if output_names is None or not len(output_names):
+            return self._outputs, input_feed
+        self._checker.check_outputs(output_names)
+        return output_names, input_feed
 
     @cached_property
     def _lanes(self) -> Lanes:
