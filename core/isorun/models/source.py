@@ -26,11 +26,13 @@ class ModelSource:
         path: its ONNX file; in the cache if it was given as bytes or as a checkpoint.
         content: SHA-256 over the file and its external weight files (hexadecimal).
         outputs: the outputs to compute, in this order; ``None`` for all.
+        private: whether only its owner can read the file, so that what is made from it is private, too.
     """
 
     path: Path
     content: str
     outputs: tuple[str, ...] | None = None
+    private: bool = False
 
     @property
     def fingerprint(self) -> str:
@@ -41,11 +43,6 @@ class ModelSource:
     def models(self) -> tuple[str, ...]:
         """The fingerprints under which the cache finds what was made from the model."""
         return tuple(dict.fromkeys((self.fingerprint, self.content)))
-
-    @property
-    def private(self) -> bool:
-        """Whether only the owner of the file can read it, so that what is made from it is private, too."""
-        return not self.path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH)
 
 
 def open_model(
@@ -100,7 +97,8 @@ def _open(model: str | os.PathLike[str] | bytes | onnx.ModelProto, cache: Cache)
         if path.exists():
             raise InvalidModel(f"{path} is not a regular file. Models are read more than once: pipes are rejected")
         raise InvalidModel(f"There is no model at {path}{_suggestion(path)}")
-    return ModelSource(path, cache.fingerprint(lambda: _files_of(path), path))
+    fingerprint = cache.fingerprint(lambda: _files_of(path), path)
+    return ModelSource(path, fingerprint, private=not path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH))
 
 
 def _suggestion(path: Path) -> str:
@@ -143,7 +141,7 @@ def _from_bytes(content: bytes, name: str, cache: Cache) -> ModelSource:
         return {}
 
     entry = cache.get_or_make("given", fingerprint, make, models=[fingerprint], private=True)
-    return ModelSource(entry.folder / FILE, fingerprint)
+    return ModelSource(entry.folder / FILE, fingerprint, private=True)
 
 
 def _files_of(path: Path) -> list[Path]:
