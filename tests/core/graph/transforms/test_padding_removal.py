@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.inliner
 import onnx_ir as ir
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -155,13 +156,10 @@ def test_the_rewritten_model_is_a_sound_one_in_the_fused_form() -> None:
     padding_removal.remove(made)
     proto = ir.serde.serialize_model(made)
     onnx.checker.check_model(proto)
-    assert {each.name for each in proto.functions} == {
-        *(node.op_type for node in made.graph if functions.is_fused(node)),
-        *("Attend", "AttendByHead", "Gelu", "KeyMask", "Normalize", "Scores"),
-        *("PackedContext", "PackedGroup", "PackedGroupPlaces", "PackedTable"),
-    }
+    assert {node.op_type for node in made.graph if functions.is_fused(node)} <= {each.name for each in proto.functions}
     fed = small_bert.feeds(np.array(MASKS["holes"]))
-    assert_same(ReferenceEvaluator(proto).run(None, fed), UNTOUCHED.run(None, fed), fed["attention_mask"])  # type: ignore[arg-type]
+    inlined = onnx.inliner.inline_local_functions(proto)  # the evaluator needs every attribute of a function
+    assert_same(ReferenceEvaluator(inlined).run(None, fed), UNTOUCHED.run(None, fed), fed["attention_mask"])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("backend", "dialect"), PAIRS)

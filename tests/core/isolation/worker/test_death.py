@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -67,7 +68,8 @@ def test_worker_that_died_idle_is_replaced(odd):
 
 def test_all_calls_in_flight_raise(odd):
     session = odd("sleep")
-    futures = [session.submit(None, {"x": BAD}) for _ in range(2)]
+    pool = ThreadPoolExecutor(2)
+    futures = [pool.submit(session.run, None, {"x": BAD}) for _ in range(2)]
     connection = session._resolved.worker.connection()
     assert wait_until(lambda: len(connection._channels) - len(connection._idle) == 3)  # one is for requests by name
     time.sleep(0.1)
@@ -75,6 +77,7 @@ def test_all_calls_in_flight_raise(odd):
     for future in futures:
         with pytest.raises(WorkerDied, match=r"killed by SIGKILL.*memory"):
             future.result(20)
+    pool.shutdown()
     np.testing.assert_array_equal(run(session), WELL)
 
 
