@@ -214,7 +214,8 @@ def _config(
     sizes = {}
     for size, key in architecture.sizes.items():
         sizes[size] = settings.get(key, architecture.defaults.get(size))
-        if not _is_count(sizes[size]) and sizes[size] != architecture.defaults.get(size):
+        usual = size in architecture.defaults and sizes[size] == architecture.defaults[size]
+        if not (usual or _is_count(sizes[size])):
             raise invalid(f"{key} must be an integer above 0, got {sizes[size]!r}")
     if architecture.builder != "t5" and sizes["hidden_size"] % sizes["num_attention_heads"]:
         width, heads = architecture.sizes["hidden_size"], architecture.sizes["num_attention_heads"]

@@ -56,9 +56,10 @@ def sizes(name: str) -> dict[str, Any]:
     Raises:
         InvalidModel: there is no preset of that name.
     """
-    if name not in NAMES:
-        raise InvalidModel(f"Unknown preset {name!r}{did_you_mean(name, NAMES)}")
-    return dict((_SIZES | _MODERN | _DEBERTA)[name])
+    known = _SIZES | _MODERN | _DEBERTA
+    if name not in known:
+        raise InvalidModel(f"Unknown preset {name!r}{did_you_mean(name, known)}")
+    return dict(known[name])
 
 
 def write(name: str, seed: int, output: Path) -> None:
