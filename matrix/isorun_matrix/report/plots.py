@@ -49,7 +49,7 @@ def accuracy(group: Group) -> Plot | None:
     if len({cell.precision for cell in shown}) < 2:
         return None
     series = [_series(cell.name, [_median(cell)], [_error(cell)]) | {"right": cell.status == "ok"} for cell in shown]
-    return _lines(series, "p50, ms", "rms error, relative to the output", marks=True)
+    return _lines(series, "p50, ms", "relative rms error", marks=True)
 
 
 def load(group: Group) -> Plot | None:
