@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from isorun.errors import InvalidModel, did_you_mean
 
 if TYPE_CHECKING:
-    from isorun.graph.builders.rotary import RotaryConfig, RotaryFamily
+    from isorun.graph.builders.rotary import RotaryConfig
+    from isorun.graph.builders.rotary_families import RotaryFamily
 
 KINDS = ("modernbert", "eurobert", "nomic_bert", "gte", "jina_embeddings_v3", "gemma3_text")
 """The values of ``model_type``."""
@@ -97,9 +98,9 @@ def read(settings: Mapping[str, Any], invalid: Callable[[str], InvalidModel]) ->
 
 
 def _family(kind: str) -> RotaryFamily:
-    from isorun.graph.builders import rotary
+    from isorun.graph.builders import rotary_families as known
 
-    families = (rotary.MODERNBERT, rotary.EUROBERT, rotary.NOMIC, rotary.GTE, rotary.JINA, rotary.GEMMA)
+    families = (known.MODERNBERT, known.EUROBERT, known.NOMIC, known.GTE, known.JINA, known.GEMMA)
     return dict(zip(KINDS, families, strict=True))[kind]
 
 

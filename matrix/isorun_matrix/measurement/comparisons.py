@@ -111,8 +111,8 @@ def permutation_test(first: Sequence[Medians], other: Sequence[Medians]) -> list
     """For each cell, the probability that chance separates two runs as far, corrected for the number of cells.
 
     The step-down max-T procedure of Westfall and Young ("Resampling-Based Multiple Testing", 1993): rounds are assigned
-    to the two runs anew in every way (or in 4,000 random ways), all cells together, and each cell's t statistic of the
-    logarithms is compared with the largest of all cells.
+    to the two runs in every possible way (or in 4,000 random ways), all cells together, and each cell's t statistic of
+    the logarithms is compared with the largest of all cells.
 
     Args:
         first, other: the medians of each cell in each run, in the same order.

@@ -22,60 +22,26 @@ key masks; a soft cap, or any other deviation from the formula.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import reduce
-from itertools import permutations
 from operator import and_
 
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph.analysis.evaluate import HALVES, CannotEvaluate, Samples, array, sizes
-from isorun.graph.fusion import disentangled, distances, masks, rotation
+from isorun.graph.analysis.evaluate import HALVES, CannotEvaluate, array, sizes
+from isorun.graph.fusion import distances, masks, rotation
+from isorun.graph.fusion.attention_meaning import FINITE_MASK, AttentionProbe, Meaning, Projection
 from isorun.graph.fusion.attention_pattern import AttentionPattern, find
 from isorun.graph.fusion.disentangled import Disentangled
 from isorun.graph.fusion.masks import Bias, KeyMask, MaskClassifier, Reach
-from isorun.graph.fusion.rotation import Norm, Turn
 from isorun.graph.matching import subgraph
-from isorun.graph.matching.probes import Evaluate, Probes
+from isorun.graph.matching.probes import Probes
 from isorun.graph.matching.report import CannotFuse, FusionReport
-from isorun.graph.matching.subgraph import DenseLayer
 from isorun.graph.ops import functions, positions
 
 KIND = functions.ATTENTION
-_TOLERANCE = 1e-4
-_HALF_TOLERANCE = 5e-3  # a 16-bit scale has three significant digits
 _SCALE_TOLERANCE = 1e-5
-_FINITE_MASK = -1e30  # with a mask value above this, the scores of a fully masked row still differ
-
-
-@dataclass(frozen=True)
-class _Meaning:
-    """What an attention computes: attributes, the sources of Q, K and V, what happens to Q and K, whether queries
-    without any key give zeros, and what scores have beside Q K^T."""
-
-    heads: int
-    filter_value: float
-    projections: tuple[_Projection, ...]
-    guarded: bool
-    scale: float
-    norms: tuple[Norm | None, Norm | None]
-    turn: Turn
-    positional: Disentangled | None
-
-
-@dataclass(frozen=True)
-class _Projection:
-    """The columns of a dense layer that compute queries, keys or values."""
-
-    layer: DenseLayer
-    columns: tuple[int, ...]
-
-    def of(self, array: np.ndarray) -> np.ndarray:
-        """The projection's part of an array whose last dimension is the layer's columns."""
-        whole = self.columns == tuple(range(array.shape[-1]))
-        return array if whole else array[..., list(self.columns)]
 
 
 def fuse(model: ir.Model, report: FusionReport) -> None:
@@ -95,6 +61,7 @@ class _Fusion:
     def __init__(self, model: ir.Model) -> None:
         self._graph = model.graph
         self._probes = Probes(model.graph)
+        self._probe = AttentionProbe(self._probes)
         self._classifier = MaskClassifier(self._probes)
         self._weights: dict[tuple[object, ...], ir.Value] = {}
         self._masks: dict[ir.Value | None, ir.Value] = {}
@@ -106,7 +73,7 @@ class _Fusion:
         pattern = find(root)
         rotation.check_sides(pattern)
         mask, bias = self._mask_and_bias(pattern)
-        meaning = self._meaning(pattern, mask, bias)
+        meaning = self._probe.meaning(pattern, mask, bias)
         bias = self._relative(pattern, bias) if bias is not None else None
         self._rewrite(pattern, meaning, mask, bias)
 
@@ -134,161 +101,12 @@ class _Fusion:
         added = [term for term in key_masks if term.masked is not None]
         if reach.window is not None and len(added) > 1:  # what two terms lower is lower than what one of them does
             raise CannotFuse("it has a window beside its mask: expected one mask, got a sum of two")
-        if reach != Reach() and masked is not None and masked > _FINITE_MASK:
+        if reach != Reach() and masked is not None and masked > FINITE_MASK:
             raise CannotFuse(f"its mask differs between queries and lowers scores by {masked}")
         return KeyMask(next(iter(origins), None), masked, reach), bias
 
-    def _meaning(self, pattern: AttentionPattern, mask: KeyMask | None, bias: ir.Value | None) -> _Meaning:
-        """Compare the subgraph with the formula on samples.
-
-        Raises:
-            CannotFuse: they differ.
-        """
-        finite = mask is not None and mask.masked is not None and mask.masked > _FINITE_MASK
-        filter_value = mask.masked if mask is not None and mask.masked is not None and finite else functions.LOWEST
-        fallbacks = {"scores"} if mask is None else {"scores", "zeros"}
-        half = subgraph.dtype(pattern.layers[0].weight) in HALVES
-        tolerance = _HALF_TOLERANCE if half else _TOLERANCE
-        length = self._probes.lengths[0]
-        heads = _heads(
-            pattern, self._probes.evaluator(self._sample(pattern, mask, length)[0]), self._probes.rows, length
-        )
-        size = pattern.width // heads
-        if (
-            pattern.width % heads
-            or not pattern.key_width
-            or pattern.key_width % size
-            or heads * size % pattern.key_width
-        ):
-            raise CannotFuse(
-                f"its output has width {pattern.width} for {heads} heads, and its keys and values {pattern.key_width}"
-            )
-        candidates = _candidates(pattern, heads)
-        norms = rotation.norms(pattern)
-        terms = disentangled.terms(pattern, size, self._probes)
-        positional: Disentangled | None = None
-        scale, turn = float(1 / np.sqrt(size)), Turn(1.0)
-        for length in self._probes.lengths:
-            sample, attend = self._sample(pattern, mask, length)
-            evaluate = self._probes.evaluator(sample)
-            context = evaluate(pattern.context)
-            rows = (self._probes.rows, length, -1)
-            if context.size != self._probes.rows * length * pattern.width:
-                raise CannotFuse(f"its output is {context.shape} for {heads} heads and projections of {pattern.width}")
-            context = context.reshape(rows)
-            offset = np.zeros(()) if bias is None else evaluate(bias)[:1]
-            allowed = (Reach() if mask is None else mask.reach).pairs(attend)
-            some = allowed.any(axis=-1)
-            expected, turns = {}, {}
-            for projections in candidates:
-                parts = [part.of(sample[part.layer.output]).reshape(rows) for part in projections]
-                query, key, value = (_by_head(part, size) for part in parts)
-                if terms and (positional := terms.of(projections[0].layer, projections[1].layer)) is None:
-                    continue
-                turned = self._turn(pattern, sample, norms, (query, key), tolerance)
-                if turned is None:
-                    continue
-                turns[projections] = turned
-                query, key = (
-                    turned[1].of(part if norm is None else norm.of(part))
-                    for part, norm in zip((query, key), norms, strict=True)
-                )
-                scores = offset if positional is None else offset + positional.bias(query, key) * turned[0]
-                expected[projections] = _attention(query, key, value, turned[0], allowed, scores, filter_value)
-            errors = {projections: _error(result[some], context[some]) for projections, result in expected.items()}
-            candidates = [projections for projections, error in errors.items() if error < tolerance]
-            if not candidates:
-                what = f"the error on samples is {min(errors.values()):.2g}" if errors else "Q or K is another value"
-                raise CannotFuse(
-                    f"it does not compute softmax(scale Q K^T + mask) V: {what} (a soft cap, or a mask that is not a "
-                    "key mask)"
-                )
-            scale, turn = turns[candidates[0]]
-            if not some.all() and np.isfinite(context[~some]).all():
-                masked = {"scores": expected[candidates[0]][~some], "zeros": np.zeros_like(context[~some])}
-                fallbacks = {name for name in fallbacks if _error(masked[name], context[~some]) < tolerance}
-        if not fallbacks:
-            raise CannotFuse("no fused operator has its output for a fully masked row")
-        positional = terms.of(candidates[0][0].layer, candidates[0][1].layer) if terms else None
-        return _Meaning(heads, filter_value, candidates[0], "scores" not in fallbacks, scale, norms, turn, positional)
-
-    def _turn(
-        self,
-        pattern: AttentionPattern,
-        sample: Samples,
-        norms: tuple[Norm | None, Norm | None],
-        raw: tuple[np.ndarray, np.ndarray],
-        tolerance: float,
-    ) -> tuple[float, Turn] | None:
-        """The factor of all scores, and the rotation of queries and keys; ``None`` if these are other projections.
-
-        Args:
-            pattern: the attention.
-            sample: samples for its projections.
-            norms: of queries and keys.
-            raw: queries (B, N, S, d) and keys (B, K, S, d).
-            tolerance: the largest error.
-        """
-        size = raw[0].shape[-1]
-        if pattern.operands is None:
-            return float(1 / np.sqrt(size)), Turn(1.0)
-        evaluate = self._probes.evaluator(sample)
-        sizes = rotation.possible_sizes(pattern, evaluate, size)
-        turns, values = [], [evaluate(value) for value in pattern.operands]
-        is_product = pattern.root.op_type == "Softmax"
-        for index, (value, part, norm) in enumerate(zip(values, raw, norms, strict=True)):
-            length = part.shape[2]
-            result = rotation.by_head(value, size, length, is_product and index == 1, len(part))
-            unit = part if norm is None else norm.of(part)
-            if result.shape[1] % unit.shape[1]:
-                return None
-            repeated = np.repeat(unit, result.shape[1] // unit.shape[1], axis=1)
-            turn = rotation.fit(repeated, result, sizes, tolerance)
-            if turn is None:
-                return None
-            turns.append(turn)
-        if not turns[0].like(turns[1], tolerance):
-            return None
-        return turns[0].factor * turns[1].factor * self._factor(pattern, sample, values, size), turns[0]
-
-    def _factor(self, pattern: AttentionPattern, sample: Samples, values: list[np.ndarray], size: int) -> float:
-        """What the product of queries and keys is multiplied by: how scores change when both are twice as large, beside
-        how they change when one of them is."""
-        root, operands = pattern.root, pattern.operands
-        assert operands is not None
-        if root.op_type == "Attention":
-            return root.attributes.get_float("scale", 0.0) or float(1 / np.sqrt(size))
-        scores = root.inputs[0]
-        assert scores is not None
-        (query, key), rows = values, self._probes.rows
-
-        def own(pairs: np.ndarray) -> np.ndarray:
-            """What each token has with itself, in the row without padding: nothing masks it."""
-            return np.diagonal(pairs.reshape(rows, -1, *pairs.shape[-1:] * 2)[0], axis1=-2, axis2=-1).astype(np.float64)
-
-        neither, first, second, both = (
-            own(self._probes.evaluator({**sample, operands[0]: one * query, operands[1]: other * key})(scores))
-            for one, other in ((1, 1), (2, 1), (1, 2), (2, 2))
-        )
-        changes, products = both - first - second + neither, own(np.matmul(query, key))
-        return float((changes * products).sum() / np.square(products).sum())
-
-    def _sample(self, pattern: AttentionPattern, mask: KeyMask | None, length: int) -> tuple[Samples, np.ndarray]:
-        """Samples for the inputs of an attention, and the keys that each row attends to."""
-        random = np.random.default_rng(length)
-        rows = self._probes.rows
-        sample = {**self._probes.feeds(length), **pattern.around(rows, length)}
-        for layer in pattern.layers:
-            sample[layer.output] = random.normal(size=sample[layer.output].shape).astype(np.float32)
-        if mask is None or mask.origin is None:
-            return sample, np.ones((rows, length), np.int64)
-        dtype = np.dtype(bool) if mask.origin.dtype is None else mask.origin.dtype.numpy()
-        attend = self._probes.masks(length)
-        sample[mask.origin] = attend.astype(dtype)
-        return sample, attend
-
     def _rewrite(
-        self, pattern: AttentionPattern, meaning: _Meaning, mask: KeyMask | None, bias: ir.Value | None
+        self, pattern: AttentionPattern, meaning: Meaning, mask: KeyMask | None, bias: ir.Value | None
     ) -> None:
         before = pattern.context.producer()
         assert before is not None
@@ -344,7 +162,7 @@ class _Fusion:
             flat=pattern.width if pattern.flat else None,
         )
 
-    def _rotation(self, pattern: AttentionPattern, meaning: _Meaning, before: ir.Node) -> dict[str, ir.Value]:
+    def _rotation(self, pattern: AttentionPattern, meaning: Meaning, before: ir.Node) -> dict[str, ir.Value]:
         """Cosines, sines and positions, in the canonical form of fused graphs."""
         ids = masks.ids(self._graph)
         if ids is None:
@@ -357,7 +175,7 @@ class _Fusion:
             if not self._probes.fixed:
                 possible = list(rotation.rates(pattern, turn))
                 length = length if possible else rotation.table_length(pattern, self._probes)
-                whole = self._long_turn(pattern, meaning, length)
+                whole = self._probe.long_turn(pattern, meaning, length)
                 for rate in possible:
                     angles = np.arange(length, dtype=np.float32)[:, None] * rate
                     if rates is None and np.allclose(np.cos(angles), whole.cos, atol=1e-3):
@@ -381,22 +199,6 @@ class _Fusion:
         if self._in_order is None:
             self._in_order = positions.in_order(nodes, ids)
         return {"cos": cos, "sin": sin, "positions": self._in_order}
-
-    def _long_turn(self, pattern: AttentionPattern, meaning: _Meaning, length: int) -> Turn:
-        sample, _ = self._sample(pattern, None, length)
-        size = pattern.width // meaning.heads
-        parts = [
-            _by_head(part.of(sample[part.layer.output]).reshape(self._probes.rows, length, -1), size)
-            for part in meaning.projections[:2]
-        ]
-        query = parts[0] if meaning.norms[0] is None else meaning.norms[0].of(parts[0])
-        assert pattern.operands is not None
-        value = self._probes.evaluator(sample)(pattern.operands[0])
-        result = rotation.by_head(value, size, length, False, self._probes.rows)
-        turn = rotation.fit(query, result, [meaning.turn.size], 1e-3)
-        if turn is None:
-            raise CannotFuse("its queries are rotated in another way at longer rows")
-        return turn
 
     def _position_tables(self, positional: Disentangled, pattern: AttentionPattern) -> dict[str, ir.Value]:
         """What scores have by distance: a table for queries, one for keys, and the row of each distance."""
@@ -445,7 +247,7 @@ class _Fusion:
     def _number(self, name: str, number: int | list[int]) -> ir.Value:
         return subgraph.constant(self._graph, name, ir.tensor(np.array(number, np.int64)))
 
-    def _qkv(self, projections: tuple[_Projection, ...]) -> tuple[ir.Value, ir.Value | None]:
+    def _qkv(self, projections: tuple[Projection, ...]) -> tuple[ir.Value, ir.Value | None]:
         """The merged weight (H, columns) and bias (columns). Layers that share weights share these too."""
         weights = [projection.layer.weight for projection in projections]
         biases = [projection.layer.bias for projection in projections]
@@ -492,95 +294,7 @@ class _Fusion:
         return self._weights[parts]
 
 
-def _candidates(pattern: AttentionPattern, heads: int) -> list[tuple[_Projection, ...]]:
-    """Every assignment of projections to Q, K and V, in every layout of a layer with several."""
-    wide, narrow = pattern.width, pattern.key_width
-    columns = [sizes(layer.weight)[1] for layer in pattern.layers]
-    candidates: dict[tuple[_Projection, ...], None] = {}
-    if len(pattern.layers) == 3:
-        for order in permutations(_Projection(layer, tuple(range(sizes(layer.weight)[1]))) for layer in pattern.layers):
-            if [len(part.columns) for part in order] == [wide, narrow, narrow]:
-                candidates[order] = None
-        return list(candidates)
-    for layout in _layouts(pattern.layers, columns, wide, narrow, heads):
-        for order in permutations(layout):
-            if [len(part.columns) for part in order] == [wide, narrow, narrow]:
-                candidates[order] = None
-    return list(candidates)
-
-
-def _layouts(
-    layers: tuple[DenseLayer, ...], columns: list[int], wide: int, narrow: int, heads: int
-) -> Iterator[list[_Projection]]:
-    """The three projections in one or two layers: concatenated, interleaved by head, or interleaved by column."""
-    for widths in ((wide, narrow, narrow), (narrow, wide, narrow), (narrow, narrow, wide)):
-        ends = np.cumsum((0, *widths))
-        if len(layers) == 1 and columns[0] == ends[3]:
-            yield [_Projection(layers[0], tuple(range(ends[i], ends[i + 1]))) for i in range(3)]
-    if wide == narrow:
-        for by in ("blocks", "heads", "columns"):
-            parts = []
-            for layer, total in zip(layers, columns, strict=True):
-                count = total // wide
-                numbers = np.arange(total)
-                shape = {"blocks": (count, -1), "heads": (heads, count, -1), "columns": (-1, count)}[by]
-                axis = {"blocks": 0, "heads": 1, "columns": 1}[by]
-                for index in range(count):
-                    chosen = numbers.reshape(shape).take(index, axis).reshape(-1)
-                    parts.append(_Projection(layer, tuple(chosen.tolist())))
-            if len(parts) == 3:
-                yield parts
-    elif len(layers) == 2:
-        for one, other in (layers, layers[::-1]):
-            if sizes(one.weight)[1] == wide and sizes(other.weight)[1] == 2 * narrow:
-                halves = tuple(range(narrow)), tuple(range(narrow, 2 * narrow))
-                yield [_Projection(one, tuple(range(wide))), *(_Projection(other, half) for half in halves)]
-
-
-def _heads(pattern: AttentionPattern, evaluate: Evaluate, rows: int, length: int) -> int:
-    root = pattern.root
-    if root.op_type == "Attention":
-        if "q_num_heads" in root.attributes:
-            return root.attributes["q_num_heads"].as_int()
-        assert root.inputs[0] is not None
-        return int(evaluate(root.inputs[0]).shape[1])
-    probabilities = evaluate(root.outputs[0])
-    heads, remainder = divmod(probabilities.size, rows * length * length)
-    if remainder or not heads:
-        raise CannotFuse(f"its probabilities have shape {probabilities.shape} for {rows} rows of {length} tokens")
-    return heads
-
-
 def _exact(scale: float) -> float:
     """A measured scale; the root of a whole number's reciprocal if it is close to one."""
     whole = round(scale**-2)
     return float(whole**-0.5) if whole and abs(scale**-2 / whole - 1) < _SCALE_TOLERANCE else scale
-
-
-def _by_head(part: np.ndarray, size: int) -> np.ndarray:
-    """(B, S, N d) -> (B, N, S, d)."""
-    batch, length, _ = part.shape
-    return part.reshape(batch, length, -1, size).swapaxes(1, 2)
-
-
-def _attention(
-    query: np.ndarray,
-    key: np.ndarray,
-    value: np.ndarray,
-    scale: float,
-    allowed: np.ndarray,
-    bias: np.ndarray,
-    filter_value: float,
-) -> np.ndarray:
-    """The formula. Q (B, N, S, d), K and V (B, K, S, d), allowed (B, S, S) -> (B, S, N d)."""
-    batch, heads, length, _ = query.shape
-    key, value = (np.repeat(part, heads // part.shape[1], axis=1).astype(np.float32) for part in (key, value))
-    scores = query.astype(np.float32) @ key.swapaxes(-1, -2) * np.float32(scale) + bias.astype(np.float32)
-    scores = scores + np.where(allowed, 0, filter_value).astype(np.float32)[:, None]
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    context = weights / weights.sum(-1, keepdims=True) @ value
-    return np.asarray(context.transpose(0, 2, 1, 3).reshape(batch, length, -1))
-
-
-def _error(result: np.ndarray, expected: np.ndarray) -> float:
-    return float(np.abs(result - expected).max(initial=0.0))

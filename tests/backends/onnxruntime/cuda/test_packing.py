@@ -289,7 +289,7 @@ def test_each_batch_takes_the_form_that_is_right_for_it(opened, expected):
         assert packed.ran == runs, kind
 
 
-def test_a_binding_looks_at_its_mask_anew(opened, expected):
+def test_a_binding_reads_its_mask_at_every_run(opened, expected):
     executable, packed = opened()
     feeds = feeds_with(MASKS["right"](BATCH, SEQUENCE, np.random.default_rng(5)))
     binding = executable.bind(feeds, {"pooler_output": None})
