@@ -1,18 +1,20 @@
-"""isorun and the bare runtimes, each on the best graph that its own tools make: fp32 latency.
+"""isorun and the bare runtimes, each on the best graph that its own tools make: fp32 latency and peak memory.
 
     python benchmarks/raw.py [--preset bert-3l] [--batch 1] [--sequence 128] [--rounds 5] [--json FILE]
 
 Every measurement runs in a process of its own, with nothing beside it; engines are interleaved over a number of rounds.
-A bare runtime gets the graph without fused operators and optimizes it itself. With ``--export``, a graph of the same
-sizes as PyTorch exports it, bare runtimes get that one, and ONNX Runtime also the output of its
-``onnxruntime.transformers.optimizer``; the faster one counts. The ratio is isorun's median latency over the bare
-runtime's in the same round; the median over rounds is printed.
+A bare runtime gets the graph without fused operators and optimizes it itself. With ``--export``, everybody gets that
+file, as PyTorch wrote it, and ONNX Runtime also the output of its ``onnxruntime.transformers.optimizer`` where that
+knows the architecture (BERT); the faster one counts. The ratio is isorun's median latency over the bare runtime's in
+the same round; the median over rounds is printed. Memory is the process's peak resident size, of which loading the
+model may be the most; it is compared with that of the faster peer.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import resource
 import statistics
 import subprocess
 import sys
@@ -22,6 +24,7 @@ from pathlib import Path
 
 import bare
 import numpy as np
+import onnx
 from bare import Run
 
 from isorun import Session
@@ -55,43 +58,47 @@ def isorun_on(path: Path, backend: str) -> Run:
     return lambda feeds: session.run(None, feeds)
 
 
-def engine(name: str, preset: str, plain: Path) -> Run:
+def engine(name: str, preset: str, plain: Path, export: Path | None) -> Run:
     """One engine, ready to run."""
-    sizes = presets.sizes(preset)
     match name:
         case "onnxruntime":
             return onnxruntime_on(plain)
         case _ if name == OPTIMIZER:
+            sizes = presets.sizes(preset)
             with tempfile.TemporaryDirectory() as folder:
                 shape = (sizes["num_attention_heads"], sizes["hidden_size"])
                 return onnxruntime_on(optimized(plain, shape, Path(folder)))
         case "openvino":
             return bare.openvino_run(bare.open_openvino(plain))
         case _:
-            return isorun_on(presets.build(preset, 0, Cache()), name.removeprefix("isorun "))
+            return isorun_on(export or presets.build(preset, 0, Cache()), name.removeprefix("isorun "))
 
 
-def measure(run: Run, batch: int, sequence: int, seconds: float) -> dict[str, float]:
-    """Latencies in milliseconds over some seconds, after a quarter of that to warm up."""
+def measure(run: Run, inputs: list[str], batch: int, sequence: int, seconds: float) -> dict[str, float]:
+    """Latencies in milliseconds over some seconds, after at least two calls and a quarter of that to warm up."""
     random = np.random.default_rng(0)
-    feeds = {
+    values = {
         "input_ids": random.integers(0, 30522, (batch, sequence)),
         "attention_mask": np.ones((batch, sequence), np.int64),
         "token_type_ids": np.zeros((batch, sequence), np.int64),
     }
-    taken = []
-    start = time.perf_counter()
-    while (now := time.perf_counter()) < start + 1.25 * seconds:
+    feeds = {name: values[name] for name in inputs}
+    taken: list[float] = []
+    calls, start = 0, time.perf_counter()
+    while (now := time.perf_counter()) < start + 1.25 * seconds or not taken:
         run(feeds)
-        if now > start + 0.25 * seconds:
+        calls += 1
+        if now > start + 0.25 * seconds and calls > 2:
             taken.append(1000 * (time.perf_counter() - now))
-    return {"median": statistics.median(taken), "min": min(taken), "runs": len(taken)}
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {"median": statistics.median(taken), "min": min(taken), "runs": len(taken), "peak_mib": peak}
 
 
 def in_process(name: str, arguments: argparse.Namespace, plain: Path) -> dict[str, float]:
     command = [sys.executable, __file__, "--engine", name, "--plain", str(plain), "--preset", arguments.preset]
     command += ["--batch", str(arguments.batch), "--sequence", str(arguments.sequence)]
     command += ["--seconds", str(arguments.seconds)]
+    command += ["--export", str(arguments.export)] if arguments.export else []
     output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     result: dict[str, float] = json.loads(output.splitlines()[-1])
     return result
@@ -104,36 +111,41 @@ def main() -> None:
     parser.add_argument("--sequence", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3.0)
-    parser.add_argument("--export", type=Path, help="the same model as PyTorch exports it")
+    parser.add_argument("--export", type=Path, help="a model as PyTorch exports it, for everybody")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--engine", help=argparse.SUPPRESS)
     parser.add_argument("--plain", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.engine:
-        run = engine(arguments.engine, arguments.preset, arguments.plain)
-        print(json.dumps(measure(run, arguments.batch, arguments.sequence, arguments.seconds)))
+        inputs = [value.name for value in onnx.load(arguments.plain, load_external_data=False).graph.input]
+        run = engine(arguments.engine, arguments.preset, arguments.plain, arguments.export)
+        print(json.dumps(measure(run, inputs, arguments.batch, arguments.sequence, arguments.seconds)))
         return
 
-    cache = Cache()
-    source = model.open_model(presets.build(arguments.preset, 0, cache), cache)
-    plain = arguments.export or lowering.lower(source, ("primitive",), cache).path
-    found = {mine: [peer for peer in peers if peer != OPTIMIZER or arguments.export] for mine, peers in PEERS.items()}
+    plain = arguments.export
+    if plain is None:
+        cache = Cache()
+        plain = lowering.lower(
+            model.open_model(presets.build(arguments.preset, 0, cache), cache), ("primitive",), cache
+        ).path
+    known = arguments.export and arguments.preset.startswith("bert-")
+    found = {mine: [peer for peer in peers if peer != OPTIMIZER or known] for mine, peers in PEERS.items()}
     names = [name for mine, others in found.items() for name in (mine, *others)]
-    taken: dict[str, list[float]] = {name: [] for name in names}
+    rounds: list[dict[str, dict[str, float]]] = []
     for number in range(arguments.rounds):
-        for name in names:
-            taken[name].append(in_process(name, arguments, plain)["median"])
-        print(f"round {number + 1}: " + ", ".join(f"{name} {times[-1]:.2f} ms" for name, times in taken.items()))
-    ratios = {
-        mine: statistics.median(
-            times / min(others) for times, *others in zip(taken[mine], *(taken[other] for other in peers), strict=True)
-        )
-        for mine, peers in found.items()
-    }
+        rounds.append({name: in_process(name, arguments, plain) for name in names})
+        line = (f"{name} {one['median']:.2f} ms {one['peak_mib']:.0f} MiB" for name, one in rounds[-1].items())
+        print(f"round {number + 1}: " + ", ".join(line), flush=True)
+    ratios = {}
     for mine, peers in found.items():
-        print(f"{mine}: {ratios[mine]:.3f} x the raw runtime ({' or '.join(peers)})")
+        pairs = [(one[mine], min((one[peer] for peer in peers), key=lambda peer: peer["median"])) for one in rounds]
+        ratios[mine] = {
+            key: statistics.median(own[key] / other[key] for own, other in pairs) for key in ("median", "peak_mib")
+        }
+        latency, memory = ratios[mine].values()
+        print(f"{mine}: {latency:.3f} x the latency, {memory:.2f} x the memory of {' or '.join(peers)}")
     if arguments.json:
-        arguments.json.write_text(json.dumps({"median_ms": taken, "ratios": ratios}, indent=2))
+        arguments.json.write_text(json.dumps({"rounds": rounds, "ratios": ratios}, indent=2))
 
 
 if __name__ == "__main__":

@@ -117,33 +117,35 @@ def product_rate(backend: str, precision: str, rows: int, sizes: dict[str, Any])
     return 4 * rows * width * inner / statistics.median(taken[2:])
 
 
-def unfused(preset: str, backend: str, precision: str, samples: list[Feeds]) -> Path:
-    """A model file in standard operators alone."""
+def unfused(model: Path, backend: str, precision: str, samples: list[Feeds]) -> Path:
+    """A model file in standard operators alone; in bf16, as OpenVINO computes by a hint, the one in fp32."""
     from isorun.compilation.compiler import Compiler
     from isorun.compilation.options import Options
-    from isorun.models import presets
     from isorun.models.source import open_model
     from isorun.plugin import registry
     from isorun.system.cache import Cache
 
     cache = Cache()
-    compiler = Compiler(open_model(presets.build(preset, 0, cache), cache), Options(precision=precision), cache)
+    compiler = Compiler(open_model(model, cache), Options(precision=precision), cache)
     table = None
     if precision == "int8":
         runner = registry.get(backend)
         table = compiler.calibrate(runner, compiler.config(runner), samples)
-    return compiler.graphs.lower(("primitive",), precision=precision, quantized=table).path
+    converted = "fp32" if precision == "bf16" else precision
+    return compiler.graphs.lower(("primitive",), precision=converted, quantized=table).path
 
 
-def raw(engine: str, preset: str, outputs: list[str] | None, samples: list[Feeds]) -> Run:
-    """A runtime by its own interface, on the graph without any fused operator: it makes of it what it can.
+def raw(engine: str, model: Path, export: bool, outputs: list[str] | None, samples: list[Feeds]) -> Run:
+    """A runtime by its own interface, on the export, or on the graph in standard operators alone.
 
     In int8 that is isorun's quantized graph, with all its padding.
     """
     import bare
 
     runtime, precision = engine.split()
-    path = unfused(preset, {peer: backend for backend, peer in RAW.items()}[runtime], precision, samples)
+    path = model
+    if precision == "int8" or not export:
+        path = unfused(model, {peer: backend for backend, peer in RAW.items()}[runtime], precision, samples)
     if runtime == "onnxruntime":
         session = bare.open_onnxruntime(path)
         return lambda feeds: session.run(outputs, feeds)
@@ -159,23 +161,34 @@ def timed(work: Callable[[], object]) -> tuple[float, float]:
 
 
 def measure(
-    engine: str, preset: str, outputs: list[str] | None, batches: list[Feeds], first: list[Feeds]
+    engine: str,
+    preset: str,
+    export: Path | None,
+    outputs: list[str] | None,
+    batches: list[Feeds],
+    first: list[Feeds],
 ) -> dict[str, float]:
     """One engine on all batches, after those that warm it up."""
+    import onnx
+
+    from isorun.models import presets
+    from isorun.system.cache import Cache
+
+    model = export or presets.build(preset, 0, Cache())
+    inputs = [value.name for value in onnx.load(model, load_external_data=False).graph.input]
+    batches, first = ([{name: feeds[name] for name in inputs} for feeds in each] for each in (batches, first))
     result: dict[str, float] = {}
     samples = first[:3]  # what int8 is calibrated on
     if not engine.startswith("isorun"):
-        run = raw(engine, preset, outputs, samples)
+        run = raw(engine, model, export is not None, outputs, samples)
         for feeds in first:
             run(feeds)
         wall, cpu = timed(lambda: [run(feeds) for feeds in batches])
     else:
         import isorun
-        from isorun.models import presets
-        from isorun.system.cache import Cache
 
         _, backend, precision, *by_map = engine.split()
-        model, given = presets.build(preset, 0, Cache()), samples if precision == "int8" else None
+        given = samples if precision == "int8" else None
         with isorun.Session(model, backend, precision=precision, calibration=given, outputs=outputs) as session:
             if by_map:
                 list(session.map(singles(first)))
@@ -200,6 +213,7 @@ def in_process(engine: str, arguments: argparse.Namespace, *, even: bool) -> dic
     else:
         command = [sys.executable, __file__, "--engine", engine]
         command += ["--outputs", *arguments.outputs] if arguments.outputs else []
+        command += ["--export", str(arguments.export)] if arguments.export else []
     command += ["--preset", arguments.preset, "--batches", str(arguments.batches)]
     command += ["--even"] if even else ["--pad-to", str(arguments.pad_to)]
     output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
@@ -238,6 +252,9 @@ def report(results: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, fl
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", default="bert-3l")
+    parser.add_argument(
+        "--export", type=Path, help="a model as PyTorch exports it, for everybody, of the preset's sizes"
+    )
     parser.add_argument("--batches", type=int, default=12)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--pad-to", type=int, default=0, metavar="LENGTH")
@@ -251,7 +268,9 @@ def main() -> None:
     if arguments.engine:
         batches = stream(arguments.batches, even=arguments.even, pad_to=arguments.pad_to)
         first = warm_up(arguments.batches, even=arguments.even, pad_to=arguments.pad_to)
-        print(json.dumps(measure(arguments.engine, arguments.preset, arguments.outputs, batches, first)))
+        print(
+            json.dumps(measure(arguments.engine, arguments.preset, arguments.export, arguments.outputs, batches, first))
+        )
         return
     engines = arguments.engines + ([TORCH] if arguments.torch_python else [])
     found: dict[str, Any] = {}
