@@ -67,12 +67,12 @@ class Lanes:
         self._compiling = threading.Lock()
         self._changed = threading.Condition()
 
-    def run(self, output_names: Sequence[str], feeds: Feeds, more: bool = False) -> list[Any]:
+    def run(self, output_names: Sequence[str], feeds: Feeds, wide: bool | None = None) -> list[Any]:
         """Run on the next free lane. Feeds have been validated.
 
         Args:
             output_names, feeds: what to run.
-            more: whether another run follows at once, so that this one is not alone.
+            wide: whether to use all threads; ``None`` if this run is alone and no other waits.
 
         Raises:
             IsorunError: the session is closed.
@@ -81,10 +81,11 @@ class Lanes:
         with self._changed:
             while not self._idle:
                 self._changed.wait()
-            alone = len(self._idle) == self.count and not (more or self._recorder.waiting)
+            if wide is None:
+                wide = len(self._idle) == self.count and not self._recorder.waiting
             lane = self._idle.pop()
         try:
-            executable = self._wide if alone or self._compile is None else self._executable(lane)
+            executable = self._wide if wide or self._compile is None else self._executable(lane)
             rows, tokens, padding = self._sizes(feeds)
             with self._recorder.run(rows, tokens, padding):
                 return self._handle.call(executable.run, output_names, feeds)

@@ -254,7 +254,7 @@ class Session:
         Raises:
             QueueFull: ``max_queue`` requests are waiting.
         """
-        return self._executor.submit(self._scheduled, output_names, input_feed, more)
+        return self._executor.submit(self._scheduled, output_names, input_feed, False if more else None)
 
     def run_async(
         self,
@@ -357,12 +357,14 @@ class Session:
         self._executor.check_open()
         from isorun.session import batching
 
+        # A batch is large enough for all threads, which share its weights in the processor's caches.
+        arrangement = self.arrangement
         return batching.results(
             requests,
-            self._scheduled,
+            partial(self._scheduled, wide=True),
             self._layout(output_names),
             recorder=self._recorder,
-            parallel=self.concurrency,
+            parallel=arrangement.lanes if arrangement.threads is None else 1,
             max_tokens=max_tokens,
             max_wait=max_wait,
             return_exceptions=return_exceptions,
@@ -473,9 +475,11 @@ class Session:
         self._backend.refuse_device_arrays("device_outputs=True")
         return self._executable.run_on_device
 
-    def _scheduled(self, output_names: Sequence[str] | None, input_feed: Feeds, more: bool = False) -> list[Any]:
+    def _scheduled(
+        self, output_names: Sequence[str] | None, input_feed: Feeds, wide: bool | None = None
+    ) -> list[Any]:
         """As :meth:`run`, on the next free lane."""
-        return self._lanes.run(*self._checked(output_names, input_feed), more)
+        return self._lanes.run(*self._checked(output_names, input_feed), wide)
 
     def _checked(self, output_names: Sequence[str] | None, input_feed: Feeds) -> tuple[Sequence[str], Feeds]:
         """The arguments of a run, validated."""
