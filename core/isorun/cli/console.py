@@ -120,10 +120,11 @@ def transfer(verb: str = "Fetching") -> Iterator[Progress]:
 
 @contextmanager
 def working(what: str) -> Iterator[Callable[[str], None]]:
-    """A spinner on standard error; nothing if that is not a terminal. Yields a function that shows another text."""
+    """A spinner on standard error; nothing if that is not a terminal. Yields a function that shows another text, which
+    is a line there if it is not a terminal."""
     console = stderr()
     if not console.is_terminal:
-        yield lambda _: None
+        yield note
         return
     from rich.text import Text
 
