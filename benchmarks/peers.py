@@ -8,7 +8,7 @@
 - ``sentence-transformers[onnx,openvino]``: those two, called with token ids.
 
 PyTorch, torchao and zentorch run plain modules, and sentence-transformers an export of transformers' BERT. Compiling
-takes up to a minute, which is not timed.
+takes a minute or more, which is not timed: unlike isorun, peers serve the timed batches once before.
 """
 
 from __future__ import annotations
@@ -222,7 +222,8 @@ def main() -> None:
     batches = traffic.stream(arguments.batches, even=arguments.even, pad_to=arguments.pad_to)
     folder = Path(__file__).parent / "out" / "peers" / arguments.preset
     run = opened(arguments.engine, LAYERS[arguments.preset], folder)
-    for feeds in traffic.warm_up(arguments.batches, even=arguments.even, pad_to=arguments.pad_to):
+    first = traffic.warm_up(arguments.batches, even=arguments.even, pad_to=arguments.pad_to)
+    for feeds in [*first, *batches]:  # the batches too, since a new width may be compiled
         run(feeds)
     wall, cpu = traffic.timed(lambda: [run(feeds) for feeds in batches])
     count = traffic.tokens(batches)

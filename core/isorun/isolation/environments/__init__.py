@@ -61,6 +61,11 @@ class Environment:
         """The path of its interpreter."""
         return self.folder / "bin" / "python"
 
+    @property
+    def title(self) -> str:
+        """What messages call it."""
+        return f"the environment {self.name!r}"
+
     def check(self) -> None:
         """Reject an environment whose base interpreter was removed or moved.
 
@@ -133,11 +138,15 @@ class Environment:
 
 
 class _Current(Environment):
-    """The environment of this process, for workers that only keep their distance from it."""
+    """The environment of this process, for workers that need a process of their own, not other packages."""
 
     @property
     def python(self) -> Path:
         return Path(sys.executable)
+
+    @property
+    def title(self) -> str:
+        return f"Python {self.version}"
 
     def variables(self, cache_dir: str | os.PathLike[str] | None = None, _: Path | None = None) -> dict[str, str]:
         return {**os.environ} if cache_dir is None else {**os.environ, CACHE_VARIABLE: os.fspath(cache_dir)}

@@ -100,7 +100,7 @@ class Worker:
         environment = self.environment
         environment.check()
         variables = environment.variables(self._cache_dir)
-        title = f"The worker of the environment {environment.name!r}"
+        title = f"The worker of {environment.title}"
         try:
             return Connection(WorkerProcess(str(environment.python), variables, title))
         except OSError as error:
