@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from isorun_matrix.execution.progress import Lines
+    from isorun_matrix.execution.runner import Choice
     from isorun_matrix.results.machines import MachineRuns
     from isorun_matrix.results.records import Run
     from isorun_matrix.spec.spec import Spec
@@ -87,6 +89,10 @@ def run(
         str | None,
         typer.Option(metavar="NAME", help="Run what the spec has for this one of its machines."),
     ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Run on the spec's machines in this Ray cluster; 'auto' finds it."),
+    ] = None,
 ) -> None:
     """Run every cell of a spec, and print a table. Exits with 1 if outputs are wrong or a cell failed.
 
@@ -110,7 +116,9 @@ def run(
         loaded, fingerprints = rerun.load(spec, model or [])
     else:
         loaded, fingerprints = load(spec), {}
-    if machine is not None or loaded.is_divided:
+    if ray is not None and machine is not None:
+        raise typer.BadParameter("--machine is for a run without --ray")
+    if ray is None and (machine is not None or loaded.is_divided):
         loaded = _on(loaded, machine)
     planned = plan(loaded, 0)
     chosen = None if only is None else runner.select(planned, only)
@@ -124,11 +132,15 @@ def run(
     shown.note(f"{planned}; results go to {folder.path}")
     choice = runner.Choice(resume, chosen, remeasure is not None, fingerprints)
     try:
+        if ray is not None:
+            _run_on_cluster(loaded, spec.absolute(), folder.path, ray, shown, choice)
+            return
         done = runner.run(loaded, spec.absolute(), folder, shown, choice)
     except (KeyboardInterrupt, OSError) as stopped:
         more = [part for pattern in only or [] for part in ("--only", pattern)]
         more += [part for item in model or [] for part in ("--model", item)]
         more += [] if machine is None else ["--machine", machine]
+        more += [] if ray is None else ["--ray", ray]
         again = shlex.join(["isorun", "matrix", "run", str(spec), "--out", str(folder.path), "--resume", *more])
         shown.note(f"Stopped. Finished measurements are kept. Continue with:\n  {again}")
         if isinstance(stopped, OSError):  # a full disk
@@ -321,6 +333,21 @@ def schema() -> None:
     from isorun_matrix.spec.spec import Spec
 
     typer.echo(json.dumps(Spec.model_json_schema(), indent=2))
+
+
+def _run_on_cluster(spec: Spec, source: Path, out: Path, address: str, shown: Lines, choice: Choice) -> None:
+    import shlex
+
+    from isorun_matrix.execution import cluster
+
+    runs, stopped = cluster.run(spec, source, out, address, shown, choice)
+    _report_machines(runs, Format.terminal, None)
+    for name, reason in stopped.items():
+        shown.note(f"{name} stopped: {reason}. Continue with --resume")
+    shown.note(f"More: isorun matrix report {shlex.quote(str(out))} --format html --output report.html")
+    codes = {_exit_code(found, choice.only) for found in runs.runs.values()}
+    if code := _CHECK_FAILED if stopped or _CHECK_FAILED in codes else min(codes):
+        raise typer.Exit(code)
 
 
 def _on(spec: Spec, machine: str | None) -> Spec:

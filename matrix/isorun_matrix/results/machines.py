@@ -39,17 +39,19 @@ def is_of_several(path: Path) -> bool:
 
 
 def read(path: Path) -> MachineRuns:
-    """The runs in a folder.
+    """The runs in a folder, in the order of the spec's machines, others after them.
 
     Raises:
         SpecError: it has none, or a file is damaged.
     """
-    found = (place for place in sorted((path / MACHINES).iterdir()) if not place.name.startswith("."))
-    folders = {place.name: RunFolder(place) for place in found if RunFolder(place).has_run()}
+    places = (place for place in sorted((path / MACHINES).iterdir()) if not place.name.startswith("."))
+    folders = {place.name: RunFolder(place) for place in places if RunFolder(place).has_run()}
     if not folders:
         raise SpecError(f"No machine in {path / MACHINES} has results yet. Continue the run with --resume.")
-    runs = {name: folder.run() for name, folder in folders.items()}
-    return MachineRuns(str(path), runs, {name: _feeds(folder) for name, folder in folders.items()})
+    found = {name: folder.run() for name, folder in folders.items()}
+    names = dict.fromkeys(name for run in found.values() for name in run.spec.machines if name in found)
+    runs = {name: found[name] for name in (names | dict.fromkeys(found))}
+    return MachineRuns(str(path), runs, {name: _feeds(folders[name]) for name in runs})
 
 
 def merge(folders: Sequence[str], out: Path) -> MachineRuns:
