@@ -54,7 +54,7 @@ def backends(
         _show_options(described)
     else:
         _show(described, probe)
-    if any(not result["ok"] for each in described for result in each.get("probe", [])):
+    if any(result["ok"] is False for each in described for result in each.get("probe", [])):
         raise typer.Exit(1)
 
 
@@ -91,7 +91,7 @@ def _row(each: dict[str, Any], probed: bool) -> list[object]:
             "\n".join(
                 f"{result['precision']} ok, {result['milliseconds']:.2f} ms, error {result['error']:.0e}"
                 if result["ok"]
-                else f"{result['precision']} FAILED"
+                else f"{result['precision']} {'unavailable' if result['ok'] is None else 'FAILED'}"
                 for result in each.get("probe", [])
             )
             or "-"
