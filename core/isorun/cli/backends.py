@@ -69,7 +69,11 @@ def _worker(environment: str) -> Iterator[Worker]:
 
 def _show(described: list[dict[str, Any]], probed: bool) -> None:
     columns = ["backend", "status", "version", "device", "precisions", *(["probe"] if probed else [])]
-    console.table(columns, [_row(each, probed) for each in described])
+    rows = [_row(each, probed) for each in described]
+    if any(each["certificate"] for each in described):
+        columns.append("conformance")
+        rows = [[*row, _conformance(each["certificate"])] for row, each in zip(rows, described, strict=True)]
+    console.table(columns, rows)
     problems = [each for each in described if each["status"] != "available"]
     for each in problems:
         owner = f" ({each['distribution']})" if each["status"] == "broken" and each["distribution"] else ""
@@ -97,6 +101,16 @@ def _row(each: dict[str, Any], probed: bool) -> list[object]:
             or "-"
         )
     return row
+
+
+def _conformance(certificate: dict[str, Any] | None) -> str:
+    """What a certificate records, in a line. The versions and the hardware are in the JSON."""
+    if certificate is None:
+        return "-"
+    if "problem" in certificate:
+        return "unreadable"
+    counted = {"proved": "proved", "skipped": "skipped", "known_failures": "known failures", "failed": "failed"}
+    return ", ".join(f"{certificate[key]} {words}" for key, words in counted.items() if certificate[key])
 
 
 def _show_options(described: list[dict[str, Any]]) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from isorun.errors import BackendNotFound, BackendUnavailable
-from isorun.plugin import contract, registry
+from isorun.plugin import certificate, contract, registry
 from isorun.plugin.backend import Backend
 from isorun.system.cache import Cache, sha256
 from isorun.system.subprocesses import python_module, run
@@ -46,6 +46,7 @@ class Description:
         contract: the version of the plugin contract that it declares; 0 if it cannot be loaded.
         devices, precisions, priority: from its capabilities.
         options: the fields of each :class:`Option` by key.
+        certificate: what its certificate of conformance records (:func:`isorun.plugin.certificate.summary`).
     """
 
     name: str
@@ -59,6 +60,7 @@ class Description:
     precisions: Sequence[str] = ()
     priority: int | None = 0
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    certificate: Mapping[str, Any] | None = None
 
 
 def descriptions(seconds: float | None = None) -> list[Description]:
@@ -134,6 +136,7 @@ def _described(backend: Backend, owner: str, probe: bool) -> Description:
         precisions=offers.precisions,
         priority=offers.priority,
         options={key: asdict(Option.of(value)) for key, value in offers.options.items()},
+        certificate=certificate.summary(backend.name, type(backend).__module__),
     )
     overridden = type(backend).availability is not Backend.availability  # contract 1
     try:
