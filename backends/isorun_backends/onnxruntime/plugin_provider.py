@@ -22,7 +22,7 @@ from isorun.plugin import (
     package_version,
 )
 from isorun_backends.onnxruntime import placement, plugin_packages, precision_probe
-from isorun_backends.onnxruntime.executable import OrtExecutable
+from isorun_backends.onnxruntime.executable import PluginExecutable
 from isorun_backends.onnxruntime.session import OPTIONS, as_text, checked, open_session, session_options
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class OrtEp(Backend):
             return [Finding(subject, "warning", error.reason, why, command)]
         return []
 
-    def compile(self, model: LoweredModel, config: CompileConfig) -> OrtExecutable:
+    def compile(self, model: LoweredModel, config: CompileConfig) -> PluginExecutable:
         options = self.read_options(config.options)
         if text := [spec.name for spec in (*model.info.inputs, *model.info.outputs) if spec.type == _TEXT]:
             raise UnsupportedModel(
@@ -149,7 +149,7 @@ class OrtEp(Backend):
         nodes = placement.assigned(self.name, session)
         placement.require(self.name, provider, nodes, model.path, allow_cpu_nodes=options["allow_cpu_nodes"])
         hardware = [f"{each.device.vendor} {each.device.type.name}".strip() for each in chosen]
-        return OrtExecutable(
+        return PluginExecutable(
             self.name,
             session,
             dict(chosen[0].ep_metadata).get("FULL_DEVICE_NAME") or ", ".join(hardware),
