@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,29 @@ def describe(name: str, *, probe: bool = True) -> list[Description]:
     except BackendUnavailable as error:
         return [Description(name=name, distribution=owner, reason=error.reason, remedy=error.remedy)]
     return [_described(each, owner, probe) for each in backends]
+
+
+def load(name: str) -> Backend:
+    """:func:`isorun.plugin.registry.get`, for a program that must survive a plugin that hangs or ends the process.
+
+    Other people's plugins are described by a child process first, once for each name.
+
+    Raises:
+        BackendNotFound: there is none of that name.
+        BackendUnavailable: it is broken.
+    """
+    if name.partition(":")[0] not in registry.registered():
+        _require_sound(registry.entry(name))
+    return registry.get(name)
+
+
+@cache
+def _require_sound(entry: registry.Entry) -> None:
+    if entry.own or entry.refusal:
+        return
+    for each in _in_child([entry.name], entry.owner, None):
+        if each.status == "broken":
+            raise BackendUnavailable(each.name, each.reason, each.remedy)
 
 
 def _described(backend: Backend, owner: str, probe: bool) -> Description:

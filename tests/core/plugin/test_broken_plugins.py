@@ -118,3 +118,21 @@ def test_auto_runs_on_another(site, bert, tmp_path):
     np.savez(tmp_path / "feeds.npz", **tiny.feeds())
     code, ran = command(site, "run", str(bert), "--feeds", str(tmp_path / "feeds.npz"))
     assert (code, ran["provenance"]["backend"]) == (0, "ort-cpu")
+
+
+def test_matrix_plans_the_cells_of_the_others(site, tmp_path):
+    """Validation and planning survive the broken ones that a spec names; each cell runs in a process of its own."""
+    spec = tmp_path / "spec.yaml"
+    names = ["ort-cpu", "good", *(name for name in BROKEN if name not in ("odd:name", "ort-cpu"))]
+    spec.write_text(f"models: {{m: {{preset: bert-3l}}}}\nshapes: [1x8]\nbackends: [{', '.join(names)}]\n")
+    script = (
+        f"from isorun.plugin import listing; listing.SECONDS = {SECONDS}\n"
+        "from pathlib import Path\n"
+        "from isorun_matrix.execution.plan import plan\n"
+        "from isorun_matrix.spec import reader\n"
+        f"print(len(plan(reader.load(Path({str(spec)!r})), 0).cells), file=open({str(tmp_path / 'cells')!r}, 'w'))"
+    )
+    variables = {**os.environ, "PYTHONPATH": str(site), "ISORUN_CACHE_DIR": str(site / "cache")}
+    ran = subprocess.run([sys.executable, "-c", script], env=variables, capture_output=True, text=True, timeout=200)
+    assert ran.returncode == 0, ran.stderr
+    assert (tmp_path / "cells").read_text() == f"{len(names) + 1}\n"  # with the control
