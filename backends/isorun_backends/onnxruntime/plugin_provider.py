@@ -36,6 +36,7 @@ _DECLARABLE = (
     *("runs_on_caller", "tolerances", "priority"),
 )
 _PRECISION_OPTIONS = "precision_options"
+_measured: dict[tuple[Any, ...], str] = {}  # precision by provider, device and options
 
 
 class OrtEp(Backend):
@@ -63,11 +64,12 @@ class OrtEp(Backend):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self._member = name.partition(":")[2]
+        self._found: str | None = None  # the module of a member
         self._precision_options: Mapping[str, Mapping[str, Any]] = {}
         offers = type(self).capabilities
         if self._member:
-            module = plugin_packages.installed().get(self._member)
-            offers = offers if module is None else self._declared(module)
+            self._found = plugin_packages.installed().get(self._member)
+            offers = offers if self._found is None else self._declared(self._found)
         else:  # never selected automatically, since it needs a library
             offers = replace(offers, options={**offers.options, "library": _LIBRARY}, priority=None)
         self.capabilities = offers  # type: ignore[misc]  # a class attribute elsewhere
@@ -142,7 +144,10 @@ class OrtEp(Backend):
             made.add_provider_for_devices(chosen, requested)
             return []
 
-        computed = precision_probe.measure(provider, add_provider)
+        key = (provider, config.device, *sorted(requested.items()))
+        if key not in _measured:
+            _measured[key] = precision_probe.measure(provider, add_provider)
+        computed = _measured[key]
         precision_probe.require(self.name, config.precision, computed)
         made = session_options(options, config.threads)
         session = open_session(self.name, model, made, add_provider(made))
@@ -185,14 +190,13 @@ class OrtEp(Backend):
         """The module of this member.
 
         Raises:
-            BackendUnavailable: its package is no longer installed.
+            BackendUnavailable: its package is not installed.
         """
-        module = plugin_packages.installed().get(self._member)
-        if module is None:
+        if self._found is None:
             raise BackendUnavailable(
                 self.name, f"its package is not installed{self._known()}", "Install it, or choose another backend."
             )
-        return module
+        return self._found
 
     def _known(self) -> str:
         installed = plugin_packages.installed()
