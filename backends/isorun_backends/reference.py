@@ -41,8 +41,8 @@ class Reference(Backend):
     capabilities = Capabilities(
         priority=None,
         dialects=("primitive",),
-        precisions=("fp32", "fp64", "fp16"),
-        typed=("fp16",),
+        precisions=("fp32", "fp64", "fp16", "bf16"),
+        typed=("fp16", "bf16"),
         dynamic_shapes=True,
         package="onnx",
         requirement="onnx",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import pytest
 
 from isorun.testing.conformance import Conformance, runner
@@ -21,6 +23,12 @@ class TestOpenVINO(Conformance, backend="openvino", known_failures=_OPENVINO):
 
 @pytest.mark.long
 class TestReference(Conformance, backend="reference"):
+    pass
+
+
+@pytest.mark.long
+@pytest.mark.skipif(find_spec("onnxruntime_ep_openvino") is None, reason="onnxruntime-ep-openvino is not installed")
+class TestOpenVINOProvider(Conformance, backend="ort-ep:openvino", known_failures=_OPENVINO):
     pass
 
 

@@ -10,12 +10,17 @@ from pathlib import Path
 
 
 def install(
-    site: Path, name: str, version: str, files: Mapping[str, bytes | str], backends: Mapping[str, str] | None = None
+    site: Path,
+    name: str,
+    version: str,
+    files: Mapping[str, bytes | str],
+    backends: Mapping[str, str] | None = None,
+    group: str = "isorun.backends",
 ) -> None:
     """Put files there, over those that are there, as pip does with a wheel.
 
     Args:
-        backends: entry points of the group ``isorun.backends``.
+        backends: entry points of the group.
     """
     lines = []
     for path, content in files.items():
@@ -30,7 +35,7 @@ def install(
     lines += [f"{information.name}/{name},," for name in ("METADATA", "RECORD", "entry_points.txt")]
     (information / "RECORD").write_text("\n".join([*lines, ""]))
     points = [f"{key} = {value}" for key, value in (backends or {}).items()]
-    (information / "entry_points.txt").write_text("\n".join(["[isorun.backends]", *points, ""]))
+    (information / "entry_points.txt").write_text("\n".join([f"[{group}]", *points, ""]))
 
 
 def uninstall(site: Path, name: str, version: str) -> None:

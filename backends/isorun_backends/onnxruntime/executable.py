@@ -72,6 +72,16 @@ class OrtExecutable(Executable):
         del self._session, self._run
 
 
+class PluginExecutable(OrtExecutable):
+    """A model loaded on a plugin provider, without ONNX Runtime's own binding.
+
+    With onnxruntime-ep-openvino 1.8.1 a binding returns wrong outputs, of other runs or none, where ``run`` is right.
+    """
+
+    def bind(self, feeds: Feeds, outputs: Mapping[str, np.ndarray | None]) -> Binding:
+        return Binding(self, feeds, outputs)
+
+
 class _OrtBinding(Binding):
     """ONNX Runtime's own binding: inputs are read in place, results written to the caller's memory."""
 

@@ -30,7 +30,7 @@ from isorun.plugin import (
     package_version,
 )
 from isorun_backends.onnxruntime import placement, plugin_packages, precision_probe
-from isorun_backends.onnxruntime.executable import OrtExecutable
+from isorun_backends.onnxruntime.executable import OrtExecutable, PluginExecutable
 from isorun_backends.onnxruntime.session import OPTIONS, as_text, checked, open_session, session_options
 
 if TYPE_CHECKING:
@@ -96,7 +96,8 @@ class OrtOpenVINO(Backend):
         nodes = placement.assigned(self.name, session)
         placement.require(self.name, _PROVIDER, nodes, model.path, allow_cpu_nodes=options["allow_cpu_nodes"])
         plugin = {_PLUGIN.replace("_", "-"): package_version(_PLUGIN) or "unknown"}
-        return OrtExecutable(
+        loaded = PluginExecutable if setup.package == "plugin" else OrtExecutable
+        return loaded(
             self.name,
             session,
             cpu_name(),

@@ -1,97 +1,160 @@
-"""Execution providers that are packages of their own: finding them, loading them, listing their devices.
+"""Plugin execution providers of ONNX Runtime: finding their packages, loading their libraries, listing their devices.
 
-Such a package has ``get_library_path()`` and ``get_ep_name()`` (or ``get_ep_names()``), as ONNX Runtime's documentation
-of plugin execution providers requires. Nothing else is known of it.
+A package is found by its name, as ONNX Runtime's documentation suggests it (``onnxruntime-ep-NAME``), or by an entry
+point of the group :data:`GROUP`. It has the functions that the same documentation asks for: ``get_library_path()`` and
+``get_ep_names()``. A file :data:`DECLARATION` in the package says what the provider can do. Finding imports nothing.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
-import re
 import threading
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from isorun.plugin import BackendUnavailable, package_version, packages_distributions
 
 if TYPE_CHECKING:
     import onnxruntime
 
-_PREFIXES = ("onnxruntime_ep_", "onnxruntime_")
-_MARKS = (r"^def get_library_path\b", r"^def get_ep_names?\b")
+GROUP = "isorun.execution_providers"
+"""Entry points: the name of a provider, and the module with the two functions."""
+DECLARATION = "isorun.toml"
+"""What a provider declares, beside the ``__init__.py`` of its package: fields of ``Capabilities``, and more."""
+_DECLARATIONS = Path(__file__).with_name("declarations")  # of packages that have no such file
+
+_MODULE, _DISTRIBUTION = "onnxruntime_ep_", "onnxruntime-ep-"
 _loading = threading.Lock()
 
 
 def installed() -> dict[str, str]:
-    """Short name to import name of every package with a provider. Nothing is imported.
+    """The name of every installed provider and its module. Nothing is imported.
 
-    ``onnxruntime_ep_openvino`` becomes ``openvino``; packages whose short names collide keep their import names.
+    ``onnxruntime_ep_openvino`` is named ``openvino``. An entry point names a provider itself; packages whose names
+    collide keep their import names.
     """
-    packages = sorted(name for name in packages_distributions() if name.isidentifier() and _has_provider(name))
-    shorts = [_short(package) for package in packages]
-    return {
-        package if shorts.count(short) > 1 else short: package for package, short in zip(packages, shorts, strict=True)
-    }
+    named = {point.name: point.value for point in metadata.entry_points(group=GROUP)}
+    found = [
+        (_name(package, owners), package)
+        for package, owners in sorted(packages_distributions().items())
+        if package not in named.values() and _is_provider(package, owners)
+    ]
+    names = [*named, *(name for name, _ in found)]
+    return named | {package if names.count(name) > 1 else name: package for name, package in found}
 
 
-def _short(package: str) -> str:
-    for prefix in _PREFIXES:
-        package = package.removeprefix(prefix)
-    return package.replace("_", "-")
+def _is_provider(package: str, owners: Sequence[str]) -> bool:
+    ours = package.startswith(_MODULE) or any(owner.lower().startswith(_DISTRIBUTION) for owner in owners)
+    spec = importlib.util.find_spec(package) if ours and package.isidentifier() else None
+    return spec is not None and spec.origin is not None  # a folder without modules is what remains of a package
 
 
-def _has_provider(package: str) -> bool:
+def _name(package: str, owners: Sequence[str]) -> str:
+    if package.startswith(_MODULE):
+        return package.removeprefix(_MODULE).replace("_", "-")
+    return min(owner.lower().removeprefix(_DISTRIBUTION) for owner in owners if owner.lower().startswith(_DISTRIBUTION))
+
+
+def title(module: str) -> str:
+    """A module's package and its version, for messages."""
+    package = module.partition(".")[0]
+    return f"{package} {package_version(package) or 'of an unknown version'}"
+
+
+def declared(name: str, module: str) -> Mapping[str, Any]:
+    """What a provider's package declares in :data:`DECLARATION`, or isorun for it. Nothing is imported.
+
+    Args:
+        name: the backend's name, for errors.
+        module: the provider's module.
+
+    Raises:
+        BackendUnavailable: the file is not TOML.
+    """
+    package = module.partition(".")[0]
     spec = importlib.util.find_spec(package)
-    if spec is None or spec.origin is None or not spec.origin.endswith("__init__.py"):
-        return False
-    text = Path(spec.origin).read_text(encoding="utf-8", errors="replace")
-    return all(re.search(mark, text, re.MULTILINE) for mark in _MARKS)
+    folders = (spec.submodule_search_locations if spec else None) or ()
+    candidates = [*(Path(folder) / DECLARATION for folder in folders), _DECLARATIONS / f"{package}.toml"]
+    path = next((path for path in candidates if path.is_file()), None)
+    try:
+        return {} if path is None else tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise invalid(name, module, f"it is not TOML ({error})") from error
 
 
-def devices(name: str, package: str) -> Sequence[onnxruntime.OrtEpDevice]:
+def invalid(name: str, module: str, problem: str) -> BackendUnavailable:
+    """The error for a wrong declaration."""
+    reason = f"{DECLARATION} of {title(module)} is invalid: {problem}"
+    return BackendUnavailable(name, reason, f"Report it to the authors of {module.partition('.')[0]}.")
+
+
+def devices(name: str, module: str, provider: str | None = None) -> Sequence[onnxruntime.OrtEpDevice]:
     """The devices that a package's provider offers on this machine. Loads its library for the life of the process.
 
     Args:
         name: the backend's name, for errors.
-        package: the import name.
+        module: the provider's module.
+        provider: which of its providers; ``None`` for the first.
 
     Raises:
-        BackendUnavailable: the package or its library does not load, or it offers no device.
+        BackendUnavailable: the package or its library does not load, it has no such provider, or it offers no device.
     """
+
+    def load() -> tuple[Path, Sequence[str]]:
+        functions = importlib.import_module(module)
+        names = functions.get_ep_names() if hasattr(functions, "get_ep_names") else [functions.get_ep_name()]
+        return Path(functions.get_library_path()), [str(each) for each in names]
+
+    return _devices(name, title(module), load, provider)
+
+
+def library_devices(name: str, library: Path, provider: str | None = None) -> Sequence[onnxruntime.OrtEpDevice]:
+    """The same for a library that is in no package: its providers are those that appear with it."""
+    return _devices(name, str(library), lambda: (library, ()), provider)
+
+
+def _devices(
+    name: str, what: str, load: Callable[[], tuple[Path, Sequence[str]]], provider: str | None
+) -> Sequence[onnxruntime.OrtEpDevice]:
     import onnxruntime
 
-    title = f"{package} {package_version(package)}"
     try:
         with _loading:  # a library must not be registered twice
-            provider = _register(package)
+            library, names = load()
+            appeared = _register(library.absolute())
     except Exception as error:
         raise BackendUnavailable(
             name,
-            f"{title} does not load into ONNX Runtime {onnxruntime.__version__} ({type(error).__name__}: {error})",
+            f"{what} does not load into ONNX Runtime {onnxruntime.__version__} ({type(error).__name__}: {error})",
             "Install compatible versions of the two.",
         ) from error
+    names = names or appeared
+    if provider is not None and provider not in (*names, *appeared):
+        known = ", ".join(dict.fromkeys([*names, *appeared])) or "none"
+        raise BackendUnavailable(name, f"{what} has no provider {provider!r} (known: {known})", "Choose one of them.")
     found = onnxruntime.get_ep_devices()
-    offered = [device for device in found if device.ep_name == provider]
+    offered = [device for device in found if device.ep_name == (provider or next(iter(names), None))]
     if not offered:
         hardware = sorted({f"{each.device.vendor} {each.device.type.name}" for each in found})
         raise BackendUnavailable(
             name,
-            f"{title} offers no device on this machine ({', '.join(hardware)})",
+            f"{what} offers no device on this machine ({', '.join(hardware)})",
             "Run it on a machine with its hardware, or choose another backend.",
         )
     return offered
 
 
 @cache
-def _register(package: str) -> str:
-    """Load a package's library into ONNX Runtime; returns the name of its provider."""
+def _register(library: Path) -> tuple[str, ...]:
+    """Load a library into ONNX Runtime; returns the names of its providers that offer a device."""
     import onnxruntime
 
-    module = importlib.import_module(package)
-    library = str(module.get_library_path())
-    provider = module.get_ep_name() if hasattr(module, "get_ep_name") else module.get_ep_names()[0]
-    onnxruntime.register_execution_provider_library(package, library)
-    return str(provider)
+    before = {device.ep_name for device in onnxruntime.get_ep_devices()}
+    onnxruntime.register_execution_provider_library(str(library), str(library))
+    names = dict.fromkeys(device.ep_name for device in onnxruntime.get_ep_devices())
+    return tuple(name for name in names if name not in before)

@@ -54,7 +54,7 @@ def backends(
         _show_options(described)
     else:
         _show(described, probe)
-    if any(not result["ok"] for each in described for result in each.get("probe", [])):
+    if any(result["ok"] is False for each in described for result in each.get("probe", [])):
         raise typer.Exit(1)
 
 
@@ -69,7 +69,11 @@ def _worker(environment: str) -> Iterator[Worker]:
 
 def _show(described: list[dict[str, Any]], probed: bool) -> None:
     columns = ["backend", "status", "version", "device", "precisions", *(["probe"] if probed else [])]
-    console.table(columns, [_row(each, probed) for each in described])
+    rows = [_row(each, probed) for each in described]
+    if any(each["certificate"] for each in described):
+        columns.append("conformance")
+        rows = [[*row, _conformance(each["certificate"])] for row, each in zip(rows, described, strict=True)]
+    console.table(columns, rows)
     problems = [each for each in described if each["status"] != "available"]
     for each in problems:
         owner = f" ({each['distribution']})" if each["status"] == "broken" and each["distribution"] else ""
@@ -91,12 +95,22 @@ def _row(each: dict[str, Any], probed: bool) -> list[object]:
             "\n".join(
                 f"{result['precision']} ok, {result['milliseconds']:.2f} ms, error {result['error']:.0e}"
                 if result["ok"]
-                else f"{result['precision']} FAILED"
+                else f"{result['precision']} {'unavailable' if result['ok'] is None else 'FAILED'}"
                 for result in each.get("probe", [])
             )
             or "-"
         )
     return row
+
+
+def _conformance(certificate: dict[str, Any] | None) -> str:
+    """What a certificate records, in a line. The versions and the hardware are in the JSON."""
+    if certificate is None:
+        return "-"
+    if "problem" in certificate:
+        return "unreadable"
+    counted = {"proved": "proved", "skipped": "skipped", "known_failures": "known failures", "failed": "failed"}
+    return ", ".join(f"{certificate[key]} {words}" for key, words in counted.items() if certificate[key])
 
 
 def _show_options(described: list[dict[str, Any]]) -> None:

@@ -18,6 +18,7 @@ from isorun.errors import BackendUnavailable, IsorunError
 from isorun.isolation import environments
 from isorun.isolation.worker.backend import Worker
 from isorun.plugin import registry
+from isorun.plugin.certificate import read
 
 if TYPE_CHECKING:
     from isorun.testing.conformance.result import Report
@@ -71,7 +72,7 @@ def conformance(
         raise IsorunError("A certificate is of the whole suite. Omit --only, --certificate or --compare")
     settings = option_settings(option or [])
     declared = {} if known_failures is None else _read_known_failures(known_failures)
-    before = None if compare is None else certificates.read(compare)
+    before = None if compare is None else read(compare)
     _require(backend, environment)
     with _progress() as progress:
         report = runner.run(

@@ -63,7 +63,9 @@ def fuse(
     ] = "keep",
     precision: Annotated[
         str,
-        typer.Option(metavar="fp32|fp16|int8", help="fp16: weights and activations; int8: dense layers, calibrated."),
+        typer.Option(
+            metavar="fp32|fp16|bf16|int8", help="fp16, bf16: weights and activations; int8: dense layers, calibrated."
+        ),
     ] = AS_GIVEN,
     outputs: Annotated[str | None, typer.Option(metavar="A,B", help="The outputs to keep. Default: all.")] = None,
     calibrate: Annotated[

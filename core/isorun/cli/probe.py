@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from isorun.errors import IsorunError
+from isorun.errors import BackendUnavailable, IsorunError
 from isorun.system.subprocesses import python_module, run
 
 SECONDS = 120
@@ -30,14 +30,14 @@ class ProbeResult:
 
     Attributes:
         precision: the requested precision.
-        ok: whether the output was right.
+        ok: whether the output was right; ``None`` if the backend reports that it cannot do this here.
         error: the maximum error; ``None`` if there was no output.
         milliseconds: the time of the second run.
         message: why it is not ok.
     """
 
     precision: str
-    ok: bool
+    ok: bool | None
     error: float | None = None
     milliseconds: float | None = None
     message: str = ""
@@ -70,6 +70,8 @@ def probe(name: str, precision: str, environment: str | None = None) -> ProbeRes
             start = time.perf_counter()
             output = session.run(None, feeds)[0]
             milliseconds = (time.perf_counter() - start) * 1e3
+    except BackendUnavailable as error:
+        return ProbeResult(precision, ok=None, message=str(error))
     except IsorunError as error:
         return ProbeResult(precision, ok=False, message=str(error))
     if output.shape != expected.shape:

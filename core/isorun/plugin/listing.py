@@ -16,11 +16,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from isorun.errors import BackendNotFound, BackendUnavailable
-from isorun.plugin import contract, registry
+from isorun.plugin import certificate, contract, registry
 from isorun.plugin.backend import Backend
 from isorun.system.cache import Cache, sha256
 from isorun.system.subprocesses import python_module, run
@@ -46,6 +47,7 @@ class Description:
         contract: the version of the plugin contract that it declares; 0 if it cannot be loaded.
         devices, precisions, priority: from its capabilities.
         options: the fields of each :class:`Option` by key.
+        certificate: what its certificate of conformance records (:func:`isorun.plugin.certificate.summary`).
     """
 
     name: str
@@ -59,6 +61,7 @@ class Description:
     precisions: Sequence[str] = ()
     priority: int | None = 0
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    certificate: Mapping[str, Any] | None = None
 
 
 def descriptions(seconds: float | None = None) -> list[Description]:
@@ -129,6 +132,29 @@ def describe(name: str, *, probe: bool = True) -> list[Description]:
     return [_described(each, owner, probe) for each in backends]
 
 
+def load(name: str) -> Backend:
+    """:func:`isorun.plugin.registry.get`, for a program that must survive a plugin that hangs or ends the process.
+
+    Other people's plugins are described by a child process first, once for each name.
+
+    Raises:
+        BackendNotFound: there is none of that name.
+        BackendUnavailable: it is broken.
+    """
+    if name.partition(":")[0] not in registry.registered():
+        _require_sound(registry.entry(name))
+    return registry.get(name)
+
+
+@cache
+def _require_sound(entry: registry.Entry) -> None:
+    if entry.own or entry.refusal:
+        return
+    for each in _in_child([entry.name], entry.owner, None):
+        if each.status == "broken":
+            raise BackendUnavailable(each.name, each.reason, each.remedy)
+
+
 def _described(backend: Backend, owner: str, probe: bool) -> Description:
     offers = backend.capabilities
     description = Description(
@@ -139,6 +165,7 @@ def _described(backend: Backend, owner: str, probe: bool) -> Description:
         precisions=offers.precisions,
         priority=offers.priority,
         options={key: asdict(Option.of(value)) for key, value in offers.options.items()},
+        certificate=certificate.summary(backend.name, type(backend).__module__),
     )
     overridden = type(backend).availability is not Backend.availability  # contract 1
     try:

@@ -293,6 +293,8 @@ def _create(cls: Any, name: str, entry: Entry) -> Backend:
         raise BackendUnavailable(name, f"{entry.owner} {problem}", _other_contract(entry, cls.contract))
     try:
         backend = cls(name)
+    except BackendUnavailable:  # it says more than the line below
+        raise
     except Exception as error:
         reason = f"its class cannot be instantiated ({type(error).__name__}: {error})"
         raise BackendUnavailable(name, reason, entry.report()) from error

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from isorun.errors import BackendNotFound, BackendUnavailable, EnvironmentBroken, IsorunError
 from isorun.isolation import environments
 from isorun.isolation.environments import interpreters
 from isorun.isolation.worker.backend import Worker
+from isorun.types import Capabilities
 from isorun_matrix.execution.progress import Lines
 from isorun_matrix.measurement.machine import IsolatedEnvironment
 from isorun_matrix.spec import versions
@@ -24,11 +25,11 @@ class Available:
 
     Attributes:
         record: what is stored about it.
-        dialects: the distinct combinations of dialects that its backends read.
+        capabilities: of the backends in it, by name; of those that can be loaded.
     """
 
     record: IsolatedEnvironment
-    dialects: tuple[tuple[str, ...], ...] = ()
+    capabilities: Mapping[str, Capabilities] = field(default_factory=dict)
 
 
 def make(spec: Spec, progress: Lines) -> dict[str, Available]:
@@ -76,15 +77,15 @@ def _inspect(environment: environments.Environment, backends: Sequence[str]) -> 
     packages = environment.packages()
     if old := versions.too_old(packages):
         raise EnvironmentBroken(f"environment {environment.name!r} cannot be used: {'; '.join(old)}")
-    dialects = []
+    found = {}
     with closing(Worker(environment)) as worker:
         for backend in backends:
             try:
-                dialects.append(worker.get(backend).capabilities.dialects)
+                found[backend] = worker.get(backend).capabilities
             except (BackendNotFound, BackendUnavailable):  # its cells report it
                 continue
     record = IsolatedEnvironment(environment.version, environment.install, packages)
-    return Available(record, tuple(dict.fromkeys(dialects)))
+    return Available(record, found)
 
 
 def _listed(declared: Environment) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from isorun.errors import BackendUnavailable
-from isorun.plugin import registry
+from isorun.plugin import listing, registry
+from isorun.types import Capabilities
 from isorun_matrix.jobs import CONTROL, Cell, ModelJob, Workload
 from isorun_matrix.spec.backends import Variant
 from isorun_matrix.spec.models import Model
@@ -31,21 +33,26 @@ class Plan:
         return ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts.items())
 
 
-def plan(spec: Spec, seed: int, isolated_dialects: Iterable[tuple[str, ...]] = ()) -> Plan:
+def plan(spec: Spec, seed: int, isolated: Mapping[str, Mapping[str, Capabilities]] = MappingProxyType({})) -> Plan:
     """The jobs of a spec: each model on each backend, at each of the backend's precisions and the model's shapes.
 
     Args:
         spec: what to compare.
         seed: of the feeds.
-        isolated_dialects: the dialects that backends in isolated environments read.
+        isolated: of each isolated environment, the capabilities of the backends in it.
     """
-    dialects = tuple(dict.fromkeys([*_dialects(spec), *isolated_dialects]))
+    offers: dict[tuple[str | None, str], Capabilities]
+    offers = {(None, name): found for name in spec.backends_here if (found := _capabilities(name))}
+    offers |= {(environment, name): each for environment, found in isolated.items() for name, each in found.items()}
+    dialects = tuple(dict.fromkeys(each.dialects for each in offers.values()))
     workloads: dict[str, Workload] = {}
     cells: dict[str, list[Cell]] = {}
     for name, shape, variant, precision in spec.combinations():
         workload = _workload(spec, seed, name, spec.models[name], shape)
         workloads.setdefault(workload.id, workload)
-        cells.setdefault(workload.id, []).append(_cell(spec, workload, shape, variant, precision))
+        cells.setdefault(workload.id, []).append(
+            _cell(spec, workload, shape, variant, precision, offers.get((variant.environment, variant.name)))
+        )
     for group in cells.values():
         if spec.control and (control := _control(group)):
             group.append(control)
@@ -70,13 +77,12 @@ def key(job: ModelJob | Workload | Cell, **decides: Any) -> str:
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-def _dialects(spec: Spec) -> Iterator[tuple[str, ...]]:
-    """What the backends that run in this environment read, in the spec's order."""
-    for name in spec.backends_here:
-        try:
-            yield registry.get(name).capabilities.dialects
-        except BackendUnavailable:  # a broken plugin reads nothing; its cells report why
-            continue
+def _capabilities(name: str) -> Capabilities | None:
+    """What a backend that runs in this environment declares; ``None`` for a broken plugin: its cells report why."""
+    try:
+        return listing.load(name).capabilities
+    except BackendUnavailable:
+        return None
 
 
 def _workload(spec: Spec, seed: int, name: str, model: Model, shape: Shape) -> Workload:
@@ -101,7 +107,9 @@ def _workload(spec: Spec, seed: int, name: str, model: Model, shape: Shape) -> W
     )
 
 
-def _cell(spec: Spec, workload: Workload, shape: Shape, variant: Variant, precision: str) -> Cell:
+def _cell(
+    spec: Spec, workload: Workload, shape: Shape, variant: Variant, precision: str, offers: Capabilities | None
+) -> Cell:
     return Cell(
         id=f"{workload.id}/{variant.label}/{precision}",
         workload=workload.id,
@@ -121,7 +129,7 @@ def _cell(spec: Spec, workload: Workload, shape: Shape, variant: Variant, precis
         repetitions=spec.repetitions,
         seconds=spec.time_of_a_cell,
         time_limit=spec.time_limit,
-        tolerance=spec.tolerance(precision),
+        tolerance=spec.tolerance(precision, offers.tolerance(precision) if offers else None),
     )
 
 
@@ -129,7 +137,7 @@ def _control(cells: Sequence[Cell]) -> Cell | None:
     """The first cell of a workload that can run here, once more; ``None`` if there is nothing to compare it with."""
     for cell in cells if len(cells) > 1 else ():
         try:
-            available = cell.environment is not None or registry.availability(registry.get(cell.backend)).ok
+            available = cell.environment is not None or registry.availability(listing.load(cell.backend)).ok
         except BackendUnavailable:
             continue
         if available:

@@ -157,7 +157,7 @@ class _Runner:
         origin = earlier if earlier is not None or choice.prepared is None else choice.prepared.record()
         drawn = secrets.randbits(32) if origin is None else origin.seed
         self._seed = drawn if spec.seed is None else spec.seed
-        self._plan: Plan = plan(spec, self._seed, (each for found in isolated.values() for each in found.dialects))
+        self._plan: Plan = plan(spec, self._seed, {name: each.capabilities for name, each in isolated.items()})
         self._models: dict[str, PreparedModel | _Failure] = {}
         self._keys: dict[str, str] = {}
         self._requests: dict[str, str] = {}

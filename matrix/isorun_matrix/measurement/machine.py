@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from isorun.errors import BackendUnavailable
-from isorun.plugin import registry
+from isorun.plugin import listing
 from isorun.system.cgroup import cpu_quota
 from isorun.system.hardware import cpu_flags, cpu_name
 from isorun.system.threads import usable_cores
@@ -171,7 +171,7 @@ def _packages(backends: Iterable[str]) -> dict[str, str]:
             continue
     for name in backends:
         try:
-            runtime = registry.get(name).version()
+            runtime = listing.load(name).version()
         except BackendUnavailable:  # a broken plugin has no version; its cells report why
             continue
         if runtime is not None:

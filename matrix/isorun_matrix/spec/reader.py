@@ -18,7 +18,7 @@ from isorun.errors import BackendNotFound, BackendUnavailable, IsorunError, did_
 from isorun.isolation import environments
 from isorun.isolation.worker.backend import Worker
 from isorun.parity import DEFAULT_TOLERANCES
-from isorun.plugin import registry
+from isorun.plugin import listing
 from isorun.plugin.backend import Backend
 from isorun.system.packages import package_owners
 from isorun.types import options
@@ -162,7 +162,7 @@ def _keys_at(annotation: Any, place: Sequence[int | str]) -> list[str]:
 def _backend_problems(spec: Spec) -> Iterator[Problem]:
     for index, entry in enumerate(spec.backends):
         if entry.environment is None:
-            yield from _entry_problems(entry, ("backends", index), registry.get)
+            yield from _entry_problems(entry, ("backends", index), listing.load)
     used = {precision for variant in spec.variants for precision in variant.precisions}
     for precision in spec.tolerances:
         if precision not in used and precision not in DEFAULT_TOLERANCES:
@@ -171,18 +171,15 @@ def _backend_problems(spec: Spec) -> Iterator[Problem]:
     for index, entry in enumerate(spec.backends):
         if entry.environment is None and (problem := _too_old(entry.name)):
             yield ("backends", index), problem
-    try:
-        registry.get(spec.reference.backend)
-    except BackendNotFound as error:
-        yield ("reference", "backend"), _lowered(str(error))
-    except BackendUnavailable:
-        pass
+    reference = Entry(name=spec.reference.backend, precisions=[spec.reference.precision])
+    for place, problem in _entry_problems(reference, (), listing.load):
+        yield ("reference", {"name": "backend", "precisions": "precision"}[str(place[0])]), problem
 
 
 def _too_old(backend: str) -> str | None:
     """Why the runtime of a backend that is installed here is too old."""
     try:
-        package = registry.get(backend).capabilities.package
+        package = listing.load(backend).capabilities.package
     except (BackendNotFound, BackendUnavailable):
         return None
     owners = [] if package is None else package_owners(package)

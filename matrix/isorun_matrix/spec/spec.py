@@ -239,13 +239,18 @@ class Spec(Strict):
         """The shapes that a model runs at."""
         return [each for shape in self.models[model].shapes or self.shapes or [] for each in shape.each()]
 
-    def tolerance(self, precision: str) -> Tolerance:
+    def tolerance(self, precision: str, judged_as: str | None = None) -> Tolerance:
         """The limits of parity at a precision.
+
+        Args:
+            precision: whose limits in the spec apply.
+            judged_as: the precision whose defaults apply, for a backend that approximates
+                (``Capabilities.tolerance``); ``None`` for the same.
 
         Raises:
             ValueError: it has no default, and the spec lacks a required limit.
         """
-        default = DEFAULT_TOLERANCES.get(precision)
+        default = DEFAULT_TOLERANCES.get(judged_as or precision)
         given = self.tolerances.get(precision, Limits()).model_dump(exclude_none=True)
         if default is None and not {"max_rel", "rms", "cosine"} <= given.keys():
             raise ValueError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from isorun.errors import BackendUnavailable
-from isorun.plugin import registry
+from isorun.plugin import listing, registry
 from isorun.system.hardware import cpu_name
 from isorun.system.threads import usable_cores
 
@@ -41,7 +41,7 @@ def text(file: str) -> str:
     lines, names = [], []
     for name in registry.names():
         try:
-            backend = registry.get(name)
+            backend = listing.load(name)
             availability = registry.availability(backend)
         except BackendUnavailable as error:
             lines.append(f"  # - {name}: {' '.join(error.reason.split())}")

@@ -74,7 +74,7 @@ class TemplateExecutable(Executable):
         return RuntimeReport(
             device=cpu_name(),
             precision="fp32",
-            operators={"numpy": dict(operators)},
+            operators={"cpu": dict(operators)},
             versions={"onnx": package_version("onnx") or "unknown"},
         )
 

@@ -2,38 +2,80 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
+import numpy as np
 import pytest
 
 import isolation
 import isorun
 import sites
-from isorun.errors import BackendNotFound, BackendUnavailable
+from isorun.errors import BackendNotFound, BackendUnavailable, UnsupportedModel
 from isorun.isolation import environments
 from isorun.isolation.worker.backend import Worker
-from isorun.plugin import listing, registry
+from isorun.plugin import registry
+from isorun.testing.conformance.formulas import of_type
 
 LIBRARY = """
 def get_library_path():
     return "/nowhere/libprovider.so"
 """
-BROKEN = LIBRARY + "def get_ep_name():\n    return 'BrokenExecutionProvider'\n"
-PACKAGES = {
-    "onnxruntime_ep_broken": BROKEN,
-    "onnxruntime_several": LIBRARY + "def get_ep_names():\n    return ['One', 'Two']\n",
-    "my_provider": BROKEN,
-    "onnxruntime_ep_twin": BROKEN,
-    "onnxruntime_twin": BROKEN,
-    "onnxruntime_ep_unrelated": LIBRARY,  # it names no provider
-    "onnxruntime_mentions": '"""def get_library_path and def get_ep_name"""',
-    "onnxruntime_ep_raises": BROKEN + "raise OSError('the driver is missing')\n",
+BROKEN = LIBRARY + "def get_ep_names():\n    return ['BrokenExecutionProvider']\n"
+DECLARED = """
+precisions = ["fp16"]
+devices = ["npu"]
+dynamic_shapes = true
+tolerances = { fp16 = "bf16" }
+precision_options = { fp16 = { half = 1 } }
+"""
+PAGE = (Path(__file__).parents[3] / "docs" / "execution-providers.md").read_text()
+_, SHOWN, _, DECLARATION = re.findall(r"^```(?:toml|python)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+PACKAGES: dict[str, dict[str, str]] = {
+    "onnxruntime-ep-broken": {"onnxruntime_ep_broken/__init__.py": BROKEN},
+    "onnxruntime-ep-single": {"onnxruntime_ep_single/__init__.py": LIBRARY + "def get_ep_name(): return 'One'\n"},
+    "onnxruntime-ep-elsewhere": {
+        "contoso_elsewhere/__init__.py": "from contoso_elsewhere._impl import get_library_path, get_ep_names",
+        "contoso_elsewhere/_impl.py": BROKEN,
+    },
+    "onnxruntime-ep-twin": {"onnxruntime_ep_twin/__init__.py": BROKEN},
+    "onnxruntime-ep-unrelated": {"onnxruntime_ep_unrelated/__init__.py": LIBRARY},  # it names no provider
+    "onnxruntime-ep-raises": {"onnxruntime_ep_raises/__init__.py": "raise OSError('the driver is missing')\n"},
+    "onnxruntime-ep-declares": {
+        "onnxruntime_ep_declares/__init__.py": BROKEN,
+        "onnxruntime_ep_declares/isorun.toml": DECLARED,
+    },
+    "onnxruntime-ep-contoso": {  # as the page for authors has it
+        "onnxruntime_ep_contoso/__init__.py": SHOWN,
+        "onnxruntime_ep_contoso/isorun.toml": DECLARATION,
+    },
+    **{
+        f"onnxruntime-ep-{name}": {
+            f"onnxruntime_ep_{name}/__init__.py": BROKEN,
+            f"onnxruntime_ep_{name}/isorun.toml": text,
+        }
+        for name, text in (
+            ("misspells", "precision = ['fp16']"),
+            ("invents", "precisions = ['fp12']"),
+            ("damaged", "precisions = ["),
+            ("confuses", "precisions = ['fp32']\nprecision_options = { fp16 = {} }"),
+        )
+    },
+    "onnxruntime-tools": {"onnxruntime_tools/__init__.py": "raise OSError('it is no provider')"},
+    "my-provider": {"my_provider/__init__.py": "", "my_provider/ort.py": BROKEN},
+}
+NAMED = {"my-provider": {"mine": "my_provider.ort", "twin": "my_provider.ort"}}
+MEMBERS = {
+    *("broken", "single", "elsewhere", "onnxruntime_ep_twin", "unrelated", "raises", "declares", "mine", "twin"),
+    *("contoso", "misspells", "invents", "damaged", "confuses"),
 }
 
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> str:
     site = tmp_path_factory.mktemp("site")
-    for package, source in PACKAGES.items():
-        sites.install(site, package.replace("_", "-"), "1.2", {f"{package}/__init__.py": source})
+    for name, files in PACKAGES.items():
+        sites.install(site, name, "1.2", files, NAMED.get(name), group="isorun.execution_providers")
     return isolation.own_environment(environments.root(), "providers", site)
 
 
@@ -46,21 +88,26 @@ def worker(environment):
 
 def test_each_package_with_a_provider_is_a_backend(worker):
     found = {name for name in worker.names() if name.startswith("ort-ep")}
-    members = ("broken", "several", "my-provider", "onnxruntime_ep_twin", "onnxruntime_twin", "raises")
-    assert found - {"ort-ep:openvino"} == {f"ort-ep:{member}" for member in members}
+    assert found - {"ort-ep:openvino"} <= {"ort-ep", *(f"ort-ep:{member}" for member in MEMBERS)}
+    for member in MEMBERS - {"misspells", "invents", "damaged", "confuses"}:
+        assert worker.get(f"ort-ep:{member}").name == f"ort-ep:{member}"
 
 
 def test_an_unknown_name_lists_the_known_ones(worker):
     with pytest.raises(BackendNotFound, match=r"did you mean 'ort-ep:broken'") as caught:
         worker.get("ort-ep:brocken")
-    assert "ort-ep:several" in str(caught.value)
+    assert "ort-ep:single" in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("member", "package", "cause"),
     [
         ("broken", "onnxruntime_ep_broken", "libprovider.so"),
-        ("several", "onnxruntime_several", "libprovider.so"),
+        ("single", "onnxruntime_ep_single", "libprovider.so"),
+        ("elsewhere", "contoso_elsewhere", "libprovider.so"),
+        ("mine", "my_provider", "libprovider.so"),
+        ("contoso", "onnxruntime_ep_contoso", "libcontoso_ep.so"),
+        ("unrelated", "onnxruntime_ep_unrelated", "get_ep_name"),
         ("raises", "onnxruntime_ep_raises", "the driver is missing"),
     ],
 )
@@ -73,17 +120,37 @@ def test_a_provider_that_does_not_load_reports_why(worker, environment, bert, me
         isorun.Session(bert, f"ort-ep:{member}", environment=environment)
 
 
-def test_the_name_alone_lists_the_members(worker):
-    here = worker.get("ort-ep").availability()
-    assert not here.ok
-    assert "ort-ep:NAME" in here.reason
-    assert "broken" in here.reason
+def test_a_package_declares_capabilities(worker):
+    declared = worker.get("ort-ep:declares").capabilities
+    assert (declared.precisions, declared.devices, declared.dynamic_shapes) == (("fp16",), ("npu",), True)
+    assert declared.tolerance("fp16") == "bf16"
+    assert worker.get("ort-ep:contoso").capabilities.precisions == ("fp32", "fp16")
 
 
-def test_reports_that_no_provider_is_installed():
-    if any(name.startswith("ort-ep:") for name in listing.names()):
-        pytest.skip("a plugin execution provider is installed here")
-    assert registry.get("ort-ep").availability().reason.endswith("none is installed")
-    assert "ort-ep" in listing.names()
-    with pytest.raises(BackendNotFound, match="'ort-ep:openvino'"):
-        registry.get("ort-ep:openvino")
+@pytest.mark.parametrize(
+    ("member", "problem"),
+    [
+        ("misspells", "unknown key 'precision'; did you mean 'precisions'"),
+        ("invents", "unknown value 'fp12'"),
+        ("damaged", "not TOML"),
+        ("confuses", "'fp16' is not one of its precisions"),
+    ],
+)
+def test_a_wrong_declaration_costs_its_own_provider(worker, member, problem):
+    with pytest.raises(BackendUnavailable, match=problem):
+        worker.get(f"ort-ep:{member}")
+
+
+def test_the_name_alone_requires_a_library(bert, tmp_path):
+    with pytest.raises(BackendUnavailable, match="ort-ep:NAME"):
+        isorun.Session(bert, "ort-ep")
+    with pytest.raises(BackendUnavailable, match=r"libnone\.so"):
+        isorun.Session(bert, "ort-ep", options={"library": tmp_path / "libnone.so"})
+    assert registry.get("ort-ep").capabilities.priority is None
+
+
+def test_text_is_rejected_rather_than_aborting(bert):
+    pytest.importorskip("onnxruntime_ep_openvino")
+    model = of_type("string", np.dtype(object), dynamic=False)
+    with pytest.raises(UnsupportedModel, match="text"):
+        isorun.Session(model.path(Path(bert).parent), "ort-ep:openvino")

@@ -1,4 +1,4 @@
-"""Fourteen plugins, each broken in another way, installed beside a good one: everything else works."""
+"""Plugins, each broken in another way, installed beside good ones: everything else works."""
 
 from __future__ import annotations
 
@@ -41,6 +41,16 @@ BROKEN: Mapping[str, tuple[str, str]] = {
     "odd:name": ("", "is not a valid name of a backend"),
     "ort-cpu": ("import os\nos.abort()", "its name 'ort-cpu' belongs to a backend of isorun"),
 }
+FACTS = {"contract": 2, "date": "2026-11-22", "versions": {"good-dist": "3.4"}, "hardware": {"cores": 2}}
+CERTIFICATE = {
+    **{"certificate": 1, "backend": "good", **FACTS},
+    **{
+        "proved": ["leaks", "threads"],
+        "skipped": {"device arrays": "not declared"},
+        "known_failures": {},
+        "failed": {},
+    },
+}
 NOISY = "import os, sys\nprint('noise')\nos.write(1, b'more noise')\nos.close(1)\nsys.stdout = None\n"
 
 
@@ -51,7 +61,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         module = f"broken_{number}"
         files = {f"{module}.py": f"{PLUGIN}\n{source}\n"}
         sites.install(folder, f"{name.replace(':', '-')}-dist", "1.2", files, {name: f"{module}:Plain"})
-    sites.install(folder, "good-dist", "3.4", {"good.py": f"{PLUGIN}\n{NOISY}"}, {"good": "good:Plain"})
+    files = {"good/__init__.py": f"{PLUGIN}\n{NOISY}", "good/certificates/good.json": json.dumps(CERTIFICATE)}
+    points = {"good": "good:Plain", "uncertain": "uncertain:Plain"}
+    files |= {"uncertain/__init__.py": PLUGIN, "uncertain/certificates/uncertain.json": json.dumps(CERTIFICATE)}
+    sites.install(folder, "good-dist", "3.4", files, points)
     return folder
 
 
@@ -79,6 +92,9 @@ def test_backends_shows_each_in_its_own_row(site):
     good = {row["name"]: row for row in rows if row["status"] != "broken"}
     assert {"ort-cpu", "openvino", "reference", "good"} <= good.keys()
     assert (good["good"]["status"], good["ort-cpu"]["status"]) == ("available", "available")
+    assert good["good"]["certificate"] == {**FACTS, "proved": 2, "skipped": 1, "known_failures": 0, "failed": 0}
+    assert "is the certificate of 'good'" in good["uncertain"]["certificate"]["problem"]
+    assert good["ort-cpu"]["certificate"] is None
     assert "isorun 0.1.0 supports 1 and 2" in broken["future"]["reason"]
     assert "future-dist 1.2" in broken["future"]["reason"]
     assert "pip install --upgrade isorun" in broken["future"]["remedy"]
@@ -102,3 +118,21 @@ def test_auto_runs_on_another(site, bert, tmp_path):
     np.savez(tmp_path / "feeds.npz", **tiny.feeds())
     code, ran = command(site, "run", str(bert), "--feeds", str(tmp_path / "feeds.npz"))
     assert (code, ran["provenance"]["backend"]) == (0, "ort-cpu")
+
+
+def test_matrix_plans_the_cells_of_the_others(site, tmp_path):
+    """Validation and planning survive the broken ones that a spec names; each cell runs in a process of its own."""
+    spec = tmp_path / "spec.yaml"
+    names = ["ort-cpu", "good", *(name for name in BROKEN if name not in ("odd:name", "ort-cpu"))]
+    spec.write_text(f"models: {{m: {{preset: bert-3l}}}}\nshapes: [1x8]\nbackends: [{', '.join(names)}]\n")
+    script = (
+        f"from isorun.plugin import listing; listing.SECONDS = {SECONDS}\n"
+        "from pathlib import Path\n"
+        "from isorun_matrix.execution.plan import plan\n"
+        "from isorun_matrix.spec import reader\n"
+        f"print(len(plan(reader.load(Path({str(spec)!r})), 0).cells), file=open({str(tmp_path / 'cells')!r}, 'w'))"
+    )
+    variables = {**os.environ, "PYTHONPATH": str(site), "ISORUN_CACHE_DIR": str(site / "cache")}
+    ran = subprocess.run([sys.executable, "-c", script], env=variables, capture_output=True, text=True, timeout=200)
+    assert ran.returncode == 0, ran.stderr
+    assert (tmp_path / "cells").read_text() == f"{len(names) + 1}\n"  # with the control

@@ -15,6 +15,7 @@ import pytest
 
 import flaws
 from flaws import lifetime
+from flaws.accuracy import UnusedDialect
 from isorun import IsorunError
 from isorun.testing import fakes
 from isorun.testing.conformance import Conformance, runner
@@ -31,6 +32,7 @@ class Case:
     options: dict[str, Any] = field(default_factory=dict)
 
 
+UNUSED = UnusedDialect.capabilities.dialects[0]
 _KEEP = {"precision": "fp32", "padding": "keep"}
 ON_DEVICE = [
     Case("ClaimsDeviceArrays", "output_on_the_device_can_be_fed", "run_on_device"),
@@ -52,6 +54,7 @@ CASES = [
     Case("ChangesItsMind", "unavailable_backend_is_refused", "DID NOT RAISE"),
     Case("AlwaysAvailable", "unavailable_without_its_package", "still ok"),
     Case("Rude", "unavailable_without_its_package", "the driver is upset"),
+    Case("UnusedDialect", "accuracy_in_every_dialect", "uses a function", {"dialect": UNUSED, "outputs": None}),
     Case(
         "CountsTheMask",
         "accuracy_in_every_dialect",
@@ -88,6 +91,7 @@ CASES = [
     Case("GuessesShapes", "symbolic_model_without_dynamic_shapes_is_refused_or_accurate", "4 x 16.*max_rel"),
     Case("RefusesWithoutReason", "symbolic_model_without_dynamic_shapes_is_refused_or_accurate", "refusal"),
     Case("WrongForWideModels", "models_of_every_size", "bert-4x256", {"size": "bert-4x256"}),
+    Case("IdsInHalf", "models_of_every_size", "vocabulary", {"size": "bert-vocabulary-70k"}),
     Case("NotDeterministic", "repeated_run_returns_the_same", "Not equal"),
     Case("IgnoresTheOrder", "requested_outputs_in_the_requested_order", "is wrong where"),
     Case("SwapsTwoOfThree", "requested_outputs_in_the_requested_order", "is wrong"),

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from flaws.base import HONEST, Flawed, backend
+from flaws.base import HONEST, Flawed, backend, declaring
 from isorun.errors import BackendFailed, BackendUnavailable
 from isorun.testing.fakes import Right
+from isorun.types import Dialect
 
 
 @backend
@@ -20,6 +21,14 @@ class CountsTheMask(Flawed):
         if mask is not None:
             feeds = {**feeds, "attention_mask": np.sort(mask, axis=1)[:, ::-1].copy()}
         return self.right(output_names, feeds)
+
+
+UNUSED = """
+opset_import: ["" : 17, "isorun.fused" : 1]
+
+AttentionCore <num_heads> (query, key, value, key_mask) => (context) { context = Identity (query) }
+"""
+UnusedDialect = declaring(__name__, dialects=(Dialect("unused", functions=UNUSED),))
 
 
 class Scaling(Flawed):

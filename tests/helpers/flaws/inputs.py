@@ -116,6 +116,16 @@ ComputesInInt32 = backend(Narrowing)
 
 
 @backend
+class IdsInHalf(Flawed):
+    """Token ids pass through fp16, as on accelerators without integers."""
+
+    def run(self, output_names, feeds):
+        ids = {name: each for name, each in feeds.items() if name == "input_ids"}
+        narrowed = {name: np.minimum(each, 65504).astype(np.float16).astype(np.int64) for name, each in ids.items()}
+        return self.right(output_names, {**feeds, **narrowed})
+
+
+@backend
 class CutsText(Flawed):
     def run(self, output_names, feeds):
         results = self.right(output_names, feeds)

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from isorun.parity import DEFAULT_TOLERANCES
 from isorun.plugin import registry
+from isorun.types import Capabilities
 from isorun_matrix.execution.plan import key, plan
 from isorun_matrix.spec.spec import Spec
 
@@ -33,7 +35,8 @@ def test_every_model_runs_on_every_backend_precision_and_shape() -> None:
 
 def test_a_backend_in_an_environment_is_a_cell_of_its_own() -> None:
     there = {"name": "ort-cpu", "environment": "light"}
-    made = plan(spec(backends=["ort-cpu", there, {"name": "elsewhere", "environment": "light"}]), 0, [("odd",)])
+    backends = ["ort-cpu", there, {"name": "elsewhere", "environment": "light"}]
+    made = plan(spec(backends=backends), 0, {"light": {"elsewhere": Capabilities(dialects=("odd",))}})
     cells = [(cell.label, cell.backend, cell.environment) for cell in made.cells[:3]]
     assert cells == [
         ("ort-cpu", "ort-cpu", None),
@@ -42,6 +45,18 @@ def test_a_backend_in_an_environment_is_a_cell_of_its_own() -> None:
     ]
     assert made.models[0].dialects[-1] == ("odd",)
     assert len(made.models[0].dialects) == 3
+
+
+def test_limits_are_those_that_the_backend_declares() -> None:
+    rough = Capabilities(dialects=("onnx",), tolerances={"fp32": "bf16"})
+    there = {"name": "rough", "environment": "light"}
+    given = {"fp32": {"rms": 0.01}}
+    made = plan(spec(backends=["ort-cpu", there], tolerances=given), 0, {"light": {"rough": rough}})
+    limits = {cell.label: (cell.tolerance.max_rel, cell.tolerance.rms) for cell in made.cells}
+    fp32, bf16 = DEFAULT_TOLERANCES["fp32"], DEFAULT_TOLERANCES["bf16"]
+    assert limits == {"ort-cpu": (fp32.max_rel, 0.01), "rough@light": (bf16.max_rel, 0.01)} | {
+        label: (fp32.max_rel, 0.01) for label in limits if "control" in label
+    }
 
 
 def test_a_control_is_the_first_available_cell_again() -> None:

@@ -153,9 +153,9 @@ def carry(model: ir.Model) -> None:
 
 
 def is_half(model: ir.Model) -> bool:
-    """Whether any fused operator of a model has fp16 weights."""
+    """Whether any fused operator of a model has fp16 or bf16 weights."""
     weights = (value for node in model.graph if is_fused(node) for value in node.inputs)
-    return any(value is not None and value.dtype == ir.DataType.FLOAT16 for value in weights)
+    return any(value is not None and value.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16) for value in weights)
 
 
 def is_fused(node: ir.Node) -> bool:

@@ -91,8 +91,11 @@ class BackendUnderTest:
         return CompileConfig(declared.precisions[0], declared.devices[0], threads, self.options)
 
     def names(self) -> list[str]:
-        """The backends that are found where this one is."""
-        return registry.names() if self._worker is None else self._worker.names()
+        """The backends that are found where this one is, the members of its family included."""
+        if self._worker is not None:
+            return self._worker.names()
+        family, colon, _ = self.name.partition(":")
+        return [*registry.names(), *(f"{family}:{each}" for each in (colon and registry.members(family)) or ())]
 
     def run_script(self, doing: str, script: str, *arguments: str) -> Any:
         """Run Python code in a new process of the interpreter that imports the backend.

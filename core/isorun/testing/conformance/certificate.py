@@ -11,23 +11,18 @@
 
 from __future__ import annotations
 
-import json
 import platform
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from isorun.errors import IsorunError
 from isorun.plugin import registry
+from isorun.plugin.certificate import FORMAT
 from isorun.system.hardware import cpu_name
 from isorun.system.threads import usable_cores
 from isorun.testing.conformance.result import Report
-
-FORMAT = 1
-"""The version of the document."""
 
 
 def certificate(report: Report) -> dict[str, Any]:
@@ -63,24 +58,6 @@ def certificate(report: Report) -> dict[str, Any]:
         "failed": outcomes["failed"],
         "not_run": outcomes["not run"],
     }
-
-
-def read(path: Path) -> dict[str, Any]:
-    """A document from its file.
-
-    Raises:
-        IsorunError: the file is missing, or is not such a document.
-    """
-    try:
-        document = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise IsorunError(f"Cannot read the certificate {path}: {error}") from error
-    if not isinstance(document, Mapping) or document.get("certificate") != FORMAT:
-        raise IsorunError(
-            f"{path} is not a certificate of version {FORMAT}. Write one with "
-            "`isorun conformance NAME --certificate FILE`"
-        )
-    return dict(document)
 
 
 def regressions(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:

@@ -24,11 +24,16 @@ _TINY = {"vocab_size": 99, "max_position_embeddings": 512}
 _BERTS: dict[str, dict[str, Any]] = {
     "bert-1x32": {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64},
     "bert-2x32": {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64},
+    # Token ids that neither 16 bits nor the mantissa of fp16 or bf16 can hold.
+    "bert-vocabulary-70k": {
+        **{"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64},
+        "vocab_size": 70_000,
+    },
     "bert-2x128": {"num_hidden_layers": 2, "hidden_size": 128, "num_attention_heads": 2, "intermediate_size": 512},
     "bert-4x256": {"num_hidden_layers": 4, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024},
 }
 
-SIZES = ("one-node", "few-nodes", "bert-2x32", "bert-2x128", "bert-4x256")
+SIZES = ("one-node", "few-nodes", "bert-2x32", "bert-vocabulary-70k", "bert-2x128", "bert-4x256")
 """The models that take seconds, by size."""
 BIG_SIZES = ("bert-3l", "bert-6l", "bert-base")
 """Those that take minutes."""
@@ -146,7 +151,7 @@ class Dense(SampleModel):
 
 
 class Bert(SampleModel):
-    """A BERT in the fused form: ``bert-LAYERSxWIDTH``, or one of isorun's presets."""
+    """A BERT in the fused form: ``bert-LAYERSxWIDTH``, ``bert-vocabulary-70k``, or one of isorun's presets."""
 
     @property
     def vocabulary(self) -> int:

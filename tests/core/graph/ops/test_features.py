@@ -14,7 +14,6 @@ import tiny
 from isorun.graph.io import files
 from isorun.graph.ops import functions, lower
 from isorun.graph.transforms import padding_removal
-from isorun.graph.transforms.precision import fp16
 from isorun.models import checkpoint
 from rewrites import check, number
 
@@ -73,7 +72,7 @@ def test_every_dialect_has_a_feature_that_only_the_base_defines(
         padding_removal.remove(model)
         expected[0] = np.where(feeds["attention_mask"][:, :, None] != 0, expected[0], 0)
     if half:
-        fp16.convert(model)
+        half.convert(model)
     found = exports.run(lower.lower(model, dialect), feeds)
     assert exports.difference(expected, found) < (0.05 if half else exports.TOLERANCE)
 

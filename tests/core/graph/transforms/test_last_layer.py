@@ -14,7 +14,7 @@ from isorun.graph.inspect import inspect
 from isorun.graph.ops import functions, lower
 from isorun.graph.pipeline import fuse
 from isorun.graph.transforms import padding_removal, select_outputs
-from isorun.graph.transforms.precision import fp16
+from isorun.graph.transforms.precision import half
 from rewrites import LAYERS, PLAIN, number, use
 
 POOLED = [
@@ -180,7 +180,7 @@ def test_in_fp16(label: str, dialect: str, tmp_path: Path) -> None:
     fed = exports.given(label)
     expected = exports.run(model, fed)
     assert fuse(model).complete
-    fp16.convert(model)
+    half.convert(model)
     assert is_narrow(model)
     got = exports.run_lowered("reference", dialect, model, fed, tmp_path / "half.onnx", "fp16")
     assert exports.difference(expected, got) < 0.02

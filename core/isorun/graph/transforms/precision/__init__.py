@@ -1,6 +1,6 @@
 """Conversion of graphs to a lower precision, for runtimes that compute in the graph's types.
 
-- ``fp16.py``: weights and activations in fp16
+- ``half.py``: weights and activations in fp16 or bf16
 - ``int8.py``: dense layers in 8 bits, with parameters that ``ranges.py`` computes from calibration activations
 """
 
@@ -14,7 +14,7 @@ from isorun.errors import UnsupportedModel, did_you_mean
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-PRECISIONS = ("fp16",)
+PRECISIONS = ("fp16", "bf16")
 """The precisions that graphs can be converted to."""
 
 
@@ -27,9 +27,10 @@ def write(model: ir.Model, precision: str) -> dict[str, Any]:
     Raises:
         UnsupportedModel: the graph cannot be converted.
     """
-    if precision == "fp16":
-        from isorun.graph.transforms.precision import fp16
+    from isorun.graph.transforms.precision import half
 
-        report = fp16.convert(model)
-        return {"fp16": {"converted": report.converted, "kept": [asdict(node) for node in report.kept]}}
+    for dtype, name in half.NAMES.items():
+        if name == precision:
+            report = half.convert(model, dtype)
+            return {name: {"converted": report.converted, "kept": [asdict(node) for node in report.kept]}}
     raise UnsupportedModel(f"Cannot convert a graph to {precision!r}{did_you_mean(precision, PRECISIONS)}")

@@ -20,8 +20,14 @@ name, package, hide = sys.argv[1:]
 if hide:
     sys.modules[package] = None  # for find_spec and import, as if it were not installed
 from isorun.plugin import registry
-here = registry.get(name).availability()
+from isorun.plugin.backend import Backend
+backend = registry.get(name)
+if type(backend).availability is Backend.availability:  # else a plugin of contract 1
+    backend.installed()
+else:
+    backend.availability()
 imported = package in sys.modules and not hide
+here = backend.availability()
 print(json.dumps({"ok": here.ok, "reason": here.reason, "remedy": here.remedy, "imported": imported}))
 """
 
@@ -40,7 +46,7 @@ class Discovery(Checks):
     def test_availability_imports_no_runtime(self) -> None:
         package = self._package()
         assert not self._ask()["imported"], (
-            f"availability() imports {package!r}: import the runtime inside compile(), not at the top of a module"
+            f"installed() imports {package!r}: import the runtime inside compile(), not at the top of a module"
         )
 
     @proves("metadata")

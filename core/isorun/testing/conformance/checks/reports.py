@@ -139,9 +139,11 @@ class Reports(Checks):
         with self.under_test.open(dense(), device=device) as session:
             provenance = session.provenance
         kind = device.partition(":")[0]
-        package = self.under_test.capabilities.package or self.under_test.name
+        name, package = self.under_test.name, self.under_test.capabilities.package
+        # A member of a family is a runtime: `openvino` of `ort-ep:openvino`.
+        runtimes = [name, name.rpartition(":")[2], package or name, *provenance.versions]
         # A GPU's runtime may leave some operators to the CPU, but not the other way round.
-        known = ["cpu", kind, *(["gpu"] if kind == "cuda" else []), package, self.under_test.name, *provenance.versions]
+        known = ["cpu", kind, *(["gpu"] if kind == "cuda" else []), *runtimes]
         for group in provenance.operators:
             fits = any(_letters(word) in _letters(group) for word in known)
             assert fits, f"on {device!r}, it reports operators of {group!r}, which is neither a device nor a runtime"

@@ -24,7 +24,7 @@ from isorun.graph import inspect, pipeline
 from isorun.graph.io import files
 from isorun.graph.ops import functions, lower
 from isorun.graph.transforms import padding_removal
-from isorun.graph.transforms.precision.fp16 import FASTER, KEPT, LARGEST, Fp16Report, convert
+from isorun.graph.transforms.precision.half import FASTER, KEPT, LARGEST, HalfReport, convert
 
 OFF = 0.03
 """The most that fp16 takes an element of a tiny BERT off, whose outputs are about 1: twice the worst seen."""
@@ -45,7 +45,7 @@ def by_reference(proto: onnx.ModelProto, feeds: exports.Feeds) -> list[np.ndarra
         return ReferenceEvaluator(proto).run(None, dict(feeds))
 
 
-def small(text: str, **weights: np.ndarray) -> tuple[ir.Model, Fp16Report]:
+def small(text: str, **weights: np.ndarray) -> tuple[ir.Model, HalfReport]:
     """A graph of ``x``, fp32, in ONNX's text form, converted."""
     proto = onnx.parser.parse_model(f"{HEAD} g (float[N,4] x) => (float[N,?] y) {{ {text} }}")
     proto.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in weights.items())
@@ -75,6 +75,34 @@ def test_it_is_the_fp32_model_but_for_rounding(bert: Path, dialect: str, kind: s
         assert [array.dtype for array in got] == [np.float32] * 2
         off = exports.difference(expected, got)
         assert 1e-5 < off < OFF, f"{run.__name__} is off by {off}"
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
+@pytest.mark.parametrize("dialect", ["primitive", "onnx"])
+@pytest.mark.parametrize("kind", tiny.MASKS)
+def test_bf16_is_the_fp32_model_but_for_rounding(bert: Path, dialect: str, kind: str, packed: bool):
+    feeds = tiny.feeds(3, 7, kind=kind)
+    model = files.read(bert)
+    if packed:
+        padding_removal.remove(model)
+    assert convert(model, ir.DataType.BFLOAT16).kept == ()
+    proto = ir.serde.serialize_model(lower.lower(model, dialect))
+    onnx.checker.check_model(proto, full_check=True)
+    expected = exports.run(onnx.load(bert), feeds)
+    if packed:
+        expected[0][feeds["attention_mask"] == 0] = 0
+    got = by_reference(proto, feeds)
+    assert [array.dtype for array in got] == [np.float32] * 2
+    assert 1e-3 < exports.difference(expected, got) < 8 * OFF  # three digits fewer than fp16
+
+
+def test_bf16_has_the_range_of_fp32():
+    large = np.array(1e30, np.float32)
+    proto = onnx.parser.parse_model(f"{HEAD} g (float[N,4] x) => (float[N,4] y) {{ h = Relu (x) y = Mul (h, c) }}")
+    proto.graph.initializer.append(numpy_helper.from_array(large, "c"))
+    model = ir.serde.deserialize_model(proto)
+    assert convert(model.clone(), ir.DataType.BFLOAT16).kept == ()
+    assert [each.operator for each in convert(model).kept] == ["Mul"]
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
@@ -228,7 +256,7 @@ def test_a_number_that_fp16_has_not_keeps_its_node(value: float, reason: str):
     assert reason in report.kept[0].reason
 
 
-@pytest.mark.parametrize("value", [np.inf, -np.inf, LARGEST, 0.0])
+@pytest.mark.parametrize("value", [np.inf, -np.inf, LARGEST[ir.DataType.FLOAT16], 0.0])
 def test_a_number_that_fp16_has_keeps_nothing(value: float):
     _, report = small("z = MatMul (x, w) y = Add (z, c)", w=np.eye(4, dtype=np.float32), c=np.array(value, np.float32))
     assert report.kept == ()

@@ -1,4 +1,6 @@
-"""Converts the weights and activations of a graph to fp16. Its inputs and outputs keep their types.
+"""Converts the weights and activations of a graph to fp16 or bf16. Its inputs and outputs keep their types.
+
+What is said of fp16 here is true of bf16 too, which has the range of fp32 and fewer digits than fp16.
 
 The graph is in the fused form, with its padding removed or not, and is lowered to a dialect afterwards, with the
 functions in ``dialects/half/`` where those of fp32 are not suitable. There are three kinds of nodes:
@@ -26,9 +28,6 @@ from isorun.graph.analysis.evaluate import is_constant, sizes
 from isorun.graph.analysis.layers import QUANTIZING
 from isorun.graph.io import maps
 from isorun.graph.ops import functions
-
-LARGEST = 65504.0
-"""The maximum of fp16."""
 
 FASTER = frozenset(
     (
@@ -60,7 +59,9 @@ KEPT: Mapping[str, str] = {
 }
 """ONNX's operators that stay in fp32, each with the reason."""
 
-_FLOAT, _HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
+_FLOAT = ir.DataType.FLOAT
+LARGEST: Mapping[ir.DataType, float] = {ir.DataType.FLOAT16: 65504.0, ir.DataType.BFLOAT16: 3.3895314e38}
+NAMES: Mapping[ir.DataType, str] = {ir.DataType.FLOAT16: "fp16", ir.DataType.BFLOAT16: "bf16"}
 _QUANTIZED = QUANTIZING | {"DequantizeLinear", "MatMulNBits"}
 _BOUNDED = frozenset(  # whose results stay within the range of fp16 for any input
     (
@@ -88,7 +89,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Fp16Report:
+class HalfReport:
     """The result of a conversion.
 
     Attributes:
@@ -100,30 +101,32 @@ class Fp16Report:
     kept: tuple[Kept, ...]
 
 
-def convert(model: ir.Model) -> Fp16Report:
-    """Convert a graph to fp16, in place. Weights are checked once, and converted whenever they are read.
+def convert(model: ir.Model, half: ir.DataType = ir.DataType.FLOAT16) -> HalfReport:
+    """Convert a graph to fp16 or bf16, in place. Weights are checked once, and converted whenever they are read.
 
     Values that are fp16 already stay so. Sub-graphs (of ``If`` and ``Loop``) stay in fp32.
 
     Args:
         model: the fused form, or any other graph.
+        half: ``FLOAT16`` or ``BFLOAT16``.
 
     Raises:
         UnsupportedModel: the model is quantized, or no node can be converted.
     """
+    name = NAMES[half]
     for node in model.graph.all_nodes():
         if node.op_type in _QUANTIZED:
             raise UnsupportedModel(
-                f"The model is quantized already ({node.op_type} at {node.name!r}), and fp16 would come between its "
+                f"The model is quantized already ({node.op_type} at {node.name!r}), and {name} would come between its "
                 "8-bit weights and their products. Use precision='fp32', which runs it as it is"
             )
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     maps.infer_shapes(model)
-    conversion = _Conversion(model)
+    conversion = _Conversion(model, half)
     report = conversion.run()
-    if not report.converted and not any(value.dtype == _HALF for value in model.graph.initializers.values()):
+    if not report.converted and not any(value.dtype == half for value in model.graph.initializers.values()):
         reasons = "; ".join(dict.fromkeys(f"{each.operator}: {each.reason}" for each in report.kept))
-        raise UnsupportedModel(f"Nothing in the model can be converted to fp16 ({reasons or 'it computes no fp32'})")
+        raise UnsupportedModel(f"Nothing in the model can be converted to {name} ({reasons or 'it computes no fp32'})")
     common.RemoveUnusedNodesPass()(model)
     conversion.rename()
     if any(functions.is_fused(node) for node in model.graph):
@@ -135,7 +138,8 @@ class _Conversion:
     """One conversion. Values keep their names: ``_converted`` are those that are fp16 now; ``_halves`` and ``_wholes``
     hold the other form of a value, computed where a node needs it."""
 
-    def __init__(self, model: ir.Model) -> None:
+    def __init__(self, model: ir.Model, half: ir.DataType) -> None:
+        self._half_type, self._name = half, NAMES[half]
         self._graph = model.graph
         self._opset = model.graph.opset_imports.get("", 1)
         self._converted: dict[ir.Value, None] = {}
@@ -144,7 +148,7 @@ class _Conversion:
         self._unfit: dict[ir.Value, tuple[str | None, bool]] = {}
         self._large: dict[ir.Value, None] = {}  # may exceed the range of fp16
 
-    def run(self) -> Fp16Report:
+    def run(self) -> HalfReport:
         kept, count = [], 0
         for node in list(self._graph):
             if not any(map(self._is_float, (*node.inputs, *node.outputs))):
@@ -155,7 +159,7 @@ class _Conversion:
                 if large is None:
                     count += self._convert(node)
                     continue
-                reason = f"its input {large.name!r} may exceed the range of fp16"
+                reason = f"its input {large.name!r} may exceed the range of {self._name}"
             if large is not None and node.op_type not in _BOUNDED:
                 self._large.update(dict.fromkeys(node.outputs))
             if reason is not None:
@@ -163,7 +167,7 @@ class _Conversion:
             if node.op_type not in ("Shape", "Size"):
                 self._keep(node)
         self._restore()
-        return Fp16Report(count, tuple(kept))
+        return HalfReport(count, tuple(kept))
 
     def rename(self) -> None:
         """Give weights in fp16 their original names, if no weight in fp32 still has it."""
@@ -182,15 +186,15 @@ class _Conversion:
             return "it contains sub-graphs"
         if not functions.is_fused(node):
             if node.domain != "":
-                return f"it is of the domain {node.domain!r}: its behaviour in fp16 is not known"
+                return f"it is of the domain {node.domain!r}: its behaviour in {self._name} is not known"
             if node.op_type in KEPT:
                 return KEPT[node.op_type]
             if node.op_type == "LayerNormalization" and _integer(node, "stash_type", 1) != _FLOAT:
-                return "its stash_type is not fp32, so it would compute in fp16 inside"
+                return "its stash_type is not fp32, so it would compute in half precision inside"
             if any(value is not None and value.dtype is None for value in (*node.inputs, *node.outputs)):
                 return "the types of its inputs and outputs are not known"
             if not self._is_defined(node):
-                return f"ONNX's opset {self._opset} does not define it for fp16"
+                return f"ONNX's opset {self._opset} does not define it for {self._name}"
         return next((reason for value in node.inputs if (reason := self._no_fp16(value)[0]) is not None), None)
 
     def _is_defined(self, node: ir.Node) -> bool:
@@ -198,9 +202,10 @@ class _Conversion:
             schema = onnx.defs.get_schema(node.op_type, max_inclusive_version=self._opset)
         except onnx.defs.SchemaError:
             return False
+        tensor = f"tensor({self._half_type.name.lower()})"
         for formals, values in ((schema.inputs, node.inputs), (schema.outputs, node.outputs)):
             for index, value in enumerate(values):
-                if self._is_float(value) and "tensor(float16)" not in formals[min(index, len(formals) - 1)].types:
+                if self._is_float(value) and tensor not in formals[min(index, len(formals) - 1)].types:
                     return False
         return True
 
@@ -209,7 +214,7 @@ class _Conversion:
         if value is None or value.dtype != _FLOAT or not is_constant(value):
             return None, False
         if value not in self._unfit:
-            self._unfit[value] = _unfit(value)
+            self._unfit[value] = _unfit(value, self._half_type)
         return self._unfit[value]
 
     def _is_large(self, value: ir.Value | None) -> bool:
@@ -231,10 +236,10 @@ class _Conversion:
             if value is not None and value.dtype == _FLOAT and index not in _FREE.get(node.op_type, ()):
                 node.replace_input_with(index, self._half(value))
         if node.op_type == "Cast":
-            node.attributes["to"] = ir.AttrInt64("to", int(_HALF))
+            node.attributes["to"] = ir.AttrInt64("to", int(self._half_type))
         given = [value for value in node.outputs if value.dtype == _FLOAT]
         for value in given:
-            value.type = ir.TensorType(_HALF)
+            value.type = ir.TensorType(self._half_type)
             self._converted[value] = None
         return bool(given)
 
@@ -252,13 +257,15 @@ class _Conversion:
         for index, value in enumerate(self._graph.outputs):
             if value in self._converted:
                 whole = self._whole(value)
-                name, value.name = value.name, f"{value.name}.fp16"
+                name, value.name = value.name, f"{value.name}.{self._name}"
                 whole.name = name
                 self._graph.outputs[index] = whole
 
     def _half(self, value: ir.Value) -> ir.Value:
         if value not in self._halves:
-            self._halves[value] = self._constant(value) if is_constant(value) else self._cast(value, _HALF, "fp16")
+            self._halves[value] = (
+                self._constant(value) if is_constant(value) else self._cast(value, self._half_type, self._name)
+            )
         return self._halves[value]
 
     def _whole(self, value: ir.Value) -> ir.Value:
@@ -267,12 +274,14 @@ class _Conversion:
         return self._wholes[value]
 
     def _constant(self, value: ir.Value) -> ir.Value:
-        tensor = value.const_value
+        tensor, dtype = value.const_value, self._half_type
         assert tensor is not None
         made = ir.LazyTensor(
-            lambda: ir.tensor(tensor.numpy().astype(np.float16)), dtype=_HALF, shape=ir.Shape(sizes(value))
+            lambda: ir.tensor(tensor.numpy().astype(dtype.numpy())), dtype=dtype, shape=ir.Shape(sizes(value))
         )
-        half = ir.Value(name=f"{value.name}.fp16", const_value=made, shape=made.shape, type=ir.TensorType(_HALF))
+        half = ir.Value(
+            name=f"{value.name}.{self._name}", const_value=made, shape=made.shape, type=ir.TensorType(dtype)
+        )
         self._graph.register_initializer(half)
         return half
 
@@ -288,8 +297,8 @@ class _Conversion:
         return made
 
 
-def _unfit(value: ir.Value) -> tuple[str | None, bool]:
-    """Why fp16 cannot hold a constant, and whether it is too large for it."""
+def _unfit(value: ir.Value, half: ir.DataType) -> tuple[str | None, bool]:
+    """Why half precision cannot hold a constant, and whether it is too large for it."""
     assert value.const_value is not None
     array = value.const_value.numpy()
     if not array.size:
@@ -297,10 +306,14 @@ def _unfit(value: ir.Value) -> tuple[str | None, bool]:
     greatest = max(float(array.max()), -float(array.min()))
     if np.isinf(greatest):  # fp16 has infinities
         greatest = float(np.abs(array[np.isfinite(array)]).max(initial=0.0))
-    if greatest > LARGEST:
-        return f"its constant {value.name!r} has values up to {greatest:.3g}, and fp16 ends at {LARGEST:.0f}", True
-    if array.size <= _FEW and np.any((array != 0) & (array.astype(np.float16) == 0)):
-        return f"its constant {value.name!r} would be 0 in fp16", False
+    largest = LARGEST[half]
+    if greatest > largest:
+        return (
+            f"its constant {value.name!r} has values up to {greatest:.3g}, and {NAMES[half]} ends at {largest:.6g}",
+            True,
+        )
+    if array.size <= _FEW and np.any((array != 0) & (array.astype(half.numpy()) == 0)):
+        return f"its constant {value.name!r} would be 0 in {NAMES[half]}", False
     return None, False
 
 
