@@ -9,9 +9,10 @@ import numpy as np
 import onnx_ir as ir
 
 from isorun.graph.analysis import real_tokens
-from isorun.graph.analysis.evaluate import CannotEvaluate, Evaluator
+from isorun.graph.analysis.evaluate import CannotEvaluate, Evaluator, data_inputs, is_constant, sizes
 from isorun.graph.analysis.layers import QUANTIZING
 from isorun.graph.io import maps
+from isorun.graph.matching.probes import Probes
 from isorun.graph.ops.functions import EMBEDDINGS, TABLES, is_fused
 from isorun.graph.transforms import padding_removal
 from isorun.types import ModelInfo, ModelMetadata, TensorSpec
@@ -139,7 +140,31 @@ def _limits(graph: ir.Graph) -> dict[str, int | None]:
                 limits[batch.value] = None
             if isinstance(length, ir.SymbolicDim) and length.value:
                 limits[length.value] = _max_length(graph, node)
+    shapes = [value.shape for value in graph.inputs if value.shape is not None and len(value.shape) == 2]
+    lengths = {shape[1].value for shape in shapes if isinstance(shape[1], ir.SymbolicDim) and shape[1].value}
+    if any(map(is_fused, graph)) and len(lengths) == 1 and limits.get(name := str(lengths.pop())) is None:
+        limits |= {} if (longest := _longest_read(graph)) is None else {name: longest}
     return limits
+
+
+def _longest_read(graph: ir.Graph) -> int | None:
+    """The rows of the shortest constant of which as many are sliced as rows are long, such as MobileBERT's positions;
+    ``None`` if there is none."""
+    probes, found = Probes(graph), []
+    for node in graph if not probes.fixed else ():
+        if node.domain != "" or node.op_type != "Slice" or not is_constant(node.inputs[0]):
+            continue
+        value, table = node.outputs[0], node.inputs[0]
+        assert table is not None
+        if data_inputs(value):
+            continue
+        try:
+            shapes = [probes.evaluator(probes.feeds(length))(value).shape for length in probes.lengths]
+        except CannotEvaluate as why:
+            _logger.info("the rows of %r that are read are unknown: %s", table.name, why)
+            continue
+        found += [rows for *read, rows in zip(*shapes, sizes(table), strict=True) if tuple(read) == probes.lengths]
+    return min(found, default=None)
 
 
 def _max_length(graph: ir.Graph, embedding: ir.Node) -> int | None:
