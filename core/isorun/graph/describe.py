@@ -13,7 +13,7 @@ from isorun.graph.analysis.evaluate import CannotEvaluate, Evaluator, data_input
 from isorun.graph.analysis.layers import QUANTIZING
 from isorun.graph.io import maps
 from isorun.graph.matching.probes import Probes
-from isorun.graph.ops.functions import EMBEDDINGS, TABLES, is_fused
+from isorun.graph.ops.functions import EMBEDDINGS, TABLES, inputs, is_fused
 from isorun.graph.transforms import padding_removal
 from isorun.types import ModelInfo, ModelMetadata, TensorSpec
 
@@ -37,12 +37,12 @@ def describe(model: ir.Model) -> ModelInfo:
     graph = model.graph
     mask, token_outputs = real_tokens.find(graph)
     bounds = _index_bounds(graph) | dict.fromkeys(real_tokens.mask_inputs(graph), (0, 1))
-    inputs = [
+    described = [
         _spec(value, overridable=value.name in graph.initializers, bounds=bounds.get(value.name or ""))
         for value in graph.inputs
     ]
     return ModelInfo(
-        inputs=tuple(inputs),
+        inputs=tuple(described),
         outputs=tuple(_spec(value) for value in graph.outputs),
         opset=graph.opset_imports.get("", 0),
         fused=dict(Counter(node.op_type for node in graph if is_fused(node))),
@@ -148,9 +148,11 @@ def _limits(graph: ir.Graph) -> dict[str, int | None]:
 
 
 def _longest_read(graph: ir.Graph) -> int | None:
-    """The rows of the shortest constant of which as many are sliced as rows are long, such as MobileBERT's positions;
-    ``None`` if there is none."""
-    probes, found = Probes(graph), []
+    """The rows of the shortest constant of which as many are read as rows are long: one that is sliced, such as
+    MobileBERT's positions, or a table of rotations; ``None`` if there is none."""
+    probes = Probes(graph)
+    turns = (inputs(node).get("cos") for node in graph if is_fused(node))
+    found = [sizes(cos)[0] for cos in turns if cos is not None and is_constant(cos)]
     for node in graph if not probes.fixed else ():
         if node.domain != "" or node.op_type != "Slice" or not is_constant(node.inputs[0]):
             continue

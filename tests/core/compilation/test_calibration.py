@@ -105,10 +105,11 @@ def test_warns_without_a_tokenizer(mask: str | None, tmp_path: Path) -> None:
             assert cosine(got, expected) > 0.98
 
 
-def test_random_tokens_fit_positions_that_no_embedding_has(tmp_path: Path) -> None:
-    """MobileBERT slices its 64 positions beside its embeddings, and random rows are up to 128 tokens long."""
+@pytest.mark.parametrize("label", ["mobilebert-dynamo18-eager", "roformer-torchscript17-eager"])
+def test_random_tokens_fit_positions_that_no_embedding_has(label: str, tmp_path: Path) -> None:
+    """The table of 64 is sliced beside the embeddings, or has rotations; random rows are up to 128 tokens long."""
     path = tmp_path / "model.onnx"
-    path.write_bytes(exports.content("mobilebert-dynamo18-eager"))
+    path.write_bytes(exports.content(label))
     with pytest.warns(CalibrationWarning):
         session = isorun.Session(path, "ort-cpu", precision="int8")
     with session:
