@@ -13,7 +13,7 @@ from isorun.graph.analysis.evaluate import CannotEvaluate, Evaluator, data_input
 from isorun.graph.analysis.layers import QUANTIZING
 from isorun.graph.io import maps
 from isorun.graph.matching.probes import Probes
-from isorun.graph.ops.functions import EMBEDDINGS, TABLES, inputs, is_fused
+from isorun.graph.ops.functions import ATTENTION, CORE, EMBEDDINGS, PACKED, TABLES, inputs, is_fused
 from isorun.graph.transforms import padding_removal
 from isorun.types import ModelInfo, ModelMetadata, TensorSpec
 
@@ -151,7 +151,7 @@ def _longest_read(graph: ir.Graph) -> int | None:
     """The rows of the shortest constant of which as many are read as rows are long: one that is sliced, such as
     MobileBERT's positions, or a table of rotations; ``None`` if there is none."""
     probes = Probes(graph)
-    turns = (inputs(node).get("cos") for node in graph if is_fused(node))
+    turns = (inputs(node).get("cos") for node in graph if is_fused(node) and node.op_type in (ATTENTION, CORE, PACKED))
     found = [sizes(cos)[0] for cos in turns if cos is not None and is_constant(cos)]
     for node in graph if not probes.fixed else ():
         if node.domain != "" or node.op_type != "Slice" or not is_constant(node.inputs[0]):
