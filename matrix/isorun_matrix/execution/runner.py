@@ -18,7 +18,7 @@ from isorun.errors import IsorunError, SpecError
 from isorun.models import hub
 from isorun.system import subprocesses
 from isorun.system.cache import Cache
-from isorun_matrix.execution import environments, rounds
+from isorun_matrix.execution import environments, host_lock, rounds
 from isorun_matrix.execution.environments import Available
 from isorun_matrix.execution.job_status import job_status
 from isorun_matrix.execution.plan import Plan, key, plan
@@ -58,12 +58,14 @@ class Choice:
         remeasure_disturbed: whether disturbed rounds are repeated again, although they were repeated as often as the
             spec says.
         fingerprints: of the models that are required, where the run is a rerun of another.
+        prepared: a run whose seed and references this one uses, so that several machines have the same.
     """
 
     resume: bool = False
     only: Collection[str] | None = None
     remeasure_disturbed: bool = False
     fingerprints: Mapping[str, str] | None = None
+    prepared: RunFolder | None = None
 
 
 def run(spec: Spec, source: Path, folder: RunFolder, progress: Lines, choice: Choice) -> Run:
@@ -83,8 +85,28 @@ def run(spec: Spec, source: Path, folder: RunFolder, progress: Lines, choice: Ch
         SpecError: the folder cannot be used.
         KeyboardInterrupt: the current process is lost, all before it are kept.
     """
-    with folder.writing(resume=choice.resume):
+    with folder.writing(resume=choice.resume), host_lock.held(folder.path, progress.note):
         return _Runner(spec, source, folder, progress, environments.make(spec, progress), choice).run()
+
+
+def prepare(
+    spec: Spec, source: Path, folder: RunFolder, progress: Lines, *, resume: bool
+) -> tuple[dict[str, PreparedModel], dict[str, str]]:
+    """Prepare a run on other machines: fetch or build its models, compute its references, and draw its seed.
+
+    Args:
+        spec, source, progress: as for :func:`run`.
+        folder: receives them.
+        resume: whether the folder may have them.
+
+    Returns:
+        The models by name, and the keys of the references by workload.
+
+    Raises:
+        SpecError: the folder cannot be used, or a model or a reference cannot be prepared.
+    """
+    with folder.writing(resume=resume), host_lock.held(folder.path, progress.note):
+        return _Runner(spec, source, folder, progress, {}, Choice(resume=resume)).prepare()
 
 
 def select(planned: Plan, patterns: Sequence[str]) -> set[str]:
@@ -132,7 +154,8 @@ class _Runner:
         session = RunSession(started=_now(), spec_file=encodable(str(source)), environment=self._environment)
         self._sessions = [*([] if earlier is None else earlier.sessions), session]
         self._created = session.started if earlier is None else earlier.created
-        drawn = secrets.randbits(32) if earlier is None else earlier.seed
+        origin = earlier if earlier is not None or choice.prepared is None else choice.prepared.record()
+        drawn = secrets.randbits(32) if origin is None else origin.seed
         self._seed = drawn if spec.seed is None else spec.seed
         self._plan: Plan = plan(spec, self._seed, (each for found in isolated.values() for each in found.dialects))
         self._models: dict[str, PreparedModel | _Failure] = {}
@@ -168,6 +191,24 @@ class _Runner:
         for workload in self._plan.workloads:
             self._load_all(workload)
         return self._folder.run()
+
+    def prepare(self) -> tuple[dict[str, PreparedModel], dict[str, str]]:
+        """Prepare the models and references for other machines."""
+        self._require_own()
+        self._record()
+        models = {}
+        for job in self._plan.models:
+            self._progress.started(f"Preparing {job.id}")
+            self._models[job.id] = prepared = self._prepare(job)
+            if isinstance(prepared, _Failure):
+                raise SpecError(prepared.reason)
+            models[job.id] = prepared
+        self._record()
+        for workload in self._plan.workloads:
+            self._find_keys(workload, workload.backend)
+            if isinstance(reference := self._reference(workload, models[workload.model]), _Failure):
+                raise SpecError(reference.reason)
+        return models, {workload.id: self._keys[workload.id] for workload in self._plan.workloads}
 
     def _announce(self, lacking: Collection[str]) -> None:
         for failure, count in Counter(self._failures.values()).items():
@@ -224,6 +265,9 @@ class _Runner:
                 more["environment"] = asdict(self._environment.environments[job.environment])
         self._requests[job.id] = key(job, **common, **request)
         self._keys[job.id] = key(job, fingerprint=fingerprint, **common, **more)
+        if isinstance(job, Workload) and self._choice.prepared is not None:
+            (received,) = self._choice.prepared.references(job.id)
+            self._keys[job.id] = received.key or ""
 
     def _keep_without_check(self, cell: Cell) -> None:
         """Where the model or the environment of a cell is not available, keep what was measured for the same request,
@@ -387,6 +431,11 @@ class _Runner:
     def _reference(self, workload: Workload, model: PreparedModel) -> Reference | _Failure:
         digest = self._keys[workload.id]
         found = self._folder.find_reference(workload.id, digest)
+        if found is None and self._choice.prepared is not None:
+            received = self._choice.prepared.reference(workload.id, digest)
+            place = str(received.relative_to(self._choice.prepared.path))
+            self._folder.receive(place, self._choice.prepared.files(place))
+            found = self._folder.find_reference(workload.id, digest)
         if found is None or found.result is None:
             self._progress.started(f"Computing the reference of {workload.id}")
             status = self._do("compute_reference", asdict(ReferenceJob(workload, model)), workload.time_limit)
