@@ -69,7 +69,7 @@ class Reference(Backend):
                     f"it computes in the model's own types, and this model's matrices are {precision}",
                     f"Use precision={precision.partition('+')[0]!r} or 'fp64'.",
                 )
-            evaluator = ReferenceEvaluator(proto)
+            evaluator = ReferenceEvaluator(proto, new_ops=_corrected())
         return ReferenceExecutable(self.name, evaluator, proto, precision)
 
 
@@ -105,6 +105,19 @@ class ReferenceExecutable(Executable):
             operators={"numpy": dict(self._operators.most_common())},
             versions={"onnx": onnx.__version__, "numpy": np.__version__},
         )
+
+
+def _corrected() -> list[Any]:
+    """Operators whose implementation in ONNX rejects a negative axis or more than 64 rows (1.23)."""
+    from onnx.reference.op_run import OpRun
+
+    class GatherElements(OpRun):
+        def _run(self, data: np.ndarray, indices: np.ndarray, axis: int = 0) -> tuple[np.ndarray]:
+            axis %= data.ndim
+            near = (slice(None) if at == axis else slice(size) for at, size in enumerate(indices.shape))
+            return (np.take_along_axis(data[tuple(near)], indices, axis),)
+
+    return [GatherElements]
 
 
 def _copy(array: np.ndarray) -> np.ndarray:

@@ -9,10 +9,11 @@ import numpy as np
 import onnx_ir as ir
 
 from isorun.graph.analysis import real_tokens
-from isorun.graph.analysis.evaluate import CannotEvaluate, Evaluator
+from isorun.graph.analysis.evaluate import CannotEvaluate, Evaluator, data_inputs, is_constant, sizes
 from isorun.graph.analysis.layers import QUANTIZING
 from isorun.graph.io import maps
-from isorun.graph.ops.functions import EMBEDDINGS, TABLES, is_fused
+from isorun.graph.matching.probes import Probes
+from isorun.graph.ops.functions import ATTENTION, CORE, EMBEDDINGS, PACKED, TABLES, inputs, is_fused
 from isorun.graph.transforms import padding_removal
 from isorun.types import ModelInfo, ModelMetadata, TensorSpec
 
@@ -36,12 +37,12 @@ def describe(model: ir.Model) -> ModelInfo:
     graph = model.graph
     mask, token_outputs = real_tokens.find(graph)
     bounds = _index_bounds(graph) | dict.fromkeys(real_tokens.mask_inputs(graph), (0, 1))
-    inputs = [
+    described = [
         _spec(value, overridable=value.name in graph.initializers, bounds=bounds.get(value.name or ""))
         for value in graph.inputs
     ]
     return ModelInfo(
-        inputs=tuple(inputs),
+        inputs=tuple(described),
         outputs=tuple(_spec(value) for value in graph.outputs),
         opset=graph.opset_imports.get("", 0),
         fused=dict(Counter(node.op_type for node in graph if is_fused(node))),
@@ -139,7 +140,33 @@ def _limits(graph: ir.Graph) -> dict[str, int | None]:
                 limits[batch.value] = None
             if isinstance(length, ir.SymbolicDim) and length.value:
                 limits[length.value] = _max_length(graph, node)
+    shapes = [value.shape for value in graph.inputs if value.shape is not None and len(value.shape) == 2]
+    lengths = {shape[1].value for shape in shapes if isinstance(shape[1], ir.SymbolicDim) and shape[1].value}
+    if any(map(is_fused, graph)) and len(lengths) == 1 and limits.get(name := str(lengths.pop())) is None:
+        limits |= {} if (longest := _longest_read(graph)) is None else {name: longest}
     return limits
+
+
+def _longest_read(graph: ir.Graph) -> int | None:
+    """The rows of the shortest constant of which as many are read as rows are long: one that is sliced, such as
+    MobileBERT's positions, or a table of rotations; ``None`` if there is none."""
+    probes = Probes(graph)
+    turns = (inputs(node).get("cos") for node in graph if is_fused(node) and node.op_type in (ATTENTION, CORE, PACKED))
+    found = [sizes(cos)[0] for cos in turns if cos is not None and is_constant(cos)]
+    for node in graph if not probes.fixed else ():
+        if node.domain != "" or node.op_type != "Slice" or not is_constant(node.inputs[0]):
+            continue
+        value, table = node.outputs[0], node.inputs[0]
+        assert table is not None
+        if data_inputs(value):
+            continue
+        try:
+            shapes = [probes.evaluator(probes.feeds(length))(value).shape for length in probes.lengths]
+        except CannotEvaluate as why:
+            _logger.info("the rows of %r that are read are unknown: %s", table.name, why)
+            continue
+        found += [rows for *read, rows in zip(*shapes, sizes(table), strict=True) if tuple(read) == probes.lengths]
+    return min(found, default=None)
 
 
 def _max_length(graph: ir.Graph, embedding: ir.Node) -> int | None:

@@ -105,6 +105,18 @@ def test_warns_without_a_tokenizer(mask: str | None, tmp_path: Path) -> None:
             assert cosine(got, expected) > 0.98
 
 
+@pytest.mark.parametrize("label", ["mobilebert-dynamo18-eager", "roformer-torchscript17-eager"])
+def test_random_tokens_fit_positions_that_no_embedding_has(label: str, tmp_path: Path) -> None:
+    """The table of 64 is sliced beside the embeddings, or has rotations; random rows are up to 128 tokens long."""
+    path = tmp_path / "model.onnx"
+    path.write_bytes(exports.content(label))
+    with pytest.warns(CalibrationWarning):
+        session = isorun.Session(path, "ort-cpu", precision="int8")
+    with session:
+        assert session.model_info.limits["sequence"] == 64
+        assert session.provenance.details["graph"]["int8"]["layers"]
+
+
 def test_warns_of_few_real_tokens_whatever_the_name_of_the_mask(tmp_path: Path) -> None:
     path = masks.write(tmp_path / "model.onnx", masks.NAME, **WIDE)
     with pytest.warns(CalibrationWarning, match=f"Calibrated on {MASK.sum()} tokens"):

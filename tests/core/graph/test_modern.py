@@ -21,7 +21,7 @@ from isorun.graph.builders.architectures import ARCHITECTURES
 from isorun.graph.ops import functions
 from isorun.graph.pipeline import fuse
 from isorun.graph.transforms import padding_removal
-from isorun.graph.transforms.precision import int8
+from isorun.graph.transforms.precision import fp16, int8
 from isorun.models import rotary_config
 
 LABELS = sorted(exports.modern())
@@ -33,6 +33,8 @@ PARTS = frozenset(
     )
 )
 """Standard operators that are left only where a part of an encoder is not fused."""
+HALF_TOLERANCE = 0.03
+"""The greatest difference of fp16 from fp32, of 1 + |x|. MobileBERT's hidden states are in the hundreds."""
 POSITIONS = {"xlm-r-xl": {"GatherElements"}}
 """The same that other things have too: RoBERTa's positions."""
 
@@ -108,6 +110,21 @@ def test_the_documentation_lists_every_checkpoint() -> None:
 def test_every_backend_agrees_with_every_export(label: str, tmp_path: Path) -> None:
     """All five kinds of mask, in every dialect."""
     check(label, tmp_path, [target for target in exports.targets() if target[0] != "reference"])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_in_fp16(family: str, tmp_path: Path) -> None:
+    """Computed in fp16 by ONNX's reference."""
+    label = first_of(family)
+    model = exports.model(label)
+    fuse(model)
+    fp16.convert(model)
+    got = exports.run_lowered(
+        "reference", "primitive", model, exports.given(label), tmp_path / "model.onnx", precision="fp16"
+    )
+    for one, other in zip(exports.answers(label), got, strict=True):
+        assert float((np.abs(one - other) / (1 + np.abs(one))).max()) < HALF_TOLERANCE
 
 
 def report(families: list[str]) -> None:

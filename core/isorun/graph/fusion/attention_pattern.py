@@ -127,6 +127,10 @@ def _subgraph_of(root: ir.Node) -> AttentionPattern:
         for value in node.outputs:
             if value is not context and subgraph.is_used_outside(value, inside):
                 what = "its probabilities" if node is root else f"its intermediate value {value.name!r}"
+                if value.is_graph_output():
+                    raise CannotFuse(
+                        f"{what} is an output of the graph, like the keys and values that a decoder caches"
+                    )
                 raise CannotFuse(f"another node uses {what}")
     operands = _operands(root, inside, set(projections))
     before = set() if operands is None else _ancestors(operands, inside)

@@ -76,6 +76,8 @@ class FusionReport:
         if not self.found:
             return "No part of an encoder was found: the graph is unchanged"
         lines = [f"{kind}: {self.fused[kind]} of {self.found[kind]}" for kind in KINDS if self.found[kind]]
+        if not self.is_encoder:
+            lines.insert(0, "No self-attention was fused: the graph is unchanged")
         return "\n".join([*lines, *(f"not fused: {refusal}" for refusal in self.refusals)])
 
 

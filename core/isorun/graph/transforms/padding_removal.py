@@ -11,8 +11,9 @@ Kept are the positions with a mask other than 0, and:
 - every position of a row in which such a position that is read is padding, if masks differ between queries: in its
   window there may be no key, and then it attends to all positions alike.
 
-What is computed before the first attention in another way than by an embedding of the fused form is computed for all
-positions, and those that are kept are taken from it.
+What is computed before the first attention in another way than token by token from an embedding of the fused form
+(MobileBERT's neighbours, ESM's factor for each row) is computed for all positions, and those that are kept are taken
+from it.
 
 So every value that a sequence-level output depends on is kept for any mask, and that output is unchanged. Outputs with
 a value for each token are zero where the mask is 0.
@@ -87,7 +88,8 @@ class _Removal:
         outputs = [(value, value.name, value.shape, value.type) for value in self._graph.outputs]
         for node in list(self._graph):
             if functions.is_fused(node) and node.op_type in functions.EMBEDDINGS:
-                self._embed(node)
+                if self._is_by_token(node):
+                    self._embed(node)
             elif functions.is_fused(node) and node.op_type in (functions.ATTENTION, functions.CORE):
                 self._attend(node)
             elif functions.is_fused(node) and node.op_type == functions.SINGLE_QUERY:
@@ -129,6 +131,26 @@ class _Removal:
     def _pack(self, value: ir.Value, rank: int) -> None:
         self._packed[value] = rank
         value.shape = None
+
+    def _is_by_token(self, embedding: ir.Node) -> bool:
+        """Whether what is computed from an embedding alone, up to the attentions, is computed token by token."""
+        ranks = {embedding.outputs[0]: 3}
+        pending = [embedding.outputs[0]]
+        while pending:
+            value = pending.pop()
+            for node in value.consumers():
+                attends = functions.is_fused(node) and node.op_type in (functions.ATTENTION, functions.CORE)
+                others = (other for other in node.inputs if other is not None and other not in ranks)
+                if attends or node.op_type == "Shape" or tokens.positions_read(node, ranks[value]):
+                    continue
+                if tokens.is_joining(node) and any(other.const_value is None for other in others):
+                    continue
+                rank = tokens.rank_by_token(node, ranks)
+                if rank is None:
+                    return False
+                pending.extend(output for output in node.outputs if output not in ranks)
+                ranks |= dict.fromkeys(node.outputs, rank)
+        return True
 
     def _embed(self, node: ir.Node) -> None:
         for index in (*(index for index, _ in functions.TABLES.ids), functions.TABLES.at):
