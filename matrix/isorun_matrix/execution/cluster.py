@@ -89,6 +89,8 @@ def run(
     """
     if not spec.machines:
         raise SpecError("--ray needs machines in the spec. See docs/cluster.md")
+    if RunFolder(out).has_run():
+        raise SpecError(f"{out} is the run of a single machine. Choose another --out.")
     if not choice.resume and out.exists() and any(out.iterdir()):
         raise SpecError(f"{out} exists and is not empty. Add --resume, or choose another --out.")
     try:
@@ -101,7 +103,7 @@ def run(
         identity = hashlib.sha256(str(out.absolute()).encode()).hexdigest()[:12]
         with _members(nodes, identity) as members:
             _check(spec, members, progress)
-            models, references = runner.prepare(spec, source, prepared, progress, resume=choice.resume)
+            models, references = runner.prepare(spec, source, prepared, progress, choice)
             parts = {name: _Model.read(model) for name, model in models.items()}
             options = {
                 "only": None if choice.only is None else [*choice.only],
