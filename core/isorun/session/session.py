@@ -57,7 +57,8 @@ class Session:
             ``provenance.passed_over``. A single name has no fallback.
         device: one of the backend's devices; ``None`` for its first.
         precision: ``"fp32"``, ``"tf32"``, ``"bf16"``, ``"fp16"``, ``"int8"`` or ``"fp64"``; never another. ``"auto"``
-            measures once and selects the fastest precision of the backend within the tolerance.
+            measures once and selects the fastest precision of the backend within the tolerance; with
+            ``backend="auto"``, it runs what ``isorun choose`` chose, if that still holds (docs/choosing.md).
         padding: ``"remove"`` runs dense layers on real tokens only; ``"keep"`` runs the graph unchanged; ``"auto"``
             chooses for every batch. Except with ``"keep"``, outputs with a value for each token are zero at masked
             positions.
@@ -69,7 +70,7 @@ class Session:
             backend that cannot share this one; ``None`` runs in this process.
         timeout: maximum time in seconds of a run in an environment, or of reading ``provenance``; then the worker is
             killed and :class:`isorun.WorkerTimeout` is raised. ``None`` for no limit. Compilation has no limit.
-        options: settings of the backend, listed by ``isorun backends --options``.
+        options: settings of the backend, listed by ``isorun backends --options``; of one of several, under its name.
         calibration: samples for ``precision="int8"`` and ``"auto"``: feeds as for :meth:`run`, or texts for the
             tokenizer next to the model. ``"auto"`` judges precisions on every fourth sample, which it holds out, if
             those are 24 requests or more. ``None`` for sentences shipped with isorun or, without a tokenizer, random

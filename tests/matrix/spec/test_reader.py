@@ -90,7 +90,9 @@ def changed(change: str) -> str:
 
 @pytest.mark.parametrize("name", ["quickstart", "gpu"])
 def test_shipped_specs_are_valid(name: str) -> None:
-    reader.load(Path(__file__).parents[3] / "matrix" / f"{name}.yaml")
+    spec = reader.load(Path(__file__).parents[3] / "matrix" / f"{name}.yaml")
+    assert spec.models
+    assert spec.backends
 
 
 def test_reports_every_problem_at_once(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
 import time
 from collections.abc import Iterator
@@ -31,12 +30,12 @@ def refused(folder: Path, content: str | bytes) -> str:
     """The message about a file that is not a spec."""
     path = folder / "spec.yaml"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    started = time.monotonic()
+    started = time.process_time()
     with pytest.raises(SpecError) as caught:
         reader.load(path)
     message = str(caught.value)
     message.encode()
-    assert time.monotonic() - started < 10
+    assert time.process_time() - started < 10
     assert str(path) in message
     assert len(message.replace(str(path), "")) < 25_000
     return message
@@ -139,7 +138,11 @@ def mutations(seed: int) -> Iterator[bytes]:
 @pytest.mark.parametrize("seed", range(3))
 def test_a_damaged_spec_is_valid_or_rejected(tmp_path: Path, seed: int) -> None:
     path = tmp_path / "spec.yaml"
+    rejected = 0
     for content in mutations(seed):
         path.write_bytes(content)
-        with contextlib.suppress(SpecError):
+        try:
             reader.load(path)
+        except SpecError:
+            rejected += 1
+    assert rejected
