@@ -125,6 +125,8 @@ def run(
                         ray.kill(member.actor)
                     raise
         return results.read(out), stopped
+    except RayError as error:  # such as a full disk under the object store
+        raise SpecError(f"Ray cannot go on: {_reason(error)}. Continue with --resume") from error
     finally:
         ray.shutdown()
 

@@ -57,10 +57,11 @@ def test_a_node_names_what_does_not_fit(tmp_path: Path, monkeypatch: pytest.Monk
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(2**40, 0, 2**40))
     found = node.Node().preflight(["reference"])
     assert found["problems"] == []
     assert found["cores"] >= 1
-    usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(2**30, 2**30, 2**20))
     monkeypatch.setattr(os, "setpriority", denied)
     backend, priority, *disks = node.Node().preflight(["reference", "nothing"])["problems"]
