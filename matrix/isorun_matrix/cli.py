@@ -367,16 +367,16 @@ def _report_machines(runs: MachineRuns, form: Format, output: Path | None) -> No
     import json
 
     from isorun.cli import console
-    from isorun_matrix.report import html
-    from isorun_matrix.report import machines as report
+    from isorun_matrix.report import html, machine_tables
+    from isorun_matrix.report.machines import overview
     from isorun_matrix.results.records import SCHEMA
 
-    found = report.overview(runs)
+    found = overview(runs)
     if form is Format.terminal:
         if output is not None:
             raise typer.BadParameter(_NEEDS_FORMAT)
         out = console.stdout()
-        out.print(report.render(found, out.width))
+        out.print(machine_tables.render(found, out.width))
         return
     if form is Format.json:
         documents = {name: run.as_document() for name, run in runs.runs.items()}
@@ -384,7 +384,7 @@ def _report_machines(runs: MachineRuns, form: Format, output: Path | None) -> No
     elif form is Format.html:
         text = html.render(*runs.runs.values(), overview=found)
     else:
-        text = report.as_markdown(found) if form is Format.md else report.as_csv(found)
+        text = machine_tables.as_markdown(found) if form is Format.md else machine_tables.as_csv(found)
     _write(text, output)
 
 

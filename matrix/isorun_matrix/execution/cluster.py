@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,7 @@ from typing import Any
 from isorun import __version__
 from isorun.errors import SpecError, did_you_mean
 from isorun.models.source import files_of
+from isorun.system.cache import sha256
 from isorun_matrix.execution import runner
 from isorun_matrix.execution.node import Files, Node
 from isorun_matrix.execution.progress import Lines, Machines
@@ -45,6 +47,7 @@ _PREPARED = "prepared"
 _PART = 64 * 2**20  # bytes
 _START_SECONDS = 25.0  # until an actor has started and looked at its machine
 _CLOCK_SECONDS = 2.0
+_CONNECT_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -89,19 +92,21 @@ def run(
     """
     if not spec.machines:
         raise SpecError("--ray needs machines in the spec. See docs/cluster.md")
+    if RunFolder(out).has_run():
+        raise SpecError(f"{out} is the run of a single machine. Choose another --out.")
     if not choice.resume and out.exists() and any(out.iterdir()):
         raise SpecError(f"{out} exists and is not empty. Add --resume, or choose another --out.")
     try:
+        _require_reachable(address)
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, namespace="isorun")
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         raise SpecError(f"Cannot connect to the Ray cluster {address!r}: {error}") from error
     try:
         prepared = RunFolder(out / _PREPARED)
         nodes = _match(spec, ray.nodes())
-        identity = hashlib.sha256(str(out.absolute()).encode()).hexdigest()[:12]
-        with _members(nodes, identity) as members:
+        with _members(nodes) as members:
             _check(spec, members, progress)
-            models, references = runner.prepare(spec, source, prepared, progress, resume=choice.resume)
+            models, references = runner.prepare(spec, source, prepared, progress, choice)
             parts = {name: _Model.read(model) for name, model in models.items()}
             options = {
                 "only": None if choice.only is None else [*choice.only],
@@ -120,8 +125,24 @@ def run(
                         ray.kill(member.actor)
                     raise
         return results.read(out), stopped
+    except RayError as error:  # such as a full disk under the object store
+        raise SpecError(f"Ray cannot go on: {_reason(error)}. Continue with --resume") from error
     finally:
         ray.shutdown()
+
+
+def _require_reachable(address: str) -> None:
+    """Ray itself would try for minutes to reach an address at which nothing answers.
+
+    Raises:
+        OSError: nothing does.
+        ValueError: it is not ``HOST:PORT``.
+    """
+    if address != "auto":
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal():
+            raise ValueError("expected HOST:PORT or auto")
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
 
 
 def _match(spec: Spec, nodes: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
@@ -163,7 +184,7 @@ def _match(spec: Spec, nodes: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[
 
 
 @contextmanager
-def _members(nodes: Mapping[str, Mapping[str, Any]], identity: str) -> Iterator[list[_Member]]:
+def _members(nodes: Mapping[str, Mapping[str, Any]]) -> Iterator[list[_Member]]:
     """The actors of a run, which end with the block."""
     found = []
     for name, node in nodes.items():
@@ -172,7 +193,7 @@ def _members(nodes: Mapping[str, Mapping[str, Any]], identity: str) -> Iterator[
             resources={RESOURCE: 1},
             scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
         )
-        found.append(_Member(name, node["NodeManagerAddress"], options.remote(identity, name)))
+        found.append(_Member(name, node["NodeManagerAddress"], options.remote()))
     try:
         yield found
     finally:
@@ -240,7 +261,7 @@ class _Model:
                     parts.append(ray.put(part))
             found[path.name] = (hashed.hexdigest(), parts)
         digests = sorted((name, digest) for name, (digest, _) in found.items())
-        return cls(hashlib.sha256(repr(digests).encode()).hexdigest(), Path(model.path).name, found)
+        return cls(sha256(repr(digests).encode()), Path(model.path).name, found)
 
 
 def _run_on(
@@ -264,7 +285,9 @@ def _run_on(
                 shown.note(member.name, f"sending {model.name}")
                 member.call("receive_model", model.digest, model.files)
         stored = folder.jobs()
-        lacking, _ = member.call("prepare", dict(_prepared(own, prepared, references)), stored)
+        record = prepared.record()  # the path alone could be that of another run, which was removed
+        identity = sha256(f"{record.created}/{record.seed}/{folder.path}".encode())[:16]
+        lacking = member.call("prepare", identity, dict(_prepared(own, prepared, references)), stored)
         for place in stored:  # run.json is the first
             if place in lacking:
                 member.call("restore", place, folder.files(place))

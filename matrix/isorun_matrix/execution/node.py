@@ -41,17 +41,11 @@ _PRIORITY = "Start the node with RAY_worker_niceness=0 RAY_worker_oom_score_adju
 
 
 class Node:
-    """A machine of a run: an actor. The process that started it has what the node was started with.
+    """A machine of a run: an actor. The process that started it has what the node was started with."""
 
-    Args:
-        run: identifies the run on all its nodes.
-        machine: the name of the machine.
-    """
-
-    def __init__(self, run: str, machine: str) -> None:
-        self._machine = machine
-        self._work = platformdirs.user_state_path("isorun") / "matrix" / run / machine
-        self._folder = RunFolder(self._work / "run")
+    def __init__(self) -> None:
+        self._work = platformdirs.user_state_path("isorun") / "matrix"  # below it when the run is known
+        self._folder = RunFolder(self._work)
         self._cache = Cache()
         self._parent = os.getppid()
 
@@ -88,22 +82,24 @@ class Node:
             "problems": problems,
         }
 
-    def prepare(self, prepared: Mapping[str, Files], stored: Mapping[str, str]) -> tuple[set[str], dict[str, str]]:
+    def prepare(self, run: str, prepared: Mapping[str, Files], stored: Mapping[str, str]) -> set[str]:
         """Receive the prepared run: ``run.json`` and references.
 
         Args:
+            run: identifies the run of a machine, on whatever node: what is left of an earlier session is used.
             prepared: the files of each folder.
             stored: the digests of the results that the driver has.
 
         Returns:
-            Of those results, the folders that this node lacks; and the digests of its own.
+            Of those results, the folders that this node lacks.
         """
+        self._work /= run
+        self._folder = RunFolder(self._work / "run")
         shutil.rmtree(self._work / "prepared", ignore_errors=True)
         folder = RunFolder(self._work / "prepared")
         for place, files in prepared.items():
             folder.receive(place, files)
-        own = self._folder.jobs()
-        return {place for place in stored if place not in own}, own
+        return stored.keys() - self._folder.jobs().keys()
 
     def restore(self, place: str, files: Files) -> None:
         """Receive a result of an earlier session that this node lacks."""

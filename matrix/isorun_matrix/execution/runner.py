@@ -90,14 +90,13 @@ def run(spec: Spec, source: Path, folder: RunFolder, progress: Lines, choice: Ch
 
 
 def prepare(
-    spec: Spec, source: Path, folder: RunFolder, progress: Lines, *, resume: bool
+    spec: Spec, source: Path, folder: RunFolder, progress: Lines, choice: Choice
 ) -> tuple[dict[str, PreparedModel], dict[str, str]]:
     """Prepare a run on other machines: fetch or build its models, compute its references, and draw its seed.
 
     Args:
-        spec, source, progress: as for :func:`run`.
+        spec, source, progress, choice: as for :func:`run`.
         folder: receives them.
-        resume: whether the folder may have them.
 
     Returns:
         The models by name, and the keys of the references by workload.
@@ -105,8 +104,8 @@ def prepare(
     Raises:
         SpecError: the folder cannot be used, or a model or a reference cannot be prepared.
     """
-    with folder.writing(resume=resume), host_lock.held(folder.path, progress.note):
-        return _Runner(spec, source, folder, progress, {}, Choice(resume=resume)).prepare()
+    with folder.writing(resume=choice.resume), host_lock.held(folder.path, progress.note):
+        return _Runner(spec, source, folder, progress, {}, choice).prepare()
 
 
 def select(planned: Plan, patterns: Sequence[str]) -> set[str]:

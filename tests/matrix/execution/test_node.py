@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
+import sys
 import threading
 from collections import namedtuple
 from pathlib import Path
@@ -43,18 +45,26 @@ def test_a_lock_that_cannot_be_opened_names_the_remedy(tmp_path: Path, monkeypat
         pass
 
 
+def test_a_cluster_without_ray_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.delitem(sys.modules, "isorun_matrix.execution.cluster", raising=False)
+    with pytest.raises(SpecError, match=r"isorun\[ray\]"):
+        importlib.import_module("isorun_matrix.execution.cluster")
+
+
 def test_a_node_names_what_does_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def denied(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    found = node.Node("run", "zen").preflight(["reference"])
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(2**40, 0, 2**40))
+    found = node.Node().preflight(["reference"])
     assert found["problems"] == []
     assert found["cores"] >= 1
-    usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(2**30, 2**30, 2**20))
     monkeypatch.setattr(os, "setpriority", denied)
-    backend, priority, *disks = node.Node("run", "zen").preflight(["reference", "nothing"])["problems"]
+    backend, priority, *disks = node.Node().preflight(["reference", "nothing"])["problems"]
     assert "No backend 'nothing' is installed" in backend
     assert "RAY_worker_niceness=0" in priority
     assert all("has 1 MiB free, 1024 are needed" in disk for disk in disks)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from isorun.errors import SpecError
-from isorun_matrix.report import html
+from isorun_matrix.report import html, machine_tables
 from isorun_matrix.report import machines as report
 from isorun_matrix.results import machines
 from isorun_matrix.results.folder import RunFolder
@@ -81,11 +81,11 @@ def test_merged_runs_are_one_report(isorun: Isorun, tiny: Path, tmp_path: Path) 
     cost = figures[(f"tiny, {zen_cell.shape}", "cost of a million requests")]["slow fp32"]
     expected = 0.36 / 3600 * 1e6 / zen_cell.result.throughput.requests_per_s
     assert [value.number for value in cost] == [pytest.approx(expected), None]
-    rows = list(csv.DictReader(io.StringIO(report.as_csv(found))))
+    rows = list(csv.DictReader(io.StringIO(machine_tables.as_csv(found))))
     assert {*rows[0]} == {"cells", "figure", "cell", "zen", "xeon"}
     documents = json.loads(isorun("report", out, "--format", "json").stdout)["machines"]
     assert {*documents} == {"zen", "xeon"}
-    assert "| slow fp32 |" in report.as_markdown(found)
+    assert "| slow fp32 |" in machine_tables.as_markdown(found)
     assert all(name in html.render(*runs.values(), overview=found) for name in ("machine zen", "machine xeon"))
 
 
