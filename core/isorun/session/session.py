@@ -475,9 +475,7 @@ class Session:
         self._backend.refuse_device_arrays("device_outputs=True")
         return self._executable.run_on_device
 
-    def _scheduled(
-        self, output_names: Sequence[str] | None, input_feed: Feeds, wide: bool | None = None
-    ) -> list[Any]:
+    def _scheduled(self, output_names: Sequence[str] | None, input_feed: Feeds, wide: bool | None = None) -> list[Any]:
         """As :meth:`run`, on the next free lane."""
         return self._lanes.run(*self._checked(output_names, input_feed), wide)
 
