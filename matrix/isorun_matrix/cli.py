@@ -88,7 +88,7 @@ def run(
     import shlex
     from datetime import datetime
 
-    from isorun_matrix.execution import environments, progress, rerun, runner
+    from isorun_matrix.execution import choice, environments, progress, rerun, runner
     from isorun_matrix.execution.plan import plan
     from isorun_matrix.results.folder import RunFolder
     from isorun_matrix.spec.reader import load
@@ -104,7 +104,7 @@ def run(
     else:
         loaded, fingerprints = load(spec), {}
     planned = plan(loaded, 0)
-    chosen = None if only is None else runner.select(planned, only)
+    chosen = None if only is None else choice.select(planned, only)
     if dry_run:
         cells = [cell for cell in planned.cells if not cell.control and (chosen is None or cell.id in chosen)]
         lines = [str(planned), *environments.preview(loaded), *(f"cell {cell.id}" for cell in cells)]
@@ -113,9 +113,9 @@ def run(
     folder = RunFolder(out or Path(_OUT) / f"{spec.stem}-{datetime.now().astimezone():%Y%m%d-%H%M%S}")
     shown = progress.for_stderr()
     shown.note(f"{planned}; results go to {folder.path}")
-    choice = runner.Choice(resume, chosen, remeasure is not None, fingerprints)
+    selected = choice.Choice(resume, chosen, remeasure is not None, fingerprints)
     try:
-        done = runner.run(loaded, spec.absolute(), folder, shown, choice)
+        done = runner.run(loaded, spec.absolute(), folder, shown, selected)
     except (KeyboardInterrupt, OSError) as stopped:
         more = [part for pattern in only or [] for part in ("--only", pattern)]
         more += [part for item in model or [] for part in ("--model", item)]
