@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import jinja2
 
 from isorun_matrix.report import facts, plots, summary
-from isorun_matrix.report.columns import columns
+from isorun_matrix.report.columns import columns, text
 from isorun_matrix.results.records import STATUSES, Run
 
 
@@ -23,7 +23,7 @@ def render(*runs: Run) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.globals.update(summary=summary, facts=facts, plots=plots, columns=columns, statuses=STATUSES)
+    environment.globals.update(summary=summary, facts=facts, plots=plots, columns=columns, text=text, statuses=STATUSES)
     groups = [
         (number, group, f"{_prefix(runs, number)}{group.model}/{group.shape}")
         for number, run in enumerate(runs, start=1)
