@@ -11,6 +11,12 @@ and ratios to the best of the others at the same precision.
 thread, called from as many threads as there are cores; ``openvino`` the THROUGHPUT hint with an ``AsyncInferQueue``;
 all three on the graph in standard operators, without padding since requests are not batched. isorun's engines call
 ``Session.arun`` after ``Session.warmup``.
+
+``first`` is the first request after the warm-up over the median of the same request later, with nothing beside it, and
+the largest such ratio of requests of 16 lengths. ``memory`` is the growth of the process's resident size from the
+first quarter of the slots to the last, so ten minutes of load on one engine are
+
+    python benchmarks/load.py --engines "isorun ort-cpu fp32" --slots 60 --seconds 10
 """
 
 from __future__ import annotations
@@ -18,6 +24,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import resource
 import statistics
 import subprocess
 import sys
@@ -32,6 +39,7 @@ import numpy as np
 import traffic
 
 CALLERS = 64
+LENGTHS, AGAIN = 16, 10  # of requests whose first run is compared with later ones
 PEERS = ("onnxruntime fp32", "onnxruntime workers fp32", "openvino fp32")
 OWN = ("isorun ort-cpu fp32", "isorun openvino fp32", "isorun openvino auto")
 Feeds = dict[str, np.ndarray]
@@ -148,7 +156,31 @@ async def slot(call: Call, stream: list[Feeds], seconds: float) -> dict[str, flo
     taken = time.perf_counter() - begin
     p50, p99 = np.percentile(latencies, [50, 99]) * 1e3
     share = (time.process_time() - cpu) * 1e3 / len(latencies)
-    return {"requests_per_second": len(latencies) / taken, "p50": p50, "p99": p99, "cpu_ms": share}
+    return {
+        "requests_per_second": len(latencies) / taken,
+        "p50": p50,
+        "p99": p99,
+        "cpu_ms": share,
+        "resident_mib": resident_mib(),
+    }
+
+
+async def opening(call: Call, stream: list[Feeds]) -> dict[str, float]:
+    """The first request, and the slowest first one of its length, over the same ones later."""
+    ratios = []
+    for feeds in stream[:LENGTHS]:
+        taken = []
+        for _ in range(AGAIN + 1):
+            start = time.perf_counter()
+            await call(feeds)
+            taken.append(time.perf_counter() - start)
+        ratios.append(taken[0] / statistics.median(taken[1:]))
+    return {"first": ratios[0], "slowest_first": max(ratios)}
+
+
+def resident_mib() -> float:
+    """The resident size of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
 
 
 def serve(engine: str, model: str) -> None:
@@ -157,8 +189,9 @@ def serve(engine: str, model: str) -> None:
     output = "last_hidden_state" if model == "minilm" else "pooler_output"
     call = own(engine, path, output) if engine in OWN else peer(engine, path, output)
     stream = requests(1024, seed=0)
+    first = asyncio.run(opening(call, stream))
     asyncio.run(slot(call, stream, 1.0))  # warms up
-    print("ready", flush=True)
+    print(json.dumps(first), flush=True)
     for line in sys.stdin:
         print(json.dumps(asyncio.run(slot(call, stream, float(line)))), flush=True)
 
@@ -174,13 +207,14 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.serve:
         return serve(arguments.serve, arguments.model)
-    processes = {}
+    processes, first = {}, {}
     for engine in arguments.engines:  # one after the other: opening measures
         command = [sys.executable, __file__, "--serve", engine, "--model", arguments.model]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert process.stdin is not None
         assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n", f"{engine} did not start"
+        first[engine] = json.loads(process.stdout.readline() or "null")
+        assert first[engine], f"{engine} did not start"
         processes[engine] = process
     results: dict[str, list[dict[str, float]]] = {engine: [] for engine in processes}
     for turn in range(arguments.slots):
@@ -192,13 +226,13 @@ def main() -> None:
     for process in processes.values():
         process.stdin.close()
         process.wait(60)
-    report(results)
+    report(results, first)
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
-    arguments.json.write_text(json.dumps(results, indent=2))
+    arguments.json.write_text(json.dumps({"first": first, "slots": results}, indent=2))
     return None
 
 
-def report(results: dict[str, list[dict[str, float]]]) -> None:
+def report(results: dict[str, list[dict[str, float]]], first: dict[str, dict[str, float]]) -> None:
     """Print a line for each engine."""
     medians = {
         engine: {name: statistics.median(each[name] for each in slots) for name in slots[0]}
@@ -212,6 +246,12 @@ def report(results: dict[str, list[dict[str, float]]]) -> None:
             best = max(figures["requests_per_second"] for figures in peers)
             tail = min(figures["p99"] for figures in peers)
             line += f"  {figures['requests_per_second'] / best:.2f} x requests/s, {figures['p99'] / tail:.2f} x p99"
+        if engine in OWN:
+            line += "  first {first:.2f} x (slowest of {0} {slowest_first:.2f} x)".format(LENGTHS, **first[engine])
+        sizes = [each["resident_mib"] for each in results[engine]]
+        if quarter := len(sizes) // 4:
+            growth = statistics.median(sizes[-quarter:]) - statistics.median(sizes[:quarter])
+            line += f"  memory {sizes[-1]:.0f} MiB ({growth:+.1f})"
         print(line)
 
 

@@ -1,15 +1,17 @@
-"""Throughput on requests of mixed lengths, in tokens per second: isorun, the bare runtimes, and PyTorch.
+"""Throughput on requests of mixed lengths, in tokens per second: isorun, the bare runtimes, and other engines.
 
-    python benchmarks/traffic.py [--preset bert-3l] [--batches 6] [--rounds 3] [--torch-python VENV/bin/python]
+    python benchmarks/traffic.py [--preset bert-3l] [--batches 6] [--rounds 3] [--peers-python VENV/bin/python]
 
 Lengths are lognormal (median 40 tokens, sigma 0.6, 6 to 128), in batches of 32 in order of arrival, each padded to its
 longest (``--pad-to 128``: to 128); then as many batches of 32 x 48 without padding. Only real tokens count. Every
 engine runs in a process of its own, interleaved over a number of rounds, each after warming up on as many other
 batches; a ratio compares two engines in the same round, and the median over rounds is printed. ``isorun ... map`` gets
-the same requests one by one through ``Session.map``, which batches them.
+the same requests one by one through ``Session.map``, which batches them. ``--peers-python`` adds what a user would pick
+instead of isorun (``peers.py`` says what each needs to be installed there); one that does not run is reported and left
+out. int8 is compared with q8_0, and bf16 with f16.
 
-``--outputs pooler_output`` serves a classifier's traffic: runtimes and isorun compute that output only; PyTorch always
-computes everything. Operations are still counted for the whole model.
+``--outputs pooler_output`` serves a classifier's traffic: runtimes and isorun compute that output only; peers always
+compute everything. Operations are still counted for the whole model.
 
 isorun's processes also measure the rate of matrix products alone, on the same backend, with as many rows as a batch has
 real tokens; ``share`` is the rate of a batch's operations (dense layers, and attention among a row's own tokens) over
@@ -32,6 +34,17 @@ import numpy as np
 
 ROWS, MEDIAN, SIGMA, LEAST, MOST, EVEN = 32, 40, 0.6, 6, 128, 48
 TORCH = "pytorch fp32"
+PEERS = {
+    TORCH: "fp32",
+    "torch.compile fp32": "fp32",
+    "zentorch fp32": "fp32",
+    "sentence-transformers onnx fp32": "fp32",
+    "sentence-transformers openvino fp32": "fp32",
+    "llama.cpp f16": "bf16",
+    "torchao int8": "int8",
+    "llama.cpp q8_0": "int8",
+}
+"""What a user would pick instead, each with the precision of isorun's that it is compared with."""
 RAW = {"ort-cpu": "onnxruntime", "openvino": "openvino"}
 ENGINES = (
     *("onnxruntime fp32", "isorun ort-cpu fp32", "isorun ort-cpu fp32 map"),
@@ -207,9 +220,9 @@ def measure(
 
 
 def in_process(engine: str, arguments: argparse.Namespace, *, even: bool) -> dict[str, float]:
-    if engine == TORCH:
-        script = Path(__file__).with_name("torch_eager.py")
-        command = [str(arguments.torch_python), str(script)]
+    if engine in PEERS:
+        script = Path(__file__).with_name("peers.py")
+        command = [str(arguments.peers_python), str(script), "--engine", engine]
     else:
         command = [sys.executable, __file__, "--engine", engine]
         command += ["--outputs", *arguments.outputs] if arguments.outputs else []
@@ -245,6 +258,12 @@ def report(results: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, fl
             if TORCH in results:
                 ratios[engine][TORCH] = ratio(rounds, results[TORCH], "tokens_per_second")
                 line += f"  {ratios[engine][TORCH]:.1f} x {TORCH}"
+            others = [each for each in results if PEERS.get(each) == precision]
+            if others:
+                compared = {each: ratio(rounds, results[each], "tokens_per_second") for each in others}
+                best = min(compared, key=lambda each: compared[each])
+                ratios[engine]["best peer"] = compared[best]
+                line += f"  {compared[best]:.2f} x {best}"
         print(line, flush=True)
     return ratios
 
@@ -260,7 +279,8 @@ def main() -> None:
     parser.add_argument("--pad-to", type=int, default=0, metavar="LENGTH")
     parser.add_argument("--outputs", nargs="+", metavar="NAME", help="serve these outputs alone")
     parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=ENGINES, metavar="ENGINE")
-    parser.add_argument("--torch-python", type=Path, help="a Python that has PyTorch")
+    parser.add_argument("--peers-python", type=Path, help="a Python that has the peers")
+    parser.add_argument("--peers", nargs="*", default=list(PEERS), choices=PEERS, metavar="PEER")
     parser.add_argument("--json", type=Path, default=Path(__file__).parent / "out" / "traffic.json")
     parser.add_argument("--engine", help=argparse.SUPPRESS)
     parser.add_argument("--even", action="store_true", help=argparse.SUPPRESS)
@@ -272,13 +292,20 @@ def main() -> None:
             json.dumps(measure(arguments.engine, arguments.preset, arguments.export, arguments.outputs, batches, first))
         )
         return
-    engines = arguments.engines + ([TORCH] if arguments.torch_python else [])
+    engines = arguments.engines + (arguments.peers if arguments.peers_python else [])
     found: dict[str, Any] = {}
     for label, even in (("traffic", False), ("no padding", True)):
         results: dict[str, list[dict[str, float]]] = {engine: [] for engine in engines}
         for _ in range(arguments.rounds):
-            for engine in engines:
-                results[engine].append(in_process(engine, arguments, even=even))
+            for engine in list(engines):
+                try:
+                    results[engine].append(in_process(engine, arguments, even=even))
+                except subprocess.CalledProcessError:
+                    if engine not in PEERS:
+                        raise
+                    print(f"{engine} does not run: the reason is above", flush=True)
+                    engines.remove(engine)
+                    results.pop(engine)
         batches = stream(arguments.batches, even=even, pad_to=0 if even else arguments.pad_to)
         whole = sum(feeds["attention_mask"].size for feeds in batches)
         print(

@@ -27,6 +27,14 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def lock_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A lock of the process's own: runs of a matrix in parallel tests do not wait for each other."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ISORUN_LOCK_DIR", str(tmp_path_factory.mktemp("lock")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def environments_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Environments of the run's own, which all processes of a parallel run share: making one takes seconds."""
     folder = tmp_path_factory.getbasetemp()

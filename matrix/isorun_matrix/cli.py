@@ -10,11 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from isorun_matrix.execution.choice import Choice
+    from isorun_matrix.execution.progress import Lines
+    from isorun_matrix.results.machines import MachineRuns
     from isorun_matrix.results.records import Run
+    from isorun_matrix.spec.spec import Spec
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, no_args_is_help=True)
 
 _OUT = "isorun-results"
+_NEEDS_FORMAT = "--output needs --format md, html, json or csv"
 _CHECK_FAILED, _BACKEND_TROUBLE, _INTERRUPTED = 1, 3, 130
 
 
@@ -80,6 +85,14 @@ def run(
         list[str] | None,
         typer.Option(metavar="NAME=PATH", help="With a run.json: where a model's file or folder is on this machine."),
     ] = None,
+    machine: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Run what the spec has for this one of its machines."),
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Run on the spec's machines in this Ray cluster; 'auto' finds it."),
+    ] = None,
 ) -> None:
     """Run every cell of a spec, and print a table. Exits with 1 if outputs are wrong or a cell failed.
 
@@ -103,6 +116,10 @@ def run(
         loaded, fingerprints = rerun.load(spec, model or [])
     else:
         loaded, fingerprints = load(spec), {}
+    if ray is not None and machine is not None:
+        raise typer.BadParameter("--machine is for a run without --ray")
+    if ray is None and (machine is not None or loaded.is_divided):
+        loaded = _on(loaded, machine)
     planned = plan(loaded, 0)
     chosen = None if only is None else choice.select(planned, only)
     if dry_run:
@@ -115,10 +132,15 @@ def run(
     shown.note(f"{planned}; results go to {folder.path}")
     selected = choice.Choice(resume, chosen, remeasure is not None, fingerprints)
     try:
+        if ray is not None:
+            _run_on_cluster(loaded, spec.absolute(), folder.path, ray, shown, selected)
+            return
         done = runner.run(loaded, spec.absolute(), folder, shown, selected)
     except (KeyboardInterrupt, OSError) as stopped:
         more = [part for pattern in only or [] for part in ("--only", pattern)]
         more += [part for item in model or [] for part in ("--model", item)]
+        more += [] if machine is None else ["--machine", machine]
+        more += [] if ray is None else ["--ray", ray]
         again = shlex.join(["isorun", "matrix", "run", str(spec), "--out", str(folder.path), "--resume", *more])
         shown.note(f"Stopped. Finished measurements are kept. Continue with:\n  {again}")
         if isinstance(stopped, OSError):  # a full disk
@@ -156,8 +178,12 @@ def report(
     """Show the results of a run, or of several."""
     import json
 
+    from isorun_matrix.results import machines
     from isorun_matrix.results.folder import RunFolder
 
+    if len(folders) == 1 and machines.is_of_several(folders[0]):
+        _report_machines(machines.read(folders[0]), form, output)
+        return
     if len(folders) > 1 and form not in (Format.html, Format.csv):
         raise typer.BadParameter("several runs need --format html or csv. To compare them, use isorun matrix compare")
     found, *others = (RunFolder(folder).run() for folder in folders)
@@ -179,12 +205,24 @@ def report(
 
         text = csv.render([found, *others])
     else:
-        raise typer.BadParameter("--output needs --format md, html, json or csv")
-    if output is None:
-        typer.echo(text, nl=False)
-    else:
-        output.write_text(text, encoding="utf-8")
-        typer.echo(f"Wrote {output}", err=True)
+        raise typer.BadParameter(_NEEDS_FORMAT)
+    _write(text, output)
+
+
+@app.command()
+def merge(
+    folders: Annotated[
+        list[str],
+        typer.Argument(metavar="[NAME=]DIR", help="Folders of runs, one for each machine.", show_default=False),
+    ],
+    out: Annotated[Path, typer.Option(metavar="RUN", help="The folder to create.", show_default=False)],
+) -> None:
+    """Put the runs of several machines into one folder, and compare the machines."""
+    from isorun_matrix.results import machines
+
+    if len(folders) < 2:
+        raise typer.BadParameter("expected the runs of at least two machines")
+    _report_machines(machines.merge(folders, out), Format.terminal, None)
 
 
 @app.command()
@@ -295,6 +333,67 @@ def schema() -> None:
     from isorun_matrix.spec.spec import Spec
 
     typer.echo(json.dumps(Spec.model_json_schema(), indent=2))
+
+
+def _run_on_cluster(spec: Spec, source: Path, out: Path, address: str, shown: Lines, choice: Choice) -> None:
+    import shlex
+
+    from isorun_matrix.execution import cluster
+
+    runs, stopped = cluster.run(spec, source, out, address, shown, choice)
+    _report_machines(runs, Format.terminal, None)
+    for name, reason in stopped.items():
+        shown.note(f"{name} stopped: {reason}. Continue with --resume")
+    shown.note(f"More: isorun matrix report {shlex.quote(str(out))} --format html --output report.html")
+    codes = {_exit_code(found, choice.only) for found in runs.runs.values()}
+    if code := _CHECK_FAILED if stopped or _CHECK_FAILED in codes else min(codes):
+        raise typer.Exit(code)
+
+
+def _on(spec: Spec, machine: str | None) -> Spec:
+    from isorun.errors import SpecError, did_you_mean
+
+    if machine is None:
+        raise SpecError(
+            "Backends or models of this spec name machines. Say which of them this is with --machine NAME: "
+            f"{', '.join(spec.machines)}"
+        )
+    if machine not in spec.machines:
+        raise SpecError(f"The spec has no machine {machine!r}{did_you_mean(machine, spec.machines)}")
+    return spec.on(machine)
+
+
+def _report_machines(runs: MachineRuns, form: Format, output: Path | None) -> None:
+    import json
+
+    from isorun.cli import console
+    from isorun_matrix.report import html
+    from isorun_matrix.report import machines as report
+    from isorun_matrix.results.records import SCHEMA
+
+    found = report.overview(runs)
+    if form is Format.terminal:
+        if output is not None:
+            raise typer.BadParameter(_NEEDS_FORMAT)
+        out = console.stdout()
+        out.print(report.render(found, out.width))
+        return
+    if form is Format.json:
+        documents = {name: run.as_document() for name, run in runs.runs.items()}
+        text = json.dumps({"schema": SCHEMA, "machines": documents}, indent=1, allow_nan=False) + "\n"
+    elif form is Format.html:
+        text = html.render(*runs.runs.values(), overview=found)
+    else:
+        text = report.as_markdown(found) if form is Format.md else report.as_csv(found)
+    _write(text, output)
+
+
+def _write(text: str, output: Path | None) -> None:
+    if output is None:
+        typer.echo(text, nl=False)
+    else:
+        output.write_text(text, encoding="utf-8")
+        typer.echo(f"Wrote {output}", err=True)
 
 
 def _print(run: Run) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 GROUP = "isorun.commands"
 COMMANDS = (
-    *("backends", "fetch", "build", "fuse", "prune", "inspect", "run", "embed", "parity"),
+    *("backends", "fetch", "build", "fuse", "prune", "inspect", "run", "choose", "embed", "parity"),
     *("conformance", "plugin", "doctor", "cache", "env"),
 )
 

@@ -9,7 +9,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -119,16 +119,18 @@ def transfer(verb: str = "Fetching") -> Iterator[Progress]:
 
 
 @contextmanager
-def working(what: str) -> Iterator[None]:
-    """A spinner on standard error; nothing if that is not a terminal."""
+def working(what: str) -> Iterator[Callable[[str], None]]:
+    """A spinner on standard error; nothing if that is not a terminal. Yields a function that shows another text, which
+    is a line there if it is not a terminal."""
     console = stderr()
     if not console.is_terminal:
-        yield
+        yield note
         return
     from rich.text import Text
 
-    with console.status(Text(what)):  # a string would be read as markup, and lose the extras of `onnxruntime[gpu]`
-        yield
+    # A string would be read as markup, and lose the extras of `onnxruntime[gpu]`.
+    with console.status(Text(what)) as status:
+        yield lambda text: status.update(Text(text))
 
 
 def _plain(value: Any) -> Any:

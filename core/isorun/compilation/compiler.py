@@ -48,8 +48,12 @@ class Compiler:
         """The model's graphs. The first access reads the model unless the cache has its description."""
         return ModelGraphs(self.source, self.cache)
 
-    def config(self, backend: Backend) -> CompileConfig:
+    def config(self, backend: Backend, requested: Collection[str] = ()) -> CompileConfig:
         """The options as a backend gets them, checked against its capabilities.
+
+        Args:
+            backend: the backend.
+            requested: the names of all requested backends, each of which may have its own options.
 
         Raises:
             BackendUnavailable: the backend cannot be used here, or does not support an option that others do.
@@ -70,7 +74,7 @@ class Compiler:
                 + ("" if fixed is None else f": its runs use {fixed}"),
                 "Omit it, or choose another backend.",
             )
-        backend_options = options.backend_options or {}
+        backend_options = options.of_backend(backend.name, requested)
         backend.read_options(backend_options)
         threads = options.threads or thread_counts.usable_cores() if offers.sets_threads else fixed
         return CompileConfig(options.precision, device, threads, backend_options, str(self.cache.root))

@@ -12,7 +12,7 @@ import json
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from isorun.parity.samples import fixed_size, lognormal_lengths, masked_cases, r
 from isorun.system.cache import sha256
 from isorun.types import Feeds, ModelInfo
 
+T = TypeVar("T")
 Samples = Sequence[Feeds | str]
 """Feeds as for :meth:`isorun.session.session.Session.run`, or texts for the model's tokenizer."""
 
@@ -34,7 +35,7 @@ _ENOUGH = 24  # requests to judge on; fewer say too little (docs/precision.md) a
 _ROWS = 8  # texts in a batch
 _LONG, _UPPER = 20, 3  # sentences of prose in a long text; one sentence in this many is repeated in upper case
 _RANDOM = (4, 32)  # batch and sequence of random feeds to judge on, unless the model fixes them
-_BATCHES, _MEDIAN, _SIGMA, _LONGEST = 16, 40, 0.6, 128  # random batches to calibrate on, and their lengths
+_BATCHES, _MEDIAN, _SIGMA, _LONGEST = 16, 40, 0.6, 128  # random batches, and their lengths
 
 
 @functools.cache
@@ -85,16 +86,21 @@ def own_texts(graphs: ModelGraphs) -> list[Feeds]:
     return _encoded_own(graphs, [text for listed in texts(held_out=False).values() for text in listed])
 
 
-def random_batches(info: ModelInfo) -> list[Feeds]:
-    """Seeded batches of random tokens to calibrate on, padded on the right.
+def random_batches(info: ModelInfo, rows: int = _ROWS, count: int = _BATCHES) -> list[Feeds]:
+    """Seeded batches of random tokens with the lengths of real texts, padded on the right.
+
+    Args:
+        info: the model.
+        rows: the texts of a batch, unless the model fixes them.
+        count: the number of batches.
 
     Raises:
         InvalidFeeds: random values cannot be generated for the type or shape of an input.
     """
     rng = np.random.default_rng(0)
-    batch, longest = sizes(info, _ROWS, _LONGEST)
+    batch, longest = sizes(info, rows, _LONGEST)
     batches: list[Feeds] = []
-    for _ in range(_BATCHES):
+    for _ in range(count):
         lengths = lognormal_lengths(batch, _MEDIAN, _SIGMA, 1, longest or 1, rng)
         sequence = fixed_size(info.required, 1) or int(lengths.max())
         mask = None if info.mask is None else right_padded(lengths, sequence)
@@ -174,15 +180,44 @@ def _tokenizer(graphs: ModelGraphs) -> Path | None:
     return next((path for path in places_of(graphs.source.path) if path.is_file()), None)
 
 
-def _encoded(graphs: ModelGraphs, listed: Sequence[str]) -> list[Feeds]:
-    """Texts as feeds, those of similar length in one batch. Batches without a token are dropped: some tokenizers
-    return none for an empty text."""
+def workload(graphs: ModelGraphs, texts: Sequence[str] | None, rows: int, count: int) -> tuple[list[Feeds], str]:
+    """What to time a model on, and what it is in words.
+
+    Args:
+        graphs: the model.
+        texts: the caller's, batched in their order; ``None`` for random tokens.
+        rows: the texts of a batch.
+        count: the maximum number of batches. Of more texts, some of every part are taken.
+
+    Raises:
+        InvalidFeeds: the list is empty, there is no tokenizer, or random feeds cannot be generated.
+    """
+    if texts is None:
+        batches = random_batches(graphs.info, rows, count)
+        return batches, f"random tokens, {_MEDIAN} at the median, in batches of {rows}"
+    chosen = spread(texts, rows * count)
+    if not chosen:
+        raise InvalidFeeds("There are no texts: give at least one")
+    batches = _encoded(graphs, chosen, rows, ordered=False)
+    return batches, f"{len(chosen)} of the given texts in batches of {min(rows, len(chosen))}"
+
+
+def spread(listed: Sequence[T], count: int) -> Sequence[T]:
+    """At most so many entries of a list, at equal distances."""
+    if len(listed) <= count:
+        return listed
+    return [listed[index * len(listed) // count] for index in range(count)]
+
+
+def _encoded(graphs: ModelGraphs, listed: Sequence[str], rows: int = _ROWS, *, ordered: bool = True) -> list[Feeds]:
+    """Texts as feeds, in order of length if they are to be ordered, so that those in one batch are similar. Batches
+    without a token are dropped: some tokenizers return none for an empty text."""
     info = graphs.info
     limits = [limit for limit in info.limits.values() if limit is not None]
     tokenizer = Tokenizer.beside(graphs.source.path, min(limits, default=None))
     fixed = fixed_size(info.required, 1)
-    ordered = sorted(listed, key=len)
-    batches = (tokenizer.encode(ordered[start : start + _ROWS], fixed) for start in range(0, len(ordered), _ROWS))
+    texts = sorted(listed, key=len) if ordered else listed
+    batches = (tokenizer.encode(texts[start : start + rows], fixed) for start in range(0, len(texts), rows))
     return [feeds_of(encoded, info) for encoded in batches if encoded["attention_mask"].any()]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +25,7 @@ class Options:
     Attributes:
         device, precision, padding, threads, tolerance, environment, timeout: as for
             :class:`isorun.session.session.Session`.
-        backend_options: the session's ``options``.
+        backend_options: the session's ``options``: see :meth:`of_backend`.
         calibration: the samples, as a list.
 
     Raises:
@@ -62,6 +62,12 @@ class Options:
         self._check_timeout()
         object.__setattr__(self, "backend_options", dict(backend_options or {}))
         object.__setattr__(self, "calibration", None if self.calibration is None else list(self.calibration))
+
+    def of_backend(self, name: str, requested: Collection[str]) -> dict[str, Any]:
+        """The options of one of the requested backends: those for all of them, then its own, under its name."""
+        given = self.backend_options or {}
+        own = {key: value for key, value in given.items() if key in requested and isinstance(value, Mapping)}
+        return {key: value for key, value in given.items() if key not in own} | dict(own.get(name, {}))
 
     @property
     def samples(self) -> Sequence[Any] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,7 +17,10 @@ from isorun.plugin.backend import Backend, Executable
 from isorun.types import CompileConfig, LoweredModel, Provenance
 
 if TYPE_CHECKING:
+    from isorun.compilation.corpus import Samples
     from isorun.isolation.worker.backend import Worker
+
+_UNFIT = (BackendNotFound, BackendUnavailable, UnsupportedModel, BackendFailed, InvalidArgument)
 
 _logger = logging.getLogger("isorun")
 
@@ -30,6 +34,7 @@ class Resolved(NamedTuple):
         passed_over: the backends that were skipped, each with the reason.
         worker: where it runs; ``None`` for this process.
         compiler: compiles it again.
+        samples: what int8 was calibrated on.
     """
 
     backend: Backend
@@ -40,6 +45,7 @@ class Resolved(NamedTuple):
     passed_over: tuple[tuple[str, str], ...]
     worker: Worker | None
     compiler: Compiler
+    samples: Samples | None
 
     @property
     def can_divide(self) -> bool:
@@ -53,12 +59,8 @@ class Resolved(NamedTuple):
         Raises:
             As :meth:`isorun.compilation.compiler.Compiler.compile`.
         """
-        samples = self.compiler.options.samples
-        if self.compiler.options.precision == AUTO:
-            from isorun.compilation import corpus
-
-            samples, _ = corpus.split(samples)
-        return self.compiler.compile(self.backend, replace(self.config, threads=threads), samples).executable
+        config = replace(self.config, threads=threads)
+        return self.compiler.compile(self.backend, config, self.samples).executable
 
     def close(self) -> None:
         """Release the model and the worker."""
@@ -102,6 +104,7 @@ def resolve(compiler: Compiler, backend: str | Sequence[str]) -> Resolved:
     Raises:
         BackendNotFound, BackendUnavailable, UnsupportedModel, BackendFailed: for a single name, why it cannot run the
             model; for several, BackendUnavailable with the reason of each.
+        BackendNotFound: also for a list with a name that no backend has.
         InvalidArgument: an argument that no requested backend knows.
         EnvironmentNotFound, EnvironmentBroken: the environment does not exist, or its interpreter is gone.
     """
@@ -121,60 +124,112 @@ def resolve(compiler: Compiler, backend: str | Sequence[str]) -> Resolved:
 
 def _resolve(compiler: Compiler, backend: str | Sequence[str], worker: Worker | None) -> Resolved:
     if isinstance(backend, str) and backend != AUTO:
-        return _compile(compiler, backend, (), worker)
+        return _compile(compiler, backend, (backend,), (), worker)
+    skipped: list[tuple[str, str]] = []
     if backend == AUTO:
         candidates = listing.by_priority(compiler.cache) if worker is None else worker.candidates()
+        if compiler.options.precision == AUTO and worker is None:
+            chosen = _as_chosen(compiler, skipped)
+            if chosen is not None:
+                return chosen
     elif isinstance(backend, Sequence) and all(isinstance(name, str) for name in backend):
         candidates = [(name, "") for name in backend]
+        _check_names(backend, worker)
     else:
         raise TypeError(f"backend must be a name, a list of names or 'auto', got {backend!r}")
     if not candidates:
         raise InvalidArgument("backend is an empty list. Name at least one backend, or use 'auto'")
-    skipped: list[tuple[str, str]] = []
     errors: list[Exception] = []
+    names = tuple(name for name, _ in candidates)
     for name, problem in candidates:
         try:
             if not problem:
-                resolved = _compile(compiler, name, tuple(skipped), worker)
+                resolved = _compile(compiler, name, names, tuple(skipped), worker)
                 if backend == AUTO and skipped:
                     _logger.info("backend='auto' skipped %s", "; ".join(f"{each}: {why}" for each, why in skipped))
                 return resolved
-        except (BackendNotFound, BackendUnavailable, UnsupportedModel, BackendFailed, InvalidArgument) as error:
+        except _UNFIT as error:
             errors.append(error)
-            problem = f"{error.reason}. {error.remedy}" if isinstance(error, BackendUnavailable) else str(error)
+            problem = _reason(error)
         skipped.append((name, problem))
         if backend != AUTO:
             _logger.warning("skipped backend %s: %s", name, problem)
     invalid = [error for error in errors if isinstance(error, InvalidArgument)]
-    if invalid and all(isinstance(error, InvalidArgument | BackendNotFound) for error in errors):
+    if invalid and len(invalid) == len(errors):
         raise invalid[0]
     reasons = "\n".join(f"  {name}: {reason}" for name, reason in skipped)
     raise BackendUnavailable(
-        " or ".join(name for name, _ in candidates),
-        "none of them can run this model as requested",
-        f"Fix one of these:\n{reasons}",
+        " or ".join(names), "none of them can run this model as requested", f"Fix one of these:\n{reasons}"
     )
 
 
-def _compile(compiler: Compiler, name: str, skipped: tuple[tuple[str, str], ...], worker: Worker | None) -> Resolved:
+def _check_names(names: Sequence[str], worker: Worker | None) -> None:
+    """Reject a list with a name that no backend has, before any of them is tried."""
+    for name in names:
+        if worker is None:
+            if name.partition(":")[0] not in registry.names():
+                raise BackendNotFound(name, registry.names())
+        else:
+            with suppress(BackendUnavailable):
+                worker.get(name)
+
+
+def _as_chosen(compiler: Compiler, skipped: list[tuple[str, str]]) -> Resolved | None:
+    """The model as ``isorun choose`` chose; ``None`` if it did not, or if something has changed since."""
+    from isorun.compilation import choice
+
+    found = choice.remembered(compiler, listing.candidates(compiler.cache))
+    if found is None:
+        return None
+    chosen, samples = found
+    try:
+        backend = registry.get(chosen.backend)
+        config = replace(compiler.config(backend), precision=chosen.precision)
+        model, executable = compiler.compile(backend, config, samples)
+    except _UNFIT as error:
+        _logger.warning("`isorun choose` chose %s in %s, which fails: %s", chosen.backend, chosen.precision, error)
+        skipped.append((f"{chosen.backend} in {chosen.precision}", _reason(error)))
+        return None
+    resolved = Resolved(backend, model, config, executable, chosen.note(), chosen.skipped, None, compiler, samples)
+    _log_opened(resolved, "as `isorun choose` chose")
+    return resolved
+
+
+def _compile(
+    compiler: Compiler,
+    name: str,
+    requested: Sequence[str],
+    skipped: tuple[tuple[str, str], ...],
+    worker: Worker | None,
+) -> Resolved:
     start = time.perf_counter()
     backend = registry.get(name) if worker is None else worker.get(name)
-    config = compiler.config(backend)
+    config = compiler.config(backend, requested)
+    samples = compiler.options.samples
     if config.precision == AUTO:
-        from isorun.compilation import autotune
+        from isorun.compilation import autotune, corpus
 
-        resolved = Resolved(backend, *autotune.compile_fastest(compiler, backend, config), skipped, worker, compiler)
+        made = autotune.compile_fastest(compiler, backend, config)
+        resolved = Resolved(backend, *made, skipped, worker, compiler, corpus.split(samples)[0])
     else:
-        model, executable = compiler.compile(backend, config, compiler.options.samples)
-        resolved = Resolved(backend, model, config, executable, {}, skipped, worker, compiler)
+        model, executable = compiler.compile(backend, config, samples)
+        resolved = Resolved(backend, model, config, executable, {}, skipped, worker, compiler, samples)
+    _log_opened(resolved, f"{time.perf_counter() - start:.2f} s")
+    return resolved
+
+
+def _log_opened(resolved: Resolved, how: str) -> None:
     _logger.info(
-        "opened %s on %s in %s, %.2f s: %s; lowered to %s (%s in the cache)",
-        compiler.source.path,
-        name,
+        "opened %s on %s in %s, %s: %s; lowered to %s (%s in the cache)",
+        resolved.compiler.source.path,
+        resolved.backend.name,
         resolved.config.precision,
-        time.perf_counter() - start,
+        how,
         ", ".join(f"{count} {kind}" for kind, count in resolved.model.info.fused.items()) or "nothing fused",
         resolved.model.dialect,
         "found" if resolved.model.cached else "made",
     )
-    return resolved
+
+
+def _reason(error: Exception) -> str:
+    return f"{error.reason}. {error.remedy}" if isinstance(error, BackendUnavailable) else str(error)

@@ -19,6 +19,12 @@ _STRINGS = "tensor(string)"
 _MAX_KNOWN_SHAPES = 4096  # combinations of shapes that passed before
 
 
+def refuse_options(run_options: object) -> None:
+    """Reject an argument that exists for compatibility with ONNX Runtime only."""
+    if run_options is not None:
+        raise InvalidFeeds(f"run_options is not supported (got {type(run_options).__name__}). Pass None.")
+
+
 class FeedChecker:
     """Checks feeds against a model's inputs.
 
@@ -34,13 +40,21 @@ class FeedChecker:
         self._required = frozenset(spec.name for spec in info.inputs if not spec.overridable)
         self._all_required = len(self._required) == len(self._specs)
         self._limits = info.limits
-        self._outputs = frozenset(spec.name for spec in info.outputs)
+        self._outputs = info.output_names
         self._strings = [spec for spec in info.inputs if spec.type == _STRINGS]
         self._dtypes = [(spec.name, spec.dtype) for spec in info.inputs if spec.dtype]
         self._axes = [_axes(spec, info.limits) for spec in info.inputs if spec.dtype]
         self._known_shapes: set[tuple[tuple[int, ...], ...]] = set()
         # Runtimes differ in their behaviour for token ids and mask values out of range, so they are rejected here.
         self._ranges = [_range(spec, info.mask) for spec in info.inputs if spec.bounds and spec.dtype]
+
+    def check_call(self, output_names: Sequence[str] | None, feeds: Feeds) -> tuple[Sequence[str], Feeds]:
+        """The arguments of a run, validated: as :meth:`check`, with the names of all outputs for none."""
+        feeds = self.check(feeds)
+        if output_names is None or not len(output_names):
+            return self._outputs, feeds
+        self.check_outputs(output_names)
+        return output_names, feeds
 
     def check(self, feeds: Feeds) -> Feeds:
         """Reject feeds that the model does not accept.

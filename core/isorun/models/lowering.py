@@ -85,6 +85,11 @@ class ModelGraphs:
         """The model's inputs, outputs and so on, in its fused form if it is an encoder."""
         return self._known.info
 
+    @property
+    def as_given(self) -> LoweredModel:
+        """The model's own file. It has all its outputs, whichever a session computes."""
+        return LoweredModel(self.source.path, _PLAIN, self.source.fingerprint, replace(self.info, fused={}), self.found)
+
     def lower(
         self,
         dialects: tuple[str, ...],
@@ -115,7 +120,7 @@ class ModelGraphs:
         if packed and info.keeps_padding:
             raise UnsupportedModel(info.keeps_padding)
         untouched = not packed and precision == _AS_GIVEN and source.outputs is None
-        as_given = LoweredModel(source.path, _PLAIN, source.fingerprint, replace(info, fused={}), self.found)
+        as_given = self.as_given
         if not info.fused:
             # OpenVINO rejects weights that are links out of the model's folder, as in the Hugging Face hub's cache.
             linked = any((source.path.parent / location).is_symlink() for location in self._known.beside)

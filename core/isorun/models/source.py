@@ -97,7 +97,7 @@ def _open(model: str | os.PathLike[str] | bytes | onnx.ModelProto, cache: Cache)
         if path.exists():
             raise InvalidModel(f"{path} is not a regular file. Models are read more than once: pipes are rejected")
         raise InvalidModel(f"There is no model at {path}{_suggestion(path)}")
-    fingerprint = cache.fingerprint(lambda: _files_of(path), path)
+    fingerprint = cache.fingerprint(lambda: files_of(path), path)
     return ModelSource(path, fingerprint, private=not path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH))
 
 
@@ -113,7 +113,7 @@ def check_unchanged(source: ModelSource, cache: Cache) -> None:
     Raises:
         InvalidModel: it has changed, so what was read may not match the fingerprint.
     """
-    if cache.fingerprint(lambda: _files_of(source.path), source.path) != source.content:
+    if cache.fingerprint(lambda: files_of(source.path), source.path) != source.content:
         raise InvalidModel(f"{source.path} has changed since it was opened. Open another session on it")
 
 
@@ -144,7 +144,8 @@ def _from_bytes(content: bytes, name: str, cache: Cache) -> ModelSource:
     return ModelSource(entry.folder / FILE, fingerprint, private=True)
 
 
-def _files_of(path: Path) -> list[Path]:
+def files_of(path: Path) -> list[Path]:
+    """The files of a model: the ONNX file, and those with its weights."""
     from isorun.graph.io import files
 
     return [path, *(path.parent / location for location in files.external_files(files.read_proto(path)))]

@@ -85,7 +85,12 @@ def names() -> list[str]:
 
 
 def by_priority(cache: Cache) -> list[tuple[str, str]]:
-    """The candidates of ``backend="auto"``, highest priority first, each with why it is not one; else empty.
+    """The names of :func:`candidates`, each with why it cannot be used; else empty."""
+    return [(each.name, _why_not(each)) for each in candidates(cache)]
+
+
+def candidates(cache: Cache) -> list[Description]:
+    """The candidates of ``backend="auto"``, highest priority first, unavailable ones included.
 
     Other people's plugins are described once and remembered until they change, since a session should not wait for a
     child process; failures are remembered for a day.
@@ -100,7 +105,7 @@ def by_priority(cache: Cache) -> list[tuple[str, str]]:
         found += _remembered(entries, cache)
     ordered = [each for each in found if each.priority is not None]
     ordered.sort(key=lambda each: (-(each.priority or 0), each.name))
-    return [(each.name, _why_not(each)) for each in ordered]
+    return ordered
 
 
 def _why_not(each: Description) -> str:

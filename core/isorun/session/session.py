@@ -1,13 +1,12 @@
 """The session: one model, one backend, one calling convention, whatever the hardware.
 
-It validates feeds and dispatches to the backend that :mod:`isorun.compilation.select` found: on this thread or another,
-one request at a time or in batches.
+It validates feeds and dispatches to the backend that :mod:`isorun.compilation.select` found: on this thread, or through
+the :mod:`isorun.session.scheduler` on others.
 """
 
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from types import TracebackType
@@ -16,15 +15,15 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 from isorun.compilation.compiler import Compiler
 from isorun.compilation.options import Options
 from isorun.compilation.select import resolve
-from isorun.errors import DeadlineExceeded, InvalidArgument, InvalidFeeds, IsorunError
-from isorun.models.feeds import FeedChecker
+from isorun.errors import InvalidArgument, InvalidFeeds
+from isorun.models.feeds import FeedChecker, refuse_options
 from isorun.models.source import open_model
 from isorun.session import fork
-from isorun.session.executor import Executor
 from isorun.session.handle import Handle
 from isorun.session.io_binding import IOBinding
-from isorun.session.lanes import Arrangement, Lanes
-from isorun.session.metrics import Metrics, Recorder
+from isorun.session.lanes import Arrangement
+from isorun.session.metrics import Metrics
+from isorun.session.scheduler import Scheduler
 from isorun.system.cache import Cache
 from isorun.types import Feeds, ModelInfo, ModelMetadata, Provenance, TensorSpec, threads_in_words
 
@@ -58,7 +57,8 @@ class Session:
             ``provenance.passed_over``. A single name has no fallback.
         device: one of the backend's devices; ``None`` for its first.
         precision: ``"fp32"``, ``"tf32"``, ``"bf16"``, ``"fp16"``, ``"int8"`` or ``"fp64"``; never another. ``"auto"``
-            measures once and selects the fastest precision of the backend within the tolerance.
+            measures once and selects the fastest precision of the backend within the tolerance; with
+            ``backend="auto"``, it runs what ``isorun choose`` chose, if that still holds (docs/choosing.md).
         padding: ``"remove"`` runs dense layers on real tokens only; ``"keep"`` runs the graph unchanged; ``"auto"``
             chooses for every batch. Except with ``"keep"``, outputs with a value for each token are zero at masked
             positions.
@@ -70,7 +70,7 @@ class Session:
             backend that cannot share this one; ``None`` runs in this process.
         timeout: maximum time in seconds of a run in an environment, or of reading ``provenance``; then the worker is
             killed and :class:`isorun.WorkerTimeout` is raised. ``None`` for no limit. Compilation has no limit.
-        options: settings of the backend, listed by ``isorun backends --options``.
+        options: settings of the backend, listed by ``isorun backends --options``; of one of several, under its name.
         calibration: samples for ``precision="int8"`` and ``"auto"``: feeds as for :meth:`run`, or texts for the
             tokenizer next to the model. ``"auto"`` judges precisions on every fourth sample, which it holds out, if
             those are 24 requests or more. ``None`` for sentences shipped with isorun or, without a tokenizer, random
@@ -134,13 +134,12 @@ class Session:
         self._resolved = resolve(Compiler(source, compile_options, cache), backend)
         self._backend, self._model = self._resolved.backend, self._resolved.model
         self._executable = self._resolved.executable
-        self._outputs = self._model.info.output_names
         capabilities = self._backend.capabilities
         self._checker = FeedChecker(self._model.info, device_arrays=capabilities.device_arrays)
+        self._max_queue = max_queue
         self._closers = [self._resolved.close]
         self._handle = Handle(thread_safe=capabilities.thread_safe, release=partial(_close_all, self._closers))
-        self._recorder = Recorder(max_queue)
-        self._executor = Executor(self._recorder)
+        self._scheduler = self._make_scheduler()
         self._source, self._cache = source, cache
         fork.watch(self)
 
@@ -172,10 +171,9 @@ class Session:
             BackendUnavailable: ``device_outputs`` with a backend without device arrays.
         """
         self._handle.check_open()
-        if run_options is not None:
-            _refuse_options(run_options)
+        refuse_options(run_options)
         execute = self._on_device() if device_outputs else self._executable.run
-        return self._handle.call(execute, *self._checked(output_names, input_feed))
+        return self._handle.call(execute, *self._checker.check_call(output_names, input_feed))
 
     def warmup(self, on: Iterable[tuple[int, int] | str | Feeds] | None = None, *, measure: bool = True) -> Arrangement:
         """Compile and run everything that requests may need, so that none of them waits for it.
@@ -197,32 +195,21 @@ class Session:
             As :meth:`run`.
         """
         self._handle.check_open()
-        from isorun.session import warmup
+        return self._scheduler.warmup(on, measure=measure)
 
-        if measure and "_lanes" not in self.__dict__:
-            unrecorded = partial(self._make_lanes, recorder=Recorder())
-            self.__dict__["arrangement"] = warmup.measured(self._resolved, unrecorded)
-        feeds = warmup.feeds(self._resolved.compiler.graphs, self._checker, on)
-        for executable in self._lanes.executables():
-            for batch in feeds:
-                self._handle.call(executable.run, self._outputs, batch)
-        return self.arrangement
-
-    @cached_property
+    @property
     def arrangement(self) -> Arrangement:
         """How concurrent requests are run: as :meth:`warmup` measured it, in any process, or by default."""
-        from isorun.session import warmup
-
-        return warmup.remembered(self._resolved) or warmup.default(self._resolved)
+        return self._scheduler.arrangement
 
     @property
     def concurrency(self) -> int:
         """The number of scheduled runs at once."""
-        return self.arrangement.lanes
+        return self._scheduler.arrangement.lanes
 
     def metrics(self) -> Metrics:
         """Counts and times of all scheduled requests: :meth:`submit`, :meth:`run_async`, :meth:`arun`, :meth:`map`."""
-        return self._recorder.snapshot()
+        return self._scheduler.metrics()
 
     def device_times(self, input_feed: Feeds, runs: int = 100) -> np.ndarray | None:
         """The time of one run on a GPU by its own events, with feeds and outputs in device memory.
@@ -254,7 +241,7 @@ class Session:
         Raises:
             QueueFull: ``max_queue`` requests are waiting.
         """
-        return self._executor.submit(self._scheduled, output_names, input_feed, False if more else None)
+        return self._scheduler.submit(output_names, input_feed, more=more)
 
     def run_async(
         self,
@@ -269,20 +256,7 @@ class Session:
         ``error`` is empty if the run succeeded; if it failed, ``outputs`` is empty and ``error`` says why. Exceptions
         of the callback are logged by ``concurrent.futures``.
         """
-
-        def work() -> None:
-            try:
-                if run_options is not None:
-                    _refuse_options(run_options)
-                outputs, message = self._scheduled(output_names, input_feed), ""
-            except IsorunError as error:
-                outputs, message = [], str(error)
-            except Exception as error:  # noqa: BLE001  # the callback must be called in any case
-                outputs, message = [], f"{type(error).__name__}: {error}".removesuffix(": ")
-            callback(outputs, user_data, message)
-
-        # concurrent.futures logs what a done callback raises: here, what the caller's callback raised.
-        self._executor.submit(work).add_done_callback(lambda future: future.result())
+        self._scheduler.submit_then(callback, user_data, output_names, input_feed, run_options)
 
     async def arun(
         self,
@@ -313,22 +287,9 @@ class Session:
             QueueFull: ``max_queue`` requests are waiting.
             DeadlineExceeded: ``timeout`` has passed.
         """
-        import asyncio
-
-        if max_tokens is None:
-            max_tokens, max_wait = (self.arrangement.batch_tokens if _is_single(input_feed) else 0), 0.0
-        if max_tokens == 0:
-            future = self.submit(output_names, input_feed)
-        else:
-            future = self._batcher(output_names, max_tokens, max_wait).submit(input_feed)[0]
-        try:
-            async with asyncio.timeout(timeout) as deadline:
-                return await asyncio.wrap_future(future)
-        except TimeoutError:
-            if not deadline.expired():
-                raise
-            self._recorder.miss()
-            raise DeadlineExceeded(f"The request was not answered within {timeout:g} s") from None
+        return await self._scheduler.arun(
+            output_names, input_feed, max_tokens=max_tokens, max_wait=max_wait, timeout=timeout
+        )
 
     def map(
         self,
@@ -354,17 +315,9 @@ class Session:
             the request's length. A failed request raises its error in its place, and the iterator continues after it.
             ``close()``, or leaving the ``with`` block, stops the work.
         """
-        self._executor.check_open()
-        from isorun.session import batching
-
-        # A batch is large enough for all threads, which share its weights in the processor's caches.
-        arrangement = self.arrangement
-        return batching.results(
+        return self._scheduler.map(
             requests,
-            partial(self._scheduled, wide=True),
-            self._layout(output_names),
-            recorder=self._recorder,
-            parallel=arrangement.lanes if arrangement.threads is None else 1,
+            output_names,
             max_tokens=max_tokens,
             max_wait=max_wait,
             return_exceptions=return_exceptions,
@@ -381,8 +334,7 @@ class Session:
             InvalidFeeds: the binding belongs to another session, or is not a binding of isorun.
         """
         self._handle.check_open()
-        if run_options is not None:
-            _refuse_options(run_options)
+        refuse_options(run_options)
         if not (isinstance(iobinding, IOBinding) and iobinding.is_for(self._executable)):
             kind = type(iobinding).__name__
             what = "belongs to another session" if isinstance(iobinding, IOBinding) else f"is a {kind}"
@@ -425,7 +377,7 @@ class Session:
 
         A callback may call it; runs queued after it on the same thread are then refused.
         """
-        if self._executor.close():
+        if self._scheduler.close():
             try:
                 self._handle.close()
             finally:
@@ -455,16 +407,14 @@ class Session:
         """In a forked child: a session with a worker starts another at its next call; any other refuses calls."""
         if self._handle.closed:
             return
-        for kept in (self._executor, self._recorder, self.__dict__.pop("_lanes", None)):
-            fork.keep_for_good(kept)
-        self._recorder = Recorder(self._recorder.limit)
-        self._executor = Executor(self._recorder)
+        fork.keep_for_good(self._scheduler)
+        self._scheduler = self._make_scheduler()
         if self._resolved.worker is not None:
             self._handle.unlock_after_fork()
             return
         fork.keep_for_good(self._executable)
         self._handle.refuse(fork.REFUSAL)
-        self._executor.refuse(fork.REFUSAL)
+        self._scheduler.refuse(fork.REFUSAL)
 
     def _bound_parts(self) -> tuple[Executable, FeedChecker, Handle, Callable[[str], None]]:
         """The arguments of :class:`IOBinding`."""
@@ -475,71 +425,10 @@ class Session:
         self._backend.refuse_device_arrays("device_outputs=True")
         return self._executable.run_on_device
 
-    def _scheduled(self, output_names: Sequence[str] | None, input_feed: Feeds, wide: bool | None = None) -> list[Any]:
-        """As :meth:`run`, on the next free lane."""
-        return self._lanes.run(*self._checked(output_names, input_feed), wide)
-
-    def _checked(self, output_names: Sequence[str] | None, input_feed: Feeds) -> tuple[Sequence[str], Feeds]:
-        """The arguments of a run, validated."""
-        input_feed = self._checker.check(input_feed)
-        if output_names is None or not len(output_names):
-            return self._outputs, input_feed
-        self._checker.check_outputs(output_names)
-        return output_names, input_feed
-
-    @cached_property
-    def _lanes(self) -> Lanes:
-        lanes = self._make_lanes(self.arrangement, self._recorder)
-        self._closers.append(lanes.close)
-        return lanes
-
-    def _make_lanes(self, arrangement: Arrangement, recorder: Recorder) -> Lanes:
-        threads = arrangement.threads
-        resolved = self._resolved
-        return Lanes(
-            self._executable,
-            None if threads is None else lambda: resolved.compile_again(threads),
-            arrangement.lanes,
-            self._handle,
-            recorder,
-            shared=threads == 1 and self._backend.capabilities.runs_on_caller,
-            mask=self._model.info.mask,
-        )
-
-    def _layout(self, output_names: Sequence[str] | None) -> batching.Layout:
-        from isorun.session import batching
-
-        return batching.Layout(self._model.info, output_names)
-
-    def _batcher(self, output_names: Sequence[str] | None, max_tokens: int, max_wait: float) -> batching.Batcher:
-        """The batcher that all callers with the same settings share."""
-        reference = weakref.ref(self)  # the batcher's threads must not keep the session alive
-
-        def run(names: Sequence[str], feeds: Feeds) -> list[Any]:
-            session = reference()
-            assert session is not None, "a caller that waits for a request holds the session"
-            return session._scheduled(names, feeds)
-
-        def make() -> batching.Batcher:
-            from isorun.session import batching
-
-            layout, parallel = self._layout(output_names), self.concurrency
-            return batching.Batcher(
-                run, layout, max_tokens, max_wait, max_tokens, recorder=self._recorder, parallel=parallel, bounded=True
-            )
-
-        return self._executor.batcher((tuple(output_names or ()), max_tokens, max_wait), make)
+    def _make_scheduler(self) -> Scheduler:
+        return Scheduler(self._resolved, self._checker, self._handle, self._closers, self._max_queue)
 
 
 def _close_all(closers: Sequence[Callable[[], None]]) -> None:
     for close in reversed(closers):
         close()
-
-
-def _is_single(feeds: Feeds) -> bool:
-    """Whether feeds are arrays of one row each."""
-    return isinstance(feeds, Mapping) and all(getattr(value, "shape", ())[:1] == (1,) for value in feeds.values())
-
-
-def _refuse_options(run_options: object) -> NoReturn:
-    raise InvalidFeeds(f"run_options is not supported (got {type(run_options).__name__}). Pass None.")

@@ -15,7 +15,7 @@ from isorun.compilation import corpus
 from isorun.compilation.select import Resolved
 from isorun.models.feeds import FeedChecker
 from isorun.models.lowering import ModelGraphs
-from isorun.parity.samples import fixed_size, lognormal_lengths, random_feeds, right_padded
+from isorun.parity.samples import random_feeds, right_padded
 from isorun.session.batching import Batcher, Layout
 from isorun.session.lanes import Arrangement, Lanes
 from isorun.system.cache import sha256
@@ -26,7 +26,6 @@ from isorun.types import Feeds, ModelInfo
 _SHAPES = ((1, 16), (1, 64), (8, 32), (8, 128))  # batch, sequence
 _MOST_LANES = 8  # each may have a copy of the weights
 _BUDGETS = (0, 256, 1024)  # tokens of a batch of concurrent requests; 0 for no batches
-_MEDIAN, _SIGMA, _LONGEST = 40, 0.6, 128  # lengths of requests to measure with
 _PASS_SECONDS, _FEWEST, _MOST, _ROUNDS = 0.3, 12, 96, 3
 _GAIN = 1.03  # what a more costly arrangement must gain
 _KIND, _VERSION = "arrangements", 1  # of the cache's entries
@@ -90,7 +89,7 @@ def measured(resolved: Resolved, make_lanes: Callable[[Arrangement], Lanes]) -> 
     info = resolved.model.info
     if usual.threads is None or info.mask is None:
         return usual
-    requests = _requests(info)
+    requests = corpus.random_batches(info, 1, _MOST)
 
     def measure(_: object) -> dict[str, Any]:
         start = time.perf_counter()
@@ -126,20 +125,6 @@ def _candidates(resolved: Resolved) -> list[Arrangement]:
     return [
         Arrangement(lanes, None if lanes == 1 else threads // lanes, budget) for lanes in counts for budget in budgets
     ]
-
-
-def _requests(info: ModelInfo) -> list[Feeds]:
-    """Single rows of realistic lengths."""
-    rng = np.random.default_rng(0)
-    limits = [limit for limit in info.limits.values() if limit is not None]
-    longest = min([_LONGEST, *limits])
-    fixed = fixed_size(info.required, 1)
-    made: list[Feeds] = []
-    for length in lognormal_lengths(_MOST, _MEDIAN, _SIGMA, 1, longest, rng):
-        columns = fixed or int(length)
-        mask = right_padded([length], columns)
-        made.append(random_feeds(info, rng, batch=1, sequence=columns, mask=mask))
-    return made
 
 
 def _measure(

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from isorun.errors import SpecError
 from isorun_matrix.execution.plan import Plan
 from isorun_matrix.report.formatting import shortened
+from isorun_matrix.results.folder import RunFolder
 
 
 @dataclass(frozen=True)
@@ -21,12 +22,14 @@ class Choice:
         remeasure_disturbed: whether disturbed rounds are repeated again, although they were repeated as often as the
             spec says.
         fingerprints: of the models that are required, where the run is a rerun of another.
+        prepared: a run whose seed and references this one uses, so that several machines have the same.
     """
 
     resume: bool = False
     only: Collection[str] | None = None
     remeasure_disturbed: bool = False
     fingerprints: Mapping[str, str] | None = None
+    prepared: RunFolder | None = None
 
 
 def select(planned: Plan, patterns: Sequence[str]) -> set[str]:

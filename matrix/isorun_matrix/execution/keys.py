@@ -25,8 +25,10 @@ class JobKey:
     request: str
 
 
-def find(spec: Spec, plan: Plan, environment: Environment, fingerprints: Mapping[str, str]) -> dict[str, JobKey]:
-    """The keys of the workloads and cells of a plan, by their ids.
+def of_workloads(
+    spec: Spec, plan: Plan, environment: Environment, fingerprints: Mapping[str, str]
+) -> dict[str, JobKey]:
+    """The keys of the workloads of a plan, by their ids.
 
     Args:
         spec: what the plan was made from.
@@ -34,27 +36,43 @@ def find(spec: Spec, plan: Plan, environment: Environment, fingerprints: Mapping
         environment: where they run.
         fingerprints: of the models that are available, by their ids.
     """
-    identity = machine.identity(environment)
+    cpu = machine.identity(environment)["cpu"]["model"]
     sources = {source.id: key(source) for source in plan.models}
-    found: dict[str, JobKey] = {}
-
-    def software(backend: str | None) -> dict[str, Any]:
-        """Versions of other backends are left out, so that adding a backend to a spec keeps the others' results."""
-        others = {*spec.backends_here} - {backend}
-        packages = {name: version for name, version in environment.packages.items() if name not in others}
-        return {"packages": packages, "python": environment.python}
-
+    found = {}
     for job in plan.workloads:
-        common = {**software(job.backend), "cpu": identity["cpu"]["model"]}
+        common = {**_software(spec, environment, job.backend), "cpu": cpu}
         found[job.id] = JobKey(
             key(job, **common, fingerprint=fingerprints.get(job.model)), key(job, **common, source=sources[job.model])
         )
+    return found
+
+
+def of_cells(
+    spec: Spec,
+    plan: Plan,
+    environment: Environment,
+    fingerprints: Mapping[str, str],
+    workloads: Mapping[str, JobKey],
+) -> dict[str, JobKey]:
+    """The keys of the cells of a plan, by their ids; ``workloads`` are those of :func:`of_workloads`."""
+    identity = machine.identity(environment)
+    found = {}
     for cell in plan.cells:
         isolated = None if cell.environment is None else asdict(environment.environments[cell.environment])
-        common = {**software(cell.backend if isolated is None else None), "machine": identity}
-        workload, more = found[cell.workload], {} if isolated is None else {"environment": isolated}
+        common = {
+            **_software(spec, environment, cell.backend if isolated is None else None),
+            "machine": identity,
+        }
+        workload, more = workloads[cell.workload], {} if isolated is None else {"environment": isolated}
         found[cell.id] = JobKey(
             key(cell, **common, **more, fingerprint=fingerprints.get(cell.model), workload=workload.key),
             key(cell, **common, workload=workload.request),
         )
     return found
+
+
+def _software(spec: Spec, environment: Environment, backend: str | None) -> dict[str, Any]:
+    """Versions of other backends are left out, so that adding a backend to a spec keeps the results of the others."""
+    others = {*spec.backends_here} - {backend}
+    packages = {name: version for name, version in environment.packages.items() if name not in others}
+    return {"packages": packages, "python": environment.python}

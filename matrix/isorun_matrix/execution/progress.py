@@ -5,9 +5,9 @@ Nothing is drawn while a cell is measured: a bar that moves would use the cores 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 from isorun.cli import console
 from isorun_matrix.report import columns, summary
@@ -106,6 +106,49 @@ class Bar(Lines):
 
     def ended(self) -> None:
         self._bar.update(self._task, advance=1, refresh=True)
+
+
+class Machines:
+    """Several machines that run at once: lines with their names, and on a terminal a bar for each below them."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+        self._console = console.stderr()
+        self._width = max(map(len, names))
+        parts = (
+            TextColumn("{task.fields[machine]}", markup=False),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.description}", markup=False),
+        )
+        self._bars = Progress(*parts, console=self._console, auto_refresh=False, transient=True)
+        self._tasks = {name: self._bars.add_task("", machine=name, total=None) for name in names}
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._console.is_terminal:
+            self._bars.stop()
+
+    def note(self, machine: str, text: str) -> None:
+        """Print a line of a machine."""
+        self._console.print(printable(f"{machine:<{self._width}}  {text}"), soft_wrap=True)
+
+    def show(self, machine: str, event: Mapping[str, Any]) -> None:
+        """Show an event of a machine, as :class:`isorun_matrix.execution.node.Node` yields it."""
+        task = self._tasks[machine]
+        if "note" in event:
+            self.note(machine, event["note"])
+        elif "processes" in event:
+            self._bars.update(task, total=event["processes"])
+        else:
+            self._bars.update(task, advance="ended" in event, description=event.get("started"))
+        if self._console.is_terminal:
+            self._bars.refresh()
 
 
 def for_stderr() -> Lines:

@@ -42,6 +42,7 @@ def load(path: Path, models: Sequence[str]) -> tuple[Spec, Mapping[str, str]]:
             "path": None,
             "checkpoint": None,
             "preset": None,
+            "seed": None,
             source: str(Path(place).absolute()),
         }
     try:

@@ -8,16 +8,16 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from isorun.errors import IsorunError
+from isorun.errors import IsorunError, SpecError
 from isorun.models import hub
 from isorun.system import subprocesses
 from isorun.system.cache import Cache
-from isorun_matrix.execution import environments, keys, rounds
+from isorun_matrix.execution import environments, host_lock, keys, rounds
 from isorun_matrix.execution.choice import Choice
 from isorun_matrix.execution.environments import Available
 from isorun_matrix.execution.job_status import job_status
@@ -64,8 +64,28 @@ def run(spec: Spec, source: Path, folder: RunFolder, progress: Lines, choice: Ch
         SpecError: the folder cannot be used.
         KeyboardInterrupt: the current process is lost, all before it are kept.
     """
-    with folder.writing(resume=choice.resume):
+    with folder.writing(resume=choice.resume), host_lock.held(folder.path, progress.note):
         return _Runner(spec, source, folder, progress, environments.make(spec, progress), choice).run()
+
+
+def prepare(
+    spec: Spec, source: Path, folder: RunFolder, progress: Lines, *, resume: bool
+) -> tuple[dict[str, PreparedModel], dict[str, str]]:
+    """Prepare a run on other machines: fetch or build its models, compute its references, and draw its seed.
+
+    Args:
+        spec, source, progress: as for :func:`run`.
+        folder: receives them.
+        resume: whether the folder may have them.
+
+    Returns:
+        The models by name, and the keys of the references by workload.
+
+    Raises:
+        SpecError: the folder cannot be used, or a model or a reference cannot be prepared.
+    """
+    with folder.writing(resume=resume), host_lock.held(folder.path, progress.note):
+        return _Runner(spec, source, folder, progress, {}, Choice(resume=resume)).prepare()
 
 
 @dataclass(frozen=True)
@@ -97,7 +117,8 @@ class _Runner:
         session = RunSession(started=_now(), spec_file=encodable(str(source)), environment=self._environment)
         self._sessions = [*([] if earlier is None else earlier.sessions), session]
         self._created = session.started if earlier is None else earlier.created
-        drawn = secrets.randbits(32) if earlier is None else earlier.seed
+        origin = earlier if earlier is not None or choice.prepared is None else choice.prepared.record()
+        drawn = secrets.randbits(32) if origin is None else origin.seed
         self._seed = drawn if spec.seed is None else spec.seed
         self._plan: Plan = plan(spec, self._seed, (each for found in isolated.values() for each in found.dialects))
         self._models: dict[str, PreparedModel | _Failure] = {}
@@ -131,6 +152,24 @@ class _Runner:
             self._load_all(workload)
         return self._folder.run()
 
+    def prepare(self) -> tuple[dict[str, PreparedModel], dict[str, str]]:
+        """Prepare the models and references for other machines."""
+        self._require_own()
+        self._record()
+        models = {}
+        for job in self._plan.models:
+            self._progress.started(f"Preparing {job.id}")
+            self._models[job.id] = prepared = self._prepare(job)
+            if isinstance(prepared, _Failure):
+                raise SpecError(prepared.reason)
+            models[job.id] = prepared
+        self._record()
+        self._keys = {name: each.key for name, each in self._workload_keys().items()}
+        for workload in self._plan.workloads:
+            if isinstance(reference := self._reference(workload, models[workload.model]), _Failure):
+                raise SpecError(reference.reason)
+        return models, {workload.id: self._keys[workload.id] for workload in self._plan.workloads}
+
     def _announce(self, lacking: Collection[str]) -> None:
         for failure, count in Counter(self._failures.values()).items():
             self._progress.note(f"{count} cells cannot be measured now: {failure.reason}")
@@ -158,14 +197,22 @@ class _Runner:
         for cell in self._plan.cells:
             self._folder.require_folder(self._folder.cell(cell.id))
 
+    def _workload_keys(self) -> dict[str, keys.JobKey]:
+        found = keys.of_workloads(self._spec, self._plan, self._environment, self._fingerprints())
+        if (prepared := self._choice.prepared) is not None:
+            for name in found:
+                (received,) = prepared.references(name)
+                found[name] = replace(found[name], key=received.key or "")
+        return found
+
     def _find_keys(self) -> None:
-        fingerprints = {name: model.fingerprint for name, model in self._prepared().items()}
-        found = keys.find(self._spec, self._plan, self._environment, fingerprints)
+        found = self._workload_keys()
+        found |= keys.of_cells(self._spec, self._plan, self._environment, self._fingerprints(), found)
         self._keys = {name: each.key for name, each in found.items()}
         self._requests = {name: each.request for name, each in found.items()}
 
-    def _prepared(self) -> dict[str, PreparedModel]:
-        return {name: model for name, model in self._models.items() if isinstance(model, PreparedModel)}
+    def _fingerprints(self) -> dict[str, str]:
+        return {name: model.fingerprint for name, model in self._models.items() if isinstance(model, PreparedModel)}
 
     def _keep_without_check(self, cell: Cell) -> None:
         """Where the model or the environment of a cell is not available, keep what was measured for the same request,
@@ -187,7 +234,7 @@ class _Runner:
                 sessions=self._sessions,
                 spec=RecordedSpec.from_plain(self._spec.model_dump(mode="json")),
                 seed=self._seed,
-                fingerprints={name: model.fingerprint for name, model in self._prepared().items()},
+                fingerprints=self._fingerprints(),
                 cells=[
                     PlannedCell(
                         **_identity(cell),
@@ -328,6 +375,11 @@ class _Runner:
     def _reference(self, workload: Workload, model: PreparedModel) -> Reference | _Failure:
         digest = self._keys[workload.id]
         found = self._folder.find_reference(workload.id, digest)
+        if found is None and self._choice.prepared is not None:
+            received = self._choice.prepared.reference(workload.id, digest)
+            place = str(received.relative_to(self._choice.prepared.path))
+            self._folder.receive(place, self._choice.prepared.files(place))
+            found = self._folder.find_reference(workload.id, digest)
         if found is None or found.result is None:
             self._progress.started(f"Computing the reference of {workload.id}")
             status = self._do("compute_reference", asdict(ReferenceJob(workload, model)), workload.time_limit)

@@ -3,17 +3,21 @@ network."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import jinja2
 
 from isorun_matrix.report import facts, plots, summary
 from isorun_matrix.report.columns import columns, text
+from isorun_matrix.report.machines import Overview
 from isorun_matrix.results.records import STATUSES, Run
 
 
-def render(*runs: Run) -> str:
-    """The report of one or more runs. Cells of different runs are never ranked against each other."""
+def render(*runs: Run, overview: Overview | None = None) -> str:
+    """The report of one or more runs. Cells of different runs are never ranked against each other.
+
+    Args:
+        runs: the runs.
+        overview: of the machines that the runs are of, in the same order, to show first.
+    """
     from plotly.offline import get_plotlyjs
 
     environment = jinja2.Environment(
@@ -24,15 +28,20 @@ def render(*runs: Run) -> str:
         undefined=jinja2.StrictUndefined,
     )
     environment.globals.update(summary=summary, facts=facts, plots=plots, columns=columns, text=text, statuses=STATUSES)
+    names: list[int | str] = [*range(1, len(runs) + 1)] if overview is None else [*overview.machines]
+    named = list(zip(names, runs, strict=True))
     groups = [
-        (number, group, f"{_prefix(runs, number)}{group.model}/{group.shape}")
-        for number, run in enumerate(runs, start=1)
+        (name, group, f"{'' if len(runs) == 1 else f'{name}/'}{group.model}/{group.shape}")
+        for name, run in named
         for group in summary.groups(run.cells)
     ]
     models = list(dict.fromkeys(model for run in runs for model in run.spec.models))
     template = environment.get_template("report.html.j2")
-    return template.render(runs=list(enumerate(runs, start=1)), models=models, groups=groups, plotly=get_plotlyjs())
-
-
-def _prefix(runs: Sequence[Run], number: int) -> str:
-    return "" if len(runs) == 1 else f"{number}/"
+    return template.render(
+        runs=named,
+        kind="run" if overview is None else "machine",
+        overview=overview,
+        models=models,
+        groups=groups,
+        plotly=get_plotlyjs(),
+    )

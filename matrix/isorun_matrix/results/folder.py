@@ -55,10 +55,15 @@ _KEY = 16  # characters of a key in a path
 
 
 class RunFolder:
-    """The folder of one run."""
+    """The folder of one run.
+
+    Attributes:
+        written: the folders (as in :meth:`jobs`) that were written since this list was cleared.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
+        self.written: list[str] = []
 
     @contextmanager
     def writing(self, *, resume: bool) -> Iterator[None]:
@@ -200,6 +205,7 @@ class RunFolder:
         if place.exists():  # no measurement: those have folders of their own
             shutil.rmtree(place)
         (self.path / _WORK).rename(place)
+        self.written.append(str(place.relative_to(self.path)))
 
     def _keyed(self, name: str, key: str) -> Path:
         return self.cell(name) / key[:_KEY]
@@ -211,6 +217,11 @@ class RunFolder:
             SpecError: the file is damaged, as for the other results.
         """
         return reader.read_if_there(self.reference(name, key) / RESULT, ReferenceResult)
+
+    def references(self, name: str) -> list[ReferenceResult]:
+        """The references of a workload, of every key."""
+        places = (self.path / "references" / name).glob(f"*/{RESULT}")
+        return [reader.read(place, ReferenceResult) for place in sorted(places)]
 
     def trial(self, name: str, key: str) -> TrialResult | None:
         """What trying a cell gave."""
@@ -245,7 +256,13 @@ class RunFolder:
 
     def write_run(self, run: RunRecord) -> None:
         """Store ``run.json``."""
-        _write_json(self.path / RUN, {"schema": SCHEMA, **run.model_dump(mode="json")})
+        write_atomically(self.path / RUN, self.encoded(run))
+        self.written.append(".")
+
+    @staticmethod
+    def encoded(run: RunRecord) -> bytes:
+        """The content of ``run.json``."""
+        return _encoded({"schema": SCHEMA, **run.model_dump(mode="json")})
 
     def run(self) -> Run:
         """The run with all its results.
@@ -274,6 +291,41 @@ class RunFolder:
         planned = next(cell for cell in record.cells if cell.id == name)
         return cells.assemble(self, planned, record.spec)
 
+    def jobs(self) -> dict[str, str]:
+        """The folders of this run that can be copied elsewhere by themselves, with a digest of their content: those of
+        finished jobs, and ``.`` for ``run.json``, which is the first."""
+        results = sorted(path for path in self.path.rglob(RESULT) if _WORK not in path.parts)
+        found = [self.path / RUN, *results] if self.has_run() else []
+        return {str(path.parent.relative_to(self.path)): sha256(path.read_bytes()) for path in found}
+
+    def files(self, place: str) -> dict[str, bytes]:
+        """The files of one of the :meth:`jobs`, by name."""
+        if place == ".":
+            return {RUN: (self.path / RUN).read_bytes()}
+        return {path.name: path.read_bytes() for path in sorted((self.path / place).iterdir()) if path.is_file()}
+
+    def receive(self, place: str, files: Mapping[str, bytes]) -> None:
+        """Store a folder of another copy of this run: its :meth:`files`.
+
+        Raises:
+            SpecError: the path leads out of this folder, or is not that of a job.
+        """
+        target = self.path / place
+        if ".." in target.parts or any(Path(name).name != name for name in files):
+            raise SpecError(f"Cannot store {place}: the path leads out of {self.path}")
+        self.path.mkdir(parents=True, exist_ok=True)
+        if place == ".":
+            write_atomically(self.path / RUN, files[RUN])
+            return
+        self.require_own(target)
+        work = self.start()
+        for name, content in files.items():
+            write_atomically(work / name, content)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if target.exists():
+            shutil.rmtree(target)
+        work.rename(target)
+
     def record(self) -> RunRecord:
         """``run.json``.
 
@@ -286,7 +338,11 @@ class RunFolder:
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    write_atomically(path, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
+    write_atomically(path, _encoded(content))
+
+
+def _encoded(content: Mapping[str, Any]) -> bytes:
+    return (json.dumps(content, indent=1, allow_nan=False) + "\n").encode()
 
 
 def _listed(folder: Path) -> Iterator[Path]:

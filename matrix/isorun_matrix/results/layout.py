@@ -2,6 +2,7 @@
 that measure can use it."""
 
 RUN = "run.json"
+MACHINES = "machines"  # has a run in a folder for each of several machines
 JOB = "job.json"
 OUTCOME = "outcome.json"  # what a process hands back; the parent turns it into a result
 RESULT = "result.json"

@@ -222,6 +222,14 @@ class RecordedReference(Record):
     precision: str
 
 
+class RecordedMachine(Record):
+    """A machine in a recorded spec: the price of an hour, and its power in watts."""
+
+    model_config = ConfigDict(extra="allow")
+    cost: float | None = None
+    watts: float | None = None
+
+
 class RecordedSpec(Record):
     """The spec of a run, with every default. What it names need not exist where it is read."""
 
@@ -232,6 +240,7 @@ class RecordedSpec(Record):
     reference: RecordedReference
     rounds: int
     load: list[dict[str, Any]] = []
+    machines: dict[str, RecordedMachine] = {}
 
 
 class RunSession(Record):

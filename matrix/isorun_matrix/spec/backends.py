@@ -101,6 +101,9 @@ class Entry(Strict):
     shapes: list[Name] | None = Field(
         default=None, min_length=1, description="names of the shapes that it runs at; all by default"
     )
+    machines: list[Name] | None = Field(
+        default=None, min_length=1, description="names of the machines that it runs on; all by default"
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, fie
 
 from isorun.errors import did_you_mean, near_file
 from isorun.models import presets
-from isorun_matrix.spec.fields import Strict, located
+from isorun_matrix.spec.fields import Name, Strict, located
 from isorun_matrix.spec.shapes import Shape
 
 
@@ -50,6 +50,9 @@ class Model(Strict):
     outputs: list[str] | None = Field(default=None, min_length=1, description="the required outputs, instead of all")
     texts: Texts | None = None
     shapes: list[Shape] | None = Field(default=None, min_length=1, description="instead of the spec's shapes")
+    machines: list[Name] | None = Field(
+        default=None, min_length=1, description="names of the machines that it runs on; all by default"
+    )
 
     @field_validator("path")
     @classmethod

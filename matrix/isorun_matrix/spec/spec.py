@@ -19,6 +19,7 @@ from isorun.parity.samples import MASKS
 from isorun_matrix.spec.backends import BackendName, Defaults, Entry, Environment, Threads, Variant
 from isorun_matrix.spec.fields import Count, Name, Seconds, Strict
 from isorun_matrix.spec.load import Load
+from isorun_matrix.spec.machines import Machine
 from isorun_matrix.spec.models import Model
 from isorun_matrix.spec.shapes import Shape
 
@@ -74,6 +75,7 @@ class Spec(Strict):
     environments: dict[Name, Environment] = Field(
         default_factory=dict, description="isolated environments for backends, created where they are missing"
     )
+    machines: dict[Name, Machine] = Field(default_factory=dict, description="the machines that are compared")
     shapes: list[Shape] | None = Field(default=None, min_length=1, description="of models without shapes")
     precisions: list[Name] = Field(default=["fp32"], min_length=1, description="of backends without precisions")
     threads: Threads | None = Field(default=None, description="of backends without threads")
@@ -143,6 +145,37 @@ class Spec(Strict):
         if twice_named := _repeated(load.name for load in self.load):
             yield ("load",), f"two scenarios have the name {twice_named!r}. Give one of them another name."
         yield from self._idle_selections()
+        yield from self._machine_problems()
+
+    def _machine_problems(self) -> Iterator[Problem]:
+        named: list[tuple[tuple[int | str, ...], list[str] | None]] = [
+            (("backends", index, "machines"), entry.machines) for index, entry in enumerate(self.backends)
+        ]
+        named += [(("models", name, "machines"), model.machines) for name, model in self.models.items()]
+        for place, machines in named:
+            for machine in machines or ():
+                if machine not in self.machines:
+                    yield place, f"unknown machine {machine!r}{did_you_mean(machine, self.machines)}"
+        for machine in self.machines:
+            if not any(self.on(machine).combinations()):
+                yield ("machines", machine), "no cell runs on this machine"
+
+    def on(self, machine: str) -> Spec:
+        """The spec of one of the machines: with the backends and models that name it, or no machine."""
+        return self.model_copy(
+            update={
+                "backends": [entry for entry in self.backends if machine in (entry.machines or [machine])],
+                "models": {
+                    name: model for name, model in self.models.items() if machine in (model.machines or [machine])
+                },
+            }
+        )
+
+    @property
+    def is_divided(self) -> bool:
+        """Whether backends or models name machines, so that machines run different cells."""
+        named = [each.machines for each in self.backends] + [each.machines for each in self.models.values()]
+        return any(machines is not None for machines in named)
 
     def _idle_selections(self) -> Iterator[Problem]:
         cells = list(self.combinations(selected=False))

@@ -112,7 +112,7 @@ def choose(bert: Path, tmp_path: Path) -> Choose:
     return run
 
 
-SLOW, FAST, FASTEST = Planted(0.006), Planted(0.003), Planted(0.0)
+SLOW, FAST, FASTEST = Planted(0.012), Planted(0.006), Planted(0.0)
 
 
 def test_chooses_the_fastest_precision_within_the_tolerance(choose: Choose):
@@ -194,11 +194,6 @@ def test_minilm_in_int8_is_within_a_loose_tolerance(minilm_model: Path, minilm_c
     assert 0.98 < int8["cosine"] < 0.995
     assert set(int8["cosines"]) == set(note["requests"]) >= {"prose", "punctuation", "languages"}
     assert bool(int8["reason"]) == (tolerance == 0.99)
-
-
-def test_keeps_fp32_without_a_real_speed_up():
-    tried = [autotune.Candidate("fp32", 10.0, 1.0), autotune.Candidate("bf16", 9.8, 1.0)]
-    assert autotune._fastest(tried) == "fp32"
 
 
 def test_records_why_a_precision_failed(choose: Choose):

@@ -59,24 +59,48 @@ def test_auto_uses_ort_cpu_without_a_gpu(bert):
 
 
 def test_a_list_is_an_order_of_preference_and_skips_are_recorded(bert):
-    with isorun.Session(bert, backend=["no-such", "ort-cpu", "openvino", "reference"], precision="fp64") as session:
+    with isorun.Session(bert, backend=["ort-cpu", "openvino", "reference"], precision="fp64") as session:
         provenance = session.provenance
     assert (provenance.backend, provenance.precision) == ("reference", "fp64")
     reasons = dict(provenance.passed_over)
-    assert list(reasons) == ["no-such", "ort-cpu", "openvino"]
-    assert "'no-such'" in reasons["no-such"]
+    assert list(reasons) == ["ort-cpu", "openvino"]
     assert "precision 'fp64' (supported: fp32" in reasons["ort-cpu"]
     assert "skipped" in str(provenance)
 
 
-@pytest.mark.parametrize("arguments", [{}, {"options": {"inter_op_threads": 1}}], ids=["name", "option"])
-def test_a_skipped_backend_is_logged_once(bert, arguments, caplog):
-    skipped = "openvino" if arguments else "opnvino"
-    with caplog.at_level(logging.WARNING, "isorun"), isorun.Session(bert, [skipped, "ort-cpu"], **arguments) as session:
+@pytest.mark.parametrize("names", [["opnvino", "ort-cpu"], ["ort-cpu", "opnvino"]], ids=["first", "last"])
+def test_an_unknown_name_in_a_list_is_an_error(bert, names):
+    with pytest.raises(BackendNotFound, match=r"'opnvino'.*'openvino'"):
+        isorun.Session(bert, names)
+
+
+def test_a_skipped_backend_is_logged_once(bert, caplog):
+    names, options = ["openvino", "ort-cpu"], {"inter_op_threads": 1}
+    with caplog.at_level(logging.WARNING, "isorun"), isorun.Session(bert, names, options=options) as session:
         assert session.provenance.backend == "ort-cpu"
     (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert record.name == "isorun"
-    assert skipped in record.getMessage()
+    assert "openvino" in record.getMessage()
+
+
+@pytest.mark.parametrize("backend", [["openvino", "ort-cpu"], "openvino", "auto"], ids=str)
+def test_each_backend_gets_its_own_options(bert, backend):
+    options = {"openvino": {"properties": {"PERFORMANCE_HINT": "THROUGHPUT"}}}
+    with isorun.Session(bert, backend, options=options) as session:
+        expected = "ort-cpu" if backend == "auto" else "openvino"
+        assert session.provenance.backend == expected
+        assert session._resolved.config.options == ({} if backend == "auto" else options["openvino"])
+    shared = {"ort-cpu": {"graph_optimization_level": "all"}, "inter_op_threads": 1}
+    with isorun.Session(bert, ["openvino", "ort-cpu"], options=shared) as session:
+        assert session._resolved.config.options == {"inter_op_threads": 1, "graph_optimization_level": "all"}
+
+
+@pytest.mark.parametrize(
+    "options", [{"openvino": {"property": {}}}, {"openvno": {"properties": {}}}, {"reference": {}}], ids=str
+)
+def test_rejects_options_of_no_requested_backend(bert, options):
+    with pytest.raises(InvalidArgument, match="unknown option"):
+        isorun.Session(bert, ["openvino", "ort-cpu"] if "reference" in options else "openvino", options=options)
 
 
 def test_opening_is_logged_without_the_messages_of_onnx_ir(exported, tmp_path, caplog):
@@ -133,7 +157,7 @@ def test_a_bad_model_is_not_tried_on_another_backend(tmp_path):
         ({"device": ""}, "device ''"),
         ({"backend": "ort-cpu", "options": {"inter_op_thread": 1}}, "'inter_op_thread'.*'inter_op_threads'"),
         ({"options": {"inter_op_thread": 1}}, "'inter_op_thread'.*'inter_op_threads'"),
-        ({"backend": ["no-such", "ort-cpu"], "options": {3: 1}}, "option 3"),
+        ({"backend": ["openvino", "ort-cpu"], "options": {3: 1}}, "option 3"),
         ({"padding": "removed"}, "padding 'removed'.*'remove'"),
         ({"backend": []}, "empty list"),
         ({"calibration": ["a text"]}, "calibration has no effect with precision='fp32'"),

@@ -15,6 +15,7 @@ import pytest
 import isorun
 import small_bert
 from isorun.compilation import padding_policy
+from isorun.session import warmup
 from isorun.session.lanes import Arrangement
 from isorun.session.metrics import Recorder
 from singles import alone, assert_same, request
@@ -64,11 +65,13 @@ def test_overlapping_runs_use_narrow_executables(model: Path, monkeypatch: pytes
         return compile_(backend, lowered, config)
 
     monkeypatch.setattr(padding_policy, "compile_guarded", recorded)
+    monkeypatch.setattr(warmup, "default", lambda resolved: Arrangement(2, 2, 0))
     with isorun.Session(model, "ort-cpu", threads=4) as session:
-        session.__dict__["arrangement"] = Arrangement(2, 2, 0)
         feeds = rows(range(8, 9))[0]
         session.submit(None, feeds).result(20)
         assert threads == [4]  # a request that is alone has all threads
+        list(session.map([request(8)] * 64, max_tokens=16))
+        assert threads == [4]  # and so has a batch of a map
         wait([session.submit(None, feeds) for _ in range(64)])
         assert set(threads) == {4, 2}
 
@@ -97,9 +100,9 @@ def test_a_full_queue_and_a_deadline(model: Path) -> None:
     assert session.metrics().waiting == 0
 
 
-def test_measured_batches_change_no_result(model: Path) -> None:
+def test_measured_batches_change_no_result(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warmup, "default", lambda resolved: Arrangement(2, 1, 64))
     with isorun.Session(model, "ort-cpu", threads=2) as session:
-        session.__dict__["arrangement"] = Arrangement(2, 1, 64)
         requests = rows(range(2, 40))
 
         async def together() -> list[Any]:

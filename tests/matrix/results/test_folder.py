@@ -158,8 +158,10 @@ def test_rejects_a_folder_with_other_files(tmp_path: Path, resume: bool, run: st
 def test_a_run_that_stopped_before_its_first_file_can_be_restarted(tmp_path: Path) -> None:
     for name in (".lock", ".run.json.1-2"):
         (tmp_path / name).write_text("")
-    with RunFolder(tmp_path).writing(resume=False):
-        pass
+    folder = RunFolder(tmp_path)
+    with folder.writing(resume=False):
+        work = folder.start()
+    assert work.is_dir()
 
 
 def test_rejects_other_files_in_the_folder_of_a_job(folder: RunFolder) -> None:

@@ -90,7 +90,9 @@ def changed(change: str) -> str:
 
 @pytest.mark.parametrize("name", ["quickstart", "gpu"])
 def test_shipped_specs_are_valid(name: str) -> None:
-    reader.load(Path(__file__).parents[3] / "matrix" / f"{name}.yaml")
+    spec = reader.load(Path(__file__).parents[3] / "matrix" / f"{name}.yaml")
+    assert spec.models
+    assert spec.backends
 
 
 def test_reports_every_problem_at_once(tmp_path: Path) -> None:
@@ -133,3 +135,21 @@ def test_anchors_and_merged_keys(tmp_path: Path) -> None:
     spec = load(tmp_path, text)
     assert [variant.label for variant in spec.variants] == ["openvino.t1", "openvino.t4"]
     assert spec.variants[0].precisions == ["bf16"]
+
+
+def test_machines_choose_backends_and_models(tmp_path: Path) -> None:
+    text = """
+models: {a: {preset: bert-3l}, b: {preset: bert-3l, machines: [zen]}}
+backends: [ort-cpu, {name: openvino, machines: [xeon]}]
+shapes: [1x8]
+machines: {zen: {labels: {cpu: zen}}, xeon: {cost: 0.5}}
+"""
+    spec = load(tmp_path, text)
+    assert spec.is_divided
+    cells = {name: [(model, each.name) for model, _, each, _ in spec.on(name).combinations()] for name in spec.machines}
+    assert cells == {"zen": [("a", "ort-cpu"), ("b", "ort-cpu")], "xeon": [("a", "ort-cpu"), ("a", "openvino")]}
+    found = problems(tmp_path, text.replace("[xeon]", "[xenon]").replace("backends: [ort-cpu,", "backends: ["))
+    assert "unknown machine 'xenon'" in found[1]
+    assert [line.partition(": ")[2] for line in found[2:]] == [
+        f"machines.{name}: no cell runs on this machine" for name in ("zen", "xeon")
+    ]

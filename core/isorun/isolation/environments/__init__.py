@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import shlex
 import shutil
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -128,6 +130,22 @@ class Environment:
         if cache_dir is not None:
             variables[CACHE_VARIABLE] = os.fspath(cache_dir)
         return {**variables, "PYTHONPATH": str(source.links(links or root()))}
+
+
+class _Current(Environment):
+    """The environment of this process, for workers that only keep their distance from it."""
+
+    @property
+    def python(self) -> Path:
+        return Path(sys.executable)
+
+    def variables(self, cache_dir: str | os.PathLike[str] | None = None, _: Path | None = None) -> dict[str, str]:
+        return {**os.environ} if cache_dir is None else {**os.environ, CACHE_VARIABLE: os.fspath(cache_dir)}
+
+
+def current() -> Environment:
+    """The environment of this process. It is not under :func:`root`, and its workers have no links to isorun."""
+    return _Current("current", Path(sys.prefix), platform.python_version(), ())
 
 
 def root() -> Path:

@@ -67,6 +67,7 @@ class Cache:
         models: Sequence[str] = (),
         *,
         private: bool = False,
+        again: bool = False,
     ) -> Entry:
         """The entry of that kind and key, made if it is missing or damaged.
 
@@ -79,15 +80,16 @@ class Cache:
             make: writes files to a folder and returns JSON to store with the entry.
             models: the fingerprints of the model that it is made from, for ``isorun cache --remove``.
             private: whether its files are for their owner only (mode 600), whatever the umask.
+            again: make it even if it exists, and replace it.
 
         Raises:
             CacheError: the folder cannot be written to, is full, belongs to another user, or is writable by others.
         """
-        if entry := self.get(kind, key):
+        if not again and (entry := self.get(kind, key)):
             return entry
         place = self.root / kind / key
         with self._writable(kind), locks.exclusive(self.lock_file(kind, key), f"the cache entry {kind}/{key}"):
-            if entry := self.get(kind, key):  # made by another process meanwhile
+            if not again and (entry := self.get(kind, key)):  # made by another process meanwhile
                 return entry
             remove_leftovers(place)  # of a maker that died, since this process holds the lock
             work = entries.new_folder(place, private=private)

@@ -1,0 +1,142 @@
+"""Measure every backend and precision on a model, and remember the best one."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from isorun.cli import BACKEND_TROUBLE, console, models
+from isorun.compilation import choice as choices
+from isorun.compilation.choice import LATENCY, THROUGHPUT, Choice
+from isorun.compilation.compiler import Compiler
+from isorun.compilation.measuring import Candidate
+from isorun.compilation.options import AUTO, Options
+from isorun.errors import IsorunError
+from isorun.models.source import open_model
+from isorun.system.cache import Cache
+from isorun.system.threads import MOST
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+_WIDTH = 80
+
+
+@app.command()
+def choose(
+    model: Annotated[str, typer.Argument(help="An ONNX file, a checkpoint's folder, or a name to fetch.")],
+    texts: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Texts like yours, one per line. Default: isorun's own.")
+    ] = None,
+    latency: Annotated[bool, typer.Option("--latency", help="Requests one at a time (the default).")] = False,
+    throughput: Annotated[bool, typer.Option("--throughput", help="Batches of 32 texts.")] = False,
+    tolerance: Annotated[
+        float | None, typer.Option(metavar="COSINE", help="Minimum cosine of any request to fp32. Default: 0.99.")
+    ] = None,
+    backend: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Measure these backends only. Default: all available ones.")
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(metavar="N", min=1, max=MOST, help="Threads of a run. Default: all usable cores.")
+    ] = None,
+    outputs: Annotated[str | None, typer.Option(metavar="A,B", help="The outputs to compute. Default: all.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Measure every backend and precision on a model, and remember the best one.
+
+    Every candidate runs in a process of its own, and is compared with the model's own file in fp32. Sessions with
+    backend="auto" (the default) and precision="auto" then run what was chosen. Takes a minute or more; Ctrl-C stops it
+    and leaves everything as it was. The exit code is 3 if nothing can be recommended.
+    """
+    if latency and throughput:
+        raise typer.BadParameter("--latency and --throughput are mutually exclusive")
+    samples = None if texts is None else _lines(texts)
+    cache = Cache()
+    path = models.model_path(model, cache)
+    options = Options(precision=AUTO, tolerance=tolerance, threads=threads, calibration=samples)
+    source = open_model(path, cache, None if outputs is None else models.names(outputs))
+    names = None if backend is None else models.names(backend)
+    with console.working("Reading the model") as show:
+        choice = choices.choose(Compiler(source, options, cache), THROUGHPUT if throughput else LATENCY, names, show)
+    if as_json:
+        console.json_out({"model": model, **asdict(choice)})
+    else:
+        _show(choice)
+    if not choice.backend:
+        raise typer.Exit(BACKEND_TROUBLE)
+
+
+def _lines(path: Path) -> list[str]:
+    models.check_input(path, "--texts")
+    try:
+        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except UnicodeDecodeError as error:
+        raise IsorunError(f"{path} is not UTF-8 text: {error}") from error
+    if not lines:
+        raise IsorunError(f"{path} has no text. Put one text on each line")
+    return lines
+
+
+def _show(choice: Choice) -> None:
+    default = choice.default
+    base = default.milliseconds if default else None
+    rows = [_row(choice, each, base) for each in choice.candidates]
+    speed = "texts/s" if choice.goal == THROUGHPUT else "ms"
+    console.table(("backend", "precision", speed, "speed-up", "cosine", ""), rows, (speed, "speed-up", "cosine"))
+    print()
+    for each in choice.candidates:
+        if each.reason:
+            _print(f"{each.backend} in {each.precision}: {each.reason}")
+    if choice.skipped:
+        names = ", ".join(name for name, _ in choice.skipped)
+        _print(f"Not available here: {names}. `isorun backends` says why.")
+    limit = f"{choice.required:g} or more, so that unseen ones stay within {choice.tolerance:g}"
+    _print(
+        f"{choice.goal}: {choice.timed_on}. cosine: the worst of {choice.requests} requests ({choice.judged_on}) to "
+        f"the model's own file in fp32 on {choice.base}; {limit}."
+    )
+    print()
+    _print(_recommendation(choice, default))
+
+
+def _row(choice: Choice, each: Candidate, base: float | None) -> tuple[Any, ...]:
+    taken = each.milliseconds
+    speed = "-" if taken is None else f"{1e3 / taken:.1f}" if choice.goal == THROUGHPUT else f"{taken:.2f}"
+    ratio = "-" if taken is None or base is None else f"{base / taken:.2f} x"
+    cosine = "-" if each.cosine is None else f"{each.cosine:.6f}"
+    chosen = (each.backend, each.precision) == (choice.backend, choice.precision)
+    note = "recommended" if chosen else ""
+    if each.reason:
+        note = "failed" if each.cosine is None or each.cosine >= choice.required else "inaccurate"
+    return each.backend, each.precision, speed, ratio, cosine, note
+
+
+def _recommendation(choice: Choice, default: Candidate | None) -> str:
+    chosen = next((each for each in choice.candidates if (each.backend, each.precision) == _key(choice)), None)
+    if chosen is None:
+        return "Nothing can be recommended: no candidate ran."
+    why = "it is the fastest that is accurate enough"
+    others = [each for each in choice.candidates if not each.reason]
+    if chosen is not others[0]:
+        why = f"it is as fast as {others[0].backend} in {others[0].precision} within 5 %, and more accurate"
+    if default is chosen:
+        why += ", and what a session runs anyway"
+    elif default is not None and default.milliseconds and chosen.milliseconds:
+        ratio = default.milliseconds / chosen.milliseconds
+        why += f", {ratio:.1f} x as fast as the default, {default.backend} in {default.precision}"
+    return (
+        f"Use {chosen.backend} in {chosen.precision}: {why}. This is remembered: sessions with precision='auto' run it "
+        "until the model, the machine or a version changes."
+    )
+
+
+def _key(choice: Choice) -> tuple[str, str]:
+    return choice.backend, choice.precision
+
+
+def _print(text: str) -> None:
+    for line in text.splitlines():
+        print(textwrap.fill(line, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False))

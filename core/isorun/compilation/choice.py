@@ -1,0 +1,280 @@
+"""The backend and precision for a model on this machine: measured by ``isorun choose``, remembered for sessions.
+
+Every candidate runs in a worker process of its own, so that runtimes do not disturb each other and one that crashes
+costs its own row. All are judged by the outputs of the model's own file in fp32. ``Session(backend="auto",
+precision="auto")`` runs what was chosen, unless something has changed since.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from isorun.compilation import accuracy, corpus, measuring
+from isorun.compilation.compiler import Compiler
+from isorun.compilation.guard import compile_guarded
+from isorun.compilation.measuring import BASE, Candidate, Judges, Key, Pace
+from isorun.compilation.options import AUTO, TOLERANCE, Options
+from isorun.errors import BackendFailed, BackendNotFound, BackendUnavailable, InvalidFeeds, UnsupportedModel
+from isorun.isolation import environments
+from isorun.isolation.worker.backend import Worker
+from isorun.models.source import ModelSource
+from isorun.plugin import listing
+from isorun.plugin.listing import Description
+from isorun.system.cache import sha256
+from isorun.system.hardware import cpu_name
+from isorun.system.threads import usable_cores
+from isorun.types import CompileConfig
+
+LATENCY, THROUGHPUT = "latency", "throughput"
+_WORKLOADS = {LATENCY: (1, 64), THROUGHPUT: (32, 8)}  # rows of a batch, and number of batches
+_SAMPLES = 512  # of the caller's; a quarter is judged on
+_PACE = Pace(rounds=7, seconds=8.0, total=120.0, turn=1.0, pause=0.05)
+_RUN_SECONDS = 120.0  # of a run; then the worker is killed
+_KIND = "choices"  # of cache entries
+_TEXTS = "calibration.json"
+_UNFIT = (BackendFailed, BackendNotFound, BackendUnavailable, InvalidFeeds, UnsupportedModel)
+
+_logger = logging.getLogger("isorun")
+
+Show = Callable[[str], object]
+"""Called with what is being done."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """What ``isorun choose`` found.
+
+    Attributes:
+        backend, precision: the recommendation; empty if no candidate can be recommended.
+        goal: ``latency``, requests one at a time, or ``throughput``, batches of 32.
+        tolerance: the minimum cosine of any request's outputs to fp32.
+        required: that of held-out requests, which must be closer.
+        candidates: everything that was measured, the fastest first, then what cannot be recommended.
+        skipped: the backends that cannot be used, each with the reason.
+        base: what ran the model's own file in fp32.
+        judged_on, requests: where held-out requests are from, and how many.
+        timed_on: the workload.
+        date: when (UTC).
+        about: what it depends on: the machine, versions and options.
+    """
+
+    backend: str
+    precision: str
+    goal: str
+    tolerance: float
+    required: float
+    candidates: tuple[Candidate, ...]
+    skipped: tuple[tuple[str, str], ...]
+    base: str
+    judged_on: str
+    requests: int
+    timed_on: str
+    date: str
+    about: Mapping[str, Any]
+
+    def note(self) -> dict[str, Any]:
+        """How a session's precision and backend were chosen, as plain data for provenance."""
+        facts = asdict(self)
+        kept = ("tolerance", "required", "goal", "judged_on", "requests", "timed_on", "base", "date")
+        chosen = {"asked": AUTO, "chosen": self.precision, "measured": "by `isorun choose`"}
+        return chosen | {name: facts[name] for name in kept} | {"tried": list(facts["candidates"])}
+
+    @property
+    def default(self) -> Candidate | None:
+        """What a session runs if nothing is requested: the first backend, in fp32."""
+        by_key = {(each.backend, each.precision): each for each in self.candidates}
+        names = [name for name in self.about["backends"] if (name, BASE) in by_key]
+        return by_key[names[0], BASE] if names else None
+
+
+class Remembered(NamedTuple):
+    """A choice that holds for a session, and the texts that its int8 is calibrated on; ``None`` for isorun's own."""
+
+    choice: Choice
+    samples: list[str] | None
+
+
+def choose(compiler: Compiler, goal: str, names: Sequence[str] | None = None, show: Show = lambda _: None) -> Choice:
+    """Measure every available backend and precision, and remember the best one.
+
+    Args:
+        compiler: the model, and options with the tolerance, the threads, and texts like those in use as calibration
+            samples. int8 is calibrated on three of four; all candidates are judged on the others.
+        goal: ``latency`` or ``throughput``.
+        names: the backends; ``None`` for all that ``backend="auto"`` considers.
+        show: is told about progress.
+
+    Raises:
+        BackendNotFound: there is no backend of a name.
+        BackendUnavailable: no backend can run the model in fp32.
+        InvalidFeeds: the model does not accept the samples.
+        UnsupportedModel: feeds for the model cannot be generated.
+    """
+    options, graphs = compiler.options, compiler.graphs
+    listed = listing.candidates(compiler.cache)
+    usable = {each.name: each for each in listed if each.status == "available"}
+    skipped = [(each.name, f"{each.reason}. {each.remedy}") for each in listed if each.name not in usable]
+    if names is not None:
+        for name in names:
+            if name not in {each.name for each in listed}:
+                raise BackendNotFound(name, [each.name for each in listed])
+        skipped = [(name, reason) for name, reason in skipped if name in names]
+    considered = [each for each in usable.values() if names is None or each.name in names]
+    tolerance = TOLERANCE if options.tolerance is None else options.tolerance
+    required = accuracy.required_cosine(tolerance)
+    samples = None if options.samples is None else corpus.spread(options.samples, _SAMPLES)
+    if any(not isinstance(sample, str) for sample in samples or ()):
+        raise InvalidFeeds("A choice can be remembered with texts only. Pass texts, not feeds")
+    calibrated_on, held_out = corpus.split(samples)
+    try:
+        kinds, origin = corpus.held_out(graphs, held_out)
+        workload, timed_on = corpus.workload(graphs, samples, *_WORKLOADS[goal])
+    except InvalidFeeds as error:
+        raise UnsupportedModel(f"The model cannot be measured. {error}") from error
+    keys = [(each.name, name) for each in considered for name in each.precisions if name not in measuring.WIDER]
+    show("running the model's own file in fp32")
+    judges, base = _judges(compiler, considered, kinds, required)
+    with ExitStack() as stack:
+        runs: dict[Key, accuracy.Run] = {}
+        tested: list[Candidate] = []
+        for number, (name, precision) in enumerate(keys, 1):
+            show(f"compiling {name} in {precision} ({number} of {len(keys)})")
+            worker = Worker(environments.current(), compiler.cache.root, _RUN_SECONDS)
+            stack.callback(worker.close)
+            try:
+                backend = worker.get(name)
+                config = replace(compiler.config(backend), precision=precision)
+                _, executable = compiler.compile(backend, config, calibrated_on)
+            except _UNFIT as error:
+                tested.append(Candidate(backend=name, precision=precision, reason=str(error)))
+                worker.close()
+                continue
+            runs[name, precision] = run = partial(executable.run, graphs.info.output_names)
+            candidate = judges.judge((name, precision), run)
+            tested.append(candidate)
+            if candidate.reason:
+                runs.pop((name, precision))
+                worker.close()
+        show(f"timing {len(runs)} candidates, interleaved")
+        times, failed = measuring.times(runs, workload, _PACE)
+    tested = [each.timed(times, failed) for each in tested]
+    best = measuring.best(tested)
+    choice = Choice(
+        backend=best.backend if best else "",
+        precision=best.precision if best else "",
+        goal=goal,
+        tolerance=tolerance,
+        required=required,
+        candidates=tuple(sorted(tested, key=lambda each: (bool(each.reason), each.milliseconds or 0.0))),
+        skipped=tuple(skipped),
+        base=base,
+        judged_on=origin,
+        requests=sum(corpus.requests(feeds) for batches in kinds.values() for feeds in batches),
+        timed_on=timed_on,
+        date=datetime.now(UTC).date().isoformat(),
+        about=_about(options, usable.values()),
+    )
+    if best:
+        texts = calibrated_on if best.precision == "int8" else None
+        _remember(compiler, choice, texts)
+    return choice
+
+
+def remembered(compiler: Compiler, listed: Sequence[Description]) -> Remembered | None:
+    """The choice that holds for a session; ``None`` if there is none. One that no longer holds is logged.
+
+    A choice that was made for all outputs also holds for some of them.
+
+    Args:
+        compiler: the model, and the session's options.
+        listed: :func:`isorun.plugin.listing.candidates`.
+    """
+    source, options = compiler.source, compiler.options
+    for outputs in dict.fromkeys((source.outputs, None)):
+        entry = compiler.cache.get(_KIND, _key(source, outputs))
+        if entry is None:
+            continue
+        meta = entry.meta
+        candidates = tuple(Candidate(**each) for each in meta["candidates"])
+        skipped = tuple((name, reason) for name, reason in meta["skipped"])
+        choice = Choice(**{**meta, "candidates": candidates, "skipped": skipped})
+        if why := _why_not(choice, options, [each for each in listed if each.status == "available"]):
+            _logger.warning(
+                "`isorun choose` chose %s in %s, which is not used: %s", choice.backend, choice.precision, why
+            )
+            return None
+        texts = entry.folder / _TEXTS
+        return Remembered(choice, json.loads(texts.read_text()) if texts.is_file() else None)
+    return None
+
+
+def _judges(
+    compiler: Compiler, considered: Sequence[Description], kinds: Mapping[str, Any], required: float
+) -> tuple[Judges, str]:
+    """Judges with the outputs of the model's own file, and what ran it: a backend on the CPU, if there is one."""
+    graphs, refusals = compiler.graphs, []
+    for each in sorted(considered, key=lambda each: each.devices[:1] != ("cpu",)):
+        worker = Worker(environments.current(), compiler.cache.root, _RUN_SECONDS)
+        try:
+            backend = worker.get(each.name)
+            config = compiler.config(backend)
+            plain = CompileConfig(BASE, config.device, config.threads, {}, config.cache_dir)
+            executable = compile_guarded(backend, graphs.as_given, plain)
+            run = partial(executable.run, graphs.info.output_names)
+            return Judges.by(run, graphs.info, kinds, required), each.name
+        except _UNFIT as error:
+            refusals.append(f"\n  {each.name}: {error}")
+        finally:
+            worker.close()
+    raise BackendUnavailable(
+        " or ".join(each.name for each in considered) or AUTO,
+        "none of them runs the model's own file in fp32, so nothing can be judged",
+        f"Install another backend.{''.join(refusals)}",
+    )
+
+
+def _about(options: Options, usable: Sequence[Description] | Any) -> dict[str, Any]:
+    """What a choice depends on, in the words of a message."""
+    return {
+        "isorun": corpus.code_digest()[:16],
+        "processor": cpu_name(),
+        "threads": options.threads or usable_cores(),
+        "padding": options.padding,
+        "backends": {each.name: each.version for each in usable},
+    }
+
+
+def _why_not(choice: Choice, options: Options, usable: Sequence[Description]) -> str:
+    """Why a choice does not hold for a session; empty if it does."""
+    for name in ("device", "environment", "backend_options", "samples"):
+        if getattr(options, name):
+            argument = {"backend_options": "options", "samples": "calibration"}.get(name, name)
+            return f"the session sets `{argument}`"
+    if options.tolerance not in (None, choice.tolerance):
+        return f"the session sets `tolerance` to {options.tolerance}, and it was made with {choice.tolerance}"
+    now = json.loads(json.dumps(_about(options, usable)))
+    before = choice.about
+    changed = [f"{name} was {before[name]}, now {value}" for name, value in now.items() if before[name] != value]
+    return f"{'; '.join(changed)}. Run `isorun choose` again" if changed else ""
+
+
+def _remember(compiler: Compiler, choice: Choice, calibrated_on: Sequence[Any] | None) -> None:
+    def make(folder: Path) -> dict[str, Any]:
+        if calibrated_on is not None:
+            (folder / _TEXTS).write_text(json.dumps(calibrated_on))
+        return asdict(choice)
+
+    key = _key(compiler.source, compiler.source.outputs)
+    compiler.cache.get_or_make(_KIND, key, make, models=compiler.source.models, private=True, again=True)
+
+
+def _key(source: ModelSource, outputs: tuple[str, ...] | None) -> str:
+    return sha256(repr((source.content, outputs)).encode())[:40]

@@ -1,0 +1,219 @@
+"""Concurrent requests of one session: when each runs, on which executable, alone or in a batch."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+from isorun.compilation.select import Resolved
+from isorun.errors import DeadlineExceeded, IsorunError
+from isorun.models.feeds import FeedChecker, refuse_options
+from isorun.session.executor import Executor
+from isorun.session.handle import Handle
+from isorun.session.lanes import Arrangement, Lanes
+from isorun.session.metrics import Metrics, Recorder
+from isorun.types import Feeds
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from isorun.session import batching
+
+
+class Scheduler:
+    """Runs the requests of :meth:`Session.submit`, ``run_async``, ``arun`` and ``map``, whose docstrings describe them.
+
+    It does not keep its session alive, and starts no thread before its first request.
+
+    Args:
+        resolved: the session's model and executable.
+        checker: validates the arguments of runs.
+        handle: calls executables.
+        closers: what the session calls when it releases its executable; the lanes' executables are added.
+        max_queue: maximum number of waiting requests.
+    """
+
+    def __init__(
+        self,
+        resolved: Resolved,
+        checker: FeedChecker,
+        handle: Handle,
+        closers: list[Callable[[], None]],
+        max_queue: int,
+    ) -> None:
+        self._resolved = resolved
+        self._info = resolved.model.info
+        self._checker = checker
+        self._handle = handle
+        self._closers = closers
+        self._recorder = Recorder(max_queue)
+        self._executor = Executor(self._recorder)
+
+    @cached_property
+    def arrangement(self) -> Arrangement:
+        """How concurrent requests are run."""
+        from isorun.session import warmup
+
+        return warmup.remembered(self._resolved) or warmup.default(self._resolved)
+
+    def metrics(self) -> Metrics:
+        """Counts and times of all requests."""
+        return self._recorder.snapshot()
+
+    def warmup(self, on: Iterable[tuple[int, int] | str | Feeds] | None, *, measure: bool) -> Arrangement:
+        """Compile and run everything that requests may need."""
+        from isorun.session import warmup
+
+        if measure and "_lanes" not in self.__dict__:
+            unrecorded = partial(self._make_lanes, recorder=Recorder())
+            self.__dict__["arrangement"] = warmup.measured(self._resolved, unrecorded)
+        feeds = warmup.feeds(self._resolved.compiler.graphs, self._checker, on)
+        for executable in self._lanes.executables():
+            for batch in feeds:
+                self._handle.call(executable.run, self._info.output_names, batch)
+        return self.arrangement
+
+    def submit(self, output_names: Sequence[str] | None, feeds: Feeds, *, more: bool = False) -> Future[list[Any]]:
+        """Run on another thread, when it is this request's turn."""
+        return self._executor.submit(self._run, output_names, feeds, False if more else None)
+
+    def submit_then(
+        self,
+        callback: Callable[[list[Any], Any, str], None],
+        user_data: Any,
+        output_names: Sequence[str] | None,
+        feeds: Feeds,
+        run_options: object,
+    ) -> None:
+        """Run on another thread, and call ``callback(outputs, user_data, error)`` there."""
+
+        def work() -> None:
+            try:
+                refuse_options(run_options)
+                outputs, message = self._run(output_names, feeds), ""
+            except IsorunError as error:
+                outputs, message = [], str(error)
+            except Exception as error:  # noqa: BLE001  # the callback must be called in any case
+                outputs, message = [], f"{type(error).__name__}: {error}".removesuffix(": ")
+            callback(outputs, user_data, message)
+
+        # concurrent.futures logs what a done callback raises: here, what the caller's callback raised.
+        self._executor.submit(work).add_done_callback(lambda future: future.result())
+
+    async def arun(
+        self,
+        output_names: Sequence[str] | None,
+        feeds: Feeds,
+        *,
+        max_tokens: int | None,
+        max_wait: float,
+        timeout: float | None,
+    ) -> list[Any]:
+        """Run without blocking the event loop, when it is this request's turn."""
+        import asyncio
+
+        if max_tokens is None:
+            max_tokens, max_wait = (self.arrangement.batch_tokens if _is_single(feeds) else 0), 0.0
+        if max_tokens == 0:
+            future = self.submit(output_names, feeds)
+        else:
+            future = self._batcher(output_names, max_tokens, max_wait).submit(feeds)[0]
+        try:
+            async with asyncio.timeout(timeout) as deadline:
+                return await asyncio.wrap_future(future)
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            self._recorder.miss()
+            raise DeadlineExceeded(f"The request was not answered within {timeout:g} s") from None
+
+    def map(
+        self,
+        requests: Iterable[Feeds],
+        output_names: Sequence[str] | None,
+        *,
+        max_tokens: int,
+        max_wait: float,
+        return_exceptions: bool,
+    ) -> batching.Results:
+        """Run single requests in batches of similar length."""
+        self._executor.check_open()
+        from isorun.session import batching
+
+        # A batch is large enough for all threads, which share its weights in the processor's caches.
+        lanes, threads, _ = self.arrangement
+        return batching.results(
+            requests,
+            partial(self._run, wide=True),
+            self._layout(output_names),
+            recorder=self._recorder,
+            parallel=lanes if threads is None else 1,
+            max_tokens=max_tokens,
+            max_wait=max_wait,
+            return_exceptions=return_exceptions,
+        )
+
+    def refuse(self, reason: str) -> None:
+        """Refuse new requests."""
+        self._executor.refuse(reason)
+
+    def close(self) -> bool:
+        """Wait for submitted requests.
+
+        Returns:
+            Whether this call closed it; ``False`` if it was closed before.
+        """
+        return self._executor.close()
+
+    def _run(self, output_names: Sequence[str] | None, feeds: Feeds, wide: bool | None = None) -> list[Any]:
+        """As ``Session.run``, on the next free lane."""
+        return self._lanes.run(*self._checker.check_call(output_names, feeds), wide)
+
+    @cached_property
+    def _lanes(self) -> Lanes:
+        lanes = self._make_lanes(self.arrangement, self._recorder)
+        self._closers.append(lanes.close)
+        return lanes
+
+    def _make_lanes(self, arrangement: Arrangement, recorder: Recorder) -> Lanes:
+        resolved, threads = self._resolved, arrangement.threads
+        return Lanes(
+            resolved.executable,
+            None if threads is None else lambda: resolved.compile_again(threads),
+            arrangement.lanes,
+            self._handle,
+            recorder,
+            shared=threads == 1 and resolved.backend.capabilities.runs_on_caller,
+            mask=self._info.mask,
+        )
+
+    def _layout(self, output_names: Sequence[str] | None) -> batching.Layout:
+        from isorun.session import batching
+
+        return batching.Layout(self._info, output_names)
+
+    def _batcher(self, output_names: Sequence[str] | None, max_tokens: int, max_wait: float) -> batching.Batcher:
+        """The batcher that all callers with the same settings share."""
+        reference = weakref.ref(self)  # the batcher's threads must not keep the session alive
+
+        def run(names: Sequence[str], feeds: Feeds) -> list[Any]:
+            scheduler = reference()
+            assert scheduler is not None, "a caller that waits for a request holds the session"
+            return scheduler._run(names, feeds)
+
+        def make() -> batching.Batcher:
+            from isorun.session import batching
+
+            layout, parallel = self._layout(output_names), self.arrangement.lanes
+            return batching.Batcher(
+                run, layout, max_tokens, max_wait, max_tokens, recorder=self._recorder, parallel=parallel, bounded=True
+            )
+
+        return self._executor.batcher((tuple(output_names or ()), max_tokens, max_wait), make)
+
+
+def _is_single(feeds: Feeds) -> bool:
+    """Whether feeds are arrays of one row each."""
+    return isinstance(feeds, Mapping) and all(getattr(value, "shape", ())[:1] == (1,) for value in feeds.values())

@@ -1,0 +1,68 @@
+"""One run at a time measures on a host, whoever starts it: a lock file for all users."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+
+from isorun.errors import SpecError
+
+FOLDER_VARIABLE = "ISORUN_LOCK_DIR"
+"""Where the lock file is: ``/tmp``, unless containers on one host have to share another folder."""
+
+_FILE = "isorun-matrix.lock"
+
+
+@contextmanager
+def held(folder: Path, note: Callable[[str], None]) -> Iterator[None]:
+    """Hold the lock of this host; wait for the run that holds it.
+
+    Args:
+        folder: of the run, for those that wait.
+        note: is told whom this waits for.
+
+    Raises:
+        SpecError: the lock file cannot be opened.
+    """
+    path = Path(os.environ.get(FOLDER_VARIABLE) or "/tmp") / _FILE  # not TMPDIR: the same for all users
+    try:
+        descriptor = _open(path)
+    except OSError as error:
+        raise SpecError(f"Cannot open the lock {path} ({error.strerror}). Set {FOLDER_VARIABLE}.") from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            note(f"Waiting for another run on this machine: {holder(path)}")
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        about = {"pid": os.getpid(), "folder": str(folder), "since": f"{datetime.now().astimezone():%H:%M:%S}"}
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, json.dumps(about).encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def holder(path: Path) -> str:
+    """Who holds the lock, in words."""
+    with suppress(OSError, ValueError, KeyError):
+        about = json.loads(path.read_text())
+        return f"process {about['pid']}, {about['folder']}, since {about['since']}"
+    return f"see `fuser {path}`"
+
+
+def _open(path: Path) -> int:
+    """Open the lock file, or create it for all users. In a sticky folder, the kernel refuses to open the file of
+    another user with O_CREAT."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        with suppress(PermissionError):  # another user was faster
+            os.fchmod(descriptor, 0o666)
+        return descriptor

@@ -1,0 +1,108 @@
+"""A run of several machines: a folder with the run of each in ``machines/NAME``, every one complete by itself."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from isorun.errors import SpecError
+from isorun_matrix.results import reader
+from isorun_matrix.results.folder import RunFolder
+from isorun_matrix.results.layout import FEEDS, MACHINES
+from isorun_matrix.results.records import Run
+from isorun_matrix.spec.fields import Name
+
+
+@dataclass(frozen=True)
+class MachineRuns:
+    """The runs of several machines.
+
+    Attributes:
+        folder: which contains them.
+        runs: by the name of the machine.
+        feeds: for each machine, the SHA-256 of the feeds of each cell, by its id.
+    """
+
+    folder: str
+    runs: Mapping[str, Run]
+    feeds: Mapping[str, Mapping[str, str]]
+
+
+def is_of_several(path: Path) -> bool:
+    """Whether a folder is that of a run of several machines."""
+    return (path / MACHINES).is_dir()
+
+
+def read(path: Path) -> MachineRuns:
+    """The runs in a folder, in the order of the spec's machines, others after them.
+
+    Raises:
+        SpecError: it has none, or a file is damaged.
+    """
+    places = (place for place in sorted((path / MACHINES).iterdir()) if not place.name.startswith("."))
+    folders = {place.name: RunFolder(place) for place in places if RunFolder(place).has_run()}
+    if not folders:
+        raise SpecError(f"No machine in {path / MACHINES} has results yet. Continue the run with --resume.")
+    found = {name: folder.run() for name, folder in folders.items()}
+    names = dict.fromkeys(name for run in found.values() for name in run.spec.machines if name in found)
+    runs = {name: found[name] for name in (names | dict.fromkeys(found))}
+    return MachineRuns(str(path), runs, {name: _feeds(folders[name]) for name in runs})
+
+
+def merge(folders: Sequence[str], out: Path) -> MachineRuns:
+    """Copy the runs of several machines into one folder.
+
+    Args:
+        folders: ``NAME=DIR``, or ``DIR`` if the name of the folder is that of the machine.
+        out: the folder to create.
+
+    Raises:
+        SpecError: a folder is not that of a run, a name is invalid or appears twice, the runs have no cell in common,
+            or ``out`` exists and is not empty.
+    """
+    named: dict[str, RunFolder] = {}
+    for each in folders:
+        name, separator, place = each.partition("=")
+        folder = Path(place) if separator else Path(each).absolute()
+        name = name if separator else folder.name
+        try:
+            TypeAdapter(Name).validate_python(name)
+        except ValidationError:
+            raise SpecError(f"{name!r} cannot name a machine. Give another name as NAME={folder}") from None
+        if name in named:
+            raise SpecError(f"Two machines have the name {name!r}. Give one of them another name as NAME={folder}")
+        named[name] = RunFolder(folder)
+    cells = {name: {cell.id for cell in folder.run().cells} for name, folder in named.items()}
+    first, *others = cells
+    for other in others:
+        if cells[first].isdisjoint(cells[other]):
+            raise SpecError(f"The runs of {first} and {other} have no cell in common. Run the same spec on both.")
+    out = out.absolute()
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise SpecError(f"{out} exists and is not empty. Choose another --out.")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as work:
+        whole = Path(work) / "run"
+        for name, run in named.items():
+            shutil.copytree(run.path, whole / MACHINES / name, ignore=shutil.ignore_patterns(".*"))
+        whole.replace(out)
+    return read(out)
+
+
+def _feeds(folder: RunFolder) -> dict[str, str]:
+    """The digest of the feeds of each measured cell: those of the reference that its last round was compared with."""
+    found = {}
+    for cell in folder.record().cells:
+        rounds = [] if cell.key is None else folder.rounds(cell.id, cell.key)
+        if rounds:
+            job = reader.job_of(folder.round_folder(cell.id, cell.key or "", rounds[-1].round.number))
+            key = str(job["reference_folder"]).rpartition("/")[2]
+            reference = folder.find_reference(f"{cell.model}/{cell.shape}", key)
+            if reference is not None and FEEDS in reference.files:
+                found[cell.id] = reference.files[FEEDS]
+    return found

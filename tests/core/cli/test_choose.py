@@ -1,0 +1,56 @@
+"""``isorun choose``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import isorun
+from isorun.cli import main
+from isorun.compilation import choice
+from isorun.compilation.measuring import Pace
+from isorun.system.cache import ENVIRONMENT_VARIABLE
+
+pytestmark = pytest.mark.filterwarnings("ignore:There is no tokenizer")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(choice, "_PACE", Pace(rounds=1, seconds=0.2, total=1.0, turn=0.1))
+    monkeypatch.setenv(ENVIRONMENT_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def test_prints_one_recommendation_that_sessions_follow(bert: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["choose", str(bert), "--throughput", "--backend", "ort-cpu", "--tolerance", "0.97"]) == 0
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    assert out.count("recommended") == 1
+    assert "Use ort-cpu in " in out
+    assert "texts/s" in out
+    with isorun.Session(bert, precision="auto") as session:
+        assert session.provenance.details["precision"]["goal"] == "throughput"
+
+
+def test_json(bert: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["choose", str(bert), "--backend", "reference,ort-cpu", "--json"]) == 2  # not a candidate of "auto"
+    assert "'reference'" in capsys.readouterr().err
+    assert main(["choose", str(bert), "--backend", "ort-cpu", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["backend"] == "ort-cpu"
+    assert {each["precision"] for each in found["candidates"]} == {"fp32", "int8"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--latency", "--throughput"], "mutually exclusive"),
+        (["--texts", "no-such.txt"], "no file no-such.txt"),
+        (["--tolerance", "1.5"], "below 1"),
+    ],
+)
+def test_rejects_wrong_usage(bert: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["choose", str(bert), *arguments]) == 2
+    assert message in capsys.readouterr().err

@@ -1,0 +1,171 @@
+"""Choosing a backend and a precision: real runtimes and misbehaving ones, each in its own process."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import isorun
+import tiny
+from isorun.compilation import choice as choices
+from isorun.compilation.choice import Choice
+from isorun.compilation.compiler import Compiler
+from isorun.compilation.measuring import Candidate, Pace, best
+from isorun.compilation.options import Options
+from isorun.errors import BackendNotFound
+from isorun.models.source import open_model
+from isorun.system.cache import Cache
+from isorun.testing import fakes
+
+pytestmark = pytest.mark.filterwarnings("ignore:There is no tokenizer")
+NAMES = {name: fakes.NAMES[name] for name in ("fake-echo", "fake-crashing")}
+QUICK = Pace(rounds=1, seconds=0.2, total=1.0, turn=0.1)
+
+
+class Chosen(NamedTuple):
+    choice: Choice
+    cache_dir: Path
+    said: list[str]
+
+
+def _choose(model: Path, folder: Path, names: list[str], goal: str = choices.LATENCY, **options: Any) -> Chosen:
+    said: list[str] = []
+    cache = Cache(folder)
+    compiler = Compiler(open_model(model, cache), Options(precision="auto", **options), cache)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(choices, "_PACE", QUICK)
+        return Chosen(choices.choose(compiler, goal, names, said.append), folder, said)
+
+
+@pytest.fixture(scope="module")
+def chosen(bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chosen]:
+    """A choice between two runtimes, one that returns nonsense, and one that crashes."""
+    with fakes.installed(NAMES):
+        yield _choose(bert, tmp_path_factory.mktemp("chosen"), ["ort-cpu", "openvino", *NAMES], tolerance=0.97)
+
+
+def test_measures_every_precision_of_every_backend(chosen: Chosen):
+    rows = {(each.backend, each.precision): each for each in chosen.choice.candidates}
+    assert {name for name, _ in rows} == {"ort-cpu", "openvino", *NAMES}
+    assert {precision for name, precision in rows if name == "openvino"} == {"fp32", "bf16", "int8"}
+    for name in ("ort-cpu", "openvino"):
+        each = rows[name, "fp32"]
+        assert (each.reason, round(each.cosine or 0, 6)) == ("", 1.0)
+        assert each.milliseconds
+    assert chosen.choice.base == "ort-cpu"
+    assert any("openvino in bf16" in text for text in chosen.said)
+
+
+def test_a_candidate_that_fails_costs_its_own_row(chosen: Chosen):
+    rows = {each.backend: each for each in chosen.choice.candidates}
+    assert "SIGSEGV" in rows["fake-crashing"].reason
+    assert rows["fake-echo"].reason
+    assert rows["fake-crashing"].milliseconds is rows["fake-echo"].milliseconds is None
+    assert chosen.choice.backend in ("ort-cpu", "openvino")
+
+
+def test_a_session_runs_what_was_chosen(chosen: Chosen, bert: Path):
+    expected = (chosen.choice.backend, chosen.choice.precision)
+    for outputs in (None, ["pooler_output"]):
+        with isorun.Session(bert, precision="auto", outputs=outputs, cache_dir=chosen.cache_dir) as session:
+            provenance = session.provenance
+            assert all(np.isfinite(array).all() for array in session.run(None, tiny.feeds()))
+        note = provenance.details["precision"]
+        assert (provenance.backend, note["chosen"], note["measured"]) == (*expected, "by `isorun choose`")
+        assert len(note["tried"]) == len(chosen.choice.candidates)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"threads": 1}, "threads was"),
+        ({"padding": "keep"}, "padding was auto, now keep"),
+        ({"tolerance": 0.5}, "tolerance"),
+        ({"calibration": [tiny.feeds(4, 12)]}, "`calibration`"),
+    ],
+    ids=lambda each: next(iter(each)) if isinstance(each, dict) else "",
+)
+@pytest.mark.filterwarnings("ignore:Calibrated on")
+def test_a_session_with_other_arguments_measures_itself(
+    chosen: Chosen, bert: Path, arguments: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture
+):
+    if arguments == {"threads": 1} and chosen.choice.about["threads"] == 1:
+        pytest.skip("the machine has one core")
+    with isorun.Session(bert, precision="auto", cache_dir=chosen.cache_dir, **arguments) as session:
+        assert session.provenance.details["precision"]["measured"] == "now"
+    (message,) = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    assert reason in message
+
+
+def test_a_choice_does_not_outlive_the_machine(
+    chosen: Chosen, bert: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(choices, "cpu_name", lambda: "another processor")
+    with isorun.Session(bert, precision="auto", cache_dir=chosen.cache_dir) as session:
+        assert "isorun choose" not in session.provenance.details["precision"]["measured"]
+    assert "now another processor. Run `isorun choose` again" in caplog.text
+
+
+def test_a_named_backend_is_not_replaced(chosen: Chosen, bert: Path):
+    other = "openvino" if chosen.choice.backend == "ort-cpu" else "ort-cpu"
+    with isorun.Session(bert, other, precision="auto", cache_dir=chosen.cache_dir) as session:
+        assert session.provenance.backend == other
+
+
+def test_rejects_an_unknown_backend(bert: Path, tmp_path: Path):
+    with pytest.raises(BackendNotFound, match=r"'openvio'.*'openvino'"):
+        _choose(bert, tmp_path, ["ort-cpu", "openvio"])
+
+
+def test_int8_is_calibrated_as_it_was_judged(minilm_model: Path, minilm_cache: Cache, tmp_path: Path):
+    """The texts are kept for that, readable by their owner only."""
+    cache = Cache(tmp_path)
+    texts = [f"text {number} about bread" for number in range(8)]
+    compiler = Compiler(open_model(minilm_model, cache), Options(precision="auto", calibration=texts), cache)
+    int8 = Candidate(backend="ort-cpu", precision="int8", milliseconds=1.0, cosine=0.999)
+    about = choices._about(
+        compiler.options, [each for each in choices.listing.candidates(cache) if each.status == "available"]
+    )
+    choice = Choice(
+        backend="ort-cpu",
+        precision="int8",
+        goal=choices.LATENCY,
+        tolerance=0.99,
+        required=0.995,
+        candidates=(int8,),
+        skipped=(),
+        base="ort-cpu",
+        judged_on="",
+        requests=1,
+        timed_on="",
+        date="",
+        about=about,
+    )
+    choices._remember(compiler, choice, texts)
+    found = choices.remembered(
+        Compiler(compiler.source, Options(precision="auto"), cache), choices.listing.candidates(cache)
+    )
+    assert found is not None
+    assert (found.choice, found.samples) == (choice, texts)
+    (kept,) = tmp_path.glob("choices/*/calibration.json")
+    assert kept.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [((10.0, 9.8, 9.7), "fp32"), ((10.0, 6.1, 6.0), "bf16"), ((10.0, 6.1, 5.0), "int8")],
+    ids=["noise", "more accurate", "faster"],
+)
+def test_prefers_accuracy_to_five_percent_of_speed(times: tuple[float, ...], expected: str):
+    figures = zip(("fp32", "bf16", "int8"), times, (1.0, 0.9999, 0.996), strict=True)
+    candidates = [
+        Candidate(backend="a", precision=name, milliseconds=taken, cosine=cosine) for name, taken, cosine in figures
+    ]
+    found = best(candidates)
+    assert found is not None
+    assert found.precision == expected
