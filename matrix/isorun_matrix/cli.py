@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from isorun_matrix.execution.choice import Choice
     from isorun_matrix.execution.progress import Lines
-    from isorun_matrix.execution.runner import Choice
     from isorun_matrix.results.machines import MachineRuns
     from isorun_matrix.results.records import Run
     from isorun_matrix.spec.spec import Spec
@@ -101,7 +101,7 @@ def run(
     import shlex
     from datetime import datetime
 
-    from isorun_matrix.execution import environments, progress, rerun, runner
+    from isorun_matrix.execution import choice, environments, progress, rerun, runner
     from isorun_matrix.execution.plan import plan
     from isorun_matrix.results.folder import RunFolder
     from isorun_matrix.spec.reader import load
@@ -121,7 +121,7 @@ def run(
     if ray is None and (machine is not None or loaded.is_divided):
         loaded = _on(loaded, machine)
     planned = plan(loaded, 0)
-    chosen = None if only is None else runner.select(planned, only)
+    chosen = None if only is None else choice.select(planned, only)
     if dry_run:
         cells = [cell for cell in planned.cells if not cell.control and (chosen is None or cell.id in chosen)]
         lines = [str(planned), *environments.preview(loaded), *(f"cell {cell.id}" for cell in cells)]
@@ -130,12 +130,12 @@ def run(
     folder = RunFolder(out or Path(_OUT) / f"{spec.stem}-{datetime.now().astimezone():%Y%m%d-%H%M%S}")
     shown = progress.for_stderr()
     shown.note(f"{planned}; results go to {folder.path}")
-    choice = runner.Choice(resume, chosen, remeasure is not None, fingerprints)
+    selected = choice.Choice(resume, chosen, remeasure is not None, fingerprints)
     try:
         if ray is not None:
-            _run_on_cluster(loaded, spec.absolute(), folder.path, ray, shown, choice)
+            _run_on_cluster(loaded, spec.absolute(), folder.path, ray, shown, selected)
             return
-        done = runner.run(loaded, spec.absolute(), folder, shown, choice)
+        done = runner.run(loaded, spec.absolute(), folder, shown, selected)
     except (KeyboardInterrupt, OSError) as stopped:
         more = [part for pattern in only or [] for part in ("--only", pattern)]
         more += [part for item in model or [] for part in ("--model", item)]

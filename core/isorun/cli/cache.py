@@ -78,6 +78,7 @@ def cache(
 
 def _remove_some(held: Cache, model: str | None, limit: str | None, *, as_json: bool) -> None:
     left: dict[Path, str] = {}
+    maintenance.check_used(held)
     if model is not None:
         removed, left = maintenance.remove(held, *_identity(model))
     else:

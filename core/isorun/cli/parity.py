@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from isorun import Session
-from isorun.cli import console, models
+from isorun.cli import console, models, parity_layers
 from isorun.cli.run import backend_names
 from isorun.errors import IsorunError, ParityError, did_you_mean
 from isorun.parity import DEFAULT_TOLERANCES, Parity, compare
@@ -47,6 +49,9 @@ def parity(
             help="Threads of a run, and of the reference if it supports that. Default: all usable cores.",
         ),
     ] = None,
+    layers: Annotated[
+        bool, typer.Option("--layers", help="Compare the value of every fused operator; name the first that departs.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Compare backends with a reference, on five kinds of mask: none, right, left, holes, a fully masked row.
@@ -62,41 +67,82 @@ def parity(
     widest = "fp64" if "fp64" in offers.precisions else "fp32"
     path = models.model_path(model, Cache())
 
-    with (
-        console.working(f"Running {against}"),
-        Session(path, against, precision=widest, threads=threads if offers.sets_threads else None) as session,
-    ):
-        inputs, outputs = session.get_inputs(), session.get_outputs()
-        batch, sequence = batch or fixed_size(inputs, 0) or _BATCH, sequence or fixed_size(inputs, 1) or _SEQUENCE
-        info = session.model_info
-        cases = masked_cases(info, batch, sequence, seed)
-        expected = {mask: _named(outputs, session.run(None, feeds)) for mask, feeds in cases.items()}
-    found: dict[str, dict[str, Parity]] = {}
-    for name in names:
-        with console.working(f"Running {name}"), Session(path, name, precision=precision, threads=threads) as session:
-            limits = registry.get(session.provenance.backend).capabilities.tolerance(precision)
-            found[name] = {
-                mask: compare(
-                    _named(outputs, session.run(None, feeds)),
-                    expected[mask],
-                    feeds.get(info.mask) if info.mask else None,
-                    DEFAULT_TOLERANCES[limits],
-                    token_level=info.token_outputs,
-                )
-                for mask, feeds in cases.items()
-            }
+    comparison = _Comparison(names, against, widest, precision, batch, sequence, seed, threads)
+    if layers:
+        with parity_layers.exposed(path) as (path, operators):
+            found, shape = comparison.run(path, **parity_layers.SETTINGS)
+        departures = {name: parity_layers.first_departure(by_mask, operators) for name, by_mask in found.items()}
+    else:
+        found, shape = comparison.run(path)
 
     if as_json:
         listed = {name: {mask: each.as_dict() for mask, each in by_mask.items()} for name, by_mask in found.items()}
         reference = {"backend": against, "precision": widest}
-        console.json_out({"model": model, "reference": reference, "precision": precision, "backends": listed})
+        result = {"model": model, "reference": reference, "precision": precision, "backends": listed}
+        if layers:
+            result["departures"] = {name: each and each.as_dict() for name, each in departures.items()}
+        console.json_out(result)
     else:
-        print(f"Against {against} in {widest}; batch {batch}, sequence {sequence}, seed {seed}\n")
-        _show(found)
+        print(f"Against {against} in {widest}; batch {shape[0]}, sequence {shape[1]}, seed {seed}\n")
+        if layers:
+            parity_layers.show(departures, operators)
+        else:
+            _show(found)
     failed = [(name, mask) for name, by_mask in found.items() for mask, each in by_mask.items() if each.reasons]
     if failed:
         total = sum(map(len, found.values()))
         raise ParityError(f"{len(failed)} of {total} comparisons failed: {', '.join(map(' on '.join, failed))}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    """What is compared: the options of the command."""
+
+    backends: Sequence[str]
+    against: str
+    widest: str
+    precision: str
+    batch: int | None
+    sequence: int | None
+    seed: int
+    threads: int | None
+
+    def run(self, path: Path, **settings: Any) -> tuple[dict[str, dict[str, Parity]], tuple[int, int]]:
+        """The result for each backend and kind of mask, and the batch size and the sequence length.
+
+        Args:
+            path: the model.
+            settings: further arguments of every session.
+        """
+        sets_threads = registry.get(self.against).capabilities.sets_threads
+        threads = self.threads if sets_threads else None
+        with (
+            console.working(f"Running {self.against}"),
+            Session(path, self.against, precision=self.widest, threads=threads, **settings) as session,
+        ):
+            inputs, outputs, info = session.get_inputs(), session.get_outputs(), session.model_info
+            batch = self.batch or fixed_size(inputs, 0) or _BATCH
+            sequence = self.sequence or fixed_size(inputs, 1) or _SEQUENCE
+            cases = masked_cases(info, batch, sequence, self.seed)
+            expected = {mask: _named(outputs, session.run(None, feeds)) for mask, feeds in cases.items()}
+        found: dict[str, dict[str, Parity]] = {}
+        for name in self.backends:
+            with (
+                console.working(f"Running {name}"),
+                Session(path, name, precision=self.precision, threads=self.threads, **settings) as session,
+            ):
+                limits = registry.get(session.provenance.backend).capabilities.tolerance(self.precision)
+                found[name] = {
+                    mask: compare(
+                        _named(outputs, session.run(None, feeds)),
+                        expected[mask],
+                        feeds.get(info.mask) if info.mask else None,
+                        DEFAULT_TOLERANCES[limits],
+                        token_level=info.token_outputs,
+                    )
+                    for mask, feeds in cases.items()
+                }
+        return found, (batch, sequence)
 
 
 def _named(specs: Sequence[TensorSpec], values: Sequence[Any]) -> dict[str, Any]:

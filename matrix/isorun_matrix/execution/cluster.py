@@ -23,6 +23,7 @@ from isorun.errors import SpecError, did_you_mean
 from isorun.models.source import files_of
 from isorun.system.cache import sha256
 from isorun_matrix.execution import runner
+from isorun_matrix.execution.choice import Choice
 from isorun_matrix.execution.node import Files, Node
 from isorun_matrix.execution.progress import Lines, Machines
 from isorun_matrix.jobs import PreparedModel
@@ -71,7 +72,7 @@ def run(
     out: Path,
     address: str,
     progress: Lines,
-    choice: runner.Choice,
+    choice: Choice,
 ) -> tuple[MachineRuns, Mapping[str, str]]:
     """Run a spec on its machines.
 

@@ -25,6 +25,7 @@ from isorun.system import subprocesses
 from isorun.system.cache import Cache
 from isorun.system.cgroup import cpu_quota
 from isorun_matrix.execution import rerun, runner
+from isorun_matrix.execution.choice import Choice
 from isorun_matrix.execution.progress import Lines
 from isorun_matrix.measurement import machine
 from isorun_matrix.results.folder import RunFolder
@@ -137,7 +138,7 @@ class Node:
 
         Args:
             models: for each model of the spec, its fingerprint and the name of its ONNX file.
-            options: ``only`` and ``remeasure_disturbed`` of :class:`runner.Choice`.
+            options: ``only`` and ``remeasure_disturbed`` of :class:`isorun_matrix.execution.choice.Choice`.
             known: the digests of the results that the driver has.
         """
         paths = {}
@@ -238,7 +239,7 @@ def _main(folder: str, descriptor: str, request: str) -> None:
     try:
         models = [f"{name}={path}" for name, path in asked["models"].items()]
         spec, fingerprints = rerun.load(prepared.path / RUN, models)
-        choice = runner.Choice(resume=True, fingerprints=fingerprints, prepared=prepared, **asked["options"])
+        choice = Choice(resume=True, fingerprints=fingerprints, prepared=prepared, **asked["options"])
         out = RunFolder(Path(folder) / "run")
         runner.run(spec, prepared.path / RUN, out, _Events(int(descriptor), out), choice)
     except (IsorunError, OSError) as error:

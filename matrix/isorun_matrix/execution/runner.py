@@ -8,9 +8,8 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,14 @@ from isorun.errors import IsorunError, SpecError
 from isorun.models import hub
 from isorun.system import subprocesses
 from isorun.system.cache import Cache
-from isorun_matrix.execution import environments, host_lock, rounds
+from isorun_matrix.execution import environments, host_lock, keys, rounds
+from isorun_matrix.execution.choice import Choice
 from isorun_matrix.execution.environments import Available
 from isorun_matrix.execution.job_status import job_status
 from isorun_matrix.execution.plan import Plan, key, plan
 from isorun_matrix.execution.progress import Lines
 from isorun_matrix.jobs import Cell, CellJob, ModelJob, PreparedModel, Reference, ReferenceJob, Workload, from_json
 from isorun_matrix.measurement import machine
-from isorun_matrix.report.formatting import shortened
 from isorun_matrix.results.folder import RunFolder
 from isorun_matrix.results.layout import LOG, OUTCOME
 from isorun_matrix.results.records import (
@@ -46,26 +45,6 @@ from isorun_matrix.spec.spec import Spec
 from isorun_matrix.text import encodable
 
 _GRACE_SECONDS = 1.0  # for a process to write its stack when its time is up
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What a session of a run does.
-
-    Attributes:
-        resume: whether to continue the run in the folder.
-        only: the ids of the cells to measure; ``None`` for all.
-        remeasure_disturbed: whether disturbed rounds are repeated again, although they were repeated as often as the
-            spec says.
-        fingerprints: of the models that are required, where the run is a rerun of another.
-        prepared: a run whose seed and references this one uses, so that several machines have the same.
-    """
-
-    resume: bool = False
-    only: Collection[str] | None = None
-    remeasure_disturbed: bool = False
-    fingerprints: Mapping[str, str] | None = None
-    prepared: RunFolder | None = None
 
 
 def run(spec: Spec, source: Path, folder: RunFolder, progress: Lines, choice: Choice) -> Run:
@@ -106,22 +85,6 @@ def prepare(
     """
     with folder.writing(resume=choice.resume), host_lock.held(folder.path, progress.note):
         return _Runner(spec, source, folder, progress, {}, choice).prepare()
-
-
-def select(planned: Plan, patterns: Sequence[str]) -> set[str]:
-    """The ids of the cells that match a pattern: shell wildcards, or the start of an id.
-
-    Raises:
-        SpecError: a pattern matches no cell.
-    """
-    found: set[str] = set()
-    ids = [cell.id for cell in planned.cells if not cell.control]
-    for pattern in patterns:
-        matching = {name for name in ids if fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}/*")}
-        if not matching:
-            raise SpecError(f"--only {pattern!r} matches no cell: expected a part of {shortened(ids)}")
-        found |= matching
-    return found
 
 
 @dataclass(frozen=True)
@@ -170,10 +133,7 @@ class _Runner:
         for job in self._plan.models:
             self._progress.started(f"Preparing {job.id}")
             self._models[job.id] = self._prepare(job)
-        for workload in self._plan.workloads:
-            self._find_keys(workload, workload.backend)
-        for cell in self._plan.cells:
-            self._find_keys(cell, cell.backend if cell.environment is None else None)
+        self._find_keys()
         for cell in self._plan.cells:
             self._keep_without_check(cell)
         self._record()
@@ -203,8 +163,8 @@ class _Runner:
                 raise SpecError(prepared.reason)
             models[job.id] = prepared
         self._record()
+        self._keys = {name: each.key for name, each in self._workload_keys().items()}
         for workload in self._plan.workloads:
-            self._find_keys(workload, workload.backend)
             if isinstance(reference := self._reference(workload, models[workload.model]), _Failure):
                 raise SpecError(reference.reason)
         return models, {workload.id: self._keys[workload.id] for workload in self._plan.workloads}
@@ -236,37 +196,22 @@ class _Runner:
         for cell in self._plan.cells:
             self._folder.require_folder(self._folder.cell(cell.id))
 
-    def _find_keys(self, job: Workload | Cell, backend: str | None) -> None:
-        """Find a job's key, and the part of it that is known without its model and environment.
+    def _workload_keys(self) -> dict[str, keys.JobKey]:
+        found = keys.of_workloads(self._spec, self._plan, self._environment, self._fingerprints())
+        if (prepared := self._choice.prepared) is not None:
+            for name in found:
+                (received,) = prepared.references(name)
+                found[name] = replace(found[name], key=received.key or "")
+        return found
 
-        Args:
-            job: the job.
-            backend: the one that it runs in this environment. Versions of other backends are left out, so that adding
-                a backend to a spec keeps the results of the others.
-        """
-        model = self._models[job.model]
-        fingerprint = None if isinstance(model, _Failure) else model.fingerprint
-        others = {*self._spec.backends_here} - {backend}
-        packages = self._environment.packages
-        common: dict[str, Any] = {
-            "packages": {name: version for name, version in packages.items() if name not in others},
-            "python": self._environment.python,
-        }
-        more: dict[str, Any] = {}
-        if isinstance(job, Workload):
-            common["cpu"] = self._machine["cpu"]["model"]
-            request = {"source": next(key(source) for source in self._plan.models if source.id == job.model)}
-        else:
-            common["machine"] = self._machine
-            request = {"workload": self._requests[job.workload]}
-            more["workload"] = self._keys[job.workload]
-            if job.environment is not None:
-                more["environment"] = asdict(self._environment.environments[job.environment])
-        self._requests[job.id] = key(job, **common, **request)
-        self._keys[job.id] = key(job, fingerprint=fingerprint, **common, **more)
-        if isinstance(job, Workload) and self._choice.prepared is not None:
-            (received,) = self._choice.prepared.references(job.id)
-            self._keys[job.id] = received.key or ""
+    def _find_keys(self) -> None:
+        found = self._workload_keys()
+        found |= keys.of_cells(self._spec, self._plan, self._environment, self._fingerprints(), found)
+        self._keys = {name: each.key for name, each in found.items()}
+        self._requests = {name: each.request for name, each in found.items()}
+
+    def _fingerprints(self) -> dict[str, str]:
+        return {name: model.fingerprint for name, model in self._models.items() if isinstance(model, PreparedModel)}
 
     def _keep_without_check(self, cell: Cell) -> None:
         """Where the model or the environment of a cell is not available, keep what was measured for the same request,
@@ -282,14 +227,13 @@ class _Runner:
             self._keys[cell.id] = measured
 
     def _record(self) -> None:
-        models = {name: model for name, model in self._models.items() if isinstance(model, PreparedModel)}
         self._folder.write_run(
             RunRecord(
                 created=self._created,
                 sessions=self._sessions,
                 spec=RecordedSpec.from_plain(self._spec.model_dump(mode="json")),
                 seed=self._seed,
-                fingerprints={name: model.fingerprint for name, model in models.items()},
+                fingerprints=self._fingerprints(),
                 cells=[
                     PlannedCell(
                         **_identity(cell),

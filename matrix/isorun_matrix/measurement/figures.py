@@ -44,11 +44,10 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Measurement:
-    """What one process measured: times in milliseconds, memory in MiB.
+class _Common:
+    """What a process measures, and what is combined over rounds: times in milliseconds, memory in MiB.
 
     Attributes:
-        parity: of the outputs of ``sampled`` runs.
         cpu_ms: the time of all threads on cores, for each run; ``None`` if the kernel does not report it.
         device_ms: latency by the device's own events; ``None`` where the backend has none.
         load_ms: opening the session.
@@ -59,7 +58,6 @@ class Measurement:
         waited: the share of the measured time in which threads could have run and had no core; ``None`` if unknown.
         stolen: the share that a hypervisor gave to others.
         threads: how many threads a run used; ``None`` where the backend does not tell.
-        sampled: the timed run of each set of feeds whose outputs were compared.
         notes: remarks on the feeds.
     """
 
@@ -77,10 +75,20 @@ class Measurement:
     waited: float | None
     stolen: float | None
     threads: int | None
-    sampled: Mapping[str, int]
-    repetition: Repetition
     provenance: Provenance
     notes: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Measurement(_Common):
+    """What one process measured.
+
+    Attributes:
+        sampled: the timed run of each set of feeds whose outputs were compared; ``parity`` is of these.
+    """
+
+    sampled: Mapping[str, int]
+    repetition: Repetition
 
     @property
     def disturbed(self) -> bool:
@@ -112,8 +120,8 @@ class Round:
 
 
 @dataclass(frozen=True)
-class Figures:
-    """The figures of a cell from its rounds: times in milliseconds, memory in MiB.
+class Figures(_Common):
+    """The figures of a cell from its rounds.
 
     ``latency_ms.p50`` is the median of the medians of the rounds; other percentiles are of the runs of all rounds
     together. ``parity`` is the worst of the trial and all rounds. Every other figure is the median of the rounds.
@@ -123,25 +131,9 @@ class Figures:
         repeated: the time of a run with repeated feeds, divided by that with varied feeds.
     """
 
-    parity: CellParity
-    latency_ms: Latency
     p50_interval: RankInterval | None
-    cpu_ms: float | None
-    device_ms: Latency | None
     spread_ms: Spread
-    throughput: Throughput
-    load_ms: float
-    first_run_ms: float
-    warmup_runs: int
-    steady: bool
-    memory_mib: Memory
-    load_average: Sequence[float]
-    waited: float | None
-    stolen: float | None
-    threads: int | None
     repeated: float
-    provenance: Provenance
-    notes: Sequence[str]
     rounds: Sequence[Round]
 
     @property

@@ -73,32 +73,56 @@ class Group:
         return str(cell.status) if verdict in (None, "slower") else f"{cell.status}, {verdict}"
 
     @property
+    def choice(self) -> str:
+        """The cell to use, or those that are tied; ``-`` if none is correct."""
+        if self.fastest is None:
+            return NONE
+        tied = [cell.name for cell in self.cells if self.verdict(cell) == "tied"]
+        return " or ".join(tied) if self.fastest.name in tied else self.fastest.name
+
+    @property
+    def certainty(self) -> str:
+        """How sure :attr:`choice` is."""
+        if self.fastest is None:
+            return "no cell has correct outputs"
+        if not self.ratios:
+            return "the only one with correct outputs"
+        verdict = self.verdict(self.fastest)
+        return f"{verdict if verdict in ('fastest', 'tied') else 'not sure'}: {self._evidence}"
+
+    @property
     def conclusion(self) -> str:
         """What the group shows, in a sentence, and how sure that is."""
         if self.fastest is None:
             return "No cell has correct outputs."
         leader, p50 = self.fastest.name, f"p50 {number(median(self.fastest))} ms"
-        verdict = self.verdict(self.fastest)
         if not self.ratios:
             return f"{leader} is the only one with correct outputs ({p50})."
-        if verdict is None:
-            return f"{leader} has the lowest median ({p50}), but there are too few undisturbed rounds for a verdict."
-        others = {cell.id: cell for cell in self.cells}
-        by_verdict = {
-            wanted: [others[name] for name, ratio in self.ratios.items() if ratio and ratio.verdict == wanted]
-            for wanted in ("tied", "ambiguous", "slower")
-        }
-        if verdict == "fastest":
-            following = min((ratio for ratio in self.ratios.values() if ratio), key=lambda ratio: ratio.ratio)
-            low, high = number(following.interval.low), number(following.interval.high)
-            sure = f"{low} to {high} x, {following.interval.level:.0%} confidence, {following.rounds} rounds"
-            return f"{leader} is the fastest ({p50}): the next one takes {number(following.ratio)} x as long ({sure})."
-        if verdict == "tied":
-            return f"{leader} ({p50}) is tied with {names(by_verdict['tied'])}: within 5 % of each other."
-        return (
-            f"{leader} has the lowest median ({p50}), but this run cannot tell it from "
-            f"{names(by_verdict['ambiguous'])}. More rounds or a quieter machine would."
-        )
+        match self.verdict(self.fastest):
+            case "fastest":
+                return f"{leader} is the fastest ({p50}): {self._evidence}."
+            case "tied":
+                return f"{leader} ({p50}) is tied with {self._others('tied')}: {self._evidence}."
+        return f"{leader} has the lowest median ({p50}), but {self._evidence}."
+
+    @property
+    def _evidence(self) -> str:
+        """What the verdict on the fastest cell is based on."""
+        assert self.fastest is not None
+        match self.verdict(self.fastest):
+            case None:
+                return "there are too few undisturbed rounds for a verdict"
+            case "fastest":
+                following = min((ratio for ratio in self.ratios.values() if ratio), key=lambda ratio: ratio.ratio)
+                low, high = number(following.interval.low), number(following.interval.high)
+                sure = f"{low} to {high} x, {following.interval.level:.0%} confidence, {following.rounds} rounds"
+                return f"the next one takes {number(following.ratio)} x as long ({sure})"
+            case "tied":
+                return "within 5 % of each other"
+        return f"this run cannot tell it from {self._others('ambiguous')}. More rounds or a quieter machine would"
+
+    def _others(self, verdict: str) -> str:
+        return names(cell for cell in self.cells if cell is not self.fastest and self.verdict(cell) == verdict)
 
 
 def groups(cells: Iterable[CellResult]) -> list[Group]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import re
 import reprlib
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,6 +27,8 @@ from isorun_matrix.spec import yaml_reader as yamlfile
 from isorun_matrix.spec.backends import Entry
 from isorun_matrix.spec.spec import Spec
 from isorun_matrix.spec.yaml_reader import Place, Problem
+
+_TAG = re.compile(r"<\w+>|\[key\]")  # what pydantic adds to places: the branch of a union, and that a key is wrong
 
 
 def load(path: Path) -> Spec:
@@ -68,7 +70,7 @@ class _Pruned:
     """A spec's data without the parts that are invalid."""
 
     def __init__(self, data: dict[str, Any]) -> None:
-        self.data = copy.deepcopy(data)
+        self.data = _unshared(data)
         self._removed: set[Place] = set()
         self._left: dict[Place, list[int]] = {}  # of each list with removed items, the original indices of the others
 
@@ -109,14 +111,21 @@ class _Pruned:
         return place
 
 
+def _unshared(value: Any) -> Any:
+    """A copy in which what was written once and used several times, with an anchor, is there several times."""
+    if isinstance(value, dict):
+        return {key: _unshared(each) for key, each in value.items()}
+    return [_unshared(each) for each in value] if isinstance(value, list) else value
+
+
 def _place(error: ErrorDetails) -> Place:
-    return tuple(part for part in error["loc"] if not str(part).startswith("<") and part != "[key]")
+    return tuple(part for part in error["loc"] if not _TAG.fullmatch(str(part)))
 
 
 def _problem(place: Place, error: ErrorDetails) -> Problem:
     """One of pydantic's errors as a place and a sentence."""
     if error["type"] == "extra_forbidden":
-        return place, f"unknown key{did_you_mean(str(place[-1]), _keys_at(Spec, error['loc'][:-1]))}"
+        return place, f"unknown key{did_you_mean(str(error['loc'][-1]), _keys_at(Spec, error['loc'][:-1]))}"
     if error["type"] == "missing":
         return place, "this key is missing"
     if error["type"] == "value_error":

@@ -29,14 +29,18 @@ def test_empty_cache(isorun: Callable[..., Any], own_cache: Path) -> None:
     assert not own_cache.exists()
 
 
-def test_clear_rejects_a_folder_that_is_not_a_cache(isorun: Callable[..., Any], own_cache: Path) -> None:
+@pytest.mark.parametrize("arguments", [["--clear"], ["--limit", "1KB"], ["--remove", "0" * 64], ["--remove", "MODEL"]])
+def test_removes_nothing_from_a_folder_that_is_not_a_cache(
+    isorun: Callable[..., Any], own_cache: Path, bert: Path, arguments: list[str]
+) -> None:
     project = own_cache / "projects" / "mine"
     project.mkdir(parents=True)
     (project / "entry.json").write_text("{}")
-    ran = isorun("cache", "--clear")
+    before = sorted(own_cache.rglob("*"))
+    ran = isorun("cache", *(str(bert) if each == "MODEL" else each for each in arguments))
     assert ran.code == 2
-    assert "not cleared" in ran.err
-    assert (project / "entry.json").exists()
+    assert "Nothing was removed" in ran.err
+    assert sorted(own_cache.rglob("*")) == before
 
 
 def test_clear_reports_entries_in_use(isorun: Callable[..., Any], own_cache: Path) -> None:

@@ -1,21 +1,14 @@
-"""Whole runs through the command line: failing cells, killed runs, and resumed runs."""
+"""Whole runs through the command line: what becomes of each cell."""
 
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import time
-import zipfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-Isorun = Callable[..., "subprocess.CompletedProcess[str]"]
+from matrix_runs import SLOW, Isorun, cells_of, processes_of, slow_spec, spec_file
 
 EVERYTHING = """
 models: {tiny: {path: tiny.onnx}}
@@ -27,36 +20,13 @@ repeats: 0
 warmup: 1
 time_limit: 12
 masks: [none, right, left, holes, masked-row]
+seed: 0
 backends:
   - {name: fake, label: right, precisions: [fp32, bf16]}
   - fake-broken
 """
 MOODS = ("zeros", "nan", "crash", "crash-at-end", "hang", "exit", "raise", "chatty", "narrow", "left")
 LACKS = ("unavailable", "unsupported")
-
-
-def spec_file(folder: Path, text: str = EVERYTHING) -> Path:
-    path = folder / "spec.yaml"
-    path.write_text(text)
-    return path
-
-
-def cells_of(isorun: Isorun, out: Path) -> dict[str, dict[str, Any]]:
-    document = json.loads(isorun("report", out, "--format", "json").stdout)
-    return {cell["id"]: cell for cell in document["cells"] if not cell["control"]}
-
-
-def processes_of(out: Path) -> list[str]:
-    """The command lines of processes that work in a folder."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            line = path.read_bytes().replace(b"\0", b" ").decode()
-        except OSError:
-            continue
-        if str(out) in line and "isorun_matrix." in line:
-            found.append(line)
-    return found
 
 
 def test_compares_the_required_outputs(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
@@ -153,107 +123,6 @@ def test_every_status_of_a_cell(isorun: Isorun, tiny: Path, tmp_path: Path) -> N
     assert "Segmentation fault" in (tmp_path / "report.html").read_text()
 
 
-SLOW = """
-models: {tiny: {path: tiny.onnx}}
-shapes: [1x4]
-reference: {backend: fake}
-repetitions: 4
-rounds: 1
-repeats: 0
-control: false
-warmup: 0
-feeds: 2
-backends:
-"""
-
-
-def slow_spec(folder: Path, cells: int) -> Path:
-    entries = (f"  - {{name: fake, label: c{index}, options: {{seconds: 0.02}}}}\n" for index in range(cells))
-    return spec_file(folder, SLOW + "".join(entries))
-
-
-def assert_whole(out: Path) -> None:
-    """Every file under a final name is whole."""
-    for path in out.rglob("*"):
-        if path.name.startswith("."):
-            continue
-        if path.suffix == ".json":
-            json.loads(path.read_text())
-        elif path.suffix == ".npz":
-            assert zipfile.ZipFile(path).testzip() is None
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.03)
-
-
-def test_a_killed_run_leaves_complete_files_and_can_be_resumed(
-    isorun: Isorun, command: list[str], environment: dict[str, str], tiny: Path, tmp_path: Path
-) -> None:
-    out, spec = tmp_path / "out", slow_spec(tmp_path, 4)
-    arguments = [*command, "run", str(spec), "--out", str(out), "--resume"]
-    for attempt, moment in enumerate((0.05, 0.25, 0.5)):
-        # each attempt gets as far as the next cell's process before its moment comes
-        before = len(list(out.glob("cells/*/*/*/*/*/*/result.json")))
-        with subprocess.Popen(arguments, env=environment, stderr=subprocess.PIPE) as process:
-            wait_for(lambda: bool(processes_of(out)) or process.poll() is not None)
-            time.sleep(moment)
-            process.send_signal(signal.SIGKILL)
-        wait_for(lambda: not processes_of(out))
-        assert_whole(out)
-        assert len(list(out.glob("cells/*/*/*/*/*/*/result.json"))) >= before, attempt
-    kept = {path: path.stat().st_mtime_ns for path in out.glob("cells/*/*/*/*/*/*/result.json")}
-    done = isorun("run", spec, "--out", out, "--resume")
-    assert done.returncode == 0, done.stderr
-    assert [cell["status"] for cell in cells_of(isorun, out).values()] == ["ok"] * 4
-    assert {path: path.stat().st_mtime_ns for path in kept} == kept
-
-
-def test_ctrl_c_prints_the_command_to_resume(
-    isorun: Isorun, command: list[str], environment: dict[str, str], tiny: Path, tmp_path: Path
-) -> None:
-    out, spec = tmp_path / "out", slow_spec(tmp_path, 3)
-    arguments = [*command, "run", str(spec), "--out", str(out)]
-    with subprocess.Popen(arguments, env=environment, stderr=subprocess.PIPE, text=True) as process:
-        wait_for(lambda: bool([*out.glob("cells/*/*/*/*/*/round-1")]))
-        process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=10)
-    assert process.returncode == 130
-    assert f"isorun matrix run {spec} --out {out} --resume" in stderr
-    assert processes_of(out) == []
-    cells = cells_of(isorun, out).values()
-    assert {cell["status"] for cell in cells} == {"ok", "pending"}
-    assert len({tuple(cell) for cell in cells}) == 1
-    for form in ("terminal", "md", "html"):
-        shown = isorun("report", out, "--format", form)
-        assert (shown.returncode, shown.stderr) == (0, "")
-
-    again = isorun("run", spec, "--out", out)
-    assert again.returncode == 2
-    assert "--resume" in again.stderr
-
-
-def test_additions_to_a_spec_keep_results(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    assert isorun("run", slow_spec(tmp_path, 2), "--out", out).returncode == 0
-    kept = {path: path.stat().st_mtime_ns for path in out.rglob("result.json") if "models" not in path.parts}
-    assert len(kept) == 5
-    more = SLOW.replace("shapes: [1x4]", "shapes: [1x4, 2x4]") + "  - ort-cpu\n"
-    more += "".join(f"  - {{name: fake, label: c{index}, options: {{seconds: 0.02}}}}\n" for index in (1, 0))
-    done = isorun("run", spec_file(tmp_path, more), "--out", out, "--resume")
-    assert "2 of 6 cells are measured and kept" in done.stderr, done.stderr
-    assert {path: path.stat().st_mtime_ns for path in kept} == kept
-    assert "measured again" not in done.stderr
-    again = isorun(
-        "run", spec_file(tmp_path, more.replace("repetitions: 4", "repetitions: 3")), "--out", out, "--resume"
-    )
-    assert "6 of 6 cells were measured with another spec" in again.stderr
-    assert {path: path.stat().st_mtime_ns for path in kept} == kept
-
-
 def test_a_failed_model_or_reference_skips_its_own_cells(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
     (tmp_path / "broken.onnx").write_bytes(b"no model")
     text = """
@@ -306,139 +175,11 @@ def test_exits_with_3_if_no_backend_is_available(isorun: Isorun, tiny: Path, tmp
     assert isorun("run", spec_file(tmp_path, text), "--out", tmp_path / "out").returncode == 3
 
 
-def test_a_full_disk_stops_the_run(
-    isorun: Isorun, command: list[str], environment: dict[str, str], tiny: Path, tmp_path: Path
-) -> None:
-    out, spec = tmp_path / "the results", slow_spec(tmp_path, 2)
-    # a file may not grow beyond what the job's files take: run.json is the first that does
-    limited = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)); {command[2]}"
-    code = f"import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); {limited}"
-    done = subprocess.run(
-        [command[0], "-c", code, "matrix", "run", str(spec), "--out", str(out)],
-        **{"env": environment, "capture_output": True, "text": True, "timeout": 120, "check": False},
-    )
-    assert done.returncode == 2
-    assert f"isorun matrix run {spec} --out '{out}' --resume\n" in done.stderr
-    assert done.stderr.splitlines()[-1].startswith("isorun: [Errno 27] File too large")
-    assert isorun("run", spec, "--out", out, "--resume").returncode == 0
-
-
 def test_rejects_a_folder_that_is_not_writable(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = isorun("run", slow_spec(tmp_path, 1), "--out", tmp_path / "file" / "out")
     assert done.returncode == 2
     assert f"{tmp_path / 'file' / 'out'}" in done.stderr
-
-
-def test_measured_cells_are_kept_if_their_model_is_lost(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
-    out, spec, model = tmp_path / "out", slow_spec(tmp_path, 1), tiny.read_bytes()
-    assert isorun("run", spec, "--out", out).returncode == 0
-    kept = {path: path.stat().st_mtime_ns for path in out.glob("cells/*/*/*/*/*/*/*")}
-    tiny.write_bytes(b"no model")
-    for _ in range(2):
-        done = isorun("run", slow_spec(tmp_path, 2), "--out", out, "--resume")
-        assert done.returncode == 1
-        assert "2 cells cannot be measured now: model 'tiny' could not be prepared" in done.stderr
-        measured, new = cells_of(isorun, out).values()
-        assert (measured["status"], new["status"]) == ("ok", "skipped")
-        assert "model 'tiny' could not be prepared" in measured["kept"]
-        assert "c0 fp32: kept from an earlier session; model 'tiny'" in isorun("report", out, "--format", "md").stdout
-    again = isorun("run", spec_file(tmp_path, SLOW + "  - {name: fake, label: c0}\n"), "--out", out, "--resume")
-    assert again.returncode == 1  # its options are others now, so that what was measured is not what is requested
-    assert [cell["status"] for cell in cells_of(isorun, out).values()] == ["skipped"]
-    tiny.write_bytes(model)
-    assert isorun("run", slow_spec(tmp_path, 2), "--out", out, "--resume").returncode == 0
-    assert [(cell["status"], cell["kept"]) for cell in cells_of(isorun, out).values()] == [("ok", None)] * 2
-    assert {path: path.stat().st_mtime_ns for path in kept} == kept
-
-
-def test_a_run_removes_no_other_files(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
-    model = tmp_path / "models" / "bert" / "model.onnx"
-    model.parent.mkdir(parents=True)
-    tiny.rename(model)
-    spec = spec_file(tmp_path, SLOW.replace("tiny: {path: tiny.onnx}", f"bert: {{path: {model}}}") + "  - fake\n")
-    before = sorted(tmp_path.rglob("*"))
-    for more in ([], ["--resume"]):
-        done = isorun("run", spec, "--out", tmp_path, *more)
-        assert done.returncode == 2
-        assert "not the folder of a run" in done.stderr
-    assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_a_folder_may_have_a_name_that_is_not_utf8(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
-    folder = tmp_path / os.fsdecode(b"\xff")
-    folder.mkdir()
-    tiny.rename(folder / tiny.name)
-    spec, out = spec_file(folder, SLOW + "  - fake\n"), folder / "out"
-    assert isorun("run", spec, "--out", out).returncode == 0
-    more = spec_file(folder, SLOW + "  - fake\n  - {name: fake, label: new}\n")
-    done = isorun("run", more, "--out", out, "--resume")
-    assert (done.returncode, "1 of 2 cells" in done.stderr) == (0, True)
-    assert isorun("report", out, "--format", "html").returncode == 0
-
-
-def test_results_of_another_machine_never_mix(
-    isorun: Isorun, environment: dict[str, str], tiny: Path, tmp_path: Path
-) -> None:
-    out, spec = tmp_path / "out", slow_spec(tmp_path, 1)
-    assert isorun("run", spec, "--out", out).returncode == 0
-    created = json.loads((out / "run.json").read_text())["created"]
-    kept = {path: path.stat().st_mtime_ns for path in out.glob("cells/*/*/*/*/*/*/*")}
-    environment["OMP_NUM_THREADS"] = "1"
-    done = isorun("run", spec, "--out", out, "--resume")
-    assert "1 of 1 cells were measured with another spec, model, version or machine" in done.stderr
-    assert {path: path.stat().st_mtime_ns for path in kept} == kept
-    keys = [path.name for path in (out / "cells/tiny/1x4/c0/fp32").iterdir()]
-    assert len(keys) == 2
-    record = json.loads((out / "run.json").read_text())
-    assert record["created"] == created
-    assert [session["environment"]["variables"] for session in record["sessions"]] == [{}, {"OMP_NUM_THREADS": "1"}]
-    (cell,) = cells_of(isorun, out).values()
-    assert [each["number"] for each in cell["rounds"]] == [2]
-
-
-def test_a_run_is_repeated_from_its_record(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
-    out, again = tmp_path / "out", tmp_path / "again"
-    assert isorun("run", slow_spec(tmp_path, 1), "--out", out).returncode == 0
-    moved = tmp_path / "moved.onnx"
-    tiny.rename(moved)
-    missing = isorun("run", out / "run.json", "--out", again)
-    assert missing.returncode == 2
-    assert "--model NAME=PATH" in missing.stderr
-    done = isorun("run", out / "run.json", "--out", again, "--model", f"tiny={moved}")
-    assert done.returncode == 0, done.stderr
-    assert cells_of(isorun, again).keys() == cells_of(isorun, out).keys()
-    other = tmp_path / "other.onnx"
-    other.write_bytes(moved.read_bytes().replace(b"last_hidden_state", b"next_hidden_state"))
-    done = isorun("run", out / "run.json", "--out", tmp_path / "third", "--model", f"tiny={other}")
-    assert done.returncode == 1
-    assert "is not the one of the original run" in done.stderr
-
-
-def test_check_finds_what_was_changed(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    assert isorun("run", slow_spec(tmp_path, 1), "--out", out).returncode == 0
-
-    def found() -> list[str]:
-        done = isorun("check", out)
-        assert done.returncode == 1
-        return [line for line in done.stderr.splitlines() if "undisturbed rounds of 5" not in line]
-
-    assert found() == []
-    (place,) = out.glob("cells/*/*/*/*/*/round-1")
-    with np.load(place / "samples.npz") as samples:
-        arrays = dict(samples)
-    np.savez(place / "samples.npz", **{**arrays, "latency/ns": arrays["latency/ns"] // 2})
-    result = json.loads((place / "result.json").read_text())
-    result["result"]["sampled"]["feeds-0"] += 2
-    result["result"]["repetition"] = {"repeated_ms": 1.0, "varied_ms": 2.0}
-    result["machine"]["cpu"]["model"] = "another"
-    for part in (result["result"]["latency_ms"],):
-        part["mean"] *= 1.5
-    (place / "result.json").write_text(json.dumps(result))
-    text = "\n".join(found())
-    for problem in ("samples.npz is not the file", "machine of no session", "the figures are not", "TEST01"):
-        assert problem in text, text
 
 
 def test_load_scenarios(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
@@ -467,3 +208,29 @@ def test_only_some_cells_are_measured(isorun: Isorun, tiny: Path, tmp_path: Path
     assert [cell["status"] for cell in cells_of(isorun, out).values()] == ["pending", "ok"]
     none = isorun("run", spec, "--out", out, "--resume", "--only", "openvino")
     assert (none.returncode, "matches no cell" in none.stderr) == (2, True)
+
+
+def test_check_finds_what_was_changed(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert isorun("run", slow_spec(tmp_path, 1), "--out", out).returncode == 0
+
+    def found() -> list[str]:
+        done = isorun("check", out)
+        assert done.returncode == 1
+        return [line for line in done.stderr.splitlines() if "undisturbed rounds of 5" not in line]
+
+    assert found() == []
+    (place,) = out.glob("cells/*/*/*/*/*/round-1")
+    with np.load(place / "samples.npz") as samples:
+        arrays = dict(samples)
+    np.savez(place / "samples.npz", **{**arrays, "latency/ns": arrays["latency/ns"] // 2})
+    result = json.loads((place / "result.json").read_text())
+    result["result"]["sampled"]["feeds-0"] += 2
+    result["result"]["repetition"] = {"repeated_ms": 1.0, "varied_ms": 2.0}
+    result["machine"]["cpu"]["model"] = "another"
+    for part in (result["result"]["latency_ms"],):
+        part["mean"] *= 1.5
+    (place / "result.json").write_text(json.dumps(result))
+    text = "\n".join(found())
+    for problem in ("samples.npz is not the file", "machine of no session", "the figures are not", "TEST01"):
+        assert problem in text, text

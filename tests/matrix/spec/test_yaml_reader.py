@@ -124,6 +124,19 @@ def test_merge_keys(tmp_path: Path) -> None:
     assert [(model.preset, model.seed) for model in models.values()] == [("bert-3l", 1), ("bert-3l", 2)]
 
 
+def test_a_mistake_in_an_anchor_is_reported_wherever_it_is_used(tmp_path: Path) -> None:
+    message = refused(
+        tmp_path,
+        "x-shapes: &shapes [{batch: 1, sequnce: 8}]\n"
+        "models: {a: {preset: bert-3l, shapes: *shapes}}\nshapes: *shapes\nbackends: [ort-cpu]\n",
+    )
+    assert message.count("did you mean 'sequence'?") == 2
+
+
+def test_an_unknown_key_may_begin_like_a_merge_key(tmp_path: Path) -> None:
+    assert "unknown key" in refused(tmp_path, "<<:: 1\nmodels: {a: {preset: bert-3l}}\nbackends: [ort-cpu]\n")
+
+
 def mutations(seed: int) -> Iterator[bytes]:
     """Shipped specs with bytes flipped, removed and moved, and odd tokens put in."""
     source = random.Random(seed)

@@ -86,6 +86,19 @@ def damaged(
     return reasons
 
 
+def check_used(cache: Cache) -> None:
+    """Refuse to remove anything from a folder with files that isorun has never used as a cache.
+
+    Raises:
+        CacheError: it is one.
+    """
+    if cache.root.is_dir() and any(cache.root.iterdir()) and not (cache.root / MARKER).is_file():
+        raise CacheError(
+            f"Nothing was removed from {cache.root}: it has no {MARKER}, so isorun has not used it as a cache. Set "
+            f"${ENVIRONMENT_VARIABLE} to the folder of the cache."
+        )
+
+
 def clear(cache: Cache) -> dict[Path, str]:
     """Remove everything that isorun created, except what is in use.
 
@@ -95,11 +108,7 @@ def clear(cache: Cache) -> dict[Path, str]:
     Raises:
         CacheError: the folder is not empty and isorun has never used it as a cache; or it is not trusted.
     """
-    if cache.root.is_dir() and any(cache.root.iterdir()) and not (cache.root / MARKER).is_file():
-        raise CacheError(
-            f"{cache.root} was not cleared: it has no {MARKER}, so isorun has not used it as a cache. Set "
-            f"${ENVIRONMENT_VARIABLE} to the folder of the cache."
-        )
+    check_used(cache)
     trust.check(cache.root)
     left = {}
     for item in list(survey(cache)):

@@ -98,7 +98,7 @@ def test_clear_follows_no_link(cache, tmp_path, level):
 
 def test_clear_rejects_a_folder_that_isorun_never_used(cache, tmp_path):
     cache.root.joinpath(".isorun-cache").unlink()
-    with pytest.raises(CacheError, match=r"not cleared.*ISORUN_CACHE_DIR"):
+    with pytest.raises(CacheError, match=r"Nothing was removed.*ISORUN_CACHE_DIR"):
         maintenance.clear(cache)
     assert len(listed(cache)) == 2
     assert maintenance.clear(Cache(tmp_path / "absent")) == {}

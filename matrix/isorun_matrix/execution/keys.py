@@ -1,0 +1,78 @@
+"""What identifies the results of each job of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from isorun_matrix.execution.plan import Plan, key
+from isorun_matrix.measurement import machine
+from isorun_matrix.measurement.machine import Environment
+from isorun_matrix.spec.spec import Spec
+
+
+@dataclass(frozen=True, slots=True)
+class JobKey:
+    """What identifies the results of a job.
+
+    Attributes:
+        key: of everything that decides them. A result with the same key is reused.
+        request: of the part that is known without the model and the isolated environment.
+    """
+
+    key: str
+    request: str
+
+
+def of_workloads(
+    spec: Spec, plan: Plan, environment: Environment, fingerprints: Mapping[str, str]
+) -> dict[str, JobKey]:
+    """The keys of the workloads of a plan, by their ids.
+
+    Args:
+        spec: what the plan was made from.
+        plan: the jobs.
+        environment: where they run.
+        fingerprints: of the models that are available, by their ids.
+    """
+    cpu = machine.identity(environment)["cpu"]["model"]
+    sources = {source.id: key(source) for source in plan.models}
+    found = {}
+    for job in plan.workloads:
+        common = {**_software(spec, environment, job.backend), "cpu": cpu}
+        found[job.id] = JobKey(
+            key(job, **common, fingerprint=fingerprints.get(job.model)), key(job, **common, source=sources[job.model])
+        )
+    return found
+
+
+def of_cells(
+    spec: Spec,
+    plan: Plan,
+    environment: Environment,
+    fingerprints: Mapping[str, str],
+    workloads: Mapping[str, JobKey],
+) -> dict[str, JobKey]:
+    """The keys of the cells of a plan, by their ids; ``workloads`` are those of :func:`of_workloads`."""
+    identity = machine.identity(environment)
+    found = {}
+    for cell in plan.cells:
+        isolated = None if cell.environment is None else asdict(environment.environments[cell.environment])
+        common = {
+            **_software(spec, environment, cell.backend if isolated is None else None),
+            "machine": identity,
+        }
+        workload, more = workloads[cell.workload], {} if isolated is None else {"environment": isolated}
+        found[cell.id] = JobKey(
+            key(cell, **common, **more, fingerprint=fingerprints.get(cell.model), workload=workload.key),
+            key(cell, **common, workload=workload.request),
+        )
+    return found
+
+
+def _software(spec: Spec, environment: Environment, backend: str | None) -> dict[str, Any]:
+    """Versions of other backends are left out, so that adding a backend to a spec keeps the results of the others."""
+    others = {*spec.backends_here} - {backend}
+    packages = {name: version for name, version in environment.packages.items() if name not in others}
+    return {"packages": packages, "python": environment.python}

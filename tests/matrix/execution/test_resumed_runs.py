@@ -1,0 +1,112 @@
+"""Runs that are resumed or repeated with another spec, model or machine: results are kept, and never mix."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from matrix_runs import SLOW, Isorun, cells_of, slow_spec, spec_file
+
+
+def test_additions_to_a_spec_keep_results(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert isorun("run", slow_spec(tmp_path, 2), "--out", out).returncode == 0
+    kept = {path: path.stat().st_mtime_ns for path in out.rglob("result.json") if "models" not in path.parts}
+    assert len(kept) == 5
+    more = SLOW.replace("shapes: [1x4]", "shapes: [1x4, 2x4]") + "  - ort-cpu\n"
+    more += "".join(f"  - {{name: fake, label: c{index}, options: {{seconds: 0.02}}}}\n" for index in (1, 0))
+    done = isorun("run", spec_file(tmp_path, more), "--out", out, "--resume")
+    assert "2 of 6 cells are measured and kept" in done.stderr, done.stderr
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    assert "measured again" not in done.stderr
+    again = isorun(
+        "run", spec_file(tmp_path, more.replace("repetitions: 4", "repetitions: 3")), "--out", out, "--resume"
+    )
+    assert "6 of 6 cells were measured with another spec" in again.stderr
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+
+
+def test_measured_cells_are_kept_if_their_model_is_lost(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
+    out, spec, model = tmp_path / "out", slow_spec(tmp_path, 1), tiny.read_bytes()
+    assert isorun("run", spec, "--out", out).returncode == 0
+    kept = {path: path.stat().st_mtime_ns for path in out.glob("cells/*/*/*/*/*/*/*")}
+    tiny.write_bytes(b"no model")
+    for _ in range(2):
+        done = isorun("run", slow_spec(tmp_path, 2), "--out", out, "--resume")
+        assert done.returncode == 1
+        assert "2 cells cannot be measured now: model 'tiny' could not be prepared" in done.stderr
+        measured, new = cells_of(isorun, out).values()
+        assert (measured["status"], new["status"]) == ("ok", "skipped")
+        assert "model 'tiny' could not be prepared" in measured["kept"]
+        assert "c0 fp32: kept from an earlier session; model 'tiny'" in isorun("report", out, "--format", "md").stdout
+    again = isorun("run", spec_file(tmp_path, SLOW + "  - {name: fake, label: c0}\n"), "--out", out, "--resume")
+    assert again.returncode == 1  # its options are others now, so that what was measured is not what is requested
+    assert [cell["status"] for cell in cells_of(isorun, out).values()] == ["skipped"]
+    tiny.write_bytes(model)
+    assert isorun("run", slow_spec(tmp_path, 2), "--out", out, "--resume").returncode == 0
+    assert [(cell["status"], cell["kept"]) for cell in cells_of(isorun, out).values()] == [("ok", None)] * 2
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+
+
+def test_a_run_removes_no_other_files(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
+    model = tmp_path / "models" / "bert" / "model.onnx"
+    model.parent.mkdir(parents=True)
+    tiny.rename(model)
+    spec = spec_file(tmp_path, SLOW.replace("tiny: {path: tiny.onnx}", f"bert: {{path: {model}}}") + "  - fake\n")
+    before = sorted(tmp_path.rglob("*"))
+    for more in ([], ["--resume"]):
+        done = isorun("run", spec, "--out", tmp_path, *more)
+        assert done.returncode == 2
+        assert "not the folder of a run" in done.stderr
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_folder_may_have_a_name_that_is_not_utf8(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"\xff")
+    folder.mkdir()
+    tiny.rename(folder / tiny.name)
+    spec, out = spec_file(folder, SLOW + "  - fake\n"), folder / "out"
+    assert isorun("run", spec, "--out", out).returncode == 0
+    more = spec_file(folder, SLOW + "  - fake\n  - {name: fake, label: new}\n")
+    done = isorun("run", more, "--out", out, "--resume")
+    assert (done.returncode, "1 of 2 cells" in done.stderr) == (0, True)
+    assert isorun("report", out, "--format", "html").returncode == 0
+
+
+def test_results_of_another_machine_never_mix(
+    isorun: Isorun, environment: dict[str, str], tiny: Path, tmp_path: Path
+) -> None:
+    out, spec = tmp_path / "out", slow_spec(tmp_path, 1)
+    assert isorun("run", spec, "--out", out).returncode == 0
+    created = json.loads((out / "run.json").read_text())["created"]
+    kept = {path: path.stat().st_mtime_ns for path in out.glob("cells/*/*/*/*/*/*/*")}
+    environment["OMP_NUM_THREADS"] = "1"
+    done = isorun("run", spec, "--out", out, "--resume")
+    assert "1 of 1 cells were measured with another spec, model, version or machine" in done.stderr
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    keys = [path.name for path in (out / "cells/tiny/1x4/c0/fp32").iterdir()]
+    assert len(keys) == 2
+    record = json.loads((out / "run.json").read_text())
+    assert record["created"] == created
+    assert [session["environment"]["variables"] for session in record["sessions"]] == [{}, {"OMP_NUM_THREADS": "1"}]
+    (cell,) = cells_of(isorun, out).values()
+    assert [each["number"] for each in cell["rounds"]] == [2]
+
+
+def test_a_run_is_repeated_from_its_record(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
+    out, again = tmp_path / "out", tmp_path / "again"
+    assert isorun("run", slow_spec(tmp_path, 1), "--out", out).returncode == 0
+    moved = tmp_path / "moved.onnx"
+    tiny.rename(moved)
+    missing = isorun("run", out / "run.json", "--out", again)
+    assert missing.returncode == 2
+    assert "--model NAME=PATH" in missing.stderr
+    done = isorun("run", out / "run.json", "--out", again, "--model", f"tiny={moved}")
+    assert done.returncode == 0, done.stderr
+    assert cells_of(isorun, again).keys() == cells_of(isorun, out).keys()
+    other = tmp_path / "other.onnx"
+    other.write_bytes(moved.read_bytes().replace(b"last_hidden_state", b"next_hidden_state"))
+    done = isorun("run", out / "run.json", "--out", tmp_path / "third", "--model", f"tiny={other}")
+    assert done.returncode == 1
+    assert "is not the one of the original run" in done.stderr
