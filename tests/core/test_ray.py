@@ -16,7 +16,7 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'isorun[ray]'"),
 ]
-PAGE = Path(__file__).parents[3] / "docs" / "cluster.md"
+PAGE = Path(__file__).parents[2] / "docs" / "cluster.md"
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 START = """
 import ray
@@ -27,7 +27,7 @@ LOST_ACTOR = """
 import os, pathlib
 import isorun
 import numpy as np
-from isorun.integrations.ray import Embed
+from isorun.ray import Embed
 
 class Dies(Embed):
     def __call__(self, batch):
@@ -57,7 +57,7 @@ import time
 import requests
 from concurrent.futures import ThreadPoolExecutor
 from ray import serve
-from isorun.integrations.ray import EmbedderServer, SessionServer
+from isorun.ray import EmbedderServer, SessionServer
 
 server = SessionServer.options(ray_actor_options={"num_cpus": 1}).bind("bert.onnx")
 handle = serve.run(server, name="bert")
