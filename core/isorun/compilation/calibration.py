@@ -128,8 +128,13 @@ def _quantize(
         executable.close()
         for temporary in folder.iterdir():
             temporary.unlink()
-    recipe = ranges.Recipe(reduce_range=reduce_range)
-    table = {name: layer.quantize(job.weights[name].numpy(), recipe) for name, layer in seen.items() if layer.rows}
+    table = {
+        name: layer.quantize(
+            job.weights[name].numpy(), ranges.Recipe(reduce_range=reduce_range, smooth=name not in job.unsmoothed)
+        )
+        for name, layer in seen.items()
+        if layer.rows
+    }
     int8.save(table, folder)
     return len(table)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -64,7 +64,8 @@ class Job:
         target: the graph to produce.
         report: what the fusions found.
         notes: what the passes have to say about the result, as plain data for provenance and reports.
-        weights, readers: with ``target.taps``, the results of :func:`isorun.graph.transforms.precision.int8.tap`.
+        weights, readers, unsmoothed: with ``target.taps``, the results of
+            :func:`isorun.graph.transforms.precision.int8.tap`.
     """
 
     target: Target = field(default_factory=Target)
@@ -72,6 +73,7 @@ class Job:
     notes: dict[str, Any] = field(default_factory=dict)
     weights: Mapping[str, ir.TensorProtocol] = field(default_factory=dict)
     readers: Mapping[str, list[str]] = field(default_factory=dict)
+    unsmoothed: Collection[str] = ()
 
 
 class Stage(Enum):
@@ -107,7 +109,7 @@ def _set_opset(model: ir.Model, _: Job) -> None:
 
 
 def _tap(model: ir.Model, job: Job) -> None:
-    job.weights, job.readers = int8.tap(model)
+    job.weights, job.readers, job.unsmoothed = int8.tap(model)
     if not job.weights:
         raise UnsupportedModel(f"None of the model's dense layers can be quantized: {int8.refusal(model)}")
     int8.check_finite(model, job.weights)

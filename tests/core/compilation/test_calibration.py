@@ -105,6 +105,22 @@ def test_warns_without_a_tokenizer(mask: str | None, tmp_path: Path) -> None:
             assert cosine(got, expected) > 0.98
 
 
+@pytest.mark.parametrize("label", ["roformer-dynamo18-eager", "albert-dynamo18-eager", "electra-dynamo18-eager"])
+def test_a_dense_layer_after_the_embeddings(label: str, tmp_path: Path) -> None:
+    """Its output is quantized for the first attention, and added to that one's."""
+    path = tmp_path / "model.onnx"
+    path.write_bytes(exports.content(label))
+    given = exports.given(label)
+    real = given["attention_mask"] != 0
+    samples = [{name: np.roll(array, turn, axis=1) for name, array in given.items()} for turn in range(12)]
+    with isorun.Session(path, "ort-cpu", cache_dir=tmp_path) as session:
+        wanted = session.run(None, given)[0][real]
+    for backend in ("ort-cpu", "openvino"):
+        with isorun.Session(path, backend, precision="int8", calibration=samples, cache_dir=tmp_path) as session:
+            got = session.run(None, given)[0][real]
+        assert min(cosine(row, expected) for row, expected in zip(got, wanted, strict=True)) > 0.97, backend
+
+
 @pytest.mark.parametrize("label", ["mobilebert-dynamo18-eager", "roformer-torchscript17-eager"])
 def test_random_tokens_fit_positions_that_no_embedding_has(label: str, tmp_path: Path) -> None:
     """The table of 64 is sliced beside the embeddings, or has rotations; random rows are up to 128 tokens long."""

@@ -88,14 +88,16 @@ def _reason(weight: ir.Value) -> str:
     return ""
 
 
-def tap(model: ir.Model) -> tuple[dict[str, ir.TensorProtocol], dict[str, list[str]]]:
+def tap(model: ir.Model) -> tuple[dict[str, ir.TensorProtocol], dict[str, list[str]], set[str]]:
     """Make the inputs of the dense layers outputs of the graph, in place.
 
     Returns:
-        The layers' weights by name, and for each input the names of the weights that it is multiplied by.
+        The layers' weights by name; for each input the names of the weights that it is multiplied by; and the weights
+        whose factors must be 1.
     """
     weights: dict[str, ir.TensorProtocol] = {}
     readers: dict[str, list[str]] = {}
+    unsmoothed: set[str] = set()
     outputs = {value.name for value in model.graph.outputs}
     for _, activation, weight in list(layers(model)):
         assert activation.name
@@ -103,11 +105,25 @@ def tap(model: ir.Model) -> tuple[dict[str, ir.TensorProtocol], dict[str, list[s
         assert weight.const_value is not None
         weights[weight.name] = weight.const_value
         readers.setdefault(activation.name, []).append(weight.name)
+        if _is_shared_sum(activation):
+            unsmoothed.add(weight.name)
         if activation.name not in outputs:
             activation.type = activation.type or ir.TensorType(ir.DataType.FLOAT)
             model.graph.outputs.append(activation)
             outputs.add(activation.name)
-    return weights, readers
+    return weights, readers, unsmoothed
+
+
+def _is_shared_sum(activation: ir.Value) -> bool:
+    """Whether a value is a dense layer's output that is read more than once, as after ALBERT's embeddings.
+
+    OpenVINO 2026.4.1 computes the quantization of such a value wrongly if its channels are multiplied by factors first.
+    """
+    producer = activation.producer()
+    if producer is not None and producer.op_type == "Add":
+        products = (value.producer() for value in producer.inputs if value is not None)
+        return len(activation.uses()) > 1 and any(node is not None and node.op_type == "MatMul" for node in products)
+    return False
 
 
 def check_finite(model: ir.Model, weights: Mapping[str, ir.TensorProtocol]) -> None:

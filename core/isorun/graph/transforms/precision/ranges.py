@@ -23,10 +23,12 @@ class Recipe:
         reduce_range: weights within 7 bits (-64 to 64). Processors without VNNI add products of 8-bit integers in 16
             bits, which saturate.
         symmetric: int8 activations with zero point 0, which TensorRT requires.
+        smooth: whether channels may have factors other than 1.
     """
 
     reduce_range: bool = False
     symmetric: bool = False
+    smooth: bool = True
 
 
 class Seen:
@@ -60,7 +62,7 @@ class Seen:
         product = rows @ weight
         candidates = (
             _quantize(self._factors(weight, exponent), self._minimum, self._maximum, weight, recipe)
-            for exponent in _EXPONENTS
+            for exponent in (_EXPONENTS if recipe.smooth else (None,))
         )
         return min(candidates, key=lambda dense: float(np.square(_product(rows, dense) - product).mean()))
 

@@ -27,7 +27,7 @@ def answers(model: ir.Model, given: dict[str, np.ndarray]) -> list[np.ndarray]:
 
 def table_of(model: ir.Model, given: dict[str, np.ndarray]) -> dict[str, int8.QuantizedDense]:
     """A table for a model in the fused form, from one batch; the model is of no more use."""
-    weights, readers = int8.tap(model)
+    weights, readers, _ = int8.tap(model)
     found = dict(zip([value.name for value in model.graph.outputs], answers(model, given), strict=True))
     seen = {name: Seen() for name in weights}
     for read, names in readers.items():
