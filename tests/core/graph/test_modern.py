@@ -21,7 +21,7 @@ from isorun.graph.builders.architectures import ARCHITECTURES
 from isorun.graph.ops import functions
 from isorun.graph.pipeline import fuse
 from isorun.graph.transforms import padding_removal
-from isorun.graph.transforms.precision import fp16, int8
+from isorun.graph.transforms.precision import half, int8
 from isorun.models import rotary_config
 
 LABELS = sorted(exports.modern())
@@ -119,7 +119,7 @@ def test_every_family_in_fp16(family: str, tmp_path: Path) -> None:
     label = first_of(family)
     model = exports.model(label)
     fuse(model)
-    fp16.convert(model)
+    half.convert(model)
     got = exports.run_lowered(
         "reference", "primitive", model, exports.given(label), tmp_path / "model.onnx", precision="fp16"
     )

@@ -14,6 +14,7 @@ import tiny
 from isorun.graph.io import files
 from isorun.graph.ops import functions, lower
 from isorun.graph.transforms import padding_removal
+from isorun.graph.transforms.precision import half
 from isorun.models import checkpoint
 from rewrites import check, number
 
@@ -58,11 +59,11 @@ def with_feature(model: ir.Model) -> ir.Model:
 
 
 @pytest.mark.usefixtures("halved")
-@pytest.mark.parametrize("half", [False, True], ids=["fp32", "fp16"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
 @pytest.mark.parametrize("dialect", functions.dialects())
 def test_every_dialect_has_a_feature_that_only_the_base_defines(
-    bert: ir.Model, dialect: str, packed: bool, half: bool
+    bert: ir.Model, dialect: str, packed: bool, precision: str
 ) -> None:
     model = with_feature(bert)
     feeds = tiny.feeds(3, 9, kind="holes")
@@ -71,10 +72,10 @@ def test_every_dialect_has_a_feature_that_only_the_base_defines(
     if packed:
         padding_removal.remove(model)
         expected[0] = np.where(feeds["attention_mask"][:, :, None] != 0, expected[0], 0)
-    if half:
+    if precision == "fp16":
         half.convert(model)
     found = exports.run(lower.lower(model, dialect), feeds)
-    assert exports.difference(expected, found) < (0.05 if half else exports.TOLERANCE)
+    assert exports.difference(expected, found) < (0.05 if precision == "fp16" else exports.TOLERANCE)
 
 
 @pytest.mark.usefixtures("halved")
