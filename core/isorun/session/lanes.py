@@ -20,8 +20,7 @@ class Arrangement(NamedTuple):
     Attributes:
         lanes: the number of runs at once.
         threads: the threads of each; ``None`` if all lanes share the session's own executable.
-        batch_tokens: the maximum size of a batch of concurrent requests, rows times its longest row; 0 if batches do
-            not pay.
+        batch_tokens: the maximum sum of the lengths of concurrent requests in a batch; 0 if batches do not pay.
     """
 
     lanes: int

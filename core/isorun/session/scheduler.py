@@ -206,9 +206,15 @@ class Scheduler:
         def make() -> batching.Batcher:
             from isorun.session import batching
 
-            layout, parallel = self._layout(output_names), self.arrangement.lanes
             return batching.Batcher(
-                run, layout, max_tokens, max_wait, max_tokens, recorder=self._recorder, parallel=parallel, bounded=True
+                run,
+                self._layout(output_names),
+                max_tokens,
+                max_wait,
+                max_tokens,
+                recorder=self._recorder,
+                parallel=self.arrangement.lanes,
+                interactive=True,
             )
 
         return self._executor.batcher((tuple(output_names or ()), max_tokens, max_wait), make)

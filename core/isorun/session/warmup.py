@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,10 +24,10 @@ from isorun.types import Feeds, ModelInfo
 
 _SHAPES = ((1, 16), (1, 64), (8, 32), (8, 128))  # batch, sequence
 _MOST_LANES = 8  # each may have a copy of the weights
-_BUDGETS = (0, 256, 1024)  # tokens of a batch of concurrent requests; 0 for no batches
-_PASS_SECONDS, _FEWEST, _MOST, _ROUNDS = 0.3, 12, 96, 3
+_BUDGETS = (0, 128, 512)  # tokens of a batch of concurrent requests, for each thread; 0 for no batches
+_PASS_SECONDS, _FEWEST, _MOST, _ROUNDS = 0.8, 12, 256, 3
 _GAIN = 1.03  # what a more costly arrangement must gain
-_KIND, _VERSION = "arrangements", 1  # of the cache's entries
+_KIND, _VERSION = "arrangements", 2  # of the cache's entries
 
 _logger = logging.getLogger("isorun")
 
@@ -123,7 +122,9 @@ def _candidates(resolved: Resolved) -> list[Arrangement]:
     counts = sorted({1, most, *(most // part for part in (2, 4) if most // part > 1)})
     budgets = (0,) if resolved.model.info.keeps_padding else _BUDGETS
     return [
-        Arrangement(lanes, None if lanes == 1 else threads // lanes, budget) for lanes in counts for budget in budgets
+        Arrangement(lanes, None if lanes == 1 else threads // lanes, budget * (threads // lanes))
+        for lanes in counts
+        for budget in budgets
     ]
 
 
@@ -133,7 +134,7 @@ def _measure(
     make_lanes: Callable[[Arrangement], Lanes],
     info: ModelInfo,
 ) -> dict[Arrangement, float]:
-    """The median time in seconds for each candidate to serve all requests, interleaved."""
+    """The least time in seconds for each candidate to serve all requests, interleaved: the least disturbed."""
     lanes: dict[tuple[int, int | None], Lanes] = {}
     try:
         for candidate in candidates:
@@ -141,10 +142,11 @@ def _measure(
                 lanes[candidate[:2]] = made = make_lanes(candidate)
                 made.executables()
         first = next(iter(lanes.values()))
-        start = time.perf_counter()
-        for feeds in requests[:_FEWEST]:
-            first.run(info.output_names, feeds)
-        each = (time.perf_counter() - start) / _FEWEST
+        for _ in range(2):  # the first time, runtimes prepare for each length
+            start = time.perf_counter()
+            for feeds in requests[:_FEWEST]:
+                first.run(info.output_names, feeds)
+            each = (time.perf_counter() - start) / _FEWEST
         served = requests[: int(np.clip(_PASS_SECONDS / each, _FEWEST, _MOST))]
         times: dict[Arrangement, list[float]] = {candidate: [] for candidate in candidates}
         for turn in range(_ROUNDS + 1):
@@ -152,7 +154,7 @@ def _measure(
                 seconds = _serve(lanes[candidate[:2]], candidate, served, info)
                 if turn:  # the first round warms up
                     times[candidate].append(seconds)
-        return {candidate: statistics.median(values) for candidate, values in times.items()}
+        return {candidate: min(values) for candidate, values in times.items()}
     finally:
         for made in lanes.values():
             made.close()
@@ -163,7 +165,8 @@ def _serve(lanes: Lanes, arrangement: Arrangement, requests: Sequence[Feeds], in
     start = time.perf_counter()
     if arrangement.batch_tokens:
         budget = arrangement.batch_tokens
-        batcher = Batcher(lanes.run, Layout(info, None), budget, 0.0, budget, parallel=arrangement.lanes)
+        layout, parallel = Layout(info, None), arrangement.lanes
+        batcher = Batcher(lanes.run, layout, budget, 0.0, budget, parallel=parallel, interactive=True)
         futures = [batcher.submit(feeds)[0] for feeds in requests]
         for future in futures:
             future.result()

@@ -121,6 +121,7 @@ CASES = [
     Case("IgnoresStridesOfTokens", "feeds_of_any_memory_layout", "is wrong", {"layout": "columns of a larger array"}),
     Case("IgnoresAnOption", "every_option_is_read", "'level'"),
     Case("WrongWithAnOption", "accuracy_with_every_option", "fast=True"),
+    Case("BindsItsThread", "one_thread_may_run_on_any_core", r"bound to the cores"),
     Case("ComputesOnOneThread", "two_threads_compute_on_two_cores", r"\d+% of the processor time: it computes alone"),
     Case("UsesEveryCore", "one_thread_computes_on_one_core", r"\d\.\d times"),
     Case("WrongOnTwoThreads", "accuracy_with_any_number_of_threads", "is wrong"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from dataclasses import replace
 
@@ -38,6 +39,30 @@ class WrongOnTwoThreads(Right):
 
     def compile(self, model, config):
         return (Scaling if config.threads == 2 else Flawed)(model, config)
+
+
+@backend
+class BindsItsThread(Flawed):
+    """Binds the thread that computes to the first core, as every other model's."""
+
+    capabilities = replace(HONEST, sets_threads=True)
+
+    def run(self, output_names, feeds):
+        if not self.kept:
+            self.kept = threading.Event()
+            bound = threading.Event()
+            threading.Thread(target=self._bind, args=(bound, self.kept), daemon=True).start()
+            bound.wait()
+        return self.right(output_names, feeds)
+
+    def _bind(self, bound, end):
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+        bound.set()
+        end.wait()
+
+    def close(self):
+        if self.kept:
+            self.kept.set()
 
 
 @backend

@@ -2,14 +2,16 @@
 
 A :class:`Batcher` has a thread for each batch that runs at once; if that is one, a second thread selects and assembles
 the next batch meanwhile. A batch is built around the request that has waited longest, from those closest to it in
-length, within a token budget. If a batch fails, its requests run again one by one, so that an error affects only the
-request that caused it.
+length, within a token budget. Where callers wait for their answers, requests are served in order of arrival: one of a
+rare length would be passed over otherwise. If a batch fails, its requests run again one by one, so that an error
+affects only the request that caused it.
 """
 
 from __future__ import annotations
 
 import atexit
 import bisect
+import itertools
 import os
 import threading
 import time
@@ -30,12 +32,14 @@ class Batcher:
     Args:
         run: runs a batch: ``run(output_names, feeds)``, as ``Session.run`` does.
         layout: assembles and splits batches.
-        max_tokens: maximum size of a batch, rows times its longest row; a longer request runs alone.
+        max_tokens: maximum size of a batch, rows times its longest row; a longer request runs alone. With
+            ``interactive``, the maximum of the sum of its requests' lengths.
         max_wait: maximum time in seconds that a request waits for others.
         enough: number of waiting tokens at which a batch starts at once.
         recorder: counts requests; ``None`` for nobody to know.
         parallel: the number of batches that run at once.
-        bounded: reject requests while too many wait.
+        interactive: callers wait for their answers: serve them in order of arrival, and reject requests while too many
+            wait.
 
     Raises:
         ValueError: ``max_tokens`` below 1, or ``max_wait`` negative or NaN.
@@ -51,7 +55,7 @@ class Batcher:
         *,
         recorder: Recorder | None = None,
         parallel: int = 1,
-        bounded: bool = False,
+        interactive: bool = False,
     ) -> None:
         if max_tokens < 1:
             raise ValueError(f"max_tokens must be at least 1, got {max_tokens}")
@@ -63,7 +67,7 @@ class Batcher:
         self._max_wait = max_wait
         self._enough = enough
         self._recorder = recorder or Recorder()
-        self._bounded = bounded
+        self._interactive = interactive
         self._waiting: list[Request] = []  # sorted
         self._tokens = 0
         self._count = 0
@@ -94,7 +98,7 @@ class Batcher:
         with self._changed:
             if self._closed:
                 raise IsorunError("This session is closed. Open another.")
-            self._recorder.enter(bounded=self._bounded)
+            self._recorder.enter(bounded=self._interactive)
             bisect.insort(self._waiting, request)
             self._tokens += request.length
             self._hurry = False
@@ -169,8 +173,27 @@ class Batcher:
         return min(self._waiting, key=lambda request: request.number)
 
     def _pick(self, oldest: Request) -> list[Request]:
-        """The oldest request and those of its kind closest to it in length, within the budget."""
+        """The oldest request and others of its kind, within the budget."""
         same = [request for request in self._waiting if request.kind == oldest.kind]
+        chosen = self._in_order(same) if self._interactive else self._of_like_length(same, oldest)
+        numbers = {request.number for request in chosen}
+        self._waiting = [request for request in self._waiting if request.number not in numbers]
+        self._tokens -= sum(request.length for request in chosen)
+        starting = [request for request in chosen if request.future.set_running_or_notify_cancel()]
+        now = time.monotonic()
+        self._recorder.leave([now - request.arrived for request in starting])
+        self._recorder.drop(len(chosen) - len(starting))
+        return starting
+
+    def _in_order(self, same: list[Request]) -> list[Request]:
+        """The oldest requests whose lengths sum to no more than the budget."""
+        by_age = sorted(same, key=lambda request: request.number)
+        sums = itertools.accumulate(request.length for request in by_age)
+        fitting = sum(1 for tokens in sums if tokens <= self._max_tokens)
+        return sorted(by_age[: max(1, fitting)])
+
+    def _of_like_length(self, same: list[Request], oldest: Request) -> list[Request]:
+        """The oldest request and those closest to it in length, within the budget as padded."""
         low = high = same.index(oldest)
         while True:
             shorter = oldest.length - same[low - 1].length if low > 0 else None
@@ -185,16 +208,7 @@ class Batcher:
             elif longer is not None:
                 high += 1
             else:
-                break
-        chosen = same[low : high + 1]
-        numbers = {request.number for request in chosen}
-        self._waiting = [request for request in self._waiting if request.number not in numbers]
-        self._tokens -= sum(request.length for request in chosen)
-        starting = [request for request in chosen if request.future.set_running_or_notify_cancel()]
-        now = time.monotonic()
-        self._recorder.leave([now - request.arrived for request in starting])
-        self._recorder.drop(len(chosen) - len(starting))
-        return starting
+                return same[low : high + 1]
 
     def _finish(self, requests: list[Request]) -> None:
         try:

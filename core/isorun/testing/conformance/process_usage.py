@@ -51,6 +51,18 @@ def threads() -> int:
     return sum(len(list(Path(f"/proc/{pid}/task").glob("*"))) for pid in process_ids())
 
 
+def thread_cores() -> dict[tuple[int, int], set[int]]:
+    """The cores that each thread may run on, by (process, thread)."""
+    cores = {}
+    for pid in process_ids():
+        for task in Path(f"/proc/{pid}/task").glob("*"):
+            try:
+                cores[pid, int(task.name)] = os.sched_getaffinity(int(task.name))
+            except OSError:  # the thread has ended
+                continue
+    return cores
+
+
 def processor_ticks() -> tuple[int, dict[tuple[int, str], int]]:
     """Processor time in ticks of 10 ms: the total, ended threads included, and by (process, thread)."""
     total, by_thread = 0, {}

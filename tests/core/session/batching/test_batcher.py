@@ -34,6 +34,17 @@ def test_like_lengths_share_a_batch() -> None:
     assert len(model.batches) < 16
 
 
+@pytest.mark.parametrize(("interactive", "first"), [(False, (2, 2)), (True, (2, 6))])
+def test_requests_of_like_length_come_first_unless_callers_wait(interactive: bool, first: tuple[int, int]) -> None:
+    model = Recorder()
+    layout = batching.Layout(PADDABLE, None)
+    batcher = batching.Batcher(model.run, layout, 8, 60, enough=1000, interactive=interactive)
+    futures = [batcher.submit(small(length))[0] for length in (2, 6, 8, 8, 2)]
+    batcher.close(cancel=False)
+    assert all(future.done() for future in futures)
+    assert model.batches[0] == first
+
+
 def test_a_batch_that_fails_is_run_again_one_by_one() -> None:
     model = Recorder()
     model.poison = 3

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from isorun import Session
 from isorun.system.threads import usable_cores
 from isorun.testing.conformance.checks.base import Checks, proves
-from isorun.testing.conformance.process_usage import processor_ticks
+from isorun.testing.conformance.process_usage import processor_ticks, thread_cores
 from isorun.testing.conformance.sample_models import Dense, SampleModel, dense
 
 _TICKS = 40  # of 10 ms each: the processor time that a measurement of threads needs
 _SECONDS = 30
+_RUNS = 50
 _PART = 0.15  # of the processor time, which the second of two threads takes at least
 
 
@@ -54,6 +57,23 @@ class Threads(Checks):
         assert cores <= 2.5, f"with threads=2, it kept {cores:.1f} cores busy"
 
     @proves("threads")
+    @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux, which says on which cores a thread may run")
+    def test_one_thread_may_run_on_any_core(self) -> None:
+        """Models that are each bound to the first core would share it, in one process or in several."""
+        self._require_threads()
+        cores = os.sched_getaffinity(0)
+        if len(cores) < 2:
+            pytest.skip("needs two cores")
+        model = dense("heavy")
+        before, narrow = set(thread_cores()), set()
+        with self.under_test.open(model, threads=1) as session, ThreadPoolExecutor(1) as pool:
+            running = pool.submit(_run_often, session, model)
+            while not running.done():  # some are bound during a run only
+                allowed = (each for thread, each in thread_cores().items() if thread not in before)
+                narrow |= {tuple(sorted(each)) for each in allowed if each < cores}
+        assert not narrow, f"with threads=1, its threads are bound to the cores {sorted(narrow)} of {sorted(cores)}"
+
+    @proves("threads")
     def test_accuracy_with_any_number_of_threads(self) -> None:
         self._require_threads()
         model = self.under_test.bert("bert-2x128")
@@ -64,6 +84,12 @@ class Threads(Checks):
 
     def _require_threads(self) -> None:
         self.under_test.require(self.under_test.capabilities.sets_threads, "a number of threads that can be set")
+
+
+def _run_often(session: Session, model: SampleModel) -> None:
+    feeds = model.feeds()
+    for _ in range(_RUNS):
+        session.run(None, feeds)
 
 
 def _processor_time(session: Session, model: SampleModel) -> list[int]:
