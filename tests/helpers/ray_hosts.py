@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 _HEAD, _PORT = "10.77.0.1", 6379
@@ -92,4 +93,7 @@ def main(folder: Path, names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    # Ray would leave the address there for every other program on this machine. A short path, for the sake of sockets.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as own:
+        os.environ["RAY_TMPDIR"] = own
+        main(Path(sys.argv[1]), sys.argv[2:])
