@@ -144,7 +144,7 @@ def main() -> None:
         return
     import ray
 
-    ray.init(num_cpus=ACTORS + 2, include_dashboard=False, log_to_driver=False)  # it creates the blocks, too
+    ray.init("local", num_cpus=ACTORS + 2, include_dashboard=False, log_to_driver=False)  # it creates the blocks, too
     ratios = []
     with tempfile.TemporaryDirectory() as work:
         for number in range(given.rounds):

@@ -31,7 +31,7 @@ def medians(folder: Path, spec: Path, *options: str) -> dict[str, float]:
     subprocess.run([*ISORUN, "run", spec, "--out", folder, *options], check=True, stdout=subprocess.DEVNULL)
     run = folder / "machines" / "here" if options else folder
     shown = subprocess.run([*ISORUN, "report", run, "--format", "json"], check=True, stdout=subprocess.PIPE)
-    return {cell["label"]: cell["result"]["latency_ms"]["p50"] for cell in json.loads(shown.stdout)["cells"]}
+    return {cell["label"]: cell["latency_ms"]["p50"] for cell in json.loads(shown.stdout)["cells"]}
 
 
 def main() -> None:
@@ -43,7 +43,7 @@ def main() -> None:
     given = parser.parse_args()
     import ray
 
-    ray.init(num_cpus=1, resources={"isorun": 1}, include_dashboard=False, log_to_driver=False)
+    ray.init("local", num_cpus=1, resources={"isorun": 1}, include_dashboard=False, log_to_driver=False)
     address = ray.get_runtime_context().gcs_address
     ratios: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as work:
