@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import sites
-from isorun.doctor import installation
+from isorun.cli.doctor import installation
 from isorun.types import Finding
 from isorun_backends.nvidia import cuda_driver
 

@@ -72,7 +72,7 @@ def command(site: Path, *arguments: str) -> tuple[int, Any]:
     """Run a command of isorun with shorter time limits; its exit code and its output as JSON."""
     script = (
         f"from isorun.plugin import listing; listing.SECONDS = {SECONDS}\n"
-        f"from isorun.doctor import installation; installation.SECONDS = {SECONDS}\n"
+        f"from isorun.cli.doctor import installation; installation.SECONDS = {SECONDS}\n"
         f"from isorun.cli import main\nmain({[*arguments, '--json']!r})"
     )
     variables = {**os.environ, "PYTHONPATH": str(site), "ISORUN_CACHE_DIR": str(site / "cache")}
