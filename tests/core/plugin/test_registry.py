@@ -42,11 +42,11 @@ def answers(script: str, *folders: Path, cache: Path) -> object:
 
 
 MESSAGE = """
-import json, sys
+import json
 from isorun import IsorunError
 from isorun.plugin import registry
 try:
-    print(json.dumps(type(registry.get(sys.argv[1]) if len(sys.argv) > 1 else registry.get({name!r})).__name__))
+    print(json.dumps(type(registry.get({name!r})).__name__))
 except IsorunError as error:
     print(json.dumps([type(error).__name__, str(error)]))
 """
@@ -109,27 +109,37 @@ class Moody(Mute):
 """
 
 
-@pytest.mark.parametrize(
-    ("target", "said"),
-    [
-        ("odd:Abstract", "abstract class"),
-        ("odd:Mute", "capabilities"),
-        ("odd:Shy", "capabilities"),
-        ("leaves:Any", "SystemExit: 3"),
-        ("nowhere:Any", "No module named"),
-        ("odd:Missing", "Missing"),
-        ("odd:sys", "subclass"),
-    ],
-)
-def test_invalid_plugin_does_not_affect_others(tmp_path, target, said):
+INVALID = {
+    "odd:Abstract": "abstract class",
+    "odd:Mute": "capabilities",
+    "odd:Shy": "capabilities",
+    "leaves:Any": "SystemExit: 3",
+    "nowhere:Any": "No module named",
+    "odd:Missing": "Missing",
+    "odd:sys": "subclass",
+}
+MESSAGES = """
+import json
+from isorun import BackendUnavailable
+from isorun.plugin import listing, registry
+def message(name):
+    try:
+        return repr(registry.get(name))
+    except BackendUnavailable as error:
+        return str(error)
+print(json.dumps([{name: message(name) for name in %r}, listing.names()]))
+"""
+
+
+def test_invalid_plugin_does_not_affect_others(tmp_path):
     modules = {"odd": ODD, "leaves": "raise SystemExit(3)"}
-    made = distribution(tmp_path / "a", "odd-plugin", {"mine": target, "moody": "odd:Moody"}, modules)
-    kind, message = answers(MESSAGE.format(name="mine"), made, cache=tmp_path)
-    assert (kind, said in message, "odd-plugin" in message) == ("BackendUnavailable", True, True)
-    listed = answers(
-        "import json; from isorun.plugin import listing; print(json.dumps(listing.names()))", made, cache=tmp_path
-    )
-    assert {"mine", "moody", "ort-cpu", "openvino"} <= set(listed)
+    points = {target.replace(":", "-"): target for target in INVALID}
+    made = distribution(tmp_path / "a", "odd-plugin", {**points, "moody": "odd:Moody"}, modules)
+    messages, listed = answers(MESSAGES % [*points], made, cache=tmp_path)
+    for name, target in points.items():
+        assert INVALID[target] in messages[name]
+        assert "odd-plugin" in messages[name]
+    assert {*points, "moody", "ort-cpu", "openvino"} <= set(listed)
 
 
 def test_plugin_of_another_distribution(tmp_path):
