@@ -92,56 +92,6 @@ print(json.dumps([names, heavy]))
     assert heavy == []
 
 
-ODD = """
-import sys
-from isorun.plugin.backend import Backend
-from isorun.types import Capabilities
-class Abstract(Backend):
-    capabilities = Capabilities(dialects=("primitive",), precisions=("fp32",))
-class Mute(Backend):
-    def compile(self, model, config): ...
-class Shy(Mute):
-    capabilities = {"precisions": ["fp32"]}
-class Moody(Mute):
-    capabilities = Abstract.capabilities
-    @classmethod
-    def members(cls): raise ValueError("not today")
-"""
-
-
-INVALID = {
-    "odd:Abstract": "abstract class",
-    "odd:Mute": "capabilities",
-    "odd:Shy": "capabilities",
-    "leaves:Any": "SystemExit: 3",
-    "nowhere:Any": "No module named",
-    "odd:Missing": "Missing",
-    "odd:sys": "subclass",
-}
-MESSAGES = """
-import json
-from isorun import BackendUnavailable
-from isorun.plugin import listing, registry
-def message(name):
-    try:
-        return repr(registry.get(name))
-    except BackendUnavailable as error:
-        return str(error)
-print(json.dumps([{name: message(name) for name in %r}, listing.names()]))
-"""
-
-
-def test_invalid_plugin_does_not_affect_others(tmp_path):
-    modules = {"odd": ODD, "leaves": "raise SystemExit(3)"}
-    points = {target.replace(":", "-"): target for target in INVALID}
-    made = distribution(tmp_path / "a", "odd-plugin", {**points, "moody": "odd:Moody"}, modules)
-    messages, listed = answers(MESSAGES % [*points], made, cache=tmp_path)
-    for name, target in points.items():
-        assert INVALID[target] in messages[name]
-        assert "odd-plugin" in messages[name]
-    assert {*points, "moody", "ort-cpu", "openvino"} <= set(listed)
-
-
 def test_plugin_of_another_distribution(tmp_path):
     source = """
 from isorun.plugin.backend import Backend, Executable
