@@ -71,6 +71,7 @@ class Threads(Checks):
             while not running.done():  # some are bound during a run only
                 allowed = (each for thread, each in thread_cores().items() if thread not in before)
                 narrow |= {tuple(sorted(each)) for each in allowed if each < cores}
+                time.sleep(0.002)
         assert not narrow, f"with threads=1, its threads are bound to the cores {sorted(narrow)} of {sorted(cores)}"
 
     @proves("threads")
