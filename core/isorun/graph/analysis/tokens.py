@@ -12,7 +12,12 @@ import onnx_ir as ir
 from isorun.graph.ops import functions
 
 # Operators that compute each token's output from the same token's inputs.
-_ELEMENTWISE = frozenset(("Cast", "Erf", "Gelu", "Identity", "Relu", "Sigmoid", "Sqrt", "Tanh"))
+_ELEMENTWISE = frozenset(
+    (
+        *("Abs", "Cast", "Celu", "Clip", "Elu", "Erf", "Exp", "Gelu", "HardSigmoid", "HardSwish", "Identity"),
+        *("LeakyRelu", "Mish", "Neg", "Relu", "Selu", "Sigmoid", "Softplus", "Sqrt", "Swish", "Tanh"),
+    )
+)
 _ARITHMETIC = frozenset(("Add", "Div", "Mul", "Pow", "Sub"))
 _FUSED = {  # and the number of token-level inputs
     **{"BiasGelu": 1, "BiasGeluTanh": 1, "SkipLayerNormalization": 2, functions.RMS_NORM: 1},
@@ -54,6 +59,9 @@ def rank_by_token(node: ir.Node, ranks: Mapping[ir.Value, int]) -> int | None:
         case "Gather":
             independent = _axis(node, rank, 0) >= 2
             rank += _dimensions(node.inputs[1]) - 1
+        case "Slice":
+            axes = _integers(node.inputs[3]) if len(node.inputs) > 3 else []
+            independent = bool(axes) and all(axis % rank >= 2 for axis in axes)
         case "Squeeze":
             axes = _integers(node.inputs[1]) if len(node.inputs) > 1 else []
             independent = bool(axes) and all(axis % rank >= 2 for axis in axes)

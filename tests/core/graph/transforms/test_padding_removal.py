@@ -224,6 +224,9 @@ def masked_mean(hidden: ir.Value, mask: ir.Value) -> ir.Value:
 
 READERS = {
     "masked mean": masked_mean,
+    "masked mean of activated features": lambda hidden, mask: masked_mean(
+        op("Softplus", op("Slice", hidden, constant(1), constant(5), constant(-1))), mask
+    ),
     "positions 0 and 2": lambda hidden, mask: op("Gather", hidden, constant(0, 2), axis=1),
     "slice": lambda hidden, mask: op("Slice", hidden, constant(1), constant(3), constant(1), constant(1)),
     "first by slice": lambda hidden, mask: op(
