@@ -23,7 +23,6 @@ from isorun.plugin import (
     UnsupportedModel,
     did_you_mean,
     runtime_errors,
-    usable_cores,
 )
 from isorun_backends.openvino.executable import OpenVINOExecutable
 
@@ -67,8 +66,8 @@ class OpenVINO(Backend):
         hint = self._hint(core, config.precision)
         properties = {
             "PERFORMANCE_HINT": "LATENCY",
-            # It pins the threads of every model to the first cores: two with one thread each would share one core.
-            "ENABLE_CPU_PINNING": config.threads == usable_cores(),
+            # It would bind the threads of every model to the first cores, so that two models share them.
+            "ENABLE_CPU_PINNING": False,
             **_properties(self.name, core, self.read_options(config.options)["properties"]),
             "INFERENCE_PRECISION_HINT": hint,
             "INFERENCE_NUM_THREADS": config.threads,

@@ -275,8 +275,8 @@ class Session:
         Args:
             output_names: as in :meth:`run`.
             input_feed: as in :meth:`run`; with ``max_tokens``, a single request as in :meth:`map`.
-            max_tokens: maximum size of a batch; shared with callers that request the same outputs with the same
-                ``max_tokens`` and ``max_wait``. ``None`` for what was measured, 0 for no batches.
+            max_tokens: maximum sum of the lengths in a batch; shared with callers that request the same outputs with
+                the same ``max_tokens`` and ``max_wait``. ``None`` for what was measured, 0 for no batches.
             max_wait: maximum time in seconds that a request waits for others, with ``max_tokens``.
             timeout: maximum time in seconds for waiting and running. A request that is still waiting then does not run.
 

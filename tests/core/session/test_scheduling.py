@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+from collections.abc import Iterable
 from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import isorun
 import small_bert
 from isorun.compilation import padding_policy
 from isorun.session import warmup
+from isorun.session.handle import Handle
 from isorun.session.lanes import Arrangement
 from isorun.session.metrics import Recorder
 from singles import alone, assert_same, request
@@ -26,7 +28,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small_bert.write(tmp_path_factory.mktemp("model") / "model.onnx")
 
 
-def rows(lengths: range) -> list[dict[str, np.ndarray]]:
+def rows(lengths: Iterable[int]) -> list[dict[str, np.ndarray]]:
     """Requests of one row, with a batch axis."""
     return [{name: array[None] for name, array in request(length).items()} for length in lengths]
 
@@ -56,6 +58,19 @@ def test_nothing_is_compiled_after_warmup(backend: str, model: Path, monkeypatch
         assert again.arrangement == arrangement
 
 
+def test_warmup_runs_each_length_between_those_given(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes, call = set(), Handle.call
+
+    def recorded(self: Handle, run: Any, names: Any, feeds: Any) -> Any:
+        shapes.add(feeds["attention_mask"].shape)
+        return call(self, run, names, feeds)
+
+    monkeypatch.setattr(Handle, "call", recorded)
+    with isorun.Session(model, "ort-cpu", threads=1) as session:
+        session.warmup(rows([4, 9]), measure=False)
+    assert shapes == {(1, length) for length in range(4, 10)}
+
+
 def test_overlapping_runs_use_narrow_executables(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[int | None] = []
     compile_ = padding_policy.compile_guarded
@@ -65,7 +80,7 @@ def test_overlapping_runs_use_narrow_executables(model: Path, monkeypatch: pytes
         return compile_(backend, lowered, config)
 
     monkeypatch.setattr(padding_policy, "compile_guarded", recorded)
-    monkeypatch.setattr(warmup, "default", lambda resolved: Arrangement(2, 2, 0))
+    monkeypatch.setattr(warmup, "remembered", lambda resolved: Arrangement(2, 2, 0))
     with isorun.Session(model, "ort-cpu", threads=4) as session:
         feeds = rows(range(8, 9))[0]
         session.submit(None, feeds).result(20)
@@ -101,12 +116,18 @@ def test_a_full_queue_and_a_deadline(model: Path) -> None:
 
 
 def test_measured_batches_change_no_result(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warmup, "default", lambda resolved: Arrangement(2, 1, 64))
+    monkeypatch.setattr(warmup, "remembered", lambda resolved: Arrangement(2, 1, 64))
     with isorun.Session(model, "ort-cpu", threads=2) as session:
         requests = rows(range(2, 40))
 
+        submitted, call = threading.Event(), Handle.call
+        monkeypatch.setattr(Handle, "call", lambda *given: submitted.wait(20) and call(*given))
+
         async def together() -> list[Any]:
-            return await asyncio.gather(*(session.arun(["last_hidden_state"], feeds) for feeds in requests))
+            tasks = [asyncio.create_task(session.arun(["last_hidden_state"], feeds)) for feeds in requests]
+            await asyncio.sleep(0)  # all of them are submitted now
+            submitted.set()
+            return await asyncio.gather(*tasks)
 
         got = asyncio.run(together())
         assert session.metrics().batch_rows.count < len(requests)
