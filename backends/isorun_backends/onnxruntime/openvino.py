@@ -28,7 +28,6 @@ from isorun.plugin import (
     UnsupportedModel,
     cpu_name,
     package_version,
-    usable_cores,
 )
 from isorun_backends.onnxruntime import placement, plugin_packages, precision_probe
 from isorun_backends.onnxruntime.executable import OrtExecutable, PluginExecutable
@@ -172,6 +171,5 @@ def _load_config(name: str, properties: Mapping[str, Any], config: CompileConfig
         if key in properties:
             raise InvalidOption(name, "properties", f"the property {key} is reserved. Use {argument}= instead")
     reserved = {"INFERENCE_PRECISION_HINT": _HINTS[config.precision], "INFERENCE_NUM_THREADS": str(config.threads)}
-    # As the backend openvino does: models with one thread each would share the first core.
-    pinning = {"ENABLE_CPU_PINNING": "YES" if config.threads == usable_cores() else "NO"}
-    return json.dumps({"CPU": {**pinning, **as_text(properties), **reserved}})
+    # It pins the threads of every model to the first cores: two with one thread each would share one core.
+    return json.dumps({"CPU": {"ENABLE_CPU_PINNING": "NO", **as_text(properties), **reserved}})
