@@ -2,6 +2,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 
+# Tests start hundreds of processes: Python compiles each module once.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: quickstart test check long clean
 
 quickstart:
@@ -20,11 +23,11 @@ check:
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
-	$(VENV)/bin/pytest -n auto -m 'not long'
+	$(VENV)/bin/pytest -n auto --dist worksteal -m 'not long'
 
 # Minutes rather than seconds: every node test of the ONNX project, many threads for longer.
 long:
-	$(VENV)/bin/pytest -n auto -m long
+	$(VENV)/bin/pytest -n auto --dist worksteal -m long
 
 clean:
 	rm -rf $(VENV) isorun-results

@@ -279,10 +279,13 @@ def check(
 ) -> None:
     """Check a run: files, spec, samples, seeds, caching, disturbed cells. Exits with 1 if anything is wrong."""
     from isorun.cli import console
-    from isorun_matrix.results import audit
-    from isorun_matrix.results.folder import RunFolder
+    from isorun_matrix.results import audit, machines
 
-    found = list(audit.problems(RunFolder(folder)))
+    found = [
+        (f"{name}: {place}" if machines.is_of_several(folder) else place, problem)
+        for name, run in machines.folders(folder).items()
+        for place, problem in audit.problems(run)
+    ]
     for place, problem in found:
         console.note(f"{place}: {problem}")
     if found:

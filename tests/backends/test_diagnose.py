@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import sites
-from isorun.doctor import installation
+from isorun.cli.doctor import installation
 from isorun.types import Finding
 from isorun_backends.nvidia import cuda_driver
 
@@ -73,17 +73,14 @@ def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict
     return look
 
 
-def test_names_the_missing_library_and_the_command_that_installs_it(found):
-    finding = found("libcublasLt.so.13")["the backend ort-cuda"]
+def test_reports_a_missing_library_and_versions_that_do_not_fit(found):
+    subjects = found("libcublasLt.so.13", tensorrt="11.4.0", provider=PROVIDER)
+    finding = subjects.pop("the backend ort-cuda")
     assert "libonnxruntime_providers_cuda.so needs libcublasLt.so.13" in finding.what
     assert finding.command == "pip install 'onnxruntime-gpu[cuda,cudnn]'"
     problem = cuda_driver.driver().problem  # without a GPU the library would not help
     assert finding.severity == ("warning" if problem else "error")
     assert problem in finding.why
-
-
-def test_reports_versions_that_do_not_fit(found):
-    subjects = found(None, tensorrt="11.4.0", provider=PROVIDER)
     finding = subjects.pop("the backend ort-tensorrt")
     assert "TensorRT 11.4.0" in finding.what
     assert finding.command == "pip install 'tensorrt==10.*'"

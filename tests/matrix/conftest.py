@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from isorun.cli import main
+
 FAKES = Path(__file__).parent / "fakes"
 Isorun = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -25,13 +27,26 @@ def command() -> list[str]:
 
 
 @pytest.fixture
-def isorun(command: list[str], environment: dict[str, str]) -> Isorun:
-    """Run ``isorun matrix`` with arguments."""
+def isorun(
+    command: list[str],
+    environment: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Isorun:
+    """Run ``isorun matrix`` with arguments: in a process of its own if it runs cells, else in this one."""
 
     def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [*command, *map(str, arguments)], env=environment, capture_output=True, text=True, timeout=120, check=False
-        )
+        words = [*map(str, arguments)]
+        if words[0] == "run":
+            done = subprocess.run(
+                [*command, *words], env=environment, capture_output=True, text=True, timeout=120, check=False
+            )
+        else:
+            capsys.readouterr()
+            with monkeypatch.context() as patch:
+                patch.setenv("COLUMNS", environment["COLUMNS"])
+                code = main(["matrix", *words])
+            done = subprocess.CompletedProcess(words, code, *capsys.readouterr())
         assert "Traceback" not in done.stderr, done.stderr
         return done
 

@@ -27,6 +27,7 @@ COMMANDS = (
     *("backends", "fetch", "build", "fuse", "prune", "inspect", "run", "choose", "embed", "parity"),
     *("conformance", "plugin", "doctor", "cache", "env"),
 )
+_MODULES = {"doctor": "doctor.command"}  # a command in a folder: its package runs where typer is absent
 
 app = typer.Typer(
     name="isorun",
@@ -58,7 +59,7 @@ def command() -> Any:
     """The command line as a click group."""
     group = typer.main.get_command(app)
     commands: dict[str, Any] = group.commands  # type: ignore[attr-defined]  # of a group, which this is
-    own = [metadata.EntryPoint(name, f"isorun.cli.{name}:app", GROUP) for name in COMMANDS]
+    own = [metadata.EntryPoint(name, f"isorun.cli.{_MODULES.get(name, name)}:app", GROUP) for name in COMMANDS]
     for point in [*own, *metadata.entry_points(group=GROUP)]:
         if point.name in commands:
             console.note(f"isorun: ignoring the command {point.name!r} of {_owner(point)}: the name is taken")

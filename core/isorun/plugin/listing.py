@@ -67,20 +67,16 @@ class Description:
     certificate: Mapping[str, Any] | None = None
 
 
-def descriptions(seconds: float | None = None) -> list[Description]:
-    """Every backend by name, each member of a family, and each backend that is refused.
-
-    Args:
-        seconds: the time limit of each child process; ``None`` for :data:`SECONDS`.
-    """
+def descriptions() -> list[Description]:
+    """Every backend by name, each member of a family, and each backend that is refused."""
     installed = registry.entries()
     refused = [_refused(entry) for entry in installed if entry.refusal]
     usable = [entry for entry in installed if not entry.refusal]
-    found = [*_describe_own([entry.name for entry in usable if entry.own], seconds), *refused]
+    found = [*_describe_own([entry.name for entry in usable if entry.own]), *refused]
     for name in registry.registered():
         found += describe(name)
     others = _by_distribution([entry for entry in usable if not entry.own])
-    for described in _in_children(others, seconds):
+    for described in _in_children(others):
         found += described
     return sorted(found, key=lambda each: each.name)
 
@@ -161,7 +157,7 @@ def load(name: str) -> Backend:
 @cache
 def _found_elsewhere(name: str, entry: registry.Entry) -> Mapping[str, Any]:
     """What :func:`_found` returns in a child process."""
-    events, exit_ = _events([_LOAD, name], None)
+    events, exit_ = _events([_LOAD, name])
     if events:
         return events[-1]
     reason, remedy = _ended(exit_, entry.owner)
@@ -200,12 +196,12 @@ def _described(backend: Backend, owner: str, probe: bool) -> Description:
     return replace(description, status=status, version=version, reason=str(here.reason), remedy=str(here.remedy))
 
 
-def _describe_own(names: Sequence[str], seconds: float | None) -> Iterator[Description]:
+def _describe_own(names: Sequence[str]) -> Iterator[Description]:
     """isorun's own: in this process as far as nothing has to be loaded."""
     for name in names:
         for each in describe(name, probe=False):
             if each.status == "available" and type(registry.get(each.name)).probe is not Backend.probe:
-                yield from _in_child([each.name], _owner(name), seconds)
+                yield from _in_child([each.name], _owner(name))
             else:
                 yield each
 
@@ -217,21 +213,21 @@ def _by_distribution(entries: Sequence[registry.Entry]) -> list[list[registry.En
     return list(grouped.values())
 
 
-def _in_children(groups: Sequence[Sequence[registry.Entry]], seconds: float | None) -> Iterator[list[Description]]:
+def _in_children(groups: Sequence[Sequence[registry.Entry]]) -> Iterator[list[Description]]:
     def work(entries: Sequence[registry.Entry]) -> list[Description]:
-        return _in_child([entry.name for entry in entries], entries[0].owner, seconds)
+        return _in_child([entry.name for entry in entries], entries[0].owner)
 
     if groups:
         with ThreadPoolExecutor(max_workers=min(8, len(groups))) as pool:
             yield from pool.map(work, groups)
 
 
-def _in_child(names: Sequence[str], owner: str, seconds: float | None) -> list[Description]:
+def _in_child(names: Sequence[str], owner: str) -> list[Description]:
     """The backends of one distribution. One that ends the process is broken; the others continue in another."""
     found: list[Description] = []
     remaining = list(names)
     while remaining:
-        events, exit_ = _events(remaining, seconds)
+        events, exit_ = _events(remaining)
         found += [Description(**event["backend"]) for event in events if "backend" in event]
         if events and "done" in events[-1]:
             break
@@ -242,12 +238,12 @@ def _in_child(names: Sequence[str], owner: str, seconds: float | None) -> list[D
     return found
 
 
-def _events(arguments: Sequence[str], seconds: float | None) -> tuple[list[dict[str, Any]], Exit]:
+def _events(arguments: Sequence[str]) -> tuple[list[dict[str, Any]], Exit]:
     """What a child process writes to its file, and how it ended."""
     with tempfile.TemporaryDirectory(prefix="isorun-listing-") as folder:
         path = Path(folder) / "described"
         path.touch()
-        exit_ = run(python_module(__name__, str(path), *arguments), timeout=SECONDS if seconds is None else seconds)
+        exit_ = run(python_module(__name__, str(path), *arguments), timeout=SECONDS)
         return [json.loads(line) for line in path.read_text().splitlines()], exit_
 
 
@@ -264,7 +260,7 @@ def _remembered(entries: Sequence[registry.Entry], cache: Cache) -> list[Descrip
     today = sha256(f"{key} {int(time.time() // _DAY)}".encode())[:40]
     stored = cache.get(_KIND, key) or cache.get(_KIND, today)
     if stored is None:
-        found = _in_child([entry.name for entry in entries], entries[0].owner, None)
+        found = _in_child([entry.name for entry in entries], entries[0].owner)
         healthy = all(each.status != "broken" for each in found)
         meta = {"described": [asdict(each) for each in found]}
         stored = cache.get_or_make(_KIND, key if healthy else today, lambda _: meta)

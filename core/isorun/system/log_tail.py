@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 BYTES = 16384
 _LINES = 25
 _C_STACK = ('  Binary file "', "Current thread's C stack trace")
@@ -16,10 +14,3 @@ def end_of(text: str) -> str:
     """
     lines = [line for line in text.splitlines() if not line.startswith(_C_STACK)]
     return "\n".join(lines[-_LINES:])
-
-
-def end_of_file(path: Path) -> str:
-    """The last lines of a log file of any size."""
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - BYTES))
-        return end_of(file.read().decode(errors="replace"))

@@ -12,7 +12,7 @@ Every child
 
 Run one of isorun's modules with a time limit, and read its stdout::
 
-    exit = run(python_module("isorun.doctor.child", "names"), timeout=120, capture_output=True)
+    exit = run(python_module("isorun.cli.doctor.child", "names"), timeout=120, capture_output=True)
     if not exit.ok:
         raise BackendFailed(f"the process {exit.how}: {exit.last_line}")
     lines = exit.output.splitlines()

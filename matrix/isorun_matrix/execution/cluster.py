@@ -53,9 +53,10 @@ _CONNECT_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class _Member:
-    """A machine of the spec on its node: the address, and the actor."""
+    """A machine of the spec on its node: its id and address, and the actor."""
 
     name: str
+    node: str
     address: str
     actor: Any
 
@@ -64,6 +65,11 @@ class _Member:
 
     def call(self, method: str, *arguments: Any, timeout: float | None = None) -> Any:
         return ray.get(getattr(self.actor, method).remote(*arguments), timeout=timeout)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether Ray still has the node."""
+        return any(node["NodeID"] == self.node and node["Alive"] for node in ray.nodes())
 
 
 def run(
@@ -101,7 +107,9 @@ def run(
         _require_reachable(address)
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, namespace="isorun")
     except (OSError, RuntimeError, ValueError) as error:
-        raise SpecError(f"Cannot connect to the Ray cluster {address!r}: {error}") from error
+        raise SpecError(
+            f"Cannot connect to the Ray cluster {address!r}: {error}. If it requires a token, set RAY_AUTH_MODE=token"
+        ) from error
     try:
         prepared = RunFolder(out / _PREPARED)
         nodes = _match(spec, ray.nodes())
@@ -194,7 +202,7 @@ def _members(nodes: Mapping[str, Mapping[str, Any]]) -> Iterator[list[_Member]]:
             resources={RESOURCE: 1},
             scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
         )
-        found.append(_Member(name, node["NodeManagerAddress"], options.remote()))
+        found.append(_Member(name, node["NodeID"], node["NodeManagerAddress"], options.remote()))
     try:
         yield found
     finally:
@@ -220,7 +228,10 @@ def _check(spec: Spec, members: Sequence[_Member], progress: Lines) -> None:
             problems.append(f"{member}: another run uses it, or it does not answer. Wait for that run, or restart Ray")
             continue
         except RayError as error:
-            problems.append(f"{member}: isorun does not start there ({_reason(error)}). {_installation()}")
+            if member.is_alive:
+                problems.append(f"{member}: isorun does not start there ({_reason(error)}). {_installation()}")
+            else:  # cut off for so long that Ray gave it up, which it learns when it is back
+                problems.append(f"{member}: the node was lost. Start Ray there again")
             continue
         own = list(found["problems"])
         if found["isorun"] != __version__:

@@ -242,8 +242,10 @@ def _main(folder: str, descriptor: str, request: str) -> None:
         choice = Choice(resume=True, fingerprints=fingerprints, prepared=prepared, **asked["options"])
         out = RunFolder(Path(folder) / "run")
         runner.run(spec, prepared.path / RUN, out, _Events(int(descriptor), out), choice)
-    except (IsorunError, OSError) as error:
+    except IsorunError as error:
         sys.exit(str(error))
+    except OSError as error:  # a full disk, whose error names no file
+        sys.exit(f"{error} (in {folder})")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from isorun_matrix.report import markdown, terminal
-from isorun_matrix.report.machines import Block, Overview
+from isorun_matrix.report.machines import Overview
+from isorun_matrix.report.side_by_side import Block
 from isorun_matrix.text import printable
 
 

@@ -31,7 +31,7 @@ from filelock import FileLock, Timeout
 from isorun.errors import SpecError
 from isorun.system.cache import sha256, write_atomically
 from isorun_matrix.results import cells, reader
-from isorun_matrix.results.layout import JOB, RESULT, RUN
+from isorun_matrix.results.layout import JOB, MACHINES, RESULT, RUN
 from isorun_matrix.results.records import (
     MEASURED,
     SCHEMA,
@@ -333,6 +333,9 @@ class RunFolder:
             SpecError: this is not the folder of a run, or the file is damaged.
         """
         if not self.has_run():
+            if several := sorted(place.parent for place in self.path.glob(f"{MACHINES}/*/{RUN}")):
+                names = " or ".join(map(str, several))
+                raise SpecError(f"{self.path} is the run of several machines. Name the folder of one: {names}")
             raise SpecError(f"{self.path} is not the folder of a run: it has no {RUN}")
         return reader.read(self.path / RUN, RunRecord)
 

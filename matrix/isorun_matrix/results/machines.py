@@ -38,20 +38,32 @@ def is_of_several(path: Path) -> bool:
     return (path / MACHINES).is_dir()
 
 
+def folders(path: Path) -> dict[str, RunFolder]:
+    """The folders of the machines by their names; for the run of one machine, its folder alone.
+
+    Raises:
+        SpecError: no machine has results.
+    """
+    if not is_of_several(path):
+        return {path.name: RunFolder(path)}
+    places = (place for place in sorted((path / MACHINES).iterdir()) if not place.name.startswith("."))
+    found = {place.name: RunFolder(place) for place in places if RunFolder(place).has_run()}
+    if not found:
+        raise SpecError(f"No machine in {path / MACHINES} has results yet. Continue the run with --resume.")
+    return found
+
+
 def read(path: Path) -> MachineRuns:
     """The runs in a folder, in the order of the spec's machines, others after them.
 
     Raises:
         SpecError: it has none, or a file is damaged.
     """
-    places = (place for place in sorted((path / MACHINES).iterdir()) if not place.name.startswith("."))
-    folders = {place.name: RunFolder(place) for place in places if RunFolder(place).has_run()}
-    if not folders:
-        raise SpecError(f"No machine in {path / MACHINES} has results yet. Continue the run with --resume.")
-    found = {name: folder.run() for name, folder in folders.items()}
+    own = folders(path)
+    found = {name: folder.run() for name, folder in own.items()}
     names = dict.fromkeys(name for run in found.values() for name in run.spec.machines if name in found)
     runs = {name: found[name] for name in (names | dict.fromkeys(found))}
-    return MachineRuns(str(path), runs, {name: _feeds(folders[name]) for name in runs})
+    return MachineRuns(str(path), runs, {name: _feeds(own[name]) for name in runs})
 
 
 def merge(folders: Sequence[str], out: Path) -> MachineRuns:

@@ -10,7 +10,6 @@ from pydantic_core import CoreSchema
 
 from isorun_matrix.spec.fields import Count, Name, Seconds, Strict, or_string
 
-SCENARIOS = ("single-stream", "closed", "server", "offline")
 _NEEDS = {"closed": "clients", "server": "p99_ms"}
 
 

@@ -4,10 +4,14 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from isorun.testing import fakes
+from isorun.testing.conformance import runner
 
 
 def test_table_of_capabilities(isorun: Callable[..., Any]) -> None:
@@ -53,8 +57,12 @@ class Typo(Right):
     assert ran.out.splitlines()[-1] == "typo: 1 proved, 3 failed"
 
 
-def test_certificate_is_written_and_compared(isorun: Callable[..., Any], tmp_path: Path) -> None:
+def test_certificate_is_written_and_compared(
+    isorun: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What a certificate says of a whole run is tested on the document; here, on a backend that crashes at once."""
+    run = cache(runner.run)
+    monkeypatch.setattr(runner, "run", lambda name, **_: run(name))
     path = tmp_path / "certificate.json"
     with fakes.installed():
         ran = isorun("conformance", "fake-crashing", "--certificate", path)

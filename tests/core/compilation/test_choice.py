@@ -110,8 +110,9 @@ def test_a_choice_does_not_outlive_the_machine(
     chosen: Chosen, bert: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     monkeypatch.setattr(choices, "cpu_name", lambda: "another processor")
-    with isorun.Session(bert, precision="auto", cache_dir=chosen.cache_dir) as session:
-        assert "isorun choose" not in session.provenance.details["precision"]["measured"]
+    cache = Cache(chosen.cache_dir)
+    compiler = Compiler(open_model(bert, cache), Options(precision="auto"), cache)
+    assert choices.remembered(compiler, listing.candidates(cache)) is None
     assert "now another processor. Run `isorun choose` again" in caplog.text
 
 

@@ -39,7 +39,9 @@ class Calibration(tool.CalibrationDataReader):
         return self._left.pop() if self._left else None
 
 
-@pytest.fixture(scope="module", params=["bert-torchscript17-eager", "bert-tf2onnx17"])
+@pytest.fixture(
+    scope="module", params=["bert-torchscript17-eager", pytest.param("bert-tf2onnx17", marks=pytest.mark.long)]
+)
 def pruned(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     """An export's label, and its file with the dense layers pruned."""
     model = exports.model(request.param)

@@ -9,12 +9,13 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import ray_hosts
 import ray_nodes
 from isorun_matrix.results import machines
 from isorun_matrix.results.folder import RunFolder
@@ -43,11 +44,11 @@ backends: [fake, {{name: fake, label: slow, options: {{seconds: 0.3}}}}]
 
 
 class Nodes:
-    """A cluster in a process of its own."""
+    """A cluster in a process of its own, which obeys commands."""
 
-    def __init__(self, folder: Path, environment: dict[str, str], **described: dict[str, Any]) -> None:
+    def __init__(self, command: Sequence[str], environment: dict[str, str]) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, ray_nodes.__file__, str(folder), json.dumps(described)],
+            [*command],
             env={**environment, "RAY_health_check_period_ms": "500"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -55,6 +56,7 @@ class Nodes:
             text=True,
         )
         self.address = self._line()
+        self.process = self._process.pid
 
     def _line(self) -> str:
         assert self._process.stdout is not None
@@ -79,7 +81,8 @@ def start(tmp_path: Path, environment: dict[str, str]) -> Iterator[Callable[...,
     started: list[Nodes] = []
 
     def start(**described: dict[str, Any]) -> Nodes:
-        started.append(Nodes(tmp_path / "nodes", environment, **described))
+        command = [sys.executable, ray_nodes.__file__, str(tmp_path / "nodes"), json.dumps(described)]
+        started.append(Nodes(command, environment))
         return started[-1]
 
     yield start
@@ -150,6 +153,39 @@ def test_a_lost_node_and_a_lost_driver_lose_no_finished_cell(
     assert all(count >= ROUNDS for count in measured(out).values())
     assert kept.items() <= rounds(out, "zen").items()
     assert len(set(rounds(out, "zen"))) == len(rounds(out, "zen"))
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or subprocess.run(["unshare", "--net", "true"], check=False).returncode != 0,
+    reason="needs root and network namespaces",
+)
+def test_a_machine_cut_off_the_network_loses_no_finished_cell(
+    isorun: Isorun, spec: Path, tmp_path: Path, command: list[str], environment: dict[str, str]
+) -> None:
+    soon = {"RAY_health_check_timeout_ms": "2000", "RAY_health_check_failure_threshold": "3"}  # not after 50 s
+    variables, out = {**environment, **soon, "RAY_AUTH_MODE": "disabled"}, tmp_path / "RUN"
+    script = [sys.executable, ray_hosts.__file__, str(tmp_path / "nodes"), "zen", "xeon"]
+    hosts = Nodes(["unshare", "--net", *script], variables)
+    try:
+        arguments = ["run", str(spec), "--ray", hosts.address, "--out", str(out)]
+        run = ["nsenter", f"--target={hosts.process}", "--net", *command, *arguments]
+        with subprocess.Popen(run, env=variables, stderr=subprocess.PIPE, text=True) as driver:
+            wait_for(lambda: len(rounds(out, "zen")) >= 1)
+            hosts.tell("cut zen")
+            _, errors = driver.communicate(timeout=120)
+        assert driver.returncode == 1, errors
+        assert "zen stopped: lost: " in errors
+        kept = rounds(out, "zen")
+        assert len(kept) < 2 * ROUNDS
+        hosts.tell("join zen")  # Ray ends on a node that it has given up
+        hosts.tell("add zen")
+        resumed = subprocess.run([*run, "--resume"], env=variables, capture_output=True, text=True, check=False)
+        assert resumed.returncode == 0, resumed.stderr
+        assert kept.items() <= rounds(out, "zen").items()
+        assert {*measured(out)} == {*WHOLE}
+        assert all(count in (ROUNDS, ROUNDS + 1) for count in measured(out).values())  # cells of a round run together
+    finally:
+        hosts.close()
 
 
 def rounds(out: Path, machine: str) -> dict[str, str]:

@@ -190,8 +190,9 @@ models: {{tiny: {{path: tiny.onnx}}}}
 shapes: [1x4]
 reference: {{backend: fake}}
 repetitions: 3
-rounds: 4
+rounds: 1
 repeats: 0
+control: false
 warmup: 0
 feeds: 1
 backends: [{{name: fake, options: {{seconds: {}}}}}]

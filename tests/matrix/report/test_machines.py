@@ -67,6 +67,15 @@ def test_merged_runs_are_one_report(isorun: Isorun, tiny: Path, tmp_path: Path) 
     assert "xeon: a Xeon" in merged.stdout
     assert "CPython 3.99 on xeon)" in " ".join(merged.stdout.split())
 
+    checked = isorun("check", out)
+    assert checked.returncode == 1
+    alone = {name: isorun("check", out / "machines" / name).stderr.splitlines() for name in ("xeon", "zen")}
+    assert checked.stderr.splitlines() == [f"{name}: {line}" for name, lines in alone.items() for line in lines]
+    for arguments in (("compare", zen, out), ("history", out)):
+        refused = isorun(*arguments)
+        assert refused.returncode == 2
+        assert str(out / "machines" / "zen") in " ".join(refused.stderr.split())
+
     found = report.overview(machines.read(out))
     figures = {(block.title, block.figure): block.rows for block in found.blocks}
     runs = machines.read(out).runs

@@ -148,11 +148,10 @@ def mutations(seed: int) -> Iterator[bytes]:
             yield content[:place] + token + content[place + source.choice((0, 1, 8)) :]
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_damaged_spec_is_valid_or_rejected(tmp_path: Path, seed: int) -> None:
+def test_a_damaged_spec_is_valid_or_rejected(tmp_path: Path) -> None:
     path = tmp_path / "spec.yaml"
     rejected = 0
-    for content in mutations(seed):
+    for content in mutations(0):
         path.write_bytes(content)
         try:
             reader.load(path)

@@ -20,8 +20,15 @@ LABELS = [
 ]
 
 
-@pytest.mark.parametrize("dialect", ["com.microsoft", "onnx", "primitive"])
-@pytest.mark.parametrize("label", LABELS)
+DIALECTS = ("com.microsoft", "onnx", "primitive")
+EVERY = [
+    pytest.param(label, dialect, marks=[] if number % len(DIALECTS) == place else [pytest.mark.long])
+    for number, label in enumerate(LABELS)
+    for place, dialect in enumerate(DIALECTS)
+]
+
+
+@pytest.mark.parametrize(("label", "dialect"), EVERY)
 def test_padding_removal_preserves_results(label: str, dialect: str, tmp_path: Path) -> None:
     model = exports.model(label)
     fuse(model)

@@ -45,6 +45,15 @@ def by_reference(proto: onnx.ModelProto, feeds: exports.Feeds) -> list[np.ndarra
         return ReferenceEvaluator(proto).run(None, dict(feeds))
 
 
+def by_fp32(path: Path, kind: str, *, packed: bool) -> tuple[exports.Feeds, list[np.ndarray]]:
+    """Feeds with a kind of mask, and what the untouched model answers; where it is packed, zeros at padding."""
+    feeds = tiny.feeds(3, 7, kind=kind)
+    expected = exports.run(onnx.load(path), feeds)
+    if packed:
+        expected[0][feeds["attention_mask"] == 0] = 0
+    return feeds, expected
+
+
 def small(text: str, **weights: np.ndarray) -> tuple[ir.Model, HalfReport]:
     """A graph of ``x``, fp32, in ONNX's text form, converted."""
     proto = onnx.parser.parse_model(f"{HEAD} g (float[N,4] x) => (float[N,?] y) {{ {text} }}")
@@ -62,38 +71,32 @@ def types(model: ir.Model, operator: str) -> set[str]:
 
 @pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
 @pytest.mark.parametrize("dialect", functions.dialects())
-@pytest.mark.parametrize("kind", tiny.MASKS)
-def test_it_is_the_fp32_model_but_for_rounding(bert: Path, dialect: str, kind: str, packed: bool):
-    feeds = tiny.feeds(3, 7, kind=kind)
+def test_it_is_the_fp32_model_but_for_rounding(bert: Path, dialect: str, packed: bool):
     proto = converted(bert, dialect, packed=packed)
-    expected = exports.run(onnx.load(bert), feeds)
-    if packed:
-        expected[0][feeds["attention_mask"] == 0] = 0
     runs = [exports.run] if dialect == "com.microsoft" else [exports.run, by_reference]
-    for run in runs:
-        got = run(proto, feeds)
-        assert [array.dtype for array in got] == [np.float32] * 2
-        off = exports.difference(expected, got)
-        assert 1e-5 < off < OFF, f"{run.__name__} is off by {off}"
+    for kind in tiny.MASKS:
+        feeds, expected = by_fp32(bert, kind, packed=packed)
+        for run in runs:
+            got = run(proto, feeds)
+            assert [array.dtype for array in got] == [np.float32] * 2
+            off = exports.difference(expected, got)
+            assert 1e-5 < off < OFF, f"mask {kind}: {run.__name__} is off by {off}"
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
 @pytest.mark.parametrize("dialect", ["primitive", "onnx"])
-@pytest.mark.parametrize("kind", tiny.MASKS)
-def test_bf16_is_the_fp32_model_but_for_rounding(bert: Path, dialect: str, kind: str, packed: bool):
-    feeds = tiny.feeds(3, 7, kind=kind)
+def test_bf16_is_the_fp32_model_but_for_rounding(bert: Path, dialect: str, packed: bool):
     model = files.read(bert)
     if packed:
         padding_removal.remove(model)
     assert convert(model, ir.DataType.BFLOAT16).kept == ()
     proto = ir.serde.serialize_model(lower.lower(model, dialect))
     onnx.checker.check_model(proto, full_check=True)
-    expected = exports.run(onnx.load(bert), feeds)
-    if packed:
-        expected[0][feeds["attention_mask"] == 0] = 0
-    got = by_reference(proto, feeds)
-    assert [array.dtype for array in got] == [np.float32] * 2
-    assert 1e-3 < exports.difference(expected, got) < 8 * OFF  # three digits fewer than fp16
+    for kind in tiny.MASKS:
+        feeds, expected = by_fp32(bert, kind, packed=packed)
+        got = by_reference(proto, feeds)
+        assert [array.dtype for array in got] == [np.float32] * 2
+        assert 1e-3 < exports.difference(expected, got) < 8 * OFF, kind  # three digits fewer than fp16
 
 
 def test_bf16_has_the_range_of_fp32():

@@ -1,4 +1,4 @@
-"""A child process of the doctor: ``python -m isorun.doctor.child TASK ...`` in the interpreter that is examined.
+"""A child process of the doctor: ``python -m isorun.cli.doctor.child TASK ...`` in the interpreter that is examined.
 
 ``names`` lists the backends, ``backend NAME`` examines one, ``packages NAME...`` import packages. Each step is reported
 before it begins, so that the step at which the process ended is known.
@@ -13,8 +13,8 @@ from dataclasses import asdict
 from importlib.metadata import distribution
 from typing import Any
 
-from isorun.doctor import packages
-from isorun.doctor.lines import tell
+from isorun.cli.doctor import packages
+from isorun.cli.doctor.lines import tell
 from isorun.errors import BackendUnavailable
 from isorun.plugin import registry
 from isorun.plugin.backend import Backend

@@ -19,7 +19,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
 
     Each finding has a command that fixes it. Nothing is changed. The exit code is 1 if there are findings.
     """
-    from isorun.doctor import examine
+    from isorun.cli.doctor import examine
 
     with console.working("Checking backends, packages and environments"):
         findings = examine()

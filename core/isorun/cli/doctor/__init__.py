@@ -1,12 +1,15 @@
 """Finds problems of packages, backends, the cache and environments, each with a command that fixes it.
 
-Nothing is changed. Whatever may load a vendor's library runs in a child process (:mod:`isorun.doctor.installation`), so
-that a crash is a finding. Backends report what only they can know: :meth:`isorun.plugin.backend.Backend.diagnose`.
+Nothing is changed. Whatever may load a vendor's library runs in a child process
+(:mod:`isorun.cli.doctor.installation`), so that a crash is a finding. Backends report what only they can know:
+:meth:`isorun.plugin.backend.Backend.diagnose`.
+
+The child process also runs in environments that have no command line: only ``command.py`` imports typer.
 """
 
 from __future__ import annotations
 
-from isorun.doctor import entries, installation, isolated
+from isorun.cli.doctor import entries, installation, isolated
 from isorun.system.cache import Cache
 from isorun.types import Finding
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import sites
-from isorun.doctor import installation, packages
+from isorun.cli.doctor import installation, packages
 from isorun.types import Finding
 
 PLUGIN = """

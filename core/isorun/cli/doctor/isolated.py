@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 
-from isorun.doctor import installation
+from isorun.cli.doctor import installation
 from isorun.errors import EnvironmentBroken
 from isorun.isolation import environments
 from isorun.types import Finding

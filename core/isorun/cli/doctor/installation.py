@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from isorun.doctor import lines
+from isorun.cli.doctor import lines
 from isorun.isolation.environments import Environment
 from isorun.system.cache import ENVIRONMENT_VARIABLE
 from isorun.system.subprocesses import python_module, run
@@ -53,7 +53,7 @@ def _ask(
 ) -> list[dict[str, Any]]:
     """The events that a child process reports; if it does not finish, also a finding about its last step."""
     with tempfile.NamedTemporaryFile() as log:
-        command = python_module("isorun.doctor.child", *task, python=python)
+        command = python_module("isorun.cli.doctor.child", *task, python=python)
         exit_ = run(command, timeout=seconds, env=variables, log=Path(log.name), capture_output=True)
         events = lines.told(exit_.output)
         if events and "done" in events[-1]:

@@ -9,7 +9,7 @@ import pytest
 
 import isolation
 import sites
-from isorun.doctor import isolated
+from isorun.cli.doctor import isolated
 from isorun.isolation import environments
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import sites
-from isorun.doctor import packages
+from isorun.cli.doctor import packages
 from isorun.plugin.backend import Backend
 from isorun.types import Capabilities
 

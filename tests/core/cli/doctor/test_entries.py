@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from isorun.doctor import entries
+from isorun.cli.doctor import entries
 from isorun.system.cache import Cache
 
 KEYS = ("a", "b")

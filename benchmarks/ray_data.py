@@ -1,0 +1,167 @@
+"""Texts a second of two ``isorun.ray.Embed`` actors in ``map_batches``, and of two plain ``isorun.Embedder`` processes.
+
+    python benchmarks/ray_data.py [--texts 100000] [--rounds 3] [--model all-MiniLM-L6-v2] [--batch 4096] [--kill]
+
+Both have one thread a process and the same short texts (3 to 12 words), and are interleaved over the rounds. The time
+is from the start of the first batch to the end of the last, so that it excludes starting and loading, and includes the
+time in which an actor waits for its next block. Each plain process embeds its half of the texts in one call.
+
+``CPU`` is the CPU time of the two processes for each text, in an actor with what Ray does between its batches: it tells
+what costs apart from waiting and other load.
+``memory`` is the resident size of the larger actor after a quarter of its batches, and after the last one. The driver
+and Ray's own processes need some of the processor as well: use a machine with at least three cores.
+
+``--kill`` kills an actor (SIGKILL) in the middle of one more run, and checks that every text has its vector once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+HERE = Path(__file__).parent
+ACTORS, WARM = 2, 256
+
+
+def corpus(count: int) -> list[str]:
+    """Short texts."""
+    listed = json.loads((HERE.parent / "core" / "isorun" / "compilation" / "texts.json").read_text())
+    words = " ".join(text for texts in listed.values() for text in texts).split()
+    random = np.random.default_rng(0)
+    starts, lengths = random.integers(0, len(words) - 12, count), random.integers(3, 13, count)
+    return [" ".join(words[start : start + length]) for start, length in zip(starts, lengths, strict=True)]
+
+
+def resident() -> float:
+    """The resident size of this process in MiB."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def plain(model: str, count: int, part: int) -> None:
+    """A process with a part of the texts; begins when it reads a line, and prints when it ran and its CPU time."""
+    import isorun
+
+    texts = corpus(count)[part::ACTORS]
+    with isorun.Embedder(model, threads=1) as embedder:
+        embedder.embed(texts[:WARM], progress=False)
+        print("ready", flush=True)
+        sys.stdin.readline()
+        began, cpu = time.time(), time.process_time()
+        embedder.embed(texts, progress=False)
+        print(json.dumps([began, time.time(), time.process_time() - cpu]), flush=True)
+
+
+def run_plain(model: str, count: int) -> dict[str, float]:
+    """One round of the plain processes."""
+    command = [sys.executable, __file__, "--model", model, "--texts", str(count), "--part"]
+    processes = [
+        subprocess.Popen([*command, str(part)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for part in range(ACTORS)
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        process.stdout.readline()
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    times = [json.loads(process.communicate()[0]) for process in processes]
+    seconds = max(end for _, end, _ in times) - min(began for began, *_ in times)
+    return {"rate": count / seconds, "cpu": sum(cpu for *_, cpu in times) / count * 1e6}
+
+
+def run_ray(model: str, count: int, batch_size: int, folder: Path, *, kill: bool = False) -> dict[str, float]:
+    """One round of the actors, each of which writes the times of its batches into a file."""
+    import ray
+
+    from isorun.ray import Embed
+
+    class Timed(Embed):
+        def __init__(self, model: str) -> None:
+            super().__init__(model)
+            self.embedder.embed(corpus(WARM), progress=False)
+
+        def __call__(self, batch: Any) -> Any:
+            began, cpu = time.time(), time.process_time()
+            found = super().__call__(batch)
+            line = json.dumps([began, time.time(), cpu, time.process_time(), resident()])
+            with (folder / str(os.getpid())).open("a") as file:
+                file.write(line + "\n")
+            return found
+
+    for path in folder.iterdir():
+        path.unlink()
+    rows = [{"id": number, "text": text} for number, text in enumerate(corpus(count))]
+    dataset = ray.data.from_items(rows, override_num_blocks=max(2 * ACTORS, count // batch_size))
+    embedded = dataset.map_batches(
+        Timed, fn_constructor_args=[model], batch_size=batch_size, num_cpus=1, concurrency=ACTORS
+    )
+    if kill:
+        threading.Thread(target=_kill_one, args=[folder]).start()
+    seen = np.zeros(count, int)
+    for batch in embedded.iter_batches(batch_size=batch_size):
+        assert np.isfinite(batch["embedding"]).all()
+        np.add.at(seen, batch["id"], 1)
+    assert (seen == 1).all(), f"{(seen == 0).sum()} texts are lost, {(seen > 1).sum()} are repeated"
+    actors = [[json.loads(line) for line in path.read_text().splitlines()] for path in folder.iterdir()]
+    batches = [batch for actor in actors for batch in actor]
+    seconds = max(end for _, end, *_ in batches) - min(began for began, *_ in batches)
+    first, last = max((actor[len(actor) // 4][-1], actor[-1][-1]) for actor in actors)
+    cpu = sum(actor[-1][3] - actor[0][2] for actor in actors) / count * 1e6
+    return {"rate": count / seconds, "cpu": cpu, "first": first, "last": last, "actors": len(actors)}
+
+
+def _kill_one(folder: Path) -> None:
+    while not (found := [path for path in folder.iterdir() if len(path.read_text().splitlines()) >= 2]):
+        time.sleep(0.1)
+    os.kill(int(found[0].name), signal.SIGKILL)
+
+
+def main() -> None:
+    """Run it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--texts", type=int, default=100_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--model", default="all-MiniLM-L6-v2")
+    parser.add_argument("--batch", type=int, default=4096)
+    parser.add_argument("--kill", action="store_true")
+    parser.add_argument("--part", type=int, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.part is not None:
+        plain(given.model, given.texts, given.part)
+        return
+    import ray
+
+    ray.init("local", num_cpus=ACTORS + 2, include_dashboard=False, log_to_driver=False)  # it creates the blocks, too
+    ratios = []
+    with tempfile.TemporaryDirectory() as work:
+        for number in range(given.rounds):
+            alone = run_plain(given.model, given.texts)
+            actors = run_ray(given.model, given.texts, given.batch, Path(work))
+            ratios.append(actors["rate"] / alone["rate"])
+            print(
+                f"round {number + 1}: plain {alone['rate']:,.0f} texts/s, CPU {alone['cpu']:.0f} us; "
+                f"actors {actors['rate']:,.0f} texts/s, CPU {actors['cpu']:.0f} us; ratio {ratios[-1]:.3f}; "
+                f"memory {actors['first']:.0f} to {actors['last']:.0f} MiB",
+                flush=True,
+            )
+        print(f"ratio of throughput, median: {statistics.median(ratios):.3f}")
+        if given.kill:
+            killed = run_ray(given.model, given.texts, given.batch, Path(work), kill=True)
+            print(f"one of {killed['actors']:.0f} actors killed: {given.texts} texts, each once")
+
+
+if __name__ == "__main__":
+    main()
