@@ -171,4 +171,5 @@ def _load_config(name: str, properties: Mapping[str, Any], config: CompileConfig
         if key in properties:
             raise InvalidOption(name, "properties", f"the property {key} is reserved. Use {argument}= instead")
     reserved = {"INFERENCE_PRECISION_HINT": _HINTS[config.precision], "INFERENCE_NUM_THREADS": str(config.threads)}
-    return json.dumps({"CPU": {**as_text(properties), **reserved}})
+    # It pins the threads of every model to the first cores: two with one thread each would share one core.
+    return json.dumps({"CPU": {"ENABLE_CPU_PINNING": "NO", **as_text(properties), **reserved}})

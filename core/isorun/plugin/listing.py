@@ -2,7 +2,7 @@
 
 A plugin may print, hang or abort where it is imported. Each distribution but isorun's own is therefore described by a
 child process with a time limit, as is whatever loads a library to answer: it costs the backends in question their rows,
-and nothing else. ``python -m isorun.plugin.listing FILE NAME...`` is that child.
+and nothing else. ``python -m isorun.plugin.listing FILE NAME...`` is that child; with ``--load``, for :func:`load`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from typing import Any
 from isorun.errors import BackendNotFound, BackendUnavailable
 from isorun.plugin import certificate, contract, registry
 from isorun.plugin.backend import Backend
+from isorun.plugin.described import DescribedBackend
+from isorun.plugin.described import describe as describe_backend
 from isorun.system.cache import Cache, sha256
-from isorun.system.subprocesses import python_module, run
+from isorun.system.subprocesses import Exit, python_module, run
 from isorun.types import Availability
 from isorun.types.options import Option
 
@@ -32,6 +34,7 @@ SECONDS = 30.0
 """The time limit of a child process."""
 _KIND = "plugins"  # of cache entries
 _DAY = 86400
+_LOAD = "--load"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,26 +132,46 @@ def describe(name: str, *, probe: bool = True) -> list[Description]:
 
 
 def load(name: str) -> Backend:
-    """:func:`isorun.plugin.registry.get`, for a program that must survive a plugin that hangs or ends the process.
+    """A backend, for a program that must survive a plugin that prints, hangs or ends the process.
 
-    Other people's plugins are described by a child process first, once for each name.
+    Other people's plugins are not imported: a child process describes them, once for each name. What is returned for
+    them has capabilities, an availability and a version, and compiles nothing.
 
     Raises:
         BackendNotFound: there is none of that name.
         BackendUnavailable: it is broken.
     """
-    if name.partition(":")[0] not in registry.registered():
-        _require_sound(registry.entry(name))
-    return registry.get(name)
+    if name.partition(":")[0] in registry.registered():
+        return registry.get(name)
+    entry = registry.entry(name)
+    if entry.own or entry.refusal:
+        return registry.get(name)
+    found = _found_elsewhere(name, entry)
+    if "installed" in found:
+        raise BackendNotFound(name, found["installed"])
+    if "reason" in found:
+        raise BackendUnavailable(name, found["reason"], found["remedy"])
+    return DescribedBackend(name, found)
 
 
 @cache
-def _require_sound(entry: registry.Entry) -> None:
-    if entry.own or entry.refusal:
-        return
-    for each in _in_child([entry.name], entry.owner):
-        if each.status == "broken":
-            raise BackendUnavailable(each.name, each.reason, each.remedy)
+def _found_elsewhere(name: str, entry: registry.Entry) -> Mapping[str, Any]:
+    """What :func:`_found` returns in a child process."""
+    events, exit_ = _events([_LOAD, name])
+    if events:
+        return events[-1]
+    reason, remedy = _ended(exit_, entry.owner)
+    return {"reason": reason, "remedy": remedy}
+
+
+def _found(name: str) -> Mapping[str, Any]:
+    """What a backend declares; or the ``reason`` why it is broken, and a ``remedy``; or the names ``installed``."""
+    try:
+        return describe_backend(registry.get(name))
+    except BackendNotFound as error:
+        return {"installed": error.installed}
+    except BackendUnavailable as error:
+        return {"reason": error.reason, "remedy": error.remedy}
 
 
 def _described(backend: Backend, owner: str, probe: bool) -> Description:
@@ -204,23 +227,31 @@ def _in_child(names: Sequence[str], owner: str) -> list[Description]:
     found: list[Description] = []
     remaining = list(names)
     while remaining:
-        with tempfile.TemporaryDirectory(prefix="isorun-listing-") as folder:
-            path = Path(folder) / "described"
-            path.touch()
-            command = python_module(__name__, str(path), *remaining)
-            exit_ = run(command, timeout=SECONDS)
-            events = [json.loads(line) for line in path.read_text().splitlines()]
+        events, exit_ = _events(remaining)
         found += [Description(**event["backend"]) for event in events if "backend" in event]
         if events and "done" in events[-1]:
             break
         blamed = next((event["loading"] for event in reversed(events) if "loading" in event), remaining[0])
-        reason = f"the process that describes it {exit_.how}"
-        if exit_.last_line:
-            reason += f": {exit_.last_line}"
-        remedy = f"Uninstall {owner}, or report it to its authors."
+        reason, remedy = _ended(exit_, owner)
         found.append(Description(name=blamed, distribution=owner, reason=reason, remedy=remedy))
         remaining = remaining[remaining.index(blamed) + 1 :]
     return found
+
+
+def _events(arguments: Sequence[str]) -> tuple[list[dict[str, Any]], Exit]:
+    """What a child process writes to its file, and how it ended."""
+    with tempfile.TemporaryDirectory(prefix="isorun-listing-") as folder:
+        path = Path(folder) / "described"
+        path.touch()
+        exit_ = run(python_module(__name__, str(path), *arguments), timeout=SECONDS)
+        return [json.loads(line) for line in path.read_text().splitlines()], exit_
+
+
+def _ended(exit_: Exit, owner: str) -> tuple[str, str]:
+    """The reason and the remedy for a plugin that ends the process which describes it."""
+    last = f": {exit_.last_line}" if exit_.last_line else ""
+    remedy = f"Uninstall {owner}, or report it to its authors."
+    return f"the process that describes it {exit_.how}{last}", remedy
 
 
 def _remembered(entries: Sequence[registry.Entry], cache: Cache) -> list[Description]:
@@ -268,6 +299,9 @@ def _main(path: str, *names: str) -> None:
             out.write(json.dumps(event, default=str) + "\n")
             out.flush()
 
+        if names[0] == _LOAD:
+            tell(**_found(names[1]))
+            os._exit(0)
         for name in names:
             tell(loading=name)
             for each in describe(name):

@@ -20,7 +20,7 @@ from typing import Any
 import platformdirs
 
 from isorun.errors import BackendNotFound, BackendUnavailable, IsorunError
-from isorun.plugin import registry
+from isorun.plugin import listing
 from isorun.system import subprocesses
 from isorun.system.cache import Cache
 from isorun.system.cgroup import cpu_quota
@@ -55,7 +55,7 @@ class Node:
         problems, known = [], []
         for name in backends:
             try:
-                registry.get(name)
+                listing.load(name)
             except BackendNotFound as error:
                 problems.append(f"{error}. Install the distribution that provides it")
                 continue

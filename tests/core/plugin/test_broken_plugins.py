@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -135,19 +135,57 @@ def test_auto_runs_on_another(few, bert, tmp_path):
     assert (code, ran["provenance"]["backend"]) == (0, "ort-cpu")
 
 
-def test_matrix_plans_the_cells_of_the_others(few, tmp_path):
-    """Validation and planning survive the broken ones that a spec names; each cell runs in a process of its own."""
-    spec = tmp_path / "spec.yaml"
-    names = ["ort-cpu", "good", *(name for name in FEW if name != "ort-cpu")]
-    spec.write_text(f"models: {{m: {{preset: bert-3l}}}}\nshapes: [1x8]\nbackends: [{', '.join(names)}]\n")
+def spec_of(broken: Iterable[str], bert: Path, tmp_path: Path) -> Path:
+    """Two good backends, and those of the broken ones that a spec can name."""
+    names = ["ort-cpu", "openvino", "good", *(name for name in broken if name not in ("odd:name", "ort-cpu"))]
+    path = tmp_path / "spec.yaml"
+    limits = "time_limit: 30\nrounds: 1\nrepeats: 0\nseconds: 0.1"
+    path.write_text(f"models: {{m: {{path: {bert}}}}}\nshapes: [2x8]\n{limits}\nbackends: [{', '.join(names)}]\n")
+    return path
+
+
+def in_python(site: Path, script: str) -> subprocess.CompletedProcess[str]:
+    """Run code with a shorter time limit of the one that hangs."""
+    limit = f"from isorun.plugin import listing; listing.SECONDS = {SECONDS}\n"
+    variables = {**os.environ, "PYTHONPATH": str(site), "ISORUN_CACHE_DIR": str(site / "cache")}
+    command = [sys.executable, "-c", limit + script]
+    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300)
+
+
+def test_matrix_plans_the_cells_of_the_others(few, bert, tmp_path):
+    """Validating, planning and asking a node survive the broken ones that a spec names, and import none of them."""
+    spec = spec_of(FEW, bert, tmp_path)
     script = (
-        f"from isorun.plugin import listing; listing.SECONDS = {SECONDS}\n"
+        "import json, sys\n"
         "from pathlib import Path\n"
+        "from isorun_matrix.execution import node\n"
         "from isorun_matrix.execution.plan import plan\n"
         "from isorun_matrix.spec import reader\n"
-        f"print(len(plan(reader.load(Path({str(spec)!r})), 0).cells), file=open({str(tmp_path / 'cells')!r}, 'w'))"
+        f"spec = reader.load(Path({str(spec)!r}))\n"
+        "names = [entry.name for entry in spec.backends]\n"
+        "found = node.Node().preflight([*names, 'absent'])\n"
+        "foreign = [name for name in sys.modules if name == 'good' or name.startswith('broken_')]\n"
+        "print(json.dumps([len(names), len(plan(spec, 0).cells), foreign, found['problems']]))"
     )
-    variables = {**os.environ, "PYTHONPATH": str(few), "ISORUN_CACHE_DIR": str(few / "cache")}
-    ran = subprocess.run([sys.executable, "-c", script], env=variables, capture_output=True, text=True, timeout=200)
+    ran = in_python(few, script)
     assert ran.returncode == 0, ran.stderr
-    assert (tmp_path / "cells").read_text() == f"{len(names) + 1}\n"  # with the control
+    names, cells, imported, problems = json.loads(ran.stdout)
+    assert (cells, imported) == (names + 1, [])  # with the control
+    assert [problem.partition(";")[0] for problem in problems] == ["No backend 'absent' is installed"]
+
+
+@pytest.mark.long
+def test_matrix_runs_the_others(site, bert, tmp_path):
+    """Each cell runs in a process of its own; those of the broken ones report why."""
+    arguments = ["matrix", "run", str(spec_of(BROKEN, bert, tmp_path)), "--out", str(tmp_path / "out")]
+    ran = in_python(site, f"from isorun.cli import main\nraise SystemExit(main({arguments!r}))")
+    assert "Traceback" not in ran.stderr
+    assert ran.returncode == 1, ran.stderr  # cells have failed
+    document = in_python(
+        site, f"from isorun.cli import main\nmain({['matrix', 'report', str(tmp_path / 'out'), '--format', 'json']!r})"
+    )
+    cells = {cell["label"]: cell for cell in json.loads(document.stdout)["cells"] if not cell["control"]}
+    assert {name for name, cell in cells.items() if cell["status"] == "ok"} == {"ort-cpu", "openvino"}
+    assert "killed by SIGABRT" in cells["aborts"]["reason"]
+    assert "time limit" in cells["hangs"]["reason"]
+    assert "not today" in cells["raises"]["reason"]

@@ -126,6 +126,15 @@ class WrongAfterManyRuns(Flawed):
 
 
 @backend
+class Drifts(Flawed):
+    """The error of a run is too small to be found, and grows."""
+
+    def run(self, output_names, feeds):
+        self.kept = (self.kept or 0) + 1
+        return [result * np.float32(1 + 2e-6 * self.kept) for result in self.right(output_names, feeds)]
+
+
+@backend
 class WrongInTheHundredthSession(Flawed):
     opened: ClassVar[list[int]] = []
 

@@ -28,6 +28,7 @@ WrongForTheLastToken = wrong_where(lambda first: first.dtype == np.int64 and fir
 WrongForEqualTokens = wrong_where(lambda first: first.dtype == np.int64 and first.min() == first.max())
 WrongForLargeFeeds = wrong_where(lambda first: first.dtype == np.float32 and np.abs(first).max() > 1e6)
 FlushesSmallFeeds = wrong_where(lambda first: first.dtype == np.float32 and np.abs(first).max() < 1e-20, factor=0)
+WrongForFeedsOfSomeTens = wrong_where(lambda first: first.dtype == np.float32 and 10 < np.abs(first).max() < 1000)
 HalfPrecisionInLargeBatches = wrong_where(lambda first: first.shape[0] > 32, factor=1 + 4e-4)
 
 
@@ -42,6 +43,13 @@ class SpreadsNaN(Flawed):
 class ReplacesNaN(Flawed):
     def run(self, output_names, feeds):
         return [np.nan_to_num(result) for result in self.right(output_names, feeds)]
+
+
+@backend
+class ClipsInfinity(Flawed):
+    def run(self, output_names, feeds):
+        results = self.right(output_names, feeds)
+        return [np.nan_to_num(each, nan=np.nan) if each.dtype == np.float32 else each for each in results]
 
 
 @backend

@@ -16,11 +16,11 @@ from isorun.errors import BackendNotFound, BackendUnavailable, EnvironmentBroken
 from isorun.isolation.environments import Environment
 from isorun.isolation.worker.client import Connection
 from isorun.isolation.worker.process import DiedIdle, WorkerProcess
-from isorun.plugin.backend import Backend, Executable
+from isorun.plugin.backend import Executable
+from isorun.plugin.described import DescribedBackend
 from isorun.plugin.listing import Description
 from isorun.system.packages import how_to_install
-from isorun.types import Availability, Capabilities, CompileConfig, Dialect, Feeds, LoweredModel, RuntimeReport
-from isorun.types.options import Option
+from isorun.types import Availability, CompileConfig, Feeds, LoweredModel, RuntimeReport
 
 _T = TypeVar("_T")
 
@@ -122,7 +122,7 @@ class Worker:
             self._connection.close()
 
 
-class IsolatedBackend(Backend):
+class IsolatedBackend(DescribedBackend):
     """A backend in an environment.
 
     Args:
@@ -132,17 +132,10 @@ class IsolatedBackend(Backend):
     """
 
     def __init__(self, worker: Worker, name: str, described: Mapping[str, Any]) -> None:
-        super().__init__(name)
+        super().__init__(name, described)
         self._worker = worker
-        offers: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in described["capabilities"].items()
-        }
-        offers["options"] = {key: Option.of(declared) for key, declared in offers["options"].items()}
-        offers["dialects"] = tuple(Dialect(name, **own) if own else name for name, own in offers["dialects"])
-        offers["device_arrays"] = False  # device memory belongs to one process
-        self.capabilities = Capabilities(**offers)  # type: ignore[misc]  # a class attribute elsewhere
-        self._availability = Availability(**described["availability"])
-        self._version: str | None = described["version"]
+        # Device memory belongs to one process.
+        self.capabilities = replace(self.capabilities, device_arrays=False)  # type: ignore[misc]
 
     def availability(self) -> Availability:
         if self._availability.ok:
@@ -152,9 +145,6 @@ class IsolatedBackend(Backend):
         if needed is not None and remedy == how_to_install(needed):  # installed with pip, it would not be in the record
             return replace(self._availability, remedy=environment.remedy(needed))
         return replace(self._availability, remedy=f"In the environment {environment.name!r}: {remedy}")
-
-    def version(self) -> str | None:
-        return self._version
 
     def compile(self, model: LoweredModel, config: CompileConfig) -> IsolatedExecutable:
         options = {key: _plain(self.name, key, value) for key, value in config.options.items()}

@@ -26,8 +26,9 @@ from isorun.isolation.worker.memory import Segment
 from isorun.isolation.worker.values import Packing, is_plain, rebuild, remember
 from isorun.plugin import listing, registry
 from isorun.plugin.backend import Executable
+from isorun.plugin.described import describe
 from isorun.system.cache import Cache
-from isorun.types import CompileConfig, Dialect, LoweredModel, ModelInfo
+from isorun.types import CompileConfig, LoweredModel, ModelInfo
 
 _MAX_LOG = 1 << 24  # bytes: a runtime that writes a line for every run would fill the memory
 _LOG_CHECK_INTERVAL = 1024  # requests of a channel
@@ -86,14 +87,7 @@ class Server:
 
     def backend(self, name: str) -> dict[str, Any]:
         """The capabilities, availability and version of a backend."""
-        backend = registry.get(name)
-        dialects = backend.capabilities.dialects
-        own = [(name, name.as_dict() if isinstance(name, Dialect) else None) for name in dialects]
-        return {
-            "capabilities": {**asdict(backend.capabilities), "dialects": own},
-            "availability": asdict(registry.availability(backend)),
-            "version": backend.version(),
-        }
+        return describe(registry.get(name))
 
     def compile(self, number: int, name: str, model: dict[str, Any], config: dict[str, Any]) -> None:
         """Compile a model and keep it under a number."""

@@ -42,6 +42,9 @@ MASK_KINDS: Mapping[str, Callable[[int, int, np.random.Generator], np.ndarray]] 
     **MASKS,
     "first-row-masked": lambda batch, sequence, random: _with_masked(slice(0, 1), batch, sequence, random),
     "every-other-row-masked": lambda batch, sequence, random: _with_masked(slice(1, None, 2), batch, sequence, random),
+    "equal-counts": lambda batch, sequence, random: random.permuted(
+        np.tile(np.arange(sequence) <= sequence // 2, (batch, 1)), axis=1
+    ).astype(np.int64),
     "one-token": lambda batch, sequence, _: np.tile(np.arange(sequence) == sequence - 1, (batch, 1)).astype(np.int64),
 }
 """The five kinds of mask, and some more that are unusual."""

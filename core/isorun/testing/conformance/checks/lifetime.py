@@ -94,6 +94,7 @@ class Lifetime(Checks):
         model = dense()
         feeds = [model.feeds(seed) for seed in range(7)]
         expected = [self.under_test.expected(model, each)["y"] for each in feeds]
+        first: dict[int, np.ndarray] = {}
         with self.under_test.open(parsed(SUM) if kind == "failing runs" else model) as session:
 
             def use(number: int) -> None:
@@ -112,6 +113,8 @@ class Lifetime(Checks):
                     (y,) = binding.copy_outputs_to_cpu()
                 error = np.abs(y - expected[number % 7]).max()
                 assert error < 0.1, f"run {number} of many is wrong"
+                # An error that grows from run to run, as where a state is not reset.
+                assert_close([y], [first.setdefault(number % 7, y)], f"run {number} of many differs from the first")
 
             started = time.monotonic()
             before = _held_after(use, _FIRST_RUNS)

@@ -136,7 +136,19 @@ class Shapes(Checks):
                 self.under_test.assert_accurate(model, session, feeds, what=f"{name} all {value}")
 
     @proves("unusual values")
-    @pytest.mark.parametrize("scale", [0.0, 1e-30, 1e-12, 1e12, 1e30])
+    def test_infinity_is_kept(self) -> None:
+        """Where arithmetic gives it, and beside ordinary values and a negative zero."""
+        model = four_outputs(dynamic=False)
+        feeds = model.feeds()
+        feeds["x"][[0, 1, 2], [0, 1, 2]] = np.inf, -np.inf, -0.0
+        expected = self.under_test.expected(model, feeds)
+        with self.under_test.open(model) as session:
+            for name, array in named(session, session.run(None, feeds)).items():
+                what = f"{name} is wrong where a feed is infinite"
+                np.testing.assert_allclose(array, expected[name], rtol=1e-2, atol=1e-2, err_msg=what)
+
+    @proves("unusual values")
+    @pytest.mark.parametrize("scale", [0.0, 1e-30, 1e-12, 1e-3, 30.0, 1e4, 1e12, 1e30])
     def test_feeds_of_any_magnitude(self, scale: float) -> None:
         precision = self.under_test.capabilities.precisions[0]
         if precision == "fp16":
