@@ -30,7 +30,7 @@ def lower(model: ir.Model, dialect: str, overrides: Sequence[str] = ()) -> ir.Mo
     Raises:
         InvalidArgument: there is no such dialect, or the functions of a variant cannot be read.
         UnsupportedModel: the dialect has no function for one of the fused operators, or the graph has other operators
-            that mean something else in the dialect's opset.
+            that are defined differently in the dialect's opset.
     """
     base: str = dialect
     if isinstance(dialect, Dialect):

@@ -37,7 +37,7 @@ def move(graph: ir.Graph | ir.Function, target: int) -> None:
     """Bring a graph, or a function, to an opset, in place.
 
     Raises:
-        UnsupportedModel: nodes mean something else there. The graph is as it was.
+        UnsupportedModel: nodes are defined differently there. The graph is as it was.
     """
     current = graph.opset_imports.get("", 1)
     if current == target:
@@ -56,8 +56,8 @@ def move(graph: ir.Graph | ir.Function, target: int) -> None:
             changes.append((change, node))
     if min(current, target) < _FIRST_READ or unknown:
         raise UnsupportedModel(
-            f"The model is written in opset {current}; in opset {target} "
-            f"{', '.join(sorted(unknown)) or 'its operators'} mean something else",
+            f"The model is written in opset {current}; opset {target} defines "
+            f"{', '.join(sorted(unknown)) or 'its operators'} differently",
             sorted(unknown),
         )
     for change, node in changes:
