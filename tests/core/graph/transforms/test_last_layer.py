@@ -125,7 +125,7 @@ def test_ways_to_read_it() -> None:
         lambda model, hidden: node(model, "Sub", [gathered(model, hidden, 0), gathered(model, hidden, 1)]),
         lambda model, hidden: gathered(model, hidden, -1),
         lambda model, hidden: node(model, "ReduceMean", [hidden]),
-        lambda model, hidden: gathered(model, node(model, "Neg", [hidden]), 0),  # not known to treat each token alike
+        lambda model, hidden: gathered(model, node(model, "Sign", [hidden]), 0),  # not known to treat each token alike
         lambda model, hidden: gathered(model, node(model, "CumSum", [hidden, number(model, "at", 1, np.int64)]), 0),
     ],
     ids=["all", "two by a slice", "two", "from the end", "the mean", "another operator", "sums"],
