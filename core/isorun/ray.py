@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -86,7 +87,7 @@ class Infer:
         return {**batch, **{name: _stacked(values) for name, values in zip(names, outputs, strict=True)}}
 
 
-class _Server:
+class _Server(ABC):
     """A replica: requests share the machine by the scheduler of its session."""
 
     def __init__(self, session: Session) -> None:
@@ -105,8 +106,9 @@ class _Server:
         except (IsorunError, ValueError, TypeError) as error:
             return JSONResponse({"error": str(error)}, 400)
 
+    @abstractmethod
     async def _answer(self, content: Any) -> Any:
-        raise NotImplementedError
+        """The answer to a request's JSON, as plain data."""
 
     async def check_health(self) -> None:
         """Fail if the session no longer answers, so that Serve replaces the replica; and report the metrics."""
@@ -115,8 +117,9 @@ class _Server:
         for name, gauge in self._gauges.items():
             gauge.set(getattr(found, name))
 
+    @abstractmethod
     def _probe(self) -> None:
-        raise NotImplementedError
+        """Run something; raises if the session no longer answers."""
 
     def __del__(self) -> None:
         """Called when Serve has drained the replica, which waits for the requests that it has accepted."""

@@ -16,21 +16,30 @@ CELL = Cell(
 )
 
 
+def refusal(required: str, reported: str) -> str | None:
+    """Why a cell that requires a precision is not measured; ``None`` if it is."""
+    try:
+        require_precision(replace(CELL, precision=required), reported)
+    except BackendFailed as error:
+        return str(error)
+    return None
+
+
 @pytest.mark.parametrize(
     ("required", "reported"), [("fp32", "fp32"), ("bf16", "bf16+fp32"), ("int8", "bf16+int8"), ("fp16", "fp16+fp32")]
 )
 def test_accepts_wider_layers(required: str, reported: str) -> None:
-    require_precision(replace(CELL, precision=required), reported)
+    assert refusal(required, reported) is None
 
 
 @pytest.mark.parametrize(
     ("required", "reported"), [("fp32", "bf16"), ("fp32", "bf16+fp32"), ("bf16", "fp32"), ("fp32", "fp32+int8")]
 )
 def test_rejects_another_or_a_narrower_precision(required: str, reported: str) -> None:
-    with pytest.raises(BackendFailed) as caught:
-        require_precision(replace(CELL, precision=required), reported)
-    assert f"{required}, but reports {reported}" in str(caught.value)
-    assert ("precisions: [int8]" in str(caught.value)) == ("int8" in reported)
+    found = refusal(required, reported)
+    assert found is not None
+    assert f"{required}, but reports {reported}" in found
+    assert ("precisions: [int8]" in found) == ("int8" in reported)
 
 
 def test_the_share_of_waiting_is_of_all_threads() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -31,12 +32,13 @@ def parsed(text: str) -> onnx.ModelProto:
     return onnx.parser.parse_model(f"{HEADER}\n{text}")
 
 
-def refused(proto: onnx.ModelProto, match: str) -> None:
-    content = proto.SerializeToString()
-    with pytest.raises(InvalidModel, match=match):
-        files.parse(content, "the model")
-    with pytest.raises(InvalidModel, match=match):
+def refusals(proto: onnx.ModelProto) -> list[str]:
+    """Why a model is refused where it is read, and where it is fused."""
+    with pytest.raises(InvalidModel) as read:
+        files.parse(proto.SerializeToString(), "the model")
+    with pytest.raises(InvalidModel) as fused:
         fuse(proto)
+    return [str(read.value), str(fused.value)]
 
 
 IF = """g (bool c, float[N] x) => (float[N] y) {{
@@ -60,7 +62,7 @@ IF = """g (bool c, float[N] x) => (float[N] y) {{
     ],
 )
 def test_rejects_an_invalid_graph(text, message):
-    refused(parsed(text), message)
+    assert all(re.search(message, reason) for reason in refusals(parsed(text)))
 
 
 @pytest.mark.parametrize(
@@ -74,7 +76,8 @@ def test_rejects_an_invalid_graph(text, message):
 )
 def test_rejects_invalid_functions(functions, message):
     bodies = [f'<opset_import: ["" : 17, "f" : 1], domain: "f"> {each}' for each in functions]
-    refused(parsed("\n".join(["g (float[N] x) => (float[N] y) { y = f.F (x) }", *bodies])), message)
+    model = parsed("\n".join(["g (float[N] x) => (float[N] y) { y = f.F (x) }", *bodies]))
+    assert all(re.search(message, reason) for reason in refusals(model))
 
 
 def doubling(depth: int) -> onnx.ModelProto:
@@ -88,7 +91,8 @@ def doubling(depth: int) -> onnx.ModelProto:
 
 
 def test_rejects_an_exponential_expansion_without_expanding_it():
-    refused(doubling(40), r"expands to 1,099,511,627,776 nodes.*f\.F0.*at most 100,000")
+    message = r"expands to 1,099,511,627,776 nodes.*f\.F0.*at most 100,000"
+    assert all(re.search(message, reason) for reason in refusals(doubling(40)))
 
 
 def test_many_calls_are_inlined_in_linear_time():
