@@ -1,0 +1,80 @@
+"""``isorun matrix compare`` and ``history``: what changed between runs."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from isorun.cli import CHECK_FAILED
+
+
+class Format(StrEnum):
+    """Formats of a comparison."""
+
+    terminal = "terminal"
+    md = "md"
+    json = "json"
+    junit = "junit"
+
+
+def compare(
+    first: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The run that the others are compared with.", show_default=False)
+    ],
+    others: Annotated[list[Path], typer.Argument(metavar="OTHER", help="Other runs.", show_default=False)],
+    form: Annotated[Format, typer.Option("--format", metavar="terminal|md|json|junit", help="The output format.")] = (
+        Format.terminal
+    ),
+    fail_above: Annotated[
+        float | None,
+        typer.Option(
+            metavar="PERCENT",
+            min=0,
+            help="Exit with 1 if a cell is slower by more than PERCENT, and not by chance, or no longer ok.",
+        ),
+    ] = None,
+) -> None:
+    """Compare runs with the first: what is faster or slower, and what differs in machine, software and spec."""
+    import json
+
+    from isorun.cli import console
+    from isorun_matrix.report import comparison_tables
+    from isorun_matrix.report.compare import compare as compare_runs
+    from isorun_matrix.report.compare import regressions
+    from isorun_matrix.results.folder import RunFolder
+
+    comparison = compare_runs([RunFolder(folder).run() for folder in (first, *others)])
+    worse = regressions(comparison, fail_above or 0)
+    if form is Format.json:
+        typer.echo(json.dumps(comparison.as_document(), indent=1, allow_nan=False))
+    elif form is Format.junit:
+        from isorun_matrix.report import junit
+
+        typer.echo(junit.render(comparison, worse), nl=False)
+    elif form is Format.md:
+        typer.echo(comparison_tables.as_markdown(comparison), nl=False)
+    else:
+        out = console.stdout()
+        out.print(comparison_tables.render(comparison, out.width))
+    if fail_above is None:
+        return
+    for name, number, how in worse:
+        console.note(f"{name}, run {number + 1}: {how}")
+    if worse:
+        raise typer.Exit(CHECK_FAILED)
+
+
+def history(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR", help="Folders of runs.", show_default=False)],
+    only: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="Show only cells whose id matches.")] = None,
+) -> None:
+    """Show how each cell changed over runs, in the order of their dates: p50 in ms, and a plot of characters."""
+    from isorun.cli import console
+    from isorun_matrix.report import history as histories
+    from isorun_matrix.results.folder import RunFolder
+
+    out = console.stdout()
+    out.print(histories.render([RunFolder(folder).run() for folder in folders], only or ["*"], out.width))

@@ -1,0 +1,133 @@
+"""``isorun matrix report`` and ``merge``: the results of one machine, or of several."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from isorun_matrix.results.machines import MachineRuns
+    from isorun_matrix.results.records import Run
+
+_NEEDS_FORMAT = "--output needs --format md, html, json or csv"
+
+
+class Format(StrEnum):
+    """Formats of a report."""
+
+    terminal = "terminal"
+    md = "md"
+    html = "html"
+    json = "json"
+    csv = "csv"
+
+
+def report(
+    folders: Annotated[
+        list[Path],
+        typer.Argument(metavar="DIR", help="Folders of runs; several with html and csv.", show_default=False),
+    ],
+    form: Annotated[
+        Format, typer.Option("--format", metavar="terminal|md|html|json|csv", help="The output format.")
+    ] = Format.terminal,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write to a file instead of standard output.")
+    ] = None,
+) -> None:
+    """Show the results of a run, or of several."""
+    import json
+
+    from isorun_matrix.results import machines
+    from isorun_matrix.results.folder import RunFolder
+
+    if len(folders) == 1 and machines.is_of_several(folders[0]):
+        _report_machines(machines.read(folders[0]), form, output)
+        return
+    if len(folders) > 1 and form not in (Format.html, Format.csv):
+        raise typer.BadParameter("several runs need --format html or csv. To compare them, use isorun matrix compare")
+    found, *others = (RunFolder(folder).run() for folder in folders)
+    if form is Format.terminal and output is None:
+        show(found)
+        return
+    if form is Format.json:
+        text = json.dumps(found.as_document(), indent=1, allow_nan=False) + "\n"
+    elif form is Format.md:
+        from isorun_matrix.report import markdown
+
+        text = markdown.render(found)
+    elif form is Format.html:
+        from isorun_matrix.report import html
+
+        text = html.render(found, *others)
+    elif form is Format.csv:
+        from isorun_matrix.report import csv
+
+        text = csv.render([found, *others])
+    else:
+        raise typer.BadParameter(_NEEDS_FORMAT)
+    _write(text, output)
+
+
+def merge(
+    folders: Annotated[
+        list[str],
+        typer.Argument(metavar="[NAME=]DIR", help="Folders of runs, one for each machine.", show_default=False),
+    ],
+    out: Annotated[Path, typer.Option(metavar="RUN", help="The folder to create.", show_default=False)],
+) -> None:
+    """Put the runs of several machines into one folder, and compare the machines."""
+    from isorun_matrix.results import machines
+
+    if len(folders) < 2:
+        raise typer.BadParameter("expected the runs of at least two machines")
+    show_machines(machines.merge(folders, out))
+
+
+def show(run: Run) -> None:
+    """Print a run as a table."""
+    from isorun.cli import console
+    from isorun_matrix.report import terminal
+
+    out = console.stdout()
+    out.print(terminal.render(run, out.width))
+
+
+def show_machines(runs: MachineRuns) -> None:
+    """Print the runs of several machines, side by side."""
+    _report_machines(runs, Format.terminal, None)
+
+
+def _report_machines(runs: MachineRuns, form: Format, output: Path | None) -> None:
+    import json
+
+    from isorun.cli import console
+    from isorun_matrix.report import html, machine_tables
+    from isorun_matrix.report.machines import overview
+    from isorun_matrix.results.records import SCHEMA
+
+    found = overview(runs)
+    if form is Format.terminal:
+        if output is not None:
+            raise typer.BadParameter(_NEEDS_FORMAT)
+        out = console.stdout()
+        out.print(machine_tables.render(found, out.width))
+        return
+    if form is Format.json:
+        documents = {name: run.as_document() for name, run in runs.runs.items()}
+        text = json.dumps({"schema": SCHEMA, "machines": documents}, indent=1, allow_nan=False) + "\n"
+    elif form is Format.html:
+        text = html.render(*runs.runs.values(), overview=found)
+    else:
+        text = machine_tables.as_markdown(found) if form is Format.md else machine_tables.as_csv(found)
+    _write(text, output)
+
+
+def _write(text: str, output: Path | None) -> None:
+    if output is None:
+        typer.echo(text, nl=False)
+    else:
+        output.write_text(text, encoding="utf-8")
+        typer.echo(f"Wrote {output}", err=True)

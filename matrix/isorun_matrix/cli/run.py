@@ -1,0 +1,163 @@
+"""``isorun matrix run``."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from isorun.cli import BACKEND_TROUBLE, CHECK_FAILED, INTERRUPTED
+from isorun_matrix.cli import report
+
+if TYPE_CHECKING:
+    from isorun_matrix.execution.choice import Choice
+    from isorun_matrix.execution.progress import Lines
+    from isorun_matrix.results.records import Run
+    from isorun_matrix.spec.spec import Spec
+
+_OUT = "isorun-results"
+
+
+class Remeasure(StrEnum):
+    """What to measure again, although it is complete."""
+
+    disturbed = "disturbed"
+
+
+def run(
+    spec: Annotated[
+        Path,
+        typer.Argument(metavar="SPEC", help="A YAML file, or the run.json of a run to repeat.", show_default=False),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The folder for results. Default: a new folder in isorun-results."),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run in --out and keep what is already measured.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the environments to create and the cells to run, and stop.")
+    ] = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="Measure only cells whose id matches, such as 'bert/*/openvino'."),
+    ] = None,
+    remeasure: Annotated[
+        Remeasure | None,
+        typer.Option(metavar="disturbed", help="With --resume: repeat disturbed rounds once more."),
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=PATH", help="With a run.json: where a model's file or folder is on this machine."),
+    ] = None,
+    machine: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Run what the spec has for this one of its machines."),
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Run on the spec's machines in this Ray cluster; 'auto' finds it."),
+    ] = None,
+) -> None:
+    """Run every cell of a spec, and print a table. Exits with 1 if outputs are wrong or a cell failed.
+
+    Isolated environments that the spec declares are created first where they are missing.
+    """
+    import shlex
+    from datetime import datetime
+
+    from isorun_matrix.execution import choice, environments, progress, rerun, runner
+    from isorun_matrix.execution.plan import plan
+    from isorun_matrix.results.folder import RunFolder
+    from isorun_matrix.spec.reader import load
+
+    if resume and out is None:
+        raise typer.BadParameter("--resume needs --out, the folder of the run to continue")
+    if remeasure and not resume:
+        raise typer.BadParameter("--remeasure needs --resume and --out, the folder of the run to continue")
+    if model and not rerun.is_record(spec):
+        raise typer.BadParameter("--model needs the run.json of a run; in a spec, change the path of the model")
+    if rerun.is_record(spec):
+        loaded, fingerprints = rerun.load(spec, model or [])
+    else:
+        loaded, fingerprints = load(spec), {}
+    if ray is not None and machine is not None:
+        raise typer.BadParameter("--machine is for a run without --ray")
+    if ray is None and (machine is not None or loaded.is_divided):
+        loaded = _on(loaded, machine)
+    planned = plan(loaded, 0)
+    chosen = None if only is None else choice.select(planned, only)
+    if dry_run:
+        cells = [cell for cell in planned.cells if not cell.control and (chosen is None or cell.id in chosen)]
+        lines = [str(planned), *environments.preview(loaded), *(f"cell {cell.id}" for cell in cells)]
+        typer.echo("\n".join(lines))
+        return
+    folder = RunFolder(out or Path(_OUT) / f"{spec.stem}-{datetime.now().astimezone():%Y%m%d-%H%M%S}")
+    shown = progress.for_stderr()
+    shown.note(f"{planned}; results go to {folder.path}")
+    selected = choice.Choice(resume, chosen, remeasure is not None, fingerprints)
+    try:
+        if ray is not None:
+            _run_on_cluster(loaded, spec.absolute(), folder.path, ray, shown, selected)
+            return
+        done = runner.run(loaded, spec.absolute(), folder, shown, selected)
+    except (KeyboardInterrupt, OSError) as stopped:
+        more = [part for pattern in only or [] for part in ("--only", pattern)]
+        more += [part for item in model or [] for part in ("--model", item)]
+        more += [] if machine is None else ["--machine", machine]
+        more += [] if ray is None else ["--ray", ray]
+        again = shlex.join(["isorun", "matrix", "run", str(spec), "--out", str(folder.path), "--resume", *more])
+        shown.note(f"Stopped. Finished measurements are kept. Continue with:\n  {again}")
+        if isinstance(stopped, OSError):  # a full disk
+            raise
+        raise typer.Exit(INTERRUPTED) from None
+    shown.note("")
+    report.show(done)
+    shown.note(f"More: isorun matrix report {shlex.quote(str(folder.path))} --format html --output report.html")
+    if code := _exit_code(done, chosen):
+        raise typer.Exit(code)
+
+
+def _run_on_cluster(spec: Spec, source: Path, out: Path, address: str, shown: Lines, choice: Choice) -> None:
+    import shlex
+
+    from isorun_matrix.execution import cluster
+
+    runs, stopped = cluster.run(spec, source, out, address, shown, choice)
+    report.show_machines(runs)
+    for name, reason in stopped.items():
+        shown.note(f"{name} stopped: {reason}. Continue with --resume")
+    shown.note(f"More: isorun matrix report {shlex.quote(str(out))} --format html --output report.html")
+    codes = {_exit_code(found, choice.only) for found in runs.runs.values()}
+    if code := CHECK_FAILED if stopped or CHECK_FAILED in codes else min(codes):
+        raise typer.Exit(code)
+
+
+def _on(spec: Spec, machine: str | None) -> Spec:
+    from isorun.errors import SpecError, did_you_mean
+
+    if machine is None:
+        raise SpecError(
+            "Backends or models of this spec name machines. Say which of them this is with --machine NAME: "
+            f"{', '.join(spec.machines)}"
+        )
+    if machine not in spec.machines:
+        raise SpecError(f"The spec has no machine {machine!r}{did_you_mean(machine, spec.machines)}")
+    return spec.on(machine)
+
+
+def _exit_code(run: Run, chosen: Collection[str] | None) -> int:
+    """1 if outputs were wrong, or a cell failed or is unchecked; 3 if no cell has an available backend; else 0."""
+    from isorun_matrix.results.records import LACKING
+
+    cells = [cell for cell in run.cells if not cell.control and (chosen is None or cell.id in chosen)]
+    statuses = [cell.status for cell in cells]
+    if all(status in LACKING for status in statuses):
+        return BACKEND_TROUBLE
+    if any(cell.kept is not None for cell in cells):
+        return CHECK_FAILED
+    return 0 if all(status in ("ok", *LACKING) for status in statuses) else CHECK_FAILED
