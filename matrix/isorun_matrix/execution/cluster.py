@@ -22,7 +22,7 @@ from isorun import __version__
 from isorun.errors import SpecError, did_you_mean
 from isorun.models.source import files_of
 from isorun.system.cache import sha256
-from isorun_matrix.execution import runner
+from isorun_matrix.execution import preparation
 from isorun_matrix.execution.choice import Choice
 from isorun_matrix.execution.node import Files, Node
 from isorun_matrix.execution.progress import Lines, Machines
@@ -115,7 +115,7 @@ def run(
         nodes = _match(spec, ray.nodes())
         with _members(nodes) as members:
             _check(spec, members, progress)
-            models, references = runner.prepare(spec, source, prepared, progress, choice)
+            models, references = preparation.prepare(spec, source, prepared, progress, choice)
             parts = {name: _Model.read(model) for name, model in models.items()}
             options = {
                 "only": None if choice.only is None else [*choice.only],

@@ -1,7 +1,7 @@
 """The main function of a job's process: read the job, do it, and write its outcome.
 
 An :class:`~isorun.errors.IsorunError` becomes the outcome. Any other exception leaves a traceback in the log and an
-exit code, from which the parent derives the status (:mod:`isorun_matrix.execution.job_status`).
+exit code, from which the parent derives the status (:mod:`isorun_matrix.execution.job`).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from isorun.system.subprocesses import Exit
-from isorun_matrix.execution.job_status import job_status
+from isorun_matrix.execution import job
 
 OK: dict[str, Any] = {"status": "ok", "result": {"parity": {"verdict": "pass"}}}
 WRONG: dict[str, Any] = {"status": "ok", "result": {"parity": {"verdict": "fail", "summary": "y is off"}}}
@@ -32,13 +32,13 @@ TRACEBACK = "Trace\nValueError: x\n\n"
 def test_status(tmp_path: Path, code: int, outcome: dict[str, Any] | None, status: str, reason: str | None) -> None:
     if outcome is not None:
         (tmp_path / "outcome.json").write_text(json.dumps(outcome))
-    found = job_status(Exit(code, 1.5, TRACEBACK), tmp_path, 9)
+    found = job.status(Exit(code, 1.5, TRACEBACK), tmp_path, 9)
     assert (found["status"], found["wall_s"]) == (status, 1.5)
     assert reason is None or reason in found["reason"]
     assert (found["log"] is not None) == (status in ("crashed", "error"))
 
 
 def test_a_time_limit_hides_the_signal_that_enforced_it(tmp_path: Path) -> None:
-    found = job_status(Exit(-9, 9, "a stack", timeout=9), tmp_path, 9)
+    found = job.status(Exit(-9, 9, "a stack", timeout=9), tmp_path, 9)
     assert (found["status"], found["log"]) == ("timeout", "a stack")
     assert "9 s" in found["reason"]

@@ -1,0 +1,233 @@
+"""What cells need before they are measured: models, references and keys; and the record of the run that lists them."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from isorun.errors import IsorunError, SpecError
+from isorun.models import hub
+from isorun.system.cache import Cache
+from isorun_matrix.execution import host_lock, keys
+from isorun_matrix.execution.choice import Choice
+from isorun_matrix.execution.environments import Available
+from isorun_matrix.execution.job import now, run_job
+from isorun_matrix.execution.plan import Plan, key, plan
+from isorun_matrix.execution.progress import Lines
+from isorun_matrix.jobs import Cell, ModelJob, PreparedModel, Reference, ReferenceJob, Workload, from_json
+from isorun_matrix.measurement import machine
+from isorun_matrix.results.folder import RunFolder
+from isorun_matrix.results.records import (
+    CellId,
+    ModelResult,
+    PlannedCell,
+    RecordedSpec,
+    ReferenceResult,
+    RunRecord,
+    RunSession,
+)
+from isorun_matrix.spec.spec import Spec
+from isorun_matrix.text import encodable
+
+
+def prepare(
+    spec: Spec, source: Path, folder: RunFolder, progress: Lines, choice: Choice
+) -> tuple[dict[str, PreparedModel], dict[str, str]]:
+    """Prepare a run on other machines: fetch or build its models, compute its references, and draw its seed.
+
+    Args:
+        spec, source, progress, choice: as for :func:`isorun_matrix.execution.runner.run`.
+        folder: receives them.
+
+    Returns:
+        The models by name, and the keys of the references by workload.
+
+    Raises:
+        SpecError: the folder cannot be used, or a model or a reference cannot be prepared.
+    """
+    with folder.writing(resume=choice.resume), host_lock.held(folder.path, progress.note):
+        return Preparation(spec, source, folder, progress, {}, choice).for_machines()
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why something that others need is not available."""
+
+    reason: str
+
+
+class Preparation:
+    """Prepares a run in its folder.
+
+    Attributes:
+        plan: the models, workloads and cells.
+        seed: of the run, which its spec states or chance has drawn.
+        machine: the identity of this machine.
+        models: by name, once they are prepared.
+        keys: of workloads and cells by id: what their results depend on.
+        requests: as the keys, without what only the prepared model tells.
+        failures: why cells cannot be measured in this session, by id.
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        source: Path,
+        folder: RunFolder,
+        progress: Lines,
+        isolated: Mapping[str, Available],
+        choice: Choice,
+    ) -> None:
+        self._spec = spec
+        self._folder = folder
+        self._progress = progress
+        self._choice = choice
+        earlier = folder.record() if folder.has_run() else None
+        self._environment = machine.collect(
+            spec.backends_here, {name: available.record for name, available in isolated.items()}
+        )
+        self.machine = machine.identity(self._environment)
+        session = RunSession(started=now(), spec_file=encodable(str(source)), environment=self._environment)
+        self._sessions = [*([] if earlier is None else earlier.sessions), session]
+        self._created = session.started if earlier is None else earlier.created
+        origin = earlier if earlier is not None or choice.prepared is None else choice.prepared.record()
+        drawn = secrets.randbits(32) if origin is None else origin.seed
+        self.seed = drawn if spec.seed is None else spec.seed
+        self.plan: Plan = plan(spec, self.seed, {name: each.capabilities for name, each in isolated.items()})
+        self.models: dict[str, PreparedModel | Failure] = {}
+        self.keys: dict[str, str] = {}
+        self.requests: dict[str, str] = {}
+        self.failures: dict[str, Failure] = {}
+
+    def run(self) -> None:
+        """Prepare the models, find the keys, and write the record."""
+        self._require_own()
+        if not self._folder.has_run():  # else the earlier run is shown until the keys of this one are known
+            self.record()
+        for job in self.plan.models:
+            self._progress.started(f"Preparing {job.id}")
+            self.models[job.id] = self._prepare(job)
+        self._find_keys()
+        for cell in self.plan.cells:
+            self._keep_without_check(cell)
+        self.record()
+
+    def for_machines(self) -> tuple[dict[str, PreparedModel], dict[str, str]]:
+        """Prepare the models and references for other machines."""
+        self._require_own()
+        self.record()
+        models = {}
+        for job in self.plan.models:
+            self._progress.started(f"Preparing {job.id}")
+            self.models[job.id] = prepared = self._prepare(job)
+            if isinstance(prepared, Failure):
+                raise SpecError(prepared.reason)
+            models[job.id] = prepared
+        self.record()
+        self.keys = {name: each.key for name, each in self._workload_keys().items()}
+        for workload in self.plan.workloads:
+            if isinstance(reference := self.reference(workload, models[workload.model]), Failure):
+                raise SpecError(reference.reason)
+        return models, {workload.id: self.keys[workload.id] for workload in self.plan.workloads}
+
+    def record(self) -> None:
+        """Write the record of the run as it stands now."""
+        self._folder.write_run(
+            RunRecord(
+                created=self._created,
+                sessions=self._sessions,
+                spec=RecordedSpec.from_plain(self._spec.model_dump(mode="json")),
+                seed=self.seed,
+                fingerprints=self._fingerprints(),
+                cells=[
+                    PlannedCell(
+                        **_identity(cell),
+                        key=self.keys.get(cell.id),
+                        failure=encodable(self.failures[cell.id].reason) if cell.id in self.failures else None,
+                    )
+                    for cell in self.plan.cells
+                ],
+            )
+        )
+
+    def reference(self, workload: Workload, model: PreparedModel) -> Reference | Failure:
+        """The reference of a workload: the one in the folder, else one that is computed now."""
+        digest = self.keys[workload.id]
+        found = self._folder.find_reference(workload.id, digest)
+        if found is None and self._choice.prepared is not None:
+            received = self._choice.prepared.reference(workload.id, digest)
+            place = str(received.relative_to(self._choice.prepared.path))
+            self._folder.receive(place, self._choice.prepared.files(place))
+            found = self._folder.find_reference(workload.id, digest)
+        if found is None or found.result is None:
+            self._progress.started(f"Computing the reference of {workload.id}")
+            status = run_job(
+                self._folder, "compute_reference", asdict(ReferenceJob(workload, model)), workload.time_limit
+            )
+            found = self._folder.write_reference(workload.id, ReferenceResult.from_plain({"key": digest, **status}))
+        return found.result or Failure(f"the reference of {workload.id} could not be computed: {found.reason}")
+
+    def _prepare(self, job: ModelJob) -> PreparedModel | Failure:
+        described = asdict(job)
+        if job.checkpoint is not None:
+            try:
+                with self._progress.fetching() as progress:
+                    described["checkpoint"] = str(hub.checkpoint_folder(job.checkpoint, Cache(), progress))
+            except IsorunError as error:
+                return Failure(f"model {job.id!r} could not be fetched: {error}")
+        status = run_job(self._folder, "prepare_model", described, job.time_limit)
+        self._folder.write_model(job.id, ModelResult.from_plain({"key": key(job), **status}))
+        if status["result"] is None:
+            return Failure(f"model {job.id!r} could not be prepared: {status['reason']}")
+        prepared = from_json(PreparedModel, status["result"])  # and not the record, which cannot hold every path
+        required = (self._choice.fingerprints or {}).get(job.id, prepared.fingerprint)
+        if prepared.fingerprint != required:
+            return Failure(
+                f"model {job.id!r} is not the one of the original run: its fingerprint is {prepared.fingerprint}, not "
+                f"{required}. Give the path of the original with --model {job.id}=PATH"
+            )
+        return prepared
+
+    def _require_own(self) -> None:
+        """Check all folders that may be written to before anything runs, which can take hours."""
+        for job in self.plan.models:
+            self._folder.require_own(self._folder.model(job.id))
+        for cell in self.plan.cells:
+            self._folder.require_folder(self._folder.cell(cell.id))
+
+    def _find_keys(self) -> None:
+        found = self._workload_keys()
+        found |= keys.of_cells(self._spec, self.plan, self._environment, self._fingerprints(), found)
+        self.keys = {name: each.key for name, each in found.items()}
+        self.requests = {name: each.request for name, each in found.items()}
+
+    def _workload_keys(self) -> dict[str, keys.JobKey]:
+        found = keys.of_workloads(self._spec, self.plan, self._environment, self._fingerprints())
+        if (prepared := self._choice.prepared) is not None:
+            for name in found:
+                (received,) = prepared.references(name)
+                found[name] = replace(found[name], key=received.key or "")
+        return found
+
+    def _fingerprints(self) -> dict[str, str]:
+        return {name: model.fingerprint for name, model in self.models.items() if isinstance(model, PreparedModel)}
+
+    def _keep_without_check(self, cell: Cell) -> None:
+        """Where the model or the environment of a cell is not available, keep what was measured for the same request,
+        under its own key."""
+        failure = self.models[cell.model]
+        if not isinstance(failure, Failure):
+            reason = None if cell.environment is None else self._environment.environments[cell.environment].failure
+            if reason is None:
+                return
+            failure = Failure(reason)
+        self.failures[cell.id] = failure
+        if measured := self._folder.key_of(cell.id, self.requests[cell.id]):
+            self.keys[cell.id] = measured
+
+
+def _identity(cell: Cell) -> dict[str, Any]:
+    return {name: getattr(cell, name) for name in CellId.model_fields}
