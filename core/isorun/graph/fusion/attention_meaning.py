@@ -82,10 +82,9 @@ class AttentionProbe:
         fallbacks = {"scores"} if mask is None else {"scores", "zeros"}
         half = subgraph.dtype(pattern.layers[0].weight) in HALVES
         tolerance = HALF_TOLERANCE if half else TOLERANCE
-        length = self._probes.lengths[0]
-        heads = _heads(
-            pattern, self._probes.evaluator(self.sample(pattern, mask, length)[0]), self._probes.rows, length
-        )
+        samples = [self.sample(pattern, mask, length) for length in self._probes.lengths]
+        evaluators = [self._probes.evaluator(sample) for sample, _ in samples]
+        heads = _heads(pattern, evaluators[0], self._probes.rows, self._probes.lengths[0])
         size = pattern.width // heads
         if (
             pattern.width % heads
@@ -100,10 +99,9 @@ class AttentionProbe:
         norms = rotation.norms(pattern)
         terms = disentangled.terms(pattern, size, self._probes)
         positional: Disentangled | None = None
-        scale, turn = float(1 / np.sqrt(size)), Turn(1.0)
-        for length in self._probes.lengths:
-            sample, attend = self.sample(pattern, mask, length)
-            evaluate = self._probes.evaluator(sample)
+        factor: float | None = None
+        scale, turn = 1.0, Turn(1.0)
+        for length, (sample, attend), evaluate in zip(self._probes.lengths, samples, evaluators, strict=True):
             context = evaluate(pattern.context)
             rows = (self._probes.rows, length, -1)
             if context.size != self._probes.rows * length * pattern.width:
@@ -118,10 +116,12 @@ class AttentionProbe:
                 query, key, value = (_by_head(part, size) for part in parts)
                 if terms and (positional := terms.of(projections[0].layer, projections[1].layer)) is None:
                     continue
-                turned = self._turn(pattern, sample, norms, (query, key), tolerance)
+                turned = self._turn(pattern, evaluate, norms, (query, key), tolerance)
                 if turned is None:
                     continue
-                turns[projections] = turned
+                if factor is None:
+                    factor = self._factor(pattern, sample, evaluate, size)
+                turns[projections] = turned = factor * turned[0], turned[1]
                 query, key = (
                     turned[1].of(part if norm is None else norm.of(part))
                     for part, norm in zip((query, key), norms, strict=True)
@@ -148,30 +148,29 @@ class AttentionProbe:
     def _turn(
         self,
         pattern: AttentionPattern,
-        sample: Samples,
+        evaluate: Evaluate,
         norms: tuple[Norm | None, Norm | None],
         raw: tuple[np.ndarray, np.ndarray],
         tolerance: float,
     ) -> tuple[float, Turn] | None:
-        """The factor of all scores, and the rotation of queries and keys; ``None`` if these are other projections.
+        """The factor of queries times that of keys, and the rotation of both; ``None`` if these are other projections.
 
         Args:
             pattern: the attention.
-            sample: samples for its projections.
+            evaluate: evaluates it on samples for its projections.
             norms: of queries and keys.
             raw: queries (B, N, S, d) and keys (B, K, S, d).
             tolerance: the largest error.
         """
         size = raw[0].shape[-1]
         if pattern.operands is None:
-            return float(1 / np.sqrt(size)), Turn(1.0)
-        evaluate = self._probes.evaluator(sample)
+            return 1.0, Turn(1.0)
         sizes = rotation.possible_sizes(pattern, evaluate, size)
-        turns, values = [], [evaluate(value) for value in pattern.operands]
+        turns = []
         is_product = pattern.root.op_type == "Softmax"
-        for index, (value, part, norm) in enumerate(zip(values, raw, norms, strict=True)):
+        for index, (value, part, norm) in enumerate(zip(pattern.operands, raw, norms, strict=True)):
             length = part.shape[2]
-            result = rotation.by_head(value, size, length, is_product and index == 1, len(part))
+            result = rotation.by_head(evaluate(value), size, length, is_product and index == 1, len(part))
             unit = part if norm is None else norm.of(part)
             if result.shape[1] % unit.shape[1]:
                 return None
@@ -182,28 +181,29 @@ class AttentionProbe:
             turns.append(turn)
         if not turns[0].like(turns[1], tolerance):
             return None
-        return turns[0].factor * turns[1].factor * self._factor(pattern, sample, values, size), turns[0]
+        return turns[0].factor * turns[1].factor, turns[0]
 
-    def _factor(self, pattern: AttentionPattern, sample: Samples, values: list[np.ndarray], size: int) -> float:
+    def _factor(self, pattern: AttentionPattern, sample: Samples, evaluate: Evaluate, size: int) -> float:
         """What the product of queries and keys is multiplied by: how scores change when both are twice as large, beside
         how they change when one of them is."""
         root, operands = pattern.root, pattern.operands
-        assert operands is not None
+        if operands is None:
+            return float(1 / np.sqrt(size))
         if root.op_type == "Attention":
             return root.attributes.get_float("scale", 0.0) or float(1 / np.sqrt(size))
         scores = root.inputs[0]
         assert scores is not None
-        (query, key), rows = values, self._probes.rows
+        (query, key), rows = (evaluate(value) for value in operands), self._probes.rows
 
         def own(pairs: np.ndarray) -> np.ndarray:
             """What each token has with itself, in the row without padding: nothing masks it."""
             return np.diagonal(pairs.reshape(rows, -1, *pairs.shape[-1:] * 2)[0], axis1=-2, axis2=-1).astype(np.float64)
 
-        neither, first, second, both = (
+        first, second, both = (
             own(self._probes.evaluator({**sample, operands[0]: one * query, operands[1]: other * key})(scores))
-            for one, other in ((1, 1), (2, 1), (1, 2), (2, 2))
+            for one, other in ((2, 1), (1, 2), (2, 2))
         )
-        changes, products = both - first - second + neither, own(np.matmul(query, key))
+        changes, products = both - first - second + own(evaluate(scores)), own(np.matmul(query, key))
         return float((changes * products).sum() / np.square(products).sum())
 
     def sample(self, pattern: AttentionPattern, mask: KeyMask | None, length: int) -> tuple[Samples, np.ndarray]:
