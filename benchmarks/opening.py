@@ -1,6 +1,10 @@
-"""Opening a cached model, compared with the bare runtime loading the lowered file: time and peak memory.
+"""Opening a model, compared with the bare runtime: time and peak memory.
 
     python benchmarks/opening.py [--preset bert-3l] [--rounds 7] [--json FILE]
+    python benchmarks/opening.py --export FILE [--rounds 7] [--json FILE]
+
+With a preset, the bare runtime loads the lowered file. With an export, it loads that, and isorun opens it with an empty
+cache (``cold``) and from the cache.
 
 Each opening runs in a process of its own that has imported the runtime before the clock starts, like a server that has
 a session open already. Memory is the process's peak resident size at the end.
@@ -11,11 +15,15 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
 import resource
+import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,50 +35,72 @@ from isorun.system.cache import Cache
 
 OPEN = {"ort-cpu": bare.open_onnxruntime, "openvino": bare.open_openvino}
 BACKENDS = {"ort-cpu": ("onnxruntime", "com.microsoft"), "openvino": ("openvino", "primitive")}
+RAW, COLD, CACHED = "raw", "cold", "isorun"
 
 
-def child(who: str, backend: str, given: Path, lowered: Path) -> None:
+def child(who: str, backend: str, given: Path, bare_file: Path) -> None:
     importlib.import_module(BACKENDS[backend][0])
     start = time.perf_counter()
-    kept = Session(given, backend) if who == "isorun" else OPEN[backend](lowered)
+    kept = OPEN[backend](bare_file) if who == RAW else Session(given, backend)
     taken = time.perf_counter() - start
     print(json.dumps({"ms": 1000 * taken, "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
     del kept
 
 
+def rounds(
+    backend: str, given: Path, bare_file: Path, kinds: Sequence[str], count: int, cache: Path | None
+) -> dict[str, list[dict[str, float]]]:
+    """What each kind of opening took, in turns. ``cache`` replaces the user's, and is emptied before a cold one."""
+    taken: dict[str, list[dict[str, float]]] = {who: [] for who in kinds}
+    environment = os.environ if cache is None else {**os.environ, "ISORUN_CACHE_DIR": str(cache / "cache")}
+    for _ in range(count):
+        for who, found in taken.items():
+            if who == COLD and cache is not None:
+                shutil.rmtree(cache / "cache", ignore_errors=True)
+            command = [sys.executable, __file__, "--child", who, backend, str(given), str(bare_file)]
+            done = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environment)
+            found.append(json.loads(done.stdout))
+    return taken
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--preset", default="bert-3l", choices=presets.NAMES)
+    chosen = parser.add_mutually_exclusive_group()
+    chosen.add_argument("--preset", default="bert-3l", choices=presets.NAMES)
+    chosen.add_argument("--export", type=Path, metavar="FILE")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
-        who, backend, given, lowered = arguments.child
-        child(who, backend, Path(given), Path(lowered))
+        who, backend, given, bare_file = arguments.child
+        child(who, backend, Path(given), Path(bare_file))
         return
 
-    cache = Cache()
-    given = presets.build(arguments.preset, 0, cache)
+    export = arguments.export
     results: dict[str, Any] = {}
     for backend, (_, dialect) in BACKENDS.items():
-        lowered = lowering.lower(source.open_model(given, cache), (dialect,), cache).path
-        rounds: dict[str, list[dict[str, float]]] = {"raw": [], "isorun": []}
-        for _ in range(arguments.rounds):
-            for who, taken in rounds.items():
-                command = [sys.executable, __file__, "--child", who, backend, str(given), str(lowered)]
-                taken.append(json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout))
-        middle = {
-            who: {key: statistics.median(each[key] for each in taken) for key in ("ms", "peak_mib")}
-            for who, taken in rounds.items()
+        with tempfile.TemporaryDirectory() as folder:
+            if export is not None:
+                given = bare_file = export
+                taken = rounds(backend, given, bare_file, (RAW, COLD, CACHED), arguments.rounds, Path(folder))
+            else:
+                cache = Cache()
+                given = presets.build(arguments.preset, 0, cache)
+                bare_file = lowering.lower(source.open_model(given, cache), (dialect,), cache).path
+                taken = rounds(backend, given, bare_file, (RAW, CACHED), arguments.rounds, None)
+        results[backend] = {
+            who: {key: statistics.median(each[key] for each in found) for key in ("ms", "peak_mib")}
+            for who, found in taken.items()
         }
-        ratio = {key: middle["isorun"][key] / middle["raw"][key] for key in ("ms", "peak_mib")}
-        results[backend] = {**middle, "ratio": ratio}
-        print(
-            f"{backend:<10} raw {middle['raw']['ms']:7.1f} ms {middle['raw']['peak_mib']:7.0f} MiB   "
-            f"isorun {middle['isorun']['ms']:7.1f} ms {middle['isorun']['peak_mib']:7.0f} MiB   "
-            f"ratio {ratio['ms']:.3f} time, {ratio['peak_mib']:.3f} memory"
-        )
+        raw = results[backend][RAW]
+        for who, middle in results[backend].items():
+            span = [each["ms"] for each in taken[who]]
+            print(
+                f"{backend:<9} {who:<7} {middle['ms']:7.0f} ms ({min(span):.0f} to {max(span):.0f})"
+                f" {middle['peak_mib']:7.0f} MiB"
+                f"   {middle['ms'] / raw['ms']:.3f} x time, {middle['peak_mib'] / raw['peak_mib']:.3f} x memory"
+            )
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=2))
 
