@@ -29,6 +29,7 @@ _REDUCTIONS = frozenset(
 )
 _REDUCTIONS_CHANGED = 18  # from then on the axes are an input
 _PAD_AXES = 3  # the index of an input of Pad that it has since 18
+_SYMMETRIC = 19  # from then on Resize has half_pixel_symmetric
 _NORMALIZES = 17  # from then on there is LayerNormalization
 _FIRST_READ = 13
 
@@ -82,8 +83,8 @@ def _change(node: ir.Node, current: int, target: int) -> Callable[[ir.Node, int]
         return _split
     if node.op_type == "Pad":
         return _keep if len(node.inputs) < _PAD_AXES + 1 else None
-    if node.op_type == "Resize" and target > current:
-        return _keep  # what it has had since 13 means the same; later versions add to it
+    if node.op_type == "Resize":
+        return _drop_usual if _mode(node) != "half_pixel_symmetric" or min(current, target) >= _SYMMETRIC else None
     if node.op_type == "LayerNormalization" and target >= _NORMALIZES:
         return _keep  # ONNX Runtime writes it in graphs of earlier opsets too
     if node.op_type == "Gelu" and target < 20:
@@ -96,9 +97,20 @@ def _usual(node: ir.Node, current: int, target: int) -> bool:
     """Whether the attributes that the target does not know have the values that they have where they are not given."""
     here, there = _attributes(node.op_type, current), _attributes(node.op_type, target)
     return all(
-        name in there or (name in here and attribute.value == onnx.helper.get_attribute_value(here[name].default_value))
+        name in there or (name in here and attribute.value == _default(here[name]))
         for name, attribute in node.attributes.items()
     )
+
+
+def _default(attribute: onnx.defs.OpSchema.Attribute) -> object:
+    """``None`` if it has none."""
+    given = attribute.default_value
+    return None if given.type == onnx.AttributeProto.UNDEFINED else ir.serde.deserialize_attribute(given).value
+
+
+def _mode(node: ir.Node) -> str:
+    """How a ``Resize`` maps coordinates."""
+    return node.attributes.get_string("coordinate_transformation_mode", "half_pixel")
 
 
 def _drop_usual(node: ir.Node, target: int) -> None:
