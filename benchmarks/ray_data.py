@@ -29,6 +29,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import load
 import numpy as np
 
 HERE = Path(__file__).parent
@@ -42,11 +43,6 @@ def corpus(count: int) -> list[str]:
     random = np.random.default_rng(0)
     starts, lengths = random.integers(0, len(words) - 12, count), random.integers(3, 13, count)
     return [" ".join(words[start : start + length]) for start, length in zip(starts, lengths, strict=True)]
-
-
-def resident() -> float:
-    """The resident size of this process in MiB."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def plain(model: str, count: int, part: int) -> None:
@@ -96,7 +92,7 @@ def run_ray(model: str, count: int, batch_size: int, folder: Path, *, kill: bool
         def __call__(self, batch: Any) -> Any:
             began, cpu = time.time(), time.process_time()
             found = super().__call__(batch)
-            line = json.dumps([began, time.time(), cpu, time.process_time(), resident()])
+            line = json.dumps([began, time.time(), cpu, time.process_time(), load.resident_mib()])
             with (folder / str(os.getpid())).open("a") as file:
                 file.write(line + "\n")
             return found
