@@ -22,7 +22,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 def build(
     output: Annotated[Path, typer.Option("-o", "--output", metavar="MODEL.onnx", help="The file to write.")],
     checkpoint: Annotated[
-        str | None, typer.Argument(help="all-MiniLM-L6-v2, a Hugging Face hub id, or a folder.")
+        str | None, typer.Argument(metavar="CHECKPOINT", help="all-MiniLM-L6-v2, a Hugging Face hub id, or a folder.")
     ] = None,
     preset: Annotated[
         str | None, typer.Option(metavar="NAME", help="Random weights: bert-3l, bert-6l, bert-base or bert-large.")

@@ -1,4 +1,4 @@
-"""Measure every backend and precision on a model, and remember the best one."""
+"""Find the best backend and precision for a model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WIDTH = 80
 
 @app.command()
 def choose(
-    model: Annotated[str, typer.Argument(help="An ONNX file, a checkpoint's folder, or a name to fetch.")],
+    model: models.Model,
     texts: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Texts like yours, one per line. Default: isorun's own.")
     ] = None,

@@ -1,4 +1,4 @@
-"""Check that a backend keeps its contract, and report which capabilities were proved."""
+"""Check that a backend keeps its contract."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DOES_NOT_APPLY = "does not apply"  # concerns backends that declare something e
 
 @app.command()
 def conformance(
-    backend: Annotated[str, typer.Argument(help="The name of the backend.", show_default=False)],
+    backend: Annotated[str, typer.Argument(metavar="BACKEND", help="The name of the backend.", show_default=False)],
     environment: Annotated[
         str | None, typer.Option(metavar="NAME", help="Run in this isolated environment (see `isorun env`).")
     ] = None,

@@ -35,7 +35,7 @@ def embed(
         str, typer.Option(metavar="NAME", help="A backend, several in order of preference (A,B), or auto.")
     ] = "auto",
     precision: Annotated[
-        str, typer.Option(help="fp32, bf16, fp16, int8, or auto (the fastest accurate one).")
+        str, typer.Option(metavar="NAME", help="fp32, bf16, fp16, int8, or auto (the fastest accurate one).")
     ] = "fp32",
     threads: Annotated[
         int | None,

@@ -1,4 +1,4 @@
-"""Create, list or remove isolated environments, for backends that conflict with each other."""
+"""Create, list or remove isolated environments."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 @app.command()
 def fetch(
-    name: Annotated[str, typer.Argument(help="all-MiniLM-L6-v2, or an id on the Hugging Face hub.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="all-MiniLM-L6-v2, or an id on the Hugging Face hub.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Download a checkpoint into the cache and print its folder."""

@@ -56,7 +56,10 @@ def fuse(
     output: Annotated[Path, typer.Option("-o", "--output", metavar="OUT.onnx", help="The file to write.")],
     dialect: Annotated[
         str,
-        typer.Option(help="fused, for isorun and every backend; or onnx, primitive, com.microsoft, for a runtime."),
+        typer.Option(
+            metavar="NAME",
+            help="fused, for isorun and every backend; or onnx, primitive, com.microsoft, for a runtime.",
+        ),
     ] = FUSED,
     padding: Annotated[
         str, typer.Option(metavar="keep|remove", help="remove: dense layers run over real tokens only.")

@@ -1,4 +1,4 @@
-"""Show what a model is made of: inputs, outputs, layers, precision, sparsity, operations, dialects."""
+"""Show what a model is made of."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 @app.command()
 def inspect(
-    model: Annotated[str, typer.Argument(help="An ONNX file, a checkpoint's folder, or a name to fetch.")],
+    model: models.Model,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show what a model is made of: inputs, outputs, layers, precision, sparsity, operations, dialects.

@@ -6,12 +6,23 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from isorun.cli import console
 from isorun.errors import InvalidModel, IsorunError, did_you_mean, near_file
 from isorun.models.hub import KNOWN, checkpoint_folder
 from isorun.models.tokenizer import FILE, places_of
 from isorun.system.cache import Cache, expanded
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL", help="An ONNX file, a checkpoint's folder, or a name to fetch.", show_default=False
+    ),
+]
+"""The argument of a command that names a model: see :func:`model_path`."""
 
 
 def model_path(name: str, cache: Cache) -> Path:

@@ -27,12 +27,12 @@ _BATCH, _SEQUENCE = 4, 32
 
 @app.command()
 def parity(
-    model: Annotated[str, typer.Argument(help="An ONNX file, a checkpoint's folder, or a name to fetch.")],
+    model: models.Model,
     backends: Annotated[str, typer.Option(metavar="A,B", help="The backends to compare.")],
     against: Annotated[
         str, typer.Option(metavar="NAME", help="The reference backend, in fp64 if it supports that.")
     ] = "reference",
-    precision: Annotated[str, typer.Option(help="Precision of the compared backends.")] = "fp32",
+    precision: Annotated[str, typer.Option(metavar="NAME", help="Precision of the compared backends.")] = "fp32",
     batch: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Batch size. Default: 4, or the model's fixed size.")
     ] = None,

@@ -1,4 +1,4 @@
-"""Write a new backend: a distribution that passes `isorun conformance` unchanged."""
+"""Write a new backend from a template."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prune an encoder's dense layers by magnitude, for engines that exploit sparsity."""
+"""Prune an encoder's dense layers by magnitude."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 @app.command()
 def prune(
-    model: Annotated[str, typer.Argument(help="An ONNX file, a checkpoint's folder, or a name to fetch.")],
+    model: models.Model,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="OUT.onnx", help="The file to write.")],
     sparsity: Annotated[
         float, typer.Option(metavar="SHARE", help="Fraction of each matrix to set to zero, such as 0.8.")

@@ -47,7 +47,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 @app.command()
 def run(
-    model: Annotated[str, typer.Argument(help="An ONNX file, a checkpoint's folder, or a name to fetch.")],
+    model: models.Model,
     backend: Annotated[
         str, typer.Option(metavar="NAME", help="A backend, several in order of preference (A,B), or auto.")
     ] = "auto",
@@ -55,7 +55,7 @@ def run(
     text: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="A text; repeat for a batch.")] = None,
     outputs: Annotated[str | None, typer.Option(metavar="A,B", help="The outputs to compute. Default: all.")] = None,
     precision: Annotated[
-        str, typer.Option(help="fp32, bf16, fp16, int8, fp64, or auto (the fastest accurate one).")
+        str, typer.Option(metavar="NAME", help="fp32, bf16, fp16, int8, fp64, or auto (the fastest accurate one).")
     ] = "fp32",
     device: Annotated[
         str | None, typer.Option(metavar="NAME", help="A device of the backend. Default: its first.")

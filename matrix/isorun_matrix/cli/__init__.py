@@ -1,4 +1,4 @@
-"""Compare backends from a YAML file: parity, latency, provenance.
+"""Compare backends from a YAML file.
 
 One file per group of commands. Heavy modules are imported where a command needs them.
 """

@@ -1,4 +1,4 @@
-"""Diagnose this installation: packages, libraries, the cache, environments."""
+"""Diagnose this installation."""
 
 from __future__ import annotations
 
