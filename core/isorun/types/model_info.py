@@ -1,0 +1,157 @@
+"""Models: their inputs and outputs, what is known of their meaning, and what a backend gets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Feeds = Mapping[str, Any]
+"""Input name to array; ONNX sequences and optionals are lists and ``None``."""
+
+_NUMPY_TYPES: dict[str, type[np.generic]] = {
+    "float16": np.float16,
+    "float": np.float32,
+    "double": np.float64,
+    "int8": np.int8,
+    "int16": np.int16,
+    "int32": np.int32,
+    "int64": np.int64,
+    "uint8": np.uint8,
+    "uint16": np.uint16,
+    "uint32": np.uint32,
+    "uint64": np.uint64,
+    "bool": np.bool_,
+    "complex64": np.complex64,
+    "complex128": np.complex128,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """An input or output of a model, in the terms of ``onnxruntime.NodeArg``.
+
+    Attributes:
+        name: the tensor's name.
+        type: ONNX Runtime's name for its type, such as ``tensor(float)`` or ``seq(tensor(int64))``.
+        shape: a number for a fixed dimension, a name for a symbolic one, ``None`` for an unknown one; ``None`` instead
+            of a tuple if the rank is unknown or the value is not a tensor.
+        overridable: whether the model has a default value, so that a feed may be omitted.
+        bounds: the minimum and maximum valid value (of a token id, by the rows of its table; of a mask, 0 and 1);
+            ``None`` if any value is valid.
+    """
+
+    name: str
+    type: str
+    shape: tuple[int | str | None, ...] | None
+    overridable: bool = False
+    bounds: tuple[int, int] | None = None
+
+    @property
+    def dtype(self) -> np.dtype[Any] | None:
+        """The NumPy dtype of a tensor's elements; ``None`` if NumPy lacks the type, or for other values."""
+        scalar = _NUMPY_TYPES.get(self.type.removeprefix("tensor(").removesuffix(")"))
+        return None if scalar is None else np.dtype(scalar)
+
+
+class ModelMetadata(NamedTuple):
+    """A model's metadata, with the fields and defaults of ``onnxruntime.ModelMetadata``."""
+
+    producer_name: str = ""
+    graph_name: str = ""
+    domain: str = ""
+    description: str = ""
+    graph_description: str = ""
+    version: int = 2**63 - 1
+    custom_metadata_map: dict[str, str] = {}  # noqa: RUF012  # never written to
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """The description of a model.
+
+    Attributes:
+        inputs, outputs: in the model's order.
+        opset: the version of the standard operators.
+        fused: the number of fused operators by name; empty for a model that is not in the fused form.
+        limits: symbolic dimensions that must agree between inputs and must not be 0, each with its maximum (the rows of
+            a position table) or ``None``.
+        metadata: what the model says about itself.
+        quantized: whether its activations were already 8-bit.
+        mask: the mask input (batch, sequence), 0 at padding; ``None`` if there is none or it is unknown.
+        token_outputs: the token-level outputs (batch, sequence, ...); ``None`` if unknown.
+        keeps_padding: why padding cannot be removed; empty if it can. In that case, padding to the right of a row with
+            at least one real token does not change the results of that row.
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    opset: int
+    fused: Mapping[str, int] = field(default_factory=dict)
+    limits: Mapping[str, int | None] = field(default_factory=dict)
+    metadata: ModelMetadata = field(default_factory=ModelMetadata)
+    quantized: bool = False
+    mask: str | None = None
+    token_outputs: tuple[str, ...] | None = None
+    keeps_padding: str = "the model has not been analysed"
+
+    @property
+    def output_names(self) -> list[str]:
+        """The names of all outputs."""
+        return [spec.name for spec in self.outputs]
+
+    @property
+    def required(self) -> list[TensorSpec]:
+        """The inputs without a default value, which must be fed."""
+        return [spec for spec in self.inputs if not spec.overridable]
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> ModelInfo:
+        """The inverse of ``dataclasses.asdict``, also after a round trip through JSON."""
+
+        def specs(items: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:
+            return tuple(
+                TensorSpec(
+                    **{
+                        **item,
+                        "shape": None if item["shape"] is None else tuple(item["shape"]),
+                        "bounds": None if item["bounds"] is None else tuple(item["bounds"]),
+                    }
+                )
+                for item in items
+            )
+
+        return cls(
+            **{
+                **fields,
+                "inputs": specs(fields["inputs"]),
+                "outputs": specs(fields["outputs"]),
+                "metadata": ModelMetadata(*fields["metadata"]),
+                "token_outputs": None if fields["token_outputs"] is None else tuple(fields["token_outputs"]),
+            }
+        )
+
+
+@dataclass(frozen=True)
+class LoweredModel:
+    """A model file in one of a backend's dialects, and its description.
+
+    Attributes:
+        path: the ONNX file, owned by the cache or the user: do not write to it.
+        dialect: one of the backend's dialects; ``onnx`` for a model without fused operators.
+        fingerprint: SHA-256 (hexadecimal) of the original model with its weights, and of the requested outputs unless
+            all are.
+        info: the description of the lowered model.
+        cached: whether it was in the cache.
+        notes: changes to the graph besides lowering, as plain data for provenance.
+    """
+
+    path: Path
+    dialect: str
+    fingerprint: str
+    info: ModelInfo
+    cached: bool
+    notes: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,115 @@
+"""What backends and tools report: availability, problems, and proof of what ran."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class Availability:
+    """Whether a backend can be used on this machine; if not, the reason and the remedy."""
+
+    ok: bool
+    reason: str = ""
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A problem that ``isorun doctor`` reports.
+
+    Attributes:
+        subject: the affected package, backend, environment or folder.
+        severity: ``"error"`` if something does not work as documented; ``"warning"`` if it may not.
+        what: the problem.
+        why: its cause and consequences.
+        command: a shell command that fixes it.
+    """
+
+    subject: str
+    severity: Literal["error", "warning"]
+    what: str
+    why: str
+    command: str
+
+
+@dataclass(frozen=True)
+class RuntimeReport:
+    """What a runtime reports after compiling a model; nothing in it is assumed.
+
+    Attributes:
+        device: the hardware's name, from the runtime or the system.
+        precision: the precision of the matrix products, as the runtime reports it.
+        operators: the number of nodes by provider or device, and by operator.
+        versions: package versions.
+        details: other reported data.
+    """
+
+    device: str
+    precision: str
+    operators: Mapping[str, Mapping[str, int]]
+    versions: Mapping[str, str]
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What runs, where, and how it was prepared.
+
+    Attributes:
+        backend, device, precision: what runs, as the runtime reports it.
+        threads: the number of threads for a run; ``None`` if the backend does not set it.
+        operators: the number of nodes by provider or device, and by operator.
+        fused: the fused operators of the graph before lowering.
+        dialect: the dialect that the graph was lowered to.
+        fingerprint: SHA-256 of the original model, and of the requested outputs unless all are.
+        cache: whether the lowered model was ``"found"`` in the cache or ``"made"``.
+        passed_over: the skipped backends that precede this one, each with the reason.
+        versions: package versions, including isorun's.
+        environment: the isolated environment: its name and its versions of Python and NumPy; empty for this process.
+        details: other data that the runtime reports.
+    """
+
+    backend: str
+    device: str
+    precision: str
+    threads: int | None
+    operators: Mapping[str, Mapping[str, int]]
+    fused: Mapping[str, int]
+    dialect: str
+    fingerprint: str
+    cache: str
+    passed_over: tuple[tuple[str, str], ...]
+    versions: Mapping[str, str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain dictionaries and lists, for JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        nodes = {device: sum(counts.values()) for device, counts in self.operators.items()}
+        lines = [
+            ("backend", f"{self.backend} on {self.device}, {threads_in_words(self.threads)}"),
+            ("precision", self.precision),
+            ("nodes", ", ".join(f"{count} on {device}" for device, count in nodes.items())),
+            ("fused", ", ".join(f"{count} {name}" for name, count in self.fused.items()) or "none"),
+            ("lowered", f"to {self.dialect} ({self.cache} in the cache)"),
+            ("model", self.fingerprint),
+            ("versions", ", ".join(f"{name} {version}" for name, version in self.versions.items())),
+        ]
+        if self.environment:
+            python, numpy = self.environment["python"], self.environment["numpy"]
+            lines.append(("environment", f"{self.environment['name']}: Python {python}, NumPy {numpy}"))
+        lines += [("skipped", f"{name}: {reason}") for name, reason in self.passed_over]
+        return "\n".join(f"{label:<13}{value}" for label, value in lines)
+
+
+def threads_in_words(threads: int | None) -> str:
+    """Format ``Provenance.threads``."""
+    if threads is None:
+        return "threads not set"
+    return f"{threads} thread{'' if threads == 1 else 's'}"
