@@ -55,20 +55,36 @@ class Executor:
             QueueFull: too many requests are waiting.
             IsorunError: as :meth:`check_open`.
         """
-        from concurrent.futures import ThreadPoolExecutor
-
         with self._lock:
-            self.check_open()
-            if self._pool is None:
-                started = self._threads  # a reference to self would prevent its collection
-                self._pool = ThreadPoolExecutor(
-                    usable_cores(), "isorun", initializer=lambda: started.append(threading.current_thread())
-                )
+            pool = self._open_pool()
             self._recorder.enter()
-            future = self._pool.submit(_recorded, self._recorder, time.monotonic(), work, arguments)
+            future = pool.submit(_recorded, self._recorder, time.monotonic(), work, arguments)
         # A future that is cancelled while it waits never runs.
         future.add_done_callback(partial(_drop_if_cancelled, self._recorder))
         return future
+
+    def call(self, work: Callable[..., _T], *arguments: Any) -> _T:
+        """Call on a thread of the pool, and wait for it. Nothing is recorded.
+
+        Raises:
+            As :meth:`check_open`, and as ``work``.
+        """
+        if threading.current_thread() in self._threads:  # a callback, for which no other thread may be free
+            return work(*arguments)
+        with self._lock:
+            future = self._open_pool().submit(work, *arguments)
+        return future.result()
+
+    def _open_pool(self) -> ThreadPoolExecutor:
+        from concurrent.futures import ThreadPoolExecutor
+
+        self.check_open()
+        if self._pool is None:
+            started = self._threads  # a reference to self would prevent its collection
+            self._pool = ThreadPoolExecutor(
+                usable_cores(), "isorun", initializer=lambda: started.append(threading.current_thread())
+            )
+        return self._pool
 
     def batcher(self, settings: object, make: Callable[[], Batcher]) -> Batcher:
         """The batcher that all callers with the same settings share, created for the first of them.
