@@ -121,8 +121,8 @@ def _corrected() -> list[Any]:
 
 
 def _copy(array: np.ndarray) -> np.ndarray:
-    """A copy; strings become objects, as in every other backend."""
-    return array.astype(object) if array.dtype.kind == "U" else np.array(array)
+    """A C-contiguous copy; strings become objects, as in every other backend."""
+    return array.astype(object) if array.dtype.kind == "U" else np.array(array, order="C")
 
 
 def _precision(proto: onnx.ModelProto) -> str:

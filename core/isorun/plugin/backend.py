@@ -50,7 +50,7 @@ class Executable(_HooksOfContract1, ABC):
             feeds: input name to array, with the model's dtypes and shapes.
 
         Returns:
-            Arrays that the caller owns: no later run changes them.
+            C-contiguous arrays that the caller owns: no later run changes them.
 
         Raises:
             BackendFailed: the runtime failed, with its error as the cause.

@@ -46,6 +46,12 @@ class ReturnsFloat64(Flawed):
 
 
 @backend
+class ReturnsColumnsFirst(Flawed):
+    def run(self, output_names, feeds):
+        return [np.asfortranarray(result) for result in self.right(output_names, feeds)]
+
+
+@backend
 class ReusesItsMemory(Flawed):
     """Every run of one shape writes to the arrays of the last."""
 

@@ -42,6 +42,8 @@ class Outputs(Checks):
                 pairs = zip(outputs[spec.name].shape, spec.shape, strict=True)
                 fits = all(size == declared for size, declared in pairs if isinstance(declared, int))
                 assert fits, f"{spec.name} must have shape {spec.shape}, got {outputs[spec.name].shape}"
+                strides = outputs[spec.name].strides
+                assert outputs[spec.name].flags.c_contiguous, f"{spec.name} must be C-contiguous, got strides {strides}"
 
     @proves("types")
     def test_outputs_of_other_types_than_the_inputs(self) -> None:
