@@ -33,7 +33,6 @@ _PERCENTILES = (50, 90, 99)
 _STEP = 1.5  # of the rate, until a search has both ends
 _PRECISION = 1.05  # the ratio of the ends at which a search stops
 _STEPS = 15
-_LEAST = 0.1  # of the first rate, at which the target is busy half of the time: below it, requests hardly meet
 _CONFIRMED = 2  # measurements at the rate that a search reports
 _SUMMARY = "mlperf_log_summary.txt"
 Done = Callable[[], None]
@@ -190,7 +189,7 @@ def search(trial: Callable[[float], Trial], start: float, bound: float) -> tuple
         bound: of ``p99_ms``.
 
     Returns:
-        The measurement at that rate, ``None`` if there is none above a tenth of ``start``; and all measurements.
+        The measurement at that rate, ``None`` if there is none in 15 steps; and all measurements.
     """
     trials: list[Trial] = []
 
@@ -206,7 +205,7 @@ def search(trial: Callable[[float], Trial], start: float, bound: float) -> tuple
     else:
         while not holds(low := high / _STEP):
             high = low
-            if low / _STEP < start * _LEAST:
+            if len(trials) >= _STEPS:
                 return None, trials
     while high / low > _PRECISION:
         middle = (low * high) ** 0.5

@@ -18,7 +18,7 @@ def at(rate: float, p99: float) -> Trial:
     return Trial(rate, 300, rate, p99 / 2, p99 / 1.5, p99)
 
 
-@pytest.mark.parametrize("limit", [3.0, 7.7, 40.0, 333.0])
+@pytest.mark.parametrize("limit", [0.3, 1.0, 7.7, 40.0, 333.0])
 def test_a_search_ends_just_below_the_limit(limit: float) -> None:
     def queue(rate: float) -> Trial:
         return at(rate, 1 / max(1e-9, 1 - 0.9 * rate / limit))  # 10 ms at the limit
@@ -44,7 +44,7 @@ def test_a_rate_has_to_hold_twice() -> None:
 def test_a_bound_that_no_rate_meets() -> None:
     found, trials = load.search(lambda rate: at(rate, 99.0), 20.0, 10.0)
     assert found is None
-    assert min(float(each.rate or 0) for each in trials) > 2.0  # low rates take minutes, and requests hardly meet there
+    assert len(trials) == 15
 
 
 class Waiting:
