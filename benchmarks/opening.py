@@ -50,7 +50,7 @@ def child(who: str, backend: str, given: Path, bare_file: Path) -> None:
 def rounds(
     backend: str, given: Path, bare_file: Path, kinds: Sequence[str], count: int, cache: Path | None
 ) -> dict[str, list[dict[str, float]]]:
-    """What each kind of opening took, in turns. ``cache`` replaces the user's, and is emptied before a cold one."""
+    """What each kind of opening took, interleaved. ``cache`` replaces the user's; a cold opening empties it."""
     taken: dict[str, list[dict[str, float]]] = {who: [] for who in kinds}
     environment = os.environ if cache is None else {**os.environ, "ISORUN_CACHE_DIR": str(cache / "cache")}
     for _ in range(count):

@@ -3,7 +3,7 @@
 A :class:`Batcher` has a thread for each batch that runs at once; if that is one, a second thread selects and assembles
 the next batch meanwhile. A batch is built around the request that has waited longest, from those closest to it in
 length, within a token budget. Where callers wait for their answers, requests are served in order of arrival: one of a
-rare length would be passed over otherwise. If a batch fails, its requests run again one by one, so that an error
+rare length would be skipped otherwise. If a batch fails, its requests run again one by one, so that an error
 affects only the request that caused it.
 """
 
