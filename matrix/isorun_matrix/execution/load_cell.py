@@ -10,7 +10,8 @@ from isorun_matrix.execution import job_main
 from isorun_matrix.execution.session import open_session
 from isorun_matrix.jobs import LoadJob
 from isorun_matrix.measurement import feeds, load, timing
-from isorun_matrix.measurement.load import LoadFigures
+from isorun_matrix.measurement.load.figures import LoadFigures
+from isorun_matrix.measurement.load.targets import target_of
 from isorun_matrix.results.layout import FEEDS
 
 _QUEUE = 10_000_000  # the scenario says how many requests wait
@@ -28,7 +29,7 @@ def measure(job: LoadJob, folder: Path) -> LoadFigures:
             start = perf_counter()
             session.run(None, timed[index % len(timed)])
             alone.append(perf_counter() - start)
-        target = load.target_of(session, timed, job.load)
+        target = target_of(session, timed, job.load)
         try:
             return load.measure(
                 job.load,

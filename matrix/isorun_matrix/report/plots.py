@@ -7,6 +7,7 @@ titles of both axes, and ``marks`` for points without lines). Names are escaped,
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from statistics import median
 from typing import Any
 
 from markupsafe import escape
@@ -53,15 +54,17 @@ def accuracy(group: Group) -> Plot | None:
 
 
 def load(group: Group) -> Plot | None:
-    """The 99th percentile at each rate that a search measured."""
+    """The 99th percentile at each rate that a search measured, the median where it measured a rate repeatedly."""
     series, bounds = [], set()
     for cell in group.cells:
         for found in cell.loads:
             trials = [] if found.result is None else [each for each in found.result.trials if each.rate and each.p99_ms]
             if trials:
                 bounds.add(found.load["p99_ms"])
-                ordered = sorted(trials, key=lambda trial: trial.rate or 0)
-                rates, times = [trial.rate for trial in ordered], [trial.p99_ms for trial in ordered]
+                at: dict[float, list[float]] = {}
+                for trial in trials:
+                    at.setdefault(trial.rate or 0, []).append(trial.p99_ms or 0)
+                rates, times = sorted(at), [median(at[rate]) for rate in sorted(at)]
                 series.append(_series(f"{cell.name}, {found.name}", rates, times))
     return _lines(series, "requests per second", "99th percentile, ms", bounds=sorted(bounds)) if series else None
 

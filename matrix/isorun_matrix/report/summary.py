@@ -179,20 +179,29 @@ def _rate(load: LoadResult) -> str:
 
 
 def best_under_load(group: Group) -> list[str]:
-    """For each scenario, the cell with the most requests a second, in a sentence."""
+    """For each scenario, the cells with the most requests a second, in a sentence. Cells whose rates may be the same
+    are not told apart."""
     found = []
     for name in loads(group)[0]:
-        rates = {
-            cell.name: load.result.requests_per_s
+        measured = [
+            (cell.name, load.load, load.result)
             for cell in group.cells
             for load in cell.loads
             if load.name == name and load.result is not None
-        }
-        if rates:
-            best = max(rates, key=lambda cell: rates[cell])
-            bound = next(load.load for cell in group.cells for load in cell.loads if load.name == name).get("p99_ms")
-            within = "" if bound is None else f" with 99 % of the answers within {bound:g} ms"
-            found.append(f"{name}: {best} answers the most requests, {number(rates[best])} a second{within}")
+        ]
+        if not measured:
+            continue
+        ranked = sorted(measured, key=lambda each: -each[2].requests_per_s)
+        best, scenario, figures = ranked[0]
+        within = f" with 99 % of the answers within {scenario['p99_ms']:g} ms" if scenario.get("p99_ms") else ""
+        rate = f"{number(figures.requests_per_s)} a second"
+        if figures.between is not None:
+            rate += f" ({number(figures.between[0])} to {number(figures.between[1])})"
+        least = figures.requests_per_s if figures.between is None else figures.between[0]
+        close = [each for each, _, other in ranked[1:] if (other.between or (0, other.requests_per_s))[1] >= least]
+        tied = f"; {shortened(close)} may answer as many" if close else ""
+        most = "the most requests, " if ranked[1:] and not close else ""
+        found.append(f"{name}: {best} answers {most}{rate}{within}{tied}")
     return found
 
 

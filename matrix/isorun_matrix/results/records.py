@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator,
 
 from isorun_matrix.jobs import PreparedModel, Reference
 from isorun_matrix.measurement.figures import Figures, Measurement, Trial
-from isorun_matrix.measurement.load import LoadFigures
+from isorun_matrix.measurement.load.figures import LoadFigures
 from isorun_matrix.measurement.machine import Environment
 from isorun_matrix.text import encodable
 

@@ -194,7 +194,7 @@ def test_load_scenarios(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
     assert load["result"]["requests_per_s"] > 10
     assert load["result"]["result"]["p99_ms"] <= 50
     assert cells["tiny/1x4/fake/fp32"]["loads"] == []  # its outputs are wrong
-    assert "server-50ms: ort-cpu fp32 answers the most requests" in " ".join(done.stdout.split())
+    assert "server-50ms: ort-cpu fp32 answers" in " ".join(done.stdout.split())
     (place,) = out.glob("cells/tiny/1x4/ort-cpu/fp32/*/load-*")
     assert len(list(place.glob("loadgen-*/mlperf_log_summary.txt"))) == len(load["result"]["trials"])
     before = (place / "result.json").stat().st_mtime_ns

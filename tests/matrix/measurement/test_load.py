@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from isorun import Session
 from isorun_matrix.jobs import Scenario
 from isorun_matrix.measurement import load
-from isorun_matrix.measurement.load import Trial
+from isorun_matrix.measurement.load.figures import Trial
+from isorun_matrix.measurement.load.generator import Generator
+from isorun_matrix.measurement.load.search import search
+from isorun_matrix.measurement.load.targets import SessionTarget
 
 
 def at(rate: float, p99: float) -> Trial:
@@ -19,32 +24,36 @@ def at(rate: float, p99: float) -> Trial:
 
 
 @pytest.mark.parametrize("limit", [0.3, 1.0, 7.7, 40.0, 333.0])
-def test_a_search_ends_just_below_the_limit(limit: float) -> None:
+def test_a_search_ends_at_the_limit(limit: float) -> None:
     def queue(rate: float) -> Trial:
         return at(rate, 1 / max(1e-9, 1 - 0.9 * rate / limit))  # 10 ms at the limit
 
-    found, trials = load.search(queue, 20.0, 10.0)
+    found, trials = search(queue, min(20.0, 10 * limit), 10.0)
     assert found is not None
-    assert limit / 1.06 <= float(found.rate or 0) <= limit
-    assert len(trials) < 24
+    assert found.rate == pytest.approx(limit, rel=0.03)
+    assert found.nearest.p99_ms is not None
+    assert found.nearest.p99_ms <= 10
+    assert limit / 1.06 <= found.between[0] <= limit <= found.between[1] <= limit * 1.06
+    assert len(trials) < 32
 
 
-def test_a_rate_has_to_hold_twice() -> None:
-    seen: dict[float, int] = {}
+def test_measurements_that_fail_by_chance_do_not_decide() -> None:
+    def unlucky(chance: np.random.Generator, rate: float) -> Trial:
+        return at(rate, 99.0 if rate > 50 or chance.random() < 0.15 else 5.0)
 
-    def lucky(rate: float) -> Trial:
-        seen[rate] = seen.get(rate, 0) + 1
-        return at(rate, 5.0 if rate < 50 or (rate < 80 and seen[rate] == 1) else 50.0)
-
-    found, _ = load.search(lucky, 20.0, 10.0)
-    assert found is not None
-    assert float(found.rate or 0) < 50
+    found = []
+    for seed in range(100):
+        result, _ = search(partial(unlucky, np.random.default_rng(seed)), 40.0, 10.0)
+        assert result is not None
+        assert result.between[0] <= result.rate <= result.between[1]
+        found.append(result.rate)
+    assert np.mean([45 < rate < 52 for rate in found]) > 0.9
 
 
 def test_a_bound_that_no_rate_meets() -> None:
-    found, trials = load.search(lambda rate: at(rate, 99.0), 20.0, 10.0)
+    found, trials = search(lambda rate: at(rate, 99.0), 20.0, 10.0)
     assert found is None
-    assert len(trials) == 15
+    assert max(20.0 / float(trial.rate or 1) for trial in trials) > 10  # requests hardly meet
 
 
 class Waiting:
@@ -69,7 +78,7 @@ def scenario(kind: str, **changes: Any) -> Scenario:
 def test_one_worker_answers_one_request_after_another(kind: str, tmp_path: Path) -> None:
     if kind != "closed":
         pytest.importorskip("mlperf_loadgen")
-    target = load.SessionTarget(cast(Session, Waiting()), cast("list[Any]", [{}]), 1)
+    target = SessionTarget(cast(Session, Waiting()), cast("list[Any]", [{}]), 1)
     chosen = scenario(kind, clients=4 if kind == "closed" else None)
     found = load.measure(chosen, target, rows=3, sets=1, typical=0.002, seed=1, logs=tmp_path)
     target.close()
@@ -87,8 +96,8 @@ def test_one_worker_answers_one_request_after_another(kind: str, tmp_path: Path)
 
 def test_a_latency_counts_from_the_scheduled_arrival(tmp_path: Path) -> None:
     pytest.importorskip("mlperf_loadgen")
-    target = load.SessionTarget(cast(Session, Waiting()), cast("list[Any]", [{}]), 1)
-    generator = load._Generator(scenario("server", p99_ms=10.0), target, 1, 0, tmp_path)
+    target = SessionTarget(cast(Session, Waiting()), cast("list[Any]", [{}]), 1)
+    generator = Generator(scenario("server", p99_ms=10.0), target, 1, 0, tmp_path)
     calm, busy = generator.trial(20.0, 0.002), generator.trial(2000.0, 0.002)  # four times what it can answer
     target.close()
     assert float(busy.p99_ms or 0) > 100
@@ -96,7 +105,7 @@ def test_a_latency_counts_from_the_scheduled_arrival(tmp_path: Path) -> None:
 
 
 def test_a_failed_request_is_raised(tmp_path: Path) -> None:
-    target = load.SessionTarget(cast(Session, Waiting(fails=True)), cast("list[Any]", [{}]), 2)
+    target = SessionTarget(cast(Session, Waiting(fails=True)), cast("list[Any]", [{}]), 2)
     load.measure(scenario("closed", clients=2), target, rows=1, sets=1, typical=0.002, seed=1, logs=tmp_path)
     with pytest.raises(RuntimeError, match="the runtime failed"):
         target.close()

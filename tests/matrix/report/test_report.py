@@ -303,7 +303,7 @@ def test_loads_are_in_every_report() -> None:
     failed = {**load, "status": "timeout", "result": None}
     found = run(cell("a", "ok", 4.5, loads=[load]), cell("b", "ok", 5.5, loads=[failed]))
     for text in (shown(found), markdown.render(found), html.render(found)):
-        assert "a fp32 answers the most requests, 40.0 a second with 99 % of the answers within 20 ms" in text
+        assert "a fp32 answers 40.0 a second with 99 % of the answers within 20 ms" in text
         assert "timeout" in text
     plot = plots.load(group_of(*found.cells))
     assert plot is not None
@@ -316,3 +316,20 @@ def test_csv_has_every_figure_of_every_cell(odd: Run) -> None:
     assert (rows[1]["latency_ms.p50"], rows[1]["verdict"], rows[1]["host"]) == ("4.5", "fastest", "h")
     assert float(rows[1]["speed_up"]) == pytest.approx(20 / 4.5)
     assert rows[-1]["label"] == ODD_READ
+
+
+def test_rates_that_may_be_the_same_are_not_told_apart() -> None:
+    def loaded(name: str, rate: float) -> CellResult:
+        trial = {"rate": rate, "requests": 300, "requests_per_s": rate, "p50_ms": 4.0, "p90_ms": 8.0, "p99_ms": 19.0}
+        figures = {"requests_per_s": rate, "rows_per_s": rate, "result": trial, "trials": [trial], "generator": "g"}
+        figures["between"] = [rate * 0.95, rate * 1.05]
+        load = {"key": "k", "status": "ok", "load": {"name": "server-20ms", "p99_ms": 20.0}, "result": figures}
+        return cell(name, "ok", 4.5, loads=[load])
+
+    close = summary.best_under_load(group_of(loaded("a", 38.0), loaded("b", 40.0), loaded("c", 20.0)))
+    assert close == [
+        "server-20ms: b fp32 answers 40.0 a second (38.0 to 42.0) with 99 % of the answers within 20 ms; "
+        "a fp32 may answer as many"
+    ]
+    (clear,) = summary.best_under_load(group_of(loaded("a", 30.0), loaded("b", 40.0)))
+    assert clear.startswith("server-20ms: b fp32 answers the most requests, 40.0 a second (38.0 to 42.0)")

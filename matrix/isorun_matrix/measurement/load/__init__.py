@@ -1,0 +1,79 @@
+"""Requests that arrive whether or not earlier ones are answered: rates and latencies under load.
+
+MLPerf's LoadGen (``mlcommons-loadgen``) issues the requests of the scenarios ``single-stream``, ``server`` and
+``offline``, and keeps its logs. In ``server``, requests arrive as a Poisson process, and a latency counts from the
+scheduled arrival. LoadGen has no scenario for clients that wait for their answers (``closed``): those are threads.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from time import perf_counter_ns
+
+import numpy as np
+
+from isorun_matrix.jobs import Scenario
+from isorun_matrix.measurement.load.figures import PERCENTILES, LoadFigures, Trial
+from isorun_matrix.measurement.load.generator import Generator
+from isorun_matrix.measurement.load.search import search
+from isorun_matrix.measurement.load.targets import Target
+
+
+def measure(
+    scenario: Scenario, target: Target, *, rows: int, sets: int, typical: float, seed: int, logs: Path
+) -> LoadFigures:
+    """Measure a target in a scenario.
+
+    Args:
+        scenario: what to measure.
+        target: answers the requests.
+        rows: of a request.
+        sets: how many sets of feeds there are.
+        typical: the time of a request alone, in seconds.
+        seed: of the arrivals and of the order of the feeds.
+        logs: the folder for LoadGen's logs.
+
+    Raises:
+        BackendUnavailable: the package of LoadGen is missing.
+    """
+    if scenario.scenario == "closed":
+        trial = _closed(scenario, target)
+        return LoadFigures(trial.requests_per_s, trial.requests_per_s * rows, trial, [trial], "threads")
+    generator = Generator(scenario, target, sets, seed, logs)
+    if scenario.scenario != "server":
+        trial = generator.trial(None, typical)
+        return LoadFigures(trial.requests_per_s, trial.requests_per_s * rows, trial, [trial], generator.version)
+    assert scenario.p99_ms is not None
+    found, trials = search(lambda rate: generator.trial(rate, typical), 0.5 / typical, scenario.p99_ms)
+    if found is None:
+        return LoadFigures(0.0, 0.0, None, trials, generator.version)
+    return LoadFigures(found.rate, found.rate * rows, found.nearest, trials, generator.version, found.between)
+
+
+def _closed(scenario: Scenario, target: Target) -> Trial:
+    """Clients that each wait for an answer before they send the next request."""
+    assert scenario.clients is not None
+    begin = perf_counter_ns()
+    end = begin + int(scenario.seconds * 1e9)
+    taken: list[list[int]] = [[] for _ in range(scenario.clients)]
+
+    def client(number: int) -> None:
+        answered = threading.Event()
+        index = number
+        while (start := perf_counter_ns()) < end:
+            answered.clear()
+            target.submit(index, answered.set)
+            answered.wait()
+            taken[number].append(perf_counter_ns() - start)
+            index += len(taken)
+
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(scenario.clients)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    seconds = (perf_counter_ns() - begin) / 1e9
+    times = np.concatenate([np.array(each) for each in taken]) / 1e6
+    p50, p90, p99 = (float(np.percentile(times, percentile)) for percentile in PERCENTILES)
+    return Trial(None, len(times), len(times) / seconds, p50, p90, p99)

@@ -1,0 +1,49 @@
+"""What load shows: single measurements, and a cell in a scenario."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+PERCENTILES = (50, 90, 99)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One measurement under load.
+
+    Attributes:
+        rate: scheduled requests per second; ``None`` in other scenarios than ``server``.
+        requests: how many were answered.
+        requests_per_s: answered.
+        p50_ms, p90_ms, p99_ms: latencies; ``None`` in ``offline``.
+    """
+
+    rate: float | None
+    requests: int
+    requests_per_s: float
+    p50_ms: float | None
+    p90_ms: float | None
+    p99_ms: float | None
+
+
+@dataclass(frozen=True)
+class LoadFigures:
+    """A cell in a scenario.
+
+    Attributes:
+        requests_per_s: for ``server``, the highest rate within the bound; 0 if no rate is.
+        rows_per_s: rows in the answered requests.
+        result: the measurement that it is from, or the nearest one within the bound; ``None`` if no rate is within it.
+        trials: all measurements, in order.
+        generator: what issued the requests, with its version.
+        between: for ``server``, how sure the rate is: an interval with the rate, the highest rate that was within the
+            bound and the lowest that was not.
+    """
+
+    requests_per_s: float
+    rows_per_s: float
+    result: Trial | None
+    trials: Sequence[Trial]
+    generator: str
+    between: tuple[float, float] | None = None
