@@ -28,13 +28,13 @@ def test_a_search_ends_at_the_limit(limit: float) -> None:
     def queue(rate: float) -> Trial:
         return at(rate, 1 / max(1e-9, 1 - 0.9 * rate / limit))  # 10 ms at the limit
 
-    found, trials = search(queue, min(20.0, 10 * limit), 10.0)
+    found, trials = search(queue, min(20.0, 10 * limit), 10.0, 0)
     assert found is not None
-    assert found.rate == pytest.approx(limit, rel=0.03)
+    assert found.rate == pytest.approx(limit, rel=0.07)
     assert found.nearest.p99_ms is not None
     assert found.nearest.p99_ms <= 10
-    assert limit / 1.06 <= found.between[0] <= limit <= found.between[1] <= limit * 1.06
-    assert len(trials) < 32
+    assert limit / 1.2 <= found.between[0] <= limit <= found.between[1] <= limit * 1.2
+    assert len(trials) == 24
 
 
 def test_measurements_that_fail_by_chance_do_not_decide() -> None:
@@ -43,15 +43,15 @@ def test_measurements_that_fail_by_chance_do_not_decide() -> None:
 
     found = []
     for seed in range(100):
-        result, _ = search(partial(unlucky, np.random.default_rng(seed)), 40.0, 10.0)
+        result, _ = search(partial(unlucky, np.random.default_rng(seed)), 40.0, 10.0, seed)
         assert result is not None
-        assert result.between[0] <= result.rate <= result.between[1]
+        assert result.between[0] < result.rate < result.between[1]
         found.append(result.rate)
     assert np.mean([45 < rate < 52 for rate in found]) > 0.9
 
 
 def test_a_bound_that_no_rate_meets() -> None:
-    found, trials = search(lambda rate: at(rate, 99.0), 20.0, 10.0)
+    found, trials = search(lambda rate: at(rate, 99.0), 20.0, 10.0, 0)
     assert found is None
     assert max(20.0 / float(trial.rate or 1) for trial in trials) > 10  # requests hardly meet
 

@@ -45,7 +45,7 @@ def measure(
         trial = generator.trial(None, typical)
         return LoadFigures(trial.requests_per_s, trial.requests_per_s * rows, trial, [trial], generator.version)
     assert scenario.p99_ms is not None
-    found, trials = search(lambda rate: generator.trial(rate, typical), 0.5 / typical, scenario.p99_ms)
+    found, trials = search(lambda rate: generator.trial(rate, typical), 0.5 / typical, scenario.p99_ms, seed)
     if found is None:
         return LoadFigures(0.0, 0.0, None, trials, generator.version)
     return LoadFigures(found.rate, found.rate * rows, found.nearest, trials, generator.version, found.between)

@@ -37,8 +37,7 @@ class LoadFigures:
         result: the measurement that it is from, or the nearest one within the bound; ``None`` if no rate is within it.
         trials: all measurements, in order.
         generator: what issued the requests, with its version.
-        between: for ``server``, how sure the rate is: an interval with the rate, the highest rate that was within the
-            bound and the lowest that was not.
+        between: for ``server``, an interval that shows how sure the rate is.
     """
 
     requests_per_s: float
