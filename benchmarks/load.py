@@ -1,6 +1,6 @@
 """A server's load: 64 concurrent callers, requests of lognormal lengths, isorun next to simple arrangements.
 
-    python benchmarks/load.py [--model minilm|PRESET] [--slots 2] [--seconds 20] [--engines ...]
+    python benchmarks/load.py [--model minilm|PRESET|FOLDER] [--slots 2] [--seconds 20] [--engines ...]
 
 Each caller sends its next request when the last one is answered (a closed loop). Every engine runs in a process of its
 own, which stays open and idle while the others run: engines take turns in slots of 20 seconds, so that a change of the
@@ -58,8 +58,9 @@ def path_of(model: str) -> Path:
     from isorun.system.cache import Cache
 
     cache = Cache()
-    if model == "minilm":
-        return checkpoint.build_cached(checkpoint_folder("all-MiniLM-L6-v2", cache), cache)
+    if model == "minilm" or Path(model).is_dir():
+        folder = checkpoint_folder("all-MiniLM-L6-v2", cache) if model == "minilm" else Path(model)
+        return checkpoint.build_cached(folder, cache)
     return presets.build(model, 0, cache)
 
 
@@ -186,7 +187,7 @@ def resident_mib() -> float:
 def serve(engine: str, model: str) -> None:
     """Open an engine; for each line on standard input, run a slot of that many seconds and print the figures."""
     path = path_of(model)
-    output = "last_hidden_state" if model == "minilm" else "pooler_output"
+    output = "last_hidden_state" if model == "minilm" or Path(model).is_dir() else "pooler_output"
     call = own(engine, path, output) if engine in OWN else peer(engine, path, output)
     stream = requests(1024, seed=0)
     first = asyncio.run(opening(call, stream))
@@ -198,7 +199,7 @@ def serve(engine: str, model: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="minilm", help="minilm or a preset such as bert-3l")
+    parser.add_argument("--model", default="minilm", help="minilm, a preset such as bert-3l, or a checkpoint's folder")
     parser.add_argument("--slots", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--engines", nargs="+", default=[*PEERS, *OWN], choices=[*PEERS, *OWN], metavar="ENGINE")

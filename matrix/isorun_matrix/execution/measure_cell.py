@@ -20,7 +20,7 @@ from isorun_matrix.execution.session import named, open_session, require_precisi
 from isorun_matrix.jobs import CellJob
 from isorun_matrix.measurement import feeds, gpu, parity, statistics, timing
 from isorun_matrix.measurement.figures import Measurement, Memory, Repetition
-from isorun_matrix.measurement.process_usage import family, peak_resident_mib, resident_mib, scheduled
+from isorun_matrix.measurement.process_usage import elapsed, family, peak_resident_mib, resident_mib, scheduled, share
 from isorun_matrix.results.layout import FEEDS, REFERENCE_OUTPUTS, SAMPLES
 
 _NS_PER_MS = 1e6
@@ -86,17 +86,6 @@ def measure(job: CellJob, folder: Path) -> Measurement:
         provenance=provenance,
         notes=reference.notes,
     )
-
-
-def elapsed(before: int | None, after: int | None) -> int | None:
-    """The growth of a counter; 0 if it shrank, as a thread that had counted has ended; ``None`` if unknown."""
-    return None if before is None or after is None else max(0, after - before)
-
-
-def share(before: int | None, after: int | None, whole: int) -> float | None:
-    """The growth of a counter as a share of ``whole``, of the same unit; ``None`` if unknown."""
-    grown = elapsed(before, after)
-    return None if grown is None else grown / whole
 
 
 if __name__ == "__main__":

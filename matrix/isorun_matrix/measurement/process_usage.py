@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-_STEAL = 7  # the place of stolen time in the first line of /proc/stat
+_STEAL, _BUSY = 7, (0, 1, 2, 5, 6)  # the places of stolen time, and of time at work, in the first line of /proc/stat
 
 
 class Scheduled(NamedTuple):
@@ -16,11 +16,13 @@ class Scheduled(NamedTuple):
         ran: time on a core; ``None`` where the kernel does not report it, as for the others.
         waited: time in which a thread could have run and had no core.
         stolen: time that a hypervisor gave the cores of this machine to others.
+        busy: time in which the cores of this machine worked, for any process.
     """
 
     ran: int | None
     waited: int | None
     stolen: int | None
+    busy: int | None
 
 
 def scheduled() -> Scheduled:
@@ -36,8 +38,20 @@ def scheduled() -> Scheduled:
     try:
         first = Path("/proc/stat").read_text().splitlines()[0].split()
     except OSError:
-        return Scheduled(ran, waited, None)
-    return Scheduled(ran, waited, int(first[1 + _STEAL]) * (1_000_000_000 // os.sysconf("SC_CLK_TCK")))
+        return Scheduled(ran, waited, None, None)
+    ticks, tick = [int(each) for each in first[1:]], 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+    return Scheduled(ran, waited, ticks[_STEAL] * tick, sum(ticks[each] for each in _BUSY) * tick)
+
+
+def elapsed(before: int | None, after: int | None) -> int | None:
+    """The growth of a counter; 0 if it shrank, as a thread that had counted has ended; ``None`` if unknown."""
+    return None if before is None or after is None else max(0, after - before)
+
+
+def share(before: int | None, after: int | None, whole: int) -> float | None:
+    """The growth of a counter as a share of ``whole``, of the same unit; ``None`` if unknown."""
+    grown = elapsed(before, after)
+    return None if grown is None else grown / whole
 
 
 def resident_mib() -> float:

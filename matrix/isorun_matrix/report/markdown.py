@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from isorun_matrix.report import facts, summary
+from isorun_matrix.report import facts, summary, under_load
 from isorun_matrix.report.columns import columns
 from isorun_matrix.results.records import CellResult, Run
 from isorun_matrix.text import printable
@@ -17,9 +17,9 @@ def render(run: Run) -> str:
     for group in summary.groups(run.cells):
         rows = [_row(cell, group) for cell in group.cells]
         lines += [f"## {escaped(group.title)}", ""]
-        lines += [f"{escaped(line)}\n" for line in (group.conclusion, *summary.best_under_load(group))]
+        lines += [f"{escaped(line)}\n" for line in (group.conclusion, *under_load.best(group))]
         lines += [*table([column.header for column in shown], [column.numeric for column in shown], rows), ""]
-        scenarios, loads = summary.loads(group)
+        scenarios, loads = under_load.rates(group)
         if loads:
             headers = ["requests/s", *map(escaped, scenarios)]
             numeric = [False, *(True for _ in scenarios)]

@@ -12,7 +12,7 @@ from isorun_matrix.measurement import comparisons
 from isorun_matrix.measurement.comparisons import NEEDED, Medians, Ratio
 from isorun_matrix.report.formatting import NONE, counts, number, shortened
 from isorun_matrix.results.audit import CACHED
-from isorun_matrix.results.records import LACKING, CellResult, LoadResult
+from isorun_matrix.results.records import LACKING, CellResult
 
 
 @dataclass(frozen=True)
@@ -159,50 +159,6 @@ def calm_rounds(cell: CellResult) -> Medians:
 def median(cell: CellResult) -> float | None:
     """The median latency of a cell in milliseconds; ``None`` if it was not measured."""
     return None if cell.result is None else cell.result.latency_ms.p50
-
-
-def loads(group: Group) -> tuple[list[str], list[list[str]]]:
-    """Requests a second of each cell under load: the scenarios, and a row for each cell with its name; both are empty
-    without load."""
-    scenarios = list(dict.fromkeys(load.name for cell in group.cells for load in cell.loads))
-    rows = []
-    for cell in group.cells:
-        found = {load.name: load for load in cell.loads}
-        if found:
-            texts = [_rate(found[name]) if name in found else NONE for name in scenarios]
-            rows.append([cell.name, *texts])
-    return scenarios, rows
-
-
-def _rate(load: LoadResult) -> str:
-    return str(load.status) if load.result is None else number(load.result.requests_per_s)
-
-
-def best_under_load(group: Group) -> list[str]:
-    """For each scenario, the cells with the most requests a second, in a sentence. Cells whose rates may be the same
-    are not told apart."""
-    found = []
-    for name in loads(group)[0]:
-        measured = [
-            (cell.name, load.load, load.result)
-            for cell in group.cells
-            for load in cell.loads
-            if load.name == name and load.result is not None
-        ]
-        if not measured:
-            continue
-        ranked = sorted(measured, key=lambda each: -each[2].requests_per_s)
-        best, scenario, figures = ranked[0]
-        within = f" with 99 % of the answers within {scenario['p99_ms']:g} ms" if scenario.get("p99_ms") else ""
-        rate = f"{number(figures.requests_per_s)} a second"
-        if figures.between is not None:
-            rate += f" ({number(figures.between[0])} to {number(figures.between[1])})"
-        least = figures.requests_per_s if figures.between is None else figures.between[0]
-        close = [each for each, _, other in ranked[1:] if (other.between or (0, other.requests_per_s))[1] >= least]
-        tied = f"; {shortened(close)} may answer as many" if close else ""
-        most = "the most requests, " if ranked[1:] and not close else ""
-        found.append(f"{name}: {best} answers {most}{rate}{within}{tied}")
-    return found
 
 
 def explanation(cell: CellResult) -> str | None:

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from isorun_matrix.report import facts, summary
+from isorun_matrix.report import facts, summary, under_load
 from isorun_matrix.report.columns import columns
 from isorun_matrix.report.formatting import shortened
 from isorun_matrix.results.records import CellResult, Run
@@ -82,14 +82,14 @@ def _row(cell: CellResult, group: summary.Group) -> list[Text]:
 
 def _conclusions(found: Sequence[summary.Group]) -> Iterator[Text]:
     for group in found:
-        for line in (group.conclusion, *summary.best_under_load(group)):
+        for line in (group.conclusion, *under_load.best(group)):
             yield Text.assemble((printable(group.title), "bold"), ": ", printable(line))
     yield Text()
 
 
 def _loads(found: Sequence[summary.Group], width: int) -> Iterator[RenderableType]:
     for group in found:
-        scenarios, rows = summary.loads(group)
+        scenarios, rows = under_load.rates(group)
         if rows:
             blocks = {group.title: [[Text(printable(text)) for text in row] for row in rows]}
             yield from tables(["requests/s", *scenarios], [False, *(True for _ in scenarios)], blocks, width)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from isorun_matrix.report import csv, formatting, html, markdown, plots, summary, terminal
+from isorun_matrix.report import csv, formatting, html, markdown, plots, summary, terminal, under_load
 from isorun_matrix.report.columns import COLUMNS, columns
 from isorun_matrix.results.records import CellResult, Run
 from matrix_results import ENVIRONMENT, SPEC, cell, run
@@ -326,10 +326,10 @@ def test_rates_that_may_be_the_same_are_not_told_apart() -> None:
         load = {"key": "k", "status": "ok", "load": {"name": "server-20ms", "p99_ms": 20.0}, "result": figures}
         return cell(name, "ok", 4.5, loads=[load])
 
-    close = summary.best_under_load(group_of(loaded("a", 38.0), loaded("b", 40.0), loaded("c", 20.0)))
+    close = under_load.best(group_of(loaded("a", 38.0), loaded("b", 40.0), loaded("c", 20.0)))
     assert close == [
-        "server-20ms: b fp32 answers 40.0 a second (38.0 to 42.0) with 99 % of the answers within 20 ms; "
+        "server-20ms: b fp32 answers 40.0 (38.0 to 42.0) a second with 99 % of the answers within 20 ms; "
         "a fp32 may answer as many"
     ]
-    (clear,) = summary.best_under_load(group_of(loaded("a", 30.0), loaded("b", 40.0)))
-    assert clear.startswith("server-20ms: b fp32 answers the most requests, 40.0 a second (38.0 to 42.0)")
+    (clear,) = under_load.best(group_of(loaded("a", 30.0), loaded("b", 40.0)))
+    assert clear.startswith("server-20ms: b fp32 answers the most requests, 40.0 (38.0 to 42.0) a second")

@@ -17,6 +17,7 @@ class Trial:
         requests: how many were answered.
         requests_per_s: answered.
         p50_ms, p90_ms, p99_ms: latencies; ``None`` in ``offline``.
+        disturbed: whether other programs used 5 % of the time of the cores or more.
     """
 
     rate: float | None
@@ -25,6 +26,7 @@ class Trial:
     p50_ms: float | None
     p90_ms: float | None
     p99_ms: float | None
+    disturbed: bool = False
 
 
 @dataclass(frozen=True)

@@ -85,9 +85,9 @@ def read_summary(text: str, rate: float | None) -> Trial:
     }
     percentiles = [values.get(f"{percentile}.00 percentile latency (ns)") for percentile in PERCENTILES]
     offline = "Scenario : Offline" in text
-    times = [None if offline or value is None else value / 1e6 for value in percentiles]
+    p50, p90, p99 = (None if offline or value is None else value / 1e6 for value in percentiles)
     rates = ("Completed samples per second", "Samples per second", "QPS w/o loadgen overhead")
     answered = next(values[name] for name in rates if name in values)
     processed = re.search(r"Processed (?:at least )?(\d+) queries", text)
     requests = int(processed[1]) if processed else int(values.get("min_query_count", 0))
-    return Trial(rate, requests, answered, *times)
+    return Trial(rate, requests, answered, p50, p90, p99)

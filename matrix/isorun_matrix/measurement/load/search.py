@@ -26,7 +26,7 @@ class Found:
     between: tuple[float, float]
 
 
-def search(trial: Callable[[float], Trial], start: float, bound: float, seed: int) -> tuple[Found | None, list[Trial]]:
+def search(trial: Callable[[float], Trial], start: float, bound: float, seed: int) -> Found | None:
     """The highest rate whose 99th percentile is within a bound.
 
     A percentile near the limit differs so much between measurements that none of them alone may decide. The rate goes
@@ -43,7 +43,7 @@ def search(trial: Callable[[float], Trial], start: float, bound: float, seed: in
         seed: of the resamples.
 
     Returns:
-        The rate, ``None`` if none is within the bound where requests hardly meet; and all measurements.
+        The rate; ``None`` if none is within the bound where requests hardly meet.
     """
     trials: list[Trial] = []
     rates: list[float] = []
@@ -55,7 +55,7 @@ def search(trial: Callable[[float], Trial], start: float, bound: float, seed: in
         rates.append(rate)
         held.append(p99 is not None and p99 <= bound)
         if not any(held) and rate < log(start * _HARDLY):
-            return None, trials
+            return None
         if held[-1:] == held[-2:-1]:
             same += 1
             step = min(_LARGEST, step * 2) if same >= 2 else step
@@ -64,7 +64,7 @@ def search(trial: Callable[[float], Trial], start: float, bound: float, seed: in
         rate += step if held[-1] else -step
     found, low, high = _limit(np.array(rates), np.array(held), np.random.default_rng(seed))
     nearest = min(np.flatnonzero(held), key=lambda index: abs(rates[index] - found))
-    return Found(exp(found), trials[nearest], (exp(low), exp(high))), trials
+    return Found(exp(found), trials[nearest], (exp(low), exp(high)))
 
 
 def _limit(

@@ -1,0 +1,55 @@
+"""Cells under load: a table of rates, and the cells with the highest."""
+
+from __future__ import annotations
+
+from isorun_matrix.measurement.load.figures import LoadFigures
+from isorun_matrix.report.formatting import NONE, number, shortened
+from isorun_matrix.report.summary import Group
+from isorun_matrix.results.records import LoadResult
+
+
+def rates(group: Group) -> tuple[list[str], list[list[str]]]:
+    """Requests a second of each cell under load: the scenarios, and a row for each cell with its name; both are empty
+    without load."""
+    scenarios = list(dict.fromkeys(load.name for cell in group.cells for load in cell.loads))
+    rows = []
+    for cell in group.cells:
+        found = {load.name: load for load in cell.loads}
+        if found:
+            texts = [_rate(found[name]) if name in found else NONE for name in scenarios]
+            rows.append([cell.name, *texts])
+    return scenarios, rows
+
+
+def _rate(load: LoadResult) -> str:
+    return str(load.status) if load.result is None else _between(load.result)
+
+
+def _between(figures: LoadFigures) -> str:
+    """A rate, with its interval if it has one."""
+    rate = number(figures.requests_per_s)
+    return f"{rate} ({' to '.join(map(number, figures.between))})" if figures.between else rate
+
+
+def best(group: Group) -> list[str]:
+    """For each scenario, the cells with the most requests a second, in a sentence. Cells whose rates may be the same
+    are not told apart."""
+    found = []
+    for name in rates(group)[0]:
+        measured = [
+            (cell.name, load.load, load.result)
+            for cell in group.cells
+            for load in cell.loads
+            if load.name == name and load.result is not None
+        ]
+        if not measured:
+            continue
+        ranked = sorted(measured, key=lambda each: -each[2].requests_per_s)
+        best, scenario, figures = ranked[0]
+        within = f" with 99 % of the answers within {scenario['p99_ms']:g} ms" if scenario.get("p99_ms") else ""
+        least = figures.requests_per_s if figures.between is None else figures.between[0]
+        close = [each for each, _, other in ranked[1:] if (other.between or (0, other.requests_per_s))[1] >= least]
+        tied = f"; {shortened(close)} may answer as many" if close else ""
+        most = "the most requests, " if ranked[1:] and not close else ""
+        found.append(f"{name}: {best} answers {most}{_between(figures)} a second{within}{tied}")
+    return found
