@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from isorun.compilation.select import Resolved
 from isorun.errors import DeadlineExceeded, IsorunError
 from isorun.models.feeds import FeedChecker, refuse_options
+from isorun.plugin.backend import Executable
 from isorun.session.executor import Executor
 from isorun.session.handle import Handle
 from isorun.session.lanes import Arrangement, Lanes
@@ -72,11 +73,17 @@ class Scheduler:
         feeds = warmup.feeds(self._resolved.compiler.graphs, self._checker, on)
         # On the thread of the first request: the first run on another takes 1.2 to 1.9 times as long. A request that is
         # alone runs on the first executable, which is run last: its weights are in the caches then.
-        for executable in reversed(self._lanes.executables()):
-            for batch in feeds:
-                self._executor.call(self._handle.call, executable.run, self._info.output_names, batch)
+        executables = self._lanes.executables()[::-1]
+
+        def run(executables: Iterable[Executable], given: Iterable[Feeds]) -> None:
+            for executable in executables:
+                for each in given:
+                    self._handle.call(executable.run, self._info.output_names, each)
+
+        self._executor.call(run, executables, feeds)
         if self.arrangement.batch_tokens:
-            self._batcher(None, self.arrangement.batch_tokens, 0.0)
+            single = [each for each in feeds if _is_single(each)]
+            self._batcher(None, self.arrangement.batch_tokens, 0.0, lambda: run(executables, single))
         return self.arrangement
 
     def submit(self, output_names: Sequence[str] | None, feeds: Feeds, *, more: bool = False) -> Future[list[Any]]:
@@ -198,7 +205,13 @@ class Scheduler:
 
         return batching.Layout(self._info, output_names)
 
-    def _batcher(self, output_names: Sequence[str] | None, max_tokens: int, max_wait: float) -> batching.Batcher:
+    def _batcher(
+        self,
+        output_names: Sequence[str] | None,
+        max_tokens: int,
+        max_wait: float,
+        initializer: Callable[[], object] | None = None,
+    ) -> batching.Batcher:
         """The batcher that all callers with the same settings share."""
         reference = weakref.ref(self)  # the batcher's threads must not keep the session alive
 
@@ -219,6 +232,7 @@ class Scheduler:
                 recorder=self._recorder,
                 parallel=self.arrangement.lanes,
                 interactive=True,
+                initializer=initializer,
             )
 
         return self._executor.batcher((tuple(output_names or ()), max_tokens, max_wait), make)

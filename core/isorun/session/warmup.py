@@ -25,10 +25,10 @@ from isorun.types import Feeds, ModelInfo
 _SHAPES = ((1, 16), (1, 64), (8, 32), (8, 128))  # batch, sequence
 _MOST_LENGTHS = 128
 _MOST_LANES = 8  # each may have a copy of the weights
-_BUDGETS = (0, 128, 512)  # tokens of a batch of concurrent requests, for each thread; 0 for no batches
+_BUDGETS = (0, 256, 512)  # tokens of a batch of concurrent requests, for each thread; 0 for no batches
 _PASS_SECONDS, _FEWEST, _MOST, _ROUNDS = 0.8, 12, 256, 3
 _GAIN = 1.03  # what a more costly arrangement must gain
-_KIND, _VERSION = "arrangements", 2  # of the cache's entries
+_KIND, _VERSION = "arrangements", 3  # of the cache's entries
 
 _logger = logging.getLogger("isorun")
 

@@ -40,6 +40,7 @@ class Batcher:
         parallel: the number of batches that run at once.
         interactive: callers wait for their answers: serve them in order of arrival, and reject requests while too many
             wait.
+        initializer: what each thread calls first; the constructor waits for it, and raises what it raises.
 
     Raises:
         ValueError: ``max_tokens`` below 1, or ``max_wait`` negative or NaN.
@@ -56,6 +57,7 @@ class Batcher:
         recorder: Recorder | None = None,
         parallel: int = 1,
         interactive: bool = False,
+        initializer: Callable[[], object] | None = None,
     ) -> None:
         if max_tokens < 1:
             raise ValueError(f"max_tokens must be at least 1, got {max_tokens}")
@@ -75,13 +77,20 @@ class Batcher:
         self._hurry = False
         self._changed = threading.Condition()
         self._running = threading.Semaphore(parallel)
+        started: list[Future[object]] = [Future() for _ in range(max(parallel, 2))]
         self._threads = [
-            threading.Thread(target=self._serve, name=f"isorun-batch-{index}", daemon=True)
-            for index in range(max(parallel, 2))
+            threading.Thread(target=self._serve, args=(future, initializer), name=f"isorun-batch-{index}", daemon=True)
+            for index, future in enumerate(started)
         ]
+        _alive.add(self)
         for thread in self._threads:
             thread.start()
-        _alive.add(self)
+        try:
+            for future in started:
+                future.result()
+        except BaseException:
+            self.close(cancel=True)
+            raise
 
     def submit(self, feeds: Feeds) -> tuple[Future[list[Any]], int]:
         """Submit a request. Returns its future and its length in tokens.
@@ -133,7 +142,13 @@ class Batcher:
                 if thread is not threading.current_thread():
                     thread.join()
 
-    def _serve(self) -> None:
+    def _serve(self, started: Future[object], initializer: Callable[[], object] | None) -> None:
+        try:
+            started.set_result(initializer and initializer())
+        except BaseException as error:  # noqa: BLE001  # raised by the constructor
+            started.set_exception(error)
+            return
+        del started, initializer
         # Hold no request while waiting: through tracebacks it would keep the Results object alive that closes this
         # batcher when it is collected.
         while requests := self._next():
