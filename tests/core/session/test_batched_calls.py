@@ -20,6 +20,8 @@ import isorun
 import singles
 import small_bert
 from isorun.errors import InvalidFeeds, IsorunError
+from isorun.session import warmup
+from isorun.session.lanes import Arrangement
 from singles import alone, assert_same, request
 
 
@@ -90,9 +92,16 @@ def test_concurrent_callers_share_batches(model: Path) -> None:
             assert_same(result, alone(session, feeds))
 
 
-def test_a_session_that_nobody_closed_is_collected_with_its_threads(model: Path) -> None:
+@pytest.mark.parametrize("warm", [False, True])
+def test_a_session_that_nobody_closed_is_collected_with_its_threads(
+    model: Path, monkeypatch: pytest.MonkeyPatch, warm: bool
+) -> None:
+    monkeypatch.setattr(warmup, "default", lambda resolved: Arrangement(1, None, 60))
     before = set(threading.enumerate())
     session = isorun.Session(model, "ort-cpu", threads=1)
+    if warm:
+        session.warmup([(1, 4)], measure=False)
+        assert any(thread.name.startswith("isorun-batch") for thread in set(threading.enumerate()) - before)
     asyncio.run(session.arun(None, request(4), max_tokens=60, max_wait=0))
     gone = weakref.ref(session)
     del session

@@ -77,9 +77,10 @@ class Batcher:
         self._hurry = False
         self._changed = threading.Condition()
         self._running = threading.Semaphore(parallel)
-        started: list[Future[object]] = [Future() for _ in range(max(parallel, 2))]
+        self._initializer = initializer
+        started: list[Future[None]] = [Future() for _ in range(max(parallel, 2))]
         self._threads = [
-            threading.Thread(target=self._serve, args=(future, initializer), name=f"isorun-batch-{index}", daemon=True)
+            threading.Thread(target=self._serve, args=[future], name=f"isorun-batch-{index}", daemon=True)
             for index, future in enumerate(started)
         ]
         _alive.add(self)
@@ -91,6 +92,8 @@ class Batcher:
         except BaseException:
             self.close(cancel=True)
             raise
+        finally:
+            self._initializer = None  # it may hold the session
 
     def submit(self, feeds: Feeds) -> tuple[Future[list[Any]], int]:
         """Submit a request. Returns its future and its length in tokens.
@@ -142,13 +145,14 @@ class Batcher:
                 if thread is not threading.current_thread():
                     thread.join()
 
-    def _serve(self, started: Future[object], initializer: Callable[[], object] | None) -> None:
+    def _serve(self, started: Future[None]) -> None:
         try:
-            started.set_result(initializer and initializer())
+            if self._initializer is not None:
+                self._initializer()
         except BaseException as error:  # noqa: BLE001  # raised by the constructor
             started.set_exception(error)
             return
-        del started, initializer
+        started.set_result(None)
         # Hold no request while waiting: through tracebacks it would keep the Results object alive that closes this
         # batcher when it is collected.
         while requests := self._next():

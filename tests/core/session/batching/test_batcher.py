@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -97,3 +99,28 @@ def test_rejects_an_invalid_max_wait(seconds: float) -> None:
 def test_rejects_max_tokens_below_1() -> None:
     with pytest.raises(ValueError, match="max_tokens"):
         Recorder().map([small(3)], max_tokens=0)
+
+
+def test_each_thread_begins_with_the_initializer() -> None:
+    seen = set()
+    batcher = batching.Batcher(
+        Recorder().run,
+        batching.Layout(PADDABLE, None),
+        8,
+        0.0,
+        8,
+        parallel=3,
+        initializer=lambda: seen.add(threading.current_thread().name),
+    )
+    batcher.close(cancel=False)
+    assert len(seen) == 3
+
+
+def test_an_error_of_the_initializer_is_raised_and_leaves_no_thread() -> None:
+    def fail() -> None:
+        raise BackendFailed("broken")
+
+    before = threading.active_count()
+    with pytest.raises(BackendFailed, match="broken"):
+        batching.Batcher(Recorder().run, batching.Layout(PADDABLE, None), 8, 0.0, 8, initializer=fail)
+    assert threading.active_count() == before
