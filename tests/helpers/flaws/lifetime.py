@@ -82,6 +82,13 @@ class LeaksThreads(Flawed):
 
 
 @backend
+class LeaksThreadsOfReports(Flawed):
+    def report(self):
+        threading.Thread(target=time.sleep, args=(30,), daemon=True).start()
+        return super().report()
+
+
+@backend
 class WritesToItsModel(Flawed):
     def __init__(self, model, config):
         super().__init__(model, config)
@@ -98,6 +105,17 @@ class LeaksByRun(Flawed):
 class LeaksRuns(LeaksByRun):
     def run(self, output_names, feeds):
         self.leaked.append(np.ones(2**13))  # 64 KiB
+        return self.right(output_names, feeds)
+
+
+@backend
+class LeaksShapes(LeaksByRun):
+    seen: Any = frozenset()
+
+    def run(self, output_names, feeds):
+        if (shapes := tuple(np.shape(value) for value in feeds.values())) not in self.seen:
+            self.seen |= {shapes}
+            self.leaked.append(np.ones(2**13))
         return self.right(output_names, feeds)
 
 

@@ -223,10 +223,14 @@ class BackendUnderTest:
         """Use a model once. In an environment, by the one worker: a worker per session would hide what leaks."""
         if self._worker is None:
             with self.open(model) as session:
-                return session.run(None, feeds)
+                outputs = session.run(None, feeds)
+                assert session.provenance.precision
+                return outputs
         lowered = self.lowered(model)
         with self.compiled(lowered) as executable:
-            return executable.run([spec.name for spec in lowered.info.outputs], feeds)
+            outputs = executable.run([spec.name for spec in lowered.info.outputs], feeds)
+            executable.report()
+            return outputs
 
     def expected(self, model: SampleModel, feeds: Feeds) -> dict[str, np.ndarray]:
         """The model's outputs, by name: from its formula, or in fp64 from the reference backend."""

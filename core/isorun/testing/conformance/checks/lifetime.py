@@ -85,22 +85,27 @@ class Lifetime(Checks):
 
     @proves("leaks")
     @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux, which lists what a process holds")
-    @pytest.mark.parametrize("kind", ["runs", "bindings", "failing runs"])
+    @pytest.mark.parametrize("kind", ["runs", "bindings", "failing runs", "runs of new shapes"])
     def test_runs_leak_nothing(self, kind: str) -> None:
         """And the last of them computes what the first one did."""
-        if kind == "failing runs":
+        if sums := kind in ("failing runs", "runs of new shapes"):
             dynamic = self.under_test.capabilities.dynamic_shapes
-            self.under_test.require(dynamic, "dynamic shapes, without which no run can fail")
+            self.under_test.require(dynamic, "dynamic shapes, without which all runs are alike")
         model = dense()
         feeds = [model.feeds(seed) for seed in range(7)]
         expected = [self.under_test.expected(model, each)["y"] for each in feeds]
         first: dict[int, np.ndarray] = {}
-        with self.under_test.open(parsed(SUM) if kind == "failing runs" else model) as session:
+        with self.under_test.open(parsed(SUM) if sums else model) as session:
 
             def use(number: int) -> None:
                 if kind == "failing runs":
                     with suppress(IsorunError):
                         session.run(None, {"x": np.ones(1 << 12, np.float32), "y": np.ones(3, np.float32)})
+                    return
+                if kind == "runs of new shapes":
+                    ones = np.ones(1 + number, np.float32)
+                    (z,) = session.run(None, {"x": ones, "y": ones})
+                    np.testing.assert_array_equal(z, ones + 1)
                     return
                 fed = {"x": feeds[number % 7]["x"].copy()}
                 if kind == "runs":

@@ -10,6 +10,9 @@ from isorun.testing.conformance.backend_under_test import named
 from isorun.testing.conformance.checks.base import Checks, proves
 from isorun.testing.conformance.formulas import four_outputs, other_types, views
 
+_PADDING = 1 << 20
+"""What an output's buffer may be larger, in bytes."""
+
 
 class Outputs(Checks):
     """Names, types, memory."""
@@ -44,6 +47,10 @@ class Outputs(Checks):
                 assert fits, f"{spec.name} must have shape {spec.shape}, got {outputs[spec.name].shape}"
                 strides = outputs[spec.name].strides
                 assert outputs[spec.name].flags.c_contiguous, f"{spec.name} must be C-contiguous, got strides {strides}"
+            held = {id(buffer): buffer.nbytes for buffer in map(_buffer, outputs.values())}
+            sizes = sum(array.nbytes for array in outputs.values())
+            kept = f"outputs of {sizes:,} bytes keep arrays of {sum(held.values()):,} bytes in memory; return copies"
+            assert sum(held.values()) <= 2 * sizes + _PADDING, kept
 
     @proves("types")
     def test_outputs_of_other_types_than_the_inputs(self) -> None:
@@ -87,3 +94,10 @@ class Outputs(Checks):
                     assert not np.shares_memory(value, array), f"the output {spec.name!r} shares memory with {other}"
                 values[f"the output {spec.name!r}"] = value
             self.under_test.assert_accurate(model, session, feeds)
+
+
+def _buffer(array: np.ndarray) -> np.ndarray:
+    """The array whose memory this one uses."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
