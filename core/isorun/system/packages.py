@@ -9,8 +9,9 @@ from __future__ import annotations
 import csv
 import importlib.util
 import inspect
+import pkgutil
 from collections.abc import Iterator
-from importlib.metadata import Distribution, distributions, version
+from importlib.metadata import Distribution, distribution, distributions, version
 
 from isorun.errors import IsorunError
 
@@ -18,7 +19,12 @@ from isorun.errors import IsorunError
 def is_importable(package: str) -> bool:
     """Whether a package exists with its modules: a folder without any can be imported, but is empty."""
     spec = importlib.util.find_spec(package)
-    return spec is not None and spec.origin is not None
+    if spec is None or spec.origin is not None:
+        return spec is not None
+    # A namespace package, unless it was installed with an __init__.py, which is lost then.
+    owners = map(distribution, package_owners(package))
+    lost = any(path == f"{package}/__init__.py" for owner in owners for path, *_ in recorded(owner))
+    return not lost and any(pkgutil.iter_modules(spec.submodule_search_locations))
 
 
 def how_to_install(requirement: str) -> str:

@@ -70,7 +70,7 @@ class Variant(fakes.Right):
 
 class Misspelt(Variant):
     capabilities = Capabilities(
-        dialects=(Dialect("my-engine", functions=GELU.replace("(input, bias)", "(input bias")),)
+        dialects=(Dialect("my-engine", functions=GELU.replace("my.engine.Bias", "isorun.fused.Bais")), "primitive")
     )
 
 
@@ -113,8 +113,28 @@ def test_engine_with_its_own_operator(bert, name, dialect, padding):
     assert "Erf" not in provenance.operators["numpy"]
 
 
-def test_functions_that_cannot_be_read_are_an_error_about_them(bert):
-    with pytest.raises(InvalidArgument, match="functions of the dialect 'my-engine' cannot be read"):
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ("BiasGelu (input", "BiasGelu input", "no function"),
+        ("=> (output)", "=> output", "function BiasGelu: .*ParseError"),
+        ("BiasGelu (input", "BiasGellu (input", "nothing calls it.*BiasGelu"),
+        ("input, bias", "value, bias", "among input, bias, got value"),
+        ("my.engine.BiasGelu", "my.engine.BiasGelu <scale: float = @scal>", "no attribute 'scal'"),
+        ("my.engine.BiasGelu", "isorun.fused.BiasGellu", "no function 'BiasGellu'.*BiasGelu"),
+        ("my.engine.BiasGelu", "isorun.optional.Earf", "no function or operator 'Earf'"),
+        ("my.engine.BiasGelu", "our.engine.BiasGelu", "no opset_import for the domain 'our.engine'"),
+        ("opset_import: [", "[", "no header"),
+    ],
+)
+def test_functions_that_cannot_be_used_are_an_error_about_them(bert, tmp_path, old, new, named):
+    dialect = Dialect("my-engine", functions=GELU.replace(old, new))
+    with pytest.raises(InvalidArgument, match=f"functions of the dialect 'my-engine' cannot be used: .*{named}"):
+        lowering.lower(open_model(bert, Cache(tmp_path)), (dialect,), Cache(tmp_path))
+
+
+def test_functions_that_cannot_be_used_are_not_passed_over_for_another_dialect(bert):
+    with pytest.raises(InvalidArgument, match="functions of the dialect 'my-engine' cannot be used"):
         isorun.Session(bert, "misspelt")
 
 

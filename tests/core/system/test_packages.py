@@ -33,6 +33,13 @@ def test_all_owners_of_a_package(site: Path) -> None:
     assert packages.package_version("rival") == "1.0 or 2.0"
 
 
+def test_a_namespace_package_is_importable_if_it_has_modules(site: Path) -> None:
+    sites.install(site, "space", "1.0", {"space/engine.py": ""})
+    assert packages.is_importable("space")
+    (site / "space" / "engine.py").unlink()
+    assert not packages.is_importable("space")
+
+
 def test_package_without_files_keeps_its_owner(site: Path) -> None:
     sites.install(site, "rival", "1.0", {"rival/__init__.py": "one = 1\n", "rival/data.txt": ""})
     assert packages.is_importable("rival")
@@ -40,6 +47,8 @@ def test_package_without_files_keeps_its_owner(site: Path) -> None:
     assert packages.package_owners("rival") == ["rival"]
     assert not packages.is_importable("rival")
     assert not packages.is_importable("no_such_package")
+    (site / "rival" / "left.py").touch()
+    assert not packages.is_importable("rival")
     recorded = {path for path, *_ in packages.recorded(distribution("rival"))}
     assert {"rival/__init__.py", "rival/data.txt", "rival-1.0.dist-info/METADATA"} <= recorded
 

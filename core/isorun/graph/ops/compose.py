@@ -31,6 +31,8 @@ import onnx
 import onnx.parser
 import onnx_ir as ir
 
+from isorun.errors import did_you_mean
+
 DOMAIN = "isorun.fused"
 _OPTIONAL = "isorun.optional"
 _REQUIRED = "isorun.required"
@@ -50,11 +52,53 @@ def parse(text: str) -> Functions:
     header = _HEADER.search(text)
     if header is None:
         raise ValueError("The text has no header, expected a line 'opset_import: [...]'")
-    found = [
-        onnx.parser.parse_function(f'<domain: "{DOMAIN}", {header.group()}>\n{_with_constants(each)}')
-        for each in _FUNCTION.split(text[header.end() :])[1:]
-    ]
-    return {function.name: function for function in found}
+    found = {}
+    for each in _FUNCTION.split(text[header.end() :])[1:]:
+        name = re.split(r"\W", each, maxsplit=1)[0]
+        try:
+            found[name] = onnx.parser.parse_function(f'<domain: "{DOMAIN}", {header.group()}>\n{_with_constants(each)}')
+        except onnx.parser.ParseError as error:
+            reason = error.args[0].decode() if isinstance(error.args[0], bytes) else str(error)
+            raise ValueError(f"function {name}: {reason}") from error
+    return found
+
+
+def check(text: str, chain: Sequence[str]) -> None:
+    """Reject functions that would not do what they say: a misspelt name would be left out without a word.
+
+    Args:
+        text: functions that precede a chain.
+        chain: the texts of the chain.
+
+    Raises:
+        ValueError: a function has a name that nothing calls, has or refers to inputs, attributes or functions that do
+            not exist, or uses a domain that the header does not import.
+    """
+    own = parse(text)
+    known = {name: function for each in chain for name, function in parse(each).items()}
+    names = {*own, *known}
+    steps = [node for function in own.values() for node in function.node]
+    called = {node.op_type for node in steps if node.domain in (DOMAIN, _OPTIONAL)}
+    if not own:
+        raise ValueError("no function, expected 'Name (input, ...) => (output) { ... }'")
+    for name, function in own.items():
+        if name not in known and name not in called:
+            raise ValueError(f"function {name}: nothing calls it{did_you_mean(name, sorted(known))}")
+        inputs = known[name].input if name in known else function.input
+        if unknown := [each for each in function.input if each not in inputs]:
+            raise ValueError(f"function {name}: its inputs must be among {', '.join(inputs)}, got {', '.join(unknown)}")
+        declared = [*function.attribute, *(each.name for each in function.attribute_proto)]
+        domains = {entry.domain for entry in function.opset_import}
+        for node in function.node:
+            for attribute in node.attribute:
+                if (refers := attribute.ref_attr_name) and refers not in declared:
+                    raise ValueError(f"function {name}: no attribute {refers!r}{did_you_mean(refers, declared)}")
+            if node.domain == DOMAIN and node.op_type not in names:
+                raise ValueError(f"function {name}: no function {node.op_type!r}{did_you_mean(node.op_type, names)}")
+            if node.domain == _OPTIONAL and node.op_type not in names and not onnx.defs.has(node.op_type):
+                raise ValueError(f"function {name}: no function or operator {node.op_type!r}")
+            if node.domain not in {DOMAIN, _OPTIONAL, _REQUIRED, *domains}:
+                raise ValueError(f"function {name}: the header has no opset_import for the domain {node.domain!r}")
 
 
 def _with_constants(function: str) -> str:

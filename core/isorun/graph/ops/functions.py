@@ -109,6 +109,21 @@ def opset(dialect: str) -> int:
     return compose.opset(_text(dialect))
 
 
+def chain(dialect: str, *, half: bool) -> list[str]:
+    """The texts whose functions a dialect has, the first that has a function wins.
+
+    Args:
+        dialect: one of :func:`dialects`.
+        half: for a model with weights in 16 bits.
+    """
+
+    def with_half(base: str) -> list[str]:
+        return [f"half/{base}", base] if half else [base]
+
+    names = [*(with_half(dialect) if dialect != BODIES else []), *_FEATURES, *with_half(BODIES), _PACKING]
+    return [text for name in names if (text := _text(name))]
+
+
 def put(model: ir.Model, dialect: str, overrides: Sequence[str] = ()) -> None:
     """Compose the functions that a model calls and put them in it, in the place of any that it has.
 
@@ -122,13 +137,7 @@ def put(model: ir.Model, dialect: str, overrides: Sequence[str] = ()) -> None:
     Raises:
         UnsupportedModel: the dialect has no function for an operator of the model.
     """
-    half = is_half(model)
-
-    def with_half(base: str) -> list[str]:
-        return [f"half/{base}", base] if half else [base]
-
-    chain = [*(with_half(dialect) if dialect != BODIES else []), *_FEATURES, *with_half(BODIES), _PACKING]
-    composer = compose.Composer([*overrides, *(text for name in chain if (text := _text(name)))])
+    composer = compose.Composer([*overrides, *chain(dialect, half=is_half(model))])
     for node in model.graph:
         if is_fused(node):
             composer.call(node)

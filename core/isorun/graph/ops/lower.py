@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import onnx.parser
 import onnx_ir as ir
 from onnx_ir.passes import common
 
@@ -32,12 +31,12 @@ def lower(model: ir.Model, dialect: str, overrides: Sequence[str] = ()) -> ir.Mo
         UnsupportedModel: the dialect has no function for one of the fused operators, or the graph has other operators
             that are defined differently in the dialect's opset.
     """
-    base: str = dialect
-    if isinstance(dialect, Dialect):
-        _check(dialect)
-        base, overrides = dialect.base, (*overrides, dialect.functions)
+    base = dialect.base if isinstance(dialect, Dialect) else dialect
     if base not in DIALECTS:
         raise InvalidArgument(f"Unknown dialect {base!r}{did_you_mean(base, DIALECTS)}")
+    if isinstance(dialect, Dialect):
+        _check(dialect)
+        overrides = (*overrides, dialect.functions)
     if base == functions.FUSED:
         opset.move(model.graph, functions.opset(functions.BODIES))
         functions.carry(model)
@@ -52,8 +51,9 @@ def lower(model: ir.Model, dialect: str, overrides: Sequence[str] = ()) -> ir.Mo
 
 
 def _check(dialect: Dialect) -> None:
-    """Reject a variant whose functions cannot be read, before any model is changed."""
+    """Reject a variant whose functions cannot be used, before any model is changed."""
+    base = functions.BODIES if dialect.base == functions.FUSED else dialect.base
     try:
-        compose.parse(dialect.functions)
-    except (onnx.parser.ParseError, ValueError) as error:
-        raise InvalidArgument(f"The functions of the dialect {str(dialect)!r} cannot be read: {error}") from error
+        compose.check(dialect.functions, functions.chain(base, half=True))
+    except ValueError as error:
+        raise InvalidArgument(f"The functions of the dialect {str(dialect)!r} cannot be used: {error}") from error
