@@ -136,6 +136,17 @@ def test_argmax_tolerance_allows_one_row() -> None:
         assert compare({"y": output}, {"y": reference}, None, limits).verdict == verdict
 
 
+def test_a_signaling_nan_fails_as_any_other() -> None:
+    """Memory that a backend freed may hold one; converting it would be an error where NumPy's errors raise."""
+    reference = hidden(0, 1.0).astype(np.float32)
+    output = reference.copy()
+    output.view(np.uint32)[0, 0, 0] = 0x7F800001
+    with np.errstate(all="raise"):
+        assert judge(output, reference, "fp32").reasons == (
+            "y: 1 of 120 values are NaN or infinite, the first at [0, 0, 0]",
+        )
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_nan_fails_even_at_padding(value: float) -> None:
     reference = hidden(0, 1.0)
