@@ -45,11 +45,11 @@ def best(group: Group) -> list[str]:
         if not measured:
             continue
         ranked = sorted(measured, key=lambda each: -each[2].requests_per_s)
-        best, scenario, figures = ranked[0]
+        leader, scenario, figures = ranked[0]
         within = f" with 99 % of the answers within {scenario['p99_ms']:g} ms" if scenario.get("p99_ms") else ""
         least = figures.requests_per_s if figures.between is None else figures.between[0]
         close = [each for each, _, other in ranked[1:] if (other.between or (0, other.requests_per_s))[1] >= least]
         tied = f"; {shortened(close)} may answer as many" if close else ""
         most = "the most requests, " if ranked[1:] and not close else ""
-        found.append(f"{name}: {best} answers {most}{_between(figures)} a second{within}{tied}")
+        found.append(f"{name}: {leader} answers {most}{_between(figures)} a second{within}{tied}")
     return found
