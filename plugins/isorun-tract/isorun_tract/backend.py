@@ -36,7 +36,7 @@ class Tract(Backend):
 
     contract = 2
     capabilities = Capabilities(
-        dialects=("primitive",),
+        dialects=("static",),
         precisions=("fp32",),
         refused={
             "bf16": "it has no bf16 kernels",
