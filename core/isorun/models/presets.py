@@ -7,14 +7,18 @@ attention to prefer some keys.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from isorun.errors import InvalidModel, did_you_mean
 from isorun.models import rotary_config
 from isorun.system.cache import Cache
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 _ENTRY_MODEL = "model.onnx"
 _BASE = {"vocab_size": 30522, "hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}
@@ -68,21 +72,32 @@ def write(name: str, seed: int, output: Path) -> None:
     Raises:
         InvalidModel: there is no preset of that name.
     """
-    from isorun.graph.builders import architectures, encoder, rotary
     from isorun.graph.io import files
+
+    files.write(graph(sizes(name), seed, name), output, beside_above=files.SINGLE_FILE_LIMIT)
+
+
+def graph(settings: Mapping[str, Any], seed: int, name: str) -> ir.Model:
+    """The fused graph of an encoder with random weights.
+
+    Args:
+        settings: its sizes by their names in ``config.json``; one with rotary positions has a ``model_type``, a
+            DeBERTa has ``relative_attention``, and any other is a BERT.
+        seed: of the weights, 0 or more.
+        name: the graph's name.
+    """
+    from isorun.graph.builders import architectures, encoder, rotary
 
     if seed < 0:
         raise InvalidModel(f"The seed must be 0 or more, got {seed}")
     weights = SeededWeights(seed)
-    if name in _MODERN:
-        model = rotary.encoder(rotary_config.read(sizes(name), InvalidModel), weights, name)
-    else:
-        config, settings = sizes(name), sizes(name)
-        if name in _DEBERTA:
-            config = {key: settings[key] for key in (*architectures.DEBERTA.sizes, "layer_norm_eps")}
-            config |= {"architecture": architectures.DEBERTA, "settings": settings}
-        model = encoder.encoder(encoder.EncoderConfig(**config), weights, name)
-    files.write(model, output, beside_above=files.SINGLE_FILE_LIMIT)
+    if "model_type" in settings:
+        return rotary.encoder(rotary_config.read(settings, InvalidModel), weights, name)
+    config = dict(settings)
+    if "relative_attention" in settings:
+        config = {key: settings[key] for key in (*architectures.DEBERTA.sizes, "layer_norm_eps")}
+        config |= {"architecture": architectures.DEBERTA, "settings": settings}
+    return encoder.encoder(encoder.EncoderConfig(**config), weights, name)
 
 
 def build(name: str, seed: int, cache: Cache) -> Path:

@@ -16,7 +16,7 @@ import pytest
 
 import flaws
 from flaws import lifetime
-from flaws.accuracy import UnusedDialect
+from flaws.accuracy import IgnoresEpsilon, IgnoresTheScale, UnusedDialect
 from isorun import IsorunError
 from isorun.testing import fakes
 from isorun.testing.conformance import Conformance, runner
@@ -33,7 +33,10 @@ class Case:
     options: dict[str, Any] = field(default_factory=dict)
 
 
-UNUSED = UnusedDialect.capabilities.dialects[0]
+UNUSED, UNSCALED, WITHOUT_EPSILON = (
+    flaw.capabilities.dialects[0] for flaw in (UnusedDialect, IgnoresTheScale, IgnoresEpsilon)
+)
+_LATER = "later_encoders_in_every_dialect"
 _KEEP = {"precision": "fp32", "padding": "keep"}
 ON_DEVICE = [
     Case("ClaimsDeviceArrays", "output_on_the_device_can_be_fed", "run_on_device"),
@@ -56,6 +59,8 @@ CASES = [
     Case("AlwaysAvailable", "unavailable_without_its_package", "still ok"),
     Case("Rude", "unavailable_without_its_package", "the driver is upset"),
     Case("UnusedDialect", "accuracy_in_every_dialect", "uses a function", {"dialect": UNUSED, "outputs": None}),
+    Case("IgnoresTheScale", _LATER, "gemma3.*is wrong", {"dialect": UNSCALED, "encoder": "gemma3-2x32"}),
+    Case("IgnoresEpsilon", _LATER, "gemma3.*is wrong", {"dialect": WITHOUT_EPSILON, "encoder": "gemma3-2x32"}),
     Case(
         "CountsTheMask",
         "accuracy_in_every_dialect",
@@ -127,9 +132,10 @@ CASES = [
     Case("IgnoresStridesOfTokens", "feeds_of_any_memory_layout", "is wrong", {"layout": "columns of a larger array"}),
     Case("IgnoresAnOption", "every_option_is_read", "'level'"),
     Case("WrongWithAnOption", "accuracy_with_every_option", "fast=True"),
-    Case("BindsItsThread", "one_thread_may_run_on_any_core", r"bound to the cores"),
+    Case("BindsItsThread", "threads_may_run_on_any_core", r"bound to the cores"),
     Case("ComputesOnOneThread", "two_threads_compute_on_two_cores", r"\d+% of the processor time: it computes alone"),
-    Case("UsesEveryCore", "one_thread_computes_on_one_core", r"\d\.\d times"),
+    Case("UsesEveryCore", "no_more_threads_compute_than_declared", r"\d\.\d times"),
+    Case("ExceedsItsFixedThreads", "no_more_threads_compute_than_declared", r"\d\.\d times"),
     Case("WrongOnTwoThreads", "accuracy_with_any_number_of_threads", "is wrong"),
     Case("ReadsBoundInputsOnce", "bound_inputs_are_read_at_every_run", "run 1 of a binding"),
     Case("ReadsTheSecondInputOnce", "bound_inputs_are_read_at_every_run", "run 1 of a binding"),

@@ -43,6 +43,34 @@ AttentionCore <num_heads> (query, key, value, key_mask) => (context) { context =
 UnusedDialect = declaring(__name__, dialects=(Dialect("unused", functions=UNUSED),))
 
 
+IGNORES_THE_SCALE = """
+opset_import: ["" : 17, "isorun.fused" : 1, "isorun.optional" : 1]
+
+Scores <scale> (query, key_transposed) => (scores)
+{
+  products = MatMul (query, key_transposed)
+  size = Shape <start = -1> (query)
+  size_like = CastLike (size, query)
+  root = Sqrt (size_like)
+  scores = Div (products, root)
+}
+"""
+IGNORES_EPSILON = """
+opset_import: ["" : 17, "isorun.fused" : 1, "isorun.optional" : 1]
+
+NormalizeRms <epsilon> (x, gamma) => (y)
+{
+  square = Mul (x, x)
+  mean = ReduceMean <axes = [-1]> (square)
+  root = Sqrt (mean)
+  unit = Div (x, root)
+  y = Mul (unit, gamma)
+}
+"""
+IgnoresTheScale = declaring(__name__, dialects=(Dialect("ignores-the-scale", functions=IGNORES_THE_SCALE),))
+IgnoresEpsilon = declaring(__name__, dialects=(Dialect("ignores-epsilon", functions=IGNORES_EPSILON),))
+
+
 class Scaling(Flawed):
     """All outputs times :meth:`factor`."""
 

@@ -34,6 +34,10 @@ class UsesEveryCore(Flawed):
             np.exp(array)  # without the GIL
 
 
+class ExceedsItsFixedThreads(UsesEveryCore):
+    capabilities = replace(HONEST, fixed_threads=1)
+
+
 class WrongOnTwoThreads(Right):
     capabilities = replace(HONEST, sets_threads=True)
 

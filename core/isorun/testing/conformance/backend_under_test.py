@@ -30,7 +30,7 @@ from isorun.system.subprocesses import run
 from isorun.testing import process_state
 from isorun.testing.conformance.formulas import Formula
 from isorun.testing.conformance.precisions import TOLERANCES
-from isorun.testing.conformance.sample_models import Bert, SampleModel, bert, dense
+from isorun.testing.conformance.sample_models import Encoder, SampleModel, dense, encoder
 from isorun.types import Capabilities, CompileConfig, Feeds, LoweredModel
 
 _REFERENCE = "reference"
@@ -120,7 +120,7 @@ class BackendUnderTest:
         for path in (folder, work, temporary):
             path.mkdir()
         models = []
-        for model in (dense(), self.bert()):
+        for model in (dense(), self.encoder()):
             feeds = folder / f"{model}.npz"
             np.savez(feeds, **model.feeds())  # type: ignore[arg-type]
             lowered = self.lowered(model)
@@ -164,9 +164,9 @@ class BackendUnderTest:
         self.require(self.capabilities.dynamic_shapes, "dynamic shapes, which padding removal needs")
         self.require(self.capabilities.data_dependent_shapes, "data-dependent shapes, which padding removal needs")
 
-    def bert(self, name: str = "bert-2x32") -> Bert:
-        """A BERT, with symbolic shapes if the backend declares dynamic shapes."""
-        return bert(name, dynamic=self.capabilities.dynamic_shapes)
+    def encoder(self, name: str = "bert-2x32") -> Encoder:
+        """An encoder, with symbolic shapes if the backend declares dynamic shapes."""
+        return encoder(name, dynamic=self.capabilities.dynamic_shapes)
 
     def open(self, model: SampleModel | bytes, **arguments: Any) -> Session:
         """Open a session on the backend, with one thread unless given otherwise, if that can be set.

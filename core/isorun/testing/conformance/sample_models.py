@@ -20,21 +20,39 @@ from isorun.types import ModelInfo, TensorSpec
 _WIDTH = 256
 OPSET, IR_VERSION = 17, 8  # which every runtime has supported for years
 
-_TINY = {"vocab_size": 99, "max_position_embeddings": 512}
-_BERTS: dict[str, dict[str, Any]] = {
-    "bert-1x32": {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64},
-    "bert-2x32": {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64},
+_SMALL = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64}
+_TINY = {**_SMALL, "vocab_size": 99, "max_position_embeddings": 512}
+_ENCODERS: dict[str, dict[str, Any]] = {
+    "bert-1x32": {**_TINY, "num_hidden_layers": 1},
+    "bert-2x32": _TINY,
     # Token ids that neither 16 bits nor the mantissa of fp16 or bf16 can hold.
-    "bert-vocabulary-70k": {
-        **{"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64},
-        "vocab_size": 70_000,
+    "bert-vocabulary-70k": {**_TINY, "num_hidden_layers": 1, "vocab_size": 70_000},
+    "bert-2x128": {**_TINY, "hidden_size": 128, "num_attention_heads": 2, "intermediate_size": 512},
+    "bert-4x256": {**_TINY, "num_hidden_layers": 4, "hidden_size": 256, "intermediate_size": 1024},
+    # Rotary positions, pre-norm, gated GELU; a window of 2 tokens to either side in the second layer.
+    "modernbert-2x32": {
+        **{**_SMALL, "model_type": "modernbert", "vocab_size": 99, "norm_eps": 0.01},
+        **{"layer_types": ["full_attention", "sliding_attention"], "local_attention": 4},
     },
-    "bert-2x128": {"num_hidden_layers": 2, "hidden_size": 128, "num_attention_heads": 2, "intermediate_size": 512},
-    "bert-4x256": {"num_hidden_layers": 4, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024},
+    # RMS norms, of queries and keys too; grouped queries; scores scaled by 1/8 instead of 1/4.
+    "gemma3-2x32": {
+        **{**_SMALL, "model_type": "gemma3_text", "vocab_size": 99, "rms_norm_eps": 0.01, "head_dim": 16},
+        **{"num_key_value_heads": 2, "query_pre_attn_scalar": 64, "use_bidirectional_attention": True},
+        **{"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 6},
+    },
+    # Disentangled attention over log buckets.
+    "deberta-2x32": {
+        **{**_TINY, "type_vocab_size": 0, "layer_norm_eps": 0.01, "relative_attention": True, "position_buckets": 8},
+        **{"pos_att_type": ["p2c", "c2p"], "share_att_key": True, "norm_rel_ebd": "layer_norm"},
+        "position_biased_input": False,
+    },
 }
+# Every epsilon above is large enough that a wrong one shows.
 
 SIZES = ("one-node", "few-nodes", "bert-2x32", "bert-vocabulary-70k", "bert-2x128", "bert-4x256")
 """The models that take seconds, by size."""
+LATER = ("modernbert-2x32", "gemma3-2x32", "deberta-2x32")
+"""Encoders after BERT, with the operators and attributes that BERT does not use."""
 BIG_SIZES = ("bert-3l", "bert-6l", "bert-base")
 """Those that take minutes."""
 
@@ -153,24 +171,22 @@ class Dense(SampleModel):
         return {"x": np.random.default_rng(seed).standard_normal((rows or self.batch, _WIDTH), np.float32)}
 
 
-class Bert(SampleModel):
-    """A BERT in the fused form: ``bert-LAYERSxWIDTH``, ``bert-vocabulary-70k``, or one of isorun's presets."""
+class Encoder(SampleModel):
+    """An encoder in the fused form: one of :data:`SIZES` or :data:`LATER`, or one of isorun's presets."""
 
     @property
     def vocabulary(self) -> int:
         """The number of token ids."""
-        return int(self._sizes["vocab_size"])
+        return int(self._settings["vocab_size"])
 
     @property
-    def _sizes(self) -> dict[str, Any]:
-        return {**_TINY, **_BERTS[self.name]} if self.name in _BERTS else presets.sizes(self.name)
+    def _settings(self) -> dict[str, Any]:
+        return _ENCODERS[self.name] if self.name in _ENCODERS else presets.sizes(self.name)
 
     def write(self, path: Path) -> None:
-        from isorun.graph.builders import encoder
         from isorun.graph.io import files
 
-        config = encoder.EncoderConfig(**self._sizes)
-        model = encoder.encoder(config, presets.SeededWeights(0), self.name)
+        model = presets.graph(self._settings, 0, self.name)
         if not self.dynamic:
             self._fix_shapes(model.graph.inputs)
             self._fix_shapes(model.graph.outputs)
@@ -186,10 +202,12 @@ class Bert(SampleModel):
     def feeds(
         self, seed: int = 0, *, batch: int | None = None, sequence: int | None = None, mask: str = "right"
     ) -> dict[str, np.ndarray]:
-        """Random token ids and types, under one of :data:`MASK_KINDS`."""
+        """Random token ids, and types for a BERT, under one of :data:`MASK_KINDS`."""
         rows, length = batch or self.batch, sequence or self.sequence
         random = np.random.default_rng([seed, rows, length])
-        names = {"input_ids": self.vocabulary, "attention_mask": 2, "token_type_ids": 2}
+        names = {"input_ids": self.vocabulary, "attention_mask": 2}
+        if self.name.startswith("bert"):
+            names["token_type_ids"] = 2
         specs = [
             TensorSpec(name, "tensor(int64)", ("batch", "sequence"), bounds=(0, size - 1))
             for name, size in names.items()
@@ -207,11 +225,11 @@ def dense(name: str = "few-nodes", *, dynamic: bool = False, seed: int = 0) -> D
     return Dense(name, dynamic, {"one-node": 16, "few-nodes": 4, "heavy": 128}[name], seed=seed)
 
 
-def bert(name: str = "bert-2x32", *, dynamic: bool, shape: tuple[int, int] | None = None) -> Bert:
-    """A BERT, with default sizes (batch, sequence) of feeds that suit it."""
-    return Bert(name, dynamic, *(shape or ((3, 12) if name in _BERTS else (1, 64))))
+def encoder(name: str = "bert-2x32", *, dynamic: bool, shape: tuple[int, int] | None = None) -> Encoder:
+    """An encoder, with default sizes (batch, sequence) of feeds that suit it."""
+    return Encoder(name, dynamic, *(shape or ((3, 12) if name in _ENCODERS else (1, 64))))
 
 
 def of_size(name: str, *, dynamic: bool) -> SampleModel:
     """The model of that name among :data:`SIZES` and :data:`BIG_SIZES`."""
-    return bert(name, dynamic=dynamic) if name.startswith("bert") else dense(name)
+    return encoder(name, dynamic=dynamic) if name.startswith("bert") else dense(name)

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from isorun.parity.samples import MASKS
 from isorun.testing.conformance.checks.base import BIG_VARIABLE, Checks, proves
-from isorun.testing.conformance.sample_models import BIG_SIZES, MASK_KINDS, SIZES, of_size
+from isorun.testing.conformance.sample_models import BIG_SIZES, LATER, MASK_KINDS, SIZES, of_size
 from isorun.types import Dialect
 
 
@@ -20,7 +21,7 @@ class Accuracy(Checks):
     # A single output reads one position of the last layer, whose attention has fewer queries than keys.
     @pytest.mark.parametrize("outputs", [None, ["pooler_output"]], ids=["all outputs", "one position"])
     def test_accuracy_in_every_dialect(self, dialect: str, outputs: list[str] | None) -> None:
-        model = self.under_test.bert()
+        model = self.under_test.encoder()
         lowered = self.under_test.lowered(model, dialect, outputs)
         if isinstance(dialect, Dialect):
             base = self.under_test.lowered(model, dialect.base, outputs)
@@ -40,10 +41,25 @@ class Accuracy(Checks):
                 what = f"{model} in {dialect}, mask {mask},"
                 self.under_test.assert_accurate(model, session, feeds, found, what=what)
 
+    @proves("dialect {dialect}")
+    @pytest.mark.parametrize("encoder", LATER)
+    def test_later_encoders_in_every_dialect(self, dialect: str, encoder: str) -> None:
+        model = self.under_test.encoder(encoder)
+        lowered = self.under_test.lowered(model, dialect)
+        names = [spec.name for spec in lowered.info.outputs]
+        with self.under_test.compiled(lowered) as executable, self.under_test.open(model) as session:
+            for mask in MASKS:
+                feeds = model.feeds(mask=mask)
+                found = dict(zip(names, executable.run(names, feeds), strict=True))
+                self.under_test.assert_accurate(
+                    model, session, feeds, found, what=f"{model} in {dialect}, mask {mask},"
+                )
+                self.under_test.assert_accurate(model, session, feeds)
+
     @proves("precision {precision}")
     @pytest.mark.parametrize("padding", ["keep", "auto"])
     def test_accuracy_in_every_precision(self, precision: str, padding: str) -> None:
-        model = self.under_test.bert("bert-2x128")
+        model = self.under_test.encoder("bert-2x128")
         with self.under_test.open(model, precision=precision, padding=padding) as session:
             for seed, mask in enumerate(MASK_KINDS):
                 what = f"{model} in {precision}, mask {mask},"
@@ -56,7 +72,7 @@ class Accuracy(Checks):
     def test_accuracy_with_every_mask(self, mask: str, padding: str) -> None:
         if padding == "remove":
             self.under_test.require_padding_removal()
-        model = self.under_test.bert()
+        model = self.under_test.encoder()
         for outputs in (None, ["pooler_output"]):
             with self.under_test.open(model, padding=padding, outputs=outputs) as session:
                 for seed in range(3):
@@ -75,7 +91,7 @@ class Accuracy(Checks):
 
     @proves("results")
     def test_repeated_run_returns_the_same(self) -> None:
-        model = self.under_test.bert()
+        model = self.under_test.encoder()
         with self.under_test.open(model) as session:
             first = session.run(None, model.feeds(1))
             session.run(None, model.feeds(2))

@@ -41,7 +41,7 @@ class Bindings(Checks):
     @proves("binding")
     @pytest.mark.parametrize("padding", ["keep", "auto"])
     def test_bound_tokens_and_mask_are_read_at_every_run(self, padding: str) -> None:
-        model = self.under_test.bert()
+        model = self.under_test.encoder()
         with self.under_test.open(model, padding=padding) as session:
             feeds = model.feeds()
             names = [spec.name for spec in session.get_outputs()]

@@ -59,7 +59,7 @@ class Circumstances(Checks):
 
     @proves("independent sessions")
     def test_several_sessions_of_one_model(self) -> None:
-        model = self.under_test.bert()
+        model = self.under_test.encoder()
         whole: dict[str, Any] = {"padding": "keep"}
         requests = [whole, {**whole, "outputs": ["pooler_output"]}, {"padding": "auto"}, whole]
         if self.under_test.capabilities.sets_threads:
@@ -75,7 +75,7 @@ class Circumstances(Checks):
     @proves("independent sessions")
     def test_precisions_side_by_side(self, precision: str) -> None:
         """A session in another precision, opened later, changes nothing for the first."""
-        model, first = self.under_test.bert("bert-2x128"), self.under_test.capabilities.precisions[0]
+        model, first = self.under_test.encoder("bert-2x128"), self.under_test.capabilities.precisions[0]
         with self.under_test.open(model, padding="keep") as session:
             with self.under_test.open(model, precision=precision, padding="keep") as other:
                 for each, asked in ((other, precision), (session, first), (other, precision)):
@@ -89,13 +89,13 @@ class Circumstances(Checks):
     def test_session_after_a_model_that_was_refused(self) -> None:
         with pytest.raises(IsorunError):
             self.under_test.open(parsed(UNKNOWN_OPERATOR)).close()
-        for model in (dense(), self.under_test.bert()):
+        for model in (dense(), self.under_test.encoder()):
             with self.under_test.open(model) as session:
                 self.under_test.assert_accurate(model, session, model.feeds(), what="a session after a refused model")
 
     @proves("independent threads")
     def test_opened_run_and_closed_on_different_threads(self) -> None:
-        for model in (dense(), self.under_test.bert()):
+        for model in (dense(), self.under_test.encoder()):
             session: Session = _in_a_new_thread(partial(self.under_test.open, model))
             outputs = _in_a_new_thread(partial(session.run, None, model.feeds()))
             self.under_test.assert_accurate(model, session, model.feeds(), named(session, outputs))
@@ -122,7 +122,7 @@ class Circumstances(Checks):
         "setting", ["NumPy's errors raise", "warnings are errors", "the working directory changes"]
     )
     def test_settings_of_the_application(self, setting: str) -> None:
-        bert = self.under_test.bert()
+        bert = self.under_test.encoder()
         for model, feeds in ((dense(), dense().feeds()), (bert, bert.feeds(mask="masked-row"))):
             with self.under_test.open(model) as session, ExitStack() as stack:
                 if setting == "NumPy's errors raise":
@@ -138,7 +138,7 @@ class Circumstances(Checks):
 
     @proves("application settings")
     def test_garbage_collection_and_freed_feeds(self) -> None:
-        model = self.under_test.bert()
+        model = self.under_test.encoder()
         with self.under_test.open(model) as session:
             outputs = named(session, session.run(None, model.feeds()))
             gc.collect()
@@ -153,7 +153,7 @@ class Circumstances(Checks):
         """The parent's session still computes. The child exits, also where it inherited a session."""
         if self.under_test.config.device != "cpu":
             pytest.skip("does not apply: a process with a GPU in use cannot be forked")
-        for model in (dense(), self.under_test.bert()):
+        for model in (dense(), self.under_test.encoder()):
             with self.under_test.open(model) as session:
                 self.under_test.assert_accurate(model, session, model.feeds())
                 pid = os.fork()

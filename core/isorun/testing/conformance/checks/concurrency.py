@@ -17,7 +17,7 @@ from isorun.errors import IsorunError
 from isorun.testing.conformance.backend_under_test import named
 from isorun.testing.conformance.checks.base import Checks, proves
 from isorun.testing.conformance.formulas import four_outputs
-from isorun.testing.conformance.sample_models import SUM, SampleModel, bert, dense, parsed
+from isorun.testing.conformance.sample_models import SUM, SampleModel, dense, encoder, parsed
 
 _THREADS = 8
 
@@ -29,7 +29,7 @@ class Concurrency(Checks):
     @proves("concurrent runs")
     @pytest.mark.parametrize("padding", ["keep", "auto"])
     def test_concurrent_runs_return_their_own_outputs(self, padding: str) -> None:
-        model = self.under_test.bert()
+        model = self.under_test.encoder()
         with self.under_test.open(model, padding=padding) as session, _eager_switching():
             feeds = [model.feeds(seed) for seed in range(8)]
             self.under_test.assert_accurate(model, session, feeds[0])
@@ -42,7 +42,7 @@ class Concurrency(Checks):
     def test_concurrent_runs_at_new_shapes(self) -> None:
         """What a runtime prepares for a shape is prepared by several threads at once, which start together."""
         self.under_test.require(self.under_test.capabilities.dynamic_shapes, "dynamic shapes")
-        model = bert("bert-1x32", dynamic=True)
+        model = encoder("bert-1x32", dynamic=True)
         for first in range(1, 5):
             with self.under_test.open(model, padding="keep") as session, _eager_switching():
                 for step in range(6):
@@ -120,7 +120,7 @@ class Concurrency(Checks):
 
     @proves("concurrent sessions")
     def test_concurrent_sessions(self) -> None:
-        models: list[SampleModel] = [self.under_test.bert(), dense(), dense("one-node")]
+        models: list[SampleModel] = [self.under_test.encoder(), dense(), dense("one-node")]
         expected = [self.under_test.expected(model, model.feeds()) for model in models]
 
         def work(number: int) -> None:

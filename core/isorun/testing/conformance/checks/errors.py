@@ -39,7 +39,7 @@ class Errors(Checks):
     @pytest.mark.parametrize("kind", _BAD_FEEDS)
     def test_invalid_feeds_are_rejected_by_name(self, kind: str) -> None:
         name, value = _BAD_FEEDS[kind]
-        model = self.under_test.bert()
+        model = self.under_test.encoder()
         feeds = {key: array for key, array in {**model.feeds(), name: value}.items() if array is not None}
         with self.under_test.open(model) as session:
             with pytest.raises(InvalidFeeds, match=name):
@@ -49,7 +49,7 @@ class Errors(Checks):
     @proves("bad feeds")
     @pytest.mark.parametrize("index", _INDICES)
     def test_token_outside_the_vocabulary_is_rejected(self, index: int | str) -> None:
-        model = self.under_test.bert()
+        model = self.under_test.encoder()
         outside = model.vocabulary if index == "rows" else int(index)
         with self.under_test.open(model) as session:
             feeds = model.feeds()

@@ -47,7 +47,7 @@ class Inputs(Checks):
     @proves("feeds")
     @pytest.mark.parametrize("layout", _LAYOUTS)
     def test_feeds_of_any_memory_layout(self, layout: str) -> None:
-        for model in (dense(), self.under_test.bert()):
+        for model in (dense(), self.under_test.encoder()):
             with self.under_test.open(model) as session:
                 for seed in range(2):
                     # Each alone too: a runtime may copy all feeds if one of them needs it.
@@ -58,7 +58,7 @@ class Inputs(Checks):
 
     @proves("feeds")
     def test_run_does_not_change_its_feeds(self) -> None:
-        for model in (dense(), self.under_test.bert()):
+        for model in (dense(), self.under_test.encoder()):
             feeds = model.feeds()
             before = {name: array.copy() for name, array in feeds.items()}
             arrays = dict(feeds)
@@ -72,7 +72,7 @@ class Inputs(Checks):
     @proves("feeds")
     def test_every_value_is_read_at_every_run(self) -> None:
         """One value changes, in place: a result that is kept from an earlier run, for whatever reason, is wrong."""
-        models: tuple[SampleModel, ...] = (self.under_test.bert(), four_outputs(dynamic=False))
+        models: tuple[SampleModel, ...] = (self.under_test.encoder(), four_outputs(dynamic=False))
         for model in models:
             feeds = model.unmasked()
             with self.under_test.open(model, padding="keep") as session:
@@ -85,7 +85,7 @@ class Inputs(Checks):
 
     @proves("feeds")
     def test_feeds_in_any_order(self) -> None:
-        for model in (self.under_test.bert(), four_outputs(dynamic=False)):
+        for model in (self.under_test.encoder(), four_outputs(dynamic=False)):
             feeds = model.feeds()
             with self.under_test.open(model) as session:
                 for names in itertools.permutations(feeds):

@@ -36,7 +36,7 @@ class Lifetime(Checks):
 
     @proves("closing")
     def test_close_ends_runs_and_keeps_outputs(self) -> None:
-        model = self.under_test.bert()
+        model = self.under_test.encoder()
         session = self.under_test.open(model)
         outputs = session.run(None, model.feeds())
         kept = [array.copy() for array in outputs]
@@ -53,7 +53,7 @@ class Lifetime(Checks):
     @proves("closing")
     def test_close_during_runs(self) -> None:
         """A run returns the right outputs or raises because the session is closed."""
-        model = self.under_test.bert()
+        model = self.under_test.encoder()
         feeds = model.feeds()
         for moment in range(6):
             session = self.under_test.open(model)
@@ -132,7 +132,7 @@ class Lifetime(Checks):
     @proves("model file")
     def test_model_file_is_not_changed(self) -> None:
         """The file belongs to the cache."""
-        model = self.under_test.bert()
+        model = self.under_test.encoder()
         for dialect in self.under_test.capabilities.dialects:
             lowered = self.under_test.lowered(model, dialect)
             files = {path: path.read_bytes() for path in lowered.path.parent.iterdir()}

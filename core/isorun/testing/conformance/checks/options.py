@@ -51,7 +51,7 @@ class Options(Checks):
     @proves("options")
     def test_accuracy_with_every_option(self) -> None:
         self._require_options()
-        model, tested = self.under_test.bert(), 0
+        model, tested = self.under_test.encoder(), 0
         for key, values in self._values().items():
             for value in values:
                 try:

@@ -21,7 +21,7 @@ class Outputs(Checks):
     def test_requested_outputs_in_the_requested_order(self) -> None:
         """Every selection in every order, of outputs that only their values tell apart."""
         dynamic = self.under_test.capabilities.dynamic_shapes
-        for model in (four_outputs(dynamic=dynamic), self.under_test.bert()):
+        for model in (four_outputs(dynamic=dynamic), self.under_test.encoder()):
             with self.under_test.open(model) as session:
                 feeds = model.feeds()
                 expected = named(session, session.run(None, feeds))
@@ -36,7 +36,7 @@ class Outputs(Checks):
 
     @proves("results")
     def test_outputs_have_the_declared_types_and_shapes(self) -> None:
-        model = self.under_test.bert()
+        model = self.under_test.encoder()
         with self.under_test.open(model) as session:
             outputs = named(session, session.run(None, model.feeds()))
             self.under_test.assert_accurate(model, session, model.feeds(), outputs)
@@ -62,7 +62,7 @@ class Outputs(Checks):
     @proves("results")
     def test_no_later_run_changes_an_output(self) -> None:
         dynamic = self.under_test.capabilities.dynamic_shapes
-        for model in (four_outputs(dynamic=dynamic), self.under_test.bert()):
+        for model in (four_outputs(dynamic=dynamic), self.under_test.encoder()):
             with self.under_test.open(model, padding="keep") as session:
                 first = session.run(None, model.unmasked(1))
                 kept = [array.copy() for array in first]
@@ -76,7 +76,7 @@ class Outputs(Checks):
     @proves("results")
     def test_writing_to_an_output_changes_no_later_run(self) -> None:
         """The caller owns the outputs; a runtime must not read them again."""
-        model = self.under_test.bert()
+        model = self.under_test.encoder()
         with self.under_test.open(model, padding="keep") as session:
             for array in session.run(None, model.feeds()):
                 array[...] = np.nan

@@ -71,7 +71,7 @@ class Reports(Checks):
     def _product(self, precision: str, *, dynamic: bool = False) -> SampleModel:
         """A single product; a BERT for the precisions that isorun prepares only encoders for."""
         encoder = precision in _OF_ENCODERS
-        return self.under_test.bert("bert-2x128") if encoder else dense("one-node", dynamic=dynamic)
+        return self.under_test.encoder("bert-2x128") if encoder else dense("one-node", dynamic=dynamic)
 
     @proves("true device")
     def test_reported_device_is_in_this_machine(self, device: str) -> None:
@@ -152,7 +152,7 @@ class Reports(Checks):
 
     @proves("true placement")
     def test_report_is_the_same_before_and_after_runs(self) -> None:
-        model = self.under_test.bert()
+        model = self.under_test.encoder()
         reports = []
         for runs in (0, 2):
             with self.under_test.open(model, padding="keep") as session:
@@ -205,7 +205,7 @@ class Reports(Checks):
 
     @proves("provenance")
     def test_provenance_is_plain_data_about_the_model(self) -> None:
-        model = self.under_test.bert()
+        model = self.under_test.encoder()
         with self.under_test.open(model) as session:
             provenance = session.provenance
         assert provenance.backend == self.under_test.name

@@ -13,7 +13,7 @@ from isorun.testing.conformance.backend_under_test import named
 from isorun.testing.conformance.checks.base import DOES_NOT_APPLY, Checks, proves
 from isorun.testing.conformance.formulas import four_outputs
 from isorun.testing.conformance.precisions import ERRORS, TOLERANCES
-from isorun.testing.conformance.sample_models import MASK_KINDS, Bert, bert, dense
+from isorun.testing.conformance.sample_models import MASK_KINDS, Encoder, dense, encoder
 
 # Kernels change at powers of two and at multiples of the vector length, and buffers grow: every small size, and the
 # sizes around multiples of 64.
@@ -43,7 +43,7 @@ class Shapes(Checks):
         self._require_dynamic()
         if padding == "remove":
             self.under_test.require_padding_removal()
-        model = bert("bert-1x32", dynamic=True)
+        model = encoder("bert-1x32", dynamic=True)
         masks = list(MASK_KINDS)
         with self.under_test.open(model, precision=precision, padding=padding) as session:
             for number, (batch, sequence) in enumerate(_SHAPES):
@@ -64,7 +64,7 @@ class Shapes(Checks):
     def test_shapes_may_change_between_runs(self) -> None:
         """Back to a shape that was run before, and from one to another that differs in one dimension only."""
         self._require_dynamic()
-        model = bert(dynamic=True)
+        model = encoder(dynamic=True)
         with self.under_test.open(model) as session:
             for seed in range(2):
                 for batch, sequence in (*_FEW, *reversed(_FEW)):
@@ -89,7 +89,7 @@ class Shapes(Checks):
     @proves("fixed shapes")
     @pytest.mark.parametrize("shape", _FIXED, ids=lambda shape: "x".join(map(str, shape)))
     def test_model_of_fixed_shapes(self, shape: tuple[int, int]) -> None:
-        model = bert(dynamic=False, shape=shape)
+        model = encoder(dynamic=False, shape=shape)
         with self.under_test.open(model) as session:
             for seed, mask in enumerate(MASK_KINDS if shape[0] > 1 else ["none", "right", "left"]):
                 self.under_test.assert_accurate(model, session, model.feeds(seed, mask=mask))
@@ -98,7 +98,7 @@ class Shapes(Checks):
     def test_symbolic_model_without_dynamic_shapes_is_refused_or_accurate(self) -> None:
         if self.under_test.capabilities.dynamic_shapes:
             pytest.skip(f"{DOES_NOT_APPLY}: the backend declares dynamic shapes")
-        model = bert(dynamic=True)
+        model = encoder(dynamic=True)
         try:
             session = self.under_test.open(model)
         except (BackendUnavailable, UnsupportedModel) as error:
@@ -128,7 +128,7 @@ class Shapes(Checks):
 
     @proves("unusual values")
     def test_tokens_and_types_at_their_limits(self) -> None:
-        model = self.under_test.bert()
+        model = self.under_test.encoder()
         with self.under_test.open(model) as session:
             for name, value in (("input_ids", 0), ("input_ids", model.vocabulary - 1), ("token_type_ids", 1)):
                 feeds = model.feeds()
@@ -161,7 +161,7 @@ class Shapes(Checks):
     def _require_dynamic(self) -> None:
         self.under_test.require(self.under_test.capabilities.dynamic_shapes, "dynamic shapes")
 
-    def _assert_accurate_or_refused(self, model: Bert, session: Session) -> None:
+    def _assert_accurate_or_refused(self, model: Encoder, session: Session) -> None:
         with session:
             for batch, sequence in _FEW:
                 feeds = model.feeds(batch=batch, sequence=sequence)
