@@ -1,10 +1,14 @@
 """Texts a second of two ``isorun.ray.Embed`` actors in ``map_batches``, and of two plain ``isorun.Embedder`` processes.
 
-    python benchmarks/ray_data.py [--texts 100000] [--rounds 3] [--model all-MiniLM-L6-v2] [--batch 4096] [--kill]
+    python benchmarks/ray_data.py [--texts 100000] [--rounds 3] [--model all-MiniLM-L6-v2] [--batch 4096] [--nodes 1]
+        [--plain-texts N] [--kill]
 
 Both have one thread a process and the same short texts (3 to 12 words), and are interleaved over the rounds. The time
 is from the start of the first batch to the end of the last, so that it excludes starting and loading, and includes the
-time in which an actor waits for its next block. Each plain process embeds its half of the texts in one call.
+time in which an actor waits for its next block. Each plain process embeds its half of the texts in one call; with
+``--plain-texts``, before and after the actors in each round, for long runs.
+
+``--nodes`` starts a cluster of so many nodes on this machine, with an actor each where there are two.
 
 ``CPU`` is the CPU time of the two processes for each text, in an actor with what Ray does between its batches: it tells
 what costs apart from waiting and other load.
@@ -59,6 +63,21 @@ def plain(model: str, count: int, part: int) -> None:
         print(json.dumps([began, time.time(), time.process_time() - cpu]), flush=True)
 
 
+def start_cluster(nodes: int) -> None:
+    """One node with both actors, or a node for each. Two more processors are for the tasks that make the blocks."""
+    import ray
+
+    if nodes == 1:
+        ray.init("local", num_cpus=ACTORS + 2, include_dashboard=False, log_to_driver=False)
+        return
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+    for _ in range(nodes):
+        cluster.add_node(num_cpus=1, resources={"embedding": 1})
+    ray.init(address=cluster.address, log_to_driver=False)
+
+
 def run_plain(model: str, count: int) -> dict[str, float]:
     """One round of the plain processes."""
     command = [sys.executable, __file__, "--model", model, "--texts", str(count), "--part"]
@@ -102,7 +121,12 @@ def run_ray(model: str, count: int, batch_size: int, folder: Path, *, kill: bool
     rows = [{"id": number, "text": text} for number, text in enumerate(corpus(count))]
     dataset = ray.data.from_items(rows, override_num_blocks=max(2 * ACTORS, count // batch_size))
     embedded = dataset.map_batches(
-        Timed, fn_constructor_args=[model], batch_size=batch_size, num_cpus=1, concurrency=ACTORS
+        Timed,
+        fn_constructor_args=[model],
+        batch_size=batch_size,
+        num_cpus=1,
+        concurrency=ACTORS,
+        **({"resources": {"embedding": 1}} if ray.cluster_resources().get("embedding") else {}),
     )
     if kill:
         threading.Thread(target=_kill_one, args=[folder]).start()
@@ -132,23 +156,27 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--model", default="all-MiniLM-L6-v2")
     parser.add_argument("--batch", type=int, default=4096)
+    parser.add_argument("--nodes", type=int, default=1, choices=(1, ACTORS))
+    parser.add_argument("--plain-texts", type=int, help="of the plain processes (default: as many as --texts)")
     parser.add_argument("--kill", action="store_true")
     parser.add_argument("--part", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.part is not None:
         plain(given.model, given.texts, given.part)
         return
-    import ray
-
-    ray.init("local", num_cpus=ACTORS + 2, include_dashboard=False, log_to_driver=False)  # it creates the blocks, too
+    start_cluster(given.nodes)
     ratios = []
     with tempfile.TemporaryDirectory() as work:
         for number in range(given.rounds):
-            alone = run_plain(given.model, given.texts)
+            alone = [run_plain(given.model, given.plain_texts or given.texts)]
             actors = run_ray(given.model, given.texts, given.batch, Path(work))
-            ratios.append(actors["rate"] / alone["rate"])
+            if given.plain_texts:
+                alone.append(run_plain(given.model, given.plain_texts))
+            rates = " and ".join(f"{each['rate']:,.0f}" for each in alone)
+            rate, cpu = (statistics.mean(each[figure] for each in alone) for figure in ("rate", "cpu"))
+            ratios.append(actors["rate"] / rate)
             print(
-                f"round {number + 1}: plain {alone['rate']:,.0f} texts/s, CPU {alone['cpu']:.0f} us; "
+                f"round {number + 1}: plain {rates} texts/s, CPU {cpu:.0f} us; "
                 f"actors {actors['rate']:,.0f} texts/s, CPU {actors['cpu']:.0f} us; ratio {ratios[-1]:.3f}; "
                 f"memory {actors['first']:.0f} to {actors['last']:.0f} MiB",
                 flush=True,
