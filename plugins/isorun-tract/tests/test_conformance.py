@@ -1,8 +1,11 @@
 """isorun's conformance checks on tract."""
 
+import tomllib
+from pathlib import Path
+
 from isorun.testing.conformance import Conformance
 
-KNOWN_FAILURES = {"test_nan_stays_in_its_row": "tract 0.23 computes tanh(NaN) as -1"}
+KNOWN_FAILURES = tomllib.loads(Path(__file__).with_name("known-failures.toml").read_text())
 
 
 class TestTract(Conformance, backend="tract", known_failures=KNOWN_FAILURES): ...
