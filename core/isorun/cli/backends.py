@@ -21,18 +21,20 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 @app.command()
 def backends(
     probe: Annotated[
-        bool, typer.Option("--probe", help="Run a small model on each in every precision and check the result.")
+        bool,
+        typer.Option("--probe", help="Run a small model on each backend in every precision and check the result."),
     ] = False,
-    options: Annotated[bool, typer.Option("--options", help="Describe the options of each.")] = False,
+    options: Annotated[bool, typer.Option("--options", help="Describe each backend's options.")] = False,
     environment: Annotated[
-        str | None, typer.Option(metavar="NAME", help="List those of an isolated environment (see `isorun env`).")
+        str | None,
+        typer.Option(metavar="NAME", help="List the backends of an isolated environment (see `isorun env`)."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the backends and whether each is available.
 
-    Plugins of other distributions are loaded in separate processes, so one that crashes or hangs costs its own row
-    only. --probe runs each backend, also in a separate process.
+    Plugins of other distributions are loaded in separate processes, so one that crashes or hangs affects only its
+    row. --probe runs each backend, also in a separate process.
     """
     if environment is None:
         found = listing.descriptions()

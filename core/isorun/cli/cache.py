@@ -23,10 +23,13 @@ def cache(
     clear: Annotated[bool, typer.Option("--clear", help="Remove everything that is not in use.")] = False,
     remove: Annotated[
         str | None,
-        typer.Option(metavar="MODEL", help="Remove what was made from a model: its path, or its SHA-256."),
+        typer.Option(metavar="MODEL", help="Remove what was made from this model (path or SHA-256)."),
     ] = None,
     limit: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Remove what was not used for longest, down to SIZE (20GB).")
+        str | None,
+        typer.Option(
+            metavar="SIZE", help="Remove least recently used entries until at most SIZE remains (such as 20GB)."
+        ),
     ] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Hash every file of every entry.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -34,7 +37,7 @@ def cache(
     """Show, verify, trim or clear the cache.
 
     Removed entries are made again when they are needed. With --verify, the exit code is 1 if an entry is damaged.
-    $ISORUN_CACHE_LIMIT sets a limit that the cache keeps by itself.
+    $ISORUN_CACHE_LIMIT sets a limit that is enforced automatically.
     """
     if clear + verify + (remove is not None) + (limit is not None) > 1:
         raise typer.BadParameter("--clear, --remove, --limit and --verify are mutually exclusive")

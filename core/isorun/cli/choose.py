@@ -31,10 +31,10 @@ def choose(
     texts: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Texts like yours, one per line. Default: isorun's own.")
     ] = None,
-    latency: Annotated[bool, typer.Option("--latency", help="Requests one at a time (the default).")] = False,
-    throughput: Annotated[bool, typer.Option("--throughput", help="Batches of 32 texts.")] = False,
+    latency: Annotated[bool, typer.Option("--latency", help="Optimize for single requests (default).")] = False,
+    throughput: Annotated[bool, typer.Option("--throughput", help="Optimize for batches of 32 texts.")] = False,
     tolerance: Annotated[
-        float | None, typer.Option(metavar="COSINE", help="Minimum cosine of any request to fp32. Default: 0.99.")
+        float | None, typer.Option(metavar="COSINE", help="Minimum cosine to fp32 of any request. Default: 0.99.")
     ] = None,
     backend: Annotated[
         str | None, typer.Option(metavar="A,B", help="Measure these backends only. Default: all available ones.")
@@ -93,10 +93,10 @@ def _show(choice: Choice) -> None:
     if choice.skipped:
         names = ", ".join(name for name, _ in choice.skipped)
         _print(f"Not available here: {names}. `isorun backends` says why.")
-    limit = f"{choice.required:g} or more, so that unseen ones stay within {choice.tolerance:g}"
     _print(
-        f"{choice.goal}: {choice.timed_on}. cosine: the worst of {choice.requests} requests ({choice.judged_on}) to "
-        f"the model's own file in fp32 on {choice.base}; {limit}."
+        f"{choice.goal}: {choice.timed_on}. cosine: minimum over {choice.requests} requests ({choice.judged_on}), "
+        f"against the unmodified model in fp32 on {choice.base}. Required: {choice.required:g}, so that unseen "
+        f"requests stay at {choice.tolerance:g} or above."
     )
     print()
     _print(_recommendation(choice, default))

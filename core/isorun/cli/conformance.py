@@ -51,11 +51,11 @@ def conformance(
         typer.Option(metavar="FILE", help="TOML: the names of checks that fail, each with the reason."),
     ] = None,
     certificate: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the result to this file, as JSON to keep.")
+        Path | None, typer.Option(metavar="FILE", help="Write a certificate to this JSON file.")
     ] = None,
     compare: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Exit with 1 if this earlier certificate proves more."),
+        typer.Option(metavar="FILE", help="Exit with 1 on regressions from this earlier certificate."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -69,7 +69,7 @@ def conformance(
     from isorun.testing.conformance import runner
 
     if only and (certificate or compare):
-        raise IsorunError("A certificate is of the whole suite. Omit --only, --certificate or --compare")
+        raise IsorunError("A certificate covers the whole suite. Omit --only, or both --certificate and --compare")
     settings = option_settings(option or [])
     declared = {} if known_failures is None else _read_known_failures(known_failures)
     before = None if compare is None else read(compare)

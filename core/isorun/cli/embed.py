@@ -48,7 +48,8 @@ def embed(
         bool | None, typer.Option("--normalize/--no-normalize", help="Scale to length 1. Default: as the model does.")
     ] = None,
     prompt: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The prompt to put before each text. Default: the model's.")
+        str | None,
+        typer.Option(metavar="NAME", help="Name of the prompt to put before each text. Default: the model's."),
     ] = None,
     truncate_dim: Annotated[int | None, typer.Option(metavar="N", min=1, help="Keep the first N dimensions.")] = None,
     batch_tokens: Annotated[int, typer.Option(metavar="N", min=1, help="Maximum tokens of a batch.")] = 4096,

@@ -1,4 +1,4 @@
-"""Fuse any exporter's encoder, and report what was fused."""
+"""Fuse an encoder from any exporter, and report what was fused."""
 
 from __future__ import annotations
 
@@ -52,13 +52,16 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 @app.command()
 def fuse(
-    model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="An ONNX file, by any exporter.")],
+    model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="An ONNX file from any exporter.")],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="OUT.onnx", help="The file to write.")],
     dialect: Annotated[
         str,
         typer.Option(
             metavar="NAME",
-            help="fused, for isorun and every backend; or onnx, primitive, com.microsoft, for a runtime.",
+            help=(
+                "fused: for isorun, with any backend; onnx, primitive, static, com.microsoft: for direct use in a "
+                "runtime."
+            ),
         ),
     ] = FUSED,
     padding: Annotated[
@@ -80,7 +83,7 @@ def fuse(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Fuse any exporter's encoder, and report what was fused. An existing file is replaced.
+    """Fuse an encoder from any exporter, and report what was fused. An existing file is replaced.
 
     Inputs stay as they are, and so do the outputs that are kept. A model that is not an encoder is written as given.
     """
@@ -172,7 +175,9 @@ def _calibrate(path: Path, outputs: list[str] | None, texts: Path | None) -> Qua
     backend = next((each for each in available if INT8 in each.capabilities.precisions), None)
     if backend is None:
         raise BackendUnavailable(
-            "auto", "calibration needs a backend that supports int8, and none is available", "pip install 'isorun[cpu]'"
+            "auto",
+            "calibration needs a backend that supports int8, and none is available",
+            "Install one with `pip install 'isorun[cpu]'`.",
         )
     compiler = Compiler(open_model(path, cache, outputs), Options(precision=INT8, calibration=samples), cache)
     return compiler.calibrate(backend, compiler.config(backend), samples)

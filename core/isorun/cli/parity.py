@@ -50,7 +50,7 @@ def parity(
         ),
     ] = None,
     layers: Annotated[
-        bool, typer.Option("--layers", help="Compare the value of every fused operator; name the first that departs.")
+        bool, typer.Option("--layers", help="Compare the value of every fused operator; name the first that differs.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

@@ -90,4 +90,4 @@ def show(departures: Mapping[str, Departure | None], operators: Sequence[Operato
     """Print one line for each backend."""
     print(f"Compared: the values of {len(operators)} fused operators, and the model's outputs")
     for name, departure in departures.items():
-        print(f"{name}: {'nothing departs' if departure is None else f'departs at {departure}'}")
+        print(f"{name}: {'no differences above the tolerance' if departure is None else f'differs at {departure}'}")

@@ -28,7 +28,9 @@ def _plugin() -> None:
 
 @app.command()
 def new(
-    name: Annotated[str, typer.Argument(metavar="NAME", show_default=False, help="Of the backend, such as my-engine.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", show_default=False, help="Name of the backend, such as my-engine.")
+    ],
     folder: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="The folder to write. Default: ./isorun-NAME.")
     ] = None,
@@ -86,7 +88,9 @@ def _check(name: str) -> None:
     if problem := names.problem_of_new(name):
         raise IsorunError(problem)
     if _named("Template", name) in _names_used():
-        raise IsorunError(f"A backend {name!r} would have a class of a name that its module imports. Choose another")
+        raise IsorunError(
+            f"A backend {name!r} would have a class named like one of its module's imports. Choose another name"
+        )
     if name in registry.names():
         raise IsorunError(f"A backend {name!r} already exists. Choose another name")
     package = _named("isorun_template", name)

@@ -71,7 +71,7 @@ def history(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR", help="Folders of runs.", show_default=False)],
     only: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="Show only cells whose id matches.")] = None,
 ) -> None:
-    """Show how each cell changed over runs, in the order of their dates: p50 in ms, and a plot of characters."""
+    """Show how each cell changed over runs, in the order of their dates: p50 in ms, and a text plot."""
     from isorun.cli import console
     from isorun_matrix.report import history as histories
     from isorun_matrix.results.folder import RunFolder

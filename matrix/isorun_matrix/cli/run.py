@@ -56,7 +56,7 @@ def run(
     ] = None,
     machine: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Run what the spec has for this one of its machines."),
+        typer.Option(metavar="NAME", help="Run the spec's cells for this machine."),
     ] = None,
     ray: Annotated[
         str | None,
@@ -86,7 +86,7 @@ def run(
     else:
         loaded, fingerprints = load(spec), {}
     if ray is not None and machine is not None:
-        raise typer.BadParameter("--machine is for a run without --ray")
+        raise typer.BadParameter("--machine and --ray are mutually exclusive")
     if ray is None and (machine is not None or loaded.is_divided):
         loaded = _on(loaded, machine)
     planned = plan(loaded, 0)
@@ -142,8 +142,7 @@ def _on(spec: Spec, machine: str | None) -> Spec:
 
     if machine is None:
         raise SpecError(
-            "Backends or models of this spec name machines. Say which of them this is with --machine NAME: "
-            f"{', '.join(spec.machines)}"
+            f"Backends or models of this spec name machines. Choose one with --machine NAME: {', '.join(spec.machines)}"
         )
     if machine not in spec.machines:
         raise SpecError(f"The spec has no machine {machine!r}{did_you_mean(machine, spec.machines)}")

@@ -92,7 +92,7 @@ def test_prints_the_first_departure(isorun: Callable[..., Any], three_layers: Pa
     plant("encoder.layer.1.intermediate.dense.bias")
     ran = isorun("parity", three_layers, "--backends", "planted", "--against", "ort-cpu", "--layers")
     assert ran.code == 1
-    assert "planted: departs at layer 1, BiasGelu layer.1.activation (mask: none): max_rel is" in ran.out
+    assert "planted: differs at layer 1, BiasGelu layer.1.activation (mask: none): max_rel is" in ran.out
 
 
 def test_a_correct_backend_departs_nowhere(isorun: Callable[..., Any], three_layers: Path) -> None:
