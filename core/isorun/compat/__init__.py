@@ -18,8 +18,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from isorun.errors import BackendUnavailable
-from isorun.system.packages import how_to_install
+from isorun.errors import IsorunError
 
 try:
     from isorun.compat.binding import IOBinding
@@ -29,8 +28,8 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "onnxruntime":
         raise
-    raise BackendUnavailable(
-        "isorun.compat", "the package 'onnxruntime' is not installed", how_to_install("onnxruntime")
+    raise IsorunError(
+        "isorun.compat needs the package 'onnxruntime'. Install it with `pip install onnxruntime`"
     ) from error
 
 __all__ = ["InferenceSession", "IOBinding", "Installation", "NodeArg", "RunOptions", "SessionOptions", "install"]

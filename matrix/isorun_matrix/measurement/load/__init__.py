@@ -42,7 +42,7 @@ def measure(
         logs: the folder for LoadGen's logs.
 
     Raises:
-        BackendUnavailable: the package of LoadGen is missing.
+        IsorunError: the package of LoadGen is missing.
     """
     watched = _Watched()
     if scenario.scenario == "closed":

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from isorun.errors import BackendUnavailable
+from isorun.errors import IsorunError
 from isorun_matrix.jobs import Scenario
 from isorun_matrix.measurement.load.figures import PERCENTILES, Trial
 from isorun_matrix.measurement.load.targets import Target
@@ -26,8 +26,9 @@ class Generator:
         try:
             import mlperf_loadgen
         except ImportError as error:
-            raise BackendUnavailable(
-                "load", f"the package {_PACKAGE} is not installed", "Install it: pip install 'isorun[load]'"
+            raise IsorunError(
+                f"`load` scenarios other than `closed` need the package {_PACKAGE}. Install it with "
+                "`pip install 'isorun[load]'`"
             ) from error
         self._loadgen = mlperf_loadgen
         self.version = f"{_PACKAGE} {version(_PACKAGE)}"
