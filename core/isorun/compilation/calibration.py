@@ -148,8 +148,8 @@ def _observe(
             continue
         if not np.isfinite(activations).all():
             raise InvalidModel(
-                f"{path} cannot be quantized: on the calibration feeds, {name!r}, which the dense layer "
-                f"{readers[name][0]!r} reads, is not finite. Use another precision"
+                f"{path} cannot be quantized: {name!r}, an input of the dense layer {readers[name][0]!r}, is not "
+                "finite on the calibration feeds. Use another precision"
             )
         for weight in readers[name]:
             seen[weight].add(activations)

@@ -236,7 +236,7 @@ def _judges(
             worker.close()
     raise BackendUnavailable(
         " or ".join(each.name for each in considered) or AUTO,
-        "none of them runs the model's own file in fp32, so nothing can be judged",
+        "none of them runs the model's own file in fp32, so there is no baseline",
         f"Install another backend.{''.join(refusals)}",
     )
 

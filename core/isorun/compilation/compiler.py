@@ -71,7 +71,7 @@ class Compiler:
             raise BackendUnavailable(
                 backend.name,
                 f"it does not support `threads` (got {options.threads})"
-                + ("" if fixed is None else f": its runs use {fixed}"),
+                + ("" if fixed is None else f": its thread count is fixed at {fixed}"),
                 "Omit it, or choose another backend.",
             )
         backend_options = options.of_backend(backend.name, requested)

@@ -50,8 +50,8 @@ def fuse(model: onnx.ModelProto | onnx_ir.Model) -> FusionReport:
     if isinstance(model, onnx.ModelProto):
         if outside := files.external_files(model):
             raise InvalidModel(
-                f"The onnx.ModelProto keeps weights in the file {outside[0]!r}. Load them with it, or pass "
-                "isorun.graph.io.files.read(path), which leaves them on disk"
+                f"The onnx.ModelProto keeps weights in the file {outside[0]!r}. Load the proto with its external data, "
+                "or pass isorun.graph.io.files.read(path), which leaves them on disk"
             )
         with files.reading("The onnx.ModelProto"):
             structure.check(model, "The onnx.ModelProto")

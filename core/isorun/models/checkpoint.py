@@ -149,7 +149,9 @@ class _SafeTensors:
         stored_slice = self._files[stored].get_slice(stored)
         actual, dtype = tuple(stored_slice.get_shape()), stored_slice.get_dtype()
         if actual != shape:
-            raise InvalidModel(f"{self._folder}: {stored!r} must have shape {shape} by config.json, got {actual}")
+            raise InvalidModel(
+                f"{self._folder}: {stored!r} must have shape {shape} according to config.json, got {actual}"
+            )
         if dtype not in _FLOATS:
             raise InvalidModel(f"{self._folder}: {stored!r} must be one of {', '.join(_FLOATS)}, got {dtype}")
 

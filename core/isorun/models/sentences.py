@@ -207,7 +207,7 @@ def _dense(folder: Path, path: str) -> Dense:
         tensors = load_file(weights)
         weight = tensors["linear.weight"].astype(np.float32)
     except (SafetensorError, KeyError, TypeError) as error:
-        raise InvalidModel(f"{weights} is not the weights of a dense layer: {error!r}") from error
+        raise InvalidModel(f"{weights} does not contain a dense layer's weights: {error!r}") from error
     bias = tensors.get("linear.bias", np.zeros(len(weight), np.float32))
     return Dense(weight, bias.astype(np.float32), activation)
 

@@ -154,6 +154,6 @@ def _activation(name: str | None, config: Mapping[str, Any], labels: int) -> Cal
         name = str(kept).rpartition(".")[2] if kept else "Sigmoid" if labels == 1 else "Identity"
         if name not in ACTIVATIONS:
             raise UnsupportedModel(
-                f"config.json names the activation {name}. Pass activation= {', '.join(ACTIVATIONS)}"
+                f"config.json: unsupported activation {name}. Pass activation=, one of {', '.join(ACTIVATIONS)}"
             )
     return ACTIVATIONS[name]

@@ -32,7 +32,7 @@ def test_a_checkpoint_computes_what_its_export_computes(name: str, tmp_path: Pat
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("deberta-v2", '"conv_kernel_size": 3', "convolution"),
+        ("deberta-v2", '"conv_kernel_size": 3', "conv_kernel_size"),
         ("deberta-v2", '"pos_att_type": ["c2p"]', "pos_att_type"),
         ("jina-v2", '"feed_forward_type": "original"', "feed_forward_type"),
         ("t5", '"feed_forward_proj": "tanh"', "feed_forward_proj"),

@@ -174,5 +174,5 @@ class TestAModelThatIsQuantizedAlready:
         np.testing.assert_allclose(got, x @ (np.arange(1, 17).reshape(4, 4) / 2), atol=1e-5)
 
     def test_is_not_written_in_fp16(self, model: onnx.ModelProto) -> None:
-        with pytest.raises(Exception, match=r"quantized already.*Use precision='fp32'"):
+        with pytest.raises(Exception, match=r"already quantized.*Use precision='fp32'"):
             Session(model, "reference", precision="fp16")

@@ -53,7 +53,9 @@ class DebertaBuilder(BertBuilder):
             None,
             self._config.hidden_size,
         ):
-            raise InvalidModel("config.json: a convolution or embeddings of another size are not supported")
+            raise InvalidModel(
+                "config.json: conv_kernel_size, or an embedding_size other than hidden_size, is not supported"
+            )
 
     def _attend(
         self, name: str, prefix: str, hidden: ir.Value, mask: ir.Value, bias: ir.Value | None, **features: ir.Value

@@ -50,9 +50,7 @@ def expose(model: ir.Model) -> list[Operator]:
     if not fused:
         raise UnsupportedModel("The model has no fused operator: only an encoder has layers to compare")
     if any(node.op_type == functions.PACKED for node in fused):
-        raise UnsupportedModel(
-            "The layers of a model without padding cannot be compared. Name the model it was made from"
-        )
+        raise UnsupportedModel("Layers cannot be compared after padding removal. Pass the original model")
     maps.infer_shapes(model)
     operators, layer = [], None
     for node in fused:

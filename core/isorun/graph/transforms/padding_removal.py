@@ -99,8 +99,8 @@ class _Removal:
         for value in self._packed:
             if inner := next((use.node for use in value.uses() if use.node.graph is not self._graph), None):
                 raise UnsupportedModel(
-                    f"Padding cannot be removed: {_name(inner)} ({inner.op_type}), in a graph of its own, may read the "
-                    "hidden states of padding"
+                    f"Padding cannot be removed: {_name(inner)} ({inner.op_type}), in a subgraph, may read the hidden "
+                    "states of padding"
                 )
         for index, (value, name, shape, kind) in enumerate(outputs):
             if value in self._packed:
@@ -203,7 +203,7 @@ class _Removal:
     def _check_positions(self, value: ir.Value, name: str) -> None:
         """Reject other positions than those of tokens in their rows, which places say."""
         if any(source is not self._mask for source in data_inputs(value)):
-            raise UnsupportedModel(f"Padding cannot be removed: {name} reads positions that are an input")
+            raise UnsupportedModel(f"Padding cannot be removed: the positions of {name} depend on a model input")
 
     def _packed_form(self, value: ir.Value, name: str) -> ir.Value:
         """A value of tokens in packed form; (B, S, W) values, or such that broadcast to it, are gathered."""
@@ -211,7 +211,7 @@ class _Removal:
             return value
         if value.shape is None or len(value.shape) != 3:
             raise UnsupportedModel(
-                f"Padding cannot be removed: {name} reads {value.name!r}, which may not be of tokens"
+                f"Padding cannot be removed: {name} reads {value.name!r}, which may not have a value for each token"
             )
         gathered = self._once("gathered", value)
         self._pack(gathered, 3)
@@ -223,7 +223,8 @@ class _Removal:
             value = node.inputs[index]
             if value not in self._packed:
                 raise UnsupportedModel(
-                    f"Padding cannot be removed: {_name(node)} does not read what an EmbedLayerNormalization began"
+                    f"Padding cannot be removed: the keys or values of {_name(node)} are not computed token by token "
+                    "from a fused embedding or an earlier attention"
                 )
             rows = self._places["rows"]  # not zeros at padding: a fully masked row attends to all its positions
             node.replace_input_with(

@@ -56,4 +56,4 @@ def take(paths: Callable[[], list[Path]], main: Path) -> tuple[str, bytes | None
             return digest, None
         pairs = [[str(path), stamp] for path, stamp in zip(listed, stamps, strict=True)]
         return digest, files.sealed({"sha256": digest, "files": pairs})
-    raise InvalidModel(f"{main} changes while it is read. Open it after it was written completely")
+    raise InvalidModel(f"{main} changed while being read. Open it once it is fully written")

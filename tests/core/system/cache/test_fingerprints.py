@@ -128,7 +128,7 @@ def test_file_that_keeps_changing_is_an_error(cache, tmp_path):
         path.write_bytes(str(time.monotonic_ns()).encode())
         return [path]
 
-    with pytest.raises(InvalidModel, match="changes while"):
+    with pytest.raises(InvalidModel, match="changed while"):
         cache.fingerprint(listing, path)
 
 

@@ -117,8 +117,8 @@ def convert(model: ir.Model, half: ir.DataType = ir.DataType.FLOAT16) -> HalfRep
     for node in model.graph.all_nodes():
         if node.op_type in _QUANTIZED:
             raise UnsupportedModel(
-                f"The model is quantized already ({node.op_type} at {node.name!r}), and {name} would come between its "
-                "8-bit weights and their products. Use precision='fp32', which runs it as it is"
+                f"The model is already quantized ({node.op_type} at {node.name!r}): converting it to {name} would "
+                "separate the 8-bit weights from their products. Use precision='fp32', which runs it without conversion"
             )
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     maps.infer_shapes(model)

@@ -297,7 +297,7 @@ def test_a_sub_graph_reads_fp32():
 
 def test_what_is_quantized_is_refused():
     text = "d = DequantizeLinear (w, s) y = MatMul (x, d)"
-    with pytest.raises(UnsupportedModel, match=r"quantized already \(DequantizeLinear at.*Use precision='fp32'"):
+    with pytest.raises(UnsupportedModel, match=r"already quantized \(DequantizeLinear at.*Use precision='fp32'"):
         small(text, w=np.eye(4, dtype=np.int8), s=np.array(1, np.float32))
 
 
