@@ -34,7 +34,7 @@ class Template(Backend):
 
     contract = 2  # the version of isorun's plugin contract that this is written for
 
-    # ENGINE: declare what your engine can do, and the conformance checks can prove. The defaults declare the minimum.
+    # ENGINE: declare what your engine can do and the conformance checks can prove. The defaults declare the minimum.
     capabilities = Capabilities(
         dialects=("primitive",),
         precisions=("fp32",),
@@ -46,7 +46,7 @@ class Template(Backend):
     )
 
     def compile(self, model: LoweredModel, config: CompileConfig) -> Executable:
-        """Load a model. ``config`` requests nothing that the capabilities do not declare."""
+        """Load a model. ``config`` requests only what the capabilities declare."""
         assert config.precision == "fp32"  # ENGINE: do what ``config`` requests or raise; never fall back
         with runtime_errors(f"{self.name} cannot load {model.path}", _translate):
             from onnx.reference import ReferenceEvaluator  # ENGINE
