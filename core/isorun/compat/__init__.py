@@ -19,6 +19,7 @@ from __future__ import annotations
 from typing import Any
 
 from isorun.errors import IsorunError
+from isorun.system.packages import how_to_install
 
 try:
     from isorun.compat.binding import IOBinding
@@ -28,9 +29,7 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "onnxruntime":
         raise
-    raise IsorunError(
-        "isorun.compat needs the package 'onnxruntime'. Install it with `pip install onnxruntime`"
-    ) from error
+    raise IsorunError(f"isorun.compat needs the package 'onnxruntime'. {how_to_install('onnxruntime')}") from error
 
 __all__ = ["InferenceSession", "IOBinding", "Installation", "NodeArg", "RunOptions", "SessionOptions", "install"]
 

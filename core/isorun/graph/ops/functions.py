@@ -50,8 +50,8 @@ SINGLE_QUERY = "SingleQueryAttention"
 PACKED = "PackedAttention"
 """An attention over a batch without padding, its product done: Q, K and V side by side (1, T, 3 H) come first."""
 LOWEST = -3.3895313892515355e38
-"""What a masked key's score is lowered by: the most negative number that bfloat16 and float32 both hold. Functions
-have it as ``mask_filter_value``'s default; graphs state it all the same, since not every reader knows defaults."""
+"""What is added to a masked key's score: the most negative number that bfloat16 and float32 both hold. Functions have
+it as ``mask_filter_value``'s default; graphs state it all the same, since not every reader knows defaults."""
 TABLES = Tables(ids=((0, 3), (1, 5)), at=2, positions=4)
 """Which inputs of the embedding are tables. The second ids and their table, of token types, are optional."""
 BODIES = "primitive"
