@@ -18,11 +18,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from isorun import __version__
 from isorun.errors import SpecError, did_you_mean
 from isorun.models.source import files_of
 from isorun.system.cache import sha256
-from isorun_matrix.execution import preparation
+from isorun_matrix.execution import preflight, preparation
 from isorun_matrix.execution.choice import Choice
 from isorun_matrix.execution.node import Files, Node
 from isorun_matrix.execution.progress import Lines, Machines
@@ -47,7 +46,6 @@ RESOURCE = "isorun"
 _PREPARED = "prepared"
 _PART = 64 * 2**20  # bytes
 _START_SECONDS = 25.0  # until an actor has started and looked at its machine
-_CLOCK_SECONDS = 2.0
 _CONNECT_SECONDS = 10.0
 
 
@@ -229,25 +227,14 @@ def _check(spec: Spec, members: Sequence[_Member], progress: Lines) -> None:
             continue
         except RayError as error:
             if member.is_alive:
-                problems.append(f"{member}: isorun does not start there ({_reason(error)}). {_installation()}")
+                problems.append(f"{member}: isorun does not start there ({_reason(error)}). {preflight.INSTALLATION}")
             else:  # cut off for so long that Ray gave it up, which it learns when it is back
                 problems.append(f"{member}: the node was lost. Start Ray there again")
             continue
-        own = list(found["problems"])
-        if found["isorun"] != __version__:
-            own.insert(0, f"it has isorun {found['isorun']}, and the driver has {__version__}. {_installation()}")
-        if not before - _CLOCK_SECONDS < found["time"] < time.time() + _CLOCK_SECONDS:
-            own.append(f"its clock differs by {found['time'] - before:.0f} s. Synchronize it (NTP)")
-        problems += [f"{member}: {problem}" for problem in own]
-        quota = "" if found["quota"] is None else f", a quota of {found['quota']:g}"
-        governor = f", governor {found['governor']}" if found["governor"] not in (None, "performance") else ""
-        progress.note(f"{member}: {found['cpu']}, {found['cores']} cores{quota}{governor}, load {found['load']:.1f}")
+        problems += [f"{member}: {problem}" for problem in preflight.problems_of(found, before)]
+        progress.note(f"{member}: {preflight.described(found)}")
     if problems:
         raise SpecError("\n".join(problems))
-
-
-def _installation() -> str:
-    return f"Install it there with: pip install 'isorun[ray]=={__version__}'"
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,15 +18,12 @@ from typing import Any
 
 import platformdirs
 
-from isorun.errors import BackendNotFound, BackendUnavailable, IsorunError
-from isorun.plugin import listing
+from isorun.errors import IsorunError
 from isorun.system import subprocesses
 from isorun.system.cache import Cache
-from isorun.system.cgroup import cpu_quota
-from isorun_matrix.execution import rerun, runner
+from isorun_matrix.execution import preflight, priority, rerun, runner
 from isorun_matrix.execution.choice import Choice
 from isorun_matrix.execution.progress import Lines
-from isorun_matrix.measurement import machine
 from isorun_matrix.results.folder import RunFolder
 from isorun_matrix.results.layout import RUN
 from isorun_matrix.text import encodable
@@ -36,9 +32,6 @@ Files = Mapping[str, bytes]
 Event = dict[str, Any]
 
 _KIND = "shipped"  # of models in the cache
-_OOM = "oom_score_adj"
-_FREE_MIB = 1024
-_PRIORITY = "Start the node with RAY_worker_niceness=0 RAY_worker_oom_score_adjustment=0 ray start ..."
 
 
 class Node:
@@ -51,37 +44,8 @@ class Node:
         self._parent = os.getppid()
 
     def preflight(self, backends: Sequence[str]) -> dict[str, Any]:
-        """What this machine is, and ``problems`` that would prevent or spoil a run, each with its remedy."""
-        problems, known = [], []
-        for name in backends:
-            try:
-                listing.load(name)
-            except BackendNotFound as error:
-                problems.append(f"{error}. Install the distribution that provides it")
-                continue
-            except BackendUnavailable:  # a broken plugin: its cells report it
-                pass
-            known.append(name)
-        environment = machine.collect(known, {})
-        try:
-            _set_priority(self._parent)
-            _started_with(self._parent)
-        except OSError as error:
-            problems.append(f"Ray's priority cannot be undone ({error.strerror}). {_PRIORITY}")
-        for folder in (self._work, self._cache.root):
-            free = shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free // 2**20
-            if free < _FREE_MIB:
-                problems.append(f"{folder} has {free} MiB free, {_FREE_MIB} are needed. Free some space there")
-        return {
-            "isorun": environment.packages.get("isorun"),
-            "cpu": environment.cpu.model,
-            "cores": environment.cpu.usable_cores,
-            "quota": cpu_quota(),
-            "governor": environment.cpu.governor,
-            "load": os.getloadavg()[0],
-            "time": time.time(),
-            "problems": problems,
-        }
+        """As :func:`isorun_matrix.execution.preflight.look` says."""
+        return preflight.look(backends, (self._work, self._cache.root), self._parent)
 
     def prepare(self, run: str, prepared: Mapping[str, Files], stored: Mapping[str, str]) -> set[str]:
         """Receive the prepared run: ``run.json`` and references.
@@ -151,7 +115,7 @@ class Node:
         read, write = os.pipe()
         request = json.dumps({"parent": self._parent, "models": paths, "options": dict(options)})
         command = subprocesses.python_module(__name__, str(self._work), str(write), request)
-        with subprocesses.Child(command, env=_started_with(self._parent), pass_fds=[write]) as child:
+        with subprocesses.Child(command, env=priority.variables(self._parent), pass_fds=[write]) as child:
             os.close(write)
             with os.fdopen(read) as events:
                 for line in events:
@@ -207,34 +171,10 @@ class _Events(Lines):
         self._send(ended=True)
 
 
-def _set_priority(like: int) -> None:
-    """Give this thread the niceness, and this process the score for the OOM killer, of another process.
-
-    Raises:
-        OSError: this user may not.
-    """
-    os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, like))
-    score = Path(f"/proc/{like}/{_OOM}").read_text()
-    Path(f"/proc/self/{_OOM}").write_text(score)
-
-
-def _started_with(process: int) -> dict[str, str]:
-    """The variables that a node was started with: Ray sets OMP_NUM_THREADS and hides GPUs from its workers, and
-    preloads an allocator into its own processes.
-
-    Raises:
-        OSError: they cannot be read.
-    """
-    content = Path(f"/proc/{process}/environ").read_bytes()
-    found = dict(os.fsdecode(item).partition("=")[::2] for item in content.split(b"\0") if b"=" in item)
-    kept = [library for library in found.pop("LD_PRELOAD", "").split(":") if library and "/ray/core/" not in library]
-    return found | ({"LD_PRELOAD": ":".join(kept)} if kept else {})
-
-
 def _main(folder: str, descriptor: str, request: str) -> None:
     """The process of the run."""
     asked = json.loads(request)
-    _set_priority(asked["parent"])
+    priority.adopt(asked["parent"])
     prepared = RunFolder(Path(folder) / "prepared")
     try:
         models = [f"{name}={path}" for name, path in asked["models"].items()]

@@ -15,7 +15,7 @@ from isorun_matrix.results import reader
 from isorun_matrix.results.folder import RunFolder
 from isorun_matrix.results.layout import FEEDS, MACHINES
 from isorun_matrix.results.records import Run
-from isorun_matrix.spec.fields import Name
+from isorun_matrix.spec.field_types import Name
 
 
 @dataclass(frozen=True)

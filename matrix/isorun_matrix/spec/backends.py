@@ -14,7 +14,7 @@ from pydantic_core import CoreSchema
 from isorun.errors import IsorunError
 from isorun.isolation import environments
 from isorun.system.threads import MOST
-from isorun_matrix.spec.fields import MANY, ONE, ONE_OR_MANY, Name, Strict, folder, located, or_string
+from isorun_matrix.spec.field_types import MANY, ONE, ONE_OR_MANY, Name, Strict, folder, located, or_string
 
 BackendName = Annotated[
     str,

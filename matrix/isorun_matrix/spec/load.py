@@ -8,7 +8,7 @@ from pydantic import Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from isorun_matrix.spec.fields import Count, Name, Seconds, Strict, or_string
+from isorun_matrix.spec.field_types import Count, Name, Seconds, Strict, or_string
 
 _NEEDS = {"closed": "clients", "server": "p99_ms"}
 

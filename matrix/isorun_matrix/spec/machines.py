@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from isorun_matrix.spec.fields import Strict
+from isorun_matrix.spec.field_types import Strict
 
 
 class Machine(Strict):

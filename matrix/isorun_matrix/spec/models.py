@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, fie
 
 from isorun.errors import did_you_mean, near_file
 from isorun.models import presets
-from isorun_matrix.spec.fields import Name, Strict, located
+from isorun_matrix.spec.field_types import Name, Strict, located
 from isorun_matrix.spec.shapes import Shape
 
 

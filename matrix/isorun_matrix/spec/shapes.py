@@ -10,7 +10,7 @@ from pydantic import Discriminator, Field, GetJsonSchemaHandler, Tag, model_vali
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from isorun_matrix.spec.fields import MANY, ONE, ONE_OR_MANY, Count, Name, Strict, or_string
+from isorun_matrix.spec.field_types import MANY, ONE, ONE_OR_MANY, Count, Name, Strict, or_string
 
 _SHORT_SHAPE = r"^([0-9]{1,9})(?:x([0-9]{1,9}))?$"
 

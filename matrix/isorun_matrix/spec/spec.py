@@ -17,7 +17,7 @@ from isorun.errors import did_you_mean
 from isorun.parity import DEFAULT_TOLERANCES, Tolerance
 from isorun.parity.samples import MASKS
 from isorun_matrix.spec.backends import BackendName, Defaults, Entry, Environment, Threads, Variant
-from isorun_matrix.spec.fields import Count, Name, Seconds, Strict
+from isorun_matrix.spec.field_types import Count, Name, Seconds, Strict
 from isorun_matrix.spec.load import Load
 from isorun_matrix.spec.machines import Machine
 from isorun_matrix.spec.models import Model

@@ -1,19 +1,17 @@
-"""One run at a time on a host, and what a node refuses before a run."""
+"""One run at a time on a host, and a cluster without Ray."""
 
 from __future__ import annotations
 
 import importlib
 import os
-import shutil
 import sys
 import threading
-from collections import namedtuple
 from pathlib import Path
 
 import pytest
 
 from isorun.errors import SpecError
-from isorun_matrix.execution import host_lock, node
+from isorun_matrix.execution import host_lock
 
 
 def test_waits_for_the_run_that_it_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,22 +48,3 @@ def test_a_cluster_without_ray_names_the_extra(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delitem(sys.modules, "isorun_matrix.execution.cluster", raising=False)
     with pytest.raises(SpecError, match=r"isorun\[ray\]"):
         importlib.import_module("isorun_matrix.execution.cluster")
-
-
-def test_a_node_names_what_does_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def denied(*_: object) -> None:
-        raise PermissionError(1, "Operation not permitted")
-
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(2**40, 0, 2**40))
-    found = node.Node().preflight(["reference"])
-    assert found["problems"] == []
-    assert found["cores"] >= 1
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(2**30, 2**30, 2**20))
-    monkeypatch.setattr(os, "setpriority", denied)
-    backend, priority, *disks = node.Node().preflight(["reference", "nothing"])["problems"]
-    assert "No backend 'nothing' is installed" in backend
-    assert "RAY_worker_niceness=0" in priority
-    assert all("has 1 MiB free, 1024 are needed" in disk for disk in disks)
-    assert len(disks) == 2
