@@ -12,7 +12,7 @@ import pytest
 from isorun.models import lowering
 from isorun.models import source as models
 from isorun.system.cache import Cache
-from isorun.testing.conformance.sample_models import bert
+from isorun.testing.conformance.sample_models import encoder
 from isorun_deepsparse.prepare import prepare, private_copy
 
 SIZES = {"batch": 2, "sequence": 7}
@@ -24,7 +24,7 @@ g (float[N, 4] x) => (float[N, 4] y) { y = com.microsoft.Gelu (x) }"""
 def lowered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
     cache = Cache(folder / "cache")
-    given = bert("bert-2x32", dynamic=True).path(folder)
+    given = encoder("bert-2x32", dynamic=True).path(folder)
     return lowering.lower(models.open_model(given, cache), ("primitive",), cache).path
 
 
@@ -41,7 +41,7 @@ def test_copy_has_fixed_shapes_and_folded_constants(lowered: Path, tmp_path: Pat
 
 
 def test_copy_computes_the_same(lowered: Path, tmp_path: Path) -> None:
-    feeds = bert("bert-2x32", dynamic=True).feeds(batch=2, sequence=7)
+    feeds = encoder("bert-2x32", dynamic=True).feeds(batch=2, sequence=7)
     copy = prepare(lowered, SIZES, tmp_path)
     found, expected = (
         onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, feeds)
