@@ -111,7 +111,7 @@ def _conformance(certificate: dict[str, Any] | None) -> str:
         return "-"
     if "problem" in certificate:
         return "unreadable"
-    counted = {"proved": "proved", "skipped": "skipped", "known_failures": "known failures", "failed": "failed"}
+    counted = {"proved": "proved", "skipped": "skipped", "known_failures": "known to fail", "failed": "failed"}
     return ", ".join(f"{certificate[key]} {words}" for key, words in counted.items() if certificate[key])
 
 

@@ -4,7 +4,7 @@
 
     {"certificate": 1, "backend": "mine", "contract": 2, "options": {}, "environment": null, "date": "2026-11-22",
      "versions": {"isorun": "0.1.0", "isorun-mine": "1.2", "mine-runtime": "3.4", "python": "3.12.3", "numpy": "2.3.5"},
-     "hardware": {"device": "...", "processor": "...", "cores": 2, "system": "Linux-..."},
+     "hardware": {"device": "...", "processor": "...", "cores": 2, "system": "Linux x86_64 glibc 2.36"},
      "proved": ["binding"], "skipped": {"threads": "not declared: ..."},
      "known_failures": {"test_x[y]": "..."}, "failed": {"test_z": "..."}, "not_run": {}}
 """
@@ -50,7 +50,7 @@ def certificate(report: Report) -> dict[str, Any]:
             "device": about.get("device"),
             "processor": cpu_name(),
             "cores": usable_cores(),
-            "system": platform.platform(),
+            "system": " ".join(filter(None, (platform.system(), platform.machine(), *platform.libc_ver()))),
         },
         "proved": [each.name for each in report.capabilities if each.status == "proved"],
         "skipped": {each.name: "; ".join(each.reasons) for each in report.capabilities if each.status == "skipped"},
