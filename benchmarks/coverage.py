@@ -29,10 +29,10 @@ from pathlib import Path
 
 import numpy as np
 
-from isorun_matrix.measurement import comparisons
-from isorun_matrix.measurement.statistics import rank_interval
+from isorun_matrix.measurement.statistics import verdicts
+from isorun_matrix.measurement.statistics.latencies import rank_interval
 from isorun_matrix.report import summary
-from isorun_matrix.report.compare import compare, regressions
+from isorun_matrix.report.comparison.compare import compare, regressions
 from isorun_matrix.results.folder import RunFolder
 
 CELLS, SLOWER, ROUND = 4, 1.08, 0.1  # ROUND: the standard deviation that all processes of a round share
@@ -80,14 +80,14 @@ def medians(rng: np.random.Generator, noise: Noise, rounds: int, slower: float =
     return [dict(enumerate(np.exp(row))) for row in logs]
 
 
-def verdicts(cells: list[dict[int, float]]) -> list[str | None]:
+def verdicts_of(cells: list[dict[int, float]]) -> list[str | None]:
     """The verdicts on all cells but the fastest and the control; ``None`` for the fastest."""
-    floor = comparisons.self_ratio(cells[0], cells[-1]) or 0.0
+    floor = verdicts.self_ratio(cells[0], cells[-1]) or 0.0
     middles = [float(np.median([*cell.values()])) for cell in cells[:-1]]
     best = int(np.argmin(middles))
     found: list[str | None] = []
     for index in range(CELLS):
-        ratio = comparisons.against(cells[best], cells[index], cells, floor)
+        ratio = verdicts.against(cells[best], cells[index], cells, floor)
         found.append(None if index == best or ratio is None else ratio.verdict)
     return found
 
@@ -105,10 +105,10 @@ def synthetic(trials: int) -> None:
                 assert interval is not None
                 held += interval.low <= truth <= interval.high
                 level = interval.level
-            same = [verdicts(medians(rng, noise, rounds)) for _ in range(trials)]
-            slow = [verdicts(medians(rng, noise, rounds, SLOWER))[-1] for _ in range(trials)]
+            same = [verdicts_of(medians(rng, noise, rounds)) for _ in range(trials)]
+            slow = [verdicts_of(medians(rng, noise, rounds, SLOWER))[-1] for _ in range(trials)]
             pairs = [
-                comparisons.permutation_test(medians(rng, noise, rounds), medians(rng, noise, rounds))
+                verdicts.permutation_test(medians(rng, noise, rounds), medians(rng, noise, rounds))
                 for _ in range(trials)
             ]
             print(

@@ -41,9 +41,9 @@ def compare(
     import json
 
     from isorun.cli import console
-    from isorun_matrix.report import comparison_tables
-    from isorun_matrix.report.compare import compare as compare_runs
-    from isorun_matrix.report.compare import regressions
+    from isorun_matrix.report.comparison import tables
+    from isorun_matrix.report.comparison.compare import compare as compare_runs
+    from isorun_matrix.report.comparison.compare import regressions
     from isorun_matrix.results.folder import RunFolder
 
     comparison = compare_runs([RunFolder(folder).run() for folder in (first, *others)])
@@ -51,14 +51,14 @@ def compare(
     if form is Format.json:
         typer.echo(json.dumps(comparison.as_document(), indent=1, allow_nan=False))
     elif form is Format.junit:
-        from isorun_matrix.report import junit
+        from isorun_matrix.report.comparison import junit
 
         typer.echo(junit.render(comparison, worse), nl=False)
     elif form is Format.md:
-        typer.echo(comparison_tables.as_markdown(comparison), nl=False)
+        typer.echo(tables.as_markdown(comparison), nl=False)
     else:
         out = console.stdout()
-        out.print(comparison_tables.render(comparison, out.width))
+        out.print(tables.render(comparison, out.width))
     if fail_above is None:
         return
     for name, number, how in worse:

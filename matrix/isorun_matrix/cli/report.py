@@ -104,8 +104,8 @@ def _report_machines(runs: MachineRuns, form: Format, output: Path | None) -> No
     import json
 
     from isorun.cli import console
-    from isorun_matrix.report import html, machine_tables
-    from isorun_matrix.report.machines import overview
+    from isorun_matrix.report import html
+    from isorun_matrix.report.machines import overview, tables
     from isorun_matrix.results.records import SCHEMA
 
     found = overview(runs)
@@ -113,7 +113,7 @@ def _report_machines(runs: MachineRuns, form: Format, output: Path | None) -> No
         if output is not None:
             raise typer.BadParameter(_NEEDS_FORMAT)
         out = console.stdout()
-        out.print(machine_tables.render(found, out.width))
+        out.print(tables.render(found, out.width))
         return
     if form is Format.json:
         documents = {name: run.as_document() for name, run in runs.runs.items()}
@@ -121,7 +121,7 @@ def _report_machines(runs: MachineRuns, form: Format, output: Path | None) -> No
     elif form is Format.html:
         text = html.render(*runs.runs.values(), overview=found)
     else:
-        text = machine_tables.as_markdown(found) if form is Format.md else machine_tables.as_csv(found)
+        text = tables.as_markdown(found) if form is Format.md else tables.as_csv(found)
     _write(text, output)
 
 

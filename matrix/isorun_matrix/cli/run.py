@@ -125,9 +125,9 @@ def run(
 def _run_on_cluster(spec: Spec, source: Path, out: Path, address: str, shown: Lines, choice: Choice) -> None:
     import shlex
 
-    from isorun_matrix.execution import cluster
+    from isorun_matrix.execution.cluster import driver
 
-    runs, stopped = cluster.run(spec, source, out, address, shown, choice)
+    runs, stopped = driver.run(spec, source, out, address, shown, choice)
     report.show_machines(runs)
     for name, reason in stopped.items():
         shown.note(f"{name} stopped: {reason}. Continue with --resume")

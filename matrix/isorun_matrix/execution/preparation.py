@@ -14,8 +14,8 @@ from isorun.system.cache import Cache
 from isorun_matrix.execution import host_lock, keys
 from isorun_matrix.execution.choice import Choice
 from isorun_matrix.execution.environments import Available
-from isorun_matrix.execution.job import now, run_job
 from isorun_matrix.execution.plan import Plan, key, plan
+from isorun_matrix.execution.processes.launch import now, run_job
 from isorun_matrix.execution.progress import Lines
 from isorun_matrix.jobs import Cell, ModelJob, PreparedModel, Reference, ReferenceJob, Workload, from_json
 from isorun_matrix.measurement import machine

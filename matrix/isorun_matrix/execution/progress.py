@@ -139,7 +139,7 @@ class Machines:
         self._console.print(printable(f"{machine:<{self._width}}  {text}"), soft_wrap=True)
 
     def show(self, machine: str, event: Mapping[str, Any]) -> None:
-        """Show an event of a machine, as :class:`isorun_matrix.execution.node.Node` yields it."""
+        """Show an event of a machine, as :class:`isorun_matrix.execution.cluster.node.Node` yields it."""
         task = self._tasks[machine]
         if "note" in event:
             self.note(machine, event["note"])

@@ -12,8 +12,8 @@ from typing import Any
 
 from isorun_matrix.execution import environments, host_lock, rounds
 from isorun_matrix.execution.choice import Choice
-from isorun_matrix.execution.job import run_job
 from isorun_matrix.execution.preparation import Failure, Preparation
+from isorun_matrix.execution.processes.launch import run_job
 from isorun_matrix.execution.progress import Lines
 from isorun_matrix.jobs import Cell, CellJob, PreparedModel, Reference, Workload
 from isorun_matrix.results.folder import RunFolder

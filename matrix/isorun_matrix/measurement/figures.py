@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from isorun.types import Provenance
 from isorun_matrix.measurement.parity import CellParity
-from isorun_matrix.measurement.statistics import Latency, RankInterval, Spread, Throughput
+from isorun_matrix.measurement.statistics.latencies import Latency, RankInterval, Spread, Throughput
 
 DISTURBED = 0.05
 """The share of waiting or of stolen time from which a process counts as disturbed."""

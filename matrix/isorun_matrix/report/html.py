@@ -7,7 +7,7 @@ import jinja2
 
 from isorun_matrix.report import facts, plots, summary, under_load
 from isorun_matrix.report.columns import columns, text
-from isorun_matrix.report.machines import Overview
+from isorun_matrix.report.machines.overview import Overview
 from isorun_matrix.results.records import STATUSES, Run
 
 

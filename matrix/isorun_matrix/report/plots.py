@@ -12,7 +12,7 @@ from typing import Any
 
 from markupsafe import escape
 
-from isorun_matrix.measurement.statistics import samples_needed
+from isorun_matrix.measurement.statistics.latencies import samples_needed
 from isorun_matrix.report.summary import Group
 from isorun_matrix.results.records import CellResult
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from isorun_matrix.jobs import CONTROL
-from isorun_matrix.measurement import comparisons
-from isorun_matrix.measurement.comparisons import NEEDED, Medians, Ratio
+from isorun_matrix.measurement.statistics import verdicts
+from isorun_matrix.measurement.statistics.verdicts import NEEDED, Medians, Ratio
 from isorun_matrix.report.formatting import NONE, counts, number, shortened
 from isorun_matrix.results.audit import CACHED
 from isorun_matrix.results.records import LACKING, CellResult
@@ -140,11 +140,11 @@ def _group(model: str, shape: str, cells: Sequence[CellResult]) -> Group:
     noise = None
     if control is not None:
         twin = next(cell for cell in shown if f"{cell.name}" == control.name.replace(CONTROL, ""))
-        noise = comparisons.self_ratio(calm_rounds(twin), calm_rounds(control))
+        noise = verdicts.self_ratio(calm_rounds(twin), calm_rounds(control))
     correct = sorted((p50, index) for index, cell in enumerate(shown) if cell.status == "ok" and (p50 := median(cell)))
     fastest = shown[correct[0][1]] if correct else None
     ratios = {
-        shown[index].id: comparisons.against(calm_rounds(fastest), calm_rounds(shown[index]), calm, noise or 0.0)
+        shown[index].id: verdicts.against(calm_rounds(fastest), calm_rounds(shown[index]), calm, noise or 0.0)
         for _, index in correct[1:]
         if fastest is not None
     }

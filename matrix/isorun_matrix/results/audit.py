@@ -13,7 +13,7 @@ import numpy as np
 from isorun.errors import SpecError
 from isorun.system.cache import sha256
 from isorun_matrix.measurement import machine
-from isorun_matrix.measurement.comparisons import NEEDED
+from isorun_matrix.measurement.statistics.verdicts import NEEDED
 from isorun_matrix.measurement.timing import kept_runs
 from isorun_matrix.results import reader
 from isorun_matrix.results.folder import RunFolder

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isorun_matrix.measurement.aggregate import Measured, aggregate
+from isorun_matrix.measurement.statistics.aggregate import Measured, aggregate
 from isorun_matrix.results import reader
 from isorun_matrix.results.layout import SAMPLES
 from isorun_matrix.results.records import (

@@ -158,7 +158,7 @@ def test_matrix_plans_the_cells_of_the_others(few, bert, tmp_path):
     script = (
         "import json, sys\n"
         "from pathlib import Path\n"
-        "from isorun_matrix.execution import node\n"
+        "from isorun_matrix.execution.cluster import node\n"
         "from isorun_matrix.execution.plan import plan\n"
         "from isorun_matrix.spec import reader\n"
         f"spec = reader.load(Path({str(spec)!r}))\n"

@@ -1,0 +1,1 @@
+"""A spec on the machines of a Ray cluster."""

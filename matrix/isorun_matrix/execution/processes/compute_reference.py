@@ -1,0 +1,40 @@
+"""Compute the reference of a workload: its feeds, and the outputs that cells are compared with, kept as files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from isorun import Session
+from isorun.errors import UnsupportedModel
+from isorun_matrix.execution.processes import main
+from isorun_matrix.jobs import Reference, ReferenceJob
+from isorun_matrix.measurement import feeds
+from isorun_matrix.results.layout import FEEDS, REFERENCE_OUTPUTS
+
+
+def reference(job: ReferenceJob, folder: Path) -> Reference:
+    """Compute a reference, and write its arrays into ``folder``."""
+    model, workload = job.model, job.workload
+    with Session(model.path, workload.backend, precision=workload.precision, outputs=model.outputs) as session:
+        info = session.model_info
+        cases, notes = feeds.make(workload, model.origin, info)
+        for spec in session.get_outputs():
+            if spec.dtype is None:
+                raise UnsupportedModel(f"Output {spec.name!r} is {spec.type}; only numeric tensors can be compared")
+        names = [spec.name for spec in session.get_outputs()]
+        outputs = {case: dict(zip(names, session.run(names, arrays), strict=True)) for case, arrays in cases.items()}
+        varied = feeds.varied(workload, info, next(iter(cases.values())))
+        feeds.save(folder / FEEDS, {**cases, **varied})
+        feeds.save(folder / REFERENCE_OUTPUTS, outputs)
+        return Reference(
+            cases=list(cases),
+            tokens={case: feeds.tokens(arrays, workload, info.mask) for case, arrays in cases.items()},
+            mask=info.mask,
+            token_level=None if info.token_outputs is None else sorted(info.token_outputs),
+            notes=notes,
+            provenance=session.provenance.as_dict(),
+        )
+
+
+if __name__ == "__main__":
+    main.main(ReferenceJob, reference)

@@ -1,0 +1,48 @@
+"""Put a cell under load, in a process that does nothing else. LoadGen's logs stay in the folder of the job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+from isorun_matrix.execution.processes import main
+from isorun_matrix.execution.processes.session import open_session
+from isorun_matrix.jobs import LoadJob
+from isorun_matrix.measurement import feeds, load, timing
+from isorun_matrix.measurement.load.figures import LoadFigures
+from isorun_matrix.measurement.load.targets import target_of
+from isorun_matrix.results.layout import FEEDS
+
+_QUEUE = 10_000_000  # the scenario says how many requests wait
+_ALONE = 5  # runs that tell how long a request takes on its own
+
+
+def measure(job: LoadJob, folder: Path) -> LoadFigures:
+    """Measure a cell in a scenario."""
+    cell, files = job.cell, Path(job.reference_folder)
+    timed = [feeds.load(files / FEEDS, name) for name in feeds.timed(job.reference.cases)]
+    with open_session(job, max_queue=_QUEUE) as session:
+        timing.warm_up(session, timed, max(1, cell.warmup), cell.seconds)
+        alone = []
+        for index in range(_ALONE):
+            start = perf_counter()
+            session.run(None, timed[index % len(timed)])
+            alone.append(perf_counter() - start)
+        target = target_of(session, timed, job.load)
+        try:
+            return load.measure(
+                job.load,
+                target,
+                rows=cell.batch,
+                sets=len(timed),
+                typical=median(alone),
+                seed=job.seed,
+                logs=folder,
+            )
+        finally:
+            target.close()
+
+
+if __name__ == "__main__":
+    main.main(LoadJob, measure)

@@ -1,0 +1,93 @@
+"""Measure a cell in one round: open a session, warm it up, and time it, in a process that does nothing else.
+
+With an isolated environment, the session's worker is a second process, and the latency includes the way there and
+back, as it does for any caller of such a session.
+
+Time and memory are measured before the comparison with the reference, which takes memory as well.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from time import perf_counter_ns
+
+import numpy as np
+
+from isorun.system.threads import usable_cores
+from isorun_matrix.execution.processes import main
+from isorun_matrix.execution.processes.session import named, open_session, require_precision
+from isorun_matrix.jobs import CellJob
+from isorun_matrix.measurement import feeds, gpu, parity, timing
+from isorun_matrix.measurement.figures import Measurement, Memory, Repetition
+from isorun_matrix.measurement.process_usage import elapsed, family, peak_resident_mib, resident_mib, scheduled, share
+from isorun_matrix.measurement.statistics import latencies
+from isorun_matrix.results.layout import FEEDS, REFERENCE_OUTPUTS, SAMPLES
+
+_NS_PER_MS = 1e6
+_DEVICE_RUNS = 100  # timed by the device's own events, where it has any
+_REPETITION = 0.2  # of the measured time, for repeating one set of feeds
+
+
+def measure(job: CellJob, folder: Path) -> Measurement:
+    """Measure a cell once, and write the raw samples into ``folder``.
+
+    Raises:
+        BackendFailed: the runtime failed, or computes in another precision than required.
+    """
+    cell, reference, files = job.cell, job.reference, Path(job.reference_folder)
+    names = feeds.timed(reference.cases)
+    timed = [feeds.load(files / FEEDS, name) for name in names]
+    varied = [feeds.load(files / FEEDS, name) for name in feeds.VARIED]
+    load_average, before = os.getloadavg(), resident_mib()
+
+    start = perf_counter_ns()
+    session = open_session(job)
+    loaded = perf_counter_ns()
+    session.run(None, timed[0])
+    first = perf_counter_ns()
+    warmed = timing.warm_up(session, timed, cell.warmup, cell.seconds)
+    counted, begun = scheduled(), perf_counter_ns()
+    taken = timing.latencies(session, timed, cell.repetitions, cell.seconds, job.seed)
+    ended, then = perf_counter_ns(), scheduled()
+    samples = taken.samples
+    memory = Memory(before, peak_resident_mib(), gpu.held_mib(family()))
+    typical, whole = float(np.median(samples)), float(samples.sum()) / 1e9
+    repetition = timing.repeated_and_varied(session, timed[0], varied, typical, _REPETITION * whole)
+    on_device = session.device_times(timed[0], _DEVICE_RUNS)
+
+    feeds_of_samples = np.arange(len(samples)) % len(timed)
+    feeds.save(folder / SAMPLES, {"latency": {"ns": samples, "feeds": feeds_of_samples}})
+    with session:
+        provenance = session.provenance
+        require_precision(cell, provenance.precision)
+        outputs = [(names[index], named(session, kept)) for index, (_, kept) in sorted(taken.kept.items())]
+    compared = parity.check(outputs, files / FEEDS, files / REFERENCE_OUTPUTS, reference, cell.tolerance)
+    counts = [reference.tokens[name] for name in names]
+    tokens = None if None in counts else int(np.array(counts)[feeds_of_samples].sum())
+    threads = provenance.threads or usable_cores()
+    cpu_ns = elapsed(counted.ran, then.ran)
+    return Measurement(
+        parity=compared,
+        latency_ms=latencies.latency(samples),
+        cpu_ms=None if cpu_ns is None else cpu_ns / len(samples) / _NS_PER_MS,
+        device_ms=None if on_device is None else latencies.latency(on_device * _NS_PER_MS),
+        throughput=latencies.throughput(samples, rows=cell.batch * len(samples), tokens=tokens),
+        load_ms=(loaded - start) / _NS_PER_MS,
+        first_run_ms=(first - loaded) / _NS_PER_MS,
+        warmup_runs=warmed.runs,
+        steady=warmed.steady,
+        memory_mib=memory,
+        load_average=load_average,
+        waited=share(counted.waited, then.waited, (ended - begun) * threads),
+        stolen=share(counted.stolen, then.stolen, (ended - begun) * (os.cpu_count() or 1)),
+        threads=provenance.threads,
+        sampled={names[index]: run for index, (run, _) in sorted(taken.kept.items())},
+        repetition=Repetition(*(time / _NS_PER_MS for time in repetition)),
+        provenance=provenance,
+        notes=reference.notes,
+    )
+
+
+if __name__ == "__main__":
+    main.main(CellJob, measure)

@@ -1,0 +1,34 @@
+"""Try a cell before anything is measured: open it, run every set of feeds, and compare the outputs.
+
+What is done once for a model and kept in the cache (calibration, engines, compiled kernels) is done here, so that
+``load_ms`` and memory of the measured processes mean the same for every cell. A cell that cannot run fails here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from isorun_matrix.execution.processes import main
+from isorun_matrix.execution.processes.session import open_session, require_precision, run_all
+from isorun_matrix.jobs import CellJob
+from isorun_matrix.measurement import parity
+from isorun_matrix.measurement.figures import Trial
+from isorun_matrix.results.layout import FEEDS, REFERENCE_OUTPUTS
+
+
+def attempt(job: CellJob, _: Path) -> Trial:
+    """Try a cell.
+
+    Raises:
+        BackendFailed: the runtime failed, or computes in another precision than required.
+    """
+    files = Path(job.reference_folder)
+    with open_session(job) as session:
+        require_precision(job.cell, session.provenance.precision)
+        outputs = run_all(session, job, job.reference.cases)
+        compared = parity.check(outputs, files / FEEDS, files / REFERENCE_OUTPUTS, job.reference, job.cell.tolerance)
+    return Trial(compared)
+
+
+if __name__ == "__main__":
+    main.main(CellJob, attempt)

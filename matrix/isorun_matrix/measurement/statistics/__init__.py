@@ -1,0 +1,1 @@
+"""Statistics of what was measured: percentiles of a process, the figures of a cell from its rounds, and verdicts."""

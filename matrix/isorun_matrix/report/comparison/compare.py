@@ -1,0 +1,249 @@
+"""Compare runs: which cells became faster or slower, which are no longer correct, and what may explain it.
+
+Every run is compared with the first. Cells are matched by id. Models are compared by fingerprint, so that a change of
+the model is not mistaken for one of the machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from isorun.errors import SpecError
+from isorun_matrix.measurement.figures import Round
+from isorun_matrix.measurement.machine import Environment
+from isorun_matrix.measurement.statistics import verdicts
+from isorun_matrix.measurement.statistics.verdicts import Medians
+from isorun_matrix.report import summary
+from isorun_matrix.report.formatting import shortened
+from isorun_matrix.results.records import SCHEMA, CellId, CellResult, Run, plain
+
+_SMALL = 1.02  # a smaller ratio is never a verdict
+_CHANCE = 0.05  # the probability that chance separates any cell of two identical runs
+_ENOUGH = 4  # rounds in each run: with three, no split of six rounds is rarer than one in 20
+_MOMENTARY = ("load_average", "used_mib", "clock_mhz", "throttled_by")  # never the same in two runs
+_SPEC = ("masks", "feeds", "reference", "rounds", "warmup", "repetitions", "seconds")
+_BY = {"shapes": "name", "backends": "label", "gpus": "name"}  # lists whose items have a unique name
+
+
+@dataclass(frozen=True)
+class Change:
+    """How the median of a cell differs from the first run's.
+
+    Attributes:
+        ratio: to the first run's.
+        of: what was compared: ``p50``, or ``cpu`` (CPU time of a run) where rounds of either were disturbed.
+        chance: the probability that chance separates any cell of two identical runs as far; ``None`` with too few
+            rounds.
+        verdict: ``slower`` or ``faster`` if that is at most 5 % and the ratio exceeds 2 % and the noise of both runs;
+            ``same`` if not; ``too few rounds``.
+    """
+
+    ratio: float
+    of: str
+    chance: float | None
+    verdict: str
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """A run, and its differences from the first: ``{name: (value there, value here)}``."""
+
+    folder: str
+    created: str
+    environment: Environment
+    differences: Mapping[str, tuple[Any, Any]]
+
+
+@dataclass(frozen=True)
+class ComparedCell:
+    """A cell in every run.
+
+    Attributes:
+        cell: identifies it.
+        results: for each run the result; ``None`` where the run has no such cell.
+        changes: for each run the change from the first; ``None`` where either was not measured or is not correct.
+    """
+
+    cell: CellId
+    results: Sequence[CellResult | None]
+    changes: Sequence[Change | None]
+
+    def verdict(self, number: int) -> str:
+        """What became of the cell in a run (counted from 0)."""
+        result, change = self.results[number], self.changes[number]
+        return change.verdict if change else "missing" if result is None else str(result.status)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs compared with the first."""
+
+    runs: Sequence[ComparedRun]
+    cells: Sequence[ComparedCell]
+
+    def as_document(self) -> dict[str, Any]:
+        """The comparison as ``compare --format json`` prints it."""
+        return {
+            "schema": SCHEMA,
+            "runs": [plain(run) for run in self.runs],
+            "cells": [
+                {name: getattr(cell.cell, name) for name in ("id", "model", "shape", "label", "precision")}
+                | {
+                    "runs": [
+                        result and {**result.as_document(), "change": change and plain(change)}
+                        for result, change in zip(cell.results, cell.changes, strict=True)
+                    ]
+                }
+                for cell in self.cells
+            ],
+        }
+
+
+def compare(runs: Sequence[Run]) -> Comparison:
+    """Compare two or more runs with the first.
+
+    Raises:
+        SpecError: a run has no cell in common with the first.
+    """
+    first, *others = runs
+    known = {cell.id for cell in first.cells}
+    for other in others:
+        if known.isdisjoint(cell.id for cell in other.cells):
+            raise SpecError(
+                f"{other.folder} has no cell in common with {first.folder}. Cells are matched by model/shape/backend/"
+                f"precision: expected {_ids(first)}, got {_ids(other)}."
+            )
+    settings = [dict(_settings(run)) for run in runs]
+    by_id = [{cell.id: cell for cell in run.cells if not cell.control} for run in runs]
+    noise = [_noise(run) for run in runs]
+    changes = [{}, *(_changes(by_id[0], cells, noise[0], own) for cells, own in zip(by_id[1:], noise[1:], strict=True))]
+    return Comparison(
+        [
+            ComparedRun(run.folder, run.created, run.environment, _differences(settings[0], own))
+            for run, own in zip(runs, settings, strict=True)
+        ],
+        [
+            ComparedCell(
+                next(cells[name] for cells in by_id if name in cells),
+                [cells.get(name) for cells in by_id],
+                [found.get(name) for found in changes],
+            )
+            for name in dict.fromkeys(name for cells in by_id for name in cells)
+        ],
+    )
+
+
+def regressions(comparison: Comparison, percent: float) -> list[tuple[str, int, str]]:
+    """The cells that are ok in the first run and got worse: id, number of the run (from 0), and how.
+
+    Args:
+        comparison: of two or more runs.
+        percent: how much the time may grow. Above that, the cell got worse if its verdict is ``slower``.
+    """
+    found = []
+    for cell in comparison.cells:
+        if (first := cell.results[0]) is None or first.status != "ok":
+            continue
+        for number, (result, change) in enumerate(zip(cell.results, cell.changes, strict=True)):
+            if result is None or result.status != "ok":
+                found.append((cell.cell.id, number, f"was ok, is {result.status if result else 'missing'}"))
+            elif change and change.verdict == "slower" and change.ratio > 1 + percent / 100:
+                what = "p50" if change.of == "p50" else "CPU time of a run"
+                chance = f"probability by chance {change.chance:.1%}"
+                found.append((cell.cell.id, number, f"{what} is {change.ratio:.2f} x that of run 1 ({chance})"))
+    return found
+
+
+def _changes(
+    first: Mapping[str, CellResult], other: Mapping[str, CellResult], *noises: Mapping[tuple[str, str], float]
+) -> dict[str, Change]:
+    """The changes of all cells that are correct in both runs."""
+    names = [name for name in first if name in other and first[name].status == other[name].status == "ok"]
+    values = {name: _values(first[name], other[name]) for name in names}
+    enough = [name for name in names if min(map(len, values[name][1:])) >= _ENOUGH]
+    tested = verdicts.permutation_test([values[name][1] for name in enough], [values[name][2] for name in enough])
+    chances = dict(zip(enough, tested, strict=True))
+    found = {}
+    for name, (of, before, now) in values.items():
+        if not (before and now):
+            continue
+        ratio = median(now.values()) / median(before.values())
+        place = (first[name].model, first[name].shape)
+        floor = max(_SMALL, *(1 + noise.get(place, 0.0) for noise in noises))
+        chance = chances.get(name)
+        if chance is None:
+            verdict = "too few rounds"
+        elif chance > _CHANCE or 1 / floor < ratio < floor:
+            verdict = "same"
+        else:
+            verdict = "slower" if ratio > 1 else "faster"
+        found[name] = Change(ratio, of, chance, verdict)
+    return found
+
+
+def _values(first: CellResult, other: CellResult) -> tuple[str, Medians, Medians]:
+    """What is compared, and its value in each round of both runs.
+
+    Medians of undisturbed rounds; CPU time of all rounds where either run has too few of those.
+    """
+    calm = summary.calm_rounds(first), summary.calm_rounds(other)
+    if min(map(len, calm)) >= _ENOUGH:
+        return "p50", *calm
+    cpu = _read(first, lambda each: each.cpu_ms), _read(other, lambda each: each.cpu_ms)
+    if min(map(len, cpu)) >= _ENOUGH:
+        return "cpu", *cpu
+    return "p50", _read(first, lambda each: each.p50), _read(other, lambda each: each.p50)
+
+
+def _read(cell: CellResult, of: Callable[[Round], float | None]) -> Medians:
+    rounds = () if cell.result is None else cell.result.rounds
+    return {each.number: value for each in rounds if (value := of(each))}
+
+
+def _noise(run: Run) -> dict[tuple[str, str], float]:
+    return {(group.model, group.shape): group.noise or 0.0 for group in summary.groups(run.cells)}
+
+
+def _settings(run: Run) -> Iterator[tuple[str, Any]]:
+    """What may explain other figures: the machine, its software, the feeds, and how it was measured."""
+    spec = run.spec.model_dump(mode="json")
+    yield from _flat({name: spec.get(name) for name in _SPEC})
+    # The fingerprint tells whether a model is the same, wherever its file is.
+    models = {name: {**model, "path": None, "checkpoint": None} for name, model in spec["models"].items()}
+    yield from _flat(models, "models")
+    for name in ("shapes", "backends"):
+        yield from _flat(spec[name], name)
+    for cell in run.cells:
+        if cell.result is not None:
+            yield f"models.{cell.model}.fingerprint", cell.result.provenance.fingerprint
+    yield from _flat(plain(run.environment))
+
+
+def _flat(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Nested data as places and plain values."""
+    kind = place.rpartition(".")[2]
+    if kind in _MOMENTARY:
+        return
+    name = _BY.get(kind)
+    if isinstance(value, list) and value and all(isinstance(item, Mapping) and name in item for item in value):
+        value = {item[name]: item for item in value}
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _flat(item, f"{place}.{key}".removeprefix("."))
+    else:
+        yield place, value
+
+
+def _differences(first: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Settings that both have with different values, and packages and variables that only one has."""
+    partial = (".packages.", ".variables.")
+    names = [name for name in first if name in other or any(part in f".{name}" for part in partial)]
+    names += [name for name in other if name not in first and any(part in f".{name}" for part in partial)]
+    return {name: (first.get(name), other.get(name)) for name in names if first.get(name) != other.get(name)}
+
+
+def _ids(run: Run) -> str:
+    return shortened([cell.id for cell in run.cells if not cell.control])

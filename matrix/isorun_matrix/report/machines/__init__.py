@@ -1,0 +1,1 @@
+"""The machines of a run side by side."""

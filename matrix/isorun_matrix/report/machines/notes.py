@@ -1,0 +1,51 @@
+"""Notes on the machines of a report: what they are, and what differs between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from isorun_matrix.report import summary
+from isorun_matrix.report.machines.side_by_side import Machine, marks
+
+_LEGEND = {"m": "the model differs", "f": "the feeds differ", "s": "the software differs"}
+
+
+def notes(machines: Sequence[Machine]) -> Iterator[str]:
+    for machine in machines:
+        found, entry = machine.run.environment, machine.entry
+        parts = [found.cpu.model, f"{found.cpu.usable_cores} cores", *(gpu.name or "a GPU" for gpu in found.gpus)]
+        parts += [] if entry.cost is None else [f"{entry.cost:g} an hour"]
+        parts += [] if entry.watts is None else [f"{entry.watts:g} W"]
+        yield f"{machine.name}: {', '.join(parts)}; {found.python}; {summary.tally(machine.run.cells)}"
+    hosts = [machine.run.environment.host for machine in machines]
+    for index, machine in enumerate(machines):
+        if hosts[index] in hosts[:index]:
+            yield f"{machine.name} and {machines[hosts.index(hosts[index])].name} are the same host"
+    seen: dict[str, list[str]] = {}
+    for machine in machines:
+        for title, group in machine.groups.items():
+            for cell in group.cells:
+                first = next((other for other in machines if other.right(title, cell.name)), machine)
+                for mark in marks(first, machine, title, cell.name):
+                    seen.setdefault(mark, []).append(f"{machine.name} from {first.name}")
+    for mark, whose in sorted(seen.items()):
+        yield f"({mark}): {_LEGEND[mark]}: {', '.join(dict.fromkeys(whose))}{_explained(mark, machines)}"
+
+
+def _explained(mark: str, machines: Sequence[Machine]) -> str:
+    """The versions that differ; where the feeds differ, the remedy."""
+    if mark == "f":
+        return ". Set the same seed in the specs, or run all machines with --ray"
+    if mark != "s":
+        return ""
+    versions = {
+        machine.name: {"python": machine.run.environment.python, **machine.run.environment.packages}
+        for machine in machines
+    }
+    names = dict.fromkeys(package for packages in versions.values() for package in packages)
+    differing = [
+        f"{package} " + ", ".join(f"{packages.get(package, 'none')} on {name}" for name, packages in versions.items())
+        for package in names
+        if len({packages.get(package) for packages in versions.values()}) > 1
+    ]
+    return f" ({'; '.join(differing)})" if differing else ""

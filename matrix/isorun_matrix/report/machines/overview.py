@@ -1,0 +1,150 @@
+"""Several machines side by side: machines as columns, the winner on each and overall, and what differs between them.
+
+Rounds of two machines are not paired, so machines are compared by permutation of rounds, as two runs are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from isorun_matrix.measurement.statistics import verdicts
+from isorun_matrix.report import summary
+from isorun_matrix.report.formatting import NONE, number
+from isorun_matrix.report.machines import means, notes
+from isorun_matrix.report.machines.side_by_side import Block, Machine, Value, marks
+from isorun_matrix.results.machines import MachineRuns
+from isorun_matrix.results.records import CellResult
+
+_CHANCE = 0.05
+_ENOUGH = 4  # rounds on each machine: with three, no split of six rounds is rarer than one in 20
+_SMALL = 1.02
+
+
+@dataclass(frozen=True)
+class Overview:
+    """What several machines show together; ``means`` are over all models and shapes."""
+
+    machines: Sequence[str]
+    conclusions: Sequence[str]
+    figures: Sequence[Block]
+    means: Sequence[Block]
+    notes: Sequence[str]
+
+    @property
+    def blocks(self) -> Sequence[Block]:
+        """The figures and the means."""
+        return [*self.figures, *self.means]
+
+
+def overview(runs: MachineRuns) -> Overview:
+    """Compare the machines of a run."""
+    machines = [Machine.of(runs, name) for name in runs.runs]
+    titles = list(dict.fromkeys(title for machine in machines for title in machine.groups))
+    figures = [block for title in titles for block in _blocks(machines, title)]
+    by_title = means.of(machines, titles) if len(titles) > 1 else {}
+    conclusions = [line for title in titles for line in _conclusions(machines, title)]
+    conclusions += means.best(by_title, len(titles))
+    return Overview(
+        [*runs.runs],
+        conclusions,
+        figures,
+        [*means.blocks(machines, by_title, len(titles))],
+        [*notes.notes(machines)],
+    )
+
+
+def _blocks(machines: Sequence[Machine], title: str) -> Iterator[Block]:
+    cells = [cell for machine in machines if title in machine.groups for cell in machine.groups[title].cells]
+    names = list(dict.fromkeys(cell.name for cell in cells))
+    scenarios = list(dict.fromkeys(load.name for cell in cells for load in cell.loads))
+    figures: list[tuple[str, Callable[[Machine, CellResult], float | None]]] = [
+        ("p50 ms", lambda _, cell: summary.median(cell)),
+        *((f"{name}, requests/s", _rate_in(name)) for name in scenarios),
+        ("CPU ms", lambda _, cell: None if cell.result is None else cell.result.cpu_ms),
+        ("cost of a million requests", _cost),
+        ("joules for a request", _energy),
+    ]
+    for figure, of in figures:
+        rows = {name: [_value(machine, title, name, of, machines) for machine in machines] for name in names}
+        if any(value.number is not None for values in rows.values() for value in values):
+            if figure == "p50 ms":
+                noises = [machine.groups[title].noise if title in machine.groups else None for machine in machines]
+                if any(noise is not None for noise in noises):
+                    rows["noise"] = [Value(each, NONE if each is None else f"{each:.1%}") for each in noises]
+            yield Block(title, figure, rows)
+
+
+def _value(
+    machine: Machine,
+    title: str,
+    name: str,
+    of: Callable[[Machine, CellResult], float | None],
+    machines: Sequence[Machine],
+) -> Value:
+    cell = machine.cell(title, name)
+    if cell is None:
+        return Value(None, NONE)
+    figure = of(machine, cell)
+    if cell.status != "ok" or figure is None:
+        return Value(None, NONE if cell.status == "ok" else str(cell.status))
+    first = next(other for other in machines if other.right(title, name) is not None)
+    letters = "".join(marks(first, machine, title, name))
+    return Value(figure, number(figure) + (f" ({letters})" if letters else ""), machine.groups[title].leads(cell))
+
+
+def _rate_in(scenario: str) -> Callable[[Machine, CellResult], float | None]:
+    def rate(_: Machine, cell: CellResult) -> float | None:
+        found = next((load.result for load in cell.loads if load.name == scenario), None)
+        return None if found is None else found.requests_per_s
+
+    return rate
+
+
+def _rate(cell: CellResult) -> float | None:
+    """Requests a second: within the bound of the first ``server`` scenario, else of one request after another."""
+    served = [load.result for load in cell.loads if load.load.get("scenario") == "server" and load.result is not None]
+    if served:
+        return served[0].requests_per_s or None
+    return None if cell.result is None else cell.result.throughput.requests_per_s
+
+
+def _cost(machine: Machine, cell: CellResult) -> float | None:
+    cost, rate = machine.entry.cost, _rate(cell)
+    return None if cost is None or rate is None else cost / 3600 / rate * 1e6
+
+
+def _energy(machine: Machine, cell: CellResult) -> float | None:
+    watts, rate = machine.entry.watts, _rate(cell)
+    return None if watts is None or rate is None else watts / rate
+
+
+def _conclusions(machines: Sequence[Machine], title: str) -> Iterator[str]:
+    """The winner on each machine, and overall."""
+    found = []
+    for machine in machines:
+        if (group := machine.groups.get(title)) is not None:
+            yield f"{title} on {machine.name}: {group.conclusion}"
+            if group.fastest is not None and (p50 := summary.median(group.fastest)) is not None:
+                found.append((p50, machine.name, group))
+    if len(found) < 2:
+        return
+    found.sort(key=lambda each: each[:2])
+    best, *others = ((name, group, summary.calm_rounds(group.fastest)) for _, name, group in found if group.fastest)
+    name, group, calm = best
+    leader = f"{title} overall: {group.fastest and group.fastest.name} on {name}"
+    if min(map(len, (calm, *(rounds for *_, rounds in others)))) < _ENOUGH:
+        yield f"{leader} has the lowest median, but there are too few undisturbed rounds for a verdict."
+        return
+    chances = verdicts.permutation_test([calm] * len(others), [rounds for *_, rounds in others])
+    ratios = [p50 / found[0][0] for p50, *_ in found[1:]]
+    floors = [max(_SMALL, 1 + (group.noise or 0), 1 + (other.noise or 0)) for _, other, _ in others]
+    unclear = [
+        other
+        for (other, *_), chance, by, floor in zip(others, chances, ratios, floors, strict=True)
+        if chance > _CHANCE or by < floor
+    ]
+    if unclear:
+        yield f"{leader} has the lowest median, but these runs cannot tell it from the fastest on {', '.join(unclear)}."
+    else:
+        yield f"{leader} is the fastest: the fastest on {others[0][0]} takes {number(ratios[0])} x as long."

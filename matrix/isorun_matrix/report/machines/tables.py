@@ -1,0 +1,67 @@
+"""Several machines side by side in the terminal, in Markdown and as CSV.
+
+The figures are those of :mod:`isorun_matrix.report.machines.overview`.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+
+from rich.console import Group as Stack
+from rich.console import RenderableType
+from rich.text import Text
+
+from isorun_matrix.report import markdown, terminal
+from isorun_matrix.report.machines.overview import Overview
+from isorun_matrix.report.machines.side_by_side import Block
+from isorun_matrix.text import printable
+
+
+def render(found: Overview, width: int) -> RenderableType:
+    """The overview in a terminal, ``width`` characters wide."""
+    return Stack(
+        *(Text(printable(line)) for line in found.conclusions),
+        Text(),
+        *_tables(found.machines, found.figures, width),
+        *_tables(found.machines, found.means, width),
+        *(Text(printable(note)) for note in found.notes),
+    )
+
+
+def _tables(machines: Sequence[str], blocks: Sequence[Block], width: int) -> list[RenderableType]:
+    drawn = {
+        f"{block.title}: {block.figure}": [
+            [Text(printable(name)), *(Text(value.text, "bold green" if value.leads else "") for value in values)]
+            for name, values in block.rows.items()
+        ]
+        for block in blocks
+    }
+    numeric = [False, *(True for _ in machines)]
+    return [*terminal.tables(["", *machines], numeric, drawn, width), Text()] if drawn else []
+
+
+def as_markdown(found: Overview) -> str:
+    """The same as GitHub's Markdown."""
+    numeric = [False, *(True for _ in found.machines)]
+    lines = ["# Machines compared", "", *(f"- {markdown.escaped(line)}" for line in found.conclusions), ""]
+    for block in found.blocks:
+        rows = [
+            [markdown.escaped(name), *(f"**{value.text}**" if value.leads else value.text for value in values)]
+            for name, values in block.rows.items()
+        ]
+        headers = [markdown.escaped(block.figure), *map(markdown.escaped, found.machines)]
+        lines += [f"## {markdown.escaped(block.title)}", "", *markdown.table(headers, numeric, rows), ""]
+    return "\n".join([*lines, *(f"- {markdown.escaped(note)}" for note in found.notes)]) + "\n"
+
+
+def as_csv(found: Overview) -> str:
+    """The same as comma-separated values, with a column for each machine."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["cells", "figure", "cell", *found.machines])
+    for block in found.blocks:
+        for name, values in block.rows.items():
+            writer.writerow([block.title, block.figure, name, *(value.number for value in values)])
+    return out.getvalue()

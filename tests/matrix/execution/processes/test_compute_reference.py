@@ -1,0 +1,42 @@
+"""The reference and the comparison with it, for a model whose mask has another name and for one without a mask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import masks
+from isorun import Session
+from isorun.parity import DEFAULT_TOLERANCES
+from isorun.parity.samples import MASKS
+from isorun_matrix.execution.processes.compute_reference import reference
+from isorun_matrix.jobs import PreparedModel, Reference, ReferenceJob, Workload
+from isorun_matrix.measurement import feeds, parity
+
+
+@pytest.mark.parametrize("mask", [masks.NAME, None])
+def test_compares_real_tokens(mask: str | None, tmp_path: Path) -> None:
+    """The reference leaves zeros at padding, the session hidden states."""
+    path = masks.write(tmp_path / "model.onnx", mask)
+    workload = Workload(
+        **{"id": "m/2x40", "model": "m", "backend": "ort-cpu", "precision": "fp32", "time_limit": 9},
+        **{"batch": 2, "sequence": 40, "dims": {}, "texts": None, "feeds": 1, "seed": 0, "masks": list(MASKS)},
+        lengths="full" if mask is None else [40, 3],
+    )
+    made = reference(ReferenceJob(workload, PreparedModel(str(path), str(path), None, "f00d")), tmp_path)
+    assert made.mask == mask
+    assert made.tokens["feeds-0"] == (80 if mask is None else 43)
+    assert len(made.cases) == (1 if mask is None else 6)
+    with Session(path, "ort-cpu", padding="keep") as session:
+        files = tmp_path / "feeds.npz", tmp_path / "outputs.npz"
+        found = parity.check(outputs_of(session, made, files[0]), *files, made, DEFAULT_TOLERANCES["fp32"])
+    assert found.verdict == "pass", found.summary
+
+
+def outputs_of(session: Session, made: Reference, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    names = [spec.name for spec in session.get_outputs()]
+    for case in made.cases:
+        yield case, dict(zip(names, session.run(None, feeds.load(path, case)), strict=True))

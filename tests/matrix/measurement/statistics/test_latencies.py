@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isorun_matrix.measurement.statistics import latencies
+
+samples = st.lists(st.integers(1, 10**12), min_size=1, max_size=300).map(lambda items: np.array(items, dtype=np.int64))
+
+
+def test_figures_of_a_hundred_runs() -> None:
+    found = latencies.latency(np.arange(1, 101) * 1_000_000)
+    assert found.samples == 100
+    assert (found.min, found.max, found.mean) == (1, 100, 50.5)
+    assert found.std == pytest.approx(29.0115, abs=1e-4)
+    # type 7: p50 lies half-way between the 50th and the 51st
+    assert (found.p50, found.p90, found.p95, found.p99) == pytest.approx((50.5, 90.1, 95.05, 99.01))
+    assert found.notes == []
+
+
+@pytest.mark.parametrize(("percentile", "needed"), [(50, 2), (90, 10), (95, 20), (99, 100)])
+def test_a_percentile_needs_a_minimum_of_samples(percentile: int, needed: int) -> None:
+    assert latencies.samples_needed(percentile) == needed
+    enough, few = (vars(latencies.latency(np.full(count, 7))) for count in (needed, needed - 1))
+    assert enough[f"p{percentile}"] is not None
+    assert few[f"p{percentile}"] is None
+    assert f"p{percentile} needs {needed} samples, got {needed - 1}" in few["notes"]
+
+
+@given(samples)
+def test_figures_are_ordered_and_independent_of_the_order_of_runs(runs: np.ndarray) -> None:
+    found = vars(latencies.latency(runs))
+    known = [found[name] for name in ("min", "p50", "p90", "p95", "p99", "max") if found[name] is not None]
+    assert known == sorted(known)
+    again = vars(latencies.latency(runs[::-1]))
+    ordered = ("mean", "std")
+    assert all(again[name] == value for name, value in found.items() if name not in ordered)
+
+
+@pytest.mark.parametrize(("count", "k", "level"), [(2, 1, 0.5), (5, 1, 0.9375), (8, 2, 0.9297), (20, 6, 0.9586)])
+def test_rank_intervals(count: int, k: int, level: float) -> None:
+    found = latencies.rank_interval(np.random.default_rng(0).permutation(np.arange(1.0, count + 1)))
+    assert found is not None
+    assert (found.low, found.high) == (k, count + 1 - k)
+    assert found.level == pytest.approx(level, abs=1e-4)
+
+
+def test_a_rank_interval_contains_the_median_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(0)
+    for count in (5, 12):
+        found = [latencies.rank_interval(rng.lognormal(0, 0.5, count)) for _ in range(4000)]
+        held = np.mean([each is not None and each.low <= 1 <= each.high for each in found])
+        assert found[0] is not None
+        assert held == pytest.approx(found[0].level, abs=0.015)
+    assert latencies.rank_interval([1.0]) is None
+
+
+@given(samples, st.integers(1, 64))
+def test_rates_are_runs_per_time(runs: np.ndarray, batch: int) -> None:
+    found = latencies.throughput(runs, rows=batch * len(runs), tokens=10 * len(runs))
+    seconds = runs.sum() / 1e9
+    assert found.requests_per_s == pytest.approx(len(runs) / seconds)
+    assert found.rows_per_s == pytest.approx(batch * len(runs) / seconds)
+    assert found.tokens_per_s == pytest.approx(10 * len(runs) / seconds)
+    assert latencies.throughput(runs, rows=1, tokens=None).tokens_per_s is None
+
+
+def test_the_spread_is_that_of_the_samples() -> None:
+    assert latencies.spread(np.arange(0, 101) * 1_000_000) == latencies.Spread(5, 25, 50, 75, 95)

@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from rich.console import Console
+
+from isorun.errors import SpecError
+from isorun_matrix.report.comparison import junit, tables
+from isorun_matrix.report.comparison.compare import Comparison, compare, regressions
+from isorun_matrix.results.records import CellResult
+from matrix_results import CPU, ENVIRONMENT, cell, run
+
+Isorun = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def timed(label: str, p50: float, spread: float = 1.0, status: str = "ok", **more: Any) -> CellResult:
+    """A cell whose rounds differ by ``spread`` times a percent."""
+    medians = [p50 * (1 + spread * step / 100) for step in (-1, 0, 1, -0.5, 0.7)]
+    return cell(label, status, p50, medians=medians, **more)
+
+
+ALL = (1, 2, 3, 4, 5)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "expected"),
+    [
+        (timed("x", 10), timed("x", 20), "slower"),
+        (timed("x", 20), timed("x", 10), "faster"),
+        (timed("x", 10, spread=40), timed("x", 12, spread=40), "same"),  # the rounds overlap
+        (timed("x", 10, spread=0.1), timed("x", 10.1, spread=0.1), "same"),  # too little
+        (timed("x", 10), cell("x", "ok", 20.0, medians=[20, 20.1, 20.2]), "too few rounds"),
+        (timed("x", 10), timed("x", 20, status="parity-failed"), None),
+        (cell("x", "pending"), timed("x", 20), None),
+    ],
+)
+def test_verdicts(before: CellResult, now: CellResult, expected: str | None) -> None:
+    (found,) = compare([run(before), run(now)]).cells
+    change = found.changes[1]
+    assert (change and change.verdict) == expected
+
+
+def test_disturbed_rounds_are_compared_by_cpu_time() -> None:
+    now = timed("x", 10, disturbed=ALL)
+    content = now.model_dump(mode="json")
+    for found in content["result"]["rounds"]:
+        found["p50"] *= 3  # they waited, and computed no longer than before
+    (found,) = compare([run(timed("x", 10)), run(CellResult.from_plain(content))]).cells
+    change = found.changes[1]
+    assert change is not None
+    assert (change.of, change.ratio, change.verdict) == ("cpu", 1.0, "same")
+    cpu = compare([run(timed("x", 10)), run(timed("x", 20, disturbed=ALL))])
+    assert [how for _, _, how in regressions(cpu, 10)] == [
+        "CPU time of a run is 2.00 x that of run 1 (probability by chance 0.8%)"
+    ]
+
+
+@pytest.mark.parametrize(("twin", "expected"), [(10.0, "slower"), (13.0, "same")])
+def test_a_change_has_to_exceed_the_noise_of_its_run(twin: float, expected: str) -> None:
+    control = timed("x~control", twin)
+    (found,) = compare([run(timed("x", 10), control), run(timed("x", 12), control)]).cells
+    assert found.verdict(1) == expected
+
+
+def test_one_changed_cell_of_many_is_found() -> None:
+    cells = [timed(f"c{number}", 10 + number) for number in range(16)]
+    comparison = compare([run(*cells), run(timed("c0", 11.5), *cells[1:])])
+    assert [cell.verdict(1) for cell in comparison.cells] == ["slower", *["same"] * 15]
+
+
+def test_finds_the_settings_that_differ() -> None:
+    gpu = {"name": "a GPU", "driver": "1", "clock_mhz": 300, "throttled_by": [], "compute_capability": "9.0"}
+    gpu |= {"memory_mib": 1, "used_mib": 1, "most_clock_mhz": 1}
+    first = run(
+        timed("x", 10),
+        spec={"feeds": 3, "backends": [{"label": "x", "threads": None, "options": {"shapes": ["1x8"]}}]},
+        load_average=[0.1],
+        gpus=[gpu],
+        packages={"isorun": "1", "onnx": "1", "gone": "1"},
+    )
+    second = run(
+        timed("x", 10, result={"provenance": {"fingerprint": "beef"}}),
+        spec={
+            "feeds": 4,
+            "models": {"m": {"path": "/elsewhere/m.onnx"}},
+            "backends": [
+                {"label": "new", "threads": 3},
+                {"label": "x", "threads": 2, "options": {"shapes": ["1x8", "2x8"]}},
+            ],
+        },
+        load_average=[7.0],
+        gpus=[{**gpu, "driver": "2", "clock_mhz": 1200}],
+        packages={"isorun": "1", "onnx": "2", "new": "1"},
+    )
+    one, two = compare([first, second]).runs
+    assert one.differences == {}
+    assert two.differences == {
+        "feeds": (3, 4),
+        "backends.x.threads": (None, 2),
+        "backends.x.options.shapes": (["1x8"], ["1x8", "2x8"]),
+        "models.m.fingerprint": ("f00d", "beef"),
+        "gpus.a GPU.driver": ("1", "2"),
+        "packages.onnx": ("1", "2"),
+        "packages.gone": ("1", None),
+        "packages.new": (None, "1"),
+    }
+
+
+def shown(comparison: Comparison, width: int) -> str:
+    console = Console(width=width, file=None, color_system=None)
+    with console.capture() as capture:
+        console.print(tables.render(comparison, console.width))
+    return capture.get()
+
+
+def test_names_that_look_like_markup_are_shown_literally() -> None:
+    cells = [cell("x", "ok", 10, label="[bold]|<i>\n")]
+    comparison = compare([run(*cells, folder="/[red]<b>|`\x1b[31m"), run(*cells)])
+    text = shown(comparison, 120)
+    assert r"run 1: /[red]<b>|`\x1b[31m" in text
+    assert "[bold]|<i>" in text
+    text = tables.as_markdown(comparison)
+    assert r"- run 1: /\[red\]\<b\>\|\`\\x1b\[31m" in text
+    assert r"| \[bold\]\|\<i\> |" in text
+
+
+def test_regressions() -> None:
+    first = run(*(timed(name, 10) for name in "pqsu"), cell("lacking", "unavailable"))
+    second = run(timed("p", 10.9), timed("q", 11.5), timed("s", 5), timed("new", 50), cell("lacking", "unavailable"))
+    found = regressions(compare([first, second, first]), 10)
+    assert [(name.split("/")[2], number) for name, number, _ in found] == [("q", 1), ("u", 1)]
+    for word, (_, _, how) in zip(("1.15", "missing"), found, strict=True):
+        assert word in how
+
+
+def test_junit_has_a_test_for_each_cell_that_was_ok() -> None:
+    first = run(timed("p", 10), timed("q", 10), cell("gone", "unavailable"))
+    comparison = compare([first, run(timed("p", 20), timed("q", 10))])
+    (suite,) = ElementTree.fromstring(junit.render(comparison, regressions(comparison, 10)))
+    assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
+    cases = {case.get("name"): [failure.get("message") for failure in case] for case in suite}
+    assert cases["q fp32"] == []
+    assert "2.00 x" in str(cases["p fp32"][0])
+
+
+def test_rejects_runs_without_a_common_cell() -> None:
+    with pytest.raises(SpecError, match=r"/b .*m/8x128/x/fp32.*m/8x128/y/fp32"):
+        compare([run(timed("x", 1)), run(timed("y", 1), folder="/b")])
+
+
+def test_tables_of_a_comparison() -> None:
+    long = "a CPU | with a name " + "that goes on " * 5
+    comparison = compare(
+        [
+            run(timed("x", 10), timed("y", 10), cell("z", "pending"), folder="/a"),
+            run(timed("x", 20), cell("y", "crashed"), timed("n", 5), cpu={**ENVIRONMENT["cpu"], **CPU, "model": long}),
+        ]
+    )
+    lines = [" ".join(line.split()) for line in shown(comparison, 80).splitlines()]
+    assert lines[0].startswith("run 1: /a, a CPU, 2 cores, ")
+    assert "backend precision run p50 ms p99 tokens/s max rel time status" in lines
+    table = lines[lines.index("m, 8x128") :]
+    assert table[1:9] == [
+        "x fp32 1 10.0 - 102,000 2.0e-06 ok",
+        "2 20.0 - 51,200 2.0e-06 2.00 x slower",
+        "y fp32 1 10.0 - 102,000 2.0e-06 ok",
+        "2 - - - - crashed",
+        "z fp32 1 - - - - pending",
+        "2 - - - - missing",
+        "n fp32 1 - - - - missing",
+        "2 5.00 - 205,000 2.0e-06 ok",
+    ]
+    assert lines[-1].endswith("1 slower, 1 crashed (was ok), 1 missing, 1 new")
+    text = tables.as_markdown(comparison)
+    assert re.search(r"^  - cpu\.model: a CPU in run 1, a CPU \\\| with a name that .*\.\.\. in run 2$", text, re.M)
+    assert "|  |  | 2 | 20.0 | - | 51,200 | 2.0e-06 | 2.00 x | slower |" in text
+    assert {row.replace(r"\|", "").count("|") for row in text.splitlines() if row.startswith("|")} == {10}
+
+
+def test_compares_two_runs_from_end_to_end(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
+    text = """
+models: {{tiny: {{path: tiny.onnx}}}}
+shapes: [1x4]
+reference: {{backend: fake}}
+repetitions: 3
+rounds: 1
+repeats: 0
+control: false
+warmup: 0
+feeds: 1
+backends: [{{name: fake, options: {{seconds: {}}}}}]
+"""
+    for name, seconds in (("quick", 0.001), ("slow", 0.2)):
+        (tmp_path / f"{name}.yaml").write_text(text.format(seconds))
+        assert isorun("run", tmp_path / f"{name}.yaml", "--out", tmp_path / name).returncode == 0
+    assert isorun("compare", tmp_path / "quick", tmp_path / "quick", "--fail-above", 0).returncode == 0
+    done = isorun("compare", tmp_path / "quick", tmp_path / "slow", "--format", "json")
+    assert done.returncode == 0
+    found = json.loads(done.stdout)
+    assert found["runs"][1]["differences"] == {"backends.fake.options.seconds": [0.001, 0.2]}
+    assert "backends.fake.options.seconds" in isorun("compare", tmp_path / "quick", tmp_path / "slow").stdout
+    assert isorun("compare", tmp_path / "quick", tmp_path).returncode == 2

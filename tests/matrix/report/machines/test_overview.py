@@ -1,0 +1,176 @@
+"""Runs of several machines, merged from runs made by hand: real ones, whose recorded environment is edited."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from isorun.errors import SpecError
+from isorun_matrix.report import html
+from isorun_matrix.report.machines import overview as report
+from isorun_matrix.report.machines import tables
+from isorun_matrix.results import machines
+from isorun_matrix.results.folder import RunFolder
+from isorun_matrix.results.records import CellResult, RunRecord
+from matrix_results import cell, record, run
+
+Isorun = Callable[..., "subprocess.CompletedProcess[str]"]
+
+SPEC = """
+models: {tiny: {path: tiny.onnx}}
+shapes: [2x8]
+reference: {backend: fake}
+repetitions: 4
+rounds: 1
+control: false
+repeats: 0
+warmup: 0
+masks: []
+machines: {zen: {cost: 0.36, watts: 50}, xeon: {}}
+backends: [fake, {name: fake, label: slow, options: {seconds: 0.01}}]
+"""
+
+
+def edited(source: Path, out: Path, change: Callable[[dict[str, Any]], None]) -> Path:
+    """A copy of a run whose environment was recorded otherwise."""
+    shutil.copytree(source, out)
+    folder = RunFolder(out)
+    content = folder.record().model_dump(mode="json")
+    change(content["sessions"][-1]["environment"])
+    folder.write_run(RunRecord.from_plain(content))
+    return out
+
+
+def test_merged_runs_are_one_report(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(SPEC)
+    zen = tmp_path / "zen"
+    assert isorun("run", spec, "--out", zen).returncode == 0
+
+    def xeon(environment: dict[str, Any]) -> None:
+        environment |= {"host": "another", "python": "CPython 3.99"}
+        environment["cpu"]["model"] = "a Xeon"
+
+    edited(zen, tmp_path / "xeon", xeon)
+    out = tmp_path / "RUN"
+    merged = isorun("merge", zen, tmp_path / "xeon", "--out", out)
+    assert merged.returncode == 0, merged.stderr
+    assert merged.stdout == isorun("report", out).stdout
+    assert "(s)" in merged.stdout
+    assert "xeon: a Xeon" in merged.stdout
+    assert "CPython 3.99 on xeon)" in " ".join(merged.stdout.split())
+
+    checked = isorun("check", out)
+    assert checked.returncode == 1
+    alone = {name: isorun("check", out / "machines" / name).stderr.splitlines() for name in ("xeon", "zen")}
+    assert checked.stderr.splitlines() == [f"{name}: {line}" for name, lines in alone.items() for line in lines]
+    for arguments in (("compare", zen, out), ("history", out)):
+        refused = isorun(*arguments)
+        assert refused.returncode == 2
+        assert str(out / "machines" / "zen") in " ".join(refused.stderr.split())
+
+    found = report.overview(machines.read(out))
+    figures = {(block.title, block.figure): block.rows for block in found.blocks}
+    runs = machines.read(out).runs
+    for name, position in (("zen", 0), ("xeon", 1)):
+        for one in runs[name].cells:
+            if not one.control:
+                assert one.result is not None
+                value = figures[(f"tiny, {one.shape}", "p50 ms")][one.name][position]
+                assert value.number == one.result.latency_ms.p50
+    zen_cell = next(one for one in runs["zen"].cells if one.label == "slow")
+    assert zen_cell.result is not None
+    cost = figures[(f"tiny, {zen_cell.shape}", "cost of a million requests")]["slow fp32"]
+    expected = 0.36 / 3600 * 1e6 / zen_cell.result.throughput.requests_per_s
+    assert [value.number for value in cost] == [pytest.approx(expected), None]
+    rows = list(csv.DictReader(io.StringIO(tables.as_csv(found))))
+    assert {*rows[0]} == {"cells", "figure", "cell", "zen", "xeon"}
+    documents = json.loads(isorun("report", out, "--format", "json").stdout)["machines"]
+    assert {*documents} == {"zen", "xeon"}
+    assert "| slow fp32 |" in tables.as_markdown(found)
+    assert all(name in html.render(*runs.values(), overview=found) for name in ("machine zen", "machine xeon"))
+
+
+def of(feeds: Sequence[str] = (), **runs: list[CellResult]) -> report.Overview:
+    """An overview of made-up runs, with these digests of their feeds."""
+    found = {name: run(*cells) for name, cells in runs.items()}
+    digests = feeds or ["same"] * len(runs)
+    fed = {name: dict.fromkeys((each.id for each in runs[name]), one) for name, one in zip(runs, digests, strict=True)}
+    return report.overview(machines.MachineRuns("/run", found, fed))
+
+
+def other_shape(each: CellResult) -> CellResult:
+    return each.model_copy(update={"shape": "1x4", "id": each.id.replace("8x128", "1x4")})
+
+
+def test_marks_what_differs() -> None:
+    changed = cell("a", p50=4.0, result={"provenance": {"fingerprint": "beef", "versions": {"isorun": "2"}}})
+    found = of(feeds=["one", "other"], zen=[cell("a", p50=4.0)], xeon=[changed])
+    assert [value.text for value in found.blocks[0].rows["a fp32"]] == ["4.00", "4.00 (mfs)"]
+    assert [note.partition(":")[0] for note in found.notes[-3:]] == ["(f)", "(m)", "(s)"]
+
+
+def test_winners_are_named_where_rounds_show_them() -> None:
+    found = of(zen=[cell("a", p50=4.0), cell("b", p50=8.0)], xeon=[cell("a", p50=12.0), cell("b", p50=6.0)])
+    on_zen, on_xeon, overall = found.conclusions
+    assert on_zen.startswith("m, 8x128 on zen: a fp32 is the fastest")
+    assert on_xeon.startswith("m, 8x128 on xeon: b fp32 is the fastest")
+    assert overall == "m, 8x128 overall: a fp32 on zen is the fastest: the fastest on xeon takes 1.50 x as long."
+    (p50, *_) = found.blocks
+    assert [value.leads for value in p50.rows["a fp32"]] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("xeon", "expected"),
+    [
+        ([cell("a", p50=4.01)], "these runs cannot tell it from the fastest on xeon"),
+        ([cell("a", p50=4.8), cell("b", p50=9.0), cell("a~control", p50=6.0)], "cannot tell it"),  # below its noise
+        ([cell("a", p50=9.0, medians=[9, 9.1, 9])], "too few undisturbed rounds"),
+        ([cell("a", p50=1.0, status="parity-failed", reason="wrong")], None),
+    ],
+)
+def test_doubtful_winners_are_not_named(xeon: list[CellResult], expected: str | None) -> None:
+    overall = [line for line in of(zen=[cell("a", p50=4.0)], xeon=xeon).conclusions if "overall" in line]
+    assert len(overall) == (expected is not None)
+    assert expected is None or expected in overall[0]
+
+
+def test_geometric_means_cover_what_all_machines_have() -> None:
+    both = [cell("a", p50=4.0), other_shape(cell("a", p50=9.0))]
+    half = [cell("a", p50=2.0), other_shape(cell("a", "error", reason="broken"))]
+    found = of(zen=both, fast=[cell("a", p50=1.0), other_shape(cell("a", p50=4.0))], half=half)
+    means, speed_ups = found.means
+    assert [value.number for value in means.rows["a fp32, 1 of 2"]] == [pytest.approx(each) for each in (4, 1, 2)]
+    found = of(zen=both, fast=[cell("a", p50=1.0), other_shape(cell("a", p50=4.0))])
+    means, speed_ups = found.means
+    assert [value.number for value in means.rows["a fp32"]] == [pytest.approx(6.0), pytest.approx(2.0)]
+    assert speed_ups.rows["a fp32"][1].number == pytest.approx(3.0)
+    low, high = 6.0 * 0.99 / (2.0 * 1.01), 6.0 * 1.01 / (2.0 * 0.99)
+    assert speed_ups.rows["a fp32"][1].text == f"3.00 x ({low:.2f} to {high:.2f})"
+    assert "a fp32 on fast has the lowest geometric mean" in found.conclusions[-1]
+
+
+def test_rejects_what_cannot_be_merged(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    for out, label in ((one, "x"), (other, "y")):
+        out.mkdir()
+        RunFolder(out).write_run(record(cell(label)))
+    cases = {
+        "no cell in common": ([str(one), str(other)], tmp_path / "out"),
+        "Two machines have the name 'one'": ([str(one), f"one={other}"], tmp_path / "out"),
+        "cannot name a machine": ([f"a/b={one}", str(other)], tmp_path / "out"),
+        "is not the folder of a run": ([str(one), str(tmp_path / "none")], tmp_path / "out"),
+        "is not empty": ([f"a={one}", f"b={one}"], other),
+    }
+    for message, (folders, out) in cases.items():
+        with pytest.raises(SpecError, match=message):
+            machines.merge(folders, out)
+    assert not (tmp_path / "out").exists()
