@@ -140,7 +140,7 @@ def _virtualization() -> str | None:
     vendor, product = (_first_line(_DMI / name) for name in ("sys_vendor", "product_name"))
     virtual = " ".join(filter(None, [vendor, product])) if "hypervisor" in cpu_flags() else None
     if virtual == "":
-        virtual = "a hypervisor"
+        virtual = "virtual machine"
     return ", ".join(filter(None, [virtual, container])) or None
 
 

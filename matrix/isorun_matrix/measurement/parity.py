@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
@@ -82,10 +83,19 @@ def _verdict(cases: Mapping[str, Any], tolerance: Tolerance) -> CellParity:
     summary = None
     if failing:
         where = "on all feeds" if len(failing) == len(cases) else f"on {', '.join(failing)} only"
-        summary = f"{cases[failing[0]]['reasons'][0]} ({where})"
+        summary = f"{_reason([cases[case] for case in failing])} ({where})"
     values = {measure: [parity[measure] for parity in cases.values()] for measure in _WORST}
     verdict: Literal["pass", "fail"] = "fail" if failing else "pass"
     return CellParity(verdict, summary, **_worst(values), tolerance=tolerance, cases=cases)
+
+
+def _reason(failing: Sequence[Mapping[str, Any]]) -> str:
+    """The reason of the output that is farthest from the reference, which is what the table of a report shows."""
+    outputs = [output for parity in failing for output in parity["outputs"] if output["reasons"]]
+    if not outputs:
+        return str(failing[0]["reasons"][0])
+    worst = max(outputs, key=lambda output: inf if output["max_rel"] is None else output["max_rel"])
+    return f"{worst['name']}: {worst['reasons'][0]}"
 
 
 def _worst(values: Mapping[str, Sequence[float | None]]) -> dict[str, Any]:

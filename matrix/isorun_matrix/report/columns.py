@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from isorun_matrix.report.formatting import NONE, cosine, count, error, number, ratio
+from isorun_matrix.report.formatting import NONE, cosine, count, number, ratio
 from isorun_matrix.report.summary import Group
 from isorun_matrix.results.records import CellResult
 
@@ -54,27 +54,48 @@ COLUMNS = (
     Column("backend", "label", "terminal markdown html compare parity all", str),
     Column("precision", "precision", "terminal markdown html compare parity all", str),
     Column("p50 ms", "latency_ms.p50", "terminal markdown html compare all", number, "median of the rounds' medians"),
-    Column("speed-up", "speed_up", "terminal markdown html all", ratio, "over the first correct backend of the spec"),
-    Column("p90", "latency_ms.p90", "markdown html", number, "90th percentile, ms"),
-    Column("p95", "latency_ms.p95", "html", number, "95th percentile, ms"),
-    Column("p99", "latency_ms.p99", "terminal markdown html compare all", number, "99th percentile, ms"),
-    Column("mean", "latency_ms.mean", "html", number, "mean latency, ms"),
-    Column("std", "latency_ms.std", "html", number, "standard deviation, ms"),
+    Column(
+        "speed-up",
+        "speed_up",
+        "terminal markdown html all",
+        ratio,
+        "over the first correct cell of the model and shape",
+    ),
+    Column("p90 ms", "latency_ms.p90", "markdown html", number, "90th percentile of all runs"),
+    Column("p95 ms", "latency_ms.p95", "html", number, "95th percentile of all runs"),
+    Column("p99 ms", "latency_ms.p99", "terminal markdown html compare all", number, "99th percentile of all runs"),
+    Column("mean ms", "latency_ms.mean", "html", number, "mean of all runs"),
+    Column("std ms", "latency_ms.std", "html", number, "standard deviation of all runs"),
     Column("runs", "latency_ms.samples", "markdown html all", count, "measured runs of all rounds"),
+    Column("threads", "provenance.threads", "html all", count, "of a run; - where the backend does not tell"),
     Column("CPU ms", "cpu_ms", "html", number, "CPU time of a run, all threads together"),
-    Column("requests/s", "throughput.requests_per_s", "html", number, "one request after another"),
-    Column("tokens/s", "throughput.tokens_per_s", "terminal markdown html compare all", number, "real tokens"),
+    Column(
+        "requests/s", "throughput.requests_per_s", "html", number, "one request after another; median of the rounds"
+    ),
+    Column(
+        "tokens/s",
+        "throughput.tokens_per_s",
+        "terminal markdown html compare all",
+        number,
+        "real tokens; median of the rounds",
+    ),
     Column("load ms", "load_ms", "markdown html", number, "opening the session"),
-    Column("first run", "first_run_ms", "html", number, "the first run, ms"),
-    Column("MiB", "memory_mib.peak", "markdown html all", number, "peak memory in RAM"),
+    Column("first run ms", "first_run_ms", "html", number, "the first run of a session"),
+    Column("peak MiB", "memory_mib.peak", "markdown html all", number, "peak memory in RAM"),
     Column("verdict", "parity.verdict", "parity", str),
-    Column("max abs", "parity.max_abs", "parity", error),
-    Column("max rel", "parity.max_rel", "terminal markdown compare parity all", error, "see parity"),
-    Column("rms", "parity.rms", "parity", error),
+    Column("max abs", "parity.max_abs", "parity"),
+    Column(
+        "max rel",
+        "parity.max_rel",
+        "terminal markdown compare parity all",
+        number,
+        "largest error of an element, relative",
+    ),
+    Column("rms", "parity.rms", "parity"),
     Column("cosine", "parity.cosine", "markdown parity", cosine),
     Column("argmax", "parity.argmax", "parity", number),
-    Column("limit: max rel", "parity.tolerance.max_rel", "parity", error),
-    Column("limit: rms", "parity.tolerance.rms", "parity", error),
+    Column("limit: max rel", "parity.tolerance.max_rel", "parity"),
+    Column("limit: rms", "parity.tolerance.rms", "parity"),
     Column("limit: cosine", "parity.tolerance.cosine", "parity", cosine),
     Column("status", "status", "terminal markdown html compare all", str),
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import yaml
+
 from isorun.types import threads_in_words
 from isorun_matrix.measurement.gpu import Gpu
 from isorun_matrix.report.formatting import counts, number, versions
@@ -26,7 +28,7 @@ def of_cell(cell: CellResult) -> Facts:
     for place, operators in ran.operators.items():
         yield f"on {place}", counts(operators)
     yield "fused", counts(ran.fused) or "none"
-    yield "lowered to", f"{ran.dialect} ({ran.cache} in the cache)"
+    yield "dialect", f"{ran.dialect} (the lowered graph was {ran.cache} in the cache)"
     yield "versions", versions(ran.versions)
     yield "model", ran.fingerprint
     if memory.gpu is not None:
@@ -35,11 +37,14 @@ def of_cell(cell: CellResult) -> Facts:
     yield "medians of rounds", f"{medians} ms"
     if (interval := result.p50_interval) is not None:
         ends = f"{number(interval.low)} to {number(interval.high)} ms"
-        yield "interval of p50", f"{ends}, with a confidence of {interval.level:.1%}"
+        yield "interval of p50", f"{ends}, with a confidence of {interval.level:.0%}"
     if result.cpu_ms is not None:
         yield "CPU time", f"{number(result.cpu_ms)} ms for each run, all threads together"
-    yield "repeated feeds", f"{result.repeated:.2f} x the time of varied feeds"
-    yield "warm-up", f"{result.warmup_runs} runs" + ("" if result.steady else ", which were still getting faster")
+    yield "repeated feeds", f"take {result.repeated:.2f} x as long as varied feeds of the same size"
+    yield (
+        "runs to warm up",
+        f"{result.warmup_runs}" + ("" if result.steady else "; later ones were still getting faster"),
+    )
     yield "memory", f"{number(memory.before_load)} MiB before the model was loaded"
     yield "notes", "; ".join(latency.notes) or "none"
     if result.load_average:
@@ -54,11 +59,13 @@ def of_run(run: Run) -> Facts:
     """The machine and the software of a run."""
     found, cpu = run.environment, run.environment.cpu
     quota = "" if cpu.cgroup_quota is None else f", a quota of {cpu.cgroup_quota:g}"
+    yield "started", run.created
+    yield "rounds", f"{run.spec.rounds}, with seed {run.seed}"
     yield "processor", f"{cpu.model} ({cpu.architecture})"
     yield "machine", found.host + ("" if found.virtualization is None else f", {found.virtualization}")
     yield "cores", f"{cpu.usable_cores} usable of {cpu.cores} ({cpu.affinity}){quota}"
     variables = ", ".join(f"{name}={value}" for name, value in found.variables.items())
-    yield "settings", f"nice {found.nice}; " + (variables or "no variable that runtimes read is set")
+    yield "settings", f"nice {found.nice}; " + (variables or "no environment variable of a thread pool is set")
     yield "features", ", ".join(cpu.flags) or "unknown"
     yield "governor", cpu.governor or "unknown"
     yield "memory", f"{found.memory_mib / 1024:.1f} GiB"
@@ -67,11 +74,16 @@ def of_run(run: Run) -> Facts:
     yield "load average", ", ".join(f"{load:.2f}" for load in found.load_average) + " at the start of the run"
     yield "system", f"{found.os}, kernel {found.kernel}"
     yield "python", found.python
-    yield "packages", versions(found.packages)
+    yield "versions", versions(found.packages)
     yield from isolated(run)
     for name, environment in found.environments.items():
         if environment.failure is None:
             yield f"packages in {name}", versions(environment.packages)
+
+
+def spec(run: Run) -> str:
+    """The spec of a run, with the defaults that are not empty, as YAML."""
+    return yaml.safe_dump(run.spec.model_dump(mode="json", exclude_none=True), sort_keys=False, allow_unicode=True)
 
 
 def isolated(run: Run) -> Facts:

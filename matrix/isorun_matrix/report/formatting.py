@@ -33,11 +33,6 @@ def ratio(value: float | None) -> str:
     return NONE if value is None else f"{number(value)} x"
 
 
-def error(value: float | None) -> str:
-    """An error by its magnitude: 2.1e-06."""
-    return NONE if value is None else "0" if value == 0 else f"{value:.1e}"
-
-
 def cosine(value: float | None) -> str:
     """A cosine to six places, or its distance from 1 where that is smaller: 0.999742, 1 - 8e-13."""
     if value is None:
@@ -49,6 +44,12 @@ def shortened(names: Sequence[str]) -> str:
     """The first few names, and how many more there are."""
     more = len(names) - _SHOWN
     return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def alternatives(names: Sequence[str]) -> str:
+    """The first few names to choose from, and how many more there are."""
+    more = len(names) - _SHOWN
+    return " or ".join(names[:_SHOWN]) + (f" or {more} more" if more > 0 else "")
 
 
 def counts(items: Mapping[str, int]) -> str:

@@ -1,7 +1,8 @@
 """The data of the plots in an HTML report. The page draws them; nothing here knows plotly.
 
-A plot is a mapping with ``kind``: ``boxes`` (``rows``) or ``lines`` (``series`` of ``name``, ``x``, ``y`` and ``text``,
-titles of both axes, and ``marks`` for points without lines). Names are escaped, since plotly reads HTML.
+A plot is a mapping with ``title`` and ``kind``: ``boxes`` (``rows``) or ``lines`` (``series`` of ``name``, ``x``, ``y``
+and ``right``, whether the outputs are correct; titles of both axes, ``marks`` for points without lines, and
+``categories`` if x has names). Names are escaped, since plotly reads HTML.
 """
 
 from __future__ import annotations
@@ -41,7 +42,12 @@ def boxes(group: Group) -> Plot | None:
         rows.append(row)
     if not rows:
         return None
-    return {"kind": "boxes", "rows": rows, "log": _wide(row[end] for row in rows for end in ("p5", "p95"))}
+    return {
+        "kind": "boxes",
+        "title": "Latency",
+        "rows": rows,
+        "log": _wide(row[end] for row in rows for end in ("p5", "p95")),
+    }
 
 
 def accuracy(group: Group) -> Plot | None:
@@ -49,8 +55,8 @@ def accuracy(group: Group) -> Plot | None:
     shown = [cell for cell in group.cells if cell.result is not None and cell.result.parity.rms]
     if len({cell.precision for cell in shown}) < 2:
         return None
-    series = [_series(cell.name, [_median(cell)], [_error(cell)]) | {"right": cell.status == "ok"} for cell in shown]
-    return _lines(series, "p50, ms", "relative rms error", marks=True)
+    series = [_series(cell.name, [_median(cell)], [_error(cell)], cell.status == "ok") for cell in shown]
+    return _lines("Latency and error", series, "p50, ms", "relative rms error", marks=True)
 
 
 def load(group: Group) -> Plot | None:
@@ -65,32 +71,46 @@ def load(group: Group) -> Plot | None:
                 for trial in trials:
                     at.setdefault(trial.rate or 0, []).append(trial.p99_ms or 0)
                 rates, times = sorted(at), [median(at[rate]) for rate in sorted(at)]
-                series.append(_series(f"{cell.name}, {found.name}", rates, times))
-    return _lines(series, "requests per second", "99th percentile, ms", bounds=sorted(bounds)) if series else None
+                series.append(_series(f"{cell.name}, {found.name}", rates, times, cell.status == "ok"))
+    axes = ("requests per second", "99th percentile, ms")
+    return _lines("Latency under load", series, *axes, bounds=sorted(bounds)) if series else None
 
 
-def scaling(groups: Sequence[Group]) -> list[tuple[str, Plot]]:
-    """For each model with several shapes, real tokens a second of each cell against the tokens of a batch."""
+def scaling(groups: Sequence[Group]) -> list[Plot]:
+    """For each model with several shapes, real tokens a second of each cell at each shape, by the size of the batch."""
     found = []
     for model in dict.fromkeys(group.model for group in groups):
-        lines: dict[str, list[tuple[int, float]]] = {}
-        for cell in (cell for group in groups if group.model == model for cell in group.cells):
-            rate = None if cell.result is None else cell.result.throughput.tokens_per_s
-            if rate is not None and cell.sequence is not None:
-                lines.setdefault(cell.name, []).append((cell.batch * cell.sequence, rate))
-        if any(len({x for x, _ in points}) > 1 for points in lines.values()):
-            series = [_series(name, *zip(*sorted(points), strict=True)) for name, points in lines.items()]
-            found.append((model, _lines(series, "batch x sequence", "real tokens per second")))
+        cells = [cell for group in groups if group.model == model for cell in group.cells]
+        rated = [(cell, cell.result.throughput.tokens_per_s) for cell in cells if cell.result is not None]
+        sizes = {
+            cell.shape: (cell.batch * (cell.sequence or 0), cell.batch) for cell, rate in rated if rate is not None
+        }
+        if len(sizes) < 2:
+            continue
+        series = []
+        for name in dict.fromkeys(cell.name for cell, _ in rated):
+            named = [(cell, rate) for cell, rate in rated if cell.name == name and rate is not None]
+            named.sort(key=lambda pair: sizes[pair[0].shape])
+            right = all(cell.status == "ok" for cell, _ in named)
+            if named:
+                x, y = zip(*((str(escape(cell.shape)), rate) for cell, rate in named), strict=True)
+                series.append(_series(name, x, y, right))
+        shapes = [str(escape(shape)) for shape in sorted(sizes, key=lambda shape: sizes[shape])]
+        title = f"{model}: throughput"
+        found.append(_lines(title, series, "batch x tokens", "real tokens per second", categories=shapes))
     return found
 
 
-def _series(name: str, x: Sequence[Any], y: Sequence[Any]) -> dict[str, Any]:
-    return {"name": str(escape(name)), "x": list(x), "y": list(y)}
+def _series(name: str, x: Sequence[Any], y: Sequence[Any], right: bool) -> dict[str, Any]:
+    shown = name if right else f"{name} (wrong outputs)"
+    return {"name": str(escape(shown)), "x": list(x), "y": list(y), "right": right}
 
 
-def _lines(series: list[dict[str, Any]], x: str, y: str, **more: Any) -> Plot:
-    logs = {f"log_{axis}": _wide(value for each in series for value in each[axis]) for axis in ("x", "y")}
-    return {"kind": "lines", "series": series, "x": x, "y": y, **logs, **more}
+def _lines(title: str, series: list[dict[str, Any]], x: str, y: str, **more: Any) -> Plot:
+    names = "categories" in more
+    log_x = not names and _wide(value for each in series for value in each["x"])
+    log_y = _wide(value for each in series for value in each["y"])
+    return {"kind": "lines", "title": title, "series": series, "x": x, "y": y, "log_x": log_x, "log_y": log_y, **more}
 
 
 def _wide(values: Iterable[float]) -> bool:

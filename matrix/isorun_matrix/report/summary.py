@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from isorun_matrix.jobs import CONTROL
 from isorun_matrix.measurement.statistics import verdicts
 from isorun_matrix.measurement.statistics.verdicts import NEEDED, Medians, Ratio
-from isorun_matrix.report.formatting import NONE, counts, number, shortened
+from isorun_matrix.report.formatting import NONE, alternatives, counts, number, shortened
 from isorun_matrix.results.audit import CACHED
 from isorun_matrix.results.records import LACKING, CellResult
+
+
+_REMEDY = "More rounds or a quieter machine may decide."
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,7 @@ class Group:
         fastest: the correct cell with the lowest median latency; ``None`` if none is correct.
         ratios: for each other correct cell, by its id, how it compares with that; ``None`` where that is not known.
         noise: how far the control is from its twin, as a ratio less 1; ``None`` without a control.
+        twin: the name of the cell that the control repeats; ``None`` without a control.
     """
 
     model: str
@@ -33,6 +37,7 @@ class Group:
     fastest: CellResult | None
     ratios: Mapping[str, Ratio | None]
     noise: float | None
+    twin: str | None
 
     @property
     def title(self) -> str:
@@ -74,11 +79,12 @@ class Group:
 
     @property
     def choice(self) -> str:
-        """The cell to use, or those that are tied; ``-`` if none is correct."""
+        """The cell to use, or those that this run does not tell apart; ``-`` if none is correct."""
         if self.fastest is None:
             return NONE
-        tied = [cell.name for cell in self.cells if self.verdict(cell) == "tied"]
-        return " or ".join(tied) if self.fastest.name in tied else self.fastest.name
+        verdict = self.verdict(self.fastest)
+        equal = [] if verdict == "fastest" else self._others(verdict)
+        return alternatives([self.fastest.name, *(cell.name for cell in equal)])
 
     @property
     def certainty(self) -> str:
@@ -87,8 +93,7 @@ class Group:
             return "no cell has correct outputs"
         if not self.ratios:
             return "the only one with correct outputs"
-        verdict = self.verdict(self.fastest)
-        return f"{verdict if verdict in ('fastest', 'tied') else 'not sure'}: {self._evidence}"
+        return f"{self.verdict(self.fastest) or 'no verdict'}: {self._evidence}"
 
     @property
     def conclusion(self) -> str:
@@ -102,27 +107,37 @@ class Group:
             case "fastest":
                 return f"{leader} is the fastest ({p50}): {self._evidence}."
             case "tied":
-                return f"{leader} ({p50}) is tied with {self._others('tied')}: {self._evidence}."
-        return f"{leader} has the lowest median ({p50}), but {self._evidence}."
+                return f"{leader} ({p50}) is tied with {names(self._others('tied'))}: {self._evidence}."
+        return f"{leader} has the lowest median ({p50}), but {self._evidence}. {_REMEDY}"
 
     @property
     def _evidence(self) -> str:
-        """What the verdict on the fastest cell is based on."""
+        """What the verdict on the fastest cell is based on: the ratio of the next one among those that decide it."""
         assert self.fastest is not None
-        match self.verdict(self.fastest):
-            case None:
-                return "there are too few undisturbed rounds for a verdict"
+        verdict = self.verdict(self.fastest)
+        if verdict is None:
+            return "there are too few undisturbed rounds for a verdict"
+        others = self._others("slower" if verdict == "fastest" else verdict)
+        following, ratio = min(((cell, self._ratio(cell)) for cell in others), key=lambda pair: pair[1].ratio)
+        low, high = number(ratio.interval.low), number(ratio.interval.high)
+        sure = f"{low} to {high} x, {ratio.interval.level:.0%} confidence, {ratio.rounds} rounds"
+        slower = f"{following.name}, takes {number(ratio.ratio)} x as long ({sure})"
+        match verdict:
             case "fastest":
-                following = min((ratio for ratio in self.ratios.values() if ratio), key=lambda ratio: ratio.ratio)
-                low, high = number(following.interval.low), number(following.interval.high)
-                sure = f"{low} to {high} x, {following.interval.level:.0%} confidence, {following.rounds} rounds"
-                return f"the next one takes {number(following.ratio)} x as long ({sure})"
+                return f"the next one, {slower}"
             case "tied":
-                return "within 5 % of each other"
-        return f"this run cannot tell it from {self._others('ambiguous')}. More rounds or a quieter machine would"
+                return f"within 5 %; the next one, {slower}"
+        more = f"; {len(others) - 1} more are ambiguous" if len(others) > 1 else ""
+        lack = "the interval includes 1" if ratio.interval.low <= 1 else f"a verdict needs {number(ratio.needed)} x"
+        return f"the next one, {slower}, and {lack}{more}"
 
-    def _others(self, verdict: str) -> str:
-        return names(cell for cell in self.cells if cell is not self.fastest and self.verdict(cell) == verdict)
+    def _others(self, verdict: str | None) -> list[CellResult]:
+        return [cell for cell in self.cells if cell is not self.fastest and self.verdict(cell) == verdict is not None]
+
+    def _ratio(self, cell: CellResult) -> Ratio:
+        ratio = self.ratios[cell.id]
+        assert ratio is not None
+        return ratio
 
 
 def groups(cells: Iterable[CellResult]) -> list[Group]:
@@ -137,9 +152,9 @@ def _group(model: str, shape: str, cells: Sequence[CellResult]) -> Group:
     shown = tuple(cell for cell in cells if not cell.control)
     calm = [rounds for cell in cells if (rounds := calm_rounds(cell))]
     control = next((cell for cell in cells if cell.control), None)
-    noise = None
+    noise = twin = None
     if control is not None:
-        twin = next(cell for cell in shown if f"{cell.name}" == control.name.replace(CONTROL, ""))
+        twin = next(cell for cell in shown if cell.name == control.name.replace(CONTROL, ""))
         noise = verdicts.self_ratio(calm_rounds(twin), calm_rounds(control))
     correct = sorted((p50, index) for index, cell in enumerate(shown) if cell.status == "ok" and (p50 := median(cell)))
     fastest = shown[correct[0][1]] if correct else None
@@ -148,7 +163,7 @@ def _group(model: str, shape: str, cells: Sequence[CellResult]) -> Group:
         for _, index in correct[1:]
         if fastest is not None
     }
-    return Group(model, shape, shown, fastest, ratios, noise)
+    return Group(model, shape, shown, fastest, ratios, noise, None if twin is None else twin.name)
 
 
 def calm_rounds(cell: CellResult) -> Medians:
@@ -183,6 +198,18 @@ def names(cells: Iterable[CellResult]) -> str:
     return shortened([cell.name for cell in cells])
 
 
+def failures(cells: Iterable[CellResult]) -> list[str]:
+    """For each status but ``ok``, which backends of which models have it."""
+    found: dict[str, dict[str, dict[str, None]]] = {}
+    for cell in cells:
+        if cell.status != "ok" and not cell.control:
+            found.setdefault(cell.status, {}).setdefault(cell.model, {})[cell.name] = None
+    return [
+        f"{status}: " + "; ".join(f"{model}: {shortened(list(named))}" for model, named in models.items())
+        for status, models in found.items()
+    ]
+
+
 def tally(cells: Iterable[CellResult]) -> str:
     """How many cells have each status."""
     return counts(Counter(cell.status for cell in cells if not cell.control))
@@ -201,6 +228,9 @@ def notes(group: Group) -> list[str]:
         if device := result.device_ms:
             times = f"p50 {number(device.p50)} ms, p99 {number(device.p99)} ms"
             found.append(f"{cell.name}: {times} on the device alone, by its own events")
+    for cell, result in measured:
+        if (ran := result.provenance.precision) != cell.precision:
+            found.append(f"{cell.name} ran in {ran}")
     found += [f"{cell.name}: kept from an earlier session; {cell.kept}" for cell in group.cells if cell.kept]
     return [*dict.fromkeys(found), *_doubts(group)]
 
@@ -212,19 +242,22 @@ def _doubts(group: Group) -> Iterator[str]:
     if few:
         yield f"fewer than {NEEDED} undisturbed rounds, so without a verdict: {shortened(few)}"
     disturbed = {
-        cell.name: sum(each.disturbed for each in result.rounds)
+        cell.name: f"{sum(each.disturbed for each in result.rounds)} of {len(result.rounds)}"
         for cell, result in measured
         if any(each.disturbed for each in result.rounds)
     }
     if disturbed:
-        ordered = sorted(disturbed, key=lambda name: -disturbed[name])
+        rounds = shortened([f"{name} ({count})" for name, count in disturbed.items()])
         yield (
-            f"disturbed in some rounds: {shortened([f'{name} ({disturbed[name]})' for name in ordered])}. Other "
-            "programs or virtual machines ran, or there are more threads than cores."
+            f"disturbed rounds, left out unless all are: {rounds}. "
+            "Other programs or virtual machines used the cores, or a cell has more threads than there are cores."
         )
     calm = [(cell, result) for cell, result in measured if not result.disturbed]
     cached = [f"{cell.name} ({result.repeated:.2f} x)" for cell, result in calm if result.repeated < CACHED]
     if cached:
         yield f"faster where feeds repeat, as if answers were cached: {shortened(cached)}"
+    unsteady = [cell.name for cell, result in calm if not result.steady]
+    if unsteady:
+        yield f"still getting faster when the warm-up ended: {shortened(unsteady)}"
     if group.noise is not None:
-        yield f"noise: the same cell, measured twice in each round, differs from itself by {group.noise:.1%}"
+        yield f"noise: {group.twin}, measured twice in each round, differs from itself by {group.noise:.1%}"

@@ -119,6 +119,7 @@ def test_filters_and_sorts_cells(opened: Open) -> None:
     assert rows.count() == 60
     page.get_by_role("searchbox").fill("int8 8x128")
     assert rows.count() == 3
+    assert page.locator("output").inner_text() == "3 of 60 cells"
     page.get_by_label("model").select_option("minilm")
     assert (column("model"), column("precision")) == (["minilm"], ["int8"])
     page.get_by_role("searchbox").fill("")
@@ -139,7 +140,7 @@ def test_the_first_screen_answers_which_backend_to_use(opened: Open) -> None:
     answers = page.locator(".answers tbody tr")
     assert answers.count() == 12
     assert "openvino bf16" in answers.first.inner_text()
-    assert "fastest: the next one takes 1.50 x as long" in answers.first.inner_text()
+    assert "fastest: the next one, " in answers.first.inner_text()
     assert page.locator(".answers").bounding_box()["y"] < 300
-    answers.last.get_by_role("link").click()
+    answers.last.get_by_role("link").last.click()
     page.wait_for_function("location.hash === '#deberta-v3-small/32x128'")

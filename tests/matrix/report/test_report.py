@@ -68,6 +68,9 @@ def test_verdicts(why: str, others: list[CellResult], expected: list[str | None]
     assert group.fastest == quick
     assert [group.verdict(each) for each in group.cells] == expected
     assert quick.name in group.conclusion
+    if expected[0] in ("tied", "ambiguous"):
+        assert group.choice.split(" or ") == [each.name for each in group.cells if group.verdict(each) == expected[0]]
+        assert "x as long" in group.certainty
 
 
 def test_notes_name_doubtful_figures() -> None:
@@ -75,8 +78,9 @@ def test_notes_name_doubtful_figures() -> None:
     cached = cell("cached", "ok", 4.5, result={"repeated": 0.5})
     few, disturbed, answers, noise = summary.notes(group_of(slow, cached, cell("slow~control", "ok", 21.0)))
     assert few.endswith("without a verdict: slow fp32 (3)")
-    assert "disturbed in some rounds: slow fp32 (2)." in disturbed
+    assert disturbed.startswith("disturbed rounds, left out unless all are: slow fp32 (2 of 5). ")
     assert answers.endswith(": cached fp32 (0.50 x)")
+    assert "slow fp32" in noise
     assert noise.endswith("5.0%")
     assert disturbed in shown(run(slow))
     assert "disturbed, left out" in html.render(run(slow))
@@ -130,6 +134,7 @@ def test_explanations_are_one_line() -> None:
     assert summary.explanation(LATER) is None
     assert summary.explanation(GONE) == "no device. Buy one."
     assert summary.explanation(cell("x", "error", reason="two\n  lines")) == "two lines"
+    assert summary.failures(CELLS)[0] == "parity-failed: m: wrong fp32"
     assert summary.tally(CELLS) == "2 ok, 1 parity-failed, 1 unavailable, 1 crashed, 1 pending"
 
 
@@ -143,7 +148,7 @@ def test_every_column_shows_cells_with_and_without_figures() -> None:
 def test_the_terminal_s_table_fits_80_columns() -> None:
     lines = [line.rstrip() for line in shown(run(*CELLS), 80).splitlines()]
     assert max(map(len, lines)) <= 80
-    assert lines[0].startswith("m, 8x128: quick fp32 is the fastest (p50 4.50 ms): the next one takes 4.44 x as")
+    assert lines[0].startswith("m, 8x128: quick fp32 is the fastest (p50 4.50 ms): the next one, slow fp32,")
     header = " ".join(column.header for column in columns("terminal")).split()
     start = next(number for number, line in enumerate(lines) if line.split() == header)
     ends = [line.split()[-1] for line in lines[start + 3 : start + 9]]
@@ -274,7 +279,7 @@ def test_html_of_several_runs_keeps_them_apart() -> None:
     assert "run 1: /a" in page
     assert "run 2: /b" in page
     assert re.findall(r'<h2 id="([^"]*)">', page) == ["1/m/8x128", "2/m/8x128"]
-    assert page.count("the next one takes") == 2  # the run with one cell has no verdict
+    assert page.count("the next one, slow fp32, takes") == 2  # the run with one cell has no verdict
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
@@ -292,8 +297,13 @@ def test_plots_of_accuracy_and_of_size() -> None:
     assert [(each["x"], each["y"]) for each in plot["series"]] == [([20.0], [1e-7]), ([3.0], [0.1])]
     assert plots.accuracy(group_of(SLOW, QUICK)) is None
     shapes = [cell("b", "ok", 2.0 * batch, shape=f"{batch}x128", batch=batch, id=str(batch)) for batch in (1, 8)]
-    ((model, plot),) = plots.scaling(summary.groups(shapes))
-    assert (model, plot["series"][0]["x"]) == ("m", [128, 1024])
+    wrong = cell("w", "parity-failed", 2.0, reason="r", shape="1x128", batch=1)
+    (plot,) = plots.scaling(summary.groups([*shapes[::-1], wrong]))
+    assert (plot["title"], plot["categories"]) == ("m: throughput", ["1x128", "8x128"])
+    assert [(each["name"], each["x"], each["right"]) for each in plot["series"]] == [
+        ("b fp32", ["1x128", "8x128"], True),
+        ("w fp32 (wrong outputs)", ["1x128"], False),
+    ]
 
 
 def test_loads_are_in_every_report() -> None:

@@ -40,12 +40,14 @@ class Ratio:
         rounds: how many they have in common.
         verdict: ``slower``; ``tied``, if the interval is within 5 % of 1; ``ambiguous`` if neither is shown; ``None``
             with fewer than five rounds.
+        needed: the smallest ratio that chance and noise do not explain; ``None`` with fewer than five rounds.
     """
 
     ratio: float
     interval: RankInterval
     rounds: int
     verdict: str | None
+    needed: float | None
 
 
 def log_ratios(cell: Medians, other: Medians) -> np.ndarray:
@@ -86,19 +88,21 @@ def against(fastest: Medians, other: Medians, cells: Sequence[Medians], floor: f
     if interval is None:
         return None
     middle = float(np.median(ratios))
-    verdict = None
+    verdict = needed = None
     if len(ratios) >= NEEDED:
         own = float(np.std(ratios, ddof=1)) / math.sqrt(2)
         error = max(own, noise(cells)) * math.sqrt(2 / len(ratios))
         quantile = NormalDist().inv_cdf(1 - _ALPHA / 2 / math.comb(max(2, len(cells)), 2))
-        if interval.low > 0 and middle > max(quantile * error, math.log1p(max(floor, _SMALL))):
+        threshold = max(quantile * error, math.log1p(max(floor, _SMALL)))
+        needed = math.exp(threshold)
+        if interval.low > 0 and middle > threshold:
             verdict = "slower"
         elif max(abs(interval.low), abs(interval.high)) <= math.log1p(_TIED):
             verdict = "tied"
         else:
             verdict = "ambiguous"
     ends = RankInterval(math.exp(interval.low), math.exp(interval.high), interval.level)
-    return Ratio(math.exp(middle), ends, len(ratios), verdict)
+    return Ratio(math.exp(middle), ends, len(ratios), verdict, needed)
 
 
 def self_ratio(cell: Medians, control: Medians) -> float | None:
