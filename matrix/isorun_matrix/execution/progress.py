@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 from isorun.cli import console
-from isorun_matrix.report import columns, summary
+from isorun_matrix.report import columns, remarks
 from isorun_matrix.results.records import CellResult
 from isorun_matrix.text import printable
 
@@ -57,7 +57,7 @@ class Lines:
     def finished(self, cell: CellResult) -> None:
         """A cell has its result."""
         self._done += 1
-        text = summary.explanation(cell)
+        text = remarks.explanation(cell)
         if text is None:
             p50, max_rel = columns.text("p50 ms", cell), columns.text("max rel", cell)
             text = f"p50 {p50} ms, max rel {max_rel}"

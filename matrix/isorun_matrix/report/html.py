@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import jinja2
 
-from isorun_matrix.report import facts, plots, summary, under_load
+from isorun_matrix.report import facts, plots, remarks, summary, under_load
 from isorun_matrix.report.columns import columns, text
 from isorun_matrix.report.machines.overview import Overview
 from isorun_matrix.results.records import STATUSES, Run
@@ -28,7 +28,14 @@ def render(*runs: Run, overview: Overview | None = None) -> str:
         undefined=jinja2.StrictUndefined,
     )
     environment.globals.update(
-        summary=summary, under_load=under_load, facts=facts, plots=plots, columns=columns, text=text, statuses=STATUSES
+        remarks=remarks,
+        summary=summary,
+        under_load=under_load,
+        facts=facts,
+        plots=plots,
+        columns=columns,
+        text=text,
+        statuses=STATUSES,
     )
     names: list[int | str] = [*range(1, len(runs) + 1)] if overview is None else [*overview.machines]
     named = list(zip(names, runs, strict=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from isorun_matrix.report import facts, summary, under_load
+from isorun_matrix.report import facts, remarks, summary, under_load
 from isorun_matrix.report.columns import columns
 from isorun_matrix.results.records import CellResult, Run
 from isorun_matrix.text import printable
@@ -12,7 +12,7 @@ from isorun_matrix.text import printable
 
 def render(run: Run) -> str:
     """The run as GitHub's Markdown."""
-    lines = ["# Backends compared", "", f"{summary.tally(run.cells)}.", ""]
+    lines = ["# Backends compared", "", f"{remarks.tally(run.cells)}.", ""]
     shown = columns("markdown")
     for group in summary.groups(run.cells):
         rows = [_row(cell, group) for cell in group.cells]
@@ -24,9 +24,9 @@ def render(run: Run) -> str:
             headers = ["requests/s", *map(escaped, scenarios)]
             numeric = [False, *(True for _ in scenarios)]
             lines += [*table(headers, numeric, [[*map(escaped, row)] for row in loads]), ""]
-        remarks = [f"{summary.names(cells)}: {why}" for why, cells in summary.explanations(group.cells).items()]
-        remarks += summary.notes(group)
-        lines += [*(f"- {escaped(remark)}" for remark in remarks), *([""] if remarks else [])]
+        below = [f"{summary.names(cells)}: {why}" for why, cells in remarks.explanations(group.cells).items()]
+        below += remarks.notes(group)
+        lines += [*(f"- {escaped(remark)}" for remark in below), *([""] if below else [])]
     lines += ["## Environment", "", *(f"- {escaped(name)}: {escaped(value)}" for name, value in facts.of_run(run))]
     return "\n".join(lines) + "\n"
 

@@ -1,19 +1,15 @@
-"""What every report says about a run: cells by model and shape, the fastest correct one and how sure that is, and
-remarks."""
+"""What every report says about a run: cells by model and shape, the fastest correct one, and how sure that is."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from isorun_matrix.jobs import CONTROL
 from isorun_matrix.measurement.statistics import verdicts
-from isorun_matrix.measurement.statistics.verdicts import NEEDED, Medians, Ratio
-from isorun_matrix.report.formatting import NONE, alternatives, counts, number, shortened
-from isorun_matrix.results.audit import CACHED
-from isorun_matrix.results.records import LACKING, CellResult
-
+from isorun_matrix.measurement.statistics.verdicts import Medians, Ratio
+from isorun_matrix.report.formatting import NONE, alternatives, number, shortened
+from isorun_matrix.results.records import CellResult
 
 _REMEDY = "More rounds or a quieter machine may decide."
 
@@ -176,88 +172,6 @@ def median(cell: CellResult) -> float | None:
     return None if cell.result is None else cell.result.latency_ms.p50
 
 
-def explanation(cell: CellResult) -> str | None:
-    """Why a cell is not ok, and the remedy, in a line; ``None`` if there is nothing to explain."""
-    if cell.status in ("ok", "pending"):
-        return None
-    text = " ".join(str(cell.reason).split())
-    return f"{text}. {cell.remedy}" if cell.remedy else text
-
-
-def explanations(cells: Iterable[CellResult]) -> dict[str, list[CellResult]]:
-    """Each explanation once, with all its cells."""
-    found: dict[str, list[CellResult]] = {}
-    for cell in cells:
-        if (text := explanation(cell)) is not None:
-            found.setdefault(text, []).append(cell)
-    return found
-
-
 def names(cells: Iterable[CellResult]) -> str:
     """The first few cells of a group."""
     return shortened([cell.name for cell in cells])
-
-
-def failures(cells: Iterable[CellResult]) -> list[str]:
-    """For each status but ``ok``, which backends of which models have it."""
-    found: dict[str, dict[str, dict[str, None]]] = {}
-    for cell in cells:
-        if cell.status != "ok" and not cell.control:
-            found.setdefault(cell.status, {}).setdefault(cell.model, {})[cell.name] = None
-    return [
-        f"{status}: " + "; ".join(f"{model}: {shortened(list(named))}" for model, named in models.items())
-        for status, models in found.items()
-    ]
-
-
-def tally(cells: Iterable[CellResult]) -> str:
-    """How many cells have each status."""
-    return counts(Counter(cell.status for cell in cells if not cell.control))
-
-
-def kind(cell: CellResult) -> str:
-    """``ok``; ``lack``, for a cell that cannot run here or has not run; or ``bad``."""
-    return "ok" if cell.status == "ok" else "lack" if cell.status in (*LACKING, "pending") else "bad"
-
-
-def notes(group: Group) -> list[str]:
-    """Remarks on the feeds, on time on the device, on cells that are kept, and on doubtful figures."""
-    measured = [(cell, cell.result) for cell in group.cells if cell.result is not None]
-    found = [note for _, result in measured for note in result.notes]
-    for cell, result in measured:
-        if device := result.device_ms:
-            times = f"p50 {number(device.p50)} ms, p99 {number(device.p99)} ms"
-            found.append(f"{cell.name}: {times} on the device alone, by its own events")
-    for cell, result in measured:
-        if (ran := result.provenance.precision) != cell.precision:
-            found.append(f"{cell.name} ran in {ran}")
-    found += [f"{cell.name}: kept from an earlier session; {cell.kept}" for cell in group.cells if cell.kept]
-    return [*dict.fromkeys(found), *_doubts(group)]
-
-
-def _doubts(group: Group) -> Iterator[str]:
-    measured = [(cell, cell.result) for cell in group.cells if cell.result is not None]
-    few = [f"{cell.name} ({sum(not each.disturbed for each in result.rounds)})" for cell, result in measured]
-    few = [text for text, (cell, _) in zip(few, measured, strict=True) if len(calm_rounds(cell)) < NEEDED]
-    if few:
-        yield f"fewer than {NEEDED} undisturbed rounds, so without a verdict: {shortened(few)}"
-    disturbed = {
-        cell.name: f"{sum(each.disturbed for each in result.rounds)} of {len(result.rounds)}"
-        for cell, result in measured
-        if any(each.disturbed for each in result.rounds)
-    }
-    if disturbed:
-        rounds = shortened([f"{name} ({count})" for name, count in disturbed.items()])
-        yield (
-            f"disturbed rounds, left out unless all are: {rounds}. "
-            "Other programs or virtual machines used the cores, or a cell has more threads than there are cores."
-        )
-    calm = [(cell, result) for cell, result in measured if not result.disturbed]
-    cached = [f"{cell.name} ({result.repeated:.2f} x)" for cell, result in calm if result.repeated < CACHED]
-    if cached:
-        yield f"faster where feeds repeat, as if answers were cached: {shortened(cached)}"
-    unsteady = [cell.name for cell, result in calm if not result.steady]
-    if unsteady:
-        yield f"still getting faster when the warm-up ended: {shortened(unsteady)}"
-    if group.noise is not None:
-        yield f"noise: {group.twin}, measured twice in each round, differs from itself by {group.noise:.1%}"

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from isorun_matrix.report import facts, summary, under_load
+from isorun_matrix.report import facts, remarks, summary, under_load
 from isorun_matrix.report.columns import columns
 from isorun_matrix.report.formatting import shortened
 from isorun_matrix.results.records import CellResult, Run
@@ -31,7 +31,7 @@ def render(run: Run, width: int) -> RenderableType:
         Text(),
         *_loads(found, width),
         *_explanations(run, found),
-        Text(summary.tally(run.cells), style="bold"),
+        Text(remarks.tally(run.cells), style="bold"),
     )
 
 
@@ -76,7 +76,7 @@ def _row(cell: CellResult, group: summary.Group) -> list[Text]:
     style = "bold green" if group.leads(cell) else ""
     styles = {"backend": style, "precision": style, "p50 ms": style}
     row = [Text(printable(column.text(cell, group)), styles.get(column.header, "")) for column in columns("terminal")]
-    row[-1] = Text(group.status(cell), style=style or _STYLES[summary.kind(cell)])
+    row[-1] = Text(group.status(cell), style=style or _STYLES[remarks.kind(cell)])
     return row
 
 
@@ -97,10 +97,10 @@ def _loads(found: Sequence[summary.Group], width: int) -> Iterator[RenderableTyp
 
 
 def _explanations(run: Run, found: Sequence[summary.Group]) -> Iterator[Text]:
-    remarks = [(shortened([cell.id for cell in cells]), why) for why, cells in summary.explanations(run.cells).items()]
-    remarks += [(f"{group.model}/{group.shape}", note) for group in found for note in summary.notes(group)]
-    remarks += facts.isolated(run)
-    for name, text in remarks:
+    below = [(shortened([cell.id for cell in cells]), why) for why, cells in remarks.explanations(run.cells).items()]
+    below += [(f"{group.model}/{group.shape}", note) for group in found for note in remarks.notes(group)]
+    below += facts.isolated(run)
+    for name, text in below:
         yield Text.assemble((printable(name), "bold"), ": ", printable(text))
-    if remarks:
+    if below:
         yield Text()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from isorun_matrix.report import csv, formatting, html, markdown, plots, summary, terminal, under_load
+from isorun_matrix.report import csv, formatting, html, markdown, plots, remarks, summary, terminal, under_load
 from isorun_matrix.report.columns import COLUMNS, columns
 from isorun_matrix.results.records import CellResult, Run
 from matrix_results import ENVIRONMENT, SPEC, cell, run
@@ -76,7 +76,7 @@ def test_verdicts(why: str, others: list[CellResult], expected: list[str | None]
 def test_notes_name_doubtful_figures() -> None:
     slow = cell("slow", "ok", 20.0, disturbed=[1, 4])
     cached = cell("cached", "ok", 4.5, result={"repeated": 0.5})
-    few, disturbed, answers, noise = summary.notes(group_of(slow, cached, cell("slow~control", "ok", 21.0)))
+    few, disturbed, answers, noise = remarks.notes(group_of(slow, cached, cell("slow~control", "ok", 21.0)))
     assert few.endswith("without a verdict: slow fp32 (3)")
     assert disturbed.startswith("disturbed rounds, left out unless all are: slow fp32 (2 of 5). ")
     assert answers.endswith(": cached fp32 (0.50 x)")
@@ -105,7 +105,7 @@ def test_similar_names_have_links_of_their_own() -> None:
 def test_notes_have_the_time_on_the_device_and_remarks_on_feeds() -> None:
     assert SLOW.result is not None
     device = {**vars(SLOW.result.latency_ms), "samples": 100, "p50": 0.4321, "p99": 0.5}
-    feeds, times = summary.notes(group_of(SLOW, cell("quick", "ok", 4.5, result={"device_ms": device})))
+    feeds, times = remarks.notes(group_of(SLOW, cell("quick", "ok", 4.5, result={"device_ms": device})))
     assert feeds == "feeds-0: truncated"
     assert times.startswith("quick fp32: p50 0.432 ms, p99 0.500 ms")
 
@@ -130,12 +130,12 @@ def test_cosines(value: float | None, text: str) -> None:
 
 
 def test_explanations_are_one_line() -> None:
-    assert summary.explanation(SLOW) is None
-    assert summary.explanation(LATER) is None
-    assert summary.explanation(GONE) == "no device. Buy one."
-    assert summary.explanation(cell("x", "error", reason="two\n  lines")) == "two lines"
-    assert summary.failures(CELLS)[0] == "parity-failed: m: wrong fp32"
-    assert summary.tally(CELLS) == "2 ok, 1 parity-failed, 1 unavailable, 1 crashed, 1 pending"
+    assert remarks.explanation(SLOW) is None
+    assert remarks.explanation(LATER) is None
+    assert remarks.explanation(GONE) == "no device. Buy one."
+    assert remarks.explanation(cell("x", "error", reason="two\n  lines")) == "two lines"
+    assert remarks.failures(CELLS)[0] == "parity-failed: m: wrong fp32"
+    assert remarks.tally(CELLS) == "2 ok, 1 parity-failed, 1 unavailable, 1 crashed, 1 pending"
 
 
 def test_every_column_shows_cells_with_and_without_figures() -> None:

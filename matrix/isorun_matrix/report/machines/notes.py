@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from isorun_matrix.report import summary
+from isorun_matrix.report import remarks
 from isorun_matrix.report.machines.side_by_side import Machine, marks
 
 _LEGEND = {"m": "the model differs", "f": "the feeds differ", "s": "the software differs"}
@@ -16,7 +16,7 @@ def notes(machines: Sequence[Machine]) -> Iterator[str]:
         parts = [found.cpu.model, f"{found.cpu.usable_cores} cores", *(gpu.name or "a GPU" for gpu in found.gpus)]
         parts += [] if entry.cost is None else [f"{entry.cost:g} an hour"]
         parts += [] if entry.watts is None else [f"{entry.watts:g} W"]
-        yield f"{machine.name}: {', '.join(parts)}; {found.python}; {summary.tally(machine.run.cells)}"
+        yield f"{machine.name}: {', '.join(parts)}; {found.python}; {remarks.tally(machine.run.cells)}"
     hosts = [machine.run.environment.host for machine in machines]
     for index, machine in enumerate(machines):
         if hosts[index] in hosts[:index]:
