@@ -105,7 +105,8 @@ def _report_machines(runs: MachineRuns, form: Format, output: Path | None) -> No
 
     from isorun.cli import console
     from isorun_matrix.report import html
-    from isorun_matrix.report.machines import overview, tables
+    from isorun_matrix.report.machines import tables
+    from isorun_matrix.report.machines.overview import overview
     from isorun_matrix.results.records import SCHEMA
 
     found = overview(runs)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from isorun.system.disturbance import DISTURBED
 from isorun.types import Provenance
 from isorun_matrix.measurement.parity import CellParity
 from isorun_matrix.measurement.statistics.latencies import Latency, RankInterval, Spread, Throughput
-
-DISTURBED = 0.05
-"""The share of waiting or of stolen time from which a process counts as disturbed."""
 
 
 @dataclass(frozen=True)

@@ -29,16 +29,16 @@ def explanations(cells: Iterable[CellResult]) -> dict[str, list[CellResult]]:
     return found
 
 
-def failures(cells: Iterable[CellResult]) -> list[str]:
+def failures(cells: Iterable[CellResult]) -> dict[str, str]:
     """For each status but ``ok``, which backends of which models have it."""
     found: dict[str, dict[str, dict[str, None]]] = {}
     for cell in cells:
         if cell.status != "ok" and not cell.control:
             found.setdefault(cell.status, {}).setdefault(cell.model, {})[cell.name] = None
-    return [
-        f"{status}: " + "; ".join(f"{model}: {shortened(list(named))}" for model, named in models.items())
+    return {
+        status: "; ".join(f"{model}: {shortened(list(named))}" for model, named in models.items())
         for status, models in found.items()
-    ]
+    }
 
 
 def tally(cells: Iterable[CellResult]) -> str:

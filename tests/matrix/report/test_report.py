@@ -134,7 +134,7 @@ def test_explanations_are_one_line() -> None:
     assert remarks.explanation(LATER) is None
     assert remarks.explanation(GONE) == "no device. Buy one."
     assert remarks.explanation(cell("x", "error", reason="two\n  lines")) == "two lines"
-    assert remarks.failures(CELLS)[0] == "parity-failed: m: wrong fp32"
+    assert remarks.failures(CELLS)["parity-failed"] == "m: wrong fp32"
     assert remarks.tally(CELLS) == "2 ok, 1 parity-failed, 1 unavailable, 1 crashed, 1 pending"
 
 

@@ -13,7 +13,6 @@ skipped, with the reason. The expected outputs are those of ONNX's reference eva
 - ``checks/``: the checks. A new one goes into the file of its subject, or into a new file that is listed below
 - ``backend_under_test.py``: the backend, and how the checks open models on it
 - ``sample_models.py``, ``formulas.py``: the models, from a single node to bert-base
-- ``process_usage.py``: memory, files, threads and processor time of this process and its children
 - ``runner.py``, ``result.py``: runs the suite in a child process, and what that returns
 - ``certificate.py``: the result as a document that is kept, and compared with a later one
 - ``recorder.py``, ``pytest_target.py``: the pytest plugin and the test file of that child process

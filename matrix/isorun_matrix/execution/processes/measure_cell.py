@@ -14,13 +14,14 @@ from time import perf_counter_ns
 
 import numpy as np
 
+from isorun.system.disturbance import elapsed, scheduled, share
+from isorun.system.process_usage import family, peak_resident_mib, resident_mib
 from isorun.system.threads import usable_cores
 from isorun_matrix.execution.processes import main
 from isorun_matrix.execution.processes.session import named, open_session, require_precision
 from isorun_matrix.jobs import CellJob
 from isorun_matrix.measurement import feeds, gpu, parity, timing
 from isorun_matrix.measurement.figures import Measurement, Memory, Repetition
-from isorun_matrix.measurement.process_usage import elapsed, family, peak_resident_mib, resident_mib, scheduled, share
 from isorun_matrix.measurement.statistics import latencies
 from isorun_matrix.results.layout import FEEDS, REFERENCE_OUTPUTS, SAMPLES
 

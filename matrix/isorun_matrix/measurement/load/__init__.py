@@ -7,7 +7,6 @@ scheduled arrival. LoadGen has no scenario for clients that wait for their answe
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,13 +15,12 @@ from time import perf_counter_ns
 
 import numpy as np
 
+from isorun.system.disturbance import Attempts
 from isorun_matrix.jobs import Scenario
-from isorun_matrix.measurement.figures import DISTURBED
 from isorun_matrix.measurement.load.figures import PERCENTILES, LoadFigures, Trial
 from isorun_matrix.measurement.load.generator import Generator
 from isorun_matrix.measurement.load.search import search
 from isorun_matrix.measurement.load.targets import Target
-from isorun_matrix.measurement.process_usage import scheduled, share
 
 _REPEATS = 12
 
@@ -60,25 +58,15 @@ def measure(
 
 
 class _Watched:
-    """Repeats measurements beside which other programs, or virtual machines, used 5 % of the cores' time or more: up to
-    12 in all. That threads of a busy server wait for each other says nothing."""
+    """Keeps all measurements, disturbed ones too, which are repeated."""
 
     def __init__(self) -> None:
         self.trials: list[Trial] = []
-        self._left = _REPEATS
+        self._attempts = Attempts(_REPEATS)
 
     def __call__(self, measure: Callable[[], Trial]) -> Trial:
-        while True:
-            before, start = scheduled(), perf_counter_ns()
-            trial = measure()
-            whole, after = (perf_counter_ns() - start) * (os.cpu_count() or 1), scheduled()
-            ran, _, stolen, busy = (share(*counters, whole) for counters in zip(before, after, strict=True))
-            if ran is not None and busy is not None:
-                trial = replace(trial, disturbed=busy - ran + (stolen or 0) >= DISTURBED)
-            self.trials.append(trial)
-            if not trial.disturbed or not self._left:
-                return trial
-            self._left -= 1
+        self.trials += [replace(trial, disturbed=disturbed) for trial, disturbed in self._attempts(measure)]
+        return self.trials[-1]
 
 
 def _closed(scenario: Scenario, target: Target) -> Trial:

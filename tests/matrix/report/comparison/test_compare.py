@@ -165,7 +165,7 @@ def test_tables_of_a_comparison() -> None:
     )
     lines = [" ".join(line.split()) for line in shown(comparison, 80).splitlines()]
     assert lines[0].startswith("run 1: /a, a CPU, 2 cores, ")
-    assert "backend precision run p50 ms p99 tokens/s max rel time status" in lines
+    assert "backend precision run p50 ms p99 ms tokens/s max rel time status" in lines
     table = lines[lines.index("m, 8x128") :]
     assert table[1:9] == [
         "x fp32 1 10.0 - 102,000 2.0e-06 ok",

@@ -16,7 +16,7 @@ import pytest
 
 from isorun import Session
 from isorun.errors import IsorunError
-from isorun.testing.conformance import process_usage
+from isorun.system import process_usage
 from isorun.testing.conformance.checks.base import Checks, proves
 from isorun.testing.conformance.checks.concurrency import assert_close
 from isorun.testing.conformance.sample_models import SUM, dense, parsed
@@ -172,7 +172,7 @@ class _Held(NamedTuple):
     @classmethod
     def now(cls) -> _Held:
         gc.collect()
-        files, processes = process_usage.open_files(), process_usage.process_ids()
+        files, processes = process_usage.open_files(), process_usage.family()
         return cls(process_usage.resident_mib(), len(files), process_usage.threads(), len(processes))
 
     def check_against(self, before: _Held, who: str, mebibytes: float) -> None:

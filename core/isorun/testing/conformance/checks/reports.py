@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from isorun.system.hardware import cpu_name
+from isorun.system.process_usage import open_files
 from isorun.testing.conformance.checks.base import DOES_NOT_APPLY, Checks, proves
 from isorun.testing.conformance.formulas import one_operator
 from isorun.testing.conformance.precisions import ERRORS
-from isorun.testing.conformance.process_usage import open_files
 from isorun.testing.conformance.sample_models import Dense, SampleModel, dense, of_size
 
 _NAMES = {

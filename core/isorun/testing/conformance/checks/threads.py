@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from isorun import Session
+from isorun.system.process_usage import processor_ticks, thread_cores
 from isorun.system.threads import usable_cores
 from isorun.testing.conformance.checks.base import Checks, proves
-from isorun.testing.conformance.process_usage import processor_ticks, thread_cores
 from isorun.testing.conformance.sample_models import Dense, SampleModel, dense
 
 _TICKS = 40  # of 10 ms each: the processor time that a measurement of threads needs

@@ -1,0 +1,96 @@
+"""Whether other programs, or other virtual machines, disturbed a measurement."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from isorun.system.process_usage import family
+
+Result = TypeVar("Result")
+
+DISTURBED = 0.05
+"""The share of the cores' time that makes a measurement doubtful if others had it."""
+
+_STEAL, _BUSY = 7, (0, 1, 2, 5, 6)  # the places of stolen time, and of time at work, in the first line of /proc/stat
+_SCHED = 2  # CPUCLOCK_SCHED: the clock of a process's time on cores
+
+
+class Scheduled(NamedTuple):
+    """What the kernel has counted for this process and its living descendants, in nanoseconds.
+
+    Attributes:
+        ran: time on a core, of ended threads too; ``None`` where the kernel does not report it, as for the others.
+        waited: time in which a living thread could have run and had no core.
+        stolen: time that a hypervisor gave the cores of this machine to others.
+        busy: time in which the cores of this machine worked, for any process.
+    """
+
+    ran: int | None
+    waited: int | None
+    stolen: int | None
+    busy: int | None
+
+
+def scheduled() -> Scheduled:
+    """The counters now."""
+    ran = waited = None
+    if not sys.platform.startswith("linux"):
+        return Scheduled(None, None, None, None)
+    for process in family():
+        try:
+            ran = (ran or 0) + time.clock_gettime_ns(~process << 3 | _SCHED)  # MAKE_PROCESS_CPUCLOCK of Linux
+        except OSError:  # the process has ended
+            continue
+        for path in Path(f"/proc/{process}/task").glob("*/schedstat"):
+            try:
+                waited = (waited or 0) + int(path.read_text().split()[1])
+            except OSError:  # the thread has ended
+                continue
+    try:
+        first = Path("/proc/stat").read_text().splitlines()[0].split()
+    except OSError:
+        return Scheduled(ran, waited, None, None)
+    ticks, tick = [int(each) for each in first[1:]], 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+    return Scheduled(ran, waited, ticks[_STEAL] * tick, sum(ticks[each] for each in _BUSY) * tick)
+
+
+def elapsed(before: int | None, after: int | None) -> int | None:
+    """The growth of a counter; 0 if it shrank, as a thread that had counted has ended; ``None`` if unknown."""
+    return None if before is None or after is None else max(0, after - before)
+
+
+def share(before: int | None, after: int | None, whole: int) -> float | None:
+    """The growth of a counter as a share of ``whole``, of the same unit; ``None`` if unknown."""
+    grown = elapsed(before, after)
+    return None if grown is None else grown / whole
+
+
+class Attempts:
+    """Repeats measurements beside which others had 5 % of the cores' time or more.
+
+    That threads of this process wait for each other says nothing.
+
+    Args:
+        repeats: how many repetitions there may be, of all measurements together.
+    """
+
+    def __init__(self, repeats: int) -> None:
+        self._left = repeats
+
+    def __call__(self, measure: Callable[[], Result]) -> Iterator[tuple[Result, bool]]:
+        """Every result and whether it is disturbed; the last one is the best there is."""
+        while True:
+            before, start = scheduled(), time.perf_counter_ns()
+            result = measure()
+            whole, after = (time.perf_counter_ns() - start) * (os.cpu_count() or 1), scheduled()
+            ran, _, stolen, busy = (share(*counters, whole) for counters in zip(before, after, strict=True))
+            disturbed = ran is not None and busy is not None and busy - ran + (stolen or 0) >= DISTURBED
+            yield result, disturbed
+            if not disturbed or not self._left:
+                return
+            self._left -= 1

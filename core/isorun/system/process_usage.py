@@ -1,0 +1,96 @@
+"""Memory, files, threads and processor time of this process and its descendants, from Linux's /proc."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def family() -> list[int]:
+    """The ids of this process and its living descendants, such as a session's worker."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+        except OSError:  # it has ended
+            continue
+        if state != "Z":
+            parents[int(stat.parent.name)] = int(parent)
+    found = [os.getpid()]
+    for process in found:  # grows while it is iterated
+        found += [child for child, parent in parents.items() if parent == process]
+    return found
+
+
+def resident_mib() -> float:
+    """Memory in RAM now, including mapped files."""
+    return _status("VmRSS")
+
+
+def peak_resident_mib() -> float:
+    """The sum of the peaks of each process's memory in RAM.
+
+    ``getrusage`` is no alternative: its figure starts with the size of the process that launched this one.
+    """
+    return _status("VmHWM")
+
+
+def open_files() -> list[str]:
+    """The name of the file of each open descriptor."""
+    names = []
+    for process in family():
+        for descriptor in Path(f"/proc/{process}/fd").glob("*"):
+            try:
+                names.append(str(descriptor.readlink()))
+            except OSError:
+                continue
+    return names
+
+
+def threads() -> int:
+    """The number of threads."""
+    return len(list(_tasks()))
+
+
+def thread_cores() -> dict[tuple[int, int], set[int]]:
+    """The cores that each thread may run on, by (process, thread)."""
+    cores = {}
+    for process, task in _tasks():
+        try:
+            cores[process, int(task.name)] = os.sched_getaffinity(int(task.name))
+        except OSError:  # the thread has ended
+            continue
+    return cores
+
+
+def processor_ticks() -> tuple[int, dict[tuple[int, str], int]]:
+    """Processor time in ticks of 10 ms: the total, ended threads included, and by (process, thread)."""
+    by_thread = {(process, task.name): _ticks(task / "stat") for process, task in _tasks()}
+    return sum(_ticks(Path(f"/proc/{process}/stat")) for process in {process for process, _ in by_thread}), by_thread
+
+
+def _tasks() -> Iterator[tuple[int, Path]]:
+    for process in family():
+        for task in Path(f"/proc/{process}/task").glob("*"):
+            yield process, task
+
+
+def _ticks(path: Path) -> int:
+    try:
+        fields = path.read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return int(fields[11]) + int(fields[12])
+
+
+def _status(name: str) -> float:
+    """The sum of a size in /proc/PID/status, in MiB."""
+    total = 0.0
+    for process in family():
+        try:
+            lines = Path(f"/proc/{process}/status").read_text().splitlines()
+        except OSError:  # it has ended
+            continue
+        total += sum(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+    return total / 1024
