@@ -21,7 +21,8 @@ from onnx_ir.passes import common
 from isorun.errors import UnsupportedModel
 from isorun.graph.canonicalize import batch_first, constants, opset_upgrade
 from isorun.graph.canonicalize.normalize import normalize
-from isorun.graph.fusion import bias_gelu, embeddings, self_attention, skip_layer_normalization
+from isorun.graph.fusion import bias_gelu, embeddings, skip_layer_normalization
+from isorun.graph.fusion.self_attention.fuse import fuse as fuse_attention
 from isorun.graph.io import files, maps
 from isorun.graph.matching.report import FusionReport
 from isorun.graph.ops import functions, lower, opset
@@ -126,7 +127,7 @@ PASSES = (
     Pass("upgrade the opset", Stage.FUSION, lambda model, _: opset_upgrade.upgrade(model)),
     Pass("normalize", Stage.FUSION, lambda model, job: normalize(model, job.report)),
     Pass("batch first", Stage.FUSION, lambda model, _: batch_first.rewrite(model)),
-    Pass("fuse attention", Stage.FUSION, lambda model, job: self_attention.fuse(model, job.report)),
+    Pass("fuse attention", Stage.FUSION, lambda model, job: fuse_attention(model, job.report)),
     Pass("fuse embeddings", Stage.FUSION, lambda model, job: embeddings.fuse(model, job.report)),
     Pass("fuse GELU", Stage.FUSION, lambda model, job: bias_gelu.fuse(model, job.report)),
     Pass("fuse skip connections", Stage.FUSION, lambda model, job: skip_layer_normalization.fuse(model, job.report)),

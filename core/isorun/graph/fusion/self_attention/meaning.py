@@ -17,11 +17,11 @@ import numpy as np
 import onnx_ir as ir
 
 from isorun.graph.analysis.evaluate import HALVES, Samples, sizes
-from isorun.graph.fusion import disentangled, rotation
-from isorun.graph.fusion.attention_pattern import AttentionPattern
-from isorun.graph.fusion.disentangled import Disentangled
-from isorun.graph.fusion.masks import KeyMask, Reach
-from isorun.graph.fusion.rotation import Norm, Turn
+from isorun.graph.fusion.self_attention import disentangled, rotation
+from isorun.graph.fusion.self_attention.disentangled import Disentangled
+from isorun.graph.fusion.self_attention.masks import KeyMask, Reach
+from isorun.graph.fusion.self_attention.pattern import AttentionPattern
+from isorun.graph.fusion.self_attention.rotation import Norm, Turn
 from isorun.graph.matching import subgraph
 from isorun.graph.matching.probes import Evaluate, Probes
 from isorun.graph.matching.report import CannotFuse

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from isorun.graph.analysis.evaluate import CannotEvaluate, ancestors, is_constant, sizes
-from isorun.graph.fusion.masks import Around
+from isorun.graph.fusion.self_attention.masks import Around
 from isorun.graph.matching import subgraph
 from isorun.graph.matching.probes import Probes
 from isorun.graph.ops import positions

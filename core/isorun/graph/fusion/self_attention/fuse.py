@@ -30,11 +30,11 @@ import numpy as np
 import onnx_ir as ir
 
 from isorun.graph.analysis.evaluate import HALVES, CannotEvaluate, array, sizes
-from isorun.graph.fusion import distances, masks, rotation
-from isorun.graph.fusion.attention_meaning import FINITE_MASK, AttentionProbe, Meaning, Projection
-from isorun.graph.fusion.attention_pattern import AttentionPattern, find
-from isorun.graph.fusion.disentangled import Disentangled
-from isorun.graph.fusion.masks import Bias, KeyMask, MaskClassifier, Reach
+from isorun.graph.fusion.self_attention import distances, masks, rotation
+from isorun.graph.fusion.self_attention.disentangled import Disentangled
+from isorun.graph.fusion.self_attention.masks import Bias, KeyMask, MaskClassifier, Reach
+from isorun.graph.fusion.self_attention.meaning import FINITE_MASK, AttentionProbe, Meaning, Projection
+from isorun.graph.fusion.self_attention.pattern import AttentionPattern, find
 from isorun.graph.matching import subgraph
 from isorun.graph.matching.probes import Probes
 from isorun.graph.matching.report import CannotFuse, FusionReport

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from isorun.graph.analysis.evaluate import ancestors, array, data_inputs, is_constant, sizes
-from isorun.graph.fusion.attention_pattern import AttentionPattern
+from isorun.graph.fusion.self_attention.pattern import AttentionPattern
 from isorun.graph.matching.probes import Evaluate, Probes
 from isorun.graph.matching.report import CannotFuse
 from isorun.graph.ops import functions

@@ -13,8 +13,8 @@ import numpy as np
 import onnx_ir as ir
 
 from isorun.graph.analysis.evaluate import ancestors
-from isorun.graph.fusion import distances
-from isorun.graph.fusion.attention_pattern import AttentionPattern
+from isorun.graph.fusion.self_attention import distances
+from isorun.graph.fusion.self_attention.pattern import AttentionPattern
 from isorun.graph.matching.probes import Probes
 from isorun.graph.matching.report import CannotFuse
 from isorun.graph.matching.subgraph import DenseLayer
