@@ -122,13 +122,13 @@ class Group:
             case "fastest":
                 return f"the next one, {slower}"
             case "tied":
-                return f"within 5 %; the next one, {slower}"
+                return f"within 5%; the next one, {slower}"
         more = f"; {len(others) - 1} more are ambiguous" if len(others) > 1 else ""
         lack = "the interval includes 1" if ratio.interval.low <= 1 else f"a verdict needs {number(ratio.needed)} x"
         return f"the next one, {slower}, and {lack}{more}"
 
     def _others(self, verdict: str | None) -> list[CellResult]:
-        return [cell for cell in self.cells if cell is not self.fastest and self.verdict(cell) == verdict is not None]
+        return [cell for cell in self.cells if cell is not self.fastest and verdict and self.verdict(cell) == verdict]
 
     def _ratio(self, cell: CellResult) -> Ratio:
         ratio = self.ratios[cell.id]

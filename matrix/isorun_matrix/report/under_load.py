@@ -46,7 +46,7 @@ def best(group: Group) -> list[str]:
             continue
         ranked = sorted(measured, key=lambda each: -each[2].requests_per_s)
         leader, scenario, figures = ranked[0]
-        within = f" with 99 % of the answers within {scenario['p99_ms']:g} ms" if scenario.get("p99_ms") else ""
+        within = f" with 99% of the answers within {scenario['p99_ms']:g} ms" if scenario.get("p99_ms") else ""
         least = figures.requests_per_s if figures.between is None else figures.between[0]
         close = [each for each, _, other in ranked[1:] if (other.between or (0, other.requests_per_s))[1] >= least]
         tied = f"; {shortened(close)} may answer as many" if close else ""

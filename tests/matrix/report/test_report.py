@@ -313,7 +313,7 @@ def test_loads_are_in_every_report() -> None:
     failed = {**load, "status": "timeout", "result": None}
     found = run(cell("a", "ok", 4.5, loads=[load]), cell("b", "ok", 5.5, loads=[failed]))
     for text in (shown(found), markdown.render(found), html.render(found)):
-        assert "a fp32 answers 40.0 a second with 99 % of the answers within 20 ms" in text
+        assert "a fp32 answers 40.0 a second with 99% of the answers within 20 ms" in text
         assert "timeout" in text
     plot = plots.load(group_of(*found.cells))
     assert plot is not None
@@ -338,7 +338,7 @@ def test_rates_that_may_be_the_same_are_not_told_apart() -> None:
 
     close = under_load.best(group_of(loaded("a", 38.0), loaded("b", 40.0), loaded("c", 20.0)))
     assert close == [
-        "server-20ms: b fp32 answers 40.0 (38.0 to 42.0) a second with 99 % of the answers within 20 ms; "
+        "server-20ms: b fp32 answers 40.0 (38.0 to 42.0) a second with 99% of the answers within 20 ms; "
         "a fp32 may answer as many"
     ]
     (clear,) = under_load.best(group_of(loaded("a", 30.0), loaded("b", 40.0)))

@@ -37,7 +37,7 @@ class Change:
         of: what was compared: ``p50``, or ``cpu`` (CPU time of a run) where rounds of either were disturbed.
         chance: the probability that chance separates any cell of two identical runs as far; ``None`` with too few
             rounds.
-        verdict: ``slower`` or ``faster`` if that is at most 5 % and the ratio exceeds 2 % and the noise of both runs;
+        verdict: ``slower`` or ``faster`` if that is at most 5% and the ratio exceeds 2% and the noise of both runs;
             ``same`` if not; ``too few rounds``.
     """
 
