@@ -68,8 +68,10 @@ class Waiting:
 
     def __init__(self, fails: bool = False) -> None:
         self._fails = fails
+        self.runs = 0
 
     def run(self, names: None, feeds: Any) -> list[Any]:
+        self.runs += 1
         time.sleep(0.002)
         if self._fails:
             raise RuntimeError("the runtime failed")
@@ -85,13 +87,15 @@ def scenario(kind: str, **changes: Any) -> Scenario:
 def test_one_worker_answers_one_request_after_another(kind: str, tmp_path: Path) -> None:
     if kind != "closed":
         pytest.importorskip("mlperf_loadgen")
-    target = SessionTarget(cast(Session, Waiting()), cast("list[Any]", [{}]), 1)
+    session = Waiting()
+    target = SessionTarget(cast(Session, session), cast("list[Any]", [{}]), 1)
     chosen = scenario(kind, clients=4 if kind == "closed" else None)
     found = load.measure(chosen, target, rows=3, sets=1, typical=0.002, seed=1, logs=tmp_path)
     target.close()
     assert 50 < found.requests_per_s <= 500
     assert found.rows_per_s == 3 * found.requests_per_s
     assert found.result is not None
+    assert sum(trial.requests for trial in found.trials) == session.runs
     if kind == "closed":
         assert float(found.result.p50_ms or 0) > 7  # three others are in front
     elif kind == "single-stream":

@@ -33,12 +33,13 @@ class Generator:
         self._loadgen = mlperf_loadgen
         self.version = f"{_PACKAGE} {version(_PACKAGE)}"
         self._scenario, self._target, self._sets, self._seed, self._logs = scenario, target, sets, seed, logs
-        self._count = 0
+        self._count = self._issued = 0
 
     def trial(self, rate: float | None, typical: float) -> Trial:
         """One measurement; its logs are in a folder of its own."""
         loadgen = self._loadgen
         self._count += 1
+        self._issued = 0
         folder = self._logs / f"loadgen-{self._count}"
         folder.mkdir(parents=True)
         output, logs = loadgen.LogOutputSettings(), loadgen.LogSettings()
@@ -51,9 +52,10 @@ class Generator:
         finally:
             loadgen.DestroyQSL(library)
             loadgen.DestroySUT(system)
-        return read_summary((folder / _SUMMARY).read_text(), rate)
+        return read_summary((folder / _SUMMARY).read_text(), rate, self._issued)
 
     def _issue(self, samples: Sequence[Any]) -> None:
+        self._issued += len(samples)
         for sample in samples:
             self._target.submit(sample.index, partial(self._complete, sample.id))
 
@@ -78,8 +80,8 @@ class Generator:
         return settings
 
 
-def read_summary(text: str, rate: float | None) -> Trial:
-    """A measurement from LoadGen's summary."""
+def read_summary(text: str, rate: float | None, requests: int) -> Trial:
+    """A measurement of a number of requests, from LoadGen's summary, which does not always state that number."""
     values = {
         name.strip(): float(value)
         for name, value in re.findall(r"^\s*([^:\n]+?)\s*:\s*([0-9.eE+]+)\s*$", text, flags=re.MULTILINE)
@@ -89,6 +91,4 @@ def read_summary(text: str, rate: float | None) -> Trial:
     p50, p90, p99 = (None if offline or value is None else value / 1e6 for value in percentiles)
     rates = ("Completed samples per second", "Samples per second", "QPS w/o loadgen overhead")
     answered = next(values[name] for name in rates if name in values)
-    processed = re.search(r"Processed (?:at least )?(\d+) queries", text)
-    requests = int(processed[1]) if processed else int(values.get("min_query_count", 0))
     return Trial(rate, requests, answered, p50, p90, p99)
