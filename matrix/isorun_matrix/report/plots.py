@@ -97,7 +97,7 @@ def scaling(groups: Sequence[Group]) -> list[Plot]:
                 series.append(_series(name, x, y, right))
         shapes = [str(escape(shape)) for shape in sorted(sizes, key=lambda shape: sizes[shape])]
         title = f"{model}: throughput"
-        found.append(_lines(title, series, "batch x tokens", "real tokens per second", categories=shapes))
+        found.append(_lines(title, series, "batch x tokens", "real tokens/s", categories=shapes))
     return found
 
 
