@@ -82,6 +82,7 @@ def test_removed_padding_is_compared_and_timed(stages, tmp_path, monkeypatch):
     )
 
 
+@pytest.mark.long
 def test_what_fails_is_a_line_and_the_others_go_on(stages, tmp_path, monkeypatch):
     monkeypatch.setattr(stages, "available", lambda stage: [("ort-cpu", "fp8"), ("ort-cpu", "fp32")])
     stage = stages.Stage(tmp_path / "threads.json", quick=True)
