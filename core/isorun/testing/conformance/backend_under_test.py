@@ -115,9 +115,9 @@ class BackendUnderTest:
         Also ``printed`` at the exit of the process, and ``left``: what it left in its folder and in that for temporary
         files.
         """
-        folder = self.folder / "process"
+        folder = Path(tempfile.mkdtemp(prefix="process-", dir=self.folder))  # a new one per attempt
         work, temporary = folder / "work", folder / "tmp"
-        for path in (folder, work, temporary):
+        for path in (work, temporary):
             path.mkdir()
         models = []
         for model in (dense(), self.encoder()):
