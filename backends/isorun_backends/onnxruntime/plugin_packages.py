@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isorun.plugin import BackendUnavailable, package_version, packages_distributions
+from isorun.plugin import BackendUnavailable, package_owners, package_version, packages_distributions
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -66,6 +66,13 @@ def title(module: str) -> str:
     return f"{package} {package_version(package) or 'of an unknown version'}"
 
 
+@cache  # to find it takes longer than to open a session, and a loaded library stays what it is
+def versions(module: str) -> Mapping[str, str]:
+    """The distribution that a module is from, and its version."""
+    package = module.partition(".")[0]
+    return {owner: metadata.version(owner) for owner in package_owners(package)[:1]}
+
+
 def declared(name: str, module: str) -> Mapping[str, Any]:
     """What a provider's package declares in :data:`DECLARATION`, or isorun for it. Nothing is imported.
 
@@ -110,16 +117,16 @@ def devices(name: str, module: str, provider: str | None = None) -> Sequence[onn
         names = functions.get_ep_names() if hasattr(functions, "get_ep_names") else [functions.get_ep_name()]
         return Path(functions.get_library_path()), [str(each) for each in names]
 
-    return _devices(name, title(module), load, provider)
+    return _devices(name, lambda: title(module), load, provider)
 
 
 def library_devices(name: str, library: Path, provider: str | None = None) -> Sequence[onnxruntime.OrtEpDevice]:
     """The same for a library that is in no package: its providers are those that appear with it."""
-    return _devices(name, str(library), lambda: (library, ()), provider)
+    return _devices(name, lambda: str(library), lambda: (library, ()), provider)
 
 
 def _devices(
-    name: str, what: str, load: Callable[[], tuple[Path, Sequence[str]]], provider: str | None
+    name: str, what: Callable[[], str], load: Callable[[], tuple[Path, Sequence[str]]], provider: str | None
 ) -> Sequence[onnxruntime.OrtEpDevice]:
     import onnxruntime
 
@@ -130,20 +137,20 @@ def _devices(
     except Exception as error:
         raise BackendUnavailable(
             name,
-            f"{what} does not load into ONNX Runtime {onnxruntime.__version__} ({type(error).__name__}: {error})",
+            f"{what()} does not load into ONNX Runtime {onnxruntime.__version__} ({type(error).__name__}: {error})",
             "Install compatible versions of the two.",
         ) from error
     names = names or appeared
     if provider is not None and provider not in (*names, *appeared):
         known = ", ".join(dict.fromkeys([*names, *appeared])) or "none"
-        raise BackendUnavailable(name, f"{what} has no provider {provider!r} (known: {known})", "Choose one of them.")
+        raise BackendUnavailable(name, f"{what()} has no provider {provider!r} (known: {known})", "Choose one of them.")
     found = onnxruntime.get_ep_devices()
     offered = [device for device in found if device.ep_name == (provider or next(iter(names), None))]
     if not offered:
         hardware = sorted({f"{each.device.vendor} {each.device.type.name}" for each in found})
         raise BackendUnavailable(
             name,
-            f"{what} offers no device on this machine ({', '.join(hardware)})",
+            f"{what()} offers no device on this machine ({', '.join(hardware)})",
             "Run it on a machine with its hardware, or choose another backend.",
         )
     return offered

@@ -17,9 +17,9 @@ from isorun.plugin import (
     LoweredModel,
     Option,
     UnsupportedModel,
+    cpu_name,
     did_you_mean,
     package_owners,
-    package_version,
 )
 from isorun_backends.onnxruntime import placement, plugin_packages, precision_probe
 from isorun_backends.onnxruntime.executable import PluginExecutable
@@ -153,11 +153,11 @@ class OrtEp(Backend):
         session = open_session(self.name, model, made, add_provider(made))
         nodes = placement.assigned(self.name, session)
         placement.require(self.name, provider, nodes, model.path, allow_cpu_nodes=options["allow_cpu_nodes"])
-        hardware = [f"{each.device.vendor} {each.device.type.name}".strip() for each in chosen]
+        hardware = [_hardware(each) for each in chosen]
         return PluginExecutable(
             self.name,
             session,
-            dict(chosen[0].ep_metadata).get("FULL_DEVICE_NAME") or ", ".join(hardware),
+            _device_name(chosen[0]),
             computed,
             self._versions(chosen[0]),
             {"provider": provider, "devices": hardware, "provider_options": requested},
@@ -180,11 +180,9 @@ class OrtEp(Backend):
         return plugin_packages.library_devices(self.name, Path(options["library"]), options["ep_name"])
 
     def _versions(self, device: onnxruntime.OrtEpDevice) -> dict[str, str]:
-        """The version of the provider's package, or of the provider if it is a library."""
-        if not self._member:
-            return {device.ep_name: dict(device.ep_metadata).get("version", "unknown")}
-        package = self._module().partition(".")[0]
-        return {owner: package_version(package) or "unknown" for owner in package_owners(package)[:1]}
+        """The version of the provider's package if it has one, and of the provider itself."""
+        of_package = plugin_packages.versions(self._module()) if self._member else {}
+        return {**of_package, device.ep_name: dict(device.ep_metadata).get("version", "unknown")}
 
     def _module(self) -> str:
         """The module of this member.
@@ -201,3 +199,13 @@ class OrtEp(Backend):
     def _known(self) -> str:
         installed = plugin_packages.installed()
         return did_you_mean(self._member, installed) if installed else "; none is installed"
+
+
+def _hardware(device: onnxruntime.OrtEpDevice) -> str:
+    return f"{device.device.vendor} {device.device.type.name}".strip()
+
+
+def _device_name(device: onnxruntime.OrtEpDevice) -> str:
+    """As the provider names it, otherwise of a processor its own name: ONNX Runtime knows only its vendor."""
+    named = dict(device.ep_metadata).get("FULL_DEVICE_NAME")
+    return named or (cpu_name() if device.device.type.name == "CPU" else _hardware(device))
