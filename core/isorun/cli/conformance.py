@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 _COLOURS = {"proved": "green", "failed": "bold red", "not run": "red", "known failure": "yellow", "skipped": "yellow"}
+_SECONDS_BETWEEN_LINES = 30
 _DOES_NOT_APPLY = "does not apply"  # concerns backends that declare something else; not worth a line in a table
 
 
@@ -40,7 +42,10 @@ def conformance(
         typer.Option(metavar="KEY=VALUE", help="An option of the backend, for every check. Repeatable."),
     ] = None,
     only: Annotated[
-        list[str] | None, typer.Option(metavar="CAPABILITY", help="Run the checks of this capability only. Repeatable.")
+        list[str] | None,
+        typer.Option(
+            metavar="CAPABILITY", help="Run the checks of this capability only, as the table names it. Repeatable."
+        ),
     ] = None,
     big: Annotated[bool, typer.Option("--big", help="Also run bert-3l to bert-base, which takes minutes.")] = False,
     seconds: Annotated[
@@ -124,10 +129,18 @@ def _require(name: str, environment: str | None) -> None:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str, int, int], None]]:
-    """Show the current check on standard error, if that is a terminal."""
+    """Show the current check on standard error, in a line every half minute if that is not a terminal."""
     terminal = console.stderr()
     if not terminal.is_terminal:
-        yield lambda *_: None
+        shown = time.monotonic()
+
+        def show(check: str, done: int, total: int) -> None:
+            nonlocal shown
+            if time.monotonic() - shown >= _SECONDS_BETWEEN_LINES:
+                shown = time.monotonic()
+                console.note(f"{done} of {total} checks, at {check}")
+
+        yield show
         return
     with terminal.status("Starting") as status:
         yield lambda check, done, total: status.update(f"{done} of {total}  {check}")

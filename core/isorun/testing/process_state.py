@@ -37,6 +37,7 @@ import numpy as np
 
 _STATUS = ("Umask", "SigBlk", "SigIgn", "SigCgt", "NoNewPrivs", "Seccomp", "THP_enabled")
 _KERNEL_FILES = ("comm", "oom_score_adj", "coredump_filter", "timerslack_ns")
+_NAMED = 5  # members of a mapping that are named
 _THREAD_COUNTS = re.compile(r"openblas|libgomp|libi?omp|libmkl_rt")
 _COUNTERS = (
     "omp_get_max_threads",
@@ -129,7 +130,10 @@ STATE: Mapping[str, Callable[[], Any]] = {
     "the time zone": lambda: time.tzname,
     "NumPy's handling of floating-point errors": lambda: (np.geterr(), np.geterrcall(), np.getbufsize()),
     "how NumPy prints": lambda: repr(np.get_printoptions()),
-    "the state of the global random generators": lambda: (random.getstate(), repr(np.random.get_state())),  # noqa: NPY002
+    "the state of the global random generators": lambda: {
+        "random": random.getstate(),
+        "numpy.random": repr(np.random.get_state()),  # noqa: NPY002
+    },
     "signal handlers": lambda: [signal.getsignal(each) for each in sorted(signal.valid_signals())],
     "timers": lambda: [signal.getitimer(each)[1] for each in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL)],
     "the settings of logging": _loggers,
@@ -161,9 +165,13 @@ def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     found = []
     for what, value in before.items():
         now = after[what]
-        if isinstance(value, dict) and what != "environment variables":
-            now = {key: now.get(key) for key in value}
-        if now != value:
+        if isinstance(value, dict):
+            keys = [key for key in value if key not in now or now[key] != value[key]]
+            if what == "environment variables":
+                keys += [key for key in now if key not in value]
+            if keys:
+                found.append(f"{what} ({', '.join(keys[:_NAMED])})")
+        elif now != value:
             found.append(what)
     return found
 
