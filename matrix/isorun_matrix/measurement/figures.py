@@ -51,7 +51,7 @@ class _Common:
         load_ms: opening the session.
         first_run_ms: the first run.
         warmup_runs: how many runs warmed up.
-        steady: whether runs had stopped getting faster when the warm-up ended.
+        steady: whether times were shown to be steady when the warm-up ended, in most of the rounds.
         load_average: the system's, before the session was opened.
         waited: the share of the measured time in which threads could have run and had no core; ``None`` if unknown.
         stolen: the share that a hypervisor gave to others.

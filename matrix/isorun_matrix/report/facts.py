@@ -43,7 +43,7 @@ def of_cell(cell: CellResult) -> Facts:
     yield "repeated feeds", f"take {result.repeated:.2f} x as long as varied feeds of the same size"
     yield (
         "runs to warm up",
-        f"{result.warmup_runs}" + ("" if result.steady else "; later ones were still getting faster"),
+        f"{result.warmup_runs}" + ("" if result.steady else "; their times were not steady yet"),
     )
     yield "memory", f"{number(memory.before_load)} MiB before the model was loaded"
     yield "notes", "; ".join(latency.notes) or "none"

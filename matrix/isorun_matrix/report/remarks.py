@@ -89,6 +89,6 @@ def _doubts(group: Group) -> Iterator[str]:
         yield f"faster where feeds repeat, as if answers were cached: {shortened(cached)}"
     unsteady = [cell.name for cell, result in calm if not result.steady]
     if unsteady:
-        yield f"still getting faster when the warm-up ended: {shortened(unsteady)}"
+        yield f"the warm-up (`seconds`) was too short to show steady times: {shortened(unsteady)}"
     if group.noise is not None:
         yield f"noise: {group.twin}, measured twice in each round, differs from itself by {group.noise:.1%}"
