@@ -6,7 +6,9 @@ A product x W of hidden states (..., K) and weights (K, N) becomes
 
 where W' is s W rounded to integers with a scale for each of its N columns (symmetric, zero point 0), and x / s has one
 scale. The K factors s move the range of outlier channels from the activations to the weights (SmoothQuant, Xiao et al.
-2022). All other operators, such as residual sums, normalization and the attention core, stay in floating point.
+2022). Where a few channels still decide the range, they are left out of W' and added by a product of their own in
+floating point, as in LLM.int8() (Dettmers et al. 2022). All other operators, such as residual sums, normalization and
+the attention core, stay in floating point.
 
 The graphs with and without padding removal use the same parameters, so that their results agree.
 """
@@ -16,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +43,8 @@ class QuantizedDense:
         weight_scale: (N,), float32.
         factors: 1 / s (K,), float32.
         scale, zero_point: of x / s: float32, and uint8 or, with zero point 0, int8.
+        outliers: the channels that stay in floating point, int64; their rows of W' are zero.
+        outlier_weight: their weights (outliers, N), float32.
     """
 
     weight: npt.NDArray[np.int8]
@@ -48,6 +52,8 @@ class QuantizedDense:
     factors: npt.NDArray[np.float32]
     scale: np.float32
     zero_point: np.uint8 | np.int8
+    outliers: npt.NDArray[np.int64]
+    outlier_weight: npt.NDArray[np.float32]
 
 
 Table = Mapping[str, QuantizedDense]
@@ -105,7 +111,7 @@ def tap(model: ir.Model) -> tuple[dict[str, ir.TensorProtocol], dict[str, list[s
         assert weight.const_value is not None
         weights[weight.name] = weight.const_value
         readers.setdefault(activation.name, []).append(weight.name)
-        if _is_shared_sum(activation):
+        if _is_sum_of_product(activation):
             unsmoothed.add(weight.name)
         if activation.name not in outputs:
             activation.type = activation.type or ir.TensorType(ir.DataType.FLOAT)
@@ -114,15 +120,16 @@ def tap(model: ir.Model) -> tuple[dict[str, ir.TensorProtocol], dict[str, list[s
     return weights, readers, unsmoothed
 
 
-def _is_shared_sum(activation: ir.Value) -> bool:
-    """Whether a value is a dense layer's output that is read more than once, as after ALBERT's embeddings.
+def _is_sum_of_product(activation: ir.Value) -> bool:
+    """Whether a value is a dense layer's output, as after ALBERT's embeddings.
 
-    OpenVINO 2026.4.1 computes the quantization of such a value wrongly if its channels are multiplied by factors first.
+    If other nodes read it as well, such as the product of its outliers, OpenVINO 2026.4.1 computes its quantization
+    wrongly unless all factors are 1.
     """
     producer = activation.producer()
     if producer is not None and producer.op_type == "Add":
         products = (value.producer() for value in producer.inputs if value is not None)
-        return len(activation.uses()) > 1 and any(node is not None and node.op_type == "MatMul" for node in products)
+        return any(node is not None and node.op_type == "MatMul" for node in products)
     return False
 
 
@@ -177,6 +184,16 @@ def load(folder: Path) -> dict[str, QuantizedDense]:
     return {name: QuantizedDense(**layer) for name, layer in values.items()}
 
 
+class _Layer(NamedTuple):
+    """A dense layer that is quantized: its name and that of its weights, and its input before and after Q/DQ."""
+
+    name: str
+    weight: str
+    dense: QuantizedDense
+    activation: ir.Value
+    quantized: ir.Value
+
+
 class _Quantizer:
     """The rewrite of one model."""
 
@@ -195,12 +212,11 @@ class _Quantizer:
                 continue
             dense = self._table[weight.name]
             name = node.name or node.outputs[0].name or weight.name
-            quantized = self._activation(name, activation, dense)
+            layer = _Layer(name, weight.name, dense, activation, self._activation(name, activation, dense))
             if node.op_type == "MatMul":
-                node.replace_input_with(0, quantized)
-                node.replace_input_with(1, self._weight(weight.name, dense))
+                self._replace(node, self._product(layer))
             else:
-                self._attention(name, node, quantized, weight.name, dense)
+                self._attention(node, layer)
         for name in [name for name in self._table if name in self._graph.initializers]:
             value = self._graph.initializers[name]
             if not value.uses() and not value.is_graph_output():
@@ -208,34 +224,51 @@ class _Quantizer:
         self._graph.sort()
         functions.carry(self._model)
 
-    def _attention(self, name: str, node: ir.Node, hidden: ir.Value, weight: str, dense: QuantizedDense) -> None:
+    def _attention(self, node: ir.Node, layer: _Layer) -> None:
         """Three products and the attention core."""
         given = functions.inputs(node)
-        widths = functions.widths(node, dense.weight.shape[1])
+        widths = functions.widths(node, layer.dense.weight.shape[1])
         ends = np.cumsum((0, *widths)).tolist()
         parts: dict[str, ir.Value | None] = {}
         for index, part in enumerate(_QKV):
             columns = (ends[index], ends[index + 1])
-            parts[part] = self._node("MatMul", f"{name}.{part}.product", [hidden, self._weight(weight, dense, columns)])
+            parts[part] = product = self._product(layer, f".{part}", columns)
             if (bias := given.get("qkv_bias")) is not None:
                 values = tokens.constant(bias)
                 assert values is not None
                 own_bias = self._constant(f"{bias.name}.{part}", values.numpy()[slice(*columns)])
-                parts[part] = self._node("Add", f"{name}.{part}", [parts[part], own_bias])  # type: ignore[list-item]
+                parts[part] = self._node("Add", f"{layer.name}.{part}", [product, own_bias])
         core = ir.node(
             functions.CORE,
             functions.ordered(functions.CORE, given | parts),
             dict(node.attributes),
             domain=functions.DOMAIN,
-            name=f"{name}.core",
+            name=f"{layer.name}.core",
         )
         self._graph.append(core)
-        old, new = node.outputs[0], core.outputs[0]
+        self._replace(node, core.outputs[0])
+
+    def _replace(self, node: ir.Node, new: ir.Value) -> None:
+        """Remove a node with one output, whose name and readers a value gets."""
+        old = node.outputs[0]
         new.shape, new.type = old.shape, old.type
-        output_name, old.name = old.name, None
+        name, old.name = old.name, None
         old.replace_all_uses_with(new, replace_graph_outputs=True)
         self._graph.remove(node, safe=True)
-        new.name = output_name
+        new.name = name
+
+    def _product(self, layer: _Layer, part: str = "", columns: tuple[int, int] | None = None) -> ir.Value:
+        """x W, or its columns from one number to another."""
+        dense, name = layer.dense, f"{layer.name}{part}"
+        product = self._node("MatMul", f"{name}.product", [layer.quantized, self._weight(layer.weight, dense, columns)])
+        if not dense.outliers.size:
+            return product
+        begin, end = columns or (0, dense.weight.shape[1])
+        channels = self._constant(f"{layer.name}.outliers", dense.outliers)
+        weight = self._constant(f"{name}.outliers.weight", np.ascontiguousarray(dense.outlier_weight[:, begin:end]))
+        outliers = self._node("Gather", f"{name}.outliers.input", [layer.activation, channels], axis=-1)
+        own_product = self._node("MatMul", f"{name}.outliers.product", [outliers, weight])
+        return self._node("Add", f"{name}.sum", [product, own_product])
 
     def _activation(self, name: str, activation: ir.Value, dense: QuantizedDense) -> ir.Value:
         """x -> DequantizeLinear(QuantizeLinear(x / s))."""

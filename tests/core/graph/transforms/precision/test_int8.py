@@ -91,6 +91,37 @@ def test_exports_of_other_families(label: str, dialect: str) -> None:
             assert np.sum(one * other) / np.linalg.norm(one) / np.linalg.norm(other) > 0.99
 
 
+def with_outliers() -> ir.Model:
+    """A model whose first layer has large values in one channel: after its attention's input and after its GELU."""
+    model = small_bert.build(**WIDE)
+    for name, column in (("embeddings.LayerNorm.weight", 5), ("layer.0.intermediate.dense.weight", 7)):
+        value = next(value for key, value in model.graph.initializers.items() if name in key)
+        assert value.const_value is not None
+        array = value.const_value.numpy().copy()
+        array[..., column] *= 60
+        value.const_value = ir.tensor(array, name=value.name)
+    return model
+
+
+@pytest.mark.parametrize("dialect", functions.dialects())
+def test_outlier_channels_stay_in_floating_point(dialect: str) -> None:
+    given = small_bert.feeds(MASK)
+    untouched = answers(with_outliers(), given)
+    table = table_of(with_outliers(), given)
+    assert any("query" in name or "qkv" in name for name, dense in table.items() if dense.outliers.size)
+    assert any("layer.0.output" in name for name, dense in table.items() if dense.outliers.size)
+    results = []
+    for removed in (False, True):
+        model = with_outliers()
+        if removed:
+            padding_removal.remove(model)
+        int8.quantize(model, table)
+        results.append(exports.run(lower.lower(model, dialect), given)[0] * (MASK != 0)[..., None])
+    np.testing.assert_allclose(*results, atol=2e-5)
+    expected = untouched[0] * (MASK != 0)[..., None]
+    assert np.sum(results[0] * expected) / np.linalg.norm(results[0]) / np.linalg.norm(expected) > 0.999
+
+
 def test_detects_a_planted_error(table: dict[str, int8.QuantizedDense]) -> None:
     given = small_bert.feeds(MASK)
     untouched = answers(small_bert.build(**WIDE), given)[0]
