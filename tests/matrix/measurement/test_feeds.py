@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from isorun.errors import InvalidFeeds
+from isorun.parity.samples import MASKS
 from isorun.types import ModelInfo, TensorSpec
 from isorun_matrix.jobs import Workload
 from isorun_matrix.measurement import feeds
@@ -129,6 +130,18 @@ def test_texts_are_tokenized_and_used_in_turn(origin: str) -> None:
 def test_texts_fill_the_mask_whatever_its_name(origin: str) -> None:
     made, _ = make(encoder("input_mask"), origin, texts=["a man eats", "a man"], feeds=1, masks=[])
     assert made["feeds-0"]["input_mask"].sum(axis=1).tolist() == [3, 2]
+
+
+@pytest.mark.parametrize("mask", ["attention_mask", "input_mask"])
+def test_masks_of_a_model_with_texts_have_their_tokens(mask: str, origin: str) -> None:
+    made, _ = make(encoder(mask), origin, texts=["a man eats", "a man"], feeds=1, masks=list(MASKS))
+    for kind in MASKS:
+        given = made[f"mask-{kind}"]
+        for row, text in enumerate([[2, 3, 4], [2, 3]]):
+            real = given["input_ids"][row, given[mask][row] != 0].tolist()
+            assert real == (text * 8)[: len(real)], kind
+    assert not made["mask-left"][mask][:, 0].all()
+    assert made["mask-none"][mask].all()
 
 
 def test_notes_truncated_texts(origin: str) -> None:
