@@ -21,6 +21,8 @@ from isorun.plugin import (
     LoweredModel,
     Option,
     UnsupportedModel,
+    cpu_flags,
+    cpu_name,
     did_you_mean,
     runtime_errors,
 )
@@ -37,7 +39,7 @@ _RESERVED = {"INFERENCE_PRECISION_HINT": "precision", "INFERENCE_NUM_THREADS": "
 
 
 class OpenVINO(Backend):
-    """OpenVINO on the CPU, in fp32, int8 or bf16. The floating-point part of int8 is bf16 on processors with bf16."""
+    """OpenVINO on the CPU, in fp32, int8 or bf16. The floating-point part of int8 is bf16 where that is faster."""
 
     contract = 2
     capabilities = Capabilities(
@@ -88,10 +90,15 @@ class OpenVINO(Backend):
         if precision == "fp32":
             return "f32"
         if "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
-            return "bf16"
+            return "bf16" if precision == "bf16" or _multiplies_bf16_faster() else "f32"
         if precision == "bf16":
             raise BackendUnavailable(self.name, "this processor has no bf16 arithmetic", "Use precision='fp32'.")
         return "f32"
+
+
+def _multiplies_bf16_faster() -> bool:
+    """Whether bf16, if it is there, is faster than fp32: on processors of Intel only with AMX (docs/backends.md)."""
+    return "Intel" not in cpu_name() or "amx_bf16" in cpu_flags()
 
 
 def _remove_string_identities(graph: openvino.Model) -> None:

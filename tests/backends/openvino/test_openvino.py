@@ -28,6 +28,24 @@ def test_rejects_bf16_without_hardware_support(bert):
         isorun.Session(bert, backend="openvino", precision="bf16")
 
 
+@pytest.mark.skipif(not HAS_BF16, reason="this processor has no bf16 arithmetic")
+@pytest.mark.parametrize(
+    ("processor", "flags", "expected"),
+    [
+        ("Intel(R) Xeon(R)", {"avx512_bf16"}, "fp32+int8"),
+        ("Intel(R) Xeon(R)", {"avx512_bf16", "amx_bf16"}, "bf16+int8"),
+        ("AMD EPYC", {"avx512_bf16"}, "bf16+int8"),
+    ],
+)
+def test_the_rest_of_int8_is_in_the_faster_precision(bert, monkeypatch, processor, flags, expected):
+    monkeypatch.setattr("isorun_backends.openvino.backend.cpu_name", lambda: processor)
+    monkeypatch.setattr("isorun_backends.openvino.backend.cpu_flags", lambda: frozenset(flags))
+    samples = [tiny.feeds(64, 12) for _ in range(6)]
+    with isorun.Session(bert, "openvino", precision="int8", padding="keep", calibration=samples) as session:
+        session.run(None, tiny.feeds())
+        assert session.provenance.precision == expected
+
+
 @pytest.mark.parametrize(
     ("properties", "message"),
     [
