@@ -3,8 +3,9 @@
     python benchmarks/server.py [--backends ort-cpu openvino] [--p99-ms 100] [--runs 3]
 
 Each run is ``isorun matrix run`` with bert-3l, 1 x 32. The other generator draws its own arrivals, keeps its own queue
-and clock, and runs in a process of its own; both use the same search. Printed are the rates of each backend, and the
-largest over the smallest of them. A search takes four minutes.
+and clock, and runs in a process of its own; both use the same search. The runs of a backend follow each other, so that
+a machine whose speed drifts changes less between them. Printed are the rates of each backend, the time of a request
+alone in the same run, and the largest rate over the smallest. A search takes four minutes.
 """
 
 from __future__ import annotations
@@ -22,18 +23,19 @@ from pathlib import Path
 import numpy as np
 
 PRESET, SEQUENCE, SETS, SECONDS, REQUESTS = "bert-3l", 32, 16, 10.0, 300
-Figures = tuple[float, tuple[float, float]]
+Figures = tuple[float, tuple[float, float], float]
+"""A rate in requests a second, its interval, and the milliseconds of a request alone."""
 
 
-def by_matrix(backends: list[str], p99_ms: float, out: Path) -> dict[str, Figures]:
-    """The rates of a run, by backend."""
+def by_matrix(backend: str, p99_ms: float, out: Path) -> Figures:
+    """The rate that the matrix finds."""
     spec = {
         "models": {"bert": {"preset": PRESET}},
         "shapes": [f"1x{SEQUENCE}"],
         "masks": ["none"],
         "rounds": 1,
         "control": False,
-        "backends": backends,
+        "backends": [backend],
         "load": [{"scenario": "server", "p99_ms": p99_ms, "seconds": SECONDS}],
     }
     path = out.with_suffix(".yaml")
@@ -41,8 +43,9 @@ def by_matrix(backends: list[str], p99_ms: float, out: Path) -> dict[str, Figure
     isorun = [sys.executable, "-m", "isorun", "matrix"]
     subprocess.run([*isorun, "run", str(path), "--out", str(out)], check=True, stdout=subprocess.DEVNULL)
     ran = subprocess.run([*isorun, "report", str(out), "--format", "json"], check=True, capture_output=True)
-    found = {cell["backend"]: cell["loads"][0]["result"] for cell in json.loads(ran.stdout)["cells"]}
-    return {backend: (result["requests_per_s"], result["between"]) for backend, result in found.items()}
+    (cell,) = json.loads(ran.stdout)["cells"]
+    found = cell["loads"][0]["result"]
+    return found["requests_per_s"], found["between"], cell["latency_ms"]["p50"]
 
 
 def by_itself(backend: str, p99_ms: float) -> Figures:
@@ -85,8 +88,9 @@ def by_itself(backend: str, p99_ms: float) -> Figures:
         p50, p90, p99 = np.percentile(latencies, [50, 90, 99]) * 1e3
         return Trial(rate, len(arrivals), len(arrivals) / float(arrivals[-1]), p50, p90, p99)
 
-    found = search(trial, 0.5 / float(np.median(taken[-SETS:])), p99_ms, 0)
-    return (0.0, (0.0, 0.0)) if found is None else (found.rate, found.between)
+    alone = float(np.median(taken[-SETS:]))
+    found = search(trial, 0.5 / alone, p99_ms, 0)
+    return (0.0, (0.0, 0.0), alone * 1e3) if found is None else (found.rate, found.between, alone * 1e3)
 
 
 def main() -> None:
@@ -99,25 +103,26 @@ def main() -> None:
     if given.own:
         print(json.dumps(by_itself(given.own, given.p99_ms)))
         return
-    rates: dict[str, list[float]] = {backend: [] for backend in given.backends}
 
-    def add(what: str, backend: str, figures: Figures) -> None:
-        rates[backend].append(figures[0])
-        low, high = figures[1]
-        print(f"{what:12s} {backend:10s} {figures[0]:7.1f} requests/s ({low:.1f} to {high:.1f})", flush=True)
+    def printed(what: str, backend: str, figures: Figures) -> float:
+        rate, (low, high), alone = figures
+        between = f"({low:.1f} to {high:.1f})"
+        print(f"{what:9s} {backend:10s} {rate:7.1f} requests/s {between:16s} alone {alone:.2f} ms", flush=True)
+        return rate
 
     with tempfile.TemporaryDirectory() as folder:
-        for number in range(given.runs):
-            for backend, figures in by_matrix(given.backends, given.p99_ms, Path(folder) / f"run-{number}").items():
-                add(f"run {number + 1}", backend, figures)
-    for backend in given.backends:
-        again = [sys.executable, __file__, "--own", backend, "--p99-ms", str(given.p99_ms)]
-        ran = subprocess.run(again, check=True, stdout=subprocess.PIPE, text=True)
-        add("by itself", backend, json.loads(ran.stdout.splitlines()[-1]))
-    for backend, found in rates.items():
-        spread = max(found[: given.runs]) / min(found[: given.runs])
-        other = found[-1] / float(np.median(found[: given.runs]))
-        print(f"{backend}: largest over smallest of the runs {spread:.3f}; by itself over their median {other:.3f}")
+        for backend in given.backends:
+            found = [
+                printed(f"run {run + 1}", backend, by_matrix(backend, given.p99_ms, Path(folder) / f"{backend}-{run}"))
+                for run in range(given.runs)
+            ]
+            again = [sys.executable, __file__, "--own", backend, "--p99-ms", str(given.p99_ms)]
+            ran = subprocess.run(again, check=True, stdout=subprocess.PIPE, text=True)
+            other = printed("by itself", backend, json.loads(ran.stdout.splitlines()[-1]))
+            spread, beside = max(found) / min(found), other / float(np.median(found))
+            print(
+                f"{backend}: largest over smallest of the runs {spread:.3f}; by itself over their median {beside:.3f}"
+            )
 
 
 if __name__ == "__main__":
