@@ -44,9 +44,9 @@ def calibrate(
         graphs: the model.
         backend: runs the model in fp32.
         config: the device and threads to run it with.
-        samples: what to feed it. ``None`` for the texts that come with isorun, by the tokenizer beside the model;
-            without a tokenizer, for seeded random feeds, with a :class:`CalibrationWarning`. Samples with fewer than
-            256 real tokens give that warning as well.
+        samples: what to feed it; to texts, those that come with isorun are added, since the model may see other kinds.
+            ``None`` for these alone, by the tokenizer beside the model; without a tokenizer, for seeded random feeds,
+            with a :class:`CalibrationWarning`. Feeds with fewer than 256 real tokens give that warning as well.
 
     Raises:
         UnsupportedModel: the model has no dense layers in the fused form that can be quantized.
@@ -73,8 +73,10 @@ def calibrate(
 def _feeds(graphs: ModelGraphs, samples: corpus.Samples | None) -> tuple[list[Feeds], str]:
     """What to calibrate on, and where it comes from."""
     if samples is not None:
-        kind = "texts" if samples and isinstance(samples[0], str) else "feeds"
-        return corpus.as_feeds(graphs, samples), f"{len(samples)} {kind}"
+        feeds = corpus.as_feeds(graphs, samples)
+        if isinstance(samples[0], str):
+            return [*feeds, *corpus.own_texts(graphs)], f"{len(samples)} texts and isorun's"
+        return feeds, f"{len(samples)} feeds"
     if corpus.has_tokenizer(graphs):
         return corpus.own_texts(graphs), "isorun's texts"
     warnings.warn(

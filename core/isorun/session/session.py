@@ -72,9 +72,9 @@ class Session:
             killed and :class:`isorun.WorkerTimeout` is raised. ``None`` for no limit. Compilation has no limit.
         options: settings of the backend, listed by ``isorun backends --options``; of one of several, under its name.
         calibration: samples for ``precision="int8"`` and ``"auto"``: feeds as for :meth:`run`, or texts for the
-            tokenizer next to the model. ``"auto"`` judges precisions on every fourth sample, which it holds out, if
-            those are 24 requests or more. ``None`` for sentences shipped with isorun or, without a tokenizer, random
-            tokens (with a :class:`isorun.compilation.calibration.CalibrationWarning` for int8).
+            tokenizer next to the model, to which isorun adds its own. ``"auto"`` judges precisions on every fourth
+            sample, which it holds out, if those are 24 requests or more. ``None`` for isorun's texts alone or, without
+            a tokenizer, random tokens (with a :class:`isorun.compilation.calibration.CalibrationWarning` for int8).
         outputs: the outputs to compute, in this order; ``None`` for all. If they read a single position, as a
             classifier or pooler reads the first token, the last layer is computed for that position only.
         max_queue: maximum number of requests that wait for :meth:`submit`, :meth:`run_async` and :meth:`arun`; a
