@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import platform
 import subprocess
 import sys
 
@@ -15,6 +16,15 @@ del block
 print(process_usage.peak_resident_mib() - before)
 """
 
+FREE = """
+import numpy as np
+from isorun.system import process_usage
+blocks = [np.ones(2**13) for _ in range(1000)]
+del blocks[:-1]
+kept = process_usage.resident_mib()
+process_usage.return_free_memory()
+print(kept - process_usage.resident_mib())
+"""
 
 FAMILY = """
 import os, subprocess, sys
@@ -39,3 +49,9 @@ def test_memory_of_this_process() -> None:
     taken, peak = map(float, ran.stdout.split())
     assert taken == pytest.approx(64, abs=8)
     assert peak >= 56
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="malloc_trim is glibc's")
+def test_free_memory_can_be_returned() -> None:
+    ran = subprocess.run([sys.executable, "-c", FREE], capture_output=True, text=True, check=True)
+    assert float(ran.stdout) > 50

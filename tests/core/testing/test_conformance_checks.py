@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import flaws
@@ -251,6 +252,14 @@ def test_check_fails_a_backend_with_the_flaw(case: Case) -> None:
     found = failure(case.backend, case)
     assert found is not None
     assert re.search(case.message, str(found))
+
+
+def test_leak_is_found_beside_free_memory() -> None:
+    """What earlier work freed below a block that is still used stays with the process, and new blocks fill it."""
+    blocks = [np.ones(2**13) for _ in range(4000)]
+    del blocks[:-1]
+    (case,) = [case for case in CASES if case.backend == "LeaksShapes"]
+    assert failure(case.backend, case) is not None
 
 
 @pytest.mark.parametrize("case", ON_DEVICE[1:], ids=lambda case: case.check)

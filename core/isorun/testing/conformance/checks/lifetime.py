@@ -172,6 +172,7 @@ class _Held(NamedTuple):
     @classmethod
     def now(cls) -> _Held:
         gc.collect()
+        process_usage.return_free_memory()  # a leak would fill it first, and not show
         files, processes = process_usage.open_files(), process_usage.family()
         return cls(process_usage.resident_mib(), len(files), process_usage.threads(), len(processes))
 
