@@ -42,8 +42,7 @@ POSITIONS = {"xlm-r-xl": {"GatherElements"}}
 def unfused(label: str, model: ir.Model) -> list[str]:
     """What keeps a fused graph from being fused whole: layers without attention, and operators that are left."""
     entry, kinds = exports.entry(label), Counter((node.domain, node.op_type) for node in model.graph)
-    attentions = (functions.ATTENTION, functions.CORE, functions.SINGLE_QUERY)
-    missing = entry["layers"] - sum(kinds[functions.DOMAIN, kind] for kind in attentions)
+    missing = entry["layers"] - sum(kinds[functions.DOMAIN, kind] for kind in functions.ATTENTIONS)
     parts = PARTS - POSITIONS.get(entry["architecture"], set())
     left = [f"{count} {kind}" for (domain, kind), count in kinds.items() if not domain and kind in parts]
     return [f"{missing} layers", *left] if missing else left

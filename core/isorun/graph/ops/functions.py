@@ -47,6 +47,7 @@ CORE = "AttentionCore"
 """An attention without its product: query, key and value (B, S, H), key mask (B, S) come first."""
 SINGLE_QUERY = "SingleQueryAttention"
 """The same for one query in each row: query (B, 1, H), key and value (B, S, H), key mask (B, S) come first."""
+ATTENTIONS = (ATTENTION, CORE, SINGLE_QUERY)
 PACKED = "PackedAttention"
 """An attention over a batch without padding, its product done: Q, K and V side by side (1, T, 3 H) come first."""
 LOWEST = -3.3895313892515355e38

@@ -10,8 +10,6 @@ from isorun.errors import UnsupportedModel
 from isorun.graph.io import maps
 from isorun.graph.ops import functions
 
-_ATTENTIONS = (functions.ATTENTION, functions.CORE, functions.SINGLE_QUERY)
-
 
 @dataclass(frozen=True, slots=True)
 class Operator:
@@ -54,7 +52,7 @@ def expose(model: ir.Model) -> list[Operator]:
     maps.infer_shapes(model)
     operators, layer = [], None
     for node in fused:
-        if node.op_type in _ATTENTIONS:
+        if node.op_type in functions.ATTENTIONS:
             layer = 0 if layer is None else layer + 1
         (value,) = node.outputs
         value.type = value.type or ir.TensorType(ir.DataType.FLOAT)

@@ -139,7 +139,7 @@ class _Removal:
         while pending:
             value = pending.pop()
             for node in value.consumers():
-                attends = functions.is_fused(node) and node.op_type in (functions.ATTENTION, functions.CORE)
+                attends = functions.is_fused(node) and node.op_type in functions.ATTENTIONS
                 others = (other for other in node.inputs if other is not None and other not in ranks)
                 if attends or node.op_type == "Shape" or tokens.positions_read(node, ranks[value]):
                     continue

@@ -10,10 +10,11 @@ import onnx_ir as ir
 import pytest
 
 import exports
+import small_bert
 from isorun.graph.inspect import inspect
 from isorun.graph.ops import functions, lower
 from isorun.graph.pipeline import fuse
-from isorun.graph.transforms import padding_removal, select_outputs
+from isorun.graph.transforms import last_layer, padding_removal, select_outputs
 from isorun.graph.transforms.precision import half
 from rewrites import LAYERS, PLAIN, number, use
 
@@ -91,6 +92,18 @@ def test_where_the_pooler_is_all_that_is_wanted(label: str) -> None:
 @pytest.mark.parametrize("label", CLASSIFIERS)
 def test_where_there_is_a_classifier(label: str) -> None:
     assert is_narrow(check(exports.model(label), exports.given(label)))
+
+
+def test_only_layer() -> None:
+    """Its keys and values come from the embedding."""
+    made = small_bert.build(num_hidden_layers=1)
+    select_outputs.keep(made, [POOLER])
+    assert last_layer.narrow(made)
+    mask = np.array([[1, 1, 1, 1], [1, 1, 0, 0], [0, 0, 1, 1], [1, 0, 1, 0], [0, 0, 0, 0]])
+    fed = small_bert.feeds(mask)
+    expected = exports.run(lower.lower(made.clone(), "primitive"), fed)
+    padding_removal.remove(made)
+    assert exports.difference(expected, exports.run(lower.lower(made, "primitive"), fed)) < exports.TOLERANCE
 
 
 @pytest.mark.parametrize("label", [PLAIN, "mpnet-dynamo18-eager", "mpnet-torchscript17-eager"])
