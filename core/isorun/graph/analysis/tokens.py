@@ -38,7 +38,7 @@ def rank_by_token(node: ir.Node, ranks: Mapping[ir.Value, int]) -> int | None:
     rank = max(ranks[value] for value in node.inputs if value is not None and value in ranks)
     if functions.is_fused(node):
         tokens = node.inputs[: _FUSED.get(node.op_type, 0)]
-        return rank if tokens and all(value in ranks for value in tokens) else None
+        return rank if tokens and all(_applies_to_all(value, rank, ranks) for value in tokens) else None
     if node.domain != "":
         return None
     if node.op_type in _ELEMENTWISE:

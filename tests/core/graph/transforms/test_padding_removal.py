@@ -222,8 +222,20 @@ def masked_mean(hidden: ir.Value, mask: ir.Value) -> ir.Value:
     return op("Div", total, op("ReduceSum", factor, constant(1), keepdims=0))
 
 
+def normalized(hidden: ir.Value) -> ir.Value:
+    """With a vector in place of other hidden states, as in a MobileBERT with ``layer_norm``."""
+    vectors = []
+    for name in ("skip", "gamma", "beta", "bias"):
+        tensor = ir.tensor(np.linspace(-1, 1, small_bert.WIDTH, dtype=np.float32), name=f"own.{name}")
+        type_ = ir.TensorType(tensor.dtype)
+        vectors.append(ir.Value(name=tensor.name, const_value=tensor, shape=ir.Shape(tensor.shape), type=type_))
+    norm = ir.node("SkipLayerNormalization", [hidden, *vectors], {"epsilon": 1e-12}, domain=functions.DOMAIN)
+    return norm.outputs[0]
+
+
 READERS = {
     "masked mean": masked_mean,
+    "masked mean of a norm": lambda hidden, mask: masked_mean(normalized(hidden), mask),
     "masked mean of activated features": lambda hidden, mask: masked_mean(
         op("Softplus", op("Slice", hidden, constant(1), constant(5), constant(-1))), mask
     ),
