@@ -49,7 +49,7 @@ class OrtCpu(Backend):
     contract = 2
     capabilities = Capabilities(
         priority=10,
-        dialects=("com.microsoft", "onnx", "primitive"),
+        dialects=("com.microsoft.cpu", "onnx", "primitive"),
         precisions=("fp32", "int8"),
         typed=("int8",),
         refused={

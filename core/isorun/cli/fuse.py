@@ -59,8 +59,8 @@ def fuse(
         typer.Option(
             metavar="NAME",
             help=(
-                "fused: for isorun, with any backend; onnx, primitive, static, com.microsoft: for direct use in a "
-                "runtime."
+                "fused: for isorun, with any backend; onnx, primitive, static, com.microsoft, com.microsoft.cpu: for "
+                "direct use in a runtime."
             ),
         ),
     ] = FUSED,

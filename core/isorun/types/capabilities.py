@@ -14,7 +14,7 @@ PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "int8")
 DEVICES = ("cpu", "gpu", "cuda", "npu")
 """The devices that backends run on."""
 
-DIALECTS = ("com.microsoft", "onnx", "primitive", "static", "fused")
+DIALECTS = ("com.microsoft.cpu", "com.microsoft", "onnx", "primitive", "static", "fused")
 """The dialects of the fused graph (docs/backends.md); ``fused`` is the fused graph itself."""
 
 REPORTS = ("placement", "precision")

@@ -37,7 +37,7 @@ def test_provenance_is_what_the_runtime_reports(session):
 
 
 def test_provenance_names_the_lowered_model(bert, any_backend, tmp_path):
-    dialect = {"ort-cpu": "com.microsoft", "openvino": "primitive", "reference": "primitive"}[any_backend]
+    dialect = {"ort-cpu": "com.microsoft.cpu", "openvino": "primitive", "reference": "primitive"}[any_backend]
     for cache in ("made", "found"):
         with isorun.Session(bert, backend=any_backend, cache_dir=tmp_path) as session:
             assert (session.provenance.dialect, session.provenance.cache) == (dialect, cache)

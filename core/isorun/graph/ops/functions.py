@@ -62,6 +62,7 @@ FUSED = "fused"
 """The fused form itself, in the place of a dialect: for backends that lower it to a variant of their own."""
 
 _FOLDER = Path(__file__).parent / "dialects"
+_BASES = {"com.microsoft.cpu": "com.microsoft"}  # what differs in fp32 alone, from which dialect
 _FEATURES = ("../pairs", "../distances", "../features")  # what answers for a feature alone, in every dialect
 _PACKING = "../padding"  # where the tokens of a packed batch are: the same in every dialect
 _OVERLOADS = 10  # the first version of ONNX's format in which functions have overloads
@@ -121,7 +122,9 @@ def chain(dialect: str, *, half: bool) -> list[str]:
     def with_half(base: str) -> list[str]:
         return [f"half/{base}", base] if half else [base]
 
-    names = [*(with_half(dialect) if dialect != BODIES else []), *_FEATURES, *with_half(BODIES), _PACKING]
+    own = [] if half or dialect not in _BASES else [dialect]
+    base = _BASES.get(dialect, dialect)
+    names = [*own, *(with_half(base) if base != BODIES else []), *_FEATURES, *with_half(BODIES), _PACKING]
     return [text for name in names if (text := _text(name))]
 
 

@@ -13,6 +13,7 @@ import exports
 import tiny
 from isorun.graph.io import files
 from isorun.graph.ops import functions, lower
+from isorun.graph.pipeline import fuse
 from isorun.graph.transforms import padding_removal
 from isorun.graph.transforms.precision import half
 from isorun.models import checkpoint
@@ -87,6 +88,18 @@ def test_kernels_that_do_not_know_it_are_used_where_it_is_absent(bert: ir.Model,
     counts = Counter(node.op_type for node in lower.lower(model, dialect).graph)
     assert (counts[kernel], counts["Softmax"]) == (1, 1)
     assert second.attributes
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
+def test_kernels_on_the_cpu_get_no_mask(packed: bool) -> None:
+    """Without it, they compute a block of scores at a time."""
+    model = exports.model("nomicbert-dynamo18-sdpa")
+    fuse(model)
+    if packed:
+        padding_removal.remove(model)
+    lowered = lower.lower(model, "com.microsoft.cpu").graph
+    given = [len(node.inputs) for node in lowered if node.op_type == "MultiHeadAttention"]
+    assert given == [3] * (12 if packed else 3)
 
 
 def with_guards(label: str) -> ir.Model:

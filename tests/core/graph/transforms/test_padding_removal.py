@@ -31,6 +31,7 @@ from isorun_backends.reference import Reference
 TOLERANCE = 1e-5
 BACKENDS = {"ort-cpu": OrtCpu, "openvino": OpenVINO, "reference": Reference}
 PAIRS = [
+    ("ort-cpu", "com.microsoft.cpu"),
     ("ort-cpu", "com.microsoft"),
     ("ort-cpu", "onnx"),
     ("ort-cpu", "primitive"),
