@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from isorun.system.cache import ENVIRONMENT_VARIABLE
 
 settings.register_profile("gate", deadline=None)  # how long an example takes is the machine's affair
 settings.load_profile("gate")
+
+# A shell's background job ignores Ctrl-C, and so would every child of it, those that the tests interrupt among them.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
