@@ -90,16 +90,24 @@ def test_kernels_that_do_not_know_it_are_used_where_it_is_absent(bert: ir.Model,
     assert second.attributes
 
 
-@pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
-def test_kernels_on_the_cpu_get_no_mask(packed: bool) -> None:
+@pytest.mark.parametrize(
+    ("export", "packed", "kernels"),
+    [
+        ("nomicbert-dynamo18-sdpa", False, 3),
+        ("nomicbert-dynamo18-sdpa", True, 12),
+        ("eurobert-dynamo18-sdpa", False, 3),
+    ],
+    ids=["padded", "packed", "grouped queries"],
+)
+def test_kernels_on_the_cpu_get_no_mask(export: str, packed: bool, kernels: int) -> None:
     """Without it, they compute a block of scores at a time."""
-    model = exports.model("nomicbert-dynamo18-sdpa")
+    model = exports.model(export)
     fuse(model)
     if packed:
         padding_removal.remove(model)
     lowered = lower.lower(model, "com.microsoft.cpu").graph
     given = [len(node.inputs) for node in lowered if node.op_type == "MultiHeadAttention"]
-    assert given == [3] * (12 if packed else 3)
+    assert given == [3] * kernels
 
 
 def with_guards(label: str) -> ir.Model:
