@@ -12,8 +12,8 @@ thread, called from as many threads as there are cores; ``openvino`` the THROUGH
 all three on the graph in standard operators, without padding since requests are not batched. isorun's engines call
 ``Session.arun`` after ``Session.warmup``.
 
-``first`` is the first request after the warm-up over the median of the same request later, with nothing beside it, and
-the largest such ratio of requests of 16 lengths. ``memory`` is the growth of the process's resident size from the
+``first`` is the first request after the warm-up over the median of the same request later, in rounds of requests of 16
+lengths with nothing beside them, and the largest such ratio of those 16. ``memory`` is the growth of the process's resident size from the
 first quarter of the slots to the last, so ten minutes of load on one engine are
 
     python benchmarks/load.py --engines "isorun ort-cpu fp32" --slots 60 --seconds 10
@@ -167,16 +167,15 @@ async def slot(call: Call, stream: list[Feeds], seconds: float) -> dict[str, flo
 
 
 async def opening(call: Call, stream: list[Feeds]) -> dict[str, float]:
-    """The first request, and the slowest first one of its length, over the same ones later."""
-    ratios = []
-    for feeds in stream[:LENGTHS]:
-        taken = []
-        for _ in range(AGAIN + 1):
+    """The first request, and the slowest first one of its length, over the same ones in later rounds."""
+    taken = np.empty((AGAIN + 1, LENGTHS))
+    for times in taken:
+        for index, feeds in enumerate(stream[:LENGTHS]):
             start = time.perf_counter()
             await call(feeds)
-            taken.append(time.perf_counter() - start)
-        ratios.append(taken[0] / statistics.median(taken[1:]))
-    return {"first": ratios[0], "slowest_first": max(ratios)}
+            times[index] = time.perf_counter() - start
+    ratios = taken[0] / np.median(taken[1:], axis=0)
+    return {"first": float(ratios[0]), "slowest_first": float(ratios.max())}
 
 
 def resident_mib() -> float:
