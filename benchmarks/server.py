@@ -1,11 +1,12 @@
-"""Whether the rates that the matrix reports for ``server`` can be relied on: repeated, and from another generator.
+"""Whether the rates that the matrix finds for ``server`` can be relied on: again, and with another generator.
 
-    python benchmarks/server.py [--backends ort-cpu openvino] [--p99-ms 100] [--runs 3]
+    python benchmarks/server.py [--backends ort-cpu openvino] [--sequence 32] [--p99-ms 100] [--searches 3]
 
-Each run is ``isorun matrix run`` with bert-3l, 1 x 32. The other generator draws its own arrivals, keeps its own queue
-and clock, and runs in a process of its own; both use the same search. The runs of a backend follow each other, so that
-a machine whose speed drifts changes less between them. Printed are the rates of each backend, the time of a request
-alone in the same run, and the largest rate over the smallest. A search takes four minutes.
+Each search is one of the matrix, with bert-3l and one row: LoadGen, a session and the cell's queue, in a process of its
+own. One more search has another generator, which draws its own arrivals and has its own queue and clock. The searches
+of a backend take turns, measurement by measurement, so that a machine whose speed drifts does not make them differ.
+Printed are the rate and the interval of each, the largest rate over the smallest, and the other generator's over the
+median. A search has 24 measurements, each of ``--seconds`` and 300 requests at least.
 """
 
 from __future__ import annotations
@@ -13,52 +14,36 @@ from __future__ import annotations
 import argparse
 import json
 import queue
+import secrets
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 
-PRESET, SEQUENCE, SETS, SECONDS, REQUESTS = "bert-3l", 32, 16, 10.0, 300
-Figures = tuple[float, tuple[float, float], float]
-"""A rate in requests a second, its interval, and the milliseconds of a request alone."""
+PRESET, SETS, REQUESTS, REPEATS = "bert-3l", 16, 300, 12
 
 
-def by_matrix(backend: str, p99_ms: float, out: Path) -> Figures:
-    """The rate that the matrix finds."""
-    spec = {
-        "models": {"bert": {"preset": PRESET}},
-        "shapes": [f"1x{SEQUENCE}"],
-        "masks": ["none"],
-        "rounds": 1,
-        "control": False,
-        "backends": [backend],
-        "load": [{"scenario": "server", "p99_ms": p99_ms, "seconds": SECONDS}],
-    }
-    path = out.with_suffix(".yaml")
-    path.write_text(json.dumps(spec))  # JSON is YAML
-    isorun = [sys.executable, "-m", "isorun", "matrix"]
-    subprocess.run([*isorun, "run", str(path), "--out", str(out)], check=True, stdout=subprocess.DEVNULL)
-    ran = subprocess.run([*isorun, "report", str(out), "--format", "json"], check=True, capture_output=True)
-    (cell,) = json.loads(ran.stdout)["cells"]
-    found = cell["loads"][0]["result"]
-    return found["requests_per_s"], found["between"], cell["latency_ms"]["p50"]
-
-
-def by_itself(backend: str, p99_ms: float) -> Figures:
-    """The rate of a backend from a generator that shares only the search with the matrix."""
+def serve(generator: str, backend: str, sequence: int, p99_ms: float, seconds: float) -> None:
+    """Print the time of a request alone; then, for each rate on standard input, measure and print the figures."""
     import isorun
     from isorun.models import presets
     from isorun.system.cache import Cache
+    from isorun.system.disturbance import Attempts
+    from isorun_matrix.jobs import Scenario
     from isorun_matrix.measurement.load.figures import Trial
-    from isorun_matrix.measurement.load.search import search
+    from isorun_matrix.measurement.load.generator import Generator
+    from isorun_matrix.measurement.load.targets import SessionTarget
 
     rng = np.random.default_rng()
     session = isorun.Session(presets.build(PRESET, 0, Cache()), backend)
-    ids = rng.integers(1, 1000, (SETS, 1, SEQUENCE))
+    ids = rng.integers(1, 1000, (SETS, 1, sequence))
     given = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
     feeds = [{each.name: given[each.name][index] for each in session.get_inputs()} for index in range(SETS)]
     taken = []
@@ -66,9 +51,10 @@ def by_itself(backend: str, p99_ms: float) -> Figures:
         start = time.perf_counter()
         session.run(None, each)
         taken.append(time.perf_counter() - start)
+    alone = float(np.median(taken[-SETS:]))
 
-    def trial(rate: float) -> Trial:
-        arrivals = np.cumsum(rng.exponential(1 / rate, max(REQUESTS, round(rate * SECONDS))))
+    def by_itself(rate: float) -> Trial:
+        arrivals = np.cumsum(rng.exponential(1 / rate, max(REQUESTS, round(rate * seconds))))
         waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
         latencies = np.empty(len(arrivals))
         start = time.perf_counter() + 0.2
@@ -88,41 +74,75 @@ def by_itself(backend: str, p99_ms: float) -> Figures:
         p50, p90, p99 = np.percentile(latencies, [50, 90, 99]) * 1e3
         return Trial(rate, len(arrivals), len(arrivals) / float(arrivals[-1]), p50, p90, p99)
 
-    alone = float(np.median(taken[-SETS:]))
-    found = search(trial, 0.5 / alone, p99_ms, 0)
-    return (0.0, (0.0, 0.0), alone * 1e3) if found is None else (found.rate, found.between, alone * 1e3)
+    with tempfile.TemporaryDirectory() as folder:
+        scenario = Scenario("server", "server", None, p99_ms, "session", 1, seconds, 1800.0)
+        target = SessionTarget(session, feeds, scenario.workers)
+        loadgen = Generator(scenario, target, SETS, secrets.randbits(31), Path(folder))
+        measure: Callable[[float], Trial] = by_itself
+        if generator == "loadgen":
+            measure = lambda rate: loadgen.trial(rate, alone)  # noqa: E731
+        attempts = Attempts(REPEATS)
+        print(alone, flush=True)
+        for line in sys.stdin:
+            rate = float(line)
+            *_, (trial, _) = attempts(lambda rate=rate: measure(rate))
+            print(json.dumps(asdict(trial)), flush=True)
+        target.close()
+
+
+def searches(backend: str, given: argparse.Namespace) -> list[float]:
+    """The rates that searches find which take turns; prints them."""
+    from isorun_matrix.measurement.load.figures import Trial
+    from isorun_matrix.measurement.load.search import search
+
+    def one(index: int) -> float:
+        generator = generators[index]
+        command = [sys.executable, __file__, "--serve", generator, "--backends", backend]
+        command += ["--sequence", str(given.sequence), "--p99-ms", str(given.p99_ms), "--seconds", str(given.seconds)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+
+            def trial(rate: float) -> Trial:
+                turns[index].acquire()
+                try:
+                    print(rate, file=process.stdin, flush=True)
+                    return Trial(**json.loads(process.stdout.readline()))
+                finally:
+                    turns[(index + 1) % len(turns)].release()
+
+            alone = float(process.stdout.readline())
+            ready.wait()
+            found = search(trial, 0.5 / alone, given.p99_ms, index)
+            process.stdin.close()
+        assert found is not None, f"no rate is within {given.p99_ms:g} ms"
+        low, high = found.between
+        print(f"{backend} {generator:8s} {found.rate:7.1f} requests/s ({low:.1f} to {high:.1f})", flush=True)
+        return found.rate
+
+    generators = ["loadgen"] * given.searches + ["own"]
+    turns = [threading.Semaphore(int(index == 0)) for index in range(len(generators))]
+    ready = threading.Barrier(len(generators))
+    with ThreadPoolExecutor(len(generators)) as pool:
+        return list(pool.map(one, range(len(generators))))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backends", nargs="+", default=["ort-cpu", "openvino"], metavar="BACKEND")
+    parser.add_argument("--sequence", type=int, default=32)
     parser.add_argument("--p99-ms", type=float, default=100.0)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--own", help=argparse.SUPPRESS)
+    parser.add_argument("--searches", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.own:
-        print(json.dumps(by_itself(given.own, given.p99_ms)))
+    if given.serve:
+        serve(given.serve, *given.backends, given.sequence, given.p99_ms, given.seconds)
         return
-
-    def printed(what: str, backend: str, figures: Figures) -> float:
-        rate, (low, high), alone = figures
-        between = f"({low:.1f} to {high:.1f})"
-        print(f"{what:9s} {backend:10s} {rate:7.1f} requests/s {between:16s} alone {alone:.2f} ms", flush=True)
-        return rate
-
-    with tempfile.TemporaryDirectory() as folder:
-        for backend in given.backends:
-            found = [
-                printed(f"run {run + 1}", backend, by_matrix(backend, given.p99_ms, Path(folder) / f"{backend}-{run}"))
-                for run in range(given.runs)
-            ]
-            again = [sys.executable, __file__, "--own", backend, "--p99-ms", str(given.p99_ms)]
-            ran = subprocess.run(again, check=True, stdout=subprocess.PIPE, text=True)
-            other = printed("by itself", backend, json.loads(ran.stdout.splitlines()[-1]))
-            spread, beside = max(found) / min(found), other / float(np.median(found))
-            print(
-                f"{backend}: largest over smallest of the runs {spread:.3f}; by itself over their median {beside:.3f}"
-            )
+    for backend in given.backends:
+        *found, other = searches(backend, given)
+        spread, beside = max(found) / min(found), other / float(np.median(found))
+        print(f"{backend}: largest over smallest {spread:.3f}; the other generator over the median {beside:.3f}")
 
 
 if __name__ == "__main__":
