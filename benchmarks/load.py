@@ -13,8 +13,8 @@ all three on the graph in standard operators, without padding since requests are
 ``Session.arun`` after ``Session.warmup``.
 
 ``first`` is the first request after the warm-up over the median of the same request later, in rounds of requests of 16
-lengths with nothing beside them, and the largest such ratio of those 16. ``memory`` is the growth of the process's resident size from the
-first quarter of the slots to the last, so ten minutes of load on one engine are
+lengths with nothing beside them, and the largest such ratio of those 16. ``memory`` is the growth of the process's
+resident size from the first quarter of the slots to the last, so ten minutes of load on one engine are
 
     python benchmarks/load.py --engines "isorun ort-cpu fp32" --slots 60 --seconds 10
 """
