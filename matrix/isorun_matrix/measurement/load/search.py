@@ -89,7 +89,7 @@ def _limit(
 
 
 def _crossing(
-    rates: npt.NDArray[np.float64], beyond: npt.NDArray[np.float64], counts: npt.NDArray[np.float64]
+    rates: npt.NDArray[np.float64], beyond: npt.NDArray[np.float64], counts: npt.NDArray[np.float64 | np.int64]
 ) -> npt.NDArray[np.float64]:
     """Where a line through the measurements near that place meets the bound.
 
