@@ -48,6 +48,10 @@ CORE = "AttentionCore"
 SINGLE_QUERY = "SingleQueryAttention"
 """The same for one query in each row: query (B, 1, H), key and value (B, S, H), key mask (B, S) come first."""
 ATTENTIONS = (ATTENTION, CORE, SINGLE_QUERY)
+ROTATE = "Rotate"
+"""A rotation by position outside an attention: (B, S, H), cosines, sines and positions come first."""
+ROTATION = ("num_heads", "head_size", "interleaved", "rotated")
+"""Its attributes, which attentions have too."""
 PACKED = "PackedAttention"
 """An attention over a batch without padding, its product done: Q, K and V side by side (1, T, 3 H) come first."""
 LOWEST = -3.3895313892515355e38

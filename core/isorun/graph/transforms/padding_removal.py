@@ -94,6 +94,8 @@ class _Removal:
                 self._attend(node)
             elif functions.is_fused(node) and node.op_type == functions.SINGLE_QUERY:
                 self._attend_once(node)
+            elif functions.is_fused(node) and node.op_type == functions.ROTATE:
+                self._rotate(node)
             elif any(value in self._packed for value in node.inputs):
                 self._take(node)
         for value in self._packed:
@@ -230,6 +232,15 @@ class _Removal:
             node.replace_input_with(
                 index, self._node("Gather", f"{value.name}.in_rows", [self._once("table", value), rows], axis=0)
             )
+
+    def _rotate(self, node: ir.Node) -> None:
+        """A rotation by position reads the positions of the tokens that are kept."""
+        given, name = functions.inputs(node), _name(node)
+        self._check_positions(given["positions"], name)
+        node.replace_input_with(0, self._packed_form(given["x"], name))
+        at = functions.input_names(functions.ROTATE).index("positions")
+        node.replace_input_with(at, self._once("ids", given["positions"]))
+        self._pack(node.outputs[0], 3)
 
     def _take(self, node: ir.Node) -> None:
         """Keep a node that reads packed values, make it read single tokens, or restore rows for it."""

@@ -10,7 +10,8 @@ for every order of the three projections, so the decomposition and the layout do
 - Q, K and V as three dense layers (merged into one matrix product), with or without biases; or as fewer layers that
   compute several of them, concatenated, interleaved by head, or interleaved by column
 - fewer heads of keys and values than of queries
-- queries and keys that are normalized by head, rotated by position, or multiplied by a number (see ``rotation.py``)
+- queries and keys that are normalized by head, rotated by position, or multiplied by a number (see ``rotation.py``),
+  and values that are rotated like them
 - key masks in any form (see ``masks.py``), or none; windows; a bias beside the mask (relative positions)
 - a query without any key that yields the mean over all keys, zeros (PyTorch's guard), or the softmax of scores lowered
   by a finite mask value
@@ -22,7 +23,7 @@ key masks; a soft cap, or any other deviation from the formula.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import reduce
 from operator import and_
 
@@ -119,9 +120,10 @@ class _Fusion:
                 before, "Reshape", [hidden, subgraph.insert(before, "Concat", [rows, rest], axis=0)]
             )
         size = pattern.width // meaning.heads
-        kind = KIND if pattern.is_joint else functions.CORE
+        is_joint = pattern.is_joint and not meaning.turns_values
+        kind = KIND if is_joint else functions.CORE
         given: dict[str, ir.Value | None] = {"key_mask": key_mask, "bias": bias}
-        if pattern.is_joint:
+        if is_joint:
             weight, qkv_bias = self._qkv(meaning.projections)
             given |= {"hidden": hidden, "qkv_weight": weight, "qkv_bias": qkv_bias}
         else:
@@ -150,6 +152,8 @@ class _Fusion:
             given |= self._rotation(pattern, meaning, before)
             attributes |= {"interleaved": 1} if meaning.turn.interleaved else {}
             attributes |= {"rotated": meaning.turn.size} if meaning.turn.size != size else {}
+            if meaning.turns_values:
+                given["value"] = _turned(given, attributes, before)
         if meaning.positional is not None:
             given |= self._position_tables(meaning.positional, pattern)
             given["positions"] = positions.in_order(subgraph.Before(before), key_mask)
@@ -292,6 +296,20 @@ class _Fusion:
         if parts not in self._weights:
             self._weights[parts] = subgraph.constant(self._graph, name, subgraph.lazy(make, dtype, shape))
         return self._weights[parts]
+
+
+def _turned(given: Mapping[str, ir.Value | None], attributes: Mapping[str, int | float], before: ir.Node) -> ir.Value:
+    """The values of an attention, rotated like its queries and keys."""
+    kept = {name: attributes[name] for name in functions.ROTATION if name in attributes}
+    value = given["value"]
+    assert value is not None
+    inputs = functions.ordered(functions.ROTATE, {**given, "x": value})
+    node = ir.node(functions.ROTATE, inputs, kept, domain=functions.DOMAIN, name=f"{value.name}.rotated")
+    assert before.graph is not None
+    before.graph.insert_before(before, node)
+    rotated = node.outputs[0]
+    rotated.name, rotated.shape, rotated.type = f"{value.name}.rotated", value.shape, value.type
+    return rotated
 
 
 def _exact(scale: float) -> float:

@@ -35,8 +35,8 @@ FINITE_MASK = -1e30  # with a mask value above this, the scores of a fully maske
 
 @dataclass(frozen=True)
 class Meaning:
-    """What an attention computes: attributes, the sources of Q, K and V, what happens to Q and K, whether queries
-    without any key give zeros, and what scores have beside Q K^T."""
+    """What an attention computes: attributes, the sources of Q, K and V, what happens to Q and K, whether V is rotated
+    like them, whether queries without any key give zeros, and what scores have beside Q K^T."""
 
     heads: int
     filter_value: float
@@ -45,6 +45,7 @@ class Meaning:
     scale: float
     norms: tuple[Norm | None, Norm | None]
     turn: Turn
+    turns_values: bool
     positional: Disentangled | None
 
 
@@ -95,7 +96,7 @@ class AttentionProbe:
             raise CannotFuse(
                 f"its output has width {pattern.width} for {heads} heads, and its keys and values {pattern.key_width}"
             )
-        candidates = _candidates(pattern, heads)
+        candidates = dict.fromkeys(_candidates(pattern, heads), (False, True))  # whether values may be rotated
         norms = rotation.norms(pattern)
         terms = disentangled.terms(pattern, size, self._probes)
         positional: Disentangled | None = None
@@ -111,7 +112,7 @@ class AttentionProbe:
             allowed = (Reach() if mask is None else mask.reach).pairs(attend)
             some = allowed.any(axis=-1)
             expected, turns = {}, {}
-            for projections in candidates:
+            for projections, possible in candidates.items():
                 parts = [part.of(sample[part.layer.output]).reshape(rows) for part in projections]
                 query, key, value = (_by_head(part, size) for part in parts)
                 if terms and (positional := terms.of(projections[0].layer, projections[1].layer)) is None:
@@ -127,23 +128,31 @@ class AttentionProbe:
                     for part, norm in zip((query, key), norms, strict=True)
                 )
                 scores = offset if positional is None else offset + positional.bias(query, key) * turned[0]
-                expected[projections] = _attention(query, key, value, turned[0], allowed, scores, filter_value)
-            errors = {projections: _error(result[some], context[some]) for projections, result in expected.items()}
-            candidates = [projections for projections, error in errors.items() if error < tolerance]
-            if not candidates:
+                for turns_values in possible if turned[1].size else (False,):
+                    values = turned[1].of(value) if turns_values else value
+                    expected[projections, turns_values] = _attention(
+                        query, key, values, turned[0], allowed, scores, filter_value
+                    )
+            errors = {each: _error(result[some], context[some]) for each, result in expected.items()}
+            found = [each for each, error in errors.items() if error < tolerance]
+            if not found:
                 what = f"the error on samples is {min(errors.values()):.2g}" if errors else "Q or K is another value"
                 raise CannotFuse(
                     f"it does not compute softmax(scale Q K^T + mask) V: {what} (a soft cap, or a mask that is not a "
                     "key mask)"
                 )
-            scale, turn = turns[candidates[0]]
+            candidates = {each: tuple(also for other, also in found if other == each) for each, _ in found}
+            scale, turn = turns[found[0][0]]
             if not some.all() and np.isfinite(context[~some]).all():
-                masked = {"scores": expected[candidates[0]][~some], "zeros": np.zeros_like(context[~some])}
+                masked = {"scores": expected[found[0]][~some], "zeros": np.zeros_like(context[~some])}
                 fallbacks = {name for name in fallbacks if _error(masked[name], context[~some]) < tolerance}
         if not fallbacks:
             raise CannotFuse("no fused operator has its output for a fully masked row")
-        positional = terms.of(candidates[0][0].layer, candidates[0][1].layer) if terms else None
-        return Meaning(heads, filter_value, candidates[0], "scores" not in fallbacks, scale, norms, turn, positional)
+        projections, turns_values = found[0]
+        positional = terms.of(projections[0].layer, projections[1].layer) if terms else None
+        return Meaning(
+            heads, filter_value, projections, "scores" not in fallbacks, scale, norms, turn, turns_values, positional
+        )
 
     def _turn(
         self,

@@ -28,9 +28,10 @@ class AttentionPattern:
         layers: the dense layers before it, in no particular order: three, or fewer if one computes several of queries,
             keys and values. All have the same input, or inputs of which one is computed from another token by token.
         inside: its nodes that depend on these layers.
-        sides: its other inputs: masks, biases, numbers and shapes; no constants but those of more than one dimension.
         turns: those of its other inputs that change queries and keys before their product: the cosines and sines of a
             rotation, constants in an export for one length.
+        sides: the rest of its other inputs: masks, biases, numbers and shapes; no constants but those of more than one
+            dimension.
         operands: queries and keys as their product reads them; ``None`` if it was not found.
         flat: whether batch and sequence are one dimension outside it.
     """
@@ -39,8 +40,8 @@ class AttentionPattern:
     context: ir.Value
     layers: tuple[DenseLayer, ...]
     inside: frozenset[ir.Node]
-    sides: tuple[ir.Value, ...]
     turns: tuple[ir.Value, ...]
+    sides: tuple[ir.Value, ...]
     operands: tuple[ir.Value, ir.Value] | None
     flat: bool
 
@@ -134,13 +135,14 @@ def _subgraph_of(root: ir.Node) -> AttentionPattern:
                 raise CannotFuse(f"another node uses {what}")
     operands = _operands(root, inside, set(projections))
     before = set() if operands is None else _ancestors(operands, inside)
+    turns = _read_outside(before, inside, projections)
     return AttentionPattern(
         root,
         context,
         tuple(projections.values()),
         frozenset(inside),
-        tuple(_read_outside(inside - before, inside, projections)),
-        tuple(_read_outside(before, inside, projections)),
+        tuple(turns),
+        tuple(value for value in _read_outside(inside - before, inside, projections) if value not in turns),
         operands,
         flat=False,
     )
