@@ -96,7 +96,8 @@ class AttentionProbe:
             raise CannotFuse(
                 f"its output has width {pattern.width} for {heads} heads, and its keys and values {pattern.key_width}"
             )
-        candidates = dict.fromkeys(_candidates(pattern, heads), (False, True))  # whether values may be rotated
+        whether: tuple[bool, ...] = (False, True)  # values may be rotated
+        candidates = dict.fromkeys(_candidates(pattern, heads), whether)
         norms = rotation.norms(pattern)
         terms = disentangled.terms(pattern, size, self._probes)
         positional: Disentangled | None = None
