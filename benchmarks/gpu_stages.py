@@ -295,9 +295,9 @@ def one_time(
     line = f"{which}: host {wall:.3f} ms, device {'-' if device is None else f'{device:.3f} ms'}{shown}"
     limit = WANTED_MS.get((name, batch, sequence))
     if backend == "ort-cuda" and precision == "fp16" and limit is not None and not stage.quick:
-        stage.expect(took <= limit, f"{line}; at most {limit} ms is asked")
+        stage.expect(took <= limit, f"{line}; target: at most {limit} ms")
     elif precision == "fp16" and shape == (32, 128) and share is not None and name != "bert-3l":
-        stage.expect(share >= WANTED_SHARE, f"{line}; {WANTED_SHARE:.0%} is asked")
+        stage.expect(share >= WANTED_SHARE, f"{line}; target: {WANTED_SHARE:.0%}")
     else:
         stage.passed = stage.passed is not False
         stage.say(f"       {line}")
@@ -383,15 +383,15 @@ def packed_parity(stage: Stage, what: str, backend: str, precision: str) -> None
 def packed_times(stage: Stage, name: str, precision: str) -> None:
     form, graphs = best(stage, PACKED, precision)
     by_way: dict[str, dict[str, Any]] = {
-        "as it came": {"padding": "keep", "form": form, "graphs": graphs},
+        "padded": {"padding": "keep", "form": form, "graphs": graphs},
         "one kernel": {"padding": "remove", "form": "packed"},
         "one kernel, no graphs": {"padding": "remove", "form": "packed", "graphs": False},
         "groups": {"padding": "remove", "form": "plain", "graphs": False},
     }
     shapes = PACKED_SHAPES[:3] if stage.quick else PACKED_SHAPES
-    for way, wishes in by_way.items():
+    for way, options in by_way.items():
         what = f"{name} {precision}, {way}"
-        with stage.trying(what), opened(stage, build(name), PACKED, precision, [], **wishes) as session:
+        with stage.trying(what), opened(stage, build(name), PACKED, precision, [], **options) as session:
             if session is None:
                 continue
             for batch, sequence in shapes:
@@ -407,8 +407,8 @@ def packed_time(stage: Stage, session: isorun.Session, what: str, way: str, batc
     host = wall_ms(session, given, runs)
     device = session.device_times(given, max(5, min(runs, int(SECONDS * 1e3 / host))))
     found[way] = {"host_ms": host, "device_ms": None if device is None else float(np.median(device))}
-    whole = found.get("as it came", {}).get("host_ms")
-    against = "" if whole is None else f", {host / whole:.2f} of the batch as it came"
+    whole = found.get("padded", {}).get("host_ms")
+    against = "" if whole is None else f", {host / whole:.2f} of the padded batch"
     shown = "-" if device is None else f"{np.median(device):.3f} ms"
     stage.passed = stage.passed is not False
     tokens = f"{lengths.sum() / given['input_ids'].size:.0%} tokens"
@@ -498,7 +498,7 @@ def threads(stage: Stage) -> None:
                         errors.append(str(error))
                         continue
                     if not all(np.allclose(*pair, atol=SMOKE_OFF) for pair in zip(found, wanted[which], strict=True)):
-                        errors.append(f"the answer to {cases[which]['input_ids'].shape} is another")
+                        errors.append(f"wrong outputs for shape {cases[which]['input_ids'].shape}")
 
             in_threads(lambda: work(len(cases) * 4))
             before = used_mib()
@@ -508,7 +508,7 @@ def threads(stage: Stage) -> None:
                 grown = (used_mib() or 0) - before
                 stage.expect(grown < 16, f"{what}: {grown:.0f} MiB more on the device after them")
             else:
-                stage.say(f"       {what}: memory was not looked at, nvidia-ml-py is not installed")
+                stage.say(f"       {what}: memory was not measured, nvidia-ml-py is not installed")
 
 
 def used_mib() -> float | None:

@@ -24,7 +24,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -37,6 +36,8 @@ from typing import Any
 
 import numpy as np
 import traffic
+
+from isorun.system.process_usage import resident_mib
 
 CALLERS = 64
 LENGTHS, AGAIN = 16, 10  # of requests whose first run is compared with later ones
@@ -176,11 +177,6 @@ async def opening(call: Call, stream: list[Feeds]) -> dict[str, float]:
             times[index] = time.perf_counter() - start
     ratios = taken[0] / np.median(taken[1:], axis=0)
     return {"first": float(ratios[0]), "slowest_first": float(ratios.max())}
-
-
-def resident_mib() -> float:
-    """The resident size of this process."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
 
 
 def serve(engine: str, model: str) -> None:

@@ -33,8 +33,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import load
 import numpy as np
+
+from isorun.system.process_usage import resident_mib
 
 HERE = Path(__file__).parent
 ACTORS, WARM = 2, 256
@@ -111,7 +112,7 @@ def run_ray(model: str, count: int, batch_size: int, folder: Path, *, kill: bool
         def __call__(self, batch: Any) -> Any:
             began, cpu = time.time(), time.process_time()
             found = super().__call__(batch)
-            line = json.dumps([began, time.time(), cpu, time.process_time(), load.resident_mib()])
+            line = json.dumps([began, time.time(), cpu, time.process_time(), resident_mib()])
             with (folder / str(os.getpid())).open("a") as file:
                 file.write(line + "\n")
             return found

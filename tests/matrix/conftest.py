@@ -3,15 +3,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from isorun.cli import main
+from matrix_runs import Isorun
 
 FAKES = Path(__file__).parent / "fakes"
-Isorun = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture

@@ -43,6 +43,6 @@ def select(planned: Plan, patterns: Sequence[str]) -> set[str]:
     for pattern in patterns:
         matching = {name for name in ids if fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}/*")}
         if not matching:
-            raise SpecError(f"--only {pattern!r} matches no cell: expected a part of {shortened(ids)}")
+            raise SpecError(f"--only {pattern!r} matches no cell. Cells have ids such as {shortened(ids)}")
         found |= matching
     return found

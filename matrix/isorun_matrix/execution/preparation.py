@@ -64,7 +64,7 @@ class Preparation:
 
     Attributes:
         plan: the models, workloads and cells.
-        seed: of the run, which its spec states or chance has drawn.
+        seed: of the run, from its spec or drawn at random.
         machine: the identity of this machine.
         models: by name, once they are prepared.
         keys: of workloads and cells by id: what their results depend on.

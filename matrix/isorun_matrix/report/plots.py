@@ -1,7 +1,7 @@
 """The data of the plots in an HTML report. The page draws them; nothing here knows plotly.
 
 A plot is a mapping with ``title`` and ``kind``: ``boxes`` (``rows``) or ``lines`` (``series`` of ``name``, ``x``, ``y``
-and ``right``, whether the outputs are correct; titles of both axes, ``marks`` for points without lines, and
+and ``correct``, whether the outputs are correct; titles of both axes, ``marks`` for points without lines, and
 ``categories`` if x has names). Names are escaped, since plotly reads HTML.
 """
 
@@ -28,14 +28,14 @@ def boxes(group: Group) -> Plot | None:
 
     Returns:
         ``rows`` in the order of the cells (``name``, five percentiles, ``p99``, ``medians`` of the rounds, and
-        ``right``, whether the outputs are correct), and ``log``.
+        ``correct``, whether the outputs are correct), and ``log``.
     """
     rows = []
     for cell in group.cells:
         if cell.result is None:
             continue
         latency, spread = cell.result.latency_ms, cell.result.spread_ms
-        row: dict[str, Any] = {"name": str(escape(cell.name)), "right": cell.status == "ok", "p99": latency.p99}
+        row: dict[str, Any] = {"name": str(escape(cell.name)), "correct": cell.status == "ok", "p99": latency.p99}
         row |= vars(spread) | {"medians": [each.p50 for each in cell.result.rounds if each.used]}
         if latency.samples < samples_needed(95):
             row |= {"p5": latency.min, "p95": latency.max}
@@ -91,19 +91,19 @@ def scaling(groups: Sequence[Group]) -> list[Plot]:
         for name in dict.fromkeys(cell.name for cell, _ in rated):
             named = [(cell, rate) for cell, rate in rated if cell.name == name and rate is not None]
             named.sort(key=lambda pair: sizes[pair[0].shape])
-            right = all(cell.status == "ok" for cell, _ in named)
+            correct = all(cell.status == "ok" for cell, _ in named)
             if named:
                 x, y = zip(*((str(escape(cell.shape)), rate) for cell, rate in named), strict=True)
-                series.append(_series(name, x, y, right))
+                series.append(_series(name, x, y, correct))
         shapes = [str(escape(shape)) for shape in sorted(sizes, key=lambda shape: sizes[shape])]
         title = f"{model}: throughput"
         found.append(_lines(title, series, "batch x tokens", "real tokens/s", categories=shapes))
     return found
 
 
-def _series(name: str, x: Sequence[Any], y: Sequence[Any], right: bool) -> dict[str, Any]:
-    shown = name if right else f"{name} (wrong outputs)"
-    return {"name": str(escape(shown)), "x": list(x), "y": list(y), "right": right}
+def _series(name: str, x: Sequence[Any], y: Sequence[Any], correct: bool) -> dict[str, Any]:
+    shown = name if correct else f"{name} (wrong outputs)"
+    return {"name": str(escape(shown)), "x": list(x), "y": list(y), "correct": correct}
 
 
 def _lines(title: str, series: list[dict[str, Any]], x: str, y: str, **more: Any) -> Plot:

@@ -3,14 +3,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from isorun_matrix.spec.spec import Spec
-
-Isorun = Callable[..., "subprocess.CompletedProcess[str]"]
+from matrix_runs import Isorun
 
 SMALL = "models: {m: {preset: bert-3l}}\nbackends: [ort-cpu, reference]\nshapes: [8x128, 1x8]\n"
 

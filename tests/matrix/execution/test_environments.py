@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import onnx
@@ -16,8 +14,7 @@ import isolation
 from isorun.isolation import environments
 from isorun.isolation.environments import FOLDER_VARIABLE
 from isorun_matrix.results.folder import RunFolder
-
-Isorun = Callable[..., "subprocess.CompletedProcess[str]"]
+from matrix_runs import Isorun
 
 ODD = Path(__file__).parents[2] / "core" / "isolation" / "worker" / "fakes"
 IDENTITY = '<ir_version: 10, opset_import: ["" : 17]> g (float[batch] x) => (float[batch] y) { y = Identity (x) }'

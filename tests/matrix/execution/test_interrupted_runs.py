@@ -7,10 +7,9 @@ import signal
 import subprocess
 import time
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
-from matrix_runs import Isorun, cells_of, processes_of, slow_spec
+from matrix_runs import Isorun, cells_of, processes_of, slow_spec, wait_for
 
 
 def assert_whole(out: Path) -> None:
@@ -22,13 +21,6 @@ def assert_whole(out: Path) -> None:
             json.loads(path.read_text())
         elif path.suffix == ".npz":
             assert zipfile.ZipFile(path).testzip() is None
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.03)
 
 
 def test_a_killed_run_leaves_complete_files_and_can_be_resumed(

@@ -208,7 +208,7 @@ def test_html_needs_nothing_else() -> None:
     assert "7 MatMul" in own
     (data,) = re.findall(r"data-plot='([^']*)'", own)
     rows = json.loads(data.replace("\\u003c", "<"))["rows"]
-    assert [(row["name"], row["right"]) for row in rows] == [
+    assert [(row["name"], row["correct"]) for row in rows] == [
         ("slow fp32", True),
         ("quick fp32", True),
         ("wrong fp32", False),
@@ -300,7 +300,7 @@ def test_plots_of_accuracy_and_of_size() -> None:
     wrong = cell("w", "parity-failed", 2.0, reason="r", shape="1x128", batch=1)
     (plot,) = plots.scaling(summary.groups([*shapes[::-1], wrong]))
     assert (plot["title"], plot["categories"]) == ("m: throughput", ["1x128", "8x128"])
-    assert [(each["name"], each["x"], each["right"]) for each in plot["series"]] == [
+    assert [(each["name"], each["x"], each["correct"]) for each in plot["series"]] == [
         ("b fp32", ["1x128", "8x128"], True),
         ("w fp32 (wrong outputs)", ["1x128"], False),
     ]

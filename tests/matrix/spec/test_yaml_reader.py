@@ -116,14 +116,6 @@ def test_rejects_aliases_that_multiply(tmp_path: Path, start: str, step: str, co
     assert "aliases expanded" in message
 
 
-def test_merge_keys(tmp_path: Path) -> None:
-    (tmp_path / "spec.yaml").write_text(
-        "models: {a: &a {preset: bert-3l, seed: 1}, b: {<<: *a, seed: 2}}\nbackends: [ort-cpu]\nshapes: [1x8]\n"
-    )
-    models = reader.load(tmp_path / "spec.yaml").models
-    assert [(model.preset, model.seed) for model in models.values()] == [("bert-3l", 1), ("bert-3l", 2)]
-
-
 def test_a_mistake_in_an_anchor_is_reported_wherever_it_is_used(tmp_path: Path) -> None:
     message = refused(
         tmp_path,

@@ -134,7 +134,7 @@ def run(
                     raise
         return results.read(out), stopped
     except RayError as error:  # such as a full disk under the object store
-        raise SpecError(f"Ray cannot go on: {_reason(error)}. Continue with --resume") from error
+        raise SpecError(f"The Ray cluster failed: {_reason(error)}. Continue with --resume") from error
     finally:
         ray.shutdown()
 

@@ -50,7 +50,7 @@ def look(backends: Sequence[str], folders: Sequence[Path], started_by: int) -> d
     for folder in folders:
         free = shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free // 2**20
         if free < _FREE_MIB:
-            problems.append(f"{folder} has {free} MiB free, {_FREE_MIB} are needed. Free some space there")
+            problems.append(f"{folder} has {free} MiB free (expected at least {_FREE_MIB}). Free some space there")
     return {
         "isorun": environment.packages.get("isorun"),
         "cpu": environment.cpu.model,
@@ -63,18 +63,18 @@ def look(backends: Sequence[str], folders: Sequence[Path], started_by: int) -> d
     }
 
 
-def problems_of(found: Mapping[str, Any], asked: float) -> Iterator[str]:
+def problems_of(found: Mapping[str, Any], requested_at: float) -> Iterator[str]:
     """What keeps a machine from taking part, in the eyes of the driver.
 
     Args:
         found: what :func:`look` returned there.
-        asked: when it was asked, in seconds since the epoch.
+        requested_at: the time of the request, in seconds since the epoch.
     """
     if found["isorun"] != __version__:
         yield f"it has isorun {found['isorun']}, and the driver has {__version__}. {INSTALLATION}"
     yield from found["problems"]
-    if not asked - _CLOCK_SECONDS < found["time"] < time.time() + _CLOCK_SECONDS:
-        yield f"its clock differs by {found['time'] - asked:.0f} s. Synchronize it (NTP)"
+    if not requested_at - _CLOCK_SECONDS < found["time"] < time.time() + _CLOCK_SECONDS:
+        yield f"its clock differs by {found['time'] - requested_at:.0f} s. Synchronize it (NTP)"
 
 
 def described(found: Mapping[str, Any]) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from statistics import median
-from time import perf_counter
+
+import numpy as np
 
 from isorun_matrix.execution.processes import main
 from isorun_matrix.execution.processes.session import open_session
@@ -24,11 +24,7 @@ def measure(job: LoadJob, folder: Path) -> LoadFigures:
     timed = [feeds.load(files / FEEDS, name) for name in feeds.timed(job.reference.cases)]
     with open_session(job, max_queue=_QUEUE) as session:
         timing.warm_up(session, timed, max(1, cell.warmup), cell.seconds)
-        alone = []
-        for index in range(_ALONE):
-            start = perf_counter()
-            session.run(None, timed[index % len(timed)])
-            alone.append(perf_counter() - start)
+        alone = timing.latencies(session, timed, _ALONE, None, job.seed).samples
         target = target_of(session, timed, job.load)
         try:
             return load.measure(
@@ -36,7 +32,7 @@ def measure(job: LoadJob, folder: Path) -> LoadFigures:
                 target,
                 rows=cell.batch,
                 sets=len(timed),
-                typical=median(alone),
+                typical=float(np.median(alone)) / 1e9,
                 seed=job.seed,
                 logs=folder,
             )

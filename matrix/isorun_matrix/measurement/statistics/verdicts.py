@@ -24,6 +24,9 @@ Medians = Mapping[int, float]
 NEEDED = 5
 """The minimum number of common rounds for a verdict: all five in one direction happen by chance once in 16 times."""
 
+ENOUGH = 4
+"""The minimum number of rounds in each of two runs: with three, no split of six is rarer than one in 20."""
+
 _ALPHA = 0.05
 _SMALL = 0.02  # a smaller difference is never a verdict
 _TIED = 0.05  # cells are tied if the whole interval of their ratio is within this
@@ -142,6 +145,18 @@ def permutation_test(first: Sequence[Medians], other: Sequence[Medians]) -> list
     for place, chance in zip(order, chances, strict=True):
         adjusted[usable[int(place)]] = float(chance)
     return adjusted
+
+
+def differ(ratio: float, chance: float, *noises: float) -> bool:
+    """Whether a cell differs between two runs.
+
+    Args:
+        ratio: of its medians.
+        chance: what :func:`permutation_test` gives.
+        noises: the noise floor of each run, as a ratio less 1.
+    """
+    floor = 1 + max(_SMALL, *noises)
+    return chance <= _ALPHA and not 1 / floor < ratio < floor
 
 
 def _splits(first: int, other: int) -> np.ndarray:

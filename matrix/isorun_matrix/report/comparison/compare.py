@@ -20,9 +20,6 @@ from isorun_matrix.report import summary
 from isorun_matrix.report.formatting import shortened
 from isorun_matrix.results.records import SCHEMA, CellId, CellResult, Run, plain
 
-_SMALL = 1.02  # a smaller ratio is never a verdict
-_CHANCE = 0.05  # the probability that chance separates any cell of two identical runs
-_ENOUGH = 4  # rounds in each run: with three, no split of six rounds is rarer than one in 20
 _MOMENTARY = ("load_average", "used_mib", "clock_mhz", "throttled_by")  # never the same in two runs
 _SPEC = ("masks", "feeds", "reference", "rounds", "warmup", "repetitions", "seconds")
 _BY = {"shapes": "name", "backends": "label", "gpus": "name"}  # lists whose items have a unique name
@@ -163,7 +160,7 @@ def _changes(
     """The changes of all cells that are correct in both runs."""
     names = [name for name in first if name in other and first[name].status == other[name].status == "ok"]
     values = {name: _values(first[name], other[name]) for name in names}
-    enough = [name for name in names if min(map(len, values[name][1:])) >= _ENOUGH]
+    enough = [name for name in names if min(map(len, values[name][1:])) >= verdicts.ENOUGH]
     tested = verdicts.permutation_test([values[name][1] for name in enough], [values[name][2] for name in enough])
     chances = dict(zip(enough, tested, strict=True))
     found = {}
@@ -172,14 +169,13 @@ def _changes(
             continue
         ratio = median(now.values()) / median(before.values())
         place = (first[name].model, first[name].shape)
-        floor = max(_SMALL, *(1 + noise.get(place, 0.0) for noise in noises))
         chance = chances.get(name)
         if chance is None:
             verdict = "too few rounds"
-        elif chance > _CHANCE or 1 / floor < ratio < floor:
-            verdict = "same"
-        else:
+        elif verdicts.differ(ratio, chance, *(noise.get(place, 0.0) for noise in noises)):
             verdict = "slower" if ratio > 1 else "faster"
+        else:
+            verdict = "same"
         found[name] = Change(ratio, of, chance, verdict)
     return found
 
@@ -190,10 +186,10 @@ def _values(first: CellResult, other: CellResult) -> tuple[str, Medians, Medians
     Medians of undisturbed rounds; CPU time of all rounds where either run has too few of those.
     """
     calm = summary.calm_rounds(first), summary.calm_rounds(other)
-    if min(map(len, calm)) >= _ENOUGH:
+    if min(map(len, calm)) >= verdicts.ENOUGH:
         return "p50", *calm
     cpu = _read(first, lambda each: each.cpu_ms), _read(other, lambda each: each.cpu_ms)
-    if min(map(len, cpu)) >= _ENOUGH:
+    if min(map(len, cpu)) >= verdicts.ENOUGH:
         return "cpu", *cpu
     return "p50", _read(first, lambda each: each.p50), _read(other, lambda each: each.p50)
 

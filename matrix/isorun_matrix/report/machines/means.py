@@ -36,10 +36,12 @@ def of(machines: Sequence[Machine], titles: Sequence[str]) -> Means:
     )
     found: dict[str, dict[str, _Mean]] = {}
     for name in names:
-        having = [machine for machine in machines if any(machine.right(title, name) for title in titles)]
-        common = [title for title in titles if all(machine.right(title, name) for machine in having)]
+        having = [machine for machine in machines if any(machine.correct_cell(title, name) for title in titles)]
+        common = [title for title in titles if all(machine.correct_cell(title, name) for machine in having)]
         if having and common:
-            found[name] = {machine.name: _mean([machine.right(title, name) for title in common]) for machine in having}
+            found[name] = {
+                machine.name: _mean([machine.correct_cell(title, name) for title in common]) for machine in having
+            }
     return found
 
 

@@ -16,10 +16,6 @@ from isorun_matrix.report.machines.side_by_side import Block, Machine, Value, ma
 from isorun_matrix.results.machines import MachineRuns
 from isorun_matrix.results.records import CellResult
 
-_CHANCE = 0.05
-_ENOUGH = 4  # rounds on each machine: with three, no split of six rounds is rarer than one in 20
-_SMALL = 1.02
-
 
 @dataclass(frozen=True)
 class Overview:
@@ -88,7 +84,7 @@ def _value(
     figure = of(machine, cell)
     if cell.status != "ok" or figure is None:
         return Value(None, NONE if cell.status == "ok" else str(cell.status))
-    first = next(other for other in machines if other.right(title, name) is not None)
+    first = next(other for other in machines if other.correct_cell(title, name) is not None)
     letters = "".join(marks(first, machine, title, name))
     return Value(figure, number(figure) + (f" ({letters})" if letters else ""), machine.groups[title].leads(cell))
 
@@ -133,16 +129,15 @@ def _conclusions(machines: Sequence[Machine], title: str) -> Iterator[str]:
     best, *others = ((name, group, summary.calm_rounds(group.fastest)) for _, name, group in found if group.fastest)
     name, group, calm = best
     leader = f"{title} overall: {group.fastest and group.fastest.name} on {name}"
-    if min(map(len, (calm, *(rounds for *_, rounds in others)))) < _ENOUGH:
+    if min(map(len, (calm, *(rounds for *_, rounds in others)))) < verdicts.ENOUGH:
         yield f"{leader} has the lowest median, but there are too few undisturbed rounds for a verdict."
         return
     chances = verdicts.permutation_test([calm] * len(others), [rounds for *_, rounds in others])
     ratios = [p50 / found[0][0] for p50, *_ in found[1:]]
-    floors = [max(_SMALL, 1 + (group.noise or 0), 1 + (other.noise or 0)) for _, other, _ in others]
     unclear = [
-        other
-        for (other, *_), chance, by, floor in zip(others, chances, ratios, floors, strict=True)
-        if chance > _CHANCE or by < floor
+        machine
+        for (machine, other, _), chance, by in zip(others, chances, ratios, strict=True)
+        if not verdicts.differ(by, chance, group.noise or 0.0, other.noise or 0.0)
     ]
     if unclear:
         yield f"{leader} has the lowest median, but these runs cannot tell it from the fastest on {', '.join(unclear)}."

@@ -50,7 +50,7 @@ class Machine:
         cells = self.groups[title].cells if title in self.groups else ()
         return next((cell for cell in cells if cell.name == name), None)
 
-    def right(self, title: str, name: str) -> CellResult | None:
+    def correct_cell(self, title: str, name: str) -> CellResult | None:
         """The same, if its outputs are correct."""
         cell = self.cell(title, name)
         return cell if cell is not None and cell.status == "ok" and cell.result is not None else None
@@ -58,7 +58,7 @@ class Machine:
 
 def marks(first: Machine, other: Machine, title: str, name: str) -> Iterator[str]:
     """What differs between a cell on two machines, as letters of the legend."""
-    cell, own = first.right(title, name), other.right(title, name)
+    cell, own = first.correct_cell(title, name), other.correct_cell(title, name)
     if cell is None or own is None or cell.result is None or own.result is None:
         return
     ran, here = cell.result.provenance, own.result.provenance

@@ -19,12 +19,12 @@ import ray_hosts
 import ray_nodes
 from isorun_matrix.results import machines
 from isorun_matrix.results.folder import RunFolder
+from matrix_runs import Isorun, wait_for
 
 pytestmark = [
     pytest.mark.long,
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'isorun[ray]'"),
 ]
-Isorun = Callable[..., "subprocess.CompletedProcess[str]"]
 ROUNDS = 3
 SPEC = f"""
 models: {{tiny: {{path: tiny.onnx}}}}
@@ -131,7 +131,7 @@ def test_a_lost_node_and_a_lost_driver_lose_no_finished_cell(
     nodes, out = start(zen={}, xeon={}), tmp_path / "RUN"
     arguments = ["run", str(spec), "--ray", nodes.address, "--out", str(out)]
     driver = subprocess.Popen([*command, *arguments], env=environment, stderr=subprocess.PIPE, text=True)
-    wait_for(lambda: len(rounds(out, "zen")) >= 1)
+    wait_for(lambda: len(rounds(out, "zen")) >= 1, 90)
     nodes.tell("kill zen")
     _, errors = driver.communicate(timeout=120)
     assert driver.returncode == 1, errors
@@ -145,7 +145,7 @@ def test_a_lost_node_and_a_lost_driver_lose_no_finished_cell(
 
     nodes.tell("add zen")
     second = subprocess.Popen([*command, *arguments, "--resume"], env=environment, stderr=subprocess.DEVNULL)
-    wait_for(lambda: len(rounds(out, "zen")) > len(kept))
+    wait_for(lambda: len(rounds(out, "zen")) > len(kept), 90)
     second.kill()
     second.wait()
     resumed = isorun(*arguments, "--resume")
@@ -170,7 +170,7 @@ def test_a_machine_cut_off_the_network_loses_no_finished_cell(
         arguments = ["run", str(spec), "--ray", hosts.address, "--out", str(out)]
         run = ["nsenter", f"--target={hosts.process}", "--net", *command, *arguments]
         with subprocess.Popen(run, env=variables, stderr=subprocess.PIPE, text=True) as driver:
-            wait_for(lambda: len(rounds(out, "zen")) >= 1)
+            wait_for(lambda: len(rounds(out, "zen")) >= 1, 90)
             hosts.tell("cut zen")
             _, errors = driver.communicate(timeout=120)
         assert driver.returncode == 1, errors
@@ -195,13 +195,6 @@ def rounds(out: Path, machine: str) -> dict[str, str]:
     }
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 90
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
 def test_a_second_run_is_refused_by_name(
     start: Callable[..., Nodes], isorun: Isorun, spec: Path, tmp_path: Path, command: list[str], environment: Any
 ) -> None:
@@ -209,7 +202,7 @@ def test_a_second_run_is_refused_by_name(
     nodes = start(zen={}, xeon={})
     arguments = [*command, "run", str(spec), "--ray", nodes.address, "--out", str(tmp_path / "first")]
     with subprocess.Popen(arguments, env=environment, stderr=subprocess.DEVNULL) as first:
-        wait_for(lambda: (tmp_path / "first" / "machines" / "zen").exists())
+        wait_for(lambda: (tmp_path / "first" / "machines" / "zen").exists(), 90)
         second = isorun("run", spec, "--ray", nodes.address, "--out", tmp_path / "second")
         first.kill()
     assert second.returncode == 2

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -16,8 +14,7 @@ from isorun_matrix.report.comparison import junit, tables
 from isorun_matrix.report.comparison.compare import Comparison, compare, regressions
 from isorun_matrix.results.records import CellResult
 from matrix_results import CPU, ENVIRONMENT, cell, run
-
-Isorun = Callable[..., "subprocess.CompletedProcess[str]"]
+from matrix_runs import Isorun
 
 
 def timed(label: str, p50: float, spread: float = 1.0, status: str = "ok", **more: Any) -> CellResult:

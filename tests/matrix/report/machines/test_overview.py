@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import shutil
-import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,7 @@ from isorun_matrix.results import machines
 from isorun_matrix.results.folder import RunFolder
 from isorun_matrix.results.records import CellResult, RunRecord
 from matrix_results import cell, record, run
-
-Isorun = Callable[..., "subprocess.CompletedProcess[str]"]
+from matrix_runs import Isorun
 
 SPEC = """
 models: {tiny: {path: tiny.onnx}}
