@@ -15,13 +15,13 @@ import sys
 import threading
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from isorun.errors import FetchFailed, InvalidModel, did_you_mean
 from isorun.models.sentences import MODULE_FILE
-from isorun.system.cache import Cache, expanded
+from isorun.system.cache import Cache, expanded, size_of
 from isorun.system.subprocesses import guarded, run
 
 Progress = Callable[[str, int, int], None]
@@ -193,7 +193,7 @@ def _watched(folder: Path, what: str, total: int, progress: Progress) -> Iterato
 
     def watch() -> None:
         while not done.wait(0.1):
-            progress(what, min(_bytes_in(folder), total or sys.maxsize), total)
+            progress(what, min(size_of(folder), total or sys.maxsize), total)
 
     thread = threading.Thread(target=watch, name="isorun-progress", daemon=True)
     progress(what, 0, total)
@@ -203,15 +203,7 @@ def _watched(folder: Path, what: str, total: int, progress: Progress) -> Iterato
     finally:
         done.set()
         thread.join()
-    progress(what, total or _bytes_in(folder), total)
-
-
-def _bytes_in(folder: Path) -> int:
-    size = 0
-    for path in folder.rglob("*"):
-        with suppress(FileNotFoundError):  # moved since it was listed
-            size += path.stat().st_size
-    return size
+    progress(what, total or size_of(folder), total)
 
 
 def _keep(found: Path, folder: Path) -> None:

@@ -14,6 +14,7 @@ from isorun.errors import EnvironmentBroken, IsorunError
 from isorun.isolation.environments import install as installing
 from isorun.isolation.environments import interpreters, source
 from isorun.system.cache import ENVIRONMENT_VARIABLE as CACHE_VARIABLE
+from isorun.system.cache import size_of
 
 FOLDER_VARIABLE = "ISORUN_ENVIRONMENTS_DIR"
 # These make an interpreter look for packages outside its environment.
@@ -101,8 +102,7 @@ class Environment:
 
     def size(self) -> int:
         """The total size of its files in bytes. With uv it may take less disk space: environments share files."""
-        files = (Path(folder) / name for folder, _, names in os.walk(self.folder) for name in names)
-        return sum(file.lstat().st_size for file in files)
+        return size_of(self.folder)
 
     def variables(self, cache_dir: str | os.PathLike[str] | None = None, links: Path | None = None) -> dict[str, str]:
         """The environment variables of a process that runs there and imports this process's isorun.

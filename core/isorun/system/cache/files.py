@@ -1,4 +1,4 @@
-"""Files: hashes, stamps that tell whether a file has changed, sealed JSON, atomic writes."""
+"""Files: hashes, sizes, stamps that tell whether a file has changed, sealed JSON, atomic writes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,16 @@ _SECOND = 1_000_000_000
 _TICK = 20_000_000
 
 Stamp = list[int]
+
+
+def size_of(path: Path) -> int:
+    """The bytes of a file, or of all files in a folder. What another process removes meanwhile counts nothing."""
+    files = [path] if not path.is_dir() else [Path(root, name) for root, _, names in os.walk(path) for name in names]
+    size = 0
+    for file in files:
+        with suppress(FileNotFoundError):
+            size += file.lstat().st_size
+    return size
 
 
 def stamp(path: Path) -> Stamp:

@@ -56,8 +56,7 @@ def survey(cache: Cache) -> Iterator[Item]:
         else:
             created = _is_note(path) if kind == _NOTES else _is_entry(cache, path)
         if created:
-            held = [path] if path.is_file() else [file for file in path.rglob("*") if not file.is_dir()]
-            yield Item(kind, path.name, path, sum(file.lstat().st_size for file in held), _models_of(path))
+            yield Item(kind, path.name, path, files.size_of(path), _models_of(path))
 
 
 def damaged(
