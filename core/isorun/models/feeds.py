@@ -226,12 +226,14 @@ def _check_ranges(ranges: Iterable[_Range], feeds: Feeds) -> None:
 def _as_array(spec: TensorSpec, value: Any) -> Any:
     """Convert one feed: see :meth:`FeedChecker.with_arrays`."""
     name, dtype = spec.name, spec.dtype
-    if isinstance(value, np.ma.MaskedArray) and np.any(value.mask):
-        raise InvalidFeeds(
-            f"Input {name!r} is a numpy.ma.MaskedArray, and runtimes would read its masked values. "
-            "Replace them with array.filled(...)"
-        )
     if isinstance(value, np.ndarray | np.generic):
+        # Only subclasses are compared with np.ma, whose import takes 10 ms.
+        is_subclass = isinstance(value, np.ndarray) and type(value) is not np.ndarray
+        if is_subclass and isinstance(value, np.ma.MaskedArray) and np.any(value.mask):
+            raise InvalidFeeds(
+                f"Input {name!r} is a numpy.ma.MaskedArray, and runtimes would read its masked values. "
+                "Replace them with array.filled(...)"
+            )
         return np.asarray(value)
     if dtype is None or not isinstance(value, list | tuple | bool | int | float):
         return value

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Iterable
 from concurrent.futures import wait
@@ -56,6 +59,34 @@ def test_nothing_is_compiled_after_warmup(backend: str, model: Path, monkeypatch
             assert_same(result, session.run(None, feeds))
     with isorun.Session(model, backend, threads=2) as again:  # remembered
         assert again.arrangement == arrangement
+
+
+FIRST_REQUEST = """
+import asyncio, sys
+import numpy as np
+import isorun
+
+async def first(session, feeds):
+    before = {*sys.modules}
+    await session.arun(None, feeds)
+    print(sorted(sys.modules.keys() - before))
+
+with isorun.Session(sys.argv[1], sys.argv[2], threads=2) as session:
+    given = {each.name: np.ones((1, 6), np.int64) for each in session.get_inputs()}
+    session.warmup([(1, 6)], measure=False)
+    asyncio.run(first(session, given))
+    asyncio.run(first(session, {name: array.tolist() for name, array in given.items()}))
+"""
+
+
+@pytest.mark.parametrize("batch_tokens", [0, 64])
+def test_the_first_request_after_warmup_imports_nothing(model: Path, tmp_path: Path, batch_tokens: int) -> None:
+    pinned = "from isorun.session import lanes, warmup\n"
+    pinned += f"warmup.default = lambda resolved: lanes.Arrangement(2, 1, {batch_tokens})\n"
+    command = [sys.executable, "-c", pinned + FIRST_REQUEST, str(model), "ort-cpu"]
+    assert subprocess.check_output(command, text=True, env={**os.environ, "ISORUN_CACHE_DIR": str(tmp_path)}) == (
+        "[]\n[]\n"
+    )
 
 
 def test_warmup_runs_each_length_between_those_given(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
