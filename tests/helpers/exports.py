@@ -95,7 +95,7 @@ def given(label: str, length: int = 12, rows: int = 5) -> Feeds:
 
 
 def feeds(names: list[str], length: int = 12, seed: int = 0) -> Feeds:
-    """Five rows: no padding, right, left, holes, a fully masked row."""
+    """Five rows: no padding, right, left, holes, a fully masked row. Positions are in any order."""
     random = np.random.default_rng(seed)
     ids = random.integers(5, 100, (5, length))
     mask = np.ones_like(ids)
@@ -105,6 +105,8 @@ def feeds(names: list[str], length: int = 12, seed: int = 0) -> Feeds:
     mask[4] = 0
     types = random.integers(0, 2, ids.shape)
     values = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
+    if "position_ids" in names:
+        values["position_ids"] = random.integers(0, 60, ids.shape)
     if "bbox" in names:
         values["bbox"] = np.sort(random.integers(0, 40, (*ids.shape, 4)))
     if "pixel_values" in names:

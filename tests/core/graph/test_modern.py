@@ -95,7 +95,7 @@ def check(label: str, tmp_path: Path, targets: list[tuple[str, str]]) -> tuple[b
 def test_fuses_a_family(family: str, tmp_path: Path) -> None:
     """As the documentation says."""
     packed, quantized = check(first_of(family), tmp_path, [("ort-cpu", "com.microsoft.cpu")])
-    name = {"xlm-r-xl": "xlmrobertaxl", "roformer-values": "roformer"}.get(family, family.replace("-", ""))
+    name = {"xlm-r-xl": "xlmrobertaxl"}.get(family, re.sub("-(values|positions)$", "", family).replace("-", ""))
     assert rows()[name][:3] == ["yes", "yes" if packed else "no", "yes" if quantized else "no"]
 
 

@@ -124,7 +124,7 @@ class _RotaryBuilder(Builder):
             rates = (1 / np.float64(theta) ** exponents).astype(np.float32)
             nodes = Named(self, f"rotation.{len(self._turns)}")
             value = self.constant(f"rotation.{len(self._turns)}.rates", rates)
-            self._turns[theta] = position_ops.rotation(nodes, ids, value, ir.DataType.FLOAT)
+            self._turns[theta] = position_ops.rotation(nodes, position_ops.row(nodes, ids), value, ir.DataType.FLOAT)
         return self._turns[theta]
 
     def _layer(

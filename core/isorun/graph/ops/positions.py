@@ -38,16 +38,28 @@ def in_order(nodes: Nodes, ids: ir.Value) -> ir.Value:
     return nodes.node("in_order", "Unsqueeze", [row(nodes, ids), nodes.constant("axis", np.array([0], np.int64))])
 
 
-def rotation(nodes: Nodes, ids: ir.Value, rates: ir.Value, dtype: ir.DataType) -> tuple[ir.Value, ir.Value]:
-    """Cosines and sines of a rotation by position (Su et al., 2021), for ids (B, S): (S, r / 2) each.
+def flat(nodes: Nodes, value: ir.Value) -> ir.Value:
+    """The elements of a value in one dimension."""
+    return nodes.node("flat", "Reshape", [value, nodes.constant("all", np.array([-1], np.int64))])
+
+
+def numbered(nodes: Nodes, value: ir.Value) -> ir.Value:
+    """The numbers of a value's elements in :func:`flat`, in its shape: int64."""
+    zero, one = (nodes.constant(label, np.array(n, np.int64)) for label, n in (("zero", 0), ("one", 1)))
+    numbers = nodes.node("numbers", "Range", [zero, nodes.node("size", "Size", [value]), one])
+    return nodes.node("numbered", "Reshape", [numbers, nodes.node("shape", "Shape", [value])])
+
+
+def rotation(nodes: Nodes, places: ir.Value, rates: ir.Value, dtype: ir.DataType) -> tuple[ir.Value, ir.Value]:
+    """Cosines and sines of a rotation by position (Su et al., 2021): (n, r / 2) each.
 
     Args:
         nodes: where they are put.
-        ids: has the length.
+        places: the positions, such as :func:`row` gives: (n) integers.
         rates: the angle of each pair of dimensions from one position to the next, (r / 2) float32.
         dtype: the type of the results.
     """
-    number = nodes.node("as_float", "Cast", [row(nodes, ids)], to=int(ir.DataType.FLOAT))
+    number = nodes.node("as_float", "Cast", [places], to=int(ir.DataType.FLOAT))
     column = nodes.node("column", "Unsqueeze", [number, nodes.constant("last_axis", np.array([1], np.int64))])
     angles = nodes.node("angles", "Mul", [column, rates])
     both = nodes.node("cos", "Cos", [angles]), nodes.node("sin", "Sin", [angles])

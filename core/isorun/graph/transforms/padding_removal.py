@@ -235,9 +235,8 @@ class _Removal:
 
     def _rotate(self, node: ir.Node) -> None:
         """A rotation by position reads the positions of the tokens that are kept."""
-        given, name = functions.inputs(node), _name(node)
-        self._check_positions(given["positions"], name)
-        node.replace_input_with(0, self._packed_form(given["x"], name))
+        given = functions.inputs(node)
+        node.replace_input_with(0, self._packed_form(given["x"], _name(node)))
         at = functions.input_names(functions.ROTATE).index("positions")
         node.replace_input_with(at, self._once("ids", given["positions"]))
         self._pack(node.outputs[0], 3)

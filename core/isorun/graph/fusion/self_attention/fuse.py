@@ -23,7 +23,8 @@ key masks; a soft cap, or any other deviation from the formula.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from operator import and_
 
@@ -36,6 +37,7 @@ from isorun.graph.fusion.self_attention.disentangled import Disentangled
 from isorun.graph.fusion.self_attention.masks import Bias, KeyMask, MaskClassifier, Reach
 from isorun.graph.fusion.self_attention.meaning import FINITE_MASK, AttentionProbe, Meaning, Projection
 from isorun.graph.fusion.self_attention.pattern import AttentionPattern, find
+from isorun.graph.fusion.self_attention.rotation import Turn
 from isorun.graph.matching import subgraph
 from isorun.graph.matching.probes import Probes
 from isorun.graph.matching.report import CannotFuse, FusionReport
@@ -68,11 +70,11 @@ class _Fusion:
         self._masks: dict[ir.Value | None, ir.Value] = {}
         self._biases: dict[ir.Value, ir.Value] = {}
         self._in_order: ir.Value | None = None
-        self._turns: dict[tuple[object, ...], tuple[ir.Value, ir.Value]] = {}
+        self._turns: dict[tuple[object, ...], dict[str, ir.Value]] = {}
 
     def fuse(self, root: ir.Node) -> None:
         pattern = find(root)
-        rotation.check_sides(pattern)
+        pattern = replace(pattern, positions=rotation.given_positions(pattern))
         mask, bias = self._mask_and_bias(pattern)
         meaning = self._probe.meaning(pattern, mask, bias)
         bias = self._relative(pattern, bias) if bias is not None else None
@@ -111,24 +113,28 @@ class _Fusion:
     ) -> None:
         before = pattern.context.producer()
         assert before is not None
-        hidden = pattern.hidden
         key_mask = self._key_mask(None if mask is None else mask.origin, pattern, before)
+        rows = None
         if pattern.flat:
-            rows = subgraph.insert(before, "Shape", [key_mask])
             rest = self._number("isorun.rest", [-1])
-            hidden = subgraph.insert(
-                before, "Reshape", [hidden, subgraph.insert(before, "Concat", [rows, rest], axis=0)]
-            )
+            rows = subgraph.insert(before, "Concat", [subgraph.insert(before, "Shape", [key_mask]), rest], axis=0)
+
+        def by_row(value: ir.Value) -> ir.Value:
+            return value if rows is None else subgraph.insert(before, "Reshape", [value, rows])
+
         size = pattern.width // meaning.heads
-        is_joint = pattern.is_joint and not meaning.turns_values
+        is_turned_before = meaning.turn.size > 0 and pattern.positions is not None
+        if is_turned_before and any(meaning.norms):
+            raise CannotFuse("its queries and keys are normalized by head and rotated by positions that are given")
+        is_joint = pattern.is_joint and not meaning.turns_values and not is_turned_before
         kind = KIND if is_joint else functions.CORE
         given: dict[str, ir.Value | None] = {"key_mask": key_mask, "bias": bias}
         if is_joint:
             weight, qkv_bias = self._qkv(meaning.projections)
-            given |= {"hidden": hidden, "qkv_weight": weight, "qkv_bias": qkv_bias}
+            given |= {"hidden": by_row(pattern.hidden), "qkv_weight": weight, "qkv_bias": qkv_bias}
         else:
-            outputs = (part.layer.output for part in meaning.projections)
-            given |= dict(zip(("query", "key", "value"), outputs, strict=True))
+            outputs = self._projected(pattern, meaning.projections, before)
+            given |= dict(zip(("query", "key", "value"), map(by_row, outputs), strict=True))
         given |= {
             name: None if norm is None else norm.gamma
             for name, norm in zip(("query_gamma", "key_gamma"), meaning.norms, strict=True)
@@ -149,11 +155,17 @@ class _Fusion:
                 raise CannotFuse("its queries and keys are normalized in different ways")
             attributes["norm_epsilon"] = epsilons.pop()
         if meaning.turn.size:
-            given |= self._rotation(pattern, meaning, before)
-            attributes |= {"interleaved": 1} if meaning.turn.interleaved else {}
-            attributes |= {"rotated": meaning.turn.size} if meaning.turn.size != size else {}
-            if meaning.turns_values:
-                given["value"] = _turned(given, attributes, before)
+            turning = self._rotation(pattern, meaning, before)
+            how = {"interleaved": 1} if meaning.turn.interleaved else {}
+            how |= {"rotated": meaning.turn.size} if meaning.turn.size != size else {}
+            turned = ["query", "key"] if is_turned_before else []
+            for name in [*turned, "value"] if meaning.turns_values else turned:
+                heads = (pattern.width if name == "query" else pattern.key_width) // size
+                sizes_of = {key: attributes[key] for key in ("head_size",) if key in attributes}
+                given[name] = _turned(given[name], turning, {"num_heads": heads, **sizes_of, **how}, before)
+            if not is_turned_before:
+                given |= turning
+                attributes |= how
         if meaning.positional is not None:
             given |= self._position_tables(meaning.positional, pattern)
             given["positions"] = positions.in_order(subgraph.Before(before), key_mask)
@@ -168,41 +180,72 @@ class _Fusion:
 
     def _rotation(self, pattern: AttentionPattern, meaning: Meaning, before: ir.Node) -> dict[str, ir.Value]:
         """Cosines, sines and positions, in the canonical form of fused graphs."""
+        dtype = subgraph.dtype(pattern.layers[0].weight)
+        key = (pattern.turns, meaning.turn.size, meaning.turn.interleaved, dtype)
+        if key not in self._turns:
+            whole, rates = self._whole_turn(pattern, meaning)
+            if rates is None:
+                self._turns[key] = self._rotation_by_table(pattern, whole, before, dtype)
+            else:
+                by_rates = (pattern.positions, rates.tobytes(), dtype)
+                if by_rates not in self._turns:
+                    self._turns[by_rates] = self._rotation_by_rates(pattern, rates, before, dtype)
+                self._turns[key] = self._turns[by_rates]
+        return self._turns[key]
+
+    def _whole_turn(self, pattern: AttentionPattern, meaning: Meaning) -> tuple[Turn, np.ndarray | None]:
+        """The rotation by each position of a table, and, where they are constants of the graph, the angles by which
+        pairs are turned from one position to the next."""
+        fixed, turn = self._probes.fixed, meaning.turn
+        if fixed and pattern.positions is None:
+            return turn, None
+        possible = list(rotation.rates(pattern, turn))
+        for rates in possible:
+            whole = turn.by_rates(rates)
+            if self._probe.is_turned(pattern, meaning, whole):
+                return whole, rates
+        if fixed or possible:
+            raise CannotFuse("the angles of its rotation are not proportional to the position")
+        whole = self._probe.long_turn(pattern, meaning, rotation.table_length(pattern, self._probes))
+        if pattern.positions is not None and not self._probe.is_turned(pattern, meaning, whole):
+            raise CannotFuse(f"its queries and keys are not rotated by {pattern.positions.name!r} alone")
+        return whole, None
+
+    def _rotation_by_table(
+        self, pattern: AttentionPattern, whole: Turn, before: ir.Node, dtype: ir.DataType
+    ) -> dict[str, ir.Value]:
+        nodes, given = subgraph.Before(before), pattern.positions
+        tables = {
+            name: nodes.constant(name, table.astype(dtype.numpy()))
+            for name, table in (("cos", whole.cos), ("sin", whole.sin))
+        }
+        if given is None:
+            return {**tables, "positions": self._places(before)}
+        is_long = given.dtype == ir.DataType.INT64
+        return {**tables, "positions": given if is_long else subgraph.cast(before, given, ir.DataType.INT64)}
+
+    def _rotation_by_rates(
+        self, pattern: AttentionPattern, rates: np.ndarray, before: ir.Node, dtype: ir.DataType
+    ) -> dict[str, ir.Value]:
+        nodes, given = subgraph.Before(before), pattern.positions
+        constant = nodes.constant("rates", rates)
+        if given is None:
+            cos, sin = positions.rotation(nodes, positions.row(nodes, self._ids()), constant, dtype)
+            return {"cos": cos, "sin": sin, "positions": self._places(before)}
+        cos, sin = positions.rotation(nodes, positions.flat(nodes, given), constant, dtype)
+        return {"cos": cos, "sin": sin, "positions": positions.numbered(nodes, given)}
+
+    def _places(self, before: ir.Node) -> ir.Value:
+        """The positions of tokens in their rows, (1, S)."""
+        if self._in_order is None:
+            self._in_order = positions.in_order(subgraph.Before(before), self._ids())
+        return self._in_order
+
+    def _ids(self) -> ir.Value:
         ids = masks.ids(self._graph)
         if ids is None:
             raise CannotFuse("its queries and keys are rotated by position, and the graph has no token ids")
-        nodes, turn, dtype = subgraph.Before(before), meaning.turn, subgraph.dtype(pattern.layers[0].weight)
-        key = (pattern.turns, turn.size, turn.interleaved, dtype)
-        if key not in self._turns:
-            length = rotation.LONG_LENGTH
-            rates = None
-            if not self._probes.fixed:
-                possible = list(rotation.rates(pattern, turn))
-                length = length if possible else rotation.table_length(pattern, self._probes)
-                whole = self._probe.long_turn(pattern, meaning, length)
-                for rate in possible:
-                    angles = np.arange(length, dtype=np.float32)[:, None] * rate
-                    if rates is None and np.allclose(np.cos(angles), whole.cos, atol=1e-3):
-                        rates = rate
-            else:
-                whole = turn
-            if rates is not None:
-                by_rates = (rates.tobytes(), dtype)
-                if by_rates not in self._turns:
-                    self._turns[by_rates] = positions.rotation(nodes, ids, nodes.constant("rates", rates), dtype)
-                self._turns[key] = self._turns[by_rates]
-            elif not self._probes.fixed and length == rotation.LONG_LENGTH:
-                raise CannotFuse("the angles of its rotation are not proportional to the position")
-            else:
-                cos, sin = (
-                    nodes.constant(name, table.astype(dtype.numpy()))
-                    for name, table in (("cos", whole.cos), ("sin", whole.sin))
-                )
-                self._turns[key] = cos, sin
-        cos, sin = self._turns[key]
-        if self._in_order is None:
-            self._in_order = positions.in_order(nodes, ids)
-        return {"cos": cos, "sin": sin, "positions": self._in_order}
+        return ids
 
     def _position_tables(self, positional: Disentangled, pattern: AttentionPattern) -> dict[str, ir.Value]:
         """What scores have by distance: a table for queries, one for keys, and the row of each distance."""
@@ -251,6 +294,25 @@ class _Fusion:
     def _number(self, name: str, number: int | list[int]) -> ir.Value:
         return subgraph.constant(self._graph, name, ir.tensor(np.array(number, np.int64)))
 
+    def _projected(
+        self, pattern: AttentionPattern, projections: tuple[Projection, ...], before: ir.Node
+    ) -> Sequence[ir.Value]:
+        """Queries, keys and values, each."""
+        layers = [projection.layer for projection in projections]
+        if len(set(layers)) == len(layers):
+            return [layer.output for layer in layers]
+        weight, bias = self._qkv(projections)
+        product = subgraph.insert(before, "MatMul", [pattern.hidden, weight])
+        if bias is not None:
+            product = subgraph.insert(before, "Add", [product, bias])
+        widths = self._number("isorun.widths", [len(projection.columns) for projection in projections])
+        node = ir.node("Split", [product, widths], {"axis": -1}, num_outputs=len(projections))
+        assert before.graph is not None
+        before.graph.insert_before(before, node)
+        for value in node.outputs:
+            value.shape, value.type = ir.Shape([None] * (2 if pattern.flat else 3)), layers[0].output.type
+        return node.outputs
+
     def _qkv(self, projections: tuple[Projection, ...]) -> tuple[ir.Value, ir.Value | None]:
         """The merged weight (H, columns) and bias (columns). Layers that share weights share these too."""
         weights = [projection.layer.weight for projection in projections]
@@ -298,13 +360,13 @@ class _Fusion:
         return self._weights[parts]
 
 
-def _turned(given: Mapping[str, ir.Value | None], attributes: Mapping[str, int | float], before: ir.Node) -> ir.Value:
-    """The values of an attention, rotated like its queries and keys."""
-    kept = {name: attributes[name] for name in functions.ROTATION if name in attributes}
-    value = given["value"]
+def _turned(
+    value: ir.Value | None, turning: Mapping[str, ir.Value], attributes: Mapping[str, int | float], before: ir.Node
+) -> ir.Value:
+    """Queries, keys or values, rotated before their attention."""
     assert value is not None
-    inputs = functions.ordered(functions.ROTATE, {**given, "x": value})
-    node = ir.node(functions.ROTATE, inputs, kept, domain=functions.DOMAIN, name=f"{value.name}.rotated")
+    inputs = functions.ordered(functions.ROTATE, {**turning, "x": value})
+    node = ir.node(functions.ROTATE, inputs, attributes, domain=functions.DOMAIN, name=f"{value.name}.rotated")
     assert before.graph is not None
     before.graph.insert_before(before, node)
     rotated = node.outputs[0]

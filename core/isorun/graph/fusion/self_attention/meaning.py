@@ -10,7 +10,7 @@ for every order of the projections.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations
 
 import numpy as np
@@ -30,6 +30,7 @@ from isorun.graph.ops import functions
 
 TOLERANCE = 1e-4
 HALF_TOLERANCE = 5e-3  # a 16-bit scale has three significant digits
+_TURN_TOLERANCE = 1e-2  # of queries rotated by hundreds of positions; rates that differ give other angles altogether
 FINITE_MASK = -1e30  # with a mask value above this, the scores of a fully masked row still differ
 
 
@@ -236,20 +237,51 @@ class AttentionProbe:
         Raises:
             CannotFuse: it is another one there.
         """
-        sample, _ = self.sample(pattern, None, length)
-        size = pattern.width // meaning.heads
-        parts = [
-            _by_head(part.of(sample[part.layer.output]).reshape(self._probes.rows, length, -1), size)
-            for part in meaning.projections[:2]
-        ]
-        query = parts[0] if meaning.norms[0] is None else meaning.norms[0].of(parts[0])
-        assert pattern.operands is not None
-        value = self._probes.evaluator(sample)(pattern.operands[0])
-        result = rotation.by_head(value, size, length, False, self._probes.rows)
+        query, result = self._queries(pattern, meaning, length, {})
         turn = rotation.fit(query, result, [meaning.turn.size], 1e-3)
         if turn is None:
             raise CannotFuse("its queries are rotated in another way at longer rows")
         return turn
+
+    def is_turned(self, pattern: AttentionPattern, meaning: Meaning, whole: Turn) -> bool:
+        """Whether the queries of an attention are rotated in a way, at longer rows than those of the samples too.
+
+        Args:
+            pattern: the attention.
+            meaning: what it computes.
+            whole: the rotation by each position up to the last of a table; positions that are given are drawn from
+                these.
+        """
+        if pattern.positions is None:
+            length, given, by_token = len(whole.cos), {}, whole
+        else:
+            length = self._probes.lengths[-1]
+            drawn = np.random.default_rng(0).integers(0, len(whole.cos), (self._probes.rows, length))
+            given = {pattern.positions: drawn}
+            by_token = replace(whole, cos=whole.cos[drawn][:, None], sin=whole.sin[drawn][:, None])
+        query, result = self._queries(pattern, meaning, length, given)
+        factor = meaning.turn.factor
+        return _error(result, factor * by_token.of(query)) < _TURN_TOLERANCE * max(1.0, abs(factor))
+
+    def _queries(
+        self, pattern: AttentionPattern, meaning: Meaning, length: int, given: Samples
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Queries before and after their rotation, (B, N, S, d) each.
+
+        Args:
+            pattern: the attention.
+            meaning: what it computes.
+            length: of the rows, in tokens.
+            given: samples other than the usual ones.
+        """
+        sample = {**self.sample(pattern, None, length)[0], **given}
+        size, projection, norm = pattern.width // meaning.heads, meaning.projections[0], meaning.norms[0]
+        raw = projection.of(sample[projection.layer.output]).reshape(self._probes.rows, length, -1)
+        query = _by_head(raw, size)
+        assert pattern.operands is not None
+        value = self._probes.evaluator(sample)(pattern.operands[0])
+        result = rotation.by_head(value, size, length, False, self._probes.rows)
+        return query if norm is None else norm.of(query), result
 
 
 def _candidates(pattern: AttentionPattern, heads: int) -> list[tuple[Projection, ...]]:

@@ -34,6 +34,7 @@ class AttentionPattern:
             dimension.
         operands: queries and keys as their product reads them; ``None`` if it was not found.
         flat: whether batch and sequence are one dimension outside it.
+        positions: what queries and keys are rotated by, (B, S) integers; ``None`` for the position in the row.
     """
 
     root: ir.Node
@@ -44,6 +45,7 @@ class AttentionPattern:
     sides: tuple[ir.Value, ...]
     operands: tuple[ir.Value, ir.Value] | None
     flat: bool
+    positions: ir.Value | None = None
 
     @property
     def hidden(self) -> ir.Value:
@@ -68,13 +70,16 @@ class AttentionPattern:
         return (sum(sizes(layer.weight)[1] for layer in self.layers) - self.width) // 2
 
     def around(self, batch: int, length: int) -> Samples:
-        """Zeros for the inputs and outputs of the dense layers before it."""
+        """Zeros for the inputs and outputs of the dense layers before it, and positions in order."""
         rows = (batch * length,) if self.flat else (batch, length)
         samples = {}
         for layer in self.layers:
             inputs, outputs = sizes(layer.weight)
             samples[layer.input] = np.zeros((*rows, inputs), np.float32)
             samples[layer.output] = np.zeros((*rows, outputs), np.float32)
+        if self.positions is not None:
+            dtype = np.dtype(np.int64) if self.positions.dtype is None else self.positions.dtype.numpy()
+            samples[self.positions] = np.tile(np.arange(length, dtype=dtype), (batch, 1))
         return samples
 
 

@@ -8,13 +8,14 @@ dimensions of a head, cosines and sines follow by least squares; a residual mean
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx_ir as ir
 
 from isorun.graph.analysis.evaluate import ancestors, array, data_inputs, is_constant, sizes
 from isorun.graph.fusion.self_attention.pattern import AttentionPattern
+from isorun.graph.matching import subgraph
 from isorun.graph.matching.probes import Evaluate, Probes
 from isorun.graph.matching.report import CannotFuse
 from isorun.graph.ops import functions
@@ -44,7 +45,7 @@ class Turn:
         factor: what queries or keys are multiplied by.
         size: how many dimensions of a head are rotated; 0 for none.
         interleaved: whether pairs are neighbours, rather than half of these dimensions apart.
-        cos, sin: (S, size / 2).
+        cos, sin: (S, size / 2), or (B, 1, S, size / 2).
     """
 
     factor: float
@@ -52,6 +53,11 @@ class Turn:
     interleaved: bool = False
     cos: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
     sin: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
+
+    def by_rates(self, rates: np.ndarray) -> Turn:
+        """The rotation by each position up to :data:`LONG_LENGTH`, by these angles from one to the next."""
+        angles = np.arange(LONG_LENGTH, dtype=np.float32)[:, None] * rates
+        return replace(self, cos=np.cos(angles), sin=np.sin(angles))
 
     def like(self, other: Turn, tolerance: float) -> bool:
         """Whether another rotates alike, whatever its factor."""
@@ -150,17 +156,29 @@ def rates(pattern: AttentionPattern, turn: Turn) -> Iterator[np.ndarray]:
                         yield rate
 
 
-def check_sides(pattern: AttentionPattern) -> None:
-    """Reject rotations by anything but the position in the row."""
-    for side in pattern.turns:
-        if inputs := data_inputs(side):
-            names = ", ".join(sorted(repr(source.name) for source in inputs))
-            raise CannotFuse(f"its queries and keys depend on {names}, and not on their positions alone")
+def given_positions(pattern: AttentionPattern) -> ir.Value | None:
+    """What queries and keys are rotated by if it is not the position in the row: integers, (B, S).
+
+    It is the last such value on which all of the rotation depends: an input, or counted from one.
+
+    Raises:
+        CannotFuse: they depend on data in another way.
+    """
+    sides = [side for side in pattern.turns if data_inputs(side)]
+    if not sides:
+        return None
+    for value in ancestors(sides[0]):
+        if value.dtype in (ir.DataType.INT32, ir.DataType.INT64) and subgraph.rank(value) == 2 and data_inputs(value):
+            others = (source for side in sides for source in ancestors(side, frozenset((value,))) if source != value)
+            if all(source.producer() is not None or is_constant(source) for source in others):
+                return value
+    names = ", ".join(sorted({repr(source.name) for side in sides for source in data_inputs(side)}))
+    raise CannotFuse(f"its queries and keys depend on {names}, and not on their positions alone")
 
 
 def table_length(pattern: AttentionPattern, probes: Probes) -> int:
     """The length up to which a table of rotations goes: the graph's own, or that of the tables that it slices."""
-    if probes.fixed:
+    if probes.fixed and pattern.positions is None:
         return probes.lengths[0]
     rows = [
         sizes(value)[-2]
@@ -168,8 +186,10 @@ def table_length(pattern: AttentionPattern, probes: Probes) -> int:
         for value in ancestors(side)
         if is_constant(value) and len(sizes(value)) >= 2 and sizes(value)[-2] > max(probes.lengths)
     ]
-    if not rows or min(rows) > _MAX_TABLE:
-        raise CannotFuse(f"expected rotations by a table of at most {_MAX_TABLE} rows, got {rows or 'none'}")
+    if not rows:
+        raise CannotFuse("the angles of its rotation are not proportional to the position, nor read from a table")
+    if min(rows) > _MAX_TABLE:
+        raise CannotFuse(f"expected a table of rotations with at most {_MAX_TABLE} rows, got {min(rows)}")
     return min(rows)
 
 

@@ -1,0 +1,135 @@
+"""Rotations by positions that are given: fused where they are by these alone, else left with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+import exports
+from isorun.graph.ops import functions
+from rewrites import LAYERS, before, check, number
+
+PLAIN = "eurobert-positions-torchscript17-sdpa"
+WINDOWED = "modernbert-positions-torchscript17-sdpa"
+ROWS = 64  # of a table; the positions that are fed are below it
+
+
+def given_as(model: ir.Model, operator: str, *others: ir.Value, **attributes: int) -> ir.Value:
+    """What stands in place of the positions wherever they are read, made of them."""
+    positions = next(value for value in model.graph.inputs if value.name == "position_ids")
+    readers = list(positions.uses())
+    made = ir.node(operator, [positions, *others], attributes)
+    model.graph.insert_before(model.graph[0], made)
+    for reader, index in readers:
+        reader.replace_input_with(index, made.outputs[0])
+    return made.outputs[0]
+
+
+def turns(model: ir.Model) -> list[ir.Node]:
+    return [node for node in model.graph if node.op_type in ("Cos", "Sin")]
+
+
+def as_they_come(model: ir.Model) -> None:
+    """An export."""
+
+
+def counted(model: ir.Model) -> None:
+    """Positions count the real tokens: there is no input for them."""
+    mask = next(value for value in model.graph.inputs if value.name == "attention_mask")
+    count = given_as(model, "CumSum", number(model, "axis", 1, np.int64)).producer()
+    assert count is not None
+    count.replace_input_with(0, mask)
+    model.graph.inputs[:] = [value for value in model.graph.inputs if value.name != "position_ids"]
+
+
+def of_32_bits(model: ir.Model) -> None:
+    positions = next(value for value in model.graph.inputs if value.name == "position_ids")
+    positions.dtype = ir.DataType.INT32
+    given_as(model, "Cast", to=int(ir.DataType.INT64))
+
+
+def clipped(model: ir.Model) -> None:
+    given_as(model, "Min", number(model, "last", [[9]], np.int64))
+
+
+def by_table(model: ir.Model) -> None:
+    """Cosines and sines are looked up in tables whose angles are in proportion to no position."""
+    for index, turn in enumerate(turns(model)):
+        concat = turn.inputs[0]
+        assert concat is not None
+        angles = np.random.default_rng(index // 2).normal(size=(ROWS, 4)).repeat(2, 0).reshape(ROWS, 8)
+        table = np.cos(angles) if turn.op_type == "Cos" else np.sin(angles)
+        positions = next(value for value in model.graph.inputs if value.name == "position_ids")
+        looked_up = ir.node("Gather", [number(model, f"table.{index}", table), positions], {"axis": 0})
+        model.graph.insert_before(turn, looked_up)
+        turn.outputs[0].replace_all_uses_with(looked_up.outputs[0])
+
+
+def squared(model: ir.Model) -> None:
+    """The angles grow with the square of the position."""
+    cast = next(node for node in model.graph if node.op_type == "Cast" and "rotary" in (node.outputs[0].name or ""))
+    value = cast.outputs[0]
+    for reader, index in list(value.uses()):
+        before(reader, index, "Mul", value)
+
+
+def limited(model: ir.Model) -> None:
+    """The angles stop growing at a position that the samples do not reach."""
+    for node in [node for node in model.graph if node.op_type == "Cast" and "rotary" in (node.outputs[0].name or "")]:
+        for reader, index in list(node.outputs[0].uses()):
+            before(reader, index, "Min", number(model, "limit", 50.0))
+
+
+def with_tokens(model: ir.Model) -> None:
+    """The angles depend on the ids of tokens too."""
+    ids = next(value for value in model.graph.inputs if value.name == "input_ids")
+    cast = ir.node("Cast", [ids], {"to": int(ir.DataType.FLOAT)})
+    column = ir.node("Unsqueeze", [cast.outputs[0], number(model, "columns", [-1], np.int64)])
+    model.graph.insert_before(model.graph[0], [cast, column])
+    for turn in turns(model):
+        before(turn, 0, "Add", column.outputs[0])
+
+
+FUSED = {
+    "plain": (PLAIN, as_they_come),
+    "windowed": (WINDOWED, as_they_come),
+    "counted": (PLAIN, counted),
+    "of 32 bits": (PLAIN, of_32_bits),
+    "clipped": (WINDOWED, clipped),
+    "by table": (PLAIN, by_table),
+}
+REFUSED: dict[str, tuple[Callable[[ir.Model], None], str]] = {
+    "squared": (squared, "proportional"),
+    "limited": (limited, "proportional"),
+    "with tokens": (with_tokens, "'input_ids'"),
+}
+
+
+def fed(model: ir.Model) -> exports.Feeds:
+    feeds = exports.feeds([value.name or "" for value in model.graph.inputs])
+    return {value.name or "": feeds[value.name or ""].astype(value.dtype.numpy()) for value in model.graph.inputs}
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_fuses_rotations_by_positions_that_are_given(name: str) -> None:
+    label, change = FUSED[name]
+    model = exports.model(label)
+    change(model)
+    fused, report = check(model, fed(model))
+    assert report.complete, str(report)
+    assert sum(node.op_type == functions.CORE for node in fused.graph) == LAYERS
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_keeps_other_rotations(name: str) -> None:
+    change, reason = REFUSED[name]
+    model = exports.model(PLAIN)
+    change(model)
+    _, report = check(model, fed(model))
+    assert report.fused["SelfAttention"] == 0
+    refused = [each for each in report.refusals if each.kind == "SelfAttention"]
+    assert len(refused) == LAYERS
+    assert all(reason in each.reason for each in refused), str(report)
