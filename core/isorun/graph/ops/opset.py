@@ -77,8 +77,10 @@ def _differs(operator: str, one: int, other: int) -> bool:
 def _change(node: ir.Node, current: int, target: int) -> Callable[[ir.Node, int], None] | None:
     if node.op_type in _REDUCTIONS:
         crosses = min(current, target) < _REDUCTIONS_CHANGED <= max(current, target)
-        fixed = len(node.inputs) < 2 or node.inputs[1] is None or node.inputs[1].const_value is not None
-        return (_reduction if crosses else _keep) if fixed else None
+        axes = _axes(node)
+        if not crosses or axes is None:
+            return None if axes is None else _keep
+        return _reduction if axes or not node.attributes.get_int("noop_with_empty_axes", 0) else None
     if node.op_type == "Split":
         return _split
     if node.op_type == "Pad":
@@ -131,20 +133,26 @@ def _keep(_node: ir.Node, _target: int) -> None:
     """Another version of the same."""
 
 
+def _axes(node: ir.Node) -> list[int] | None:
+    """The axes that are an input of a reduction, none if there is no such input; ``None`` if they are not constant."""
+    value = node.inputs[1] if len(node.inputs) > 1 else None
+    if value is None:
+        return []
+    return None if value.const_value is None else [int(axis) for axis in value.const_value.numpy()]
+
+
 def _reduction(node: ir.Node, target: int) -> None:
     graph = node.graph
     assert isinstance(graph, ir.Graph)
     if target >= _REDUCTIONS_CHANGED and "axes" in node.attributes:
-        axes = np.array(node.attributes["axes"].as_ints(), np.int64)
+        given = np.array(node.attributes["axes"].as_ints(), np.int64)
         del node.attributes["axes"]
         node.resize_inputs(2)
-        node.replace_input_with(1, _constant(node, "axes", axes))
-    elif target < _REDUCTIONS_CHANGED and len(node.inputs) > 1:
-        axes_value = node.inputs[1]
+        node.replace_input_with(1, _constant(node, "axes", given))
+    elif target < _REDUCTIONS_CHANGED:
+        if axes := _axes(node):
+            node.attributes["axes"] = ir.AttrInt64s("axes", axes)
         node.resize_inputs(1)
-        if axes_value is not None and axes_value.const_value is not None:
-            axes = axes_value.const_value.numpy()
-            node.attributes["axes"] = ir.AttrInt64s("axes", [int(axis) for axis in axes])
         node.attributes.pop("noop_with_empty_axes", None)
 
 

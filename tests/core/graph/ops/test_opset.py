@@ -15,6 +15,12 @@ g (float[1, 2, 4, 4] x) => (float[1, 2, 6, 6] y) <float[4] scales = {{1, 1, 1.5,
 }}"""
 
 
+REDUCED = """<ir_version: 10, opset_import: ["" : 21]>
+g (float[1, 2, 4, 4] x) => (float[{shape}] y) <int64[2] axes = {{1, -1}}> {{
+    y = ReduceMax <{attributes}> ({inputs})
+}}"""
+
+
 def resized(attributes: str) -> ir.Model:
     return ir.from_proto(onnx.parser.parse_model(RESIZE.format(attributes=attributes)))
 
@@ -47,3 +53,28 @@ def test_a_resize_that_the_earlier_opset_does_not_have(attributes: str) -> None:
         opset.move(model.graph, 17)
     assert caught.value.operators == ("Resize",)
     assert model.graph.opset_imports[""] == 21
+
+
+@pytest.mark.parametrize(
+    ("shape", "inputs", "attributes"),
+    [
+        ("1,1,4,1", "x, axes", "noop_with_empty_axes = 1"),
+        ("1,4", "x, axes", "keepdims = 0"),
+        ("1,1,1,1", "x", "noop_with_empty_axes = 0"),
+    ],
+)
+def test_a_reduction_is_brought_to_an_earlier_opset(shape: str, inputs: str, attributes: str) -> None:
+    text = REDUCED.format(shape=shape, inputs=inputs, attributes=attributes)
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    before = run(model)
+    opset.move(model.graph, 17)
+    onnx.checker.check_model(ir.to_proto(model))
+    np.testing.assert_array_equal(run(model), before)
+
+
+def test_a_reduction_of_nothing_has_no_earlier_form() -> None:
+    text = REDUCED.format(shape="1,2,4,4", inputs="x", attributes="noop_with_empty_axes = 1")
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    with pytest.raises(UnsupportedModel) as caught:
+        opset.move(model.graph, 17)
+    assert caught.value.operators == ("ReduceMax",)

@@ -104,7 +104,8 @@ class _Fusion:
         added = [term for term in key_masks if term.masked is not None]
         if reach.window is not None and len(added) > 1:  # what two terms lower is lower than what one of them does
             raise CannotFuse("it has a window beside its mask: expected one mask, got a sum of two")
-        if reach != Reach() and masked is not None and masked > FINITE_MASK:
+        is_half = subgraph.dtype(pattern.layers[0].weight) == ir.DataType.FLOAT16
+        if reach != Reach() and masked is not None and masked > FINITE_MASK and not is_half:
             raise CannotFuse(f"its mask differs between queries and lowers scores by {masked}")
         return KeyMask(next(iter(origins), None), masked, reach), bias
 
@@ -136,7 +137,7 @@ class _Fusion:
             outputs = self._projected(pattern, meaning.projections, before)
             given |= dict(zip(("query", "key", "value"), map(by_row, outputs), strict=True))
         given |= {
-            name: None if norm is None else norm.gamma
+            name: None if norm is None else self._typed(norm.gamma, subgraph.dtype(pattern.layers[0].weight))
             for name, norm in zip(("query_gamma", "key_gamma"), meaning.norms, strict=True)
         }
         attributes: dict[str, int | float] = {"num_heads": meaning.heads, "mask_filter_value": meaning.filter_value}
@@ -293,6 +294,13 @@ class _Fusion:
 
     def _number(self, name: str, number: int | list[int]) -> ir.Value:
         return subgraph.constant(self._graph, name, ir.tensor(np.array(number, np.int64)))
+
+    def _typed(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        """A constant in another type: exports in fp16 normalize in fp32."""
+        if value.dtype == dtype:
+            return value
+        made = ir.tensor(array(value).astype(dtype.numpy()))
+        return subgraph.constant(self._graph, f"{value.name}.{dtype.name.lower()}", made)
 
     def _projected(
         self, pattern: AttentionPattern, projections: tuple[Projection, ...], before: ir.Node

@@ -82,8 +82,8 @@ class AttentionProbe:
         finite = mask is not None and mask.masked is not None and mask.masked > FINITE_MASK
         filter_value = mask.masked if mask is not None and mask.masked is not None and finite else functions.LOWEST
         fallbacks = {"scores"} if mask is None else {"scores", "zeros"}
-        half = subgraph.dtype(pattern.layers[0].weight) in HALVES
-        tolerance = HALF_TOLERANCE if half else TOLERANCE
+        dtype = subgraph.dtype(pattern.layers[0].weight)
+        tolerance = HALF_TOLERANCE if dtype in HALVES else TOLERANCE
         samples = [self.sample(pattern, mask, length) for length in self._probes.lengths]
         evaluators = [self._probes.evaluator(sample) for sample, _ in samples]
         heads = _heads(pattern, evaluators[0], self._probes.rows, self._probes.lengths[0])
@@ -148,6 +148,10 @@ class AttentionProbe:
             if not some.all() and np.isfinite(context[~some]).all():
                 masked = {"scores": expected[found[0]][~some], "zeros": np.zeros_like(context[~some])}
                 fallbacks = {name for name in fallbacks if _error(masked[name], context[~some]) < tolerance}
+        is_narrow = finite and mask is not None and mask.reach != Reach()
+        if dtype == ir.DataType.FLOAT16 and (is_narrow or not fallbacks):
+            # fp16 has steps of 32 at its lowest number: what that leaves of scores, a runtime decides.
+            filter_value, fallbacks = functions.LOWEST, {"scores"}
         if not fallbacks:
             raise CannotFuse("no fused operator has its output for a fully masked row")
         projections, turns_values = found[0]

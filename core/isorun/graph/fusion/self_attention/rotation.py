@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph.analysis.evaluate import ancestors, array, data_inputs, is_constant, sizes
+from isorun.graph.analysis.evaluate import HALVES, ancestors, array, data_inputs, is_constant, sizes
 from isorun.graph.fusion.self_attention.pattern import AttentionPattern
 from isorun.graph.matching import subgraph
 from isorun.graph.matching.probes import Evaluate, Probes
@@ -147,8 +147,8 @@ def rates(pattern: AttentionPattern, turn: Turn) -> Iterator[np.ndarray]:
     half = turn.size // 2
     for side in pattern.turns:
         for value in ancestors(side):
-            if is_constant(value) and np.prod(sizes(value)) == half and value.dtype == ir.DataType.FLOAT:
-                given = array(value).reshape(-1)
+            if is_constant(value) and np.prod(sizes(value)) == half and value.dtype in (ir.DataType.FLOAT, *HALVES):
+                given = array(value).reshape(-1).astype(np.float32)
                 for rate in (given, -given):
                     angles = np.arange(len(turn.cos), dtype=np.float32)[:, None] * rate
                     both = ((np.cos(angles), turn.cos), (np.sin(angles), turn.sin))
