@@ -1,4 +1,4 @@
-"""Build the fused graph of a BERT checkpoint or preset."""
+"""Build the fused graph of an encoder's checkpoint, or of a preset."""
 
 from __future__ import annotations
 
@@ -25,14 +25,19 @@ def build(
         str | None, typer.Argument(metavar="CHECKPOINT", help="all-MiniLM-L6-v2, a Hugging Face hub id, or a folder.")
     ] = None,
     preset: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Random weights: bert-3l, bert-6l, bert-base or bert-large.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Random weights in the sizes of a model: bert-3l, bert-6l, bert-base, bert-large, modernbert-base, "
+            "deberta-v3-small or embeddinggemma-300m.",
+        ),
     ] = None,
     seed: Annotated[
         int | None, typer.Option(metavar="N", min=0, help="Seed of a preset's random weights. Default: 0.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Build the fused graph of a BERT checkpoint or preset. An existing file is replaced."""
+    """Build the fused graph of an encoder's checkpoint, or of a preset. An existing file is replaced."""
     if (checkpoint is None) == (preset is None):
         raise typer.BadParameter("give either a CHECKPOINT or --preset")
     if checkpoint is not None and seed is not None:
