@@ -28,7 +28,7 @@ TOLERANCE = 1e-5
 MODERN_TOLERANCE = 2e-5
 """The same for the encoders after BERT, of 1 + |x|: their hidden states are not all normalized."""
 
-MODERN_CHECKPOINTS = ("modernbert", "eurobert", "nomicbert", "gte", "jina-v3", "embeddinggemma")
+MODERN_CHECKPOINTS = ("modernbert", "eurobert", "nomicbert", "gte", "jina-v3", "embeddinggemma", "qwen3")
 """The encoders after BERT that have checkpoints."""
 
 Feeds = dict[str, np.ndarray]

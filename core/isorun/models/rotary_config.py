@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from isorun.graph.builders.rotary import RotaryConfig
     from isorun.graph.builders.rotary_families import RotaryFamily
 
-KINDS = ("modernbert", "eurobert", "nomic_bert", "gte", "jina_embeddings_v3", "gemma3_text")
+KINDS = ("modernbert", "eurobert", "nomic_bert", "gte", "jina_embeddings_v3", "gemma3_text", "qwen3")
 """The values of ``model_type``."""
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
@@ -22,6 +22,7 @@ _THETAS = {  # the defaults in transformers: of all layers, or of global and of 
     "gte": (160_000.0, 160_000.0),
     "jina_embeddings_v3": (20_000.0, 20_000.0),
     "gemma3_text": (1_000_000.0, 10_000.0),
+    "qwen3": (10_000.0, 10_000.0),
 }
 _THETA_KEYS = {
     "modernbert": ("global_rope_theta", "local_rope_theta"),
@@ -32,10 +33,14 @@ _EPSILONS = {
     "modernbert": ("norm_eps", 1e-5),
     "eurobert": ("rms_norm_eps", 1e-5),
     "gemma3_text": ("rms_norm_eps", 1e-6),
+    "qwen3": ("rms_norm_eps", 1e-6),
 }
 _EPSILON = ("layer_norm_eps", 1e-12)
 _EVERY = {"modernbert": ("global_attn_every_n_layers", 3), "gemma3_text": ("sliding_window_pattern", 6)}
-_DEFAULT_ACTIVATIONS = {"eurobert": "silu", "nomic_bert": "silu", "gemma3_text": "gelu_pytorch_tanh"}
+_DEFAULT_ACTIVATIONS = {
+    **dict.fromkeys(("eurobert", "nomic_bert", "qwen3"), "silu"),
+    "gemma3_text": "gelu_pytorch_tanh",
+}
 
 
 def read(settings: Mapping[str, Any], invalid: Callable[[str], InvalidModel]) -> RotaryConfig:
@@ -100,7 +105,7 @@ def read(settings: Mapping[str, Any], invalid: Callable[[str], InvalidModel]) ->
 def _family(kind: str) -> RotaryFamily:
     from isorun.graph.builders import rotary_families as known
 
-    families = (known.MODERNBERT, known.EUROBERT, known.NOMIC, known.GTE, known.JINA, known.GEMMA)
+    families = (known.MODERNBERT, known.EUROBERT, known.NOMIC, known.GTE, known.JINA, known.GEMMA, known.QWEN3)
     return dict(zip(KINDS, families, strict=True))[kind]
 
 
@@ -117,6 +122,8 @@ def _layer_kinds(
     if len(types) != layers or not set(types) <= {_FULL, _SLIDING}:
         raise invalid(f"layer_types must name {_FULL!r} or {_SLIDING!r} for each of {layers} layers, got {types!r}")
     window = None
+    if kind == "qwen3" and (_SLIDING in types or settings.get("use_sliding_window")):
+        raise invalid("use_sliding_window must be false: windows of a causal attention are not supported")
     if kind == "modernbert":
         window = int(settings.get("local_attention", 128)) // 2
     elif kind == "gemma3_text":

@@ -36,6 +36,7 @@ def test_a_checkpoint_computes_what_its_export_computes(name: str, tmp_path: Pat
         ("deberta-v2", '"pos_att_type": ["c2p"]', "pos_att_type"),
         ("jina-v2", '"feed_forward_type": "original"', "feed_forward_type"),
         ("t5", '"feed_forward_proj": "tanh"', "feed_forward_proj"),
+        ("qwen3", '"use_sliding_window": true', "use_sliding_window"),
     ],
 )
 def test_rejects_settings_that_it_does_not_support(name: str, settings: str, message: str, tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ _ELEMENTWISE = frozenset(
 )
 _ARITHMETIC = frozenset(("Add", "Div", "Mul", "Pow", "Sub"))
 _FUSED = {  # and the number of token-level inputs
-    **{"BiasGelu": 1, "BiasGeluTanh": 1, "SkipLayerNormalization": 2, functions.RMS_NORM: 1, functions.ROTATE: 1},
+    **{"BiasGelu": 1, "BiasGeluTanh": 1, "SkipLayerNormalization": 2, functions.RMS_NORM: 1},
+    **{functions.ROTATE: 1, functions.NORMALIZE_HEADS: 1},
     **dict.fromkeys(functions.GATED, 2),
 }
 # Operators that preserve a mask's zeros.

@@ -198,6 +198,8 @@ class _RotaryBuilder(Builder):
             attributes["head_size"] = size
         if window is not None:
             attributes["window"] = window
+        if family.causal:
+            attributes["causal"] = 1
         if config.scale is not None and not np.isclose(config.scale, size**-0.5, rtol=1e-4):
             attributes["scale"] = config.scale
         inputs = functions.ordered(functions.ATTENTION, given)

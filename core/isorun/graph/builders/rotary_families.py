@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 
@@ -30,6 +30,7 @@ class RotaryFamily:
             normalizations. Named by a setting if ``config.json`` says.
         first_norm: whether the first layer has a normalization before its attention.
         scaled: whether embeddings are multiplied by the root of their width.
+        causal: whether tokens attend to none after them.
     """
 
     words: str
@@ -56,6 +57,7 @@ class RotaryFamily:
     biases: Mapping[str, bool | str] = field(default_factory=dict)
     first_norm: bool = True
     scaled: bool = False
+    causal: bool = False
 
 
 MODERNBERT = RotaryFamily(
@@ -88,10 +90,17 @@ EUROBERT = RotaryFamily(
         **{"attention": "attention_bias", "attention_output": "attention_bias", "gate": "mlp_bias", "down": "mlp_bias"}
     },
 )
+_HEAD_NORMS = ("self_attn.q_norm", "self_attn.k_norm")
+QWEN3 = replace(
+    EUROBERT,
+    head_norms=_HEAD_NORMS,
+    biases={"attention": "attention_bias", "attention_output": "attention_bias"},
+    causal=True,
+)
 GEMMA = RotaryFamily(
     **_LLAMA,
     words="embed_tokens",
-    head_norms=("self_attn.q_norm", "self_attn.k_norm"),
+    head_norms=_HEAD_NORMS,
     before=("input_layernorm", "pre_feedforward_layernorm"),
     after=("post_attention_layernorm", "post_feedforward_layernorm"),
     final_norm="norm",

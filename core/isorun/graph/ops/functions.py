@@ -50,8 +50,8 @@ SINGLE_QUERY = "SingleQueryAttention"
 ATTENTIONS = (ATTENTION, CORE, SINGLE_QUERY)
 ROTATE = "Rotate"
 """A rotation by position outside an attention: (B, S, H), cosines, sines and positions come first."""
-ROTATION = ("num_heads", "head_size", "interleaved", "rotated")
-"""Its attributes, which attentions have too."""
+NORMALIZE_HEADS = "NormalizeHeads"
+"""An RMS normalization of each head outside an attention: (B, S, H) and the weight of a head's dimensions."""
 PACKED = "PackedAttention"
 """An attention over a batch without padding, its product done: Q, K and V side by side (1, T, 3 H) come first."""
 LOWEST = -3.3895313892515355e38

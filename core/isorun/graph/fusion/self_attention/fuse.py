@@ -125,8 +125,6 @@ class _Fusion:
 
         size = pattern.width // meaning.heads
         is_turned_before = meaning.turn.size > 0 and pattern.positions is not None
-        if is_turned_before and any(meaning.norms):
-            raise CannotFuse("its queries and keys are normalized by head and rotated by positions that are given")
         is_joint = pattern.is_joint and not meaning.turns_values and not is_turned_before
         kind = KIND if is_joint else functions.CORE
         given: dict[str, ir.Value | None] = {"key_mask": key_mask, "bias": bias}
@@ -136,10 +134,10 @@ class _Fusion:
         else:
             outputs = self._projected(pattern, meaning.projections, before)
             given |= dict(zip(("query", "key", "value"), map(by_row, outputs), strict=True))
-        given |= {
-            name: None if norm is None else self._typed(norm.gamma, subgraph.dtype(pattern.layers[0].weight))
-            for name, norm in zip(("query_gamma", "key_gamma"), meaning.norms, strict=True)
-        }
+        gammas = [
+            None if norm is None else self._typed(norm.gamma, subgraph.dtype(pattern.layers[0].weight))
+            for norm in meaning.norms
+        ]
         attributes: dict[str, int | float] = {"num_heads": meaning.heads, "mask_filter_value": meaning.filter_value}
         if meaning.guarded:
             attributes["guarded"] = 1
@@ -151,10 +149,17 @@ class _Fusion:
         rtol = 3e-3 if subgraph.dtype(pattern.layers[0].weight) in HALVES else 1e-4
         if not np.isclose(meaning.scale, size**-0.5, rtol=rtol):
             attributes["scale"] = _exact(meaning.scale)
-        if epsilons := {norm.epsilon for norm in meaning.norms if norm is not None}:
-            if None in meaning.norms or len(epsilons) > 1:
-                raise CannotFuse("its queries and keys are normalized in different ways")
-            attributes["norm_epsilon"] = epsilons.pop()
+        if len({norm and norm.epsilon for norm in meaning.norms}) > 1:
+            raise CannotFuse("its queries and keys are normalized in different ways")
+        epsilon = next((norm.epsilon for norm in meaning.norms if norm is not None), None)
+        if epsilon is not None and is_turned_before:
+            for name, gamma in zip(("query", "key"), gammas, strict=True):
+                given[name] = _computed(
+                    functions.NORMALIZE_HEADS, given[name], {"gamma": gamma}, before, epsilon=epsilon
+                )
+        elif epsilon is not None:
+            given |= dict(zip(("query_gamma", "key_gamma"), gammas, strict=True))
+            attributes["norm_epsilon"] = epsilon
         if meaning.turn.size:
             turning = self._rotation(pattern, meaning, before)
             how = {"interleaved": 1} if meaning.turn.interleaved else {}
@@ -163,7 +168,9 @@ class _Fusion:
             for name in [*turned, "value"] if meaning.turns_values else turned:
                 heads = (pattern.width if name == "query" else pattern.key_width) // size
                 sizes_of = {key: attributes[key] for key in ("head_size",) if key in attributes}
-                given[name] = _turned(given[name], turning, {"num_heads": heads, **sizes_of, **how}, before)
+                given[name] = _computed(
+                    functions.ROTATE, given[name], turning, before, num_heads=heads, **sizes_of, **how
+                )
             if not is_turned_before:
                 given |= turning
                 attributes |= how
@@ -368,18 +375,23 @@ class _Fusion:
         return self._weights[parts]
 
 
-def _turned(
-    value: ir.Value | None, turning: Mapping[str, ir.Value], attributes: Mapping[str, int | float], before: ir.Node
+def _computed(
+    kind: str,
+    value: ir.Value | None,
+    others: Mapping[str, ir.Value | None],
+    before: ir.Node,
+    **attributes: int | float,
 ) -> ir.Value:
-    """Queries, keys or values, rotated before their attention."""
+    """What an operator of the fused form makes of queries, keys or values before their attention."""
     assert value is not None
-    inputs = functions.ordered(functions.ROTATE, {**turning, "x": value})
-    node = ir.node(functions.ROTATE, inputs, attributes, domain=functions.DOMAIN, name=f"{value.name}.rotated")
+    inputs = functions.ordered(kind, {**others, "x": value})
+    name = f"{value.name}.{kind}"
+    node = ir.node(kind, inputs, attributes, domain=functions.DOMAIN, name=name)
     assert before.graph is not None
     before.graph.insert_before(before, node)
-    rotated = node.outputs[0]
-    rotated.name, rotated.shape, rotated.type = f"{value.name}.rotated", value.shape, value.type
-    return rotated
+    result = node.outputs[0]
+    result.name, result.shape, result.type = name, value.shape, value.type
+    return result
 
 
 def _exact(scale: float) -> float:
