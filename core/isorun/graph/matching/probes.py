@@ -6,6 +6,7 @@ length is the only one evaluated; a fixed batch size splits the rows into severa
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
@@ -81,12 +82,16 @@ class Probes:
 def _fixed_size(graph: ir.Graph, axis: int) -> int | None:
     """The size that every (batch, sequence) input has along an axis; ``None`` if symbolic, or if they differ.
 
-    Without such inputs, as in encoders of images, that of every value that a dense layer reads.
+    Without such inputs, as in encoders of images, that of most values that a dense layer reads.
     """
     shapes = [value.shape for value in graph.inputs if not is_constant(value)]
-    sizes = {shape[axis] for shape in shapes if shape is not None and len(shape) == 2}
+    sizes = Counter(shape[axis] for shape in shapes if shape is not None and len(shape) == 2)
+    if len(sizes) > 1:
+        return None
     if not sizes:
         dense = (node.inputs[0] for node in graph if node.op_type == "MatMul" and is_constant(node.inputs[1]))
-        sizes = {value.shape[axis] for value in dense if value is not None and value.shape and len(value.shape) == 3}
-    size = next(iter(sizes)) if len(sizes) == 1 else None
+        sizes.update(
+            value.shape[axis] for value in dense if value is not None and value.shape and len(value.shape) == 3
+        )
+    size = max(sizes, key=lambda each: sizes[each], default=None)
     return size or None if isinstance(size, int) else None

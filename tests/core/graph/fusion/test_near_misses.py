@@ -68,11 +68,28 @@ def key_used(model: ir.Model) -> None:
     use(model, add.outputs[0].name or "")
 
 
+def wide_norm(model: ir.Model) -> None:
+    """Queries are normalized over all heads at once."""
+    bias = model.graph.initializers["model.encoder.layer.0.attention.self.query.bias"]
+    (add,) = bias.consumers()
+    (reshape,) = (node for node in add.outputs[0].consumers() if node.op_type == "Reshape")
+    gamma = np.random.default_rng(0).normal(1, 0.25, 32)
+    nodes = [ir.node("Mul", [add.outputs[0], add.outputs[0]])]
+    nodes.append(ir.node("ReduceMean", nodes[-1].outputs, {"axes": [-1]}))
+    nodes.append(ir.node("Add", [nodes[-1].outputs[0], number(model, "epsilon", 1e-6)]))
+    nodes.append(ir.node("Sqrt", nodes[-1].outputs))
+    nodes.append(ir.node("Div", [add.outputs[0], nodes[-1].outputs[0]]))
+    nodes.append(ir.node("Mul", [nodes[-1].outputs[0], number(model, "gamma", gamma)]))
+    model.graph.insert_before(reshape, nodes)
+    reshape.replace_input_with(0, nodes[-1].outputs[0])
+
+
 NEAR_MISSES: dict[str, tuple[Callable[[ir.Model], None], str, int]] = {
     "causal": (causal, "fully masked row", LAYERS - 1),
     "a window beside the mask": (window, "has a window beside", LAYERS - 1),
     "a mask of four dimensions": (four_dimensions, "'extra'", LAYERS - 1),
     "a soft cap": (soft_cap, "does not compute softmax", LAYERS - 1),
+    "a norm of all heads at once": (wide_norm, "not by head", LAYERS - 1),
     "probabilities used elsewhere": (probabilities_used, "probabilities", LAYERS - 1),
     "a key projection used elsewhere": (key_used, "its projection", LAYERS - 1),
 }

@@ -39,6 +39,23 @@ def test_probes_use_fixed_sizes(
     assert (probes.rows, probes.lengths, probes.fixed) == (rows, lengths, fixed)
 
 
+def test_probes_of_images_have_the_length_that_most_dense_layers_read() -> None:
+    """A pooling head reads one vector of each image."""
+    kind = ir.TensorType(ir.DataType.FLOAT)
+    weight = ir.Value(name="weight", const_value=ir.tensor(np.ones((4, 4), np.float32)), type=kind)
+    weight.shape = ir.Shape([4, 4])
+    images = ir.Value(name="images", type=kind, shape=ir.Shape(["batch", 3, 8, 8]))
+    layers = []
+    for length in (1, 16, 16):
+        hidden = ir.node("Identity", [images])
+        hidden.outputs[0].type, hidden.outputs[0].shape = kind, ir.Shape(["batch", length, 4])
+        layers += [hidden, ir.node("MatMul", [hidden.outputs[0], weight])]
+    outputs = [node.outputs[0] for node in layers[1::2]]
+    made = ir.Graph([images], outputs, nodes=layers, initializers=[weight], opset_imports={"": 17}, name="g")
+    probes = Probes(made)
+    assert (probes.lengths, probes.fixed) == ((16,), True)
+
+
 def test_probes_contain_every_kind_of_mask() -> None:
     masks = Probes(graph((2, 8))).masks(8)
     assert masks.shape == (6, 8)

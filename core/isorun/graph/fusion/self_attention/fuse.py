@@ -245,6 +245,9 @@ class _Fusion:
 
     def _places(self, before: ir.Node) -> ir.Value:
         """The positions of tokens in their rows, (1, S)."""
+        if self._in_order is None and self._probes.fixed:  # images have no ids to count
+            places = np.arange(self._probes.lengths[0])[None]
+            self._in_order = subgraph.constant(self._graph, "isorun.positions", ir.tensor(places))
         if self._in_order is None:
             self._in_order = positions.in_order(subgraph.Before(before), self._ids())
         return self._in_order

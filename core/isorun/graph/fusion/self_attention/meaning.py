@@ -99,7 +99,7 @@ class AttentionProbe:
             )
         whether: tuple[bool, ...] = (False, True)  # values may be rotated
         candidates = dict.fromkeys(_candidates(pattern, heads), whether)
-        norms = rotation.norms(pattern)
+        norms = rotation.norms(pattern, size)
         terms = disentangled.terms(pattern, size, self._probes)
         positional: Disentangled | None = None
         factor: float | None = None
@@ -155,6 +155,7 @@ class AttentionProbe:
         if not fallbacks:
             raise CannotFuse("no fused operator has its output for a fully masked row")
         projections, turns_values = found[0]
+        turn = rotation.shortest(pattern, turn)
         positional = terms.of(projections[0].layer, projections[1].layer) if terms else None
         return Meaning(
             heads, filter_value, projections, "scores" not in fallbacks, scale, norms, turn, turns_values, positional

@@ -77,17 +77,17 @@ class Turn:
         return np.concatenate([turned, x[..., self.size :]], -1).astype(np.float32)
 
 
-def norms(pattern: AttentionPattern) -> tuple[Norm | None, Norm | None]:
+def norms(pattern: AttentionPattern, head_size: int) -> tuple[Norm | None, Norm | None]:
     """The normalizations of queries and of keys.
 
     Raises:
         CannotFuse: there is another than an RMS normalization by head.
     """
-    found = [_norm(value, pattern) for value in pattern.operands or ()]
+    found = [_norm(value, pattern, head_size) for value in pattern.operands or ()]
     return (found[0], found[1]) if found else (None, None)
 
 
-def _norm(value: ir.Value, pattern: AttentionPattern) -> Norm | None:
+def _norm(value: ir.Value, pattern: AttentionPattern, head_size: int) -> Norm | None:
     for ancestor in ancestors(value, frozenset(layer.output for layer in pattern.layers)):
         node = ancestor.producer()
         if node is None or node not in pattern.inside:
@@ -95,6 +95,10 @@ def _norm(value: ir.Value, pattern: AttentionPattern) -> Norm | None:
         if functions.is_fused(node) and node.op_type == functions.RMS_NORM:
             gamma = node.inputs[1]
             assert gamma is not None
+            if sizes(gamma) != (head_size,):
+                raise CannotFuse(
+                    f"its queries or keys are normalized over {sizes(gamma)[-1]} values, not by head of {head_size}"
+                )
             return Norm(gamma, node.attributes["epsilon"].as_float())
         if node.op_type == "LayerNormalization":
             raise CannotFuse("its queries or keys have a layer normalization: only RMS normalization is supported")
@@ -154,6 +158,20 @@ def rates(pattern: AttentionPattern, turn: Turn) -> Iterator[np.ndarray]:
                     both = ((np.cos(angles), turn.cos), (np.sin(angles), turn.sin))
                     if all(np.allclose(one, other, atol=1e-3) for one, other in both):
                         yield rate
+
+
+def shortest(pattern: AttentionPattern, turn: Turn) -> Turn:
+    """A rotation without the pairs at the end that have no angle: where pairs are neighbours, that of a part of a head
+    looks like one of the whole head."""
+    if not turn.interleaved or any(True for _ in rates(pattern, turn)):
+        return turn
+    for size in range(2, turn.size, 2):
+        cos, sin = np.split(turn.cos, (size // 2,), -1), np.split(turn.sin, (size // 2,), -1)
+        part = replace(turn, size=size, cos=cos[0], sin=sin[0])
+        is_rest_still = np.allclose(cos[1], 1, atol=1e-3) and np.allclose(sin[1], 0, atol=1e-3)
+        if is_rest_still and any(True for _ in rates(pattern, part)):
+            return part
+    return turn
 
 
 def given_positions(pattern: AttentionPattern) -> ir.Value | None:
