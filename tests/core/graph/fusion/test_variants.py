@@ -275,3 +275,23 @@ def test_keeps_padding_without_a_mask() -> None:
 def held(node: ir.Node) -> ir.Value:
     """What a Constant node holds."""
     return ir.Value(const_value=node.attributes["value"].as_tensor())
+
+
+def test_layers_of_images_may_have_other_lengths() -> None:
+    """Without a mask, the keys of each layer are those of its own rows."""
+    model = exports.model("vit-torchscript17-sdpa")
+    second = [node for node in model.graph if node.op_type == "LayerNormalization"][2]
+    hidden = second.inputs[0]
+    assert hidden is not None
+    bounds = [number(model, f"bound {at}", [at], np.int64) for at in (0, 9, 1)]
+    readers = list(hidden.uses())
+    shorter = ir.node("Slice", [hidden, *bounds])
+    shorter.outputs[0].type = hidden.type
+    for use in readers:
+        use.node.replace_input_with(use.idx, shorter.outputs[0])
+    model.graph.insert_before(second, shorter)
+    for node in model.graph:
+        for value in node.outputs:
+            value.shape = None
+    _, report = check(model, feeds(("pixel_values",)))
+    assert report.complete, str(report)

@@ -12,13 +12,13 @@ for every order of the three projections, so the decomposition and the layout do
 - fewer heads of keys and values than of queries
 - queries and keys that are normalized by head, rotated by position, or multiplied by a number (see ``rotation.py``),
   and values that are rotated like them
-- key masks in any form (see ``masks.py``), or none; windows; a bias beside the mask (relative positions)
+- key masks in any form (see ``masks.py``), or none; windows; causal masks; a bias beside the mask (relative positions)
 - a query without any key that yields the mean over all keys, zeros (PyTorch's guard), or the softmax of scores lowered
   by a finite mask value
 - batch and sequence as two dimensions, or merged into one outside it (as in TensorFlow's dense layers)
 
-Rejected: cross-attention; probabilities or projections that other nodes use; causal masks and other masks that are not
-key masks; a soft cap, or any other deviation from the formula.
+Rejected: cross-attention; probabilities or projections that other nodes use; masks that are neither key masks, nor
+windows, nor causal; causal windows; a soft cap, or any other deviation from the formula.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from isorun.graph.fusion.self_attention.disentangled import Disentangled
 from isorun.graph.fusion.self_attention.masks import Bias, KeyMask, MaskClassifier, Reach
 from isorun.graph.fusion.self_attention.meaning import FINITE_MASK, AttentionProbe, Meaning, Projection
 from isorun.graph.fusion.self_attention.pattern import AttentionPattern, find
-from isorun.graph.fusion.self_attention.rotation import Turn
+from isorun.graph.fusion.self_attention.rotation_inputs import Rotations
 from isorun.graph.matching import subgraph
 from isorun.graph.matching.probes import Probes
 from isorun.graph.matching.report import CannotFuse, FusionReport
@@ -67,10 +67,9 @@ class _Fusion:
         self._probe = AttentionProbe(self._probes)
         self._classifier = MaskClassifier(self._probes)
         self._weights: dict[tuple[object, ...], ir.Value] = {}
-        self._masks: dict[ir.Value | None, ir.Value] = {}
+        self._masks: dict[object, ir.Value] = {}
         self._biases: dict[ir.Value, ir.Value] = {}
-        self._in_order: ir.Value | None = None
-        self._turns: dict[tuple[object, ...], dict[str, ir.Value]] = {}
+        self._rotations = Rotations(self._graph, self._probes, self._probe)
 
     def fuse(self, root: ir.Node) -> None:
         pattern = find(root)
@@ -149,8 +148,6 @@ class _Fusion:
         rtol = 3e-3 if subgraph.dtype(pattern.layers[0].weight) in HALVES else 1e-4
         if not np.isclose(meaning.scale, size**-0.5, rtol=rtol):
             attributes["scale"] = _exact(meaning.scale)
-        if len({norm and norm.epsilon for norm in meaning.norms}) > 1:
-            raise CannotFuse("its queries and keys are normalized in different ways")
         epsilon = next((norm.epsilon for norm in meaning.norms if norm is not None), None)
         if epsilon is not None and is_turned_before:
             for name, gamma in zip(("query", "key"), gammas, strict=True):
@@ -161,7 +158,7 @@ class _Fusion:
             given |= dict(zip(("query_gamma", "key_gamma"), gammas, strict=True))
             attributes["norm_epsilon"] = epsilon
         if meaning.turn.size:
-            turning = self._rotation(pattern, meaning, before)
+            turning = self._rotations.inputs(pattern, meaning, before)
             how = {"interleaved": 1} if meaning.turn.interleaved else {}
             how |= {"rotated": meaning.turn.size} if meaning.turn.size != size else {}
             turned = ["query", "key"] if is_turned_before else []
@@ -185,78 +182,6 @@ class _Fusion:
             pattern.context,
             flat=pattern.width if pattern.flat else None,
         )
-
-    def _rotation(self, pattern: AttentionPattern, meaning: Meaning, before: ir.Node) -> dict[str, ir.Value]:
-        """Cosines, sines and positions, in the canonical form of fused graphs."""
-        dtype = subgraph.dtype(pattern.layers[0].weight)
-        key = (pattern.turns, meaning.turn.size, meaning.turn.interleaved, dtype)
-        if key not in self._turns:
-            whole, rates = self._whole_turn(pattern, meaning)
-            if rates is None:
-                self._turns[key] = self._rotation_by_table(pattern, whole, before, dtype)
-            else:
-                by_rates = (pattern.positions, rates.tobytes(), dtype)
-                if by_rates not in self._turns:
-                    self._turns[by_rates] = self._rotation_by_rates(pattern, rates, before, dtype)
-                self._turns[key] = self._turns[by_rates]
-        return self._turns[key]
-
-    def _whole_turn(self, pattern: AttentionPattern, meaning: Meaning) -> tuple[Turn, np.ndarray | None]:
-        """The rotation by each position of a table, and, where they are constants of the graph, the angles by which
-        pairs are turned from one position to the next."""
-        fixed, turn = self._probes.fixed, meaning.turn
-        if fixed and pattern.positions is None:
-            return turn, None
-        possible = list(rotation.rates(pattern, turn))
-        for rates in possible:
-            whole = turn.by_rates(rates)
-            if self._probe.is_turned(pattern, meaning, whole):
-                return whole, rates
-        if fixed or possible:
-            raise CannotFuse("the angles of its rotation are not proportional to the position")
-        whole = self._probe.long_turn(pattern, meaning, rotation.table_length(pattern, self._probes))
-        if pattern.positions is not None and not self._probe.is_turned(pattern, meaning, whole):
-            raise CannotFuse(f"its queries and keys are not rotated by {pattern.positions.name!r} alone")
-        return whole, None
-
-    def _rotation_by_table(
-        self, pattern: AttentionPattern, whole: Turn, before: ir.Node, dtype: ir.DataType
-    ) -> dict[str, ir.Value]:
-        nodes, given = subgraph.Before(before), pattern.positions
-        tables = {
-            name: nodes.constant(name, table.astype(dtype.numpy()))
-            for name, table in (("cos", whole.cos), ("sin", whole.sin))
-        }
-        if given is None:
-            return {**tables, "positions": self._places(before)}
-        is_long = given.dtype == ir.DataType.INT64
-        return {**tables, "positions": given if is_long else subgraph.cast(before, given, ir.DataType.INT64)}
-
-    def _rotation_by_rates(
-        self, pattern: AttentionPattern, rates: np.ndarray, before: ir.Node, dtype: ir.DataType
-    ) -> dict[str, ir.Value]:
-        nodes, given = subgraph.Before(before), pattern.positions
-        constant = nodes.constant("rates", rates)
-        if given is None:
-            cos, sin = positions.rotation(nodes, positions.row(nodes, self._ids()), constant, dtype)
-            return {"cos": cos, "sin": sin, "positions": self._places(before)}
-        cos, sin = positions.rotation(nodes, positions.flat(nodes, given), constant, dtype)
-        return {"cos": cos, "sin": sin, "positions": positions.numbered(nodes, given)}
-
-    def _places(self, before: ir.Node) -> ir.Value:
-        """The positions of tokens in their rows, (1, S)."""
-        if self._in_order is None and self._probes.fixed:  # images have no ids to count
-            places = np.arange(self._probes.lengths[0])[None]
-            self._in_order = subgraph.constant(self._graph, "isorun.positions", ir.tensor(places))
-        if self._in_order is None:
-            self._in_order = positions.in_order(subgraph.Before(before), self._ids())
-        return self._in_order
-
-    def _ids(self) -> ir.Value:
-        ids = masks.ids(self._graph)
-        if ids is None:
-            raise CannotFuse("its queries and keys are rotated by position, and the graph has no token ids")
-        return ids
 
     def _position_tables(self, positional: Disentangled, pattern: AttentionPattern) -> dict[str, ir.Value]:
         """What scores have by distance: a table for queries, one for keys, and the row of each distance."""
@@ -283,16 +208,17 @@ class _Fusion:
         """The mask as (B, S) int64; ones if the model has no mask."""
         if origin is not None and origin.dtype == ir.DataType.INT64:
             return origin
-        if origin not in self._masks:
+        key = _rows(pattern) if origin is None else origin
+        if key not in self._masks:
             if origin is None:
                 shape = self._batch_and_length(pattern, before)
-                self._masks[origin] = subgraph.insert(before, "Expand", [self._number("isorun.attend", 1), shape])
+                self._masks[key] = subgraph.insert(before, "Expand", [self._number("isorun.attend", 1), shape])
             else:
                 mask = origin
                 if origin.dtype in (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE):
                     mask = subgraph.cast(before, mask, ir.DataType.BOOL)
-                self._masks[origin] = subgraph.cast(before, mask, ir.DataType.INT64)
-        return self._masks[origin]
+                self._masks[key] = subgraph.cast(before, mask, ir.DataType.INT64)
+        return self._masks[key]
 
     def _batch_and_length(self, pattern: AttentionPattern, before: ir.Node) -> ir.Value:
         if not pattern.flat:
@@ -395,6 +321,15 @@ def _computed(
     result = node.outputs[0]
     result.name, result.shape, result.type = name, value.shape, value.type
     return result
+
+
+def _rows(pattern: AttentionPattern) -> object:
+    """What attentions over rows of one number and length have in common: layers of images may differ in both."""
+    if pattern.flat:
+        return "the rows of the graph"
+    sizes = () if pattern.hidden.shape is None else tuple(pattern.hidden.shape[:2])
+    is_known = sizes and not any(isinstance(size, ir.SymbolicDim) and size.value is None for size in sizes)
+    return sizes if is_known else pattern.hidden
 
 
 def _exact(scale: float) -> float:

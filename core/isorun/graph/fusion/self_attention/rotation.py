@@ -81,10 +81,14 @@ def norms(pattern: AttentionPattern, head_size: int) -> tuple[Norm | None, Norm 
     """The normalizations of queries and of keys.
 
     Raises:
-        CannotFuse: there is another than an RMS normalization by head.
+        CannotFuse: there is another than an RMS normalization by head, or one of queries and another one of keys.
     """
-    found = [_norm(value, pattern, head_size) for value in pattern.operands or ()]
-    return (found[0], found[1]) if found else (None, None)
+    if pattern.operands is None:
+        return None, None
+    query, key = (_norm(value, pattern, head_size) for value in pattern.operands)
+    if (query and query.epsilon) != (key and key.epsilon):
+        raise CannotFuse("its queries and keys are normalized in different ways")
+    return query, key
 
 
 def _norm(value: ir.Value, pattern: AttentionPattern, head_size: int) -> Norm | None:
@@ -163,13 +167,13 @@ def rates(pattern: AttentionPattern, turn: Turn) -> Iterator[np.ndarray]:
 def shortest(pattern: AttentionPattern, turn: Turn) -> Turn:
     """A rotation without the pairs at the end that have no angle: where pairs are neighbours, that of a part of a head
     looks like one of the whole head."""
-    if not turn.interleaved or any(True for _ in rates(pattern, turn)):
+    if not turn.interleaved or next(rates(pattern, turn), None) is not None:
         return turn
     for size in range(2, turn.size, 2):
         cos, sin = np.split(turn.cos, (size // 2,), -1), np.split(turn.sin, (size // 2,), -1)
         part = replace(turn, size=size, cos=cos[0], sin=sin[0])
         is_rest_still = np.allclose(cos[1], 1, atol=1e-3) and np.allclose(sin[1], 0, atol=1e-3)
-        if is_rest_still and any(True for _ in rates(pattern, part)):
+        if is_rest_still and next(rates(pattern, part), None) is not None:
             return part
     return turn
 

@@ -1,0 +1,110 @@
+"""What says how queries and keys are rotated, as inputs of a fused attention or of a rotation before it: cosines, sines
+and positions, in the canonical form of fused graphs. Layers that are rotated alike share them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from isorun.graph.fusion.self_attention import masks, rotation
+from isorun.graph.fusion.self_attention.meaning import AttentionProbe, Meaning
+from isorun.graph.fusion.self_attention.pattern import AttentionPattern
+from isorun.graph.fusion.self_attention.rotation import Turn
+from isorun.graph.matching import subgraph
+from isorun.graph.matching.probes import Probes
+from isorun.graph.matching.report import CannotFuse
+from isorun.graph.ops import positions
+
+
+class Rotations:
+    """Adds these inputs to a graph.
+
+    Args:
+        graph: the graph.
+        probes: its samples.
+        probe: finds out how its attentions rotate at longer rows than those of the samples.
+    """
+
+    def __init__(self, graph: ir.Graph, probes: Probes, probe: AttentionProbe) -> None:
+        self._graph = graph
+        self._probes = probes
+        self._probe = probe
+        self._in_order: ir.Value | None = None
+        self._known: dict[tuple[object, ...], dict[str, ir.Value]] = {}
+
+    def inputs(self, pattern: AttentionPattern, meaning: Meaning, before: ir.Node) -> dict[str, ir.Value]:
+        """``cos``, ``sin`` and ``positions`` of a rotated attention, of nodes that are put before one.
+
+        Raises:
+            CannotFuse: the rotation at longer rows than those of the samples is another one, or not known.
+        """
+        dtype = subgraph.dtype(pattern.layers[0].weight)
+        key = (pattern.turns, meaning.turn.size, meaning.turn.interleaved, dtype)
+        if key not in self._known:
+            whole, rates = self._whole_turn(pattern, meaning)
+            if rates is None:
+                self._known[key] = self._by_table(pattern, whole, before, dtype)
+            else:
+                by_rates = (pattern.positions, rates.tobytes(), dtype)
+                if by_rates not in self._known:
+                    self._known[by_rates] = self._by_rates(pattern, rates, before, dtype)
+                self._known[key] = self._known[by_rates]
+        return self._known[key]
+
+    def _whole_turn(self, pattern: AttentionPattern, meaning: Meaning) -> tuple[Turn, np.ndarray | None]:
+        """The rotation by each position of a table, and, where they are constants of the graph, the angles by which
+        pairs are turned from one position to the next."""
+        fixed, turn = self._probes.fixed, meaning.turn
+        if fixed and pattern.positions is None:
+            return turn, None
+        possible = list(rotation.rates(pattern, turn))
+        for rates in possible:
+            whole = turn.by_rates(rates)
+            if self._probe.is_turned(pattern, meaning, whole):
+                return whole, rates
+        if fixed or possible:
+            raise CannotFuse("the angles of its rotation are not proportional to the position")
+        whole = self._probe.long_turn(pattern, meaning, rotation.table_length(pattern, self._probes))
+        if pattern.positions is not None and not self._probe.is_turned(pattern, meaning, whole):
+            raise CannotFuse(f"its queries and keys are not rotated by {pattern.positions.name!r} alone")
+        return whole, None
+
+    def _by_table(
+        self, pattern: AttentionPattern, whole: Turn, before: ir.Node, dtype: ir.DataType
+    ) -> dict[str, ir.Value]:
+        nodes, given = subgraph.Before(before), pattern.positions
+        tables = {
+            name: nodes.constant(name, table.astype(dtype.numpy()))
+            for name, table in (("cos", whole.cos), ("sin", whole.sin))
+        }
+        if given is None:
+            return {**tables, "positions": self._places(before)}
+        is_long = given.dtype == ir.DataType.INT64
+        return {**tables, "positions": given if is_long else subgraph.cast(before, given, ir.DataType.INT64)}
+
+    def _by_rates(
+        self, pattern: AttentionPattern, rates: np.ndarray, before: ir.Node, dtype: ir.DataType
+    ) -> dict[str, ir.Value]:
+        nodes, given = subgraph.Before(before), pattern.positions
+        constant = nodes.constant("rates", rates)
+        if given is None:
+            cos, sin = positions.rotation(nodes, positions.row(nodes, self._ids()), constant, dtype)
+            return {"cos": cos, "sin": sin, "positions": self._places(before)}
+        cos, sin = positions.rotation(nodes, positions.flat(nodes, given), constant, dtype)
+        return {"cos": cos, "sin": sin, "positions": positions.numbered(nodes, given)}
+
+    def _places(self, before: ir.Node) -> ir.Value:
+        """The positions of tokens in their rows, (1, S): constants if the length is fixed, as that of images is."""
+        if self._in_order is None and self._probes.fixed:
+            places = np.arange(self._probes.lengths[0])[None]
+            self._in_order = subgraph.constant(self._graph, "isorun.positions", ir.tensor(places))
+        elif self._in_order is None:
+            self._in_order = positions.in_order(subgraph.Before(before), self._ids())
+        return self._in_order
+
+    def _ids(self) -> ir.Value:
+        ids = masks.ids(self._graph)
+        if ids is None:
+            raise CannotFuse("its queries and keys are rotated by position, and the graph has no token ids")
+        return ids
