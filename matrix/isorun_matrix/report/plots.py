@@ -77,14 +77,12 @@ def load(group: Group) -> Plot | None:
 
 
 def scaling(groups: Sequence[Group]) -> list[Plot]:
-    """For each model with several shapes, real tokens a second of each cell at each shape, by the size of the batch."""
+    """For each model with several shapes, real tokens a second of each cell at each shape, by batch and length."""
     found = []
     for model in dict.fromkeys(group.model for group in groups):
         cells = [cell for group in groups if group.model == model for cell in group.cells]
         rated = [(cell, cell.result.throughput.tokens_per_s) for cell in cells if cell.result is not None]
-        sizes = {
-            cell.shape: (cell.batch * (cell.sequence or 0), cell.batch) for cell, rate in rated if rate is not None
-        }
+        sizes = {cell.shape: (cell.batch, cell.sequence or 0) for cell, rate in rated if rate is not None}
         if len(sizes) < 2:
             continue
         series = []

@@ -112,7 +112,8 @@ class Group:
         assert self.fastest is not None
         verdict = self.verdict(self.fastest)
         if verdict is None:
-            return "there are too few undisturbed rounds for a verdict"
+            lacking = [cell for cell in self.cells if cell.id in self.ratios and self.verdict(cell) is None]
+            return f"it has fewer than {verdicts.NEEDED} undisturbed rounds in common with {names(lacking)}"
         others = self._others("slower" if verdict == "fastest" else verdict)
         following, ratio = min(((cell, self._ratio(cell)) for cell in others), key=lambda pair: pair[1].ratio)
         low, high = number(ratio.interval.low), number(ratio.interval.high)

@@ -138,8 +138,9 @@ def run_node(node: ir.Node, inputs: list[np.ndarray | None], opset: int) -> tupl
         _check_growth(node, inputs)
         implementation = load_op(node.domain, node.op_type, opset if node.domain == "" else None)
         results = implementation.eval(*inputs, n_outputs=len(node.outputs), **_attributes(node))
-    except Exception as error:  # reference implementations raise many types
-        raise CannotEvaluate(f"{node.op_type} ({node.name}) cannot be evaluated: {error}") from error
+    except Exception as error:  # reference implementations raise many types, some around the one that says why
+        cause = error.__cause__ or error
+        raise CannotEvaluate(f"{node.op_type} ({node.name}) cannot be evaluated: {cause}") from error
     return results if isinstance(results, tuple) else (results,)
 
 
