@@ -37,7 +37,7 @@ BATCH, SIZES, SECONDS = 32, (8, 32, 128), 3.0
 
 def corpus(count: int) -> list[str]:
     """Texts of realistic lengths."""
-    listed = json.loads((HERE.parent / "core" / "isorun" / "compilation" / "texts.json").read_text())
+    listed = json.loads((HERE.parent / "core" / "isorun" / "compilation" / "calibration_texts.json").read_text())
     words = " ".join(text for texts in listed.values() for text in texts).split()
     random = np.random.default_rng(0)
     lengths = np.clip(np.exp(random.normal(np.log(30), 0.6, count)), 3, 180).astype(int)

@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import bare
+import bare_runtimes as bare
 
 from isorun import Session
 from isorun.models import lowering, presets, source

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import bare
+import bare_runtimes as bare
 import numpy as np
 
 import isorun

@@ -43,7 +43,7 @@ ACTORS, WARM = 2, 256
 
 def corpus(count: int) -> list[str]:
     """Short texts."""
-    listed = json.loads((HERE.parent / "core" / "isorun" / "compilation" / "texts.json").read_text())
+    listed = json.loads((HERE.parent / "core" / "isorun" / "compilation" / "calibration_texts.json").read_text())
     words = " ".join(text for texts in listed.values() for text in texts).split()
     random = np.random.default_rng(0)
     starts, lengths = random.integers(0, len(words) - 12, count), random.integers(3, 13, count)

@@ -153,7 +153,7 @@ def raw(engine: str, model: Path, export: bool, outputs: list[str] | None, sampl
 
     In int8 that is isorun's quantized graph, with all its padding.
     """
-    import bare
+    import bare_runtimes as bare
 
     runtime, precision = engine.split()
     path = model

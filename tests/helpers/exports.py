@@ -16,7 +16,7 @@ import onnx_ir as ir
 import onnxruntime
 from onnx.reference import ReferenceEvaluator
 
-from isorun.graph import describe
+from isorun.graph import model_info
 from isorun.graph.io import files
 from isorun.graph.ops import lower
 from isorun.plugin import registry
@@ -128,7 +128,7 @@ def run_lowered(
     backend: str, dialect: str, model: ir.Model, given: Feeds, path: Path, precision: str = "fp32"
 ) -> list[np.ndarray]:
     """What a backend answers to a model in the fused form, lowered and written to a file."""
-    info = describe.describe(model)
+    info = model_info.describe(model)
     files.write(lower.lower(model, dialect), path, beside_above=files.SINGLE_FILE_LIMIT)
     made = registry.get(backend).compile(
         LoweredModel(path, dialect, "", info, False), CompileConfig(threads=1, precision=precision)

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from isorun.cli import BACKEND_TROUBLE, console, models
-from isorun.compilation import choice as choices
-from isorun.compilation.choice import LATENCY, THROUGHPUT, Choice
+from isorun.compilation import fastest_backend
 from isorun.compilation.compiler import Compiler
+from isorun.compilation.fastest_backend import LATENCY, THROUGHPUT, Choice
 from isorun.compilation.measuring import Candidate
 from isorun.compilation.options import AUTO, Options
 from isorun.errors import IsorunError
@@ -60,7 +60,8 @@ def choose(
     source = open_model(path, cache, None if outputs is None else models.names(outputs))
     names = None if backend is None else models.names(backend)
     with console.working("Reading the model") as show:
-        choice = choices.choose(Compiler(source, options, cache), THROUGHPUT if throughput else LATENCY, names, show)
+        goal = THROUGHPUT if throughput else LATENCY
+        choice = fastest_backend.choose(Compiler(source, options, cache), goal, names, show)
     if as_json:
         console.json_out({"model": model, **asdict(choice)})
     else:

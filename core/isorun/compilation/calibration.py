@@ -113,7 +113,7 @@ def _quantize(
     reduce_range: bool,
 ) -> dict[str, QuantizedDense]:
     """Run the model with the inputs of its dense layers as outputs, and write each layer's weights and scales."""
-    from isorun.graph import describe
+    from isorun.graph import model_info
     from isorun.graph.pipeline import Target
     from isorun.graph.transforms.precision import int8, ranges
 
@@ -121,7 +121,7 @@ def _quantize(
     packed = not graphs.info.keeps_padding and backend.capabilities.data_dependent_shapes
     target = Target(packed=packed, taps=True, dialect=dialect)
     graph, job = graphs.write(target, path)
-    model = LoweredModel(path, dialect, graphs.source.fingerprint, describe.describe(graph), False)
+    model = LoweredModel(path, dialect, graphs.source.fingerprint, model_info.describe(graph), False)
     executable = compile_guarded(backend, model, CompileConfig("fp32", config.device, config.threads))
     seen = {name: ranges.Seen(len(feeds)) for name in job.weights}
     try:

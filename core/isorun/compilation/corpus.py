@@ -29,7 +29,7 @@ T = TypeVar("T")
 Samples = Sequence[Feeds | str]
 """Feeds as for :meth:`isorun.session.session.Session.run`, or texts for the model's tokenizer."""
 
-_TEXTS = Path(__file__).with_name("texts.json")
+_TEXTS = Path(__file__).with_name("calibration_texts.json")
 _EVERY = 4  # one sample in this many is held out
 _ENOUGH = 24  # requests to judge on; fewer say too little (docs/precision.md) and are left to calibration
 _ROWS = 8  # texts in a batch

@@ -1,7 +1,7 @@
 """Candidates side by side: how accurate each one is, then how fast, interleaved.
 
-A candidate is a backend and a precision. :mod:`isorun.compilation.autotune` measures the precisions of one backend in
-this process, :mod:`isorun.compilation.choice` those of every backend in child processes.
+A candidate is a backend and a precision. :mod:`isorun.compilation.fastest_precision` measures the precisions of one
+backend in this process, :mod:`isorun.compilation.fastest_backend` those of every backend in child processes.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from isorun.errors import UnsupportedModel
 from isorun.graph import pipeline
 from isorun.graph.analysis import tokens
 from isorun.graph.analysis.layers import Layer, layers, precision
-from isorun.graph.describe import describe
 from isorun.graph.io import files, maps
+from isorun.graph.model_info import describe
 from isorun.graph.ops import functions, lower
 from isorun.types import ModelInfo
 

@@ -20,7 +20,7 @@ from onnx_ir.passes import common
 
 from isorun.errors import UnsupportedModel
 from isorun.graph.canonicalize import batch_first, constants, opset_upgrade
-from isorun.graph.canonicalize.normalize import normalize
+from isorun.graph.canonicalize.simplify import simplify
 from isorun.graph.fusion import bias_gelu, embeddings, skip_layer_normalization
 from isorun.graph.fusion.self_attention.fuse import fuse as fuse_attention
 from isorun.graph.io import files, maps
@@ -125,7 +125,7 @@ PASSES = (
         lambda target: target.outputs is not None,
     ),
     Pass("upgrade the opset", Stage.FUSION, lambda model, _: opset_upgrade.upgrade(model)),
-    Pass("normalize", Stage.FUSION, lambda model, job: normalize(model, job.report)),
+    Pass("simplify", Stage.FUSION, lambda model, job: simplify(model, job.report)),
     Pass("batch first", Stage.FUSION, lambda model, _: batch_first.rewrite(model)),
     Pass("fuse attention", Stage.FUSION, lambda model, job: fuse_attention(model, job.report)),
     Pass("fuse embeddings", Stage.FUSION, lambda model, job: embeddings.fuse(model, job.report)),

@@ -185,14 +185,14 @@ class ModelGraphs:
         return fused_here
 
     def _inspect(self, _: Path) -> dict[str, Any]:
-        from isorun.graph import describe
+        from isorun.graph import model_info
         from isorun.graph.io import files
 
         path = self.source.path
         with files.reading(str(path)):
             fused_here = self._read()
             assert self._fused is not None
-            info = describe.describe(self._fused)
+            info = model_info.describe(self._fused)
         check_unchanged(self.source, self.cache)
         beside = [] if info.fused else files.external_files(files.read_proto(path))
         return {"info": asdict(info), "as_given": fused_here, "beside": beside}

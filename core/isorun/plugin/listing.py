@@ -23,8 +23,8 @@ from typing import Any
 from isorun.errors import BackendNotFound, BackendUnavailable
 from isorun.plugin import certificate, contract, registry
 from isorun.plugin.backend import Backend
-from isorun.plugin.described import DescribedBackend
-from isorun.plugin.described import describe as describe_backend
+from isorun.plugin.described_backend import DescribedBackend
+from isorun.plugin.described_backend import describe as describe_backend
 from isorun.system.cache import Cache, sha256
 from isorun.system.subprocesses import Exit, python_module, run
 from isorun.types import Availability

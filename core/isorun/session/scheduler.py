@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from isorun.compilation.select import Resolved
+from isorun.compilation.backend_selection import Resolved
 from isorun.errors import DeadlineExceeded, IsorunError
 from isorun.models.feeds import FeedChecker, refuse_options
 from isorun.plugin.backend import Executable

@@ -1,7 +1,7 @@
 """The session: one model, one backend, one calling convention, whatever the hardware.
 
-It validates feeds and dispatches to the backend that :mod:`isorun.compilation.select` found: on this thread, or through
-the :mod:`isorun.session.scheduler` on others.
+It validates feeds and dispatches to the backend that :mod:`isorun.compilation.backend_selection` found: on this thread,
+or through the :mod:`isorun.session.scheduler` on others.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from functools import cached_property, partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
+from isorun.compilation.backend_selection import resolve
 from isorun.compilation.compiler import Compiler
 from isorun.compilation.options import Options
-from isorun.compilation.select import resolve
 from isorun.errors import InvalidArgument, InvalidFeeds
 from isorun.models.feeds import FeedChecker, refuse_options
 from isorun.models.source import open_model

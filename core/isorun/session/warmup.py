@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from isorun.compilation import corpus
-from isorun.compilation.select import Resolved
+from isorun.compilation.backend_selection import Resolved
 from isorun.models.feeds import FeedChecker
 from isorun.models.lowering import ModelGraphs
 from isorun.parity.samples import random_feeds, right_padded

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import jinja2
 
-from isorun_matrix.report import facts, plots, remarks, summary, under_load
+from isorun_matrix.report import details, plots, remarks, summary, under_load
 from isorun_matrix.report.columns import columns, text
 from isorun_matrix.report.machines.overview import Overview
 from isorun_matrix.results.records import STATUSES, Run
@@ -31,7 +31,7 @@ def render(*runs: Run, overview: Overview | None = None) -> str:
         remarks=remarks,
         summary=summary,
         under_load=under_load,
-        facts=facts,
+        details=details,
         plots=plots,
         columns=columns,
         text=text,

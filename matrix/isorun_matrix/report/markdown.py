@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from isorun_matrix.report import facts, remarks, summary, under_load
+from isorun_matrix.report import details, remarks, summary, under_load
 from isorun_matrix.report.columns import columns
 from isorun_matrix.results.records import CellResult, Run
 from isorun_matrix.text import printable
@@ -27,7 +27,7 @@ def render(run: Run) -> str:
         below = [f"{summary.names(cells)}: {why}" for why, cells in remarks.explanations(group.cells).items()]
         below += remarks.notes(group)
         lines += [*(f"- {escaped(remark)}" for remark in below), *([""] if below else [])]
-    lines += ["## Environment", "", *(f"- {escaped(name)}: {escaped(value)}" for name, value in facts.of_run(run))]
+    lines += ["## Environment", "", *(f"- {escaped(name)}: {escaped(value)}" for name, value in details.of_run(run))]
     return "\n".join(lines) + "\n"
 
 

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from isorun_matrix.report import facts, remarks, summary, under_load
+from isorun_matrix.report import details, remarks, summary, under_load
 from isorun_matrix.report.columns import columns
 from isorun_matrix.report.formatting import shortened
 from isorun_matrix.results.records import CellResult, Run
@@ -99,7 +99,7 @@ def _loads(found: Sequence[summary.Group], width: int) -> Iterator[RenderableTyp
 def _explanations(run: Run, found: Sequence[summary.Group]) -> Iterator[Text]:
     below = [(shortened([cell.id for cell in cells]), why) for why, cells in remarks.explanations(run.cells).items()]
     below += [(f"{group.model}/{group.shape}", note) for group in found for note in remarks.notes(group)]
-    below += facts.isolated(run)
+    below += details.isolated(run)
     for name, text in below:
         yield Text.assemble((printable(name), "bold"), ": ", printable(text))
     if below:

@@ -18,7 +18,7 @@ from isorun.parity import DEFAULT_TOLERANCES, Tolerance
 from isorun.parity.samples import MASKS
 from isorun_matrix.spec.backends import BackendName, Defaults, Entry, Environment, Threads, Variant
 from isorun_matrix.spec.field_types import Count, Name, Seconds, Strict
-from isorun_matrix.spec.load import Load
+from isorun_matrix.spec.load_scenario import Load
 from isorun_matrix.spec.machines import Machine
 from isorun_matrix.spec.models import Model
 from isorun_matrix.spec.shapes import Shape

@@ -12,7 +12,7 @@ import onnx_ir as ir
 import pytest
 
 import exports
-from isorun.graph import describe, pipeline
+from isorun.graph import model_info, pipeline
 from isorun.graph.ops import functions
 from isorun.graph.pipeline import fuse
 
@@ -50,7 +50,7 @@ def test_fuses_an_export_completely(label: str) -> None:
 
 @pytest.mark.parametrize("label", LABELS)
 def test_keeps_inputs_and_outputs(label: str) -> None:
-    before, after = describe.describe(exports.model(label)), describe.describe(fused(label))
+    before, after = model_info.describe(exports.model(label)), model_info.describe(fused(label))
     assert [(each.name, each.type, each.shape) for each in after.inputs] == [
         (each.name, each.type, each.shape) for each in before.inputs
     ]

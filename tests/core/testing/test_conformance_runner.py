@@ -110,7 +110,7 @@ def test_hanging_check_is_killed_with_all_that_it_started(tmp_path: Path):
 import subprocess, time
 import onnx
 from isorun.graph import pipeline  # here, not in the check, which has a time limit
-from isorun.graph import describe  # here, not in the check, which has a time limit
+from isorun.graph import model_info  # here, not in the check, which has a time limit
 from isorun.graph.io import files  # here, not in the check, which has a time limit
 from isorun.testing.fakes import Right
 

@@ -30,7 +30,7 @@ import numpy as np
 import onnx_ir as ir
 
 from isorun.errors import UnsupportedModel
-from isorun.graph.analysis import real_tokens, tokens
+from isorun.graph.analysis import mask_input, tokens
 from isorun.graph.analysis.evaluate import data_inputs
 from isorun.graph.ops import functions
 
@@ -376,7 +376,7 @@ def _is_of_tokens(value: ir.Value) -> bool:
 
 def _key_mask(graph: ir.Graph) -> ir.Value:
     """The mask of all the attention layers."""
-    masks = real_tokens.key_masks(graph)
+    masks = mask_input.key_masks(graph)
     if not masks:
         raise UnsupportedModel("Padding cannot be removed: the model has no SelfAttention of the fused form")
     mask = masks.pop()

@@ -17,7 +17,7 @@ from isorun.isolation.environments import Environment
 from isorun.isolation.worker.client import Connection
 from isorun.isolation.worker.process import DiedIdle, WorkerProcess
 from isorun.plugin.backend import Executable
-from isorun.plugin.described import DescribedBackend
+from isorun.plugin.described_backend import DescribedBackend
 from isorun.plugin.listing import Description
 from isorun.system.packages import how_to_install
 from isorun.types import Availability, CompileConfig, Feeds, LoweredModel, RuntimeReport

@@ -26,7 +26,7 @@ from isorun.isolation.worker.memory import Segment
 from isorun.isolation.worker.values import Packing, is_plain, rebuild, remember
 from isorun.plugin import listing, registry
 from isorun.plugin.backend import Executable
-from isorun.plugin.described import describe
+from isorun.plugin.described_backend import describe
 from isorun.system.cache import Cache
 from isorun.types import CompileConfig, LoweredModel, ModelInfo
 

@@ -11,8 +11,8 @@ from onnx import TensorProto, helper
 import isorun
 from isorun import graph
 from isorun.errors import InvalidFeeds
-from isorun.graph import describe, pipeline
 from isorun.graph import inspect as inspecting
+from isorun.graph import model_info, pipeline
 from isorun.graph.io import files
 
 X = np.array([[0.1, 0.7, 0.2], [0.5, 0.2, 0.3]], np.float32)
@@ -112,4 +112,4 @@ def test_reports_that_maps_are_not_in_encoders(classifier, tmp_path):
 )
 def test_types_by_onnxruntimes_names(kind, name):
     made = model([], [helper.make_value_info("x", kind)], [helper.make_value_info("x", kind)])
-    assert describe.describe(files.from_proto(made, "it")).inputs[0].type == name
+    assert model_info.describe(files.from_proto(made, "it")).inputs[0].type == name

@@ -214,7 +214,7 @@ def test_a_failure_keeps_its_cause(monkeypatch):
     def broken(model, report):
         raise KeyError("a bug")
 
-    monkeypatch.setattr(pipeline, "normalize", broken)
+    monkeypatch.setattr(pipeline, "simplify", broken)
     with pytest.raises(InvalidModel, match=r"The onnx\.ModelProto.*KeyError: 'a bug'") as caught:
         fuse(exports.proto(next(iter(exports.manifest()))))
     assert isinstance(caught.value.__cause__, KeyError)

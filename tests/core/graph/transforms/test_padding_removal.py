@@ -16,8 +16,8 @@ from onnx.reference import ReferenceEvaluator
 
 import small_bert
 from isorun.errors import UnsupportedModel
-from isorun.graph import describe
-from isorun.graph.analysis import real_tokens
+from isorun.graph import model_info
+from isorun.graph.analysis import mask_input
 from isorun.graph.builders import encoder
 from isorun.graph.io import files
 from isorun.graph.ops import functions, lower
@@ -55,7 +55,7 @@ def model(head: str | None = None) -> ir.Model:
 
 
 def open_on(backend: str, dialect: str, made: ir.Model, path: Path) -> Executable:
-    info = describe.describe(made)
+    info = model_info.describe(made)
     files.write(lower.lower(made, dialect), path, beside_above=files.SINGLE_FILE_LIMIT)
     lowered = LoweredModel(path, dialect, "", info, cached=False)
     return BACKENDS[backend](backend).compile(lowered, CompileConfig())
@@ -125,7 +125,7 @@ def test_any_mask_of_any_shape(
 @pytest.mark.parametrize(("backend", "dialect"), PAIRS)
 def test_heads(backend: str, dialect: str, head: str, tmp_path: Path) -> None:
     made = model(head)
-    known = real_tokens.find(made.graph)
+    known = mask_input.find(made.graph)
     padding_removal.remove(made)
     executable = open_on(backend, dialect, made, tmp_path / "model.onnx")
     tokens = {

@@ -34,8 +34,8 @@ import onnx_ir as ir
 from isorun.graph.analysis.evaluate import HALVES, CannotEvaluate, array, sizes
 from isorun.graph.fusion.self_attention import distances, masks, rotation
 from isorun.graph.fusion.self_attention.disentangled import Disentangled
+from isorun.graph.fusion.self_attention.formula import FINITE_MASK, AttentionProbe, Formula, Projection
 from isorun.graph.fusion.self_attention.masks import Bias, KeyMask, MaskClassifier, Reach
-from isorun.graph.fusion.self_attention.meaning import FINITE_MASK, AttentionProbe, Meaning, Projection
 from isorun.graph.fusion.self_attention.pattern import AttentionPattern, find
 from isorun.graph.fusion.self_attention.rotation_inputs import Rotations
 from isorun.graph.matching import subgraph
@@ -75,9 +75,9 @@ class _Fusion:
         pattern = find(root)
         pattern = replace(pattern, positions=rotation.given_positions(pattern))
         mask, bias = self._mask_and_bias(pattern)
-        meaning = self._probe.meaning(pattern, mask, bias)
+        formula = self._probe.formula(pattern, mask, bias)
         bias = self._relative(pattern, bias) if bias is not None else None
-        self._rewrite(pattern, meaning, mask, bias)
+        self._rewrite(pattern, formula, mask, bias)
 
     def _mask_and_bias(self, pattern: AttentionPattern) -> tuple[KeyMask | None, ir.Value | None]:
         key_masks: list[KeyMask] = []
@@ -109,7 +109,7 @@ class _Fusion:
         return KeyMask(next(iter(origins), None), masked, reach), bias
 
     def _rewrite(
-        self, pattern: AttentionPattern, meaning: Meaning, mask: KeyMask | None, bias: ir.Value | None
+        self, pattern: AttentionPattern, formula: Formula, mask: KeyMask | None, bias: ir.Value | None
     ) -> None:
         before = pattern.context.producer()
         assert before is not None
@@ -122,23 +122,23 @@ class _Fusion:
         def by_row(value: ir.Value) -> ir.Value:
             return value if rows is None else subgraph.insert(before, "Reshape", [value, rows])
 
-        size = pattern.width // meaning.heads
-        is_turned_before = meaning.turn.size > 0 and pattern.positions is not None
-        is_joint = pattern.is_joint and not meaning.turns_values and not is_turned_before
+        size = pattern.width // formula.heads
+        is_turned_before = formula.turn.size > 0 and pattern.positions is not None
+        is_joint = pattern.is_joint and not formula.turns_values and not is_turned_before
         kind = KIND if is_joint else functions.CORE
         given: dict[str, ir.Value | None] = {"key_mask": key_mask, "bias": bias}
         if is_joint:
-            weight, qkv_bias = self._qkv(meaning.projections)
+            weight, qkv_bias = self._qkv(formula.projections)
             given |= {"hidden": by_row(pattern.hidden), "qkv_weight": weight, "qkv_bias": qkv_bias}
         else:
-            outputs = self._projected(pattern, meaning.projections, before)
+            outputs = self._projected(pattern, formula.projections, before)
             given |= dict(zip(("query", "key", "value"), map(by_row, outputs), strict=True))
         gammas = [
             None if norm is None else self._typed(norm.gamma, subgraph.dtype(pattern.layers[0].weight))
-            for norm in meaning.norms
+            for norm in formula.norms
         ]
-        attributes: dict[str, int | float] = {"num_heads": meaning.heads, "mask_filter_value": meaning.filter_value}
-        if meaning.guarded:
+        attributes: dict[str, int | float] = {"num_heads": formula.heads, "mask_filter_value": formula.filter_value}
+        if formula.guarded:
             attributes["guarded"] = 1
         if mask is not None:
             attributes |= {} if mask.reach.window is None else {"window": mask.reach.window}
@@ -146,9 +146,9 @@ class _Fusion:
         if pattern.key_width != pattern.width:
             attributes["head_size"] = size
         rtol = 3e-3 if subgraph.dtype(pattern.layers[0].weight) in HALVES else 1e-4
-        if not np.isclose(meaning.scale, size**-0.5, rtol=rtol):
-            attributes["scale"] = _exact(meaning.scale)
-        epsilon = next((norm.epsilon for norm in meaning.norms if norm is not None), None)
+        if not np.isclose(formula.scale, size**-0.5, rtol=rtol):
+            attributes["scale"] = _exact(formula.scale)
+        epsilon = next((norm.epsilon for norm in formula.norms if norm is not None), None)
         if epsilon is not None and is_turned_before:
             for name, gamma in zip(("query", "key"), gammas, strict=True):
                 given[name] = _computed(
@@ -157,12 +157,12 @@ class _Fusion:
         elif epsilon is not None:
             given |= dict(zip(("query_gamma", "key_gamma"), gammas, strict=True))
             attributes["norm_epsilon"] = epsilon
-        if meaning.turn.size:
-            turning = self._rotations.inputs(pattern, meaning, before)
-            how = {"interleaved": 1} if meaning.turn.interleaved else {}
-            how |= {"rotated": meaning.turn.size} if meaning.turn.size != size else {}
+        if formula.turn.size:
+            turning = self._rotations.inputs(pattern, formula, before)
+            how = {"interleaved": 1} if formula.turn.interleaved else {}
+            how |= {"rotated": formula.turn.size} if formula.turn.size != size else {}
             turned = ["query", "key"] if is_turned_before else []
-            for name in [*turned, "value"] if meaning.turns_values else turned:
+            for name in [*turned, "value"] if formula.turns_values else turned:
                 heads = (pattern.width if name == "query" else pattern.key_width) // size
                 sizes_of = {key: attributes[key] for key in ("head_size",) if key in attributes}
                 given[name] = _computed(
@@ -171,10 +171,10 @@ class _Fusion:
             if not is_turned_before:
                 given |= turning
                 attributes |= how
-        if meaning.positional is not None:
-            given |= self._position_tables(meaning.positional, pattern)
+        if formula.positional is not None:
+            given |= self._position_tables(formula.positional, pattern)
             given["positions"] = positions.in_order(subgraph.Before(before), key_mask)
-            attributes["scale"] = _exact(meaning.scale)
+            attributes["scale"] = _exact(formula.scale)
         subgraph.put(
             kind,
             functions.ordered(kind, given),

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from isorun.graph.fusion.self_attention import masks, rotation
-from isorun.graph.fusion.self_attention.meaning import AttentionProbe, Meaning
+from isorun.graph.fusion.self_attention.formula import AttentionProbe, Formula
 from isorun.graph.fusion.self_attention.pattern import AttentionPattern
 from isorun.graph.fusion.self_attention.rotation import Turn
 from isorun.graph.matching import subgraph
@@ -33,16 +33,16 @@ class Rotations:
         self._in_order: ir.Value | None = None
         self._known: dict[tuple[object, ...], dict[str, ir.Value]] = {}
 
-    def inputs(self, pattern: AttentionPattern, meaning: Meaning, before: ir.Node) -> dict[str, ir.Value]:
+    def inputs(self, pattern: AttentionPattern, formula: Formula, before: ir.Node) -> dict[str, ir.Value]:
         """``cos``, ``sin`` and ``positions`` of a rotated attention, of nodes that are put before one.
 
         Raises:
             CannotFuse: the rotation at longer rows than those of the samples is another one, or not known.
         """
         dtype = subgraph.dtype(pattern.layers[0].weight)
-        key = (pattern.turns, meaning.turn.size, meaning.turn.interleaved, dtype)
+        key = (pattern.turns, formula.turn.size, formula.turn.interleaved, dtype)
         if key not in self._known:
-            whole, rates = self._whole_turn(pattern, meaning)
+            whole, rates = self._whole_turn(pattern, formula)
             if rates is None:
                 self._known[key] = self._by_table(pattern, whole, before, dtype)
             else:
@@ -52,21 +52,21 @@ class Rotations:
                 self._known[key] = self._known[by_rates]
         return self._known[key]
 
-    def _whole_turn(self, pattern: AttentionPattern, meaning: Meaning) -> tuple[Turn, np.ndarray | None]:
+    def _whole_turn(self, pattern: AttentionPattern, formula: Formula) -> tuple[Turn, np.ndarray | None]:
         """The rotation by each position of a table, and, where they are constants of the graph, the angles by which
         pairs are turned from one position to the next."""
-        fixed, turn = self._probes.fixed, meaning.turn
+        fixed, turn = self._probes.fixed, formula.turn
         if fixed and pattern.positions is None:
             return turn, None
         possible = list(rotation.rates(pattern, turn))
         for rates in possible:
             whole = turn.by_rates(rates)
-            if self._probe.is_turned(pattern, meaning, whole):
+            if self._probe.is_turned(pattern, formula, whole):
                 return whole, rates
         if fixed or possible:
             raise CannotFuse("the angles of its rotation are not proportional to the position")
-        whole = self._probe.long_turn(pattern, meaning, rotation.table_length(pattern, self._probes))
-        if pattern.positions is not None and not self._probe.is_turned(pattern, meaning, whole):
+        whole = self._probe.long_turn(pattern, formula, rotation.table_length(pattern, self._probes))
+        if pattern.positions is not None and not self._probe.is_turned(pattern, formula, whole):
             raise CannotFuse(f"its queries and keys are not rotated by {pattern.positions.name!r} alone")
         return whole, None
 

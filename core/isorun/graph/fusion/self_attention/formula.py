@@ -35,7 +35,7 @@ FINITE_MASK = -1e30  # with a mask value above this, the scores of a fully maske
 
 
 @dataclass(frozen=True)
-class Meaning:
+class Formula:
     """What an attention computes: attributes, the sources of Q, K and V, what happens to Q and K, whether V is rotated
     like them, whether queries without any key give zeros, and what scores have beside Q K^T."""
 
@@ -73,7 +73,7 @@ class AttentionProbe:
     def __init__(self, probes: Probes) -> None:
         self._probes = probes
 
-    def meaning(self, pattern: AttentionPattern, mask: KeyMask | None, bias: ir.Value | None) -> Meaning:
+    def formula(self, pattern: AttentionPattern, mask: KeyMask | None, bias: ir.Value | None) -> Formula:
         """Compare the subgraph with the formula on samples.
 
         Raises:
@@ -157,7 +157,7 @@ class AttentionProbe:
         projections, turns_values = found[0]
         turn = rotation.shortest(pattern, turn)
         positional = terms.of(projections[0].layer, projections[1].layer) if terms else None
-        return Meaning(
+        return Formula(
             heads, filter_value, projections, "scores" not in fallbacks, scale, norms, turn, turns_values, positional
         )
 
@@ -236,24 +236,24 @@ class AttentionProbe:
         sample[mask.origin] = attend.astype(dtype)
         return sample, attend
 
-    def long_turn(self, pattern: AttentionPattern, meaning: Meaning, length: int) -> Turn:
+    def long_turn(self, pattern: AttentionPattern, formula: Formula, length: int) -> Turn:
         """The rotation of an attention at longer rows than those of the samples.
 
         Raises:
             CannotFuse: it is another one there.
         """
-        query, result = self._queries(pattern, meaning, length, {})
-        turn = rotation.fit(query, result, [meaning.turn.size], 1e-3)
+        query, result = self._queries(pattern, formula, length, {})
+        turn = rotation.fit(query, result, [formula.turn.size], 1e-3)
         if turn is None:
             raise CannotFuse("its queries are rotated in another way at longer rows")
         return turn
 
-    def is_turned(self, pattern: AttentionPattern, meaning: Meaning, whole: Turn) -> bool:
+    def is_turned(self, pattern: AttentionPattern, formula: Formula, whole: Turn) -> bool:
         """Whether the queries of an attention are rotated in a way, at longer rows than those of the samples too.
 
         Args:
             pattern: the attention.
-            meaning: what it computes.
+            formula: what it computes.
             whole: the rotation by each position up to the last of a table; positions that are given are drawn from
                 these.
         """
@@ -264,23 +264,23 @@ class AttentionProbe:
             drawn = np.random.default_rng(0).integers(0, len(whole.cos), (self._probes.rows, length))
             given = {pattern.positions: drawn}
             by_token = replace(whole, cos=whole.cos[drawn][:, None], sin=whole.sin[drawn][:, None])
-        query, result = self._queries(pattern, meaning, length, given)
-        factor = meaning.turn.factor
+        query, result = self._queries(pattern, formula, length, given)
+        factor = formula.turn.factor
         return _error(result, factor * by_token.of(query)) < _TURN_TOLERANCE * max(1.0, abs(factor))
 
     def _queries(
-        self, pattern: AttentionPattern, meaning: Meaning, length: int, given: Samples
+        self, pattern: AttentionPattern, formula: Formula, length: int, given: Samples
     ) -> tuple[np.ndarray, np.ndarray]:
         """Queries before and after their rotation, (B, N, S, d) each.
 
         Args:
             pattern: the attention.
-            meaning: what it computes.
+            formula: what it computes.
             length: of the rows, in tokens.
             given: samples other than the usual ones.
         """
         sample = {**self.sample(pattern, None, length)[0], **given}
-        size, projection, norm = pattern.width // meaning.heads, meaning.projections[0], meaning.norms[0]
+        size, projection, norm = pattern.width // formula.heads, formula.projections[0], formula.norms[0]
         raw = projection.of(sample[projection.layer.output]).reshape(self._probes.rows, length, -1)
         query = _by_head(raw, size)
         assert pattern.operands is not None

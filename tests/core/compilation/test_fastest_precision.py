@@ -15,7 +15,7 @@ import pytest
 import isorun
 import masks
 import tiny
-from isorun.compilation import autotune
+from isorun.compilation import fastest_precision
 from isorun.compilation.compiler import Compiler
 from isorun.compilation.options import Options
 from isorun.errors import BackendFailed, BackendUnavailable, UnsupportedModel
@@ -105,7 +105,7 @@ def choose(bert: Path, tmp_path: Path) -> Choose:
     ) -> dict[str, Any]:
         options = Options(precision="auto", padding=padding, tolerance=tolerance, calibration=samples)
         compiler = Compiler(source, options, cache)
-        _, chosen, _, note = autotune.compile_fastest(compiler, fake.backend(), CompileConfig(**config))
+        _, chosen, _, note = fastest_precision.compile_fastest(compiler, fake.backend(), CompileConfig(**config))
         assert chosen.precision == note["chosen"]
         return note
 
@@ -167,7 +167,7 @@ def test_ignores_errors_at_padding(mask: str | None, tmp_path: Path):
         fake = Fake({"fp32": SLOW, "fp8": planted}, mask)
         tolerance = 0.99 - planted.error / 1000  # so that no choice is cached
         options = Options(precision="auto", padding="keep", tolerance=tolerance)
-        *_, note = autotune.compile_fastest(Compiler(source, options, cache), fake.backend(), CompileConfig())
+        *_, note = fastest_precision.compile_fastest(Compiler(source, options, cache), fake.backend(), CompileConfig())
         assert note["chosen"] == chosen
 
 
@@ -257,7 +257,7 @@ def test_another_request_is_measured_again(choose: Choose, other: dict[str, Any]
 def test_another_processor_is_measured_again(choose: Choose, monkeypatch: pytest.MonkeyPatch):
     planted = {"fp32": SLOW, "bf16": FASTEST}
     choose(Fake(planted))
-    monkeypatch.setattr(autotune, "cpu_name", lambda: "another processor")
+    monkeypatch.setattr(fastest_precision, "cpu_name", lambda: "another processor")
     assert choose(Fake(planted))["measured"] == "now"
 
 
@@ -295,7 +295,7 @@ def test_a_model_that_is_not_an_encoder():
 
 
 def test_measuring_is_logged(choose: Choose, caplog: pytest.LogCaptureFixture):
-    with caplog.at_level("INFO", logger="isorun.compilation.autotune"):
+    with caplog.at_level("INFO", logger="isorun.compilation.fastest_precision"):
         choose(Fake({"fp32": SLOW, "fp8": Planted(error=0.5)}))
     first, *rest = caplog.messages
     assert "fp32, fp8" in first

@@ -176,9 +176,9 @@ def _check_names(names: Sequence[str], worker: Worker | None) -> None:
 
 def _as_chosen(compiler: Compiler, skipped: list[tuple[str, str]]) -> Resolved | None:
     """The model as ``isorun choose`` chose; ``None`` if it did not, or if something has changed since."""
-    from isorun.compilation import choice
+    from isorun.compilation import fastest_backend
 
-    found = choice.remembered(compiler, listing.candidates(compiler.cache))
+    found = fastest_backend.remembered(compiler, listing.candidates(compiler.cache))
     if found is None:
         return None
     chosen, samples = found
@@ -207,9 +207,9 @@ def _compile(
     config = compiler.config(backend, requested)
     samples = compiler.options.samples
     if config.precision == AUTO:
-        from isorun.compilation import autotune, corpus
+        from isorun.compilation import corpus, fastest_precision
 
-        made = autotune.compile_fastest(compiler, backend, config)
+        made = fastest_precision.compile_fastest(compiler, backend, config)
         resolved = Resolved(backend, *made, skipped, worker, compiler, corpus.split(samples)[0])
     else:
         model, executable = compiler.compile(backend, config, samples)

@@ -8,8 +8,8 @@ import pytest
 import exports
 import masks
 import small_bert
-from isorun.graph import describe
-from isorun.graph.analysis import real_tokens
+from isorun.graph import model_info
+from isorun.graph.analysis import mask_input
 from isorun.graph.pipeline import fuse
 from isorun.graph.transforms import padding_removal
 
@@ -26,12 +26,12 @@ OUTPUTS = {
 def test_the_outputs_of_an_export_whose_dimensions_have_other_names(label: str) -> None:
     model = exports.model(label)
     fuse(model)
-    assert real_tokens.find(model.graph) == ("attention_mask", OUTPUTS[label])
+    assert mask_input.find(model.graph) == ("attention_mask", OUTPUTS[label])
 
 
 @pytest.mark.parametrize("name", [masks.NAME, None])
 def test_finds_the_mask_under_any_name(name: str | None) -> None:
-    info = describe.describe(masks.renamed(small_bert.build(), name))
+    info = model_info.describe(masks.renamed(small_bert.build(), name))
     assert info.mask == name
     assert info.token_outputs == (None if name is None else ("last_hidden_state",))
     assert bool(info.keeps_padding) == (name is None)
@@ -46,7 +46,7 @@ def test_finds_the_mask_of_an_encoder_that_reads_padding() -> None:
     mean.outputs[0].name, mean.outputs[0].type = "mean", hidden.type
     model.graph.append(mean)
     model.graph.outputs.append(mean.outputs[0])
-    info = describe.describe(model)
+    info = model_info.describe(model)
     assert "may read the hidden states of padding" in info.keeps_padding
     assert (info.mask, info.token_outputs) == (masks.NAME, ("last_hidden_state",))
 
@@ -77,4 +77,4 @@ def test_without_an_attention_names_decide(
     dims: str, name: str, found: tuple[str | None, tuple[str, ...] | None]
 ) -> None:
     graph = ir.from_onnx_text(PLAIN.format(dims=dims, name=name)).graph
-    assert real_tokens.find(graph) == found
+    assert mask_input.find(graph) == found

@@ -11,10 +11,9 @@ import pytest
 
 import isorun
 import tiny
-from isorun.compilation import autotune
-from isorun.compilation import choice as choices
-from isorun.compilation.choice import Choice
+from isorun.compilation import fastest_backend, fastest_precision
 from isorun.compilation.compiler import Compiler
+from isorun.compilation.fastest_backend import Choice
 from isorun.compilation.measuring import Candidate, Pace, best
 from isorun.compilation.options import Options
 from isorun.errors import BackendNotFound
@@ -30,7 +29,7 @@ QUICK = Pace(rounds=1, seconds=0.2, total=1.0, turn=0.1)
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(autotune, "_PACE", QUICK)
+    monkeypatch.setattr(fastest_precision, "_PACE", QUICK)
 
 
 class Chosen(NamedTuple):
@@ -39,13 +38,13 @@ class Chosen(NamedTuple):
     said: list[str]
 
 
-def _choose(model: Path, folder: Path, names: list[str], goal: str = choices.LATENCY, **options: Any) -> Chosen:
+def _choose(model: Path, folder: Path, names: list[str], goal: str = fastest_backend.LATENCY, **options: Any) -> Chosen:
     said: list[str] = []
     cache = Cache(folder)
     compiler = Compiler(open_model(model, cache), Options(precision="auto", **options), cache)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(choices, "_PACE", QUICK)
-        return Chosen(choices.choose(compiler, goal, names, said.append), folder, said)
+        patch.setattr(fastest_backend, "_PACE", QUICK)
+        return Chosen(fastest_backend.choose(compiler, goal, names, said.append), folder, said)
 
 
 @pytest.fixture(scope="module")
@@ -102,17 +101,17 @@ def test_does_not_hold_for_other_arguments(
 ):
     cache = Cache(chosen.cache_dir)
     compiler = Compiler(open_model(bert, cache), Options(precision="auto", **arguments), cache)
-    assert choices.remembered(compiler, listing.candidates(cache)) is None
+    assert fastest_backend.remembered(compiler, listing.candidates(cache)) is None
     assert reason in caplog.text
 
 
 def test_a_choice_does_not_outlive_the_machine(
     chosen: Chosen, bert: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr(choices, "cpu_name", lambda: "another processor")
+    monkeypatch.setattr(fastest_backend, "cpu_name", lambda: "another processor")
     cache = Cache(chosen.cache_dir)
     compiler = Compiler(open_model(bert, cache), Options(precision="auto"), cache)
-    assert choices.remembered(compiler, listing.candidates(cache)) is None
+    assert fastest_backend.remembered(compiler, listing.candidates(cache)) is None
     assert "now another processor. Run `isorun choose` again" in caplog.text
 
 
@@ -132,11 +131,12 @@ def test_int8_is_calibrated_as_it_was_judged(bert: Path, tmp_path: Path):
     texts = [f"text {number} about bread" for number in range(8)]
     compiler = Compiler(open_model(bert, cache), Options(precision="auto", calibration=texts), cache)
     int8 = Candidate(backend="ort-cpu", precision="int8", milliseconds=1.0, cosine=0.999)
-    about = choices._about(compiler.options, [each for each in listing.candidates(cache) if each.status == "available"])
+    available = [each for each in listing.candidates(cache) if each.status == "available"]
+    about = fastest_backend._about(compiler.options, available)
     choice = Choice(
         backend="ort-cpu",
         precision="int8",
-        goal=choices.LATENCY,
+        goal=fastest_backend.LATENCY,
         tolerance=0.99,
         required=0.995,
         candidates=(int8,),
@@ -148,8 +148,9 @@ def test_int8_is_calibrated_as_it_was_judged(bert: Path, tmp_path: Path):
         date="",
         about=about,
     )
-    choices._remember(compiler, choice, texts)
-    found = choices.remembered(Compiler(compiler.source, Options(precision="auto"), cache), listing.candidates(cache))
+    fastest_backend._remember(compiler, choice, texts)
+    others = Compiler(compiler.source, Options(precision="auto"), cache)
+    found = fastest_backend.remembered(others, listing.candidates(cache))
     assert found is not None
     assert (found.choice, found.samples) == (choice, texts)
     (kept,) = tmp_path.glob("choices/*/calibration.json")

@@ -6,19 +6,19 @@ import onnx_ir as ir
 import pytest
 
 import tiny
-from isorun.graph import describe
+from isorun.graph import model_info
 from isorun.graph.io import files
 
 
 def described(text: str):
-    return describe.describe(ir.serde.deserialize_model(onnx.parser.parse_model(text)))
+    return model_info.describe(ir.serde.deserialize_model(onnx.parser.parse_model(text)))
 
 
 HEAD = '<ir_version: 10, opset_import: ["" : 17]>'
 
 
 def test_a_bert(bert):
-    info = describe.describe(files.read(bert))
+    info = model_info.describe(files.read(bert))
     assert [(v.name, v.type, v.shape) for v in info.inputs] == [
         (name, "tensor(int64)", ("batch", "sequence")) for name in ("input_ids", "attention_mask", "token_type_ids")
     ]

@@ -24,7 +24,7 @@ from isorun.graph.ops import functions, inline
 _logger = logging.getLogger(__name__)
 
 
-def normalize(model: ir.Model, report: FusionReport) -> None:
+def simplify(model: ir.Model, report: FusionReport) -> None:
     """Canonicalize a model in place. Its inputs, outputs and results are unchanged."""
     if any(domain != functions.DOMAIN for domain, *_ in model.functions):
         inline.InlinePass()(model)

@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph.analysis import real_tokens, tokens
+from isorun.graph.analysis import mask_input, tokens
 from isorun.graph.analysis.evaluate import CannotEvaluate, Evaluator, data_inputs, is_constant, sizes
 from isorun.graph.analysis.layers import QUANTIZING
 from isorun.graph.io import maps
@@ -35,8 +35,8 @@ _logger = logging.getLogger(__name__)
 def describe(model: ir.Model) -> ModelInfo:
     """Describe a model for a session."""
     graph = model.graph
-    mask, token_outputs = real_tokens.find(graph)
-    bounds = _index_bounds(graph) | dict.fromkeys(real_tokens.mask_inputs(graph), (0, 1))
+    mask, token_outputs = mask_input.find(graph)
+    bounds = _index_bounds(graph) | dict.fromkeys(mask_input.mask_inputs(graph), (0, 1))
     described = [
         _spec(value, overridable=value.name in graph.initializers, bounds=bounds.get(value.name or ""))
         for value in graph.inputs
