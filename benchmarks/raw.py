@@ -6,15 +6,14 @@ Every measurement runs in a process of its own, with nothing beside it; engines 
 A bare runtime gets the graph without fused operators and optimizes it itself. With ``--export``, everybody gets that
 file, as PyTorch wrote it, and ONNX Runtime also the output of its ``onnxruntime.transformers.optimizer`` where that
 knows the architecture (BERT); the faster one counts. The ratio is isorun's median latency over the bare runtime's in
-the same round; the median over rounds is printed. Memory is the process's peak resident size, of which loading the
-model may be the most; it is compared with that of the faster peer.
+the same round; the median over rounds is printed. Memory is the process's peak resident size, compared with that of the
+faster peer.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -22,10 +21,10 @@ import tempfile
 import time
 from pathlib import Path
 
-import bare
+import bare_runtimes as bare
 import numpy as np
 import onnx
-from bare import Run
+from bare_runtimes import Run
 
 from isorun import Session
 from isorun.models import lowering, presets
@@ -90,12 +89,18 @@ def measure(run: Run, inputs: list[str], batch: int, sequence: int, seconds: flo
         calls += 1
         if now > start + 0.25 * seconds and calls > 2:
             taken.append(1000 * (time.perf_counter() - now))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {"median": statistics.median(taken), "min": min(taken), "runs": len(taken), "peak_mib": peak}
+    return {"median": statistics.median(taken), "min": min(taken), "runs": len(taken), "peak_mib": peak_mib()}
 
 
-def in_process(name: str, arguments: argparse.Namespace, plain: Path) -> dict[str, float]:
+def peak_mib() -> float:
+    """The peak resident size of this process. ``ru_maxrss`` would include that of the parent before the fork."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
+
+
+def in_process(name: str, arguments: argparse.Namespace, plain: Path, inputs: list[str]) -> dict[str, float]:
     command = [sys.executable, __file__, "--engine", name, "--plain", str(plain), "--preset", arguments.preset]
+    command += ["--inputs", *inputs]
     command += ["--batch", str(arguments.batch), "--sequence", str(arguments.sequence)]
     command += ["--seconds", str(arguments.seconds)]
     command += ["--export", str(arguments.export)] if arguments.export else []
@@ -115,11 +120,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--engine", help=argparse.SUPPRESS)
     parser.add_argument("--plain", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--inputs", nargs="+", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.engine:
-        inputs = [value.name for value in onnx.load(arguments.plain, load_external_data=False).graph.input]
         run = engine(arguments.engine, arguments.preset, arguments.plain, arguments.export)
-        print(json.dumps(measure(run, inputs, arguments.batch, arguments.sequence, arguments.seconds)))
+        print(json.dumps(measure(run, arguments.inputs, arguments.batch, arguments.sequence, arguments.seconds)))
         return
 
     plain = arguments.export
@@ -128,12 +133,16 @@ def main() -> None:
         plain = lowering.lower(
             model.open_model(presets.build(arguments.preset, 0, cache), cache), ("primitive",), cache
         ).path
+    inputs = [value.name for value in onnx.load(plain, load_external_data=False).graph.input]
     known = arguments.export and arguments.preset.startswith("bert-")
     found = {mine: [peer for peer in peers if peer != OPTIMIZER or known] for mine, peers in PEERS.items()}
     names = [name for mine, others in found.items() for name in (mine, *others)]
+    short = argparse.Namespace(**{**vars(arguments), "sequence": 16, "seconds": 0.0})
+    for mine in PEERS:  # lowering the model is not part of a session's memory
+        in_process(mine, short, plain, inputs)
     rounds: list[dict[str, dict[str, float]]] = []
     for number in range(arguments.rounds):
-        rounds.append({name: in_process(name, arguments, plain) for name in names})
+        rounds.append({name: in_process(name, arguments, plain, inputs) for name in names})
         line = (f"{name} {one['median']:.2f} ms {one['peak_mib']:.0f} MiB" for name, one in rounds[-1].items())
         print(f"round {number + 1}: " + ", ".join(line), flush=True)
     ratios = {}
