@@ -210,7 +210,7 @@ def _threads() -> dict[str, int]:
 
 def _column(batch: Columns, name: str) -> npt.NDArray[Any]:
     if name not in batch:
-        raise InvalidFeeds(f"The dataset has no column {name!r}: expected it, got {', '.join(batch)}")
+        raise InvalidFeeds(f"The dataset has no column {name!r} (columns: {', '.join(batch)})")
     return batch[name]
 
 

@@ -91,7 +91,7 @@ class OrtOpenVINO(Backend):
             if _CYCLE not in str(error):
                 raise
             raise UnsupportedModel(
-                f"{self.name} splits {model.path} into parts that depend on one another ({error.__cause__})"
+                f"{self.name} splits {model.path} into parts with circular dependencies ({error.__cause__})"
             ) from error.__cause__
         nodes = placement.assigned(self.name, session)
         placement.require(self.name, _PROVIDER, nodes, model.path, allow_cpu_nodes=options["allow_cpu_nodes"])

@@ -127,8 +127,8 @@ class OrtEp(Backend):
         options = self.read_options(config.options)
         if text := [spec.name for spec in (*model.info.inputs, *model.info.outputs) if spec.type == _TEXT]:
             raise UnsupportedModel(
-                f"{self.name}: {model.path} has text ({', '.join(text)}), on which providers abort the process "
-                "(onnxruntime-ep-openvino 1.8.1). Use ort-cpu"
+                f"{self.name}: {model.path} has string tensors ({', '.join(text)}), on which providers abort the "
+                "process (onnxruntime-ep-openvino 1.8.1). Use ort-cpu"
             )
         devices = self._devices(options)
         chosen = [each for each in devices if config.device in (_ANY, each.device.type.name.lower())]
@@ -174,7 +174,7 @@ class OrtEp(Backend):
         if options["library"] is None:
             raise BackendUnavailable(
                 self.name,
-                f"it stands for any plugin execution provider: use {self.name}:NAME{self._known()}",
+                f"it needs the name of a plugin execution provider, {self.name}:NAME{self._known()}",
                 "Install a package such as onnxruntime-ep-openvino, or set options={'library': PATH}.",
             )
         return plugin_packages.library_devices(self.name, Path(options["library"]), options["ep_name"])

@@ -40,7 +40,7 @@ def require(name: str, requested: str, computed: str) -> None:
     if computed != requested:
         raise BackendUnavailable(
             name,
-            f"precision={requested!r} was requested, and the provider computes in {computed} here",
+            f"precision={requested!r} was requested, but the provider computes in {computed} here",
             f"Use precision={computed!r}, or the provider's own options if they change it.",
         )
 

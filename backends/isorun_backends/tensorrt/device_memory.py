@@ -75,7 +75,9 @@ def open_memory(name: str, device: int) -> Memory:
         except ImportError as error:
             errors.append(f"{package} does not import: {error}")
     if not errors:
-        raise BackendUnavailable(name, "neither pycuda nor cuda-bindings is installed", "pip install pycuda")
+        raise BackendUnavailable(
+            name, "neither pycuda nor cuda-bindings is installed", "Install one: pip install pycuda"
+        )
     raise BackendUnavailable(
         name,
         "; ".join(errors),

@@ -39,7 +39,7 @@ def build(
 ) -> None:
     """Build the fused graph of an encoder's checkpoint, or of a preset. An existing file is replaced."""
     if (checkpoint is None) == (preset is None):
-        raise typer.BadParameter("give either a CHECKPOINT or --preset")
+        raise typer.BadParameter("pass either CHECKPOINT or --preset")
     if checkpoint is not None and seed is not None:
         raise typer.BadParameter("--seed requires --preset: a checkpoint has trained weights")
     models.check_output(output)

@@ -86,7 +86,7 @@ def _embed(embedder: Embedder, lines: Iterator[str], part: _Part, prompt: str | 
             part.add(np.stack(rows))
             bar.update(len(rows))
     if part.done != total:
-        raise IsorunError(f"The text file has changed: expected {total} lines, got {part.done}")
+        raise IsorunError(f"The text file changed while being read: expected {total} lines, got {part.done}. Try again")
 
 
 def _lines(path: Path) -> Iterator[str]:

@@ -101,7 +101,7 @@ def fuse(
         if precision != INT8:
             raise typer.BadParameter(f"--calibrate has no effect with --precision {precision}. Use --precision int8")
     if (model / "config.json").is_file():
-        raise InvalidModel(f"{model} is a checkpoint's folder, not an ONNX file: `isorun build` makes its fused graph")
+        raise InvalidModel(f"{model} is a checkpoint folder, not an ONNX file. Build the graph with `isorun build`")
     models.check_input(model, "MODEL.onnx")
     models.check_output(output)
     kept = None if outputs is None else models.names(outputs)

@@ -89,7 +89,7 @@ def _check(name: str) -> None:
         raise IsorunError(problem)
     if _named("Template", name) in _names_used():
         raise IsorunError(
-            f"A backend {name!r} would have a class named like one of its module's imports. Choose another name"
+            f"The class of a backend {name!r} would have the name of one of its module's imports. Choose another name"
         )
     if name in registry.names():
         raise IsorunError(f"A backend {name!r} already exists. Choose another name")

@@ -84,7 +84,7 @@ def run(
 ) -> None:
     """Run a model on arrays or text: results, latency, provenance."""
     if (feeds is None) == (not text):
-        raise typer.BadParameter("give either --feeds or --text")
+        raise typer.BadParameter("pass either --feeds or --text")
     if pooling is not None and pooling not in POOLINGS:
         raise IsorunError(f"Invalid pooling {pooling!r}{did_you_mean(pooling, POOLINGS)}")
     if padding not in PADDINGS:
@@ -209,7 +209,7 @@ def _save(path: Path, outputs: Mapping[str, Any]) -> None:
 
     odd = [name for name, value in outputs.items() if not isinstance(value, np.ndarray)]
     if odd:
-        raise IsorunError(f"Cannot save {', '.join(odd)}: not a tensor, and .npz files hold tensors only")
+        raise IsorunError(f"Cannot save {', '.join(odd)}: .npz files hold tensors only. Choose tensors with --outputs")
     buffer = io.BytesIO()
     np.savez(buffer, **outputs)
     write_atomically(path, buffer.getvalue())

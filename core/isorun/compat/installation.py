@@ -79,7 +79,7 @@ def install(**settings: Any) -> Installation:
     """
     global _active
     if _active is not None:
-        raise IsorunError("isorun.compat is installed already. Call uninstall() of what install() returned")
+        raise IsorunError("isorun.compat is already installed. Call uninstall() on the object that install() returned")
     inspect.signature(Session).bind_partial(**settings)
     _active = Installation(settings)
     _logger.info("isorun.compat: installed in %s", ", ".join(_active.install()))

@@ -170,7 +170,9 @@ def check_run_options(given: Any) -> None:
     if not isinstance(given, raw.RunOptions):
         raise TypeError(f"run_options must be an onnxruntime.RunOptions, got {type(given).__name__}")
     if given.terminate:
-        raise InvalidArgument("run_options.terminate is set: the run was not started. A started run cannot be ended")
+        raise InvalidArgument(
+            "run_options.terminate is set: the run was not started. A run in progress cannot be terminated"
+        )
     for name, _ in getattr(given, "calls", ()):
         _refuse(name)
 

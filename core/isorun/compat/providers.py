@@ -61,7 +61,7 @@ def candidates(
         if name in BACKENDS
     ]
     if not made:
-        raise InvalidArgument(f"isorun has no backend for {', '.join(skipped)}. It has one for {', '.join(BACKENDS)}")
+        raise InvalidArgument(f"isorun has no backend for {', '.join(skipped)}. Use one of {', '.join(BACKENDS)}")
     if skipped:
         _logger.warning("isorun.compat: skipped %s: isorun has no backend for it", ", ".join(skipped))
     return made

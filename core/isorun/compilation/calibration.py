@@ -53,7 +53,9 @@ def calibrate(
         InvalidFeeds: the samples are empty or have no real token, or the model does not accept them.
     """
     if not graphs.info.fused:
-        raise UnsupportedModel("The model is not an encoder that isorun knows, so it cannot be quantized")
+        raise UnsupportedModel(
+            "Only encoders can be quantized, and isorun does not recognize the model as one. Use another precision"
+        )
     feeds, origin = _feeds(graphs, samples)
     _warn_of_few(graphs.info.mask, feeds)
     reduce_range = not cpu_flags().intersection(_VNNI)

@@ -144,6 +144,6 @@ def _check_in_8_bits(backend: Backend, executable: Executable) -> None:
         executable.close()
         raise BackendUnavailable(
             backend.name,
-            f"the model is quantized in a form that this backend runs in {reported}",
+            f"the model is quantized in a form that this backend runs in {reported} instead of int8",
             "Use precision='fp32', which runs a model as given, or another backend.",
         )

@@ -116,7 +116,7 @@ def as_feeds(graphs: ModelGraphs, samples: Samples) -> list[Feeds]:
             none of them has a real token.
     """
     if not samples:
-        raise InvalidFeeds("The samples for calibration are empty: give at least one, or None")
+        raise InvalidFeeds("calibration has no samples. Pass at least one, or None for isorun's texts")
     info = graphs.info
     strings = [sample for sample in samples if isinstance(sample, str)]
     feeds = [sample for sample in samples if isinstance(sample, Mapping)]
@@ -197,7 +197,7 @@ def workload(graphs: ModelGraphs, texts: Sequence[str] | None, rows: int, count:
         return batches, f"random tokens, {_MEDIAN} at the median, in batches of {rows}"
     chosen = spread(texts, rows * count)
     if not chosen:
-        raise InvalidFeeds("There are no texts: give at least one")
+        raise InvalidFeeds("There are no texts. Pass at least one")
     batches = _encoded(graphs, chosen, rows, ordered=False)
     return batches, f"{len(chosen)} of the given texts in batches of {min(rows, len(chosen))}"
 

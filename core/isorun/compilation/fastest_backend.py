@@ -132,13 +132,13 @@ def choose(compiler: Compiler, goal: str, names: Sequence[str] | None = None, sh
     required = accuracy.required_cosine(tolerance)
     samples = None if options.samples is None else corpus.spread(options.samples, _SAMPLES)
     if any(not isinstance(sample, str) for sample in samples or ()):
-        raise InvalidFeeds("A choice can be remembered with texts only. Pass texts, not feeds")
+        raise InvalidFeeds("A choice can be stored only for texts, not for feeds. Pass texts")
     calibrated_on, held_out = corpus.split(samples)
     try:
         kinds, origin = corpus.held_out(graphs, held_out)
         workload, timed_on = corpus.workload(graphs, samples, *_WORKLOADS[goal])
     except InvalidFeeds as error:
-        raise UnsupportedModel(f"The model cannot be measured. {error}") from error
+        raise UnsupportedModel(f"The model cannot be measured: {error}") from error
     keys = [(each.name, name) for each in considered for name in each.precisions if name not in measuring.WIDER]
     show("running the model's own file in fp32")
     judges, base = _judges(compiler, considered, kinds, required)

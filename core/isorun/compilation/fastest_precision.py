@@ -82,7 +82,7 @@ def compile_fastest(
             kinds, origin = corpus.held_out(graphs, held_out)
             timed, shape = accuracy.timed(graphs.info)
         except InvalidFeeds as error:
-            raise UnsupportedModel(f"precision='auto' cannot measure this model. {error}. Name a precision") from error
+            raise UnsupportedModel(f"precision='auto' cannot measure this model: {error}. Name a precision") from error
         tested = []
         for precision in candidates[1:]:
             try:

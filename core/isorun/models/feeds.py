@@ -214,13 +214,16 @@ def _check_ranges(ranges: Iterable[_Range], feeds: Feeds) -> None:
         elif minimum <= array.item(array.argmin()) and array.item(array.argmax()) <= maximum:
             continue
         index = tuple(np.argwhere(~((array >= minimum) & (array <= maximum)))[0])
-        problem = f"Input {name!r} holds {array[index]} at [{', '.join(map(str, index))}]"
+        value = f"got {array[index]} at [{', '.join(map(str, index))}]"
         if is_mask:
             raise InvalidFeeds(
-                f"{problem}; a mask holds 1 for real tokens and 0 for padding, and backends disagree on other values. "
-                "Convert it with (mask != 0).astype(mask.dtype)"
+                f"Input {name!r} must contain 1 for real tokens and 0 for padding, {value}: backends disagree on other "
+                "values. Convert it with (mask != 0).astype(mask.dtype)"
             )
-        raise InvalidFeeds(f"{problem}; valid indices of the model's table are {minimum} to {maximum}")
+        raise InvalidFeeds(
+            f"Input {name!r} must contain indices from {minimum} to {maximum} (the model's embedding table), {value}. "
+            "Check that the tokenizer belongs to this model"
+        )
 
 
 def _as_array(spec: TensorSpec, value: Any) -> Any:
@@ -247,7 +250,7 @@ def _as_array(spec: TensorSpec, value: Any) -> Any:
         converted = array.astype(dtype)
     lost = converted != array if dtype.kind in "iu" else np.isfinite(array) & ~np.isfinite(converted)
     if (outside := array[lost]).size:
-        raise InvalidFeeds(f"Input {name!r} is {dtype}; {outside[0]} is out of its range")
+        raise InvalidFeeds(f"Input {name!r} is {dtype}, and {outside[0]} is out of range for that type")
     return converted
 
 
@@ -296,15 +299,16 @@ def _check_shape(spec: TensorSpec, array: np.ndarray | device.DeviceArray) -> No
     if spec.shape is None:
         return
     if array.ndim != len(spec.shape):
+        plural = "" if len(spec.shape) == 1 else "s"
         raise InvalidFeeds(
-            f"Input {spec.name!r} must have {len(spec.shape)} dimensions {_shape(spec.shape)}, "
-            f"got {array.ndim} {_shape(array.shape)}"
+            f"Input {spec.name!r} must have {len(spec.shape)} dimension{plural}, {_shape(spec.shape)}, "
+            f"got {array.ndim}, {_shape(array.shape)}"
         )
     for axis, size in enumerate(spec.shape):
         if isinstance(size, int) and array.shape[axis] != size:
             raise InvalidFeeds(
                 f"Input {spec.name!r} must have size {size} at dimension {axis} of {_shape(spec.shape)}, "
-                f"got {array.shape[axis]} {_shape(array.shape)}"
+                f"got {array.shape[axis]} in {_shape(array.shape)}"
             )
 
 
@@ -321,11 +325,14 @@ def _check_size(
         raise InvalidFeeds(f"Input {spec.name!r} is empty: its {symbol} dimension is 0 in {_shape(shape)}")
     if maximum is not None and size > maximum:
         raise InvalidFeeds(
-            f"Input {spec.name!r} has a {symbol} of {size}; the model goes up to {maximum} (its table of positions)"
+            f"Input {spec.name!r} must have a {symbol} of at most {maximum} (the model's position table), got {size}. "
+            "Truncate the input"
         )
     first, first_name = sizes.setdefault(symbol, (size, spec.name))
     if first != size:
-        raise InvalidFeeds(f"Inputs {first_name!r} and {spec.name!r} disagree on {symbol}: {first} and {size}")
+        raise InvalidFeeds(
+            f"Inputs {first_name!r} and {spec.name!r} must have the same {symbol}, got {first} and {size}"
+        )
 
 
 def _shape(shape: Sequence[int | str | None] | None) -> str:

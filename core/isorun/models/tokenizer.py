@@ -80,8 +80,8 @@ class Tokenizer:
                 return cls(candidate, limit, lower_case=lower_case)
         tested = ", ".join(str(candidate) for candidate in candidates)
         raise InvalidModel(
-            f"{model} has no tokenizer beside it: there is no {tested}. "
-            f"Copy the checkpoint's {FILE} there, or pass token ids instead of text"
+            f"{model} has no tokenizer beside it (looked for {tested}). "
+            f"Copy the checkpoint's {FILE} next to the model, or pass token ids instead of text"
         )
 
     def encode(self, texts: Sequence[Text], length: int | None = None) -> dict[str, npt.NDArray[np.int64]]:
@@ -102,7 +102,8 @@ class Tokenizer:
             TruncationWarning: texts were truncated; the message has their numbers of tokens.
         """
         if length is not None and (length < 1 or (self.limit is not None and length > self.limit)):
-            raise InvalidFeeds(f"length must be 1 to {self.limit or 'any number of'} tokens, got {length}")
+            maximum = "" if self.limit is None else f" and at most {self.limit}"
+            raise InvalidFeeds(f"length must be at least 1{maximum}, got {length}")
         max_tokens = length or self.limit
         encodings = self.encodings(texts, max_tokens)
         if max_tokens is not None:
@@ -168,9 +169,11 @@ class Tokenizer:
         lengths = [
             len(encoding.ids) for encoding in self.library.encode_batch([texts[position] for position in truncated])
         ]
-        which = ", ".join(f"text {position} ({count})" for position, count in zip(truncated, lengths, strict=True))
+        which = ", ".join(
+            f"text {position} ({count} tokens)" for position, count in zip(truncated, lengths, strict=True)
+        )
         warnings.warn(
-            f"Cut to {max_tokens} tokens, which is as long as they may be here: {which}",
+            f"Truncated to the maximum of {max_tokens} tokens: {which}",
             TruncationWarning,
             stacklevel=3,
         )
@@ -188,7 +191,7 @@ def feeds_of(encoded: Mapping[str, npt.NDArray[np.int64]], info: ModelInfo) -> d
     """
     named = {**encoded, **({info.mask: encoded["attention_mask"]} if info.mask else {})}
     if missing := [spec.name for spec in info.required if spec.name not in named]:
-        raise InvalidFeeds(f"The model needs {', '.join(missing)}, which a text does not give. Pass feeds instead")
+        raise InvalidFeeds(f"The model needs {', '.join(missing)}, which text alone cannot provide. Pass feeds instead")
     return {spec.name: named[spec.name].astype(spec.dtype or np.int64) for spec in info.inputs if spec.name in named}
 
 

@@ -109,8 +109,8 @@ def resolve_shape(
         fixed = (dims or {}).get(size) if isinstance(size, str) else size
         chosen = fixed if fixed is not None else batch if axis == 0 else sequence if axis == 1 else None
         if not isinstance(chosen, int):
-            label = f"named {size!r}" if size else "without a name"
-            raise InvalidFeeds(f"Input {spec.name!r} has a dimension {axis} {label}, whose size is unknown")
+            label = repr(size) if size else "unnamed"
+            raise InvalidFeeds(f"Input {spec.name!r}: dimension {axis} ({label}) has no size")
         sizes.append(chosen)
     return tuple(sizes)
 
@@ -134,7 +134,7 @@ def masked_cases(info: ModelInfo, batch: int, sequence: int | None, seed: int) -
         flat = all(spec.shape is not None and len(spec.shape) < 2 for spec in info.required)
         return {WITHOUT_MASK: random_feeds(info, random, batch=batch, sequence=None if flat else sequence)}
     if sequence is None:
-        raise InvalidFeeds(f"The model has the mask {info.mask!r}: its feeds need a sequence")
+        raise InvalidFeeds(f"The model has the mask {info.mask!r}, so its feeds need a sequence length")
     masks = {name: make(batch, sequence, random) for name, make in MASKS.items()}
     return {
         name: random_feeds(info, random, batch=batch, sequence=sequence, mask=mask)

@@ -132,8 +132,8 @@ def check_fits(name: str, bound: np.ndarray, shape: Sequence[int], dtype: np.dty
     """
     if bound.shape != tuple(shape) or (dtype is not None and bound.dtype != dtype):
         raise InvalidFeeds(
-            f"Output {name!r} is {tuple(shape)}{f' of {dtype}' if dtype else ''}; "
-            f"it was bound to memory of {bound.shape} of {bound.dtype}"
+            f"Output {name!r} has shape {tuple(shape)}{f' and type {dtype}' if dtype else ''}, but is bound to memory "
+            f"of shape {bound.shape} and type {bound.dtype}"
         )
 
 

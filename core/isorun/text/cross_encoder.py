@@ -117,7 +117,7 @@ class CrossEncoder(TextModel):
         """
         if len(self.labels) != 1:
             raise UnsupportedModel(
-                f"rank() needs a model with one label, and this one has {len(self.labels)}. Use predict()"
+                f"rank() requires a model with one label, got one with {len(self.labels)}. Use predict()"
             )
         scores = self.predict([(query, document) for document in documents], progress=progress)
         order = np.argsort(-scores, kind="stable")[:top_k]
@@ -143,7 +143,9 @@ def _labels(shape: tuple[int | str | None, ...]) -> int:
 
 def _output(outputs: dict[str, int]) -> str:
     if outputs and _LOGITS not in outputs:
-        raise InvalidModel(f"The model has no output {_LOGITS!r}, only {', '.join(outputs)}")
+        raise InvalidModel(
+            f"The model has no output {_LOGITS!r}, only {', '.join(outputs)}. Use a model with a classification head"
+        )
     return _LOGITS
 
 

@@ -178,7 +178,7 @@ class Embedder(TextModel):
         shape = self.output.shape or ()
         if len(shape) == 3 and not self.pooling:
             raise InvalidModel(
-                f"Nothing says how to pool the tokens of this model: {self.folder} has no modules.json and no "
+                f"Cannot tell how to pool the tokens of this model: {self.folder} has no modules.json and no "
                 "1_Pooling/config.json. Pass pooling='mean' or another"
             )
         if len(shape) not in (2, 3) or not isinstance(shape[-1], int):
@@ -188,7 +188,7 @@ class Embedder(TextModel):
             if isinstance(step, Dense):
                 if step.weight.shape[1] != width:
                     raise InvalidModel(
-                        f"A dense layer of {self.folder} expects {step.weight.shape[1]} values, not {width}"
+                        f"A dense layer of {self.folder} expects {step.weight.shape[1]} values, got {width}"
                     )
                 width = len(step.weight)
         if self._truncate_dim is not None and self._truncate_dim > width:

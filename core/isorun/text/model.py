@@ -197,7 +197,7 @@ class TextModel:
     def _encode(self, texts: Sequence[Text]) -> list[Any]:
         encodings = self.tokenizer.encodings(texts, self.max_length)
         if self.max_length is not None and any(encoding.overflowing for encoding in encodings):
-            message = f"Texts of more than {self.max_length} tokens are cut to {self.max_length} (see max_length)"
+            message = f"Texts of more than {self.max_length} tokens are truncated to {self.max_length} (see max_length)"
             warnings.warn(message, TruncationWarning, stacklevel=2)
         return encodings
 

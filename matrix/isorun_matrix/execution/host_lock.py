@@ -33,7 +33,9 @@ def held(folder: Path, note: Callable[[str], None]) -> Iterator[None]:
     try:
         descriptor = _open(path)
     except OSError as error:
-        raise SpecError(f"Cannot open the lock {path} ({error.strerror}). Set {FOLDER_VARIABLE}.") from error
+        raise SpecError(
+            f"Cannot open the lock {path} ({error.strerror}). Set {FOLDER_VARIABLE} to a writable folder."
+        ) from error
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

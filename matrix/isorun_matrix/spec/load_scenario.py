@@ -37,7 +37,7 @@ class Load(Strict):
         for scenario, key in _NEEDS.items():
             given = getattr(self, key) is not None
             if given != (self.scenario == scenario):
-                raise ValueError(f"scenario {self.scenario} {'does not have' if given else 'needs'} {key}")
+                raise ValueError(f"scenario {self.scenario} {'does not support' if given else 'requires'} {key}")
         if not self.name:
             detail = "" if self.clients is None else f"-{self.clients}"
             detail += "" if self.p99_ms is None else f"-{self.p99_ms:g}ms"

@@ -127,7 +127,7 @@ def _problem(place: Place, error: ErrorDetails) -> Problem:
     if error["type"] == "extra_forbidden":
         return place, f"unknown key{did_you_mean(str(error['loc'][-1]), _keys_at(Spec, error['loc'][:-1]))}"
     if error["type"] == "missing":
-        return place, "this key is missing"
+        return place, "this key is required"
     if error["type"] == "value_error":
         return place, str(error["ctx"]["error"])
     if error["type"] == "lengths":

@@ -101,7 +101,7 @@ class Shape(Strict):
         if self.lengths == "full":
             return self
         if self.sequence is None:
-            raise ValueError("lengths needs a sequence")
+            raise ValueError("lengths requires a sequence")
         lengths = self.lengths
         ends = lengths if isinstance(lengths, list) else [lengths.min, lengths.max or self.sequence]
         if max(ends) > self.sequence:

@@ -104,7 +104,7 @@ class Spec(Strict):
     def problems(self) -> Iterator[Problem]:
         """What contradicts itself, with its place."""
         if self.repetitions is not None and self.seconds is not None:
-            yield ("repetitions",), "repetitions and seconds exclude each other. Remove one of them."
+            yield ("repetitions",), "repetitions and seconds are mutually exclusive. Remove one of them."
         elif (self.time_of_a_cell or 0) >= self.time_limit:
             yield (
                 ("time_limit",),
@@ -158,7 +158,10 @@ class Spec(Strict):
                     yield place, f"unknown machine {machine!r}{did_you_mean(machine, self.machines)}"
         for machine in self.machines:
             if not any(self.on(machine).combinations()):
-                yield ("machines", machine), "no cell runs on this machine"
+                yield (
+                    ("machines", machine),
+                    "no cell runs on this machine. Remove it, or add it to the machines of a backend.",
+                )
 
     def on(self, machine: str) -> Spec:
         """The spec of one of the machines: with the backends and models that name it, or no machine."""
@@ -182,9 +185,9 @@ class Spec(Strict):
         for key, selections in (("include", self.include or []), ("exclude", self.exclude)):
             for index, selection in enumerate(selections):
                 if cells and not any(selection.matches(*cell) for cell in cells):
-                    yield (key, index), "no cell matches this"
+                    yield (key, index), "no cell matches this selection. Fix or remove it."
         if cells and not any(self.combinations()):
-            yield ("exclude",), "no cell is left to run"
+            yield ("exclude",), "no cell is left to run. Narrow exclude or widen include."
 
     def combinations(self, *, selected: bool = True) -> Iterator[tuple[str, Shape, Variant, str]]:
         """Each cell: the model, the shape, the backend and the precision.

@@ -36,8 +36,8 @@ def test_a_preset_is_the_same_for_the_same_seed(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--preset", "bert-3l", "checkpoint"], "either a CHECKPOINT or --preset"),
-        ([], "either a CHECKPOINT or --preset"),
+        (["--preset", "bert-3l", "checkpoint"], "either CHECKPOINT or --preset"),
+        ([], "either CHECKPOINT or --preset"),
         (["--preset", "bert-3"], "did you mean 'bert-3l'?"),
         (["--preset", "bert-3l", "--seed", "-1"], "--seed"),
         (["all-MiniLM-L6-v2", "--seed", "1"], "--seed requires --preset"),

@@ -231,7 +231,7 @@ def test_files_are_checked_before_the_work(
     for model, output, message in (
         (export.with_name("brt.onnx"), free, f"did you mean {export}?"),
         (tmp_path, free, "MODEL.onnx must be a file"),
-        (checkpoint, free, "`isorun build` makes its fused graph"),
+        (checkpoint, free, "`isorun build`"),
         (tmp_path / "text.onnx", free, "is not an ONNX model"),
         (export, tmp_path, "is a folder"),
         (export, tmp_path / "none" / "m.onnx", "does not exist"),

@@ -244,7 +244,7 @@ def test_install_is_reversible(model, raw):
             assert not np.any(session.run(None, FEEDS)[0][MASK == 0])  # padding="auto"
             assert isinstance(onnxruntime.IOBinding(session), isorun.IOBinding)
             session.close()
-        with pytest.raises(IsorunError, match="installed already"):
+        with pytest.raises(IsorunError, match="already installed"):
             ort.install()
     installation.uninstall()
     assert Early is onnxruntime.InferenceSession is raw_classes.InferenceSession

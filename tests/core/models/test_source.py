@@ -72,7 +72,7 @@ def test_rejects_pipes_broken_links_and_folders(cache, tmp_path):
             open_model(tmp_path / name, cache)
 
 
-@pytest.mark.parametrize(("damage", "reason"), [("empty", "empty"), ("cut", "cut short"), ("text", "not an ONNX")])
+@pytest.mark.parametrize(("damage", "reason"), [("empty", "empty"), ("cut", "truncated"), ("text", "not an ONNX")])
 @pytest.mark.parametrize("given", ["path", "bytes"])
 def test_rejects_a_damaged_file(bert, cache, tmp_path, damage, reason, given):
     content = {"empty": b"", "cut": bert.read_bytes()[:-3], "text": b"weights: 1"}[damage]

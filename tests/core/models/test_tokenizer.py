@@ -32,14 +32,14 @@ def test_a_pair_has_two_kinds_of_token(tokenizer: Path) -> None:
 
 def test_length_pads_and_truncates(tokenizer: Path) -> None:
     assert Tokenizer(tokenizer).encode(["man"], length=9)["input_ids"].shape == (1, 9)
-    with pytest.warns(TruncationWarning, match=r"Cut to 3 tokens.*: text 1 \(6\)"):
+    with pytest.warns(TruncationWarning, match=r"maximum of 3 tokens: text 1 \(6 tokens\)"):
         encoded = Tokenizer(tokenizer).encode(["man", "a man eats bread"], length=3)
     np.testing.assert_array_equal(encoded["input_ids"], [[_CLS, _MAN, _SEP], [_CLS, _A, _SEP]])
 
 
 def test_warns_of_truncation_to_the_limit(tokenizer: Path) -> None:
     tokenizer = Tokenizer(tokenizer, limit=5)
-    with pytest.warns(TruncationWarning, match=r"text 0 \(8\), text 2 \(6\)"):
+    with pytest.warns(TruncationWarning, match=r"text 0 \(8 tokens\), text 2 \(6 tokens\)"):
         encoded = tokenizer.encode(["a man eats a man eats", "man", "a man eats bread"])
     assert encoded["input_ids"].shape == (3, 5)
     assert tokenizer.encode(["a man eats"])["input_ids"].shape == (1, 5)  # what just fits is no warning
@@ -55,8 +55,8 @@ def test_warns_of_truncation_to_the_limit(tokenizer: Path) -> None:
         (["a", ("b",)], None, "Text 1 "),
         ([()], None, "tuple of two"),
         (["a", ("b", "\udcff")], None, "Text 1 .*surrogate"),
-        (["a"], 6, "1 to 5"),
-        (["a"], 0, "1 to 5"),
+        (["a"], 6, "at most 5"),
+        (["a"], 0, "at least 1"),
         (["a"], 2, "special tokens"),
     ],
 )

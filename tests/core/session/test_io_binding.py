@@ -129,7 +129,7 @@ def test_validates_bound_inputs_at_every_run(session):
     session.run_with_iobinding(binding)
     for index in (tiny.VOCABULARY, -1, 2**31, 2**62):
         feeds["input_ids"][1, 2] = index
-        with pytest.raises(InvalidFeeds, match=rf"'input_ids' holds {index} at \[1, 2\]"):
+        with pytest.raises(InvalidFeeds, match=rf"'input_ids' .* got {index} at \[1, 2\]"):
             session.run_with_iobinding(binding)
     feeds["input_ids"][1, 2] = 1
     session.run_with_iobinding(binding)

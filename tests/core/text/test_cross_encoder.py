@@ -31,7 +31,7 @@ def test_equals_sentence_transformers(
         if labels == 3:
             shares = encoder.predict(WORDS, softmax=True)
             np.testing.assert_allclose(shares, np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True), rtol=1e-5)
-            with pytest.raises(UnsupportedModel, match="one label, and this one has 3"):
+            with pytest.raises(UnsupportedModel, match="one label, got one with 3"):
                 encoder.rank("a", ["b"])
 
 

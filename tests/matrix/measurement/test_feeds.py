@@ -147,13 +147,13 @@ def test_masks_of_a_model_with_texts_have_their_tokens(mask: str, origin: str) -
 def test_notes_truncated_texts(origin: str) -> None:
     _, notes = make(BERT, origin, texts=["a man eats"], sequence=2, feeds=1)
     (note,) = set(notes)
-    assert note.startswith("feeds-0: Cut to 2 tokens")
+    assert note.startswith("feeds-0: Truncated to the maximum of 2 tokens")
 
 
 def test_rejects_texts_that_do_not_fit_the_model(origin: str) -> None:
     with pytest.raises(InvalidFeeds, match=r"Model 'm' cannot be fed texts: .* no tokenizer beside it"):
         make(BERT, texts=["a"])
-    with pytest.raises(InvalidFeeds, match="pixels, which a text does not give"):
+    with pytest.raises(InvalidFeeds, match="model needs pixels"):
         make(replace(BERT, inputs=(*BERT.inputs, PIXELS)), origin, texts=["a"])
 
 

@@ -36,9 +36,9 @@ _KEY_MASK, _BIAS = 1, 4  # inputs of SelfAttention
 _KERNEL_POSITIONS = 8  # input of com.microsoft.EmbedLayerNormalization
 _HANDED_ON = ("Cast", "Unsqueeze", "Identity", "Gather", "Reshape", "Expand")  # between a Range and an embedding
 _NEEDS = {
-    "lengths": "every row padded on the right",
-    "bias": "a key in every row",
-    "packed": "a key at each position that the graph reads by its number, the first above all",
+    "lengths": "padding on the right of every row",
+    "bias": "a real token in every row",
+    "packed": "a real token at each position that the graph reads by its number, such as the first",
 }
 
 
@@ -93,16 +93,16 @@ class Masks(NamedTuple):
             # On the device, where it is not looked at: what the caller says is right, or what is right for every mask.
             if self.wanted == "packed":
                 raise InvalidFeeds(
-                    f"options={{'attention': 'packed'}} finds the tokens in {self.name!r} on the host, and it is on "
-                    "the device. Feed a NumPy array there"
+                    f"options={{'attention': 'packed'}} reads {self.name!r} on the host, but it is on the device. "
+                    "Pass a NumPy array for that input"
                 )
             return "plain" if self.wanted == "auto" else self.wanted
         if self.wanted == "auto":
             return choose(mask, self.packing)
         if not allows(self.wanted, mask, self.packing):
             raise InvalidFeeds(
-                f"options={{'attention': {self.wanted!r}}} is not right for the mask in {self.name!r}: it needs "
-                f"{_NEEDS[self.wanted]}. 'auto' takes what each mask allows"
+                f"options={{'attention': {self.wanted!r}}} does not support the mask in {self.name!r}: it requires "
+                f"{_NEEDS[self.wanted]}. Use 'auto', which selects a form that the mask allows"
             )
         return self.wanted
 

@@ -66,9 +66,9 @@ def installed(provider: str, package: Availability) -> Availability:
     if not (active.folder / _library(provider)).is_file():
         return Availability(
             False,
-            f"the active ONNX Runtime is the build {active.package!r}, which has no {_library(provider)}: "
-            "its builds share one import package, and the last one installed wins",
-            f"In a separate environment: {_INSTALL}",
+            f"the active ONNX Runtime is {active.package!r}, which has no {_library(provider)} (all builds of ONNX "
+            "Runtime share one import package, and the last one installed is active)",
+            f"Run in a separate environment: {_INSTALL}",
         )
     return package
 

@@ -95,7 +95,10 @@ def check_again(model: ir.Model, files: frozenset[str]) -> None:
     tensors += [value.const_value for graph in model.graphs() for value in graph.initializers.values()]
     for tensor in tensors:
         if isinstance(tensor, ir.ExternalTensor) and tensor.path not in files:
-            raise InvalidModel(f"Tensor {tensor.name!r} is in {tensor.path!r}, which is outside the model's folder")
+            raise InvalidModel(
+                f"Tensor {tensor.name!r} is in {tensor.path!r}, which is outside the model's folder. "
+                "Move the weights below that folder"
+            )
 
 
 def load_attributes(model: ir.Model) -> None:
@@ -163,7 +166,7 @@ def _check_extent(tensor: onnx.TensorProto, entries: dict[str, str], size: int, 
     end = offset + max(length, needed)
     if end > size:
         raise InvalidModel(
-            f"{where} up to byte {end}, but the file has {size} bytes. It is truncated, or belongs to another model"
+            f"{where} up to byte {end}, but the file has {size} bytes: it is truncated, or belongs to another model"
         )
     if length not in (0, needed):
         raise InvalidModel(f"{where} as {length} bytes, but its shape and type need {needed}")

@@ -52,18 +52,18 @@ def parse(content: bytes, name: str, path: Path | None = None) -> onnx.ModelProt
         path: its file, which external data is relative to; ``None`` for a model in memory.
     """
     if not content:
-        raise InvalidModel(f"{name} is empty")
+        raise InvalidModel(f"{name} is empty. Download or export the model again")
     # Every writer puts the format version first: an unreadable file that begins with it is truncated or damaged.
     begins_well = content[:1] == b"\x08"
     try:
         proto = onnx.ModelProto.FromString(content)
     except DecodeError as error:
-        problem = "is cut short or damaged" if begins_well else "is not an ONNX model"
-        raise InvalidModel(f"{name} {problem}: {error}") from error
+        problem = "is truncated or damaged" if begins_well else "is not an ONNX model"
+        raise InvalidModel(f"{name} {problem} ({error}). Download or export the model again") from error
     if not proto.ir_version or not proto.HasField("graph"):
         raise InvalidModel(f"{name} is {'an ONNX model without a graph' if begins_well else 'not an ONNX model'}")
     if not proto.opset_import:
-        raise InvalidModel(f"{name} is cut short: it has no opset_import")
+        raise InvalidModel(f"{name} is truncated: it has no opset_import. Download or export the model again")
     with reading(name):
         tensors = structure.check(proto, name)
         _check_sizes(tensors, name, len(content))

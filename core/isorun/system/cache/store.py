@@ -107,7 +107,7 @@ class Cache:
 
                 maintenance.trim(self, self.limit)
             return replace(made, found=False)
-        raise CacheError(f"{place} was changed by another program right after it was made")
+        raise CacheError(f"{place} was changed by another program right after it was created. Try again")
 
     def fingerprint(self, paths: Callable[[], list[Path]], main: Path) -> str:
         """SHA-256 over files (hexadecimal), stored until the stamp of one of them changes.

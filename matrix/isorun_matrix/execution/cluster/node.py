@@ -93,7 +93,7 @@ class Node:
                         hashed.update(content)
                         file.write(content)
                 if hashed.hexdigest() != digest:
-                    raise IsorunError(f"{name} arrived with another SHA-256 than it was sent with. Run it again")
+                    raise IsorunError(f"{name} was corrupted in transit: its SHA-256 differs. Run it again")
             return {}
 
         self._cache.get_or_make(_KIND, fingerprint, write, [fingerprint])

@@ -305,8 +305,8 @@ def test_a_mask_on_the_device_is_not_packed(opened):
     feeds = feeds_with(np.ones((1, 8), np.int64))
     array = feeds["attention_mask"]
     feeds["attention_mask"] = DeviceArray(array.ctypes.data, array.shape, array.dtype, owner=array)
-    with pytest.raises(InvalidFeeds, match="'attention_mask' on the host, and it is on the device"):
+    with pytest.raises(InvalidFeeds, match="'attention_mask' on the host, but it is on the device"):
         executable.run_on_device(None, feeds)
-    with pytest.raises(InvalidFeeds, match=r"'packed'.*it needs a key at each position"):
+    with pytest.raises(InvalidFeeds, match=r"'packed'.*it requires a real token at each position"):
         executable.run(None, feeds_with(np.array([[0, 1]])))
     assert opened()[0].form(feeds) == "plain"

@@ -30,7 +30,7 @@ def content(bert):
         (b"<html></html>", "is not an ONNX model"),
         (b"\x00" * 64, "is not an ONNX model"),
         (b"\x08\x0a", "without a graph"),
-        (b"\x08\x0a\x12", "is cut short or damaged"),
+        (b"\x08\x0a\x12", "truncated or damaged"),
     ],
 )
 def test_rejects_a_file_that_is_not_a_model(tmp_path, content, message):

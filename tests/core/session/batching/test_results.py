@@ -53,7 +53,7 @@ def test_an_error_is_its_request_s_alone(session: isorun.Session) -> None:
     requests: list[Any] = [request(3), bad_index, request(5), bad_type, {}, None, request(6)]
     results = session.map(requests)
     assert_same(next(results), alone(session, requests[0]))
-    with pytest.raises(InvalidFeeds, match=r"holds 60 at \[0, 2\]"):
+    with pytest.raises(InvalidFeeds, match=r"got 60 at \[0, 2\]"):
         next(results)
     assert_same(next(results), alone(session, requests[2]))
     with pytest.raises(InvalidFeeds, match="float32"):
