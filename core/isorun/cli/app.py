@@ -31,7 +31,7 @@ _MODULES = {"doctor": "doctor.command"}  # a command in a folder: its package ru
 
 app = typer.Typer(
     name="isorun",
-    help="Run any inference backend with one call, on the same fused BERT graph.",
+    help="Run any inference backend with one call, on the same fused encoder graph.",
     epilog="Run `isorun COMMAND --help` for the options of a command.",
     no_args_is_help=True,
     add_completion=False,

@@ -29,7 +29,7 @@ _WIDTH = 80
 def choose(
     model: models.Model,
     texts: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Texts like yours, one per line. Default: isorun's own.")
+        Path | None, typer.Option(metavar="FILE", help="Texts that resemble yours, one per line. Default: isorun's.")
     ] = None,
     latency: Annotated[bool, typer.Option("--latency", help="Optimize for single requests (default).")] = False,
     throughput: Annotated[bool, typer.Option("--throughput", help="Optimize for batches of 32 texts.")] = False,

@@ -1,4 +1,4 @@
-"""Check that a backend keeps its contract."""
+"""Check that a backend honours the plugin contract."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def conformance(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Check that a backend keeps its contract, and report which capabilities were proved.
+    """Check that a backend honours the plugin contract, and report which capabilities were proved.
 
     The checks run in a child process: a check that crashes or hangs has failed, and the others still run. Checks of
     what the backend does not declare are skipped, with the reason. Exits with 1 if a check failed, or if one that is

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False, help="Letters, digits, dots, dashes.")]
+Name = Annotated[
+    str,
+    typer.Argument(metavar="NAME", show_default=False, help="Its name: letters, digits, dots, dashes, underscores."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -31,7 +34,7 @@ def create(
     name: Name,
     python: Annotated[
         str | None,
-        typer.Option(metavar="VERSION|PATH", help="Its Python. Default: the version that runs isorun."),
+        typer.Option(metavar="VERSION|PATH", help="Python of the environment. Default: the version that runs isorun."),
     ] = None,
     install: Annotated[
         list[str] | None, typer.Option(metavar="REQUIREMENT", help="A requirement or path, as for pip. Repeatable.")

@@ -33,7 +33,7 @@ def compare(
         typer.Option(
             metavar="PERCENT",
             min=0,
-            help="Exit with 1 if a cell is slower by more than PERCENT, and not by chance, or no longer ok.",
+            help="Exit with 1 if a cell is no longer ok, or slower by more than PERCENT and not by chance.",
         ),
     ] = None,
 ) -> None:

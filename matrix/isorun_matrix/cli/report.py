@@ -28,7 +28,7 @@ class Format(StrEnum):
 def report(
     folders: Annotated[
         list[Path],
-        typer.Argument(metavar="DIR", help="Folders of runs; several with html and csv.", show_default=False),
+        typer.Argument(metavar="DIR", help="Folders of runs; several only with html or csv.", show_default=False),
     ],
     form: Annotated[
         Format, typer.Option("--format", metavar="terminal|md|html|json|csv", help="The output format.")
