@@ -224,7 +224,7 @@ def _print(described: dict[str, Any], as_json: bool) -> None:
         console.table(("candidate", "node", "reason"), rows)
         print()
     if described["already_fused"]:
-        print("The model is in the fused form already.\n")
+        print("The model is already in the fused form.\n")
     if described["reason"]:
         print(f"The model is not an encoder: {described['reason']}.\n")
     if written := described["written"]:

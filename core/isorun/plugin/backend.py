@@ -174,10 +174,9 @@ class Backend(ABC):
         if owners := package_owners(package):
             return Availability(
                 ok=False,
-                reason=f"the package {package!r} is hollow: {' and '.join(owners)} should bring it, but its modules "
-                "are missing, as after uninstalling one of several distributions that own it",
-                remedy=f"Install it again: pip uninstall -y {' '.join(owners)} "
-                f"&& pip install '{requirement or package}'",
+                reason=f"the modules of the package {package!r}, from {' and '.join(owners)}, are missing, as after "
+                "uninstalling one of several distributions that provide it",
+                remedy=f"Reinstall it: pip uninstall -y {' '.join(owners)} && pip install '{requirement or package}'",
             )
         return Availability(
             ok=False,

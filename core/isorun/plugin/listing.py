@@ -251,7 +251,7 @@ def _ended(exit_: Exit, owner: str) -> tuple[str, str]:
     """The reason and the remedy for a plugin that ends the process which describes it."""
     last = f": {exit_.last_line}" if exit_.last_line else ""
     remedy = f"Uninstall {owner}, or report it to its authors."
-    return f"the process that describes it {exit_.how}{last}", remedy
+    return f"the process that loads it {exit_.how}{last}", remedy
 
 
 def _remembered(entries: Sequence[registry.Entry], cache: Cache) -> list[Description]:

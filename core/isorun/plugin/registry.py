@@ -269,8 +269,8 @@ def _unloadable(entry: Entry, error: BaseException) -> tuple[str, str]:
     unknown = _NEW_ARGUMENT.search(str(error)) if isinstance(error, TypeError) else None
     if missing or (unknown and unknown[1] in _public()):
         return (
-            f"{entry.owner} was written for another isorun than {metadata.version('isorun')}, whose plugin contract is "
-            f"version {contract.CONTRACT} ({what})",
+            f"{entry.owner} was not written for isorun {metadata.version('isorun')} and version {contract.CONTRACT} of "
+            f"the plugin contract ({what})",
             f"Upgrade both: pip install --upgrade isorun {entry.distribution}",
         )
     return (

@@ -26,4 +26,4 @@ def check(
         console.note(f"{place}: {problem}")
     if found:
         raise typer.Exit(CHECK_FAILED)
-    typer.echo(f"{folder} is sound")
+    typer.echo(f"{folder}: no problems found")

@@ -51,9 +51,9 @@ def _cell_problems(folder: RunFolder, record: RunRecord, planned: PlannedCell) -
     calm = sum(result.result is not None and not result.result.disturbed for result in rounds)
     if rounds and calm < max(NEEDED, record.spec.rounds):
         required = max(NEEDED, record.spec.rounds)
-        yield f"has {calm} undisturbed rounds of {required}. Use run --resume --remeasure disturbed"
+        yield f"has {calm} undisturbed rounds, expected {required}. Use run --resume --remeasure disturbed"
     if cell.result is not None and calm and cell.result.repeated < CACHED:
-        yield f"takes {cell.result.repeated:.2f} x the time where feeds repeat, as if answers were cached (TEST04)"
+        yield f"takes {cell.result.repeated:.2f} x as long when feeds repeat, as if answers were cached (TEST04)"
     if len({result.seed for result in rounds}) < len(rounds):
         yield "has two rounds with the same seed (TEST05)"
     if rounds:
@@ -67,20 +67,20 @@ def _round_problems(folder: RunFolder, record: RunRecord, planned: PlannedCell, 
     place = folder.round_folder(planned.id, planned.key or "", result.round.number)
     for name, digest in result.files.items():
         if not (place / name).is_file() or sha256((place / name).read_bytes()) != digest:
-            yield f"{name} is not the file that was measured"
+            yield f"{name} was changed or removed after the measurement"
     job = reader.job_of(place)
     for name in CellId.model_fields:
         if job["cell"].get(name) != getattr(planned, name):
             yield f"was measured with {name} {job['cell'].get(name)!r}, but the run has {getattr(planned, name)!r}"
     if job["seed"] != result.seed or planned.id not in result.round.order:
-        yield f"{JOB} and the result are of different processes"
+        yield f"{JOB} and the result belong to different processes"
     known = [machine.identity(session.environment) for session in record.sessions]
     if result.machine not in known:
-        yield "was measured on a machine of no session"
+        yield "was measured on a machine that no session of the run used"
     if result.status in MEASURED and result.result is not None:
         samples = reader.read_samples(place / SAMPLES)
         if not np.isclose(float(np.mean(samples)) / _NS_PER_MS, result.result.latency_ms.mean, rtol=1e-6):
-            yield f"the figures are not those of {SAMPLES}"
+            yield f"the figures do not follow from {SAMPLES}"
         count = len(result.result.sampled)
         expected = {f"feeds-{index}": run for index, run in kept_runs(result.seed, len(samples), count).items()}
         if dict(result.result.sampled) != expected:

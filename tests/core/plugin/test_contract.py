@@ -67,8 +67,8 @@ def test_plugin_of_the_previous_contract_works(bert, name):
         ),
         ("past", "isorun-fakes 0 implements version 0 of the plugin contract", "isorun-fakes"),
         ("odd", "`contract` that must be an integer, got '2'", "isorun-fakes"),
-        ("new-name", "isorun-fakes 0 was written for another isorun .*Teleport", "isorun isorun-fakes"),
-        ("new-field", "isorun-fakes 0 was written for another isorun .*teleports", "isorun isorun-fakes"),
+        ("new-name", "isorun-fakes 0 was not written for isorun .*Teleport", "isorun isorun-fakes"),
+        ("new-field", "isorun-fakes 0 was not written for isorun .*teleports", "isorun isorun-fakes"),
     ],
 )
 def test_plugin_of_another_contract_is_refused(name, reason, remedy):

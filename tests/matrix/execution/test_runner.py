@@ -217,7 +217,7 @@ def test_check_finds_what_was_changed(isorun: Isorun, tiny: Path, tmp_path: Path
     def found() -> list[str]:
         done = isorun("check", out)
         assert done.returncode == 1
-        return [line for line in done.stderr.splitlines() if "undisturbed rounds of 5" not in line]
+        return [line for line in done.stderr.splitlines() if "undisturbed rounds, expected 5" not in line]
 
     assert found() == []
     (place,) = out.glob("cells/*/*/*/*/*/round-1")
@@ -232,5 +232,5 @@ def test_check_finds_what_was_changed(isorun: Isorun, tiny: Path, tmp_path: Path
         part["mean"] *= 1.5
     (place / "result.json").write_text(json.dumps(result))
     text = "\n".join(found())
-    for problem in ("samples.npz is not the file", "machine of no session", "the figures are not", "TEST01"):
+    for problem in ("samples.npz was changed", "machine that no session", "the figures do not", "TEST01"):
         assert problem in text, text

@@ -126,7 +126,7 @@ def not_loaded(name: str, provider: str, preloaded: str) -> BackendUnavailable:
     if missing := _missing(active, provider):
         reason, remedy = f"{_library(provider)} needs {missing}, which cannot be loaded", _remedy(missing, active)
     else:
-        reason = f"ONNX Runtime did not accept its {provider} provider, although the library loads"
+        reason = f"ONNX Runtime did not register its {provider} provider, although the library loads"
         reason, remedy = f"{reason}; {preloaded}" if preloaded else reason, "See ONNX Runtime's log."
     if not driver.ok:
         reason, remedy = f"{reason}; {driver.reason}", driver.remedy
