@@ -301,8 +301,8 @@ def _check_shape(spec: TensorSpec, array: np.ndarray | device.DeviceArray) -> No
     if array.ndim != len(spec.shape):
         plural = "" if len(spec.shape) == 1 else "s"
         raise InvalidFeeds(
-            f"Input {spec.name!r} must have {len(spec.shape)} dimension{plural}, {_shape(spec.shape)}, "
-            f"got {array.ndim}, {_shape(array.shape)}"
+            f"Input {spec.name!r} must have {len(spec.shape)} dimension{plural} {_shape(spec.shape)}, "
+            f"got shape {_shape(array.shape)}"
         )
     for axis, size in enumerate(spec.shape):
         if isinstance(size, int) and array.shape[axis] != size:

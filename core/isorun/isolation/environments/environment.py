@@ -78,7 +78,7 @@ class Environment:
             return
         requested = f"{f'Python {python}' if python else 'any Python'} and {_listed(install)}"
         raise IsorunError(
-            f"The environment {self.name!r} exists with Python {self.version} and {_listed(self.install)}, but "
+            f"The environment {self.name!r} already exists with Python {self.version} and {_listed(self.install)}, but "
             f"{requested} was requested. Choose another name, or remove it first: isorun env remove {self.name}"
         )
 

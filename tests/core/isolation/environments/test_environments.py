@@ -81,7 +81,7 @@ def test_existing_environment_is_reused_or_rejected(folder, fake_uv):
     assert environments.create("e", install=["b", "a"]) == made
     assert environments.create("e", python=OWN, install=["a", "b"]) == made
     for asked in ({"install": ["a"]}, {"install": ["a", "b"], "python": "3.42"}):
-        with pytest.raises(IsorunError, match=r"'e' exists with Python .* and a, b.*isorun env remove e"):
+        with pytest.raises(IsorunError, match=r"'e' already exists with Python .* and a, b.*isorun env remove e"):
             environments.create("e", **asked)
 
 
