@@ -63,16 +63,17 @@ class BackendUnavailable(IsorunError):
     """An installed backend does not support the request on this machine.
 
     Attributes:
-        backend: the backend's name.
+        backend: the backend's name; of several that were requested, all names.
         reason: why not.
         remedy: what to do about it, a command where there is one.
     """
 
-    def __init__(self, backend: str, reason: str, remedy: str) -> None:
-        self.backend = backend
+    def __init__(self, backend: str | Sequence[str], reason: str, remedy: str) -> None:
+        names = [backend] if isinstance(backend, str) else backend
+        self.backend = " or ".join(names)
         self.reason = reason
         self.remedy = remedy
-        super().__init__(f"Backend {backend!r} cannot be used: {reason}. {remedy}")
+        super().__init__(f"Backend {' or '.join(map(repr, names))} cannot be used: {reason}. {remedy}")
 
 
 class BackendFailed(IsorunError):
@@ -222,6 +223,6 @@ def near_file(path: Path, others: Iterable[str] = ()) -> str:
     """The end of a message about a missing file: the closest name in its folder or among ``others``."""
     beside = [each.name for each in path.parent.iterdir() if each != path] if path.parent.is_dir() else []
     near = nearest(path.name, [*others, *beside])
-    if near is None:
+    if near is None or nearest(path.stem, [type(path)(near).stem]) is None:  # alike in their suffixes alone
         return ""
     return f"; did you mean {path.parent / near if near in beside else near}?"

@@ -67,6 +67,12 @@ def test_an_unavailable_backend_says_why_and_what_to_do():
     assert (error.backend, error.reason, error.remedy) == ("x", "no driver", "Install one.")
 
 
+def test_several_unavailable_backends_are_each_named():
+    error = BackendUnavailable(["x", "y"], "no driver", "Install one.")
+    assert error.backend == "x or y"
+    assert "'x' or 'y'" in str(error)
+
+
 def test_an_unsupported_model_names_operators():
     assert UnsupportedModel("no", ["com.x.Y"]).operators == ("com.x.Y",)
     assert UnsupportedModel("no").operators == ()

@@ -158,9 +158,7 @@ def _resolve(compiler: Compiler, backend: str | Sequence[str], worker: Worker | 
     if invalid and len(invalid) == len(errors):
         raise invalid[0]
     reasons = "\n".join(f"  {name}: {reason}" for name, reason in skipped)
-    raise BackendUnavailable(
-        " or ".join(names), "none of them can run this model as requested", f"Fix one of these:\n{reasons}"
-    )
+    raise BackendUnavailable(names, "none of them can run this model as requested", f"Fix one of these:\n{reasons}")
 
 
 def _check_names(names: Sequence[str], worker: Worker | None) -> None:

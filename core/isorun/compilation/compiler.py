@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -75,6 +75,7 @@ class Compiler:
                 "Omit it, or choose another backend.",
             )
         backend_options = options.of_backend(backend.name, requested)
+        _check_owners(backend_options, offers.options, requested)
         backend.read_options(backend_options)
         threads = options.threads or thread_counts.usable_cores() if offers.sets_threads else fixed
         return CompileConfig(options.precision, device, threads, backend_options, str(self.cache.root))
@@ -131,6 +132,14 @@ def _check(
         f"it does not support {argument} {value!r} (supported: {', '.join(supported)}){why and f': {why}'}",
         "Choose a supported one, or another backend.",
     )
+
+
+def _check_owners(given: Mapping[str, Any], declared: Collection[str], requested: Collection[str]) -> None:
+    """Reject options of a backend whose name is misspelt."""
+    for key, value in given.items():
+        near = nearest(key, requested)
+        if near and key not in declared and isinstance(value, Mapping):
+            raise InvalidArgument(f"options[{key!r}]: no requested backend has this name; did you mean {near!r}?")
 
 
 def _check_in_8_bits(backend: Backend, executable: Executable) -> None:

@@ -245,7 +245,7 @@ def _as_array(spec: TensorSpec, value: Any) -> Any:
     except (ValueError, TypeError, OverflowError) as error:
         raise InvalidFeeds(f"Input {name!r}: cannot convert the list to an array: {error}") from error
     if not np.can_cast(array.dtype, dtype, "same_kind"):
-        return value
+        return array if array.dtype.kind in "fiub" else value
     with np.errstate(over="ignore"):
         converted = array.astype(dtype)
     lost = converted != array if dtype.kind in "iu" else np.isfinite(array) & ~np.isfinite(converted)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from isorun.errors import InvalidArgument
+
 
 @dataclass(frozen=True)
 class Tolerance:
@@ -28,7 +30,7 @@ class Tolerance:
     def __post_init__(self) -> None:
         max_rel = self.max_rel or 0.0
         if not (0 <= max_rel < 1 and 0 <= self.rms < 1 and 0 < self.cosine <= 1):
-            raise ValueError(
+            raise InvalidArgument(
                 f"{self}: max_rel and rms must be at least 0 and below 1, cosine above 0 and at most 1; "
                 "wider limits would accept an output of zeros"
             )

@@ -10,6 +10,7 @@ import os
 
 import numpy as np
 
+from isorun.errors import InvalidArgument
 from isorun.system.cgroup import cpu_quota
 
 MOST = 1024  # runtimes start as many as requested: a million hang them
@@ -19,12 +20,14 @@ def check(threads: object) -> None:
     """Reject an invalid number of threads.
 
     Raises:
-        ValueError: it is neither ``None`` nor an integer from 1 to 1024.
+        InvalidArgument: it is neither ``None`` nor an integer from 1 to 1024.
     """
     if threads is None:
         return
     if isinstance(threads, bool) or not (isinstance(threads, int | np.integer) and 1 <= threads <= MOST):
-        raise ValueError(f"threads must be None (all usable cores) or an integer from 1 to {MOST}, got {threads!r}")
+        raise InvalidArgument(
+            f"threads must be None (all usable cores) or an integer from 1 to {MOST}, got {threads!r}"
+        )
 
 
 def usable_cores() -> int:

@@ -70,7 +70,7 @@ class Embedder(TextModel):
             if mode not in POOLINGS:
                 raise InvalidArgument(f"Invalid pooling {mode!r}{did_you_mean(mode, POOLINGS)}")
         if truncate_dim is not None and truncate_dim < 1:
-            raise ValueError(f"truncate_dim must be at least 1, got {truncate_dim}")
+            raise InvalidArgument(f"truncate_dim must be at least 1, got {truncate_dim}")
         super().__init__(model, partial(output_by_token, pools=bool(modes)), max_length, batch_tokens, session_options)
         try:
             settings = self.settings or SentenceSettings()

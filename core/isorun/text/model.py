@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from isorun.errors import InvalidModel, IsorunError
+from isorun.errors import InvalidArgument, InvalidModel, IsorunError
 from isorun.models import sentences
 from isorun.models.hub import checkpoint_folder
 from isorun.models.sentences import SentenceSettings
@@ -61,9 +61,9 @@ class TextModel:
         session_options: dict[str, Any],
     ) -> None:
         if batch_tokens < 1:
-            raise ValueError(f"batch_tokens must be at least 1, got {batch_tokens}")
+            raise InvalidArgument(f"batch_tokens must be at least 1, got {batch_tokens}")
         if max_length is not None and max_length < 1:
-            raise ValueError(f"max_length must be at least 1, got {max_length}")
+            raise InvalidArgument(f"max_length must be at least 1, got {max_length}")
         path = _find(model, session_options.get("cache_dir"))
         self.folder = path if path.is_dir() else _settings_folder(path)
         self.settings = sentences.read(self.folder)

@@ -214,11 +214,11 @@ def _entry_problems(entry: Entry, place: Place, find: Callable[[str], Backend]) 
         number = (index,) if isinstance(entry.options, list) else ()
         for key, problem in options.problems(offers.options, each):
             yield (*place, "options", *number, key), f"{entry.name}: {problem}"
-    for precision in entry.precisions or ():
+    for index, precision in enumerate(entry.precisions or ()):
         if precision not in offers.precisions:
             instead = offers.refused.get(precision)
             why = f": {instead}" if instead else did_you_mean(precision, offers.precisions)
-            yield (*place, "precisions"), f"{entry.name} does not support {precision!r}{why}"
+            yield (*place, "precisions", index), f"{entry.name} does not support {precision!r}{why}"
 
 
 def _environment_problems(spec: Spec) -> Iterator[Problem]:

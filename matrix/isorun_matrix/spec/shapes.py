@@ -81,8 +81,8 @@ class Shape(Strict):
     @model_validator(mode="before")
     @classmethod
     def _expand(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            if not (match := re.fullmatch(_SHORT_SHAPE, value)):
+        if isinstance(value, str | int | float):  # a number: YAML reads 0x8 as hexadecimal
+            if not (match := re.fullmatch(_SHORT_SHAPE, str(value))) or not isinstance(value, str):
                 raise ValueError(
                     f"a shape must be BATCHxSEQUENCE, such as 8x128, or a mapping, got {reprlib.repr(value)}"
                 )

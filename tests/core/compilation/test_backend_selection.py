@@ -96,11 +96,18 @@ def test_each_backend_gets_its_own_options(bert, backend):
 
 
 @pytest.mark.parametrize(
-    "options", [{"openvino": {"property": {}}}, {"openvno": {"properties": {}}}, {"reference": {}}], ids=str
+    ("backend", "options", "problem"),
+    [
+        ("openvino", {"openvino": {"property": {}}}, "unknown option 'property'"),
+        ("openvino", {"openvno": {"properties": {}}}, "did you mean 'openvino'"),
+        (["openvino", "ort-cpu"], {"openvno": {"properties": {}}}, "did you mean 'openvino'"),
+        (["openvino", "ort-cpu"], {"reference": {}}, "unknown option 'reference'"),
+    ],
+    ids=str,
 )
-def test_rejects_options_of_no_requested_backend(bert, options):
-    with pytest.raises(InvalidArgument, match="unknown option"):
-        isorun.Session(bert, ["openvino", "ort-cpu"] if "reference" in options else "openvino", options=options)
+def test_rejects_options_of_no_requested_backend(bert, backend, options, problem):
+    with pytest.raises(InvalidArgument, match=problem):
+        isorun.Session(bert, backend, options=options)
 
 
 def test_opening_is_logged_without_the_messages_of_onnx_ir(exported, tmp_path, caplog):
@@ -135,7 +142,7 @@ def test_skips_a_plugin_that_breaks_its_contract(bert, plugin, reason):
 
 
 def test_names_the_reason_of_each_backend_if_none_can_run_the_model(bert):
-    with pytest.raises(BackendUnavailable, match="ort-cpu or openvino") as caught:
+    with pytest.raises(BackendUnavailable, match="'ort-cpu' or 'openvino'") as caught:
         isorun.Session(bert, backend=["ort-cpu", "openvino"], precision="fp64")
     assert all(f"  {name}: it does not support precision" in str(caught.value) for name in ("ort-cpu", "openvino"))
 

@@ -182,18 +182,18 @@ def test_rejects_outputs_of_another_size_with_a_perfect_cosine(choose: Choose, m
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("tolerance", [0.99, 0.96])
+@pytest.mark.parametrize("tolerance", [0.999, 0.96])
 def test_minilm_in_int8_is_within_a_loose_tolerance(minilm_model: Path, minilm_cache: Cache, tolerance: float):
-    """The minimum cosine is 0.987 on held-out texts, 0.984 on others: within 0.96 with a margin, not within 0.99."""
+    """The minimum cosine on held-out texts is 0.996: within 0.96 with a margin, not within 0.999."""
     with isorun.Session(
         minilm_model, "ort-cpu", precision="auto", tolerance=tolerance, cache_dir=minilm_cache.root
     ) as session:
         note = session.provenance.details["precision"]
     assert "isorun's texts" in note["judged_on"]
     (int8,) = (each for each in note["tried"] if each["precision"] == "int8")
-    assert 0.98 < int8["cosine"] < 0.995
+    assert 0.99 < int8["cosine"] < 0.999
     assert set(int8["cosines"]) == set(note["requests"]) >= {"prose", "punctuation", "languages"}
-    assert bool(int8["reason"]) == (tolerance == 0.99)
+    assert bool(int8["reason"]) == (tolerance == 0.999)
 
 
 def test_records_why_a_precision_failed(choose: Choose):

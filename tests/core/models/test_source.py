@@ -61,6 +61,9 @@ def test_suggests_a_file_or_a_command_for_a_missing_file(cache, tmp_path):
         open_model(tmp_path / "minlm.onnx", cache)
     with pytest.raises(InvalidModel, match="isorun build"):
         open_model(tmp_path / "bert-base-uncased", cache)
+    with pytest.raises(InvalidModel) as unlike:  # in all but its suffix
+        open_model(tmp_path / "s.onnx", cache)
+    assert "did you mean" not in str(unlike.value)
 
 
 def test_rejects_pipes_broken_links_and_folders(cache, tmp_path):

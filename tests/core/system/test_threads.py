@@ -5,6 +5,7 @@ import os
 import numpy as np
 import pytest
 
+from isorun.errors import InvalidArgument
 from isorun.system import threads
 from isorun.system.threads import usable_cores
 
@@ -21,7 +22,7 @@ def test_usable_cores_respect_affinity_and_quota(monkeypatch, affinity, quota, c
 
 @pytest.mark.parametrize("given", [0, -1, 1.0, "2", True, 10**6])
 def test_rejects_invalid_threads(given):
-    with pytest.raises(ValueError, match="integer from 1 to 1024"):
+    with pytest.raises(InvalidArgument, match="integer from 1 to 1024"):
         threads.check(given)
 
 

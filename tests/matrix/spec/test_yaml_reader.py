@@ -91,6 +91,7 @@ def test_rejects_values(tmp_path: Path, value: str, problem: str, place: str) ->
         ("models: {}".encode("utf-16"), "Save it as UTF-8"),
         (SPEC.replace("bert-3l", "x" * 100_000), "unknown preset"),
         (SPEC.replace("8x128", f"{'9' * 5000}x1"), "BATCHxSEQUENCE"),
+        (SPEC.replace("8x128", "0x8"), "BATCHxSEQUENCE"),
         (SPEC.replace("preset: bert-3l", "path: ~nouser/x"), "file not found"),
         (SPEC.replace("preset: bert-3l", "checkpoint: ~nouser/x"), "folder not found"),
         (SPEC.replace("preset: bert-3l", f"path: {'x' * 5000}"), "File name too long"),

@@ -24,6 +24,7 @@ SINGLE_FILE_LIMIT = 2**31 - 2**24
 
 INLINE_LIMIT = 1024  # bytes; smaller tensors stay in the graph, where runtimes fold them
 _FILES, _NAME = "isorun.files", "isorun.name"  # keys in a model's meta: its external data files, and its name
+_LFS_POINTER = b"version https://git-lfs"
 _ALIGNMENT = 4096  # bytes; allows a runtime to map tensors from the file
 
 
@@ -53,6 +54,8 @@ def parse(content: bytes, name: str, path: Path | None = None) -> onnx.ModelProt
     """
     if not content:
         raise InvalidModel(f"{name} is empty. Download or export the model again")
+    if content.startswith(_LFS_POINTER):
+        raise InvalidModel(f"{name} is a Git LFS pointer, not the model. Fetch it with `git lfs pull`")
     # Every writer puts the format version first: an unreadable file that begins with it is truncated or damaged.
     begins_well = content[:1] == b"\x08"
     try:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from isorun.errors import IsorunError
+from isorun.errors import InvalidArgument, IsorunError
 from isorun.session.batching.layout import Layout, Request
 from isorun.session.metrics import Recorder
 from isorun.types import Feeds
@@ -43,7 +43,7 @@ class Batcher:
         initializer: what each thread calls first; the constructor waits for it, and raises what it raises.
 
     Raises:
-        ValueError: ``max_tokens`` below 1, or ``max_wait`` negative or NaN.
+        InvalidArgument: ``max_tokens`` below 1, or ``max_wait`` negative or NaN.
     """
 
     def __init__(
@@ -60,9 +60,9 @@ class Batcher:
         initializer: Callable[[], object] | None = None,
     ) -> None:
         if max_tokens < 1:
-            raise ValueError(f"max_tokens must be at least 1, got {max_tokens}")
+            raise InvalidArgument(f"max_tokens must be at least 1, got {max_tokens}")
         if not max_wait >= 0:
-            raise ValueError(f"max_wait must be 0 or more seconds, got {max_wait}")
+            raise InvalidArgument(f"max_wait must be 0 or more seconds, got {max_wait}")
         self._run = run
         self._layout = layout
         self._max_tokens = max_tokens

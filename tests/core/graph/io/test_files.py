@@ -28,6 +28,7 @@ def content(bert):
         (b"PK\x03\x04 a zip", "is not an ONNX model"),
         (b"\x80\x02}q\x00(X", "is not an ONNX model"),
         (b"<html></html>", "is not an ONNX model"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0", "git lfs pull"),
         (b"\x00" * 64, "is not an ONNX model"),
         (b"\x08\x0a", "without a graph"),
         (b"\x08\x0a\x12", "truncated or damaged"),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isorun.errors import BackendFailed, IsorunError
+from isorun.errors import BackendFailed, InvalidArgument, IsorunError
 from isorun.session import batching
 from isorun.types import ModelInfo
 from recorder import FIXED, PADDABLE, Recorder, small
@@ -92,12 +92,12 @@ def test_waiting_may_take_as_long_as_others_need() -> None:
 
 @pytest.mark.parametrize("seconds", [-1, float("nan")])
 def test_rejects_an_invalid_max_wait(seconds: float) -> None:
-    with pytest.raises(ValueError, match="max_wait"):
+    with pytest.raises(InvalidArgument, match="max_wait"):
         Recorder().map([small(3)], max_wait=seconds)
 
 
 def test_rejects_max_tokens_below_1() -> None:
-    with pytest.raises(ValueError, match="max_tokens"):
+    with pytest.raises(InvalidArgument, match="max_tokens"):
         Recorder().map([small(3)], max_tokens=0)
 
 
