@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ from typing import Any
 
 from isorun.session.batching.batcher import Batcher
 from isorun.types import Feeds
+
+_logger = logging.getLogger("isorun")
 
 
 class Flow:
@@ -29,31 +32,26 @@ class Flow:
         self._reader = 0  # the thread in feed
         self._asking = False  # it is inside the iterator, which may block
         self._ended = False  # feed is done
-        self._stopped = False  # nothing more is read
-        self._left = False  # nobody is left to raise the reader's errors to
+        self._stopped = False  # nothing more is read or taken
         self._error: BaseException | None = None  # from the iterator
-        self._closing_error: BaseException | None = None  # from closing the iterator
 
     def feed(self, requests: Iterator[Feeds]) -> None:
         """Submit every request, at most a window ahead; then close the iterator.
 
-        Errors of either are raised where results are taken; if nobody is left there, an error from closing the iterator
-        is raised on this thread.
+        Errors of either are raised where results are taken, and logged if none are taken any more.
         """
         self._reader = threading.get_ident()
         try:
-            self._submit_all(requests)
-        except BaseException as error:  # noqa: BLE001  # raised again by take
+            try:
+                self._submit_all(requests)
+            finally:
+                close = getattr(requests, "close", None)
+                if close is not None:
+                    close()
+        except BaseException as error:  # raised again by take
+            if self._stopped:
+                _logger.warning("the requests of map() failed after their results were closed", exc_info=error)
             self._error = error
-        try:
-            close = getattr(requests, "close", None)
-            if close is not None:
-                close()
-        except BaseException as error:  # raised again by take or close
-            with self._changed:
-                if self._left:
-                    raise
-                self._closing_error = error
         finally:
             with self._changed:
                 self._ended = True
@@ -102,7 +100,7 @@ class Flow:
             if not self._futures:
                 self._stop(wait=False)
                 error, self._error = self._error, None
-                raise error or self._take_closing_error() or StopIteration
+                raise error or StopIteration
             future, length = self._futures.popleft()
             self._tokens -= length
             self._changed.notify_all()
@@ -113,17 +111,11 @@ class Flow:
 
         Args:
             wait: wait for the running batch, and for the iterator to be closed unless it is blocked in ``next``.
-
-        Raises:
-            BaseException: raised by closing the iterator.
         """
         self._stop(wait)
         with self._changed:
             if wait and threading.get_ident() != self._reader:
                 self._changed.wait_for(lambda: self._ended or self._asking)
-            self._left = not self._ended
-            if error := self._take_closing_error():
-                raise error
 
     def _stop(self, wait: bool) -> None:
         with self._changed:
@@ -131,7 +123,3 @@ class Flow:
             self._futures.clear()
             self._changed.notify_all()
         self._batcher.close(cancel=True, wait=wait)
-
-    def _take_closing_error(self) -> BaseException | None:
-        error, self._closing_error = self._closing_error, None
-        return error

@@ -24,8 +24,7 @@ class Results(Iterator[Any]):
     the request after it. An error of the iterable is raised after the results of what it produced, and ends them.
 
     The iterable is read on a separate thread, ``4 * max_tokens`` ahead of the results taken. ``close()``, or leaving
-    the ``with`` block, stops the work, closes the iterator and raises an error from closing it; if all results were
-    taken, that error is raised after them.
+    the ``with`` block, stops the work and closes the iterator.
     """
 
     def __init__(self, requests: Iterable[Feeds], batcher: Batcher, window: int, return_exceptions: bool) -> None:
@@ -48,11 +47,7 @@ class Results(Iterator[Any]):
             del future  # an error's traceback would keep it, and it the error
 
     def close(self) -> None:
-        """Stop reading and running; waits for the running batch. A second call does nothing.
-
-        Raises:
-            BaseException: raised by closing the iterator of requests.
-        """
+        """Stop reading and running; waits for the running batch. A second call does nothing."""
         self._flow.close(wait=True)
 
     def __enter__(self) -> Self:
