@@ -59,55 +59,18 @@ def test_a_list_is_converted_when_it_is_bound(session):
     np.testing.assert_array_equal(binding.copy_outputs_to_cpu()[0], session.run(["pooler_output"], feeds)[0])
 
 
-@pytest.mark.parametrize("layout", ["strided", "read-only"])
-def test_accepts_strided_and_read_only_inputs(session, layout):
-    wide = {name: np.repeat(array, 2, axis=1) for name, array in tiny.feeds(seed=1).items()}
-    feeds = {name: array[:, ::2] for name, array in wide.items()}
-    if layout == "read-only":
-        feeds = {name: array.copy() for name, array in feeds.items()}
-        views = {name: array.view() for name, array in feeds.items()}
-        for view in views.values():
-            view.flags.writeable = False
-        binding = bound(session, views, "last_hidden_state")
-    else:
-        binding = bound(session, feeds, "last_hidden_state")
+def test_read_only_inputs_are_read_at_every_run(session):
+    feeds = tiny.feeds()
+    views = {name: array.view() for name, array in feeds.items()}
+    for view in views.values():
+        view.flags.writeable = False
+    binding = bound(session, views, "last_hidden_state")
     for seed in (1, 2):
         for name, array in tiny.feeds(seed=seed).items():
             feeds[name][...] = array
         session.run_with_iobinding(binding)
-        np.testing.assert_array_equal(
-            binding.copy_outputs_to_cpu()[0], session.run(["last_hidden_state"], tiny.feeds(seed=seed))[0]
-        )
-
-
-def test_outputs_are_returned_in_the_order_of_binding(session):
-    binding = bound(session, tiny.feeds(), "pooler_output", "last_hidden_state")
-    session.run_with_iobinding(binding)
-    pooled, hidden = binding.copy_outputs_to_cpu()
-    assert (pooled.ndim, hidden.ndim) == (2, 3)
-
-
-def test_a_later_run_does_not_change_a_result(session):
-    feeds = tiny.feeds(seed=1)
-    binding = bound(session, feeds, "last_hidden_state")
-    session.run_with_iobinding(binding)
-    first = binding.copy_outputs_to_cpu()[0]
-    kept = first.copy()
-    feeds["input_ids"][...] = 0
-    session.run_with_iobinding(binding)
-    np.testing.assert_array_equal(first, kept)
-    assert not np.array_equal(binding.copy_outputs_to_cpu()[0], kept)
-
-
-def test_other_arrays_and_shapes_may_be_bound_later(session):
-    binding = bound(session, tiny.feeds(), "last_hidden_state")
-    session.run_with_iobinding(binding)
-    for shape in ((1, 3), (4, 16)):
-        feeds = tiny.feeds(*shape)
-        for name, array in feeds.items():
-            binding.bind_cpu_input(name, array)
-        session.run_with_iobinding(binding)
-        np.testing.assert_array_equal(binding.copy_outputs_to_cpu()[0], session.run(None, feeds)[0])
+        expected = session.run(["last_hidden_state"], feeds)
+        np.testing.assert_array_equal(binding.copy_outputs_to_cpu(), expected)
 
 
 def test_clearing_unbinds_outputs_and_inputs(session):
