@@ -33,6 +33,7 @@ _LAYOUTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "reversed": lambda array: array[::-1].copy()[::-1],
     "broadcast": lambda array: np.broadcast_to(array[:1], array.shape),
     "unaligned": _unaligned,
+    "a dtype with metadata": lambda array: array.astype(np.dtype(array.dtype, metadata={"unit": "token"})),
 }
 _TYPES = (
     *("float16", "float", "double", "bool", "string"),
