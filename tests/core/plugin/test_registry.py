@@ -9,13 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import onnx
-import pytest
-
-from isorun.errors import BackendNotFound
 from isorun.plugin import registry
-from isorun.plugin.backend import Backend
-from onnx_text import graph
 
 
 def distribution(folder: Path, name: str, entry_points: dict[str, str], modules: dict[str, str] | None = None) -> Path:
@@ -51,31 +45,6 @@ except IsorunError as error:
     print(json.dumps([type(error).__name__, str(error)]))
 """
 
-RUN = """
-import json
-import numpy
-import isorun
-with isorun.Session({model!r}, backend="mine") as session:
-    print(json.dumps(session.run(None, {{"x": numpy.ones(2, numpy.float32)}})[0].tolist()))
-"""
-
-
-def test_isoruns_backends_are_installed():
-    assert {"ort-cpu", "openvino", "reference"} <= set(registry.names())
-    assert registry.names() == sorted(registry.names())
-    for name in registry.names():
-        backend = registry.get(name)
-        assert isinstance(backend, Backend)
-        assert backend.name == name
-
-
-@pytest.mark.parametrize(
-    ("name", "near"), [("ort-cpuu", "ort-cpu"), ("openvin", "openvino"), ("Reference", "reference")]
-)
-def test_suggests_a_similar_name(name, near):
-    with pytest.raises(BackendNotFound, match=rf"'{name}'.*did you mean '{near}'"):
-        registry.get(name)
-
 
 def test_listing_imports_no_backend_and_writes_nothing(tmp_path):
     boom = distribution(tmp_path / "site", "boom", {"boom": "boom:Boom"}, {"boom": "raise RuntimeError('imported')"})
@@ -90,28 +59,6 @@ print(json.dumps([names, heavy]))
     assert not (tmp_path / "cache").exists()
     assert {"boom", "ort-cpu"} <= set(names)
     assert heavy == []
-
-
-def test_plugin_of_another_distribution(tmp_path):
-    source = """
-from isorun.plugin.backend import Backend, Executable
-from isorun.types import Capabilities, RuntimeReport
-
-class Mine(Backend):
-    capabilities = Capabilities(dialects=("onnx",))
-    def compile(self, model, config):
-        return Doubles()
-
-class Doubles(Executable):
-    def run(self, output_names, feeds):
-        return [feeds["x"] * 2]
-    def report(self):
-        return RuntimeReport("here", "fp32", {"here": {"Add": 1}}, {})
-"""
-    mine = distribution(tmp_path / "site", "mine-dist", {"mine": "mine:Mine"}, {"mine": source})
-    assert answers(MESSAGE.format(name="mine"), mine, cache=tmp_path) == "Mine"
-    onnx.save(graph("g (float[N] x) => (float[N] y) { y = Add (x, x) }"), tmp_path / "model.onnx")
-    assert answers(RUN.format(model=str(tmp_path / "model.onnx")), mine, cache=tmp_path) == [2.0, 2.0]
 
 
 LISTED = "import json; from isorun.plugin import registry; print(json.dumps(registry.names()))"
