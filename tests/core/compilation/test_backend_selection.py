@@ -157,11 +157,9 @@ def test_a_bad_model_is_not_tried_on_another_backend(tmp_path):
     ("arguments", "message"),
     [
         ({"precision": "float32"}, "precision 'float32'.*'fp32'"),
-        ({"precision": "FP32"}, "precision 'FP32'.*'fp32'"),
         ({"backend": "openvino", "precision": "fp8"}, "precision 'fp8'"),
         ({"device": "gpu0"}, "device 'gpu0'.*'gpu'"),
         ({"device": 0}, "device 0"),
-        ({"device": ""}, "device ''"),
         ({"backend": "ort-cpu", "options": {"inter_op_thread": 1}}, "'inter_op_thread'.*'inter_op_threads'"),
         ({"options": {"inter_op_thread": 1}}, "'inter_op_thread'.*'inter_op_threads'"),
         ({"backend": ["openvino", "ort-cpu"], "options": {3: 1}}, "option 3"),
@@ -184,11 +182,6 @@ def test_rejects_an_invalid_argument(bert, arguments, message):
     [
         ({"backend": "ort-cup"}, BackendNotFound, r"'ort-cup'.*'ort-cpu'"),
         ({"backend": "OpenVINO"}, BackendNotFound, r"'openvino'"),
-        (
-            {"backend": "ort-cpu", "precision": "bf16"},
-            BackendUnavailable,
-            "'bf16' .*fp32, int8.*no bf16 matrix products",
-        ),
         ({"backend": "reference", "device": "gpu"}, BackendUnavailable, "device 'gpu' .*cpu"),
         ({"backend": "ort-cpu", "options": {"inter_op_threads": 0}}, ValueError, "inter_op_threads"),
         (
@@ -196,23 +189,8 @@ def test_rejects_an_invalid_argument(bert, arguments, message):
             ValueError,
             "'all'.*'extended'.*'most'",
         ),
-        (
-            {"backend": "openvino", "options": {"properties": {"PERFORMANCE_HINTS": "LATENCY"}}},
-            ValueError,
-            "'PERFORMANCE_HINTS'.*'PERFORMANCE_HINT'",
-        ),
-        (
-            {"backend": "openvino", "options": {"properties": {"INFERENCE_PRECISION_HINT": "bf16"}}},
-            ValueError,
-            "INFERENCE_PRECISION_HINT .*precision=",
-        ),
-        ({"backend": "openvino", "options": {"properties": 5}}, ValueError, "'properties'"),
         ({"backend": "ort-cpu", "options": {"session_config": 5}}, ValueError, "'session_config'"),
-        ({"backend": "ort-cpu", "options": {"graph_optimization_level": [1]}}, ValueError, "level"),
         ({"threads": 0}, ValueError, "threads"),
-        ({"threads": -1}, ValueError, "threads"),
-        ({"threads": 1.5}, ValueError, "threads"),
-        ({"threads": "2"}, ValueError, "threads"),
         ({"backend": 3}, TypeError, "backend .*3"),
         ({"backend": ["ort-cpu", 3]}, TypeError, "list of names"),
         ({"backend": "ort-cpu", "options": ["profile_prefix"]}, TypeError, "options .*list"),

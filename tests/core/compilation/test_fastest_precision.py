@@ -13,7 +13,6 @@ import onnx.parser
 import pytest
 
 import isorun
-import masks
 import tiny
 from isorun.compilation import fastest_precision
 from isorun.compilation.compiler import Compiler
@@ -28,11 +27,10 @@ from isorun.types import Capabilities, CompileConfig, Feeds, LoweredModel, Runti
 
 @dataclass(frozen=True)
 class Planted:
-    """How a precision behaves: seconds per run, error, additional error at padding, and what it raises."""
+    """How a precision behaves: seconds per run, error, and what it raises."""
 
     seconds: float = 0.0
     error: float = 0.0
-    at_padding: float = 0.0
     at_compile: Exception | None = None
     at_run: Exception | None = None
 
@@ -42,7 +40,6 @@ class FakeExecutable(Executable):
     """Outputs that depend only on the feeds, plus the error that was set."""
 
     planted: Planted
-    mask: str | None = "attention_mask"
     runs: int = 0
     closed: bool = False
     seen: list[bytes] = field(default_factory=list)
@@ -54,10 +51,8 @@ class FakeExecutable(Executable):
         time.sleep(self.planted.seconds)
         ids = feeds["input_ids"]
         self.seen.append(ids.tobytes())
-        mask = np.ones_like(ids) if self.mask is None else feeds[self.mask]
-        hidden = np.sin(ids[..., None] * np.arange(1, 33) + 1).astype(np.float32) * mask[..., None]
-        error = np.where(mask == 0, self.planted.error + self.planted.at_padding, self.planted.error)
-        noise = np.random.default_rng(0).standard_normal(hidden.shape) * error[..., None]
+        hidden = np.sin(ids[..., None] * np.arange(1, 33) + 1).astype(np.float32) * feeds["attention_mask"][..., None]
+        noise = np.random.default_rng(0).standard_normal(hidden.shape) * self.planted.error
         return [hidden + noise.astype(np.float32), hidden.sum(axis=1)]
 
     def report(self) -> RuntimeReport:
@@ -72,7 +67,6 @@ class Fake:
     """A backend with these precisions, and what it has compiled."""
 
     planted: Mapping[str, Planted]
-    mask: str | None = "attention_mask"
     compiled: dict[str, FakeExecutable] = field(default_factory=dict)
 
     def backend(self) -> Backend:
@@ -85,7 +79,7 @@ class Fake:
                 planted = outer.planted[config.precision]
                 if planted.at_compile:
                     raise planted.at_compile
-                outer.compiled[config.precision] = made = FakeExecutable(planted, outer.mask)
+                outer.compiled[config.precision] = made = FakeExecutable(planted)
                 return made
 
         return FakeBackend("fake")
@@ -157,28 +151,6 @@ def test_judges_on_samples_held_out_of_calibration(choose: Choose):
     assert not calibrated_on & {*fake.compiled["fp8"].seen, *fake.compiled["fp32"].seen}
     assert note["requests"] == {"samples": 24}
     assert "given samples" in note["judged_on"]
-
-
-@pytest.mark.parametrize("mask", [masks.NAME, None])
-def test_ignores_errors_at_padding(mask: str | None, tmp_path: Path):
-    cache = Cache(tmp_path / "cache")
-    source = models.open_model(masks.write(tmp_path / "model.onnx", mask, hidden_size=32), cache)
-    for planted, chosen in ((Planted(at_padding=5.0), "fp8"), (Planted(error=5.0), "fp32")):
-        fake = Fake({"fp32": SLOW, "fp8": planted}, mask)
-        tolerance = 0.99 - planted.error / 1000  # so that no choice is cached
-        options = Options(precision="auto", padding="keep", tolerance=tolerance)
-        *_, note = fastest_precision.compile_fastest(Compiler(source, options, cache), fake.backend(), CompileConfig())
-        assert note["chosen"] == chosen
-
-
-def test_rejects_outputs_of_another_size_with_a_perfect_cosine(choose: Choose, monkeypatch: pytest.MonkeyPatch):
-    run = FakeExecutable.run
-
-    def doubled(self: FakeExecutable, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
-        return [array * (2 if self.planted is FASTEST else 1) for array in run(self, output_names, feeds)]
-
-    monkeypatch.setattr(FakeExecutable, "run", doubled)
-    assert choose(Fake({"fp32": SLOW, "fp8": FASTEST}))["chosen"] == "fp32"
 
 
 @pytest.mark.long
