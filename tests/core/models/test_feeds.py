@@ -330,3 +330,5 @@ def test_names_of_outputs():
         CHECKER.check_outputs(["out", "outt"])
     with pytest.raises(InvalidFeeds, match="no output 1; known: out"):
         CHECKER.check_outputs([1])
+    with pytest.raises(InvalidFeeds, match="must be a list, got the string 'out_'"):
+        CHECKER.check_outputs("out_")

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from isorun.errors import InvalidFeeds, InvalidModel
+from isorun.errors import InvalidModel
 from isorun.graph.io import files
 from isorun.models.source import open_model
 from isorun.system.cache import Cache
@@ -39,12 +39,6 @@ def test_the_fingerprint_covers_external_weights(bert, cache, tmp_path):
 def test_rejects_what_is_not_a_model(given, cache):
     with pytest.raises(InvalidModel, match=type(given).__name__):
         open_model(given, cache)
-
-
-@pytest.mark.parametrize("outputs", [[], "name", [3], ["a", "a"]])
-def test_rejects_invalid_output_names(outputs, bert, cache):
-    with pytest.raises(InvalidFeeds, match="outputs"):
-        open_model(bert, cache, outputs)
 
 
 @pytest.mark.parametrize(

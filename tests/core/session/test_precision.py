@@ -165,14 +165,6 @@ class TestAModelThatIsQuantizedAlready:
             (got,) = session.run(None, {"x": x})
         np.testing.assert_allclose(got, x @ (np.arange(1, 17).reshape(4, 4) / 2), atol=1e-5)
 
-    @pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
-    def test_is_int8_already(self, model: onnx.ModelProto, backend: str) -> None:
-        x = np.array([[1, -1, 0.5, 2]], np.float32)
-        with Session(model, backend, precision="int8") as session:
-            (got,) = session.run(None, {"x": x})
-            assert "int8" in session.provenance.precision.split("+")
-        np.testing.assert_allclose(got, x @ (np.arange(1, 17).reshape(4, 4) / 2), atol=1e-5)
-
     def test_is_not_written_in_fp16(self, model: onnx.ModelProto) -> None:
         with pytest.raises(Exception, match=r"already quantized.*Use precision='fp32'"):
             Session(model, "reference", precision="fp16")
