@@ -51,33 +51,6 @@ def test_an_error_goes_from_one_process_to_another(error, again):
     assert (type(made), str(made), vars(made)) == (type(error), str(error), vars(error))
 
 
-def test_wrong_feeds_are_value_errors_as_well():
-    assert issubclass(isorun.InvalidFeeds, ValueError)
-
-
-def test_an_unknown_backend_is_told_the_nearest_and_all():
-    error = BackendNotFound("openvin", ["ort-cpu", "openvino"])
-    assert all(part in str(error) for part in ("'openvin'", "did you mean 'openvino'?", "ort-cpu"))
-    assert (error.name, error.installed) == ("openvin", ("ort-cpu", "openvino"))
-
-
-def test_an_unavailable_backend_says_why_and_what_to_do():
-    error = BackendUnavailable("x", "no driver", "Install one.")
-    assert str(error) == "Backend 'x' cannot be used: no driver. Install one."
-    assert (error.backend, error.reason, error.remedy) == ("x", "no driver", "Install one.")
-
-
-def test_several_unavailable_backends_are_each_named():
-    error = BackendUnavailable(["x", "y"], "no driver", "Install one.")
-    assert error.backend == "x or y"
-    assert "'x' or 'y'" in str(error)
-
-
-def test_an_unsupported_model_names_operators():
-    assert UnsupportedModel("no", ["com.x.Y"]).operators == ("com.x.Y",)
-    assert UnsupportedModel("no").operators == ()
-
-
 @pytest.mark.parametrize(
     ("name", "known", "ending"),
     [
