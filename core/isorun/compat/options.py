@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import Any
 
 from onnxruntime import GraphOptimizationLevel
@@ -45,35 +46,8 @@ _IGNORED_METHODS = (
 )
 
 
-def _recording(base: Any, names: Sequence[str]) -> Callable[[type], type]:
-    """A decorator that makes methods record their calls: what they set cannot be read back from ONNX Runtime."""
-
-    def recorded(name: str) -> Callable[..., Any]:
-        original = getattr(base, name)
-
-        def method(self: Any, *arguments: Any, **keywords: Any) -> Any:
-            result = original(self, *arguments, **keywords)
-            self.calls.append((name, (*arguments, *keywords.values())))
-            return result
-
-        method.__name__, method.__doc__ = name, original.__doc__
-        return method
-
-    def decorate(cls: type) -> type:
-        for name in names:
-            if callable(getattr(base, name, None)):  # some are attributes, some are missing from older versions
-                setattr(cls, name, recorded(name))
-        return cls
-
-    return decorate
-
-
-@_recording(
-    raw.SessionOptions,
-    (*_REFUSED, *_IGNORED_METHODS, "add_session_config_entry", "register_custom_ops_library"),
-)
-class SessionOptions(raw.SessionOptions):  # type: ignore[misc]  # untyped
-    """``onnxruntime.SessionOptions`` that remembers what its methods were called with.
+class _Recording:
+    """Options that remember what their methods were called with: it cannot be read back from ONNX Runtime.
 
     Attributes:
         calls: the name and the arguments of each call, in order.
@@ -83,18 +57,34 @@ class SessionOptions(raw.SessionOptions):  # type: ignore[misc]  # untyped
         super().__init__()
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
 
+    def __init_subclass__(cls, methods: Sequence[str] = (), **more: Any) -> None:
+        super().__init_subclass__(**more)
+        for name in methods:
+            original = getattr(cls, name, None)
+            if callable(original):  # some are attributes, some are missing from older versions
+                setattr(cls, name, _recorded(original))
 
-@_recording(raw.RunOptions, ("add_active_adapter",))
-class RunOptions(raw.RunOptions):  # type: ignore[misc]  # untyped
-    """``onnxruntime.RunOptions`` that remembers what its methods were called with.
 
-    Attributes:
-        calls: the name and the arguments of each call, in order.
-    """
+def _recorded(original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def method(self: _Recording, *arguments: Any, **keywords: Any) -> Any:
+        result = original(self, *arguments, **keywords)
+        self.calls.append((original.__name__, (*arguments, *keywords.values())))
+        return result
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+    return method
+
+
+class SessionOptions(
+    _Recording,
+    raw.SessionOptions,  # type: ignore[misc]  # untyped
+    methods=(*_REFUSED, *_IGNORED_METHODS, "add_session_config_entry", "register_custom_ops_library"),
+):
+    """``onnxruntime.SessionOptions`` that remembers the calls of its methods."""
+
+
+class RunOptions(_Recording, raw.RunOptions, methods=("add_active_adapter",)):  # type: ignore[misc]  # untyped
+    """``onnxruntime.RunOptions`` that remembers the calls of its methods."""
 
 
 @dataclass
@@ -161,12 +151,14 @@ def translate(given: Any) -> Translated:
 
 
 def check_run_options(given: Any) -> None:
-    """Accept run options that do not change results.
+    """Accept run options that do not change results, and ``None``.
 
     Raises:
         InvalidArgument: they have an adapter, or terminate the run.
         TypeError: they are something else.
     """
+    if given is None:
+        return
     if not isinstance(given, raw.RunOptions):
         raise TypeError(f"run_options must be an onnxruntime.RunOptions, got {type(given).__name__}")
     if given.terminate:

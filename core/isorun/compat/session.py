@@ -124,8 +124,7 @@ class InferenceSession(Session):
         device_outputs: bool = False,
     ) -> list[Any]:
         """:meth:`isorun.Session.run` with ``OrtValue`` feeds and ``RunOptions`` that do not change results."""
-        if run_options is not None:
-            options.check_run_options(run_options)
+        options.check_run_options(run_options)
         return super().run(output_names, values.to_arrays(input_feed), device_outputs=device_outputs)
 
     def run_async(
@@ -137,8 +136,7 @@ class InferenceSession(Session):
         run_options: Any = None,
     ) -> None:
         """:meth:`isorun.Session.run_async` with the feeds and options of :meth:`run`."""
-        if run_options is not None:
-            options.check_run_options(run_options)
+        options.check_run_options(run_options)
         super().run_async(output_names, values.to_arrays(input_feed), callback, user_data)
 
     def run_with_ort_values(
@@ -159,8 +157,7 @@ class InferenceSession(Session):
 
     def run_with_iobinding(self, iobinding: AnyBinding, run_options: Any = None) -> None:
         """:meth:`isorun.Session.run_with_iobinding`, with ``RunOptions`` that do not change results."""
-        if run_options is not None:
-            options.check_run_options(run_options)
+        options.check_run_options(run_options)
         super().run_with_iobinding(iobinding)
 
     def get_inputs(self) -> list[NodeArg]:  # type: ignore[override]  # shapes are lists, as ONNX Runtime's
