@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from isorun.cli import console
-from isorun.errors import BackendUnavailable, EnvironmentBroken, WorkerDied
+from isorun.errors import EnvironmentBroken, WorkerDied
 from isorun.isolation import environments
 from isorun.isolation.environments import Environment
-
-if TYPE_CHECKING:
-    from isorun.isolation.worker.backend import Worker
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, no_args_is_help=True)
 
@@ -101,7 +98,7 @@ def _describe(environment: Environment) -> dict[str, Any]:
     from isorun.isolation.worker.backend import Worker
 
     with closing(Worker(environment)) as worker:
-        backends = [name for name in worker.names() if _is_available(worker, name)]
+        backends = [each.name for each in worker.descriptions() if each.status == "available"]
     return {
         "name": environment.name,
         "folder": str(environment.folder),
@@ -111,13 +108,6 @@ def _describe(environment: Environment) -> dict[str, Any]:
         "packages": environment.packages(),
         "backends": backends,
     }
-
-
-def _is_available(worker: Worker, name: str) -> bool:
-    try:
-        return worker.get(name).availability().ok
-    except BackendUnavailable:  # a broken plugin: `isorun backends --environment` shows the reason
-        return False
 
 
 def _packages(each: dict[str, Any]) -> str:

@@ -171,7 +171,7 @@ def _calibrate(path: Path, outputs: list[str] | None, texts: Path | None) -> Qua
 
     samples = None if texts is None else [line for line in texts.read_text().splitlines() if line.strip()]
     cache = Cache()
-    available = [registry.get(name) for name, reason in listing.by_priority(cache) if not reason]
+    available = [registry.get(each.name) for each in listing.candidates(cache) if not each.problem]
     backend = next((each for each in available if INT8 in each.capabilities.precisions), None)
     if backend is None:
         raise BackendUnavailable(

@@ -127,7 +127,8 @@ def _resolve(compiler: Compiler, backend: str | Sequence[str], worker: Worker | 
         return _compile(compiler, backend, (backend,), (), worker)
     skipped: list[tuple[str, str]] = []
     if backend == AUTO:
-        candidates = listing.by_priority(compiler.cache) if worker is None else worker.candidates()
+        described = listing.candidates(compiler.cache) if worker is None else worker.candidates()
+        candidates = [(each.name, each.problem) for each in described]
         if compiler.options.precision == AUTO and worker is None:
             chosen = _as_chosen(compiler, skipped)
             if chosen is not None:

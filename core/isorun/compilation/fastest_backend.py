@@ -121,7 +121,7 @@ def choose(compiler: Compiler, goal: str, names: Sequence[str] | None = None, sh
     options, graphs = compiler.options, compiler.graphs
     listed = listing.candidates(compiler.cache)
     usable = {each.name: each for each in listed if each.status == "available"}
-    skipped = [(each.name, f"{each.reason}. {each.remedy}") for each in listed if each.name not in usable]
+    skipped = [(each.name, each.problem) for each in listed if each.name not in usable]
     if names is not None:
         for name in names:
             if name not in {each.name for each in listed}:

@@ -66,9 +66,14 @@ class Description:
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     certificate: Mapping[str, Any] | None = None
 
+    @property
+    def problem(self) -> str:
+        """Why it cannot be used, and what to do; empty if it is available."""
+        return "" if self.status == "available" else f"{self.reason}. {self.remedy}"
+
 
 def descriptions() -> list[Description]:
-    """Every backend by name, each member of a family, and each backend that is refused."""
+    """Every backend by name, each member of a family on this machine in its place, and each backend that is refused."""
     installed = registry.entries()
     refused = [_refused(entry) for entry in installed if entry.refusal]
     usable = [entry for entry in installed if not entry.refusal]
@@ -79,16 +84,6 @@ def descriptions() -> list[Description]:
     for described in _in_children(others):
         found += described
     return sorted(found, key=lambda each: each.name)
-
-
-def names() -> list[str]:
-    """The names of all backends; a family (``ort-ep``) is replaced by its members on this machine."""
-    return list(dict.fromkeys(each.name for each in descriptions()))
-
-
-def by_priority(cache: Cache) -> list[tuple[str, str]]:
-    """The names of :func:`candidates`, each with why it cannot be used; else empty."""
-    return [(each.name, _why_not(each)) for each in candidates(cache)]
 
 
 def candidates(cache: Cache) -> list[Description]:
@@ -108,10 +103,6 @@ def candidates(cache: Cache) -> list[Description]:
     ordered = [each for each in found if each.priority is not None]
     ordered.sort(key=lambda each: (-(each.priority or 0), each.name))
     return ordered
-
-
-def _why_not(each: Description) -> str:
-    return "" if each.status == "available" else f"{each.reason}. {each.remedy}"
 
 
 def describe(name: str, *, probe: bool = True) -> list[Description]:

@@ -46,7 +46,7 @@ def test_auto_considers_every_backend_by_priority(bert, caplog):
             assert [name for name, _ in session.provenance.passed_over] == ["a-first"]
         (record,) = [each for each in caplog.records if "backend='auto'" in each.getMessage()]
         assert "a-first: the package 'no_such_engine' is not installed" in record.getMessage()
-        order = [name for name, _ in listing.by_priority(Cache())]
+        order = [each.name for each in listing.candidates(Cache())]
     assert order[:2] == ["a-first", "a-second"]
     assert "a-never" not in order
     assert order.index("ort-cuda") < order.index("tensorrt") < order.index("ort-cpu") < order.index("openvino")

@@ -130,7 +130,8 @@ def get(name):
         return registry.get(name).name
     except IsorunError as error:
         return str(error)
-print(json.dumps([listing.names(), *map(get, ["several:two", "several", "several:tow", "single:one", "other:one"])]))
+names = [each.name for each in listing.descriptions()]
+print(json.dumps([names, *map(get, ["several:two", "several", "several:tow", "single:one", "other:one"])]))
 """
 
 

@@ -50,12 +50,11 @@ class Worker:
 
     def names(self) -> list[str]:
         """The names of the backends in the environment."""
-        names: list[str] = self.connection().ask("names")
-        return names
+        return list(dict.fromkeys(each["name"] for each in self.connection().ask("descriptions")))
 
-    def candidates(self) -> list[tuple[str, str]]:
-        """The candidates of ``backend="auto"`` in the environment: :func:`isorun.plugin.listing.by_priority`."""
-        return [(name, reason) for name, reason in self.connection().ask("candidates")]
+    def candidates(self) -> list[Description]:
+        """The candidates of ``backend="auto"`` in the environment: :func:`isorun.plugin.listing.candidates`."""
+        return [Description(**each) for each in self.connection().ask("candidates")]
 
     def descriptions(self) -> list[Description]:
         """The backends in the environment in full: :func:`isorun.plugin.listing.descriptions`."""

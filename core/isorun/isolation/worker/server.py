@@ -73,13 +73,9 @@ class Server:
     def __init__(self) -> None:
         self.executables: dict[int, tuple[str, Executable]] = {}
 
-    def names(self) -> list[str]:
-        """The backends of this environment."""
-        return listing.names()
-
-    def candidates(self) -> list[tuple[str, str]]:
-        """The candidates of ``backend="auto"`` here: :func:`isorun.plugin.listing.by_priority`."""
-        return listing.by_priority(Cache())
+    def candidates(self) -> list[dict[str, Any]]:
+        """The candidates of ``backend="auto"`` here: :func:`isorun.plugin.listing.candidates`."""
+        return [asdict(each) for each in listing.candidates(Cache())]
 
     def descriptions(self) -> list[dict[str, Any]]:
         """The backends of this environment in full."""
@@ -104,7 +100,7 @@ class Server:
         self.executables.pop(number)[1].close()
 
 
-METHODS = ("names", "candidates", "descriptions", "backend", "compile", "report", "close")
+METHODS = ("candidates", "descriptions", "backend", "compile", "report", "close")
 """The methods of :class:`Server` that a session may call."""
 
 
