@@ -1,12 +1,11 @@
 """Proof that a backend computes: a small model, run on it and compared with NumPy.
 
-``python -m isorun.cli.probe NAME ENVIRONMENT PRECISION...`` prints each result as JSON: a runtime can only crash that
+``python -m isorun.cli.probe FILE NAME ENVIRONMENT PRECISION...`` reports each result: a runtime can only crash that
 process. An empty ENVIRONMENT means the process itself.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 import time
@@ -17,10 +16,9 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from isorun.errors import BackendUnavailable, IsorunError
-from isorun.system.subprocesses import python_module, run
+from isorun.system.subprocesses import ask, tell
 
 SECONDS = 120
-_MARK = "probed: "  # a runtime may print to stdout as well
 _TOLERANCE = {"fp32": 1e-5, "fp64": 1e-5, "fp16": 5e-3, "bf16": 2e-2, "int8": 0.5}  # of float32 values around 1
 
 
@@ -88,10 +86,8 @@ def probe_in_process(
     name: str, precisions: Sequence[str], environment: str | None = None, seconds: float = SECONDS
 ) -> list[ProbeResult]:
     """Probe every precision in a child process with a time limit in seconds."""
-    command = python_module(__name__, name, environment or "", *precisions)
-    exit_ = run(command, timeout=seconds, capture_output=True)
-    lines = [line.removeprefix(_MARK) for line in exit_.output.splitlines() if line.startswith(_MARK)]
-    results = [ProbeResult(**json.loads(line)) for line in lines]
+    events, exit_ = ask(__name__, name, environment or "", *precisions, timeout=seconds)
+    results = [ProbeResult(**event) for event in events]
     message = f"the process {exit_.how}"
     if exit_.code > 0:
         message += f": {exit_.last_line}"
@@ -143,7 +139,6 @@ def _layer(random: np.random.Generator) -> _Case:
 
 
 if __name__ == "__main__":
-    backend, where, *requested = sys.argv[1:]
+    path, backend, where, *requested = sys.argv[1:]
     for each in requested:
-        result = probe(backend, each, where or None)
-        print(_MARK + json.dumps(asdict(result)), flush=True)  # so that a crash leaves the earlier results
+        tell(path, **asdict(probe(backend, each, where or None)))

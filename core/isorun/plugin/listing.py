@@ -8,10 +8,8 @@ and nothing else. ``python -m isorun.plugin.listing FILE NAME...`` is that child
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +24,7 @@ from isorun.plugin.backend import Backend
 from isorun.plugin.described_backend import DescribedBackend
 from isorun.plugin.described_backend import describe as describe_backend
 from isorun.system.cache import Cache, sha256
-from isorun.system.subprocesses import Exit, python_module, run
+from isorun.system.subprocesses import Exit, ask, tell
 from isorun.types import Availability
 from isorun.types.options import Option
 
@@ -148,7 +146,7 @@ def load(name: str) -> Backend:
 @cache
 def _found_elsewhere(name: str, entry: registry.Entry) -> Mapping[str, Any]:
     """What :func:`_found` returns in a child process."""
-    events, exit_ = _events([_LOAD, name])
+    events, exit_ = ask(__name__, _LOAD, name, timeout=SECONDS)
     if events:
         return events[-1]
     reason, remedy = _ended(exit_, entry.owner)
@@ -218,7 +216,7 @@ def _in_child(names: Sequence[str], owner: str) -> list[Description]:
     found: list[Description] = []
     remaining = list(names)
     while remaining:
-        events, exit_ = _events(remaining)
+        events, exit_ = ask(__name__, *remaining, timeout=SECONDS)
         found += [Description(**event["backend"]) for event in events if "backend" in event]
         if events and "done" in events[-1]:
             break
@@ -227,15 +225,6 @@ def _in_child(names: Sequence[str], owner: str) -> list[Description]:
         found.append(Description(name=blamed, distribution=owner, reason=reason, remedy=remedy))
         remaining = remaining[remaining.index(blamed) + 1 :]
     return found
-
-
-def _events(arguments: Sequence[str]) -> tuple[list[dict[str, Any]], Exit]:
-    """What a child process writes to its file, and how it ended."""
-    with tempfile.TemporaryDirectory(prefix="isorun-listing-") as folder:
-        path = Path(folder) / "described"
-        path.touch()
-        exit_ = run(python_module(__name__, str(path), *arguments), timeout=SECONDS)
-        return [json.loads(line) for line in path.read_text().splitlines()], exit_
 
 
 def _ended(exit_: Exit, owner: str) -> tuple[str, str]:
@@ -283,22 +272,15 @@ def _owner(name: str) -> str:
 
 
 def _main(path: str, *names: str) -> None:
-    # A file, since a plugin may write to standard output, or close it.
-    with Path(path).open("w") as out:
-
-        def tell(**event: Any) -> None:
-            out.write(json.dumps(event, default=str) + "\n")
-            out.flush()
-
-        if names[0] == _LOAD:
-            tell(**_found(names[1]))
-            os._exit(0)
-        for name in names:
-            tell(loading=name)
-            for each in describe(name):
-                tell(backend=asdict(each))
-        tell(done=True)
-        os._exit(0)  # a plugin's threads and exit handlers cannot delay it
+    if names[0] == _LOAD:
+        tell(path, **_found(names[1]))
+        os._exit(0)
+    for name in names:
+        tell(path, loading=name)
+        for each in describe(name):
+            tell(path, backend=asdict(each))
+    tell(path, done=True)
+    os._exit(0)  # a plugin's threads and exit handlers cannot delay it
 
 
 if __name__ == "__main__":

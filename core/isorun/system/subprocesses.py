@@ -10,12 +10,11 @@ Every child
 - writes stderr and stdout to a file, never to a pipe: a child that prints a lot cannot block, and a grandchild that
   keeps the file open cannot delay the exit.
 
-Run one of isorun's modules with a time limit, and read its stdout::
+Run one of isorun's modules with a time limit, and read what it reports by :func:`tell`::
 
-    exit = run(python_module("isorun.cli.doctor.child", "names"), timeout=120, capture_output=True)
+    events, exit = ask("isorun.cli.doctor.child", "names", timeout=120)
     if not exit.ok:
         raise BackendFailed(f"the process {exit.how}: {exit.last_line}")
-    lines = exit.output.splitlines()
 
 Run an installer and report the end of its log::
 
@@ -38,12 +37,14 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import json
 import os
 import queue
 import runpy
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import weakref
@@ -54,9 +55,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, overload
 
-from isorun.system import log_tail
-
 _PR_SET_PDEATHSIG = 1
+_LOG_BYTES, _LOG_LINES = 16384, 25
+_C_STACK = ('  Binary file "', "Current thread's C stack trace")  # Python 3.14 prints it below a crash's traceback
 
 
 @dataclass(frozen=True)
@@ -156,6 +157,37 @@ def run(
         return exit_
 
 
+def ask(
+    module: str,
+    *arguments: str,
+    python: str | Path = sys.executable,
+    timeout: float | None = None,
+    env: Mapping[str, str] | None = None,
+    log: Path | None = None,
+) -> tuple[list[dict[str, Any]], Exit]:
+    """Run a module that reports events by :func:`tell`.
+
+    Args:
+        module, arguments, python: as for :func:`python_module`. The module's first argument is the file of its events:
+            a plugin may write to standard output, or close it.
+        timeout, env, log: as for :func:`run`.
+
+    Returns:
+        The events in order, and how the process ended.
+    """
+    with tempfile.TemporaryDirectory(prefix="isorun-events-") as folder:
+        path = Path(folder) / "events"
+        path.touch()
+        exit_ = run(python_module(module, str(path), *arguments, python=python), timeout=timeout, env=env, log=log)
+        return [json.loads(line) for line in path.read_text().splitlines()], exit_
+
+
+def tell(path: str, **event: Any) -> None:
+    """Report an event to the process that called :func:`ask`."""
+    with Path(path).open("a") as file:
+        file.write(json.dumps(event, default=str) + "\n")
+
+
 class Child:
     """A running child process; as a context manager, it is killed on leaving.
 
@@ -226,7 +258,8 @@ class Child:
 
     def log(self) -> str:
         """The last lines of its log so far."""
-        return log_tail.end_of(_read(self._log, max(0, os.fstat(self._log).st_size - log_tail.BYTES)))
+        end = _read(self._log, max(0, os.fstat(self._log).st_size - _LOG_BYTES))
+        return "\n".join([line for line in end.splitlines() if not line.startswith(_C_STACK)][-_LOG_LINES:])
 
     def __enter__(self) -> Child:
         return self

@@ -52,6 +52,12 @@ def test_keeps_the_last_lines_of_a_long_log() -> None:
     assert exit_.log.splitlines() == [str(n) for n in range(9_975, 10_000)]
 
 
+def test_the_log_of_a_crash_ends_with_the_python_traceback() -> None:
+    """Python 3.14 adds a longer C stack trace."""
+    lines = ["in misbehave", "Current thread's C stack trace", *['  Binary file "/lib/libc.so.6", at abort+0x24'] * 40]
+    assert run(["printf", "%s\\n", *lines]).log == "in misbehave"
+
+
 def test_output_that_is_not_text() -> None:
     assert run(["printf", r"\377"]).log == "\N{REPLACEMENT CHARACTER}"
 

@@ -1,4 +1,4 @@
-"""A child process of the doctor: ``python -m isorun.cli.doctor.child TASK ...`` in the interpreter that is examined.
+"""A child process of the doctor: ``python -m isorun.cli.doctor.child FILE TASK ...`` in the examined interpreter.
 
 ``names`` lists the backends, ``backend NAME`` examines one, ``packages NAME...`` import packages. Each step is reported
 before it begins, so that the step at which the process ended is known.
@@ -14,12 +14,17 @@ from importlib.metadata import distribution
 from typing import Any
 
 from isorun.cli.doctor import packages
-from isorun.cli.doctor.lines import tell
 from isorun.errors import BackendUnavailable
 from isorun.plugin import registry
 from isorun.plugin.backend import Backend
+from isorun.system import subprocesses
 from isorun.system.packages import is_importable
 from isorun.types import Finding
+
+
+def tell(**event: Any) -> None:
+    """Report an event."""
+    subprocesses.tell(sys.argv[1], **event)
 
 
 def names() -> None:
@@ -101,5 +106,5 @@ def _diagnose(backend: Backend, command: str) -> None:
 _TASKS: dict[str, Callable[..., None]] = {"names": names, "backend": examine, "packages": examine_packages}
 
 if __name__ == "__main__":
-    _TASKS[sys.argv[1]](*sys.argv[2:])
+    _TASKS[sys.argv[2]](*sys.argv[3:])
     tell(done=True)

@@ -15,10 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from isorun.cli.doctor import lines
 from isorun.isolation.environments import Environment
+from isorun.system import subprocesses
 from isorun.system.cache import ENVIRONMENT_VARIABLE
-from isorun.system.subprocesses import python_module, run
 from isorun.system.threads import usable_cores
 from isorun.types import Finding
 
@@ -53,12 +52,11 @@ def _ask(
 ) -> list[dict[str, Any]]:
     """The events that a child process reports; if it does not finish, also a finding about its last step."""
     with tempfile.NamedTemporaryFile() as log:
-        command = python_module("isorun.cli.doctor.child", *task, python=python)
-        exit_ = run(command, timeout=seconds, env=variables, log=Path(log.name), capture_output=True)
-        events = lines.told(exit_.output)
+        child, path = "isorun.cli.doctor.child", Path(log.name)
+        events, exit_ = subprocesses.ask(child, *task, python=python, timeout=seconds, env=variables, log=path)
         if events and "done" in events[-1]:
             return events
-        why = _why(Path(log.name).read_text(errors="replace"))
+        why = _why(path.read_text(errors="replace"))
     last = next((event for event in reversed(events) if "doing" in event), start)
     what = f"the process {exit_.how} while {last['doing']}"
     finding = {"subject": last["subject"], "severity": "error", "what": what, "why": why, "command": last["command"]}
