@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import sys
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any, Self
 
 from onnxruntime.capi import _pybind_state, onnxruntime_inference_collection
@@ -49,9 +49,7 @@ class Installation:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.uninstall()
 
 

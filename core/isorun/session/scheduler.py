@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ class Scheduler:
         resolved: the session's model and executable.
         checker: validates the arguments of runs.
         handle: calls executables.
-        closers: what the session calls when it releases its executable; the lanes' executables are added.
+        closers: what the session closes when it releases its executable; the lanes' executables are added.
         max_queue: maximum number of waiting requests.
     """
 
@@ -41,7 +42,7 @@ class Scheduler:
         resolved: Resolved,
         checker: FeedChecker,
         handle: Handle,
-        closers: list[Callable[[], None]],
+        closers: ExitStack,
         max_queue: int,
     ) -> None:
         self._resolved = resolved
@@ -185,7 +186,7 @@ class Scheduler:
     @cached_property
     def _lanes(self) -> Lanes:
         lanes = self._make_lanes(self.arrangement, self._recorder)
-        self._closers.append(lanes.close)
+        self._closers.callback(lanes.close)
         return lanes
 
     def _make_lanes(self, arrangement: Arrangement, recorder: Recorder) -> Lanes:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property, partial
-from types import TracebackType
+from contextlib import ExitStack
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
 from isorun.compilation.backend_selection import resolve
@@ -137,8 +137,9 @@ class Session:
         capabilities = self._backend.capabilities
         self._checker = FeedChecker(self._model.info, device_arrays=capabilities.device_arrays)
         self._max_queue = max_queue
-        self._closers = [self._resolved.close]
-        self._handle = Handle(thread_safe=capabilities.thread_safe, release=partial(_close_all, self._closers))
+        self._closers = ExitStack()
+        self._closers.callback(self._resolved.close)
+        self._handle = Handle(thread_safe=capabilities.thread_safe, release=self._closers.close)
         self._scheduler = self._make_scheduler()
         self._source, self._cache = source, cache
         fork.watch(self)
@@ -387,9 +388,7 @@ class Session:
         self._handle.check_open()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -427,8 +426,3 @@ class Session:
 
     def _make_scheduler(self) -> Scheduler:
         return Scheduler(self._resolved, self._checker, self._handle, self._closers, self._max_queue)
-
-
-def _close_all(closers: Sequence[Callable[[], None]]) -> None:
-    for close in reversed(closers):
-        close()
