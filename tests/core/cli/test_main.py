@@ -98,15 +98,6 @@ def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     assert "InvalidModel" in debugged.stderr
 
 
-def test_ctrl_c_is_one_line(isorun: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("isorun.system.cache.Cache.__init__", interrupted)
-    ran = isorun("cache")
-    assert (ran.code, ran.out, ran.err) == (130, "", "isorun: interrupted\n")
-
-
 def test_closed_pipe_prints_no_error() -> None:
     reader, writer = os.pipe()
     os.close(reader)

@@ -5,16 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import onnx
-import onnx.parser
 import onnx_ir as ir
 import pytest
 
 import exports
 import isorun
-from isorun.models import lowering
-from isorun.models.source import open_model
-from isorun.system.cache import Cache
 
 LABEL = "bert-torchscript17-sdpa"
 
@@ -69,15 +64,3 @@ def test_rejects_positions_outside_their_table(tmp_path: Path) -> None:
         feeds["position_ids"][1, 7] = 64
         with pytest.raises(isorun.InvalidFeeds, match="position_ids"):
             session.run(None, feeds)
-
-
-def test_a_model_without_attention_is_used_as_given(tmp_path: Path) -> None:
-    """Even if it has a GELU with a bias, which could be fused."""
-    text = """<ir_version: 10, opset_import: ["" : 20]> gelu (float[n,4] x) => (float[n,4] y)
-        <float[4,4] w = {1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1}, float[4] b = {1,1,1,1}>
-        { p = MatMul (x, w) a = Add (p, b) y = Gelu (a) }"""
-    path = tmp_path / "gelu.onnx"
-    onnx.save(onnx.parser.parse_model(text), path)
-    cache = Cache(tmp_path / "cache")
-    lowered = lowering.lower(open_model(path, cache), ("com.microsoft", "onnx"), cache)
-    assert (lowered.path, lowered.dialect, lowered.info.fused) == (path, "onnx", {})

@@ -19,7 +19,10 @@ from isorun.system.cache import Cache
 
 DIALECTS = ("com.microsoft", "onnx", "primitive")
 EXPORT = "bert-torchscript17-sdpa"
-PLAIN = '<ir_version: 10, opset_import: ["" : 17]> g (float[N] x) => (float[N] y) { y = Neg (x) }'
+# Its GELU with a bias could be fused.
+PLAIN = """<ir_version: 10, opset_import: ["" : 20]> gelu (float[n,4] x) => (float[n,4] y)
+    <float[4,4] w = {1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1}, float[4] b = {1,1,1,1}>
+    { p = MatMul (x, w) a = Add (p, b) y = Gelu (a) }"""
 
 
 @pytest.fixture

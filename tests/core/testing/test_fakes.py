@@ -43,13 +43,6 @@ def test_are_registered_inside_the_context_only():
     assert (os.environ.get("PYTHONPATH"), list(sys.path)) == before
 
 
-def test_folder_is_importable():
-    with fakes.installed({"mine": "my_fake_backend:Mine"}) as folder:
-        (folder / "my_fake_backend.py").write_text("from isorun.testing.fakes import Right as Mine\n")
-        assert registry.names().count("mine") == 1
-        assert registry.get("mine").availability().ok
-
-
 def test_echo_returns_its_feed(model):
     with isorun.Session(model, "fake-echo") as session:
         (y,) = session.run(None, X)

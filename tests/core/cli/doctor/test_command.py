@@ -48,6 +48,7 @@ def test_findings_have_commands_and_nothing_is_changed(isorun, home):
     assert findings["the backend boom"]["severity"] == "error"
     (cache_finding,) = (finding for subject, finding in findings.items() if subject.startswith("the cache"))
     assert (cache_finding["severity"], cache_finding["command"]) == ("warning", "isorun cache --clear")
+    assert "lowered/one is damaged: " in cache_finding["what"]
     assert len(findings) == 3, "nothing is wrong with what the tests run on"
 
 

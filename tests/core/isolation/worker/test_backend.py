@@ -103,21 +103,6 @@ def test_requests_run_concurrently(odd):
         np.testing.assert_array_equal(result, BAD - value)
 
 
-def test_threads_with_varying_shapes(odd):
-    session = odd()
-
-    def work(seed):
-        random = np.random.default_rng(seed)
-        for _ in range(100):
-            array = random.standard_normal(random.integers(0, 20_000)).astype(np.float32)
-            if not np.array_equal(run(session, array), array):
-                return False
-        return True
-
-    with ThreadPoolExecutor(6) as pool:
-        assert all(pool.map(work, range(6)))
-
-
 def test_options_reach_the_worker(odd, fakes, model):
     asked = {"options": {"also": {"a": [1, Path("b")]}}, "threads": 3, "precision": "fp64", "environment": fakes}
     with isorun.Session(model, "odd", **asked) as session:
@@ -214,19 +199,6 @@ def test_interpreter_that_cannot_be_started(bert, tmp_path, monkeypatch):
     (tmp_path / "odd" / "environment.json").write_text('{"python": "3.11.7", "install": []}')
     with pytest.raises(EnvironmentBroken, match="Exec format error"):
         isorun.Session(bert, "ort-cpu", environment="odd")
-
-
-def test_submit_and_bindings(odd):
-    session = odd()
-    assert [future.result(20)[0][0] for future in [session.submit(None, {"x": WELL + 1}) for _ in range(5)]] == [1] * 5
-    binding = session.io_binding()
-    x, y = np.zeros(3, np.float32), np.empty(3, np.float32)
-    binding.bind_cpu_input("x", x)
-    binding.bind_output("y", element_type=np.float32, shape=y.shape, buffer_ptr=y.ctypes.data)
-    for value in (1, 2):
-        x[...] = value
-        session.run_with_iobinding(binding)
-        assert (y == value).all()
 
 
 def test_worker_outlives_the_thread_that_opened_the_session(odd):

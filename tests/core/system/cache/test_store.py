@@ -166,19 +166,6 @@ def test_damaged_entry_is_made_again(cache, damage):
     assert list((cache.root / "kind").iterdir()) == [entry.folder]
 
 
-def test_swapped_entries_are_made_again(cache):
-    def make(text: str) -> Callable[[Path], dict[str, Any]]:
-        return lambda folder: {"bytes": (folder / "payload").write_text(text)}
-
-    one, two = (cache.get_or_make("kind", key, make(key)).folder for key in ("one", "two"))
-    one.rename(one.with_name("aside"))
-    two.rename(one)
-    one.with_name("aside").rename(two)
-    for key in ("one", "two"):
-        entry = cache.get_or_make("kind", key, make(key))
-        assert (entry.found, (entry.folder / "payload").read_text()) == (False, key)
-
-
 @pytest.mark.parametrize("how", ["linked", "copied", "of another kind"])
 def test_entry_in_place_of_another_is_made_again(cache, how):
     there = cache.get_or_make("other" if how == "of another kind" else "kind", "other", Maker()).folder
@@ -255,13 +242,6 @@ def make_file_of_mode(mode: int) -> Callable[[Path], dict[str, Any]]:
         return {}
 
     return make
-
-
-def test_root_that_is_a_file(tmp_path):
-    root = tmp_path / "file"
-    root.write_text("")
-    with pytest.raises(CacheError, match=r"file cannot be written to .*cache_dir=.*ISORUN_CACHE_DIR"):
-        Cache(root).get_or_make("kind", "key", Maker())
 
 
 def test_root_of_the_cache(tmp_path, monkeypatch):
