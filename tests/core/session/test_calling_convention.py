@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 
 import numpy as np
@@ -84,12 +85,16 @@ def test_run_async_calls_back_with_the_users_data(session):
     assert thread != threading.get_ident()
 
 
+def called_back(session, feeds):
+    got = queue.SimpleQueue()
+    session.run_async(None, feeds, lambda *arguments: got.put(arguments), None)
+    return got.get(timeout=20)
+
+
 def test_run_async_says_what_went_wrong(session):
-    done, got = threading.Event(), []
-    session.run_async(None, {}, lambda *arguments: (got.append(arguments), done.set()), None)
-    assert done.wait(20)
-    assert got[0][0] == []
-    assert "No feed for" in got[0][2]
+    outputs, _, error = called_back(session, {})
+    assert outputs == []
+    assert "No feed for" in error
 
 
 def test_run_async_calls_back_whatever_went_wrong(bert, monkeypatch):
@@ -99,10 +104,7 @@ def test_run_async_calls_back_whatever_went_wrong(bert, monkeypatch):
             raise MemoryError
 
         monkeypatch.setattr(session._executable, "run", run)
-        done, got = threading.Event(), []
-        session.run_async(None, tiny.feeds(), lambda *arguments: (got.append(arguments), done.set()), None)
-        assert done.wait(20)
-    assert got == [([], None, "MemoryError")]
+        assert called_back(session, tiny.feeds()) == ([], None, "MemoryError")
 
 
 def test_what_a_callback_raises_is_logged(bert, caplog):

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -170,10 +169,7 @@ def test_children_leave_no_descriptors_and_no_threads() -> None:
         run(["true"], capture_output=True)
         with pytest.raises(FileNotFoundError):
             run(["no-such-program"])
-    deadline = time.monotonic() + 10
-    while held() != before and time.monotonic() < deadline:  # a thread ends a moment after what it announces
-        time.sleep(0.01)
-    assert held() == before
+    assert wait_until(lambda: held() == before)  # a thread ends a moment after what it announces
 
 
 @pytest.fixture

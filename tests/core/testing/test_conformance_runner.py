@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -125,20 +123,8 @@ class Hangs(Right):
     assert check.outcome == "failed"
     assert "within 5 s" in check.message
     assert 5 <= check.seconds < 60
-    assert_gone(int((tmp_path / "pid").read_text()))
-
-
-def assert_gone(pid: int) -> None:
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return
-        if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-            return
-        time.sleep(0.05)
-    pytest.fail(f"process {pid} is alive")
+    pid = int((tmp_path / "pid").read_text())
+    assert isolation.wait_until(lambda: not isolation.is_alive(pid))
 
 
 def test_crash_after_the_last_check_is_a_failure():

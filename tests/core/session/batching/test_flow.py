@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from isolation import wait_until
 from isorun.types import Feeds
 from recorder import Recorder, small
 
@@ -61,11 +62,7 @@ def test_leaving_early_stops_the_threads() -> None:
     del results
     finished = Recorder().map([small(3)])
     assert len(list(finished)) == 1
-    for _ in range(100):
-        if threads() <= before:
-            break
-        time.sleep(0.05)
-    assert threads() <= before
+    assert wait_until(lambda: threads() <= before)
 
 
 def test_a_slow_stream_waits_no_longer_than_asked() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import threading
-import time
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import pytest
 
 import isorun
 import small_bert
+from isolation import wait_until
 from isorun.errors import BackendFailed, InvalidFeeds
 from recorder import Recorder, small
 from singles import alone, assert_same, request
@@ -39,11 +39,7 @@ def test_results_left_at_an_error_leave_no_threads() -> None:
 
     with contextlib.suppress(BackendFailed):
         take()
-    deadline = time.monotonic() + 20
-    while serving() - before and time.monotonic() < deadline:
-        gc.collect()
-        time.sleep(0.01)
-    assert serving() - before == set()
+    assert wait_until(lambda: gc.collect() >= 0 and serving() <= before)
 
 
 def test_an_error_is_its_request_s_alone(session: isorun.Session) -> None:

@@ -6,10 +6,10 @@ import logging
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
+from isolation import wait_until
 from isorun.system.cache import Cache, locks
 
 HOLD = """
@@ -44,7 +44,7 @@ def test_a_long_wait_is_logged(tmp_path, holder, monkeypatch, caplog):
     )
     with caplog.at_level(logging.WARNING, "isorun"):
         waiting.start()
-        until(lambda: caplog.records)
+        assert wait_until(lambda: bool(caplog.records))
         holder.communicate("go\n", timeout=30)
         waiting.join(30)
     (record,) = caplog.records
@@ -62,10 +62,3 @@ def test_file_system_without_locks_can_be_read(tmp_path, monkeypatch):
     locks.InUse(tmp_path)
     with pytest.raises(OSError, match="not implemented"):
         locks.InUse(tmp_path, alone=True)
-
-
-def until(condition, seconds: float = 30) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
