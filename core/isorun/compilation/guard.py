@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,7 +23,7 @@ from isorun.types import CompileConfig, Feeds, LoweredModel, RuntimeReport
 _T = TypeVar("_T")
 
 
-def compile_guarded(backend: Backend, model: LoweredModel, config: CompileConfig) -> Executable:
+def compile_guarded(backend: Backend, model: LoweredModel, config: CompileConfig) -> Guarded:
     """Compile a model, and check all that its executable returns from then on.
 
     Raises:
@@ -41,9 +42,13 @@ class Guarded(Executable):
     Args:
         backend: the plugin's.
         executable: what it compiled.
+
+    Attributes:
+        details: added to those of its reports.
     """
 
     def __init__(self, backend: Backend, executable: Executable) -> None:
+        self.details: dict[str, Any] = {}
         self._backend = backend
         self._executable: Any = executable  # with any optional abilities
         self._run = executable.run
@@ -85,7 +90,7 @@ class Guarded(Executable):
         report: object = _called(self._backend, self._executable.report)
         if not isinstance(report, RuntimeReport):
             raise _violation(self._backend, "report()", "an isorun.plugin.RuntimeReport", report)
-        return report
+        return replace(report, details={**report.details, **self.details})
 
     def close(self) -> None:
         _called(self._backend, self._executable.close)

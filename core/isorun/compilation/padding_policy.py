@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from isorun.compilation.guard import compile_guarded
+from isorun.compilation.guard import Guarded, compile_guarded
 from isorun.errors import (
     BackendFailed,
     BackendUnavailable,
@@ -29,7 +29,6 @@ from isorun.errors import (
 from isorun.models.lowering import ModelGraphs, Quantized
 from isorun.models.source import check_unchanged
 from isorun.plugin.backend import Backend, Binding, Executable
-from isorun.plugin.device_arrays import DeviceArray
 from isorun.system.progress import logged
 from isorun.types import CompileConfig, Feeds, LoweredModel, ModelInfo, RuntimeReport
 
@@ -57,7 +56,7 @@ def compile_model(
     dialects = backend.capabilities.dialects
     precision = config.precision if config.precision in backend.capabilities.typed else "fp32"
 
-    def compiled(*, packed: bool) -> tuple[LoweredModel, Executable]:
+    def compiled(*, packed: bool) -> tuple[LoweredModel, Guarded]:
         lowered = graphs.lower(dialects, packed=packed, precision=precision, quantized=quantized)
         with logged("compiled %s on %s", lowered.path, backend.name):
             executable = compile_guarded(backend, lowered, config)
@@ -78,7 +77,8 @@ def compile_model(
                 "Use padding='auto' or 'keep', or another backend.",
             )
         lowered, executable = compiled(packed=True)
-        return lowered, FixedPadding(executable, {"asked": padding, "removed": "always"})
+        executable.details["padding"] = {"asked": padding, "removed": "always"}
+        return lowered, executable
     lowered, executable = compiled(packed=False)
     info = lowered.info
     if padding == "keep" or not info.fused:
@@ -91,34 +91,8 @@ def compile_model(
         kept = info.keeps_padding or "The key mask is not made from one of the model's inputs"
     else:
         return lowered, AdaptivePadding(executable, lambda: compiled(packed=True)[1], info)
-    return lowered, FixedPadding(executable, {"asked": padding, "removed": f"never: {kept}"})
-
-
-class FixedPadding(Executable):
-    """An executable that treats all batches alike, with a note on padding in its report."""
-
-    def __init__(self, executable: Executable, note: Mapping[str, Any]) -> None:
-        self._executable = executable
-        self._note = note
-
-    def run(self, output_names: Sequence[str], feeds: Feeds) -> list[Any]:
-        return self._executable.run(output_names, feeds)
-
-    def run_on_device(self, output_names: Sequence[str], feeds: Feeds) -> list[DeviceArray]:
-        return self._executable.run_on_device(output_names, feeds)
-
-    def bind(self, feeds: Feeds, outputs: Mapping[str, np.ndarray | None]) -> Binding:
-        return self._executable.bind(feeds, outputs)
-
-    def device_times(self, feeds: Feeds, runs: int) -> np.ndarray | None:
-        return self._executable.device_times(feeds, runs)
-
-    def report(self) -> RuntimeReport:
-        report = self._executable.report()
-        return replace(report, details={**report.details, "padding": dict(self._note)})
-
-    def close(self) -> None:
-        self._executable.close()
+    executable.details["padding"] = {"asked": padding, "removed": f"never: {kept}"}
+    return lowered, executable
 
 
 class AdaptivePadding(Executable):

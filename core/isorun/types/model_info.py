@@ -12,21 +12,11 @@ import numpy as np
 Feeds = Mapping[str, Any]
 """Input name to array; ONNX sequences and optionals are lists and ``None``."""
 
-_NUMPY_TYPES: dict[str, type[np.generic]] = {
-    "float16": np.float16,
-    "float": np.float32,
-    "double": np.float64,
-    "int8": np.int8,
-    "int16": np.int16,
-    "int32": np.int32,
-    "int64": np.int64,
-    "uint8": np.uint8,
-    "uint16": np.uint16,
-    "uint32": np.uint32,
-    "uint64": np.uint64,
-    "bool": np.bool_,
-    "complex64": np.complex64,
-    "complex128": np.complex128,
+_NUMPY_TYPES = {
+    **{name: np.dtype(name) for name in ("bool", "float16", "complex64", "complex128")},
+    **{f"{kind}{bits}": np.dtype(f"{kind}{bits}") for kind in ("int", "uint") for bits in (8, 16, 32, 64)},
+    "float": np.dtype(np.float32),
+    "double": np.dtype(np.float64),
 }
 
 
@@ -53,8 +43,7 @@ class TensorSpec:
     @property
     def dtype(self) -> np.dtype[Any] | None:
         """The NumPy dtype of a tensor's elements; ``None`` if NumPy lacks the type, or for other values."""
-        scalar = _NUMPY_TYPES.get(self.type.removeprefix("tensor(").removesuffix(")"))
-        return None if scalar is None else np.dtype(scalar)
+        return _NUMPY_TYPES.get(self.type.removeprefix("tensor(").removesuffix(")"))
 
 
 class ModelMetadata(NamedTuple):
