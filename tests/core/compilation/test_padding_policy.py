@@ -112,14 +112,6 @@ def test_auto_compiles_the_packed_graph_once_and_uses_it_for_padded_batches() ->
     assert (padded.closed, packed.closed) == (1, 1)
 
 
-def test_a_batch_with_little_padding_is_not_packed_and_returns_zeros_there() -> None:
-    padded = Counting()
-    policy = AdaptivePadding(padded, Counting, KNOWN)
-    mask = np.array([[1, 1, 0], [0, 1, 1]])
-    whole, each = policy.run(OUTPUTS, {"mask": mask})
-    assert padded.runs == 1
-    assert whole.all()
-    np.testing.assert_array_equal(each, mask)
 
 
 def test_auto_keeps_padding_if_the_backend_lacks_an_operator() -> None:
