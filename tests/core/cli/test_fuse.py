@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx.parser
 import onnx_ir as ir
 import pytest
 
@@ -18,6 +17,7 @@ from isorun import Session
 from isorun.compilation.calibration import CalibrationWarning
 from isorun.graph.io import files
 from isorun.graph.ops import functions
+from onnx_text import graph
 
 LABEL = "bert-torchscript17-eager"
 LAYERS = 3
@@ -50,17 +50,10 @@ def partly(tmp_path: Path) -> Path:
 @pytest.fixture
 def relu(tmp_path: Path) -> Path:
     """No encoder."""
-    return write_relu(tmp_path / "relu.onnx", 17)
-
-
-def write_relu(path: Path, opset: int) -> Path:
-    x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [300]) for name in "xy")
-    weight = onnx.numpy_helper.from_array(np.arange(300, dtype=np.float32), "w")
-    nodes = [onnx.helper.make_node("Add", ["x", "w"], ["h"]), onnx.helper.make_node("Relu", ["h"], ["y"])]
-    graph = onnx.helper.make_graph(nodes, "relu", [x], [y], [weight])
-    imports = [onnx.helper.make_opsetid("", opset)]
-    onnx.save(onnx.helper.make_model(graph, opset_imports=imports, ir_version=8), path)
-    return path
+    model = graph("relu (float[300] x) => (float[300] y) { h = Add (x, w) y = Relu (h) }")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.arange(300, dtype=np.float32), "w"))
+    onnx.save(model, tmp_path / "relu.onnx")
+    return tmp_path / "relu.onnx"
 
 
 def answers(path: Path, given: exports.Feeds) -> list[np.ndarray]:
@@ -254,10 +247,10 @@ def test_fp16_is_written(isorun: Isorun, bert: Path, tmp_path: Path) -> None:
 
 
 def test_lists_what_stays_in_fp32_with_the_reason(isorun: Isorun, tmp_path: Path) -> None:
-    text = """<ir_version: 10, opset_import: ["" : 17]> g (float[N,2] x) => (float[N,2] y)
+    text = """g (float[N,2] x) => (float[N,2] y)
         <float[2,2] w = {1, 2, 3, 100000}, float[2,2] v = {1, 2, 3, 4}> { h = MatMul (x, v) y = MatMul (h, w) }"""
     model = tmp_path / "m.onnx"
-    onnx.save(onnx.parser.parse_model(text), model)
+    onnx.save(graph(text), model)
     ran = isorun("fuse", model, "-o", tmp_path / "half.onnx", "--precision", "fp16", "--json")
     (kept,) = ran.json["written"]["notes"]["fp16"]["kept"]
     assert kept["operator"] == "MatMul"

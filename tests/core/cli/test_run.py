@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import tiny
 from isorun import Session
+from onnx_text import graph
 
 _EATING, _BREAD, _BABY = "A man is eating food.", "A man is eating a piece of bread.", "The girl is carrying a baby."
 
@@ -178,15 +180,7 @@ def test_text_without_a_tokenizer(isorun: Callable[..., Any], bert: Path) -> Non
 
 
 def test_json_has_null_for_nan_and_infinity(isorun: Callable[..., Any], tmp_path: Path) -> None:
-    from onnx import TensorProto, helper, save
-
-    graph = helper.make_graph(
-        [helper.make_node("Log", ["x"], ["y"])],
-        "log",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n"])],
-    )
-    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "log.onnx")
+    onnx.save(graph("log (float[n] x) => (float[n] y) { y = Log (x) }"), tmp_path / "log.onnx")
     np.savez(tmp_path / "feeds.npz", x=np.array([-1, 0, 1], np.float32))
     ran = isorun("run", tmp_path / "log.onnx", "--backend", "ort-cpu", "--feeds", tmp_path / "feeds.npz", "--json")
     assert ran.json["outputs"]["y"]["first"] == [None, None, 0.0]

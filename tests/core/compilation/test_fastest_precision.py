@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx.parser
 import pytest
 
 import isorun
@@ -23,6 +22,7 @@ from isorun.parity.samples import MASKS
 from isorun.plugin.backend import Backend, Executable
 from isorun.system.cache import Cache
 from isorun.types import Capabilities, CompileConfig, Feeds, LoweredModel, RuntimeReport
+from onnx_text import graph
 
 
 @dataclass(frozen=True)
@@ -239,9 +239,9 @@ def test_rejects_a_backend_without_fp32(choose: Choose):
 
 
 def test_rejects_a_model_whose_feeds_cannot_be_generated():
-    text = '<ir_version: 10, opset_import: ["" : 17]> g (string[N] x) => (string[N] y) { y = Identity (x) }'
+    model = graph("g (string[N] x) => (string[N] y) { y = Identity (x) }")
     with pytest.raises(UnsupportedModel, match=r"'x': tensor\(string\).*Name a precision"):
-        isorun.Session(onnx.parser.parse_model(text), "openvino", precision="auto")
+        isorun.Session(model, "openvino", precision="auto")
 
 
 @pytest.mark.filterwarnings("ignore:Calibrated on")
@@ -259,9 +259,9 @@ def test_provenance_lists_the_candidates(bert: Path, tmp_path: Path):
 
 
 def test_a_model_that_is_not_an_encoder():
-    text = """<ir_version: 10, opset_import: ["" : 17]> g (float[N,4] x) => (float[N,4] y)
-        <float[4,4] w = {1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7}> { y = MatMul (x, w) }"""
-    with isorun.Session(onnx.parser.parse_model(text), "reference", precision="auto") as session:
+    model = graph("""g (float[N,4] x) => (float[N,4] y)
+        <float[4,4] w = {1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7}> { y = MatMul (x, w) }""")
+    with isorun.Session(model, "reference", precision="auto") as session:
         tried = session.provenance.details["precision"]["tried"]
         assert {each["precision"] for each in tried} == {"fp32", "fp16", "bf16"}
 

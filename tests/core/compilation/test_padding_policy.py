@@ -18,6 +18,7 @@ from isorun.errors import UnsupportedModel
 from isorun.graph.io import files
 from isorun.plugin.backend import Executable
 from isorun.types import Feeds, ModelInfo, RuntimeReport, TensorSpec
+from onnx_text import graph
 
 MASK = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 0, 0, 0, 0], [0, 0, 0, 1, 1, 0], [0, 0, 0, 0, 0, 0]])  # packing pays
 LITTLE = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0], [0, 0, 1, 1, 1, 0], [1, 1, 0, 1, 1, 1]])  # it does not
@@ -112,8 +113,6 @@ def test_auto_compiles_the_packed_graph_once_and_uses_it_for_padded_batches() ->
     assert (padded.closed, packed.closed) == (1, 1)
 
 
-
-
 def test_auto_keeps_padding_if_the_backend_lacks_an_operator() -> None:
     padded, asked = Counting(), []
 
@@ -133,10 +132,7 @@ def test_auto_keeps_padding_if_the_backend_lacks_an_operator() -> None:
 @pytest.fixture
 def plain() -> bytes:
     """A model that is not an encoder."""
-    proto = onnx.parser.parse_model(
-        '<ir_version: 10, opset_import: ["": 17]> g (float[N] x) => (float[N] y) { y = Neg (x) }'
-    )
-    return proto.SerializeToString()
+    return graph("g (float[N] x) => (float[N] y) { y = Neg (x) }").SerializeToString()
 
 
 def test_a_mask_with_a_default_value_may_be_omitted(model: Path, tmp_path: Path) -> None:

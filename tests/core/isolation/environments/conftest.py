@@ -3,11 +3,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import onnx
-import onnx.parser
 import pytest
 
 import isolation
 from isorun.isolation import environments
+from onnx_text import graph
 
 
 @pytest.fixture(scope="session")
@@ -20,8 +20,7 @@ def own() -> str:
 def neg(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model: y = -x."""
     path = tmp_path_factory.mktemp("neg") / "neg.onnx"
-    text = '<ir_version: 10, opset_import: ["" : 17]> g (float[N] x) => (float[N] y) { y = Neg (x) }'
-    onnx.save(onnx.parser.parse_model(text), path)
+    onnx.save(graph("g (float[N] x) => (float[N] y) { y = Neg (x) }"), path)
     return path
 
 
