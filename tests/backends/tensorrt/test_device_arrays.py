@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import tiny
+from bindings import bound
 from isorun.errors import InvalidFeeds
 from isorun.plugin.device_arrays import DeviceArray
 from tensorrt_sessions import assert_close, expected, on_device, open_session, to_host
@@ -32,9 +33,7 @@ def test_unaligned_arrays_are_copied(bert, tmp_path, memory):
     with open_session(bert, tmp_path) as session:
         assert_close(session.run(None, given), expected(bert, feeds))
         assert memory.copied == len(given)
-        binding = session.io_binding()
-        for name, array in feeds.items():
-            binding.bind_cpu_input(name, array)
+        binding = bound(session, feeds)
         binding.bind_output("pooler_output", "cuda", 0, np.float32, place.shape, place.address)
         session.run_with_iobinding(binding)
         assert_close([to_host(place)], expected(bert, feeds)[1:])
@@ -67,9 +66,7 @@ def test_a_binding_writes_to_the_given_memory_and_rereads_feeds(bert, tmp_path):
 
 def test_rejects_memory_of_another_shape(bert, tmp_path):
     with open_session(bert, tmp_path) as session:
-        binding = session.io_binding()
-        for name, array in tiny.feeds().items():
-            binding.bind_cpu_input(name, array)
+        binding = bound(session, tiny.feeds())
         place = on_device(np.zeros((3, tiny.WIDTH), np.float32))
         binding.bind_output("pooler_output", "cuda", 0, place.dtype, place.shape, place.address)
         with pytest.raises(InvalidFeeds, match="pooler_output"):

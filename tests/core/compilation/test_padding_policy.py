@@ -13,6 +13,7 @@ import pytest
 import backends
 import isorun
 import small_bert
+from bindings import bound
 from isorun.compilation.padding_policy import AdaptivePadding
 from isorun.errors import UnsupportedModel
 from isorun.graph.io import files
@@ -55,9 +56,7 @@ def test_a_binding_reads_its_mask_at_every_run(backend: str, model: Path, cache:
         isorun.Session(model, backend, padding="auto", threads=threads, cache_dir=cache) as session,
     ):
         fed = small_bert.feeds(np.ones_like(MASK))
-        binding = session.io_binding()
-        for name, array in fed.items():
-            binding.bind_cpu_input(name, array)
+        binding = bound(session, fed)
         here = np.zeros((*MASK.shape, 16), np.float32)
         binding.bind_output("last_hidden_state", "cpu", 0, np.float32, here.shape, here.ctypes.data)
         for mask in (np.ones_like(MASK), MASK, LITTLE, MASK[::-1]):
@@ -145,10 +144,7 @@ def test_a_mask_with_a_default_value_may_be_omitted(model: Path, tmp_path: Path)
         expected = session.run(None, fed)
         for got, right in zip(session.run(None, without), expected, strict=True):
             np.testing.assert_allclose(got, right, atol=1e-5)
-        binding = session.io_binding()
-        for name, array in without.items():
-            binding.bind_cpu_input(name, array)
-        binding.bind_output("last_hidden_state")
+        binding = bound(session, without, "last_hidden_state")
         session.run_with_iobinding(binding)
         np.testing.assert_allclose(binding.copy_outputs_to_cpu()[0], expected[0], atol=1e-5)
 

@@ -11,6 +11,7 @@ import pytest
 
 import isorun
 import tiny
+from bindings import bound
 from isorun.errors import BackendUnavailable
 from isorun.plugin import CONTRACT, SUPPORTED, listing, registry
 from isorun.testing import fakes
@@ -47,10 +48,7 @@ def test_plugin_of_the_previous_contract_works(bert, name):
     with isorun.Session(bert, name) as session:
         for output, other in zip(session.run(None, tiny.feeds()), expected, strict=True):
             np.testing.assert_allclose(output, other, atol=1e-5)
-        binding = session.io_binding()
-        for key, array in tiny.feeds().items():
-            binding.bind_cpu_input(key, array)
-        binding.bind_output("last_hidden_state")
+        binding = bound(session, tiny.feeds(), "last_hidden_state")
         session.run_with_iobinding(binding)
         np.testing.assert_allclose(binding.copy_outputs_to_cpu()[0], expected[0], atol=1e-5)
         assert session.device_times(tiny.feeds(), 1) is None

@@ -10,15 +10,13 @@ import pytest
 
 import isorun
 import tiny
+from bindings import bound
 from isorun.errors import IsorunError
 
 
 def test_calls_after_close_raise(bert, any_backend):
     session = isorun.Session(bert, backend=any_backend)
-    binding = session.io_binding()
-    for name, array in tiny.feeds().items():
-        binding.bind_cpu_input(name, array)
-    binding.bind_output("pooler_output")
+    binding = bound(session, tiny.feeds(), "pooler_output")
     binding.run()
     session.close()
     session.close()
@@ -59,10 +57,7 @@ def test_a_callback_may_close_the_session(bert):
 
 
 def run_a_new_binding(session):
-    binding = session.io_binding()
-    for name, array in tiny.feeds().items():
-        binding.bind_cpu_input(name, array)
-    binding.bind_output("last_hidden_state")
+    binding = bound(session, tiny.feeds(), "last_hidden_state")
     binding.run()
     return binding.copy_outputs_to_cpu()[0]
 

@@ -8,6 +8,7 @@ import pytest
 import backends
 import isorun
 import tiny
+from bindings import bound
 from isorun.errors import InvalidFeeds
 
 
@@ -15,15 +16,6 @@ from isorun.errors import InvalidFeeds
 def session(request, bert):
     with isorun.Session(bert, backend=request.param, threads=backends.threads(request.param, 1)) as opened:
         yield opened
-
-
-def bound(session, feeds, *outputs):
-    binding = session.io_binding()
-    for name, array in feeds.items():
-        binding.bind_cpu_input(name, array)
-    for name in outputs:
-        binding.bind_output(name)
-    return binding
 
 
 def bind_output_to(binding, name, array):
@@ -51,10 +43,7 @@ def test_bindings_written_for_onnxruntime_run_unchanged(session):
 
 def test_a_list_is_converted_when_it_is_bound(session):
     feeds = tiny.feeds(seed=1)
-    binding = session.io_binding()
-    for name, array in feeds.items():
-        binding.bind_cpu_input(name, array.tolist())
-    binding.bind_output("pooler_output")
+    binding = bound(session, {name: array.tolist() for name, array in feeds.items()}, "pooler_output")
     session.run_with_iobinding(binding)
     np.testing.assert_array_equal(binding.copy_outputs_to_cpu()[0], session.run(["pooler_output"], feeds)[0])
 

@@ -11,6 +11,7 @@ import pytest
 
 import isorun
 import tiny
+from bindings import bound
 
 
 def assert_equal_to_one_thread(session, threads: int, runs: int) -> None:
@@ -66,10 +67,7 @@ def test_a_backend_that_is_not_thread_safe_is_run_in_turns(bert):
             if number % 2:
                 session.run(None, tiny.feeds())
                 return
-            binding = session.io_binding()
-            for name, array in tiny.feeds().items():
-                binding.bind_cpu_input(name, array)
-            binding.bind_output("pooler_output")
+            binding = bound(session, tiny.feeds(), "pooler_output")
             binding.run()
 
         with ThreadPoolExecutor(4) as pool:
