@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import backends
 import isorun
 import tiny
 from isorun.errors import BackendFailed, BackendUnavailable, InvalidArgument, UnsupportedModel
@@ -59,12 +60,8 @@ def fault(here: bool) -> None:
 
 @pytest.fixture(autouse=True)
 def faulty() -> Iterator[None]:
-    plugins = {"faulty": Faulty, "simple": NoDataDependentShapes}
-    for name, backend in plugins.items():
-        registry.register(name, backend)
-    yield
-    for name in plugins:
-        registry.unregister(name)
+    with backends.registered(faulty=Faulty, simple=NoDataDependentShapes):
+        yield
 
 
 def use(bert: Any, **options: Any) -> list[Any]:

@@ -14,13 +14,14 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
+import backends
 import isorun
 import tiny
 from isorun.errors import InvalidArgument
 from isorun.graph.ops import compose, functions
 from isorun.models import lowering
 from isorun.models.source import open_model
-from isorun.plugin import Capabilities, Dialect, Executable, RuntimeReport, fused, registry
+from isorun.plugin import Capabilities, Dialect, Executable, RuntimeReport, fused
 from isorun.system.cache import Cache
 from isorun.testing import fakes
 from isorun.types import DIALECTS
@@ -88,12 +89,8 @@ class Fused(Variant):
 
 @pytest.fixture(autouse=True)
 def plugins() -> Iterator[None]:
-    made = {"variant": Variant, "misspelt": Misspelt, "on-fused": Fused}
-    for name, backend in made.items():
-        registry.register(name, backend)
-    yield
-    for name in made:
-        registry.unregister(name)
+    with backends.registered(**{"variant": Variant, "misspelt": Misspelt, "on-fused": Fused}):
+        yield
 
 
 @pytest.mark.parametrize(
