@@ -2,44 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-
-import numpy as np
-import pytest
 
 import isorun
 import tiny
 from bindings import bound
-
-
-def assert_equal_to_one_thread(session, threads: int, runs: int) -> None:
-    feeds = [tiny.feeds(*shape, seed=seed) for shape in tiny.SHAPES for seed in range(2)]
-    expected = [session.run(None, each) for each in feeds]
-    start = threading.Barrier(threads)
-
-    def work(thread: int) -> int:
-        order = np.random.default_rng(thread).integers(0, len(feeds), runs)
-        start.wait()
-        outputs = [(index, session.run(None, feeds[index])) for index in order]
-        return sum(
-            not all(np.array_equal(a, b) for a, b in zip(found, expected[index], strict=True))
-            for index, found in outputs
-        )
-
-    with ThreadPoolExecutor(threads) as pool:
-        assert sum(pool.map(work, range(threads))) == 0
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("backend", "threads"),
-    [("ort-cpu", 1), ("ort-cpu", None), ("openvino", 1), ("openvino", None), ("reference", None)],
-)
-def test_concurrent_runs_return_what_single_runs_return(bert, backend, threads):
-    with isorun.Session(bert, backend=backend, threads=threads) as opened:
-        assert_equal_to_one_thread(opened, threads=8, runs=500)
 
 
 def test_a_backend_that_is_not_thread_safe_is_run_in_turns(bert):

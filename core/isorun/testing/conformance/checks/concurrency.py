@@ -29,14 +29,16 @@ class Concurrency(Checks):
     @proves("concurrent runs")
     @pytest.mark.parametrize("padding", ["keep", "auto"])
     def test_concurrent_runs_return_their_own_outputs(self, padding: str) -> None:
+        """On one thread each, and on all."""
         model = self.under_test.encoder()
-        with self.under_test.open(model, padding=padding) as session, _eager_switching():
-            feeds = [model.feeds(seed) for seed in range(8)]
-            self.under_test.assert_accurate(model, session, feeds[0])
-            expected = [session.run(None, each) for each in feeds]
-            found = in_threads(lambda number: session.run(None, feeds[number % 8]), calls=96)
-        for number, outputs in enumerate(found):
-            assert_close(outputs, expected[number % 8], "a run returned the outputs of another one")
+        feeds = [model.feeds(seed) for seed in range(8)]
+        for threads in dict.fromkeys((self.under_test.config.threads, None)):
+            with self.under_test.open(model, padding=padding, threads=threads) as session, _eager_switching():
+                self.under_test.assert_accurate(model, session, feeds[0])
+                expected = [session.run(None, each) for each in feeds]
+                found = in_threads(lambda number: session.run(None, feeds[number % 8]), calls=96)
+            for number, outputs in enumerate(found):
+                assert_close(outputs, expected[number % 8], "a run returned the outputs of another one")
 
     @proves("concurrent runs")
     def test_concurrent_runs_at_new_shapes(self) -> None:
