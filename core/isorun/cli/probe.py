@@ -98,23 +98,15 @@ _Case = tuple[bytes, dict[str, np.ndarray], np.ndarray]  # a model, its feeds, t
 
 
 def _dense(random: np.random.Generator) -> _Case:
-    from onnx import TensorProto, helper, numpy_helper
+    import onnx.parser
+    from onnx import numpy_helper
 
     x = random.standard_normal((8, 64), np.float32)
     w = random.standard_normal((64, 32), np.float32) / np.float32(8)
     b = random.standard_normal(32, np.float32)
-    graph = helper.make_graph(
-        [
-            helper.make_node("MatMul", ["x", "w"], ["product"]),
-            helper.make_node("Add", ["product", "b"], ["sum"]),
-            helper.make_node("Tanh", ["sum"], ["y"]),
-        ],
-        "probe",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [8, 64])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [8, 32])],
-        [numpy_helper.from_array(w, "w"), numpy_helper.from_array(b, "b")],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        probe (float[8, 64] x) => (float[8, 32] y) { p = MatMul (x, w)  s = Add (p, b)  y = Tanh (s) }""")
+    model.graph.initializer.extend([numpy_helper.from_array(w, "w"), numpy_helper.from_array(b, "b")])
     return model.SerializeToString(), {"x": x}, np.tanh(x.astype(np.float64) @ w.astype(np.float64) + b)
 
 
