@@ -38,6 +38,56 @@ def backend(cls):
     return Made
 
 
+def returning(change):
+    """A backend class whose runs return what ``change`` makes of the list of outputs."""
+
+    class Returning(Flawed):
+        def run(self, output_names, feeds):
+            return change(self.right(output_names, feeds))
+
+    Returning.__module__ = change.__module__
+    return backend(Returning)
+
+
+def reading(change):
+    """A backend class whose runs read what ``change`` makes of the feeds."""
+
+    class Reading(Flawed):
+        def run(self, output_names, feeds):
+            return self.right(output_names, change(feeds))
+
+    Reading.__module__ = change.__module__
+    return backend(Reading)
+
+
+def doing(when, act):
+    """A backend that does something when a model is compiled, run, reported or closed."""
+
+    class Doing(Flawed):
+        def __init__(self, model, config):
+            super().__init__(model, config)
+            self.reach("compile")
+
+        def reach(self, moment):
+            if moment == when:
+                act()
+
+        def run(self, output_names, feeds):
+            self.reach("run")
+            return self.right(output_names, feeds)
+
+        def report(self):
+            self.reach("report")
+            return super().report()
+
+        def close(self):
+            self.reach("close")
+            super().close()
+
+    Doing.__module__ = act.__module__
+    return backend(Doing)
+
+
 def declaring(module, **fields):
     """A backend class without a flaw but in what it declares.
 

@@ -11,23 +11,6 @@ from isorun.errors import BackendFailed
 from isorun.plugin.backend import Binding
 
 
-class _Copying(Binding):
-    def __init__(self, executable, feeds, outputs):
-        super().__init__(executable, {name: array.copy() for name, array in feeds.items()}, outputs)
-
-
-class _CopyingTheSecond(Binding):
-    def __init__(self, executable, feeds, outputs):
-        first = next(iter(feeds))
-        taken = {name: array if name == first else array.copy() for name, array in feeds.items()}
-        super().__init__(executable, taken, outputs)
-
-
-class _CopyingStrided(Binding):
-    def __init__(self, executable, feeds, outputs):
-        super().__init__(executable, {name: np.ascontiguousarray(array) for name, array in feeds.items()}, outputs)
-
-
 class _InOrderOfTheModel(Binding):
     def run(self):
         names = sorted(self._outputs, key=self._executable.names.index)
@@ -92,12 +75,13 @@ class _UnwrappedErrors(Binding):
             raise BackendFailed(str(error)) from None
 
 
-def binding(kind):
-    """A backend with such bindings."""
+def binding(kind, keep=lambda number, array: array):
+    """A backend with such bindings, which keep each feed as ``keep`` returns it."""
 
     class Binds(Flawed):
         def bind(self, feeds, outputs):
-            return kind(self, feeds, outputs)
+            kept = {name: keep(number, array) for number, (name, array) in enumerate(feeds.items())}
+            return kind(self, kept, outputs)
 
     return backend(Binds)
 
@@ -111,9 +95,9 @@ class SharesOneBinding(Flawed):
         return _Last(self, feeds, outputs)
 
 
-ReadsBoundInputsOnce = binding(_Copying)
-ReadsTheSecondInputOnce = binding(_CopyingTheSecond)
-ReadsStridedInputsOnce = binding(_CopyingStrided)
+ReadsBoundInputsOnce = binding(Binding, lambda _, array: array.copy())
+ReadsTheSecondInputOnce = binding(Binding, lambda number, array: array.copy() if number else array)
+ReadsStridedInputsOnce = binding(Binding, lambda _, array: np.ascontiguousarray(array))
 IgnoresTheOrderOfBinding = binding(_InOrderOfTheModel)
 IgnoresBoundMemory = binding(_Elsewhere)
 WritesBeyondBoundMemory = binding(_WritingOneMore)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flaws.base import Flawed, backend
+from flaws.base import Flawed, backend, reading, returning
 from isorun.errors import BackendFailed
 
 
@@ -18,14 +18,24 @@ class ChangesItsFeeds(Flawed):
         return results
 
 
-@backend
-class IgnoresStrides(Flawed):
-    def run(self, output_names, feeds):
-        taken = {}
-        for name, array in feeds.items():
-            base = array if array.base is None or array.flags.c_contiguous else np.asarray(array.base)
-            taken[name] = np.resize(base.reshape(-1), array.shape).astype(array.dtype)
-        return self.right(output_names, taken)
+def unstrided(array):
+    """What is in an array's memory one after another."""
+    base = array if array.base is None or array.flags.c_contiguous else np.asarray(array.base)
+    return np.resize(base.reshape(-1), array.shape).astype(array.dtype)
+
+
+def changing(change, kind=None):
+    """A backend that changes each feed, or those of a type."""
+    return reading(
+        lambda feeds: {
+            name: change(each) if kind is None or each.dtype == kind else each for name, each in feeds.items()
+        }
+    )
+
+
+IgnoresStrides = changing(unstrided)
+IgnoresStridesOfTokens = changing(unstrided, np.int64)
+ComputesInInt32 = changing(lambda each: each.astype(np.int32).astype(np.int64), np.int64)
 
 
 class Keeping(Flawed):
@@ -76,16 +86,6 @@ class DropsFeeds(Flawed):
 
 
 @backend
-class IgnoresStridesOfTokens(Flawed):
-    def run(self, output_names, feeds):
-        taken = {}
-        for name, array in feeds.items():
-            base = array if array.base is None or array.dtype != np.int64 or array.flags.c_contiguous else array.base
-            taken[name] = np.resize(np.asarray(base).reshape(-1), array.shape).astype(array.dtype)
-        return self.right(output_names, taken)
-
-
-@backend
 class RefusesUnusedInputs(Flawed):
     def run(self, output_names, feeds):
         if "unused" in feeds:
@@ -101,20 +101,6 @@ class AsciiNames(Flawed):
         return self.right(output_names, feeds)
 
 
-class Narrowing(Flawed):
-    """Integers of 64 bits are computed in 32."""
-
-    def run(self, output_names, feeds):
-        taken = {
-            name: each.astype(np.int32).astype(np.int64) if each.dtype == np.int64 else each
-            for name, each in feeds.items()
-        }
-        return self.right(output_names, taken)
-
-
-ComputesInInt32 = backend(Narrowing)
-
-
 @backend
 class IdsInHalf(Flawed):
     """Token ids pass through fp16, as on accelerators without integers."""
@@ -125,13 +111,9 @@ class IdsInHalf(Flawed):
         return self.right(output_names, {**feeds, **narrowed})
 
 
-@backend
-class CutsText(Flawed):
-    def run(self, output_names, feeds):
-        results = self.right(output_names, feeds)
-        return [
-            np.array([text[:9] for text in result.flat], object).reshape(result.shape)
-            if result.dtype == object
-            else result
-            for result in results
-        ]
+CutsText = returning(
+    lambda results: [
+        np.array([text[:9] for text in each.flat], object).reshape(each.shape) if each.dtype == object else each
+        for each in results
+    ]
+)

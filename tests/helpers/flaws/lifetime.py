@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from flaws.base import HONEST, Flawed, backend
+from flaws.base import HONEST, Flawed, backend, doing
 from isorun.errors import BackendFailed
 
 LEAKED: list[Any] = []
@@ -55,37 +55,13 @@ class WrongDuringClose(Flawed):
         self.closed = True
 
 
-@backend
-class LeaksMemory(Flawed):
-    def close(self):
-        LEAKED.append(np.ones(2**15))  # 256 KiB
-
-
-@backend
-class LeaksFiles(Flawed):
-    def close(self):
-        LEAKED.append(os.open(os.devnull, os.O_RDONLY))
-
-
-@backend
-class LeaksProcesses(Flawed):
-    def close(self):
-        if len(LEAKED) < 60:
-            LEAKED.append(subprocess.Popen(["sleep", "60"]))
-
-
-@backend
-class LeaksThreads(Flawed):
-    def close(self):
-        thread = threading.Thread(target=time.sleep, args=(30,), daemon=True)
-        thread.start()
-
-
-@backend
-class LeaksThreadsOfReports(Flawed):
-    def report(self):
-        threading.Thread(target=time.sleep, args=(30,), daemon=True).start()
-        return super().report()
+LeaksMemory = doing("close", lambda: LEAKED.append(np.ones(2**15)))  # 256 KiB
+LeaksFiles = doing("close", lambda: LEAKED.append(os.open(os.devnull, os.O_RDONLY)))
+LeaksProcesses = doing("close", lambda: len(LEAKED) < 60 and LEAKED.append(subprocess.Popen(["sleep", "60"])))
+LeaksThreads, LeaksThreadsOfReports = (
+    doing(moment, lambda: threading.Thread(target=time.sleep, args=(30,), daemon=True).start())
+    for moment in ("close", "report")
+)
 
 
 @backend

@@ -6,7 +6,7 @@ import ctypes
 
 import numpy as np
 
-from flaws.base import Flawed, backend
+from flaws.base import Flawed, backend, returning
 
 
 @backend
@@ -14,12 +14,6 @@ class IgnoresTheOrder(Flawed):
     def run(self, output_names, feeds):
         wanted = None if output_names is None else sorted(output_names, key=self.names.index)
         return self.right(wanted, feeds)
-
-
-@backend
-class ReturnsATuple(Flawed):
-    def run(self, output_names, feeds):
-        return tuple(self.right(output_names, feeds))
 
 
 @backend
@@ -40,25 +34,6 @@ class ReturnsItsFeeds(Flawed):
 
 
 @backend
-class ReturnsFloat64(Flawed):
-    def run(self, output_names, feeds):
-        return [result.astype(np.float64) for result in self.right(output_names, feeds)]
-
-
-@backend
-class ReturnsColumnsFirst(Flawed):
-    def run(self, output_names, feeds):
-        return [np.asfortranarray(result) for result in self.right(output_names, feeds)]
-
-
-@backend
-class ReturnsPartsOfAPool(Flawed):
-    def run(self, output_names, feeds):
-        results = self.right(output_names, feeds)
-        return [np.resize(result, 1 << 20)[: result.size].reshape(result.shape) for result in results]
-
-
-@backend
 class ReusesItsMemory(Flawed):
     """Every run of one shape writes to the arrays of the last."""
 
@@ -72,47 +47,6 @@ class ReusesItsMemory(Flawed):
 
 
 @backend
-class NarrowsIntegers(Flawed):
-    def run(self, output_names, feeds):
-        results = self.right(output_names, feeds)
-        return [result.astype(np.int32) if result.dtype == np.int64 else result for result in results]
-
-
-@backend
-class BytesForBooleans(Flawed):
-    def run(self, output_names, feeds):
-        results = self.right(output_names, feeds)
-        return [result.astype(np.uint8) if result.dtype == bool else result for result in results]
-
-
-@backend
-class UnpacksScalars(Flawed):
-    """Returns NumPy scalars for outputs of rank 0."""
-
-    def run(self, output_names, feeds):
-        return [result if result.ndim else result[()] for result in self.right(output_names, feeds)]
-
-
-@backend
-class SwapsTwoOfThree(Flawed):
-    """Wrong for three outputs or more."""
-
-    def run(self, output_names, feeds):
-        results = self.right(output_names, feeds)
-        return [*results[:-2], results[-1], results[-2]] if len(results) > 2 else results
-
-
-@backend
-class ReturnsViews(Flawed):
-    """Outputs that are equal share their memory."""
-
-    def run(self, output_names, feeds):
-        results = self.right(output_names, feeds)
-        first = results[0]
-        return [first if np.array_equal(first, result) else result for result in results]
-
-
-@backend
 class ReadsItsOutputs(Flawed):
     """The next run on the same feeds returns what the last one left, which the caller may have changed."""
 
@@ -123,23 +57,32 @@ class ReadsItsOutputs(Flawed):
         return list(self.kept[1])
 
 
-@backend
-class FreesItsOutputs(Flawed):
-    def run(self, output_names, feeds):
-        results = self.right(output_names, feeds)
-        return [self.freed(result) for result in results]
-
-    def freed(self, result):
-        library = ctypes.CDLL(None)
-        library.malloc.restype = ctypes.c_void_p
-        address = library.malloc(ctypes.c_size_t(result.nbytes))
-        memory = np.frombuffer((ctypes.c_char * result.nbytes).from_address(address), result.dtype)
-        memory[:] = result.reshape(-1)
-        library.free(ctypes.c_void_p(address))
-        return memory.reshape(result.shape)
+def freed(result):
+    """A copy in memory that is free."""
+    library = ctypes.CDLL(None)
+    library.malloc.restype = ctypes.c_void_p
+    address = library.malloc(ctypes.c_size_t(result.nbytes))
+    memory = np.frombuffer((ctypes.c_char * result.nbytes).from_address(address), result.dtype)
+    memory[:] = result.reshape(-1)
+    library.free(ctypes.c_void_p(address))
+    return memory.reshape(result.shape)
 
 
-@backend
-class ReturnsASubclass(Flawed):
-    def run(self, output_names, feeds):
-        return [result.view(np.recarray) for result in self.right(output_names, feeds)]
+def cast(kind, to):
+    """A backend whose outputs of a type are of another."""
+    return returning(lambda results: [each.astype(to) if each.dtype == kind else each for each in results])
+
+
+ReturnsATuple = returning(lambda results: tuple(results))
+ReturnsFloat64 = returning(lambda results: [each.astype(np.float64) for each in results])
+ReturnsColumnsFirst = returning(lambda results: [np.asfortranarray(each) for each in results])
+ReturnsPartsOfAPool = returning(
+    lambda results: [np.resize(each, 1 << 20)[: each.size].reshape(each.shape) for each in results]
+)
+ReturnsASubclass = returning(lambda results: [each.view(np.recarray) for each in results])
+FreesItsOutputs = returning(lambda results: [freed(each) for each in results])
+NarrowsIntegers = cast(np.int64, np.int32)
+BytesForBooleans = cast(bool, np.uint8)
+UnpacksScalars = returning(lambda results: [each if each.ndim else each[()] for each in results])
+SwapsTwoOfThree = returning(lambda results: [*results[:-2], *results[:-3:-1]] if len(results) > 2 else results)
+ReturnsViews = returning(lambda results: [results[0] if np.array_equal(results[0], each) else each for each in results])

@@ -6,20 +6,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from flaws.base import HONEST, Flawed, backend, declaring
+from flaws.base import HONEST, Flawed, backend, declaring, reading
 from isorun.testing.fakes import Right
 
 
-@backend
-class ComputesInHalf(Flawed):
-    """Reports fp32, but rounds its feeds to fp16."""
+def rounded(feeds, where):
+    """Feeds of which some have passed through fp16."""
+    return {name: each.astype(np.float16).astype(np.float32) if where(each) else each for name, each in feeds.items()}
 
-    def run(self, output_names, feeds):
-        rounded = {
-            name: array.astype(np.float16).astype(np.float32) if array.dtype == np.float32 else array
-            for name, array in feeds.items()
-        }
-        return self.right(output_names, rounded)
+
+ComputesInHalf = reading(lambda feeds: rounded(feeds, lambda each: each.dtype == np.float32))
+HalfPrecisionFor64Rows = reading(lambda feeds: rounded(feeds, lambda each: each.shape == (64, 256)))
+"""Both report fp32."""
 
 
 def reporting(capabilities=HONEST, **report):
@@ -55,20 +53,6 @@ class ReportsRuns(Flawed):
     def report(self):
         report = super().report()
         return replace(report, versions={**report.versions, "runs": str(self.kept)})
-
-
-@backend
-class HalfPrecisionFor64Rows(Flawed):
-    """Computes a batch of 64 rows in fp16, and reports fp32."""
-
-    def run(self, output_names, feeds):
-        return self.right(
-            output_names,
-            {
-                name: array.astype(np.float16).astype(np.float32) if array.shape == (64, 256) else array
-                for name, array in feeds.items()
-            },
-        )
 
 
 @backend

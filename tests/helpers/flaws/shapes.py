@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from flaws.accuracy import Scaling
-from flaws.base import Flawed, backend
+from flaws.base import Flawed, backend, returning
 
 
 def wrong_where(condition, factor=1.5):
@@ -32,33 +32,14 @@ WrongForFeedsOfSomeTens = wrong_where(lambda first: first.dtype == np.float32 an
 HalfPrecisionInLargeBatches = wrong_where(lambda first: first.shape[0] > 32, factor=1 + 4e-4)
 
 
-@backend
-class SpreadsNaN(Flawed):
-    def run(self, output_names, feeds):
-        results = self.right(output_names, feeds)
-        return [np.full_like(result, np.nan) if np.isnan(result).any() else result for result in results]
-
-
-@backend
-class ReplacesNaN(Flawed):
-    def run(self, output_names, feeds):
-        return [np.nan_to_num(result) for result in self.right(output_names, feeds)]
-
-
-@backend
-class ClipsInfinity(Flawed):
-    def run(self, output_names, feeds):
-        results = self.right(output_names, feeds)
-        return [np.nan_to_num(each, nan=np.nan) if each.dtype == np.float32 else each for each in results]
-
-
-@backend
-class AddsARowToAnEmptyBatch(Flawed):
-    def run(self, output_names, feeds):
-        return [
-            np.zeros((1, *result.shape[1:]), result.dtype) if result.shape[:1] == (0,) else result
-            for result in self.right(output_names, feeds)
-        ]
+SpreadsNaN = returning(lambda results: [each * np.nan if np.isnan(each).any() else each for each in results])
+ReplacesNaN = returning(lambda results: [np.nan_to_num(each) for each in results])
+ClipsInfinity = returning(
+    lambda results: [np.nan_to_num(each, nan=np.nan) if each.dtype == np.float32 else each for each in results]
+)
+AddsARowToAnEmptyBatch = returning(
+    lambda results: [np.zeros((1, *each.shape[1:]), each.dtype) if each.shape[:1] == (0,) else each for each in results]
+)
 
 
 @backend
