@@ -29,7 +29,7 @@ def elsewhere(location: str) -> onnx.TensorProto:
 
 
 def written(graph: onnx.GraphProto, path: Path, functions: list[onnx.FunctionProto]) -> Path:
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(exist_ok=True, parents=True)
     model = helper.make_model(graph, opset_imports=OPSETS, functions=functions, ir_version=10)
     path.write_bytes(model.SerializeToString())
     return path
@@ -46,9 +46,101 @@ def default_attribute(location: str, path: Path) -> Path:
     return written(graph, path, [function])
 
 
-def initializer(location: str, path: Path) -> Path:
+def initializer(location: str, path: Path, data: Path | None = None) -> Path:
+    """A model whose weight is in a file, which is written if ``data`` says where."""
+    if data is not None:
+        data.parent.mkdir(exist_ok=True, parents=True)
+        data.write_bytes(DATA.tobytes())
     graph = helper.make_graph([helper.make_node("Add", ["x", "w"], ["y"])], "g", [X], [Y], [elsewhere(location)])
     return written(graph, path, [])
+
+
+@pytest.mark.parametrize("location", ["w.bin", "sub/w.bin", "./w.bin"])
+def test_reads_external_data_below_the_folder(tmp_path, location):
+    path = initializer(location, tmp_path / "model.onnx", tmp_path / location)
+    assert files.external_files(files.read_proto(path)) == [location]
+    np.testing.assert_array_equal(files.read(path).graph.initializers["w"].const_value.numpy(), DATA)
+
+
+@pytest.mark.parametrize("location", ["../w.bin", "sub/../../w.bin", "absolute", "", "..", "sub/../w.bin"])
+def test_rejects_external_data_outside_the_folder(tmp_path, location):
+    (tmp_path / "home" / "sub").mkdir(parents=True)
+    location = str(tmp_path / "w.bin") if location == "absolute" else location
+    path = initializer(location, tmp_path / "home" / "model.onnx", tmp_path / "w.bin")
+    with pytest.raises(InvalidModel, match=r"outside the model's folder") as caught:
+        files.read_proto(path)
+    assert repr(location) in str(caught.value)
+
+
+@pytest.mark.parametrize("what", ["file", "folder"])
+def test_rejects_external_data_behind_a_link(tmp_path, what):
+    path = initializer("sub/w.bin", tmp_path / "home" / "model.onnx", tmp_path / "elsewhere" / "w.bin")
+    if what == "file":
+        (tmp_path / "home" / "sub").mkdir()
+        (tmp_path / "home" / "sub" / "w.bin").symlink_to(tmp_path / "elsewhere" / "w.bin")
+    else:
+        (tmp_path / "home" / "sub").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InvalidModel, match=r"outside the model's folder"):
+        files.read_proto(path)
+
+
+def test_rejects_missing_external_data(tmp_path):
+    with pytest.raises(InvalidModel, match=r"'w\.bin' \(tensor 'w'\).*No such file"):
+        files.read_proto(initializer("w.bin", tmp_path / "model.onnx"))
+
+
+@pytest.mark.parametrize(
+    ("extent", "size", "message"),
+    [
+        ({}, 15, r"'w.bin' \(tensor 'w'\) up to byte 16, .* 15"),
+        ({"length": "16"}, 15, "up to byte 16, .* 15"),
+        ({"length": "8"}, 32, "as 8 bytes.* 16"),
+        ({"length": "20"}, 32, "as 20 bytes"),
+        ({"offset": "0", "length": "99999"}, 32, "up to byte 99999"),
+        ({"offset": "4096", "length": "4"}, 32, "up to byte 4112"),
+        ({"offset": "-4"}, 32, "with {'offset': '-4'}"),
+        ({"offset": "4.0"}, 32, "expected numbers of bytes"),
+        ({"offset": "9" * 5000}, 32, "expected numbers of bytes"),
+        ({"offset": "0", "length": "many"}, 32, "'length': 'many'"),
+        ({"location": "w.bin"}, 32, "repeated"),
+    ],
+)
+def test_rejects_a_wrong_extent(tmp_path, extent, size, message):
+    path = initializer("w.bin", tmp_path / "model.onnx")
+    (tmp_path / "w.bin").write_bytes(bytes(size))
+    proto = onnx.ModelProto.FromString(path.read_bytes())
+    for key, value in extent.items():
+        proto.graph.initializer[0].external_data.add(key=key, value=value)
+    path.write_bytes(proto.SerializeToString())
+    with pytest.raises(InvalidModel, match=message):
+        files.read_proto(path)
+
+
+def test_rejects_invalid_file_names(tmp_path):
+    for location in ("w\0.bin", "n" * 5000):
+        with pytest.raises(InvalidModel, match="keeps weights in"):
+            files.read_proto(initializer(location, tmp_path / "model.onnx"))
+
+
+def test_rejects_external_data_of_a_model_in_memory(tmp_path):
+    content = initializer("w.bin", tmp_path / "model.onnx").read_bytes()
+    with pytest.raises(InvalidModel, match=r"keeps weights in the file 'w\.bin'.*model's path"):
+        files.parse(content, "the bytes")
+
+
+def test_checks_external_data_of_all_tensors(tmp_path):
+    """In attributes, sub-graphs and functions as well as among the weights."""
+    constant = helper.make_node("Constant", [], ["c"], value=elsewhere("../out.bin"))
+    branch = helper.make_graph([constant], "b", [], [helper.make_tensor_value_info("c", TensorProto.FLOAT, [4])])
+    deep = helper.make_node("If", ["x"], ["y"], then_branch=branch, else_branch=branch)
+    condition = helper.make_tensor_value_info("x", TensorProto.BOOL, [])
+    function = helper.make_function("f", "F", [], ["c"], [constant], OPSETS[:1])
+    for graph, functions in (
+        (helper.make_graph([deep], "g", [condition], [Y]), []),
+        (helper.make_graph([helper.make_node("F", [], ["y"], domain="f")], "g", [condition], [Y]), [function]),
+    ):
+        with pytest.raises(InvalidModel, match=r"'\.\./out\.bin' \(tensor 'w'\), which is outside"):
+            files.read_proto(written(graph, tmp_path / "model.onnx", functions))
 
 
 @pytest.mark.parametrize("absolute", [True, False])
@@ -76,26 +168,9 @@ def test_rejects_a_loop_of_links_and_a_model_that_is_a_pipe(tmp_path):
         files.read_proto(tmp_path / "pipe.onnx")
 
 
-def test_rejects_a_length_that_is_not_the_tensors(tmp_path):
-    (tmp_path / "w.bin").write_bytes(DATA.tobytes() * 2)
+def test_rejects_external_data_without_a_file_name(tmp_path):
     path = initializer("w.bin", tmp_path / "model.onnx")
     proto = onnx.ModelProto.FromString(path.read_bytes())
-    for value, message in (("8", "as 8 bytes.* 16"), ("20", "as 20 bytes")):
-        proto.graph.initializer[0].external_data.add(key="length", value=value)
-        path.write_bytes(proto.SerializeToString())
-        with pytest.raises(InvalidModel, match=message):
-            files.read_proto(path)
-        proto.graph.initializer[0].external_data.pop()
-
-
-def test_rejects_external_data_without_a_file_name_or_with_two(tmp_path):
-    path = initializer("w.bin", tmp_path / "model.onnx")
-    (tmp_path / "w.bin").write_bytes(DATA.tobytes())
-    proto = onnx.ModelProto.FromString(path.read_bytes())
-    proto.graph.initializer[0].external_data.add(key="location", value="w.bin")
-    path.write_bytes(proto.SerializeToString())
-    with pytest.raises(InvalidModel, match="repeated"):
-        files.read_proto(path)
     proto.graph.initializer[0].ClearField("external_data")
     path.write_bytes(proto.SerializeToString())
     with pytest.raises(InvalidModel, match="keeps weights in ''"):
