@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -120,17 +119,6 @@ def test_outlier_channels_stay_in_floating_point(dialect: str) -> None:
     np.testing.assert_allclose(*results, atol=2e-5)
     expected = untouched[0] * (MASK != 0)[..., None]
     assert np.sum(results[0] * expected) / np.linalg.norm(results[0]) / np.linalg.norm(expected) > 0.999
-
-
-def test_detects_a_planted_error(table: dict[str, int8.QuantizedDense]) -> None:
-    given = small_bert.feeds(MASK)
-    untouched = answers(small_bert.build(**WIDE), given)[0]
-    name, dense = next((name, dense) for name, dense in table.items() if "attention.output" in name)
-    wrong = replace(dense, weight_scale=-dense.weight_scale)
-    model = small_bert.build(**WIDE)
-    int8.quantize(model, {**table, name: wrong})
-    got = answers(model, given)[0]
-    assert np.sum(got * untouched) / np.linalg.norm(got) / np.linalg.norm(untouched) < 0.99
 
 
 def test_table_survives_a_round_trip(table: dict[str, int8.QuantizedDense], tmp_path: Path) -> None:
