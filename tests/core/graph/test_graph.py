@@ -56,7 +56,9 @@ def test_other_models_are_unchanged() -> None:
     assert model.SerializeToString() == before
     read = ir.serde.deserialize_model(model)
     kept = read.graph
-    assert not graph.fuse(read).is_encoder
+    report = graph.fuse(read)
+    assert (report.is_encoder, report.complete) == (False, False)
+    assert "No part of an encoder" in str(report)
     assert read.graph is kept
 
 
