@@ -49,6 +49,9 @@ def test_an_override_answers_for_what_it_declares() -> None:
     override = HEADER + "Piece (x) => (y) { y = Neg (x) }\n"
     assert composed(1, {}, override) == ("", {"Piece": 1, "Neg": 1})
     assert composed(2, {}, override) == composed(2, {})  # a bias is not declared: the base's
+    kernel = HEADER + "Whole (x) => (y) { y = Neg (x) }\n"
+    assert composed(1, {}, kernel) == ("", {"Neg": 1})
+    assert composed(1, {"clipped": 1}, kernel) == composed(1, {"clipped": 1})
 
 
 def test_an_override_may_be_the_whole_operator() -> None:

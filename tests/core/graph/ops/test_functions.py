@@ -50,11 +50,6 @@ def calls(opset: int, *, half: bool) -> ir.Model:
     return ir.Model(graph, ir_version=10)
 
 
-def test_the_dialects() -> None:
-    assert set(functions.dialects()) == set(DOMAINS)
-    assert functions.BODIES in functions.dialects()
-
-
 @WEIGHTS
 @pytest.mark.parametrize("dialect", functions.dialects())
 def test_every_dialect_has_every_operator_in_its_own_domains(dialect: str, half: bool) -> None:
@@ -96,16 +91,6 @@ def test_functions_that_nothing_calls_any_more_are_replaced() -> None:
             model.graph.remove(node)
     functions.carry(model)
     assert {name for _, name, _ in model.functions} == {"BiasGelu", "Gelu_like"}
-
-
-def test_only_what_differs_in_fp16_is_composed_differently() -> None:
-    """com.microsoft's kernels take either type."""
-    for dialect in functions.dialects():
-        plain, half = calls(functions.opset(dialect), half=False), calls(functions.opset(dialect), half=True)
-        for model in (plain, half):
-            functions.put(model, dialect)
-        bodies = [[ir.serde.serialize_function(each) for each in model.functions.values()] for model in (plain, half)]
-        assert (bodies[0] == bodies[1]) == (dialect == "com.microsoft")
 
 
 def test_a_model_is_half_where_a_fused_operator_has_fp16_weights() -> None:
