@@ -8,6 +8,7 @@ import pytest
 from onnx_ir.passes import common
 
 import exports
+import masks
 from isorun.errors import UnsupportedModel
 from isorun.graph.matching import subgraph
 from isorun.graph.ops import functions, lower
@@ -58,52 +59,32 @@ def test_other_names_of_dimensions_and_inputs() -> None:
 @pytest.mark.parametrize("label", [PLAIN, "mpnet-dynamo18-eager", "bert-dynamo23-sdpa"])
 def test_fuses_a_model_without_a_mask(label: str) -> None:
     """A mask that is part of the model, all ones, is no mask."""
-    model = exports.model(label)
-    ids = model.graph.inputs[0]
-    at = next(index for index, value in enumerate(model.graph.inputs) if value.name == "attention_mask")
-    mask = model.graph.inputs.pop(at)
-    shape = ir.node("Shape", [ids])
-    ones = ir.node("ConstantOfShape", shape.outputs, {"value": ir.tensor(np.ones(1, np.int64))})
-    model.graph.insert_before(model.graph[0], [shape, ones])
-    ir.convenience.replace_all_uses_with(mask, ones.outputs[0])
-    names = tuple(value.name or "" for value in model.graph.inputs)
-    _, report = check(model, feeds(names))
+    model = masks.renamed(exports.model(label), None)
+    fused, report = check(model, feeds(tuple(value.name or "" for value in model.graph.inputs)))
     assert report.complete, str(report)
+    with pytest.raises(UnsupportedModel, match="no input of the model says which tokens are padding"):
+        padding_removal.remove(fused)
 
 
-def test_fuses_a_mask_computed_from_ids() -> None:
-    """Where the id of padding masks, the comparison is the mask."""
+@pytest.mark.parametrize("combined", [False, True])
+def test_fuses_a_mask_computed_from_ids(combined: bool) -> None:
+    """Where the id of padding masks, the comparison is the mask, or one of two that make one."""
     model = exports.model(PLAIN)
-    ids = model.graph.inputs[0]
-    mask = model.graph.inputs.pop(1)
-    pad = number(model, "pad", 7, np.int64)
-    equal = ir.node("Equal", [ids, pad])
-    keep = ir.node("Not", equal.outputs)
-    as_numbers = ir.node("Cast", keep.outputs, {"to": int(ir.DataType.INT64)})
-    model.graph.insert_before(model.graph[0], [equal, keep, as_numbers])
-    ir.convenience.replace_all_uses_with(mask, as_numbers.outputs[0])
-    given = feeds(("input_ids", "token_type_ids"))
-    given["input_ids"][:, 2::3] = 7
-    given["input_ids"][4] = 7
-    _, report = check(model, given)
-    assert report.complete, str(report)
-
-
-def test_fuses_a_mask_combined_with_ids() -> None:
-    """Two masks make one, and that one is taken."""
-    model = exports.model(PLAIN)
-    mask, ids = model.graph.inputs[1], model.graph.inputs[0]
-    uses = list(mask.uses())
+    ids, mask, _ = model.graph.inputs
+    readers = [use for use in mask.uses() if use.node.op_type != "Shape" or not combined]
     equal = ir.node("Equal", [ids, number(model, "pad", 7, np.int64)])
     keep = ir.node("Not", equal.outputs)
-    as_numbers = ir.node("Cast", keep.outputs, {"to": int(ir.DataType.INT64)})
-    both = ir.node("Mul", [mask, as_numbers.outputs[0]])
-    model.graph.insert_before(model.graph[0], [equal, keep, as_numbers, both])
-    for user, index in uses:
-        if user.op_type != "Shape":
-            user.replace_input_with(index, both.outputs[0])
-    given = feeds()
+    nodes = [equal, keep, ir.node("Cast", keep.outputs, {"to": int(ir.DataType.INT64)})]
+    if combined:
+        nodes.append(ir.node("Mul", [mask, nodes[-1].outputs[0]]))
+    else:
+        model.graph.inputs.remove(mask)
+    model.graph.insert_before(model.graph[0], nodes)
+    for node, index in readers:
+        node.replace_input_with(index, nodes[-1].outputs[0])
+    given = feeds(tuple(value.name or "" for value in model.graph.inputs))
     given["input_ids"][:, 2::3] = 7
+    given["input_ids"][4] = 7
     _, report = check(model, given)
     assert report.complete, str(report)
 
@@ -255,21 +236,6 @@ def test_removes_a_full_slice() -> None:
     assert report.complete
     assert "Slice" not in {node.op_type for node in fused.graph}
     assert padding_removal.refusal(fused) == ""
-
-
-def test_keeps_padding_without_a_mask() -> None:
-    model = exports.model(PLAIN)
-    mask = next(value for value in model.graph.inputs if value.name == "attention_mask")
-    ids = next(value for value in model.graph.inputs if value.name == "input_ids")
-    shape = ir.node("Shape", [ids])
-    ones = ir.node("Expand", [number(model, "one", 1, np.int64), shape.outputs[0]])
-    mask.replace_all_uses_with(ones.outputs[0])
-    model.graph.insert_before(model.graph[0], [shape, ones])
-    model.graph.inputs.remove(mask)
-    fused, report = check(model, feeds(("input_ids", "token_type_ids")))
-    assert report.complete
-    with pytest.raises(UnsupportedModel, match="no input of the model says which tokens are padding"):
-        padding_removal.remove(fused)
 
 
 def held(node: ir.Node) -> ir.Value:
