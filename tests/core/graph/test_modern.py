@@ -1,13 +1,9 @@
-"""The encoders after BERT: their exports are fused whole, and agree with the untouched models.
-
-``python tests/core/graph/test_modern.py [FAMILY ...]`` reports what is fused of every export.
-"""
+"""The encoders after BERT: their exports are fused whole, and agree with the untouched models."""
 
 from __future__ import annotations
 
 import itertools
 import re
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -147,21 +143,3 @@ def test_fuses_files_in_fp16(label: str, packs: bool, tmp_path: Path) -> None:
     got = exports.run_lowered("ort-cpu", "com.microsoft.cpu", half_model, given, tmp_path / "model.onnx")
     expected, real = exports.answers(label)[0], given["attention_mask"] != 0
     assert float((np.abs(expected - got[0]) / (1 + np.abs(expected)))[real].max()) < HALF_TOLERANCE
-
-
-def report(families: list[str]) -> None:
-    """Print for each export what is fused, whether its answers are the same, and why the rest is not fused."""
-    for label, entry in exports.modern().items():
-        if families and entry["architecture"] not in families:
-            continue
-        model = exports.model(label)
-        result = fuse(model)
-        left = unfused(label, model)
-        same = exports.agree(label, exports.run(model, exports.given(label)))
-        print(f"{label}: {'whole' if result.complete and not left else 'in part'}, {'same' if same else 'DIFFERENT'}")
-        for reason in [*left, *dict.fromkeys(f"{refusal.kind}: {refusal.reason}" for refusal in result.refusals)]:
-            print(f"    {reason}")
-
-
-if __name__ == "__main__":
-    report(sys.argv[1:])
