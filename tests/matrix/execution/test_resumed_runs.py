@@ -47,19 +47,6 @@ def test_measured_cells_are_kept_if_their_model_is_lost(isorun: Isorun, tiny: Pa
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
 
 
-def test_a_run_removes_no_other_files(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
-    model = tmp_path / "models" / "bert" / "model.onnx"
-    model.parent.mkdir(parents=True)
-    tiny.rename(model)
-    spec = spec_file(tmp_path, SLOW.replace("tiny: {path: tiny.onnx}", f"bert: {{path: {model}}}") + "  - fake\n")
-    before = sorted(tmp_path.rglob("*"))
-    for more in ([], ["--resume"]):
-        done = isorun("run", spec, "--out", tmp_path, *more)
-        assert done.returncode == 2
-        assert "not the folder of a run" in done.stderr
-    assert sorted(tmp_path.rglob("*")) == before
-
-
 def test_a_folder_may_have_a_name_that_is_not_utf8(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
     folder = tmp_path / os.fsdecode(b"\xff")
     folder.mkdir()

@@ -30,19 +30,9 @@ LACKS = ("unavailable", "unsupported")
 
 
 def test_compares_the_required_outputs(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
-    spec = """
-models:
-  whole: {path: tiny.onnx}
-  part: {path: tiny.onnx, outputs: [pooled]}
-  wrong: {path: tiny.onnx, outputs: [poled]}
-shapes: [2x8]
-reference: {backend: fake}
-repetitions: 2
-rounds: 1
-repeats: 0
-warmup: 0
-backends: [{name: fake, options: {do: zeros}}]
-"""
+    models = "whole: {path: tiny.onnx}, part: {path: tiny.onnx, outputs: [pooled]}"
+    models += ", wrong: {path: tiny.onnx, outputs: [poled]}"
+    spec = SLOW.replace("tiny: {path: tiny.onnx}", models) + "  - {name: fake, options: {do: zeros}}\n"
     out = tmp_path / "out"
     isorun("run", spec_file(tmp_path, spec), "--out", out)
     cells = {name.partition("/")[0]: cell for name, cell in cells_of(isorun, out).items()}
@@ -125,17 +115,8 @@ def test_every_status_of_a_cell(isorun: Isorun, tiny: Path, tmp_path: Path) -> N
 
 def test_a_failed_model_or_reference_skips_its_own_cells(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
     (tmp_path / "broken.onnx").write_bytes(b"no model")
-    text = """
-    models:
-      broken: {path: broken.onnx, shapes: [1x4]}
-      tiny: {path: tiny.onnx, shapes: [1x4, {batch: 1}]}
-    reference: {backend: fake}
-    repetitions: 1
-    rounds: 1
-    repeats: 0
-    feeds: 1
-    backends: [fake]
-    """
+    models = "broken: {path: broken.onnx}, tiny: {path: tiny.onnx, shapes: [1x4, {batch: 1}]}"
+    text = SLOW.replace("tiny: {path: tiny.onnx}", models) + "  - fake\n"
     out = tmp_path / "out"
     assert isorun("run", spec_file(tmp_path, text), "--out", out).returncode == 1
     cells = cells_of(isorun, out)
@@ -149,15 +130,9 @@ def test_a_failed_model_or_reference_skips_its_own_cells(isorun: Isorun, tiny: P
 
 
 def test_the_real_backends_agree(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
-    text = """
-    models: {tiny: {path: tiny.onnx}}
-    shapes: [{batch: 4, sequence: 16, lengths: {distribution: lognormal, median: 6}}]
-    masks: [none, right, left, holes, masked-row]
-    repetitions: 8
-    rounds: 1
-    repeats: 0
-    backends: [ort-cpu, {name: openvino, threads: 1}, reference]
-    """
+    text = SLOW.replace("1x4", "{batch: 4, sequence: 16, lengths: {distribution: lognormal, median: 6}}")
+    text = text.replace("reference: {backend: fake}", "masks: [none, right, left, holes, masked-row]")
+    text += "  - ort-cpu\n  - {name: openvino, threads: 1}\n  - reference\n"
     out = tmp_path / "out"
     done = isorun("run", spec_file(tmp_path, text), "--out", out)
     assert done.returncode == 0, done.stderr

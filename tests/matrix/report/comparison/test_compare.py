@@ -7,14 +7,13 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from rich.console import Console
 
 from isorun.errors import SpecError
 from isorun_matrix.report.comparison import junit, tables
 from isorun_matrix.report.comparison.compare import Comparison, compare, regressions
 from isorun_matrix.results.records import CellResult
-from matrix_results import CPU, ENVIRONMENT, cell, run
-from matrix_runs import Isorun
+from matrix_results import CPU, ENVIRONMENT, cell, printed, run
+from matrix_runs import SLOW, Isorun, spec_file
 
 
 def timed(label: str, p50: float, spread: float = 1.0, status: str = "ok", **more: Any) -> CellResult:
@@ -111,10 +110,7 @@ def test_finds_the_settings_that_differ() -> None:
 
 
 def shown(comparison: Comparison, width: int) -> str:
-    console = Console(width=width, file=None, color_system=None)
-    with console.capture() as capture:
-        console.print(tables.render(comparison, console.width))
-    return capture.get()
+    return printed(tables.render(comparison, width), width)
 
 
 def test_names_that_look_like_markup_are_shown_literally() -> None:
@@ -182,21 +178,9 @@ def test_tables_of_a_comparison() -> None:
 
 
 def test_compares_two_runs_from_end_to_end(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
-    text = """
-models: {{tiny: {{path: tiny.onnx}}}}
-shapes: [1x4]
-reference: {{backend: fake}}
-repetitions: 3
-rounds: 1
-repeats: 0
-control: false
-warmup: 0
-feeds: 1
-backends: [{{name: fake, options: {{seconds: {}}}}}]
-"""
     for name, seconds in (("quick", 0.001), ("slow", 0.2)):
-        (tmp_path / f"{name}.yaml").write_text(text.format(seconds))
-        assert isorun("run", tmp_path / f"{name}.yaml", "--out", tmp_path / name).returncode == 0
+        spec = spec_file(tmp_path, SLOW + f"  - {{name: fake, options: {{seconds: {seconds}}}}}\n")
+        assert isorun("run", spec, "--out", tmp_path / name).returncode == 0
     assert isorun("compare", tmp_path / "quick", tmp_path / "quick", "--fail-above", 0).returncode == 0
     done = isorun("compare", tmp_path / "quick", tmp_path / "slow", "--format", "json")
     assert done.returncode == 0

@@ -20,21 +20,10 @@ from isorun_matrix.results import machines
 from isorun_matrix.results.folder import RunFolder
 from isorun_matrix.results.records import CellResult, RunRecord
 from matrix_results import cell, record, run
-from matrix_runs import Isorun
+from matrix_runs import SLOW, Isorun, spec_file
 
-SPEC = """
-models: {tiny: {path: tiny.onnx}}
-shapes: [2x8]
-reference: {backend: fake}
-repetitions: 4
-rounds: 1
-control: false
-repeats: 0
-warmup: 0
-masks: []
-machines: {zen: {cost: 0.36, watts: 50}, xeon: {}}
-backends: [fake, {name: fake, label: slow, options: {seconds: 0.01}}]
-"""
+SPEC = SLOW.replace("backends:", "machines: {zen: {cost: 0.36, watts: 50}, xeon: {}}\nbackends:")
+SPEC += "  - fake\n  - {name: fake, label: slow, options: {seconds: 0.01}}\n"
 
 
 def edited(source: Path, out: Path, change: Callable[[dict[str, Any]], None]) -> Path:
@@ -48,10 +37,8 @@ def edited(source: Path, out: Path, change: Callable[[dict[str, Any]], None]) ->
 
 
 def test_merged_runs_are_one_report(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
-    spec = tmp_path / "spec.yaml"
-    spec.write_text(SPEC)
     zen = tmp_path / "zen"
-    assert isorun("run", spec, "--out", zen).returncode == 0
+    assert isorun("run", spec_file(tmp_path, SPEC), "--out", zen).returncode == 0
 
     def xeon(environment: dict[str, Any]) -> None:
         environment |= {"host": "another", "python": "CPython 3.99"}
