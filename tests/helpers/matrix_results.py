@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rich.console import Console, RenderableType
+
 from isorun_matrix.results.records import CellResult, Run, RunRecord
 
 CPU: dict[str, Any] = {
@@ -107,6 +109,14 @@ def run(*cells: CellResult, folder: str = "/run", spec: Mapping[str, Any] | None
         {"folder": folder, "created": "2026-11-21T00:00", "seed": 3, "spec": {**SPEC, **(spec or {})}}
         | {"environment": {**ENVIRONMENT, **environment}, "cells": [each.model_dump(mode="json") for each in cells]}
     )
+
+
+def printed(shown: RenderableType, width: int) -> str:
+    """What a terminal shows, without colours."""
+    console = Console(width=width, color_system=None)
+    with console.capture() as capture:
+        console.print(shown)
+    return capture.get()
 
 
 def record(*cells: CellResult, key: str | None = "k", failure: str | None = None) -> RunRecord:

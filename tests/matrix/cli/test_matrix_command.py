@@ -13,13 +13,6 @@ from matrix_runs import Isorun
 SMALL = "models: {m: {preset: bert-3l}}\nbackends: [ort-cpu, reference]\nshapes: [8x128, 1x8]\n"
 
 
-def test_validate_prints_the_number_of_cells(isorun: Isorun, tmp_path: Path) -> None:
-    (tmp_path / "spec.yaml").write_text(SMALL)
-    done = isorun("validate", tmp_path / "spec.yaml")
-    assert done.returncode == 0
-    assert "1 model, 2 workloads, 4 cells" in done.stdout
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -61,6 +54,7 @@ def test_init_writes_a_spec_that_is_valid(isorun: Isorun, tmp_path: Path) -> Non
     path = tmp_path / "new.yaml"
     assert isorun("init", path).returncode == 0
     assert "ort-cpu" in path.read_text()
-    assert isorun("validate", path).returncode == 0
+    valid = isorun("validate", path)
+    assert (valid.returncode, f"{path} is valid: 1 model, 1 workload, " in valid.stdout) == (0, True)
     again = isorun("init", path)
     assert (again.returncode, "exists" in again.stderr) == (2, True)

@@ -101,13 +101,6 @@ def test_tokens() -> None:
     assert feeds.tokens({}, replace(WORKLOAD, sequence=None), None) is None
 
 
-def test_the_mask_may_have_any_name() -> None:
-    made, _ = make(encoder("input_mask"), lengths=[1, 5])
-    assert list(made) == ["feeds-0", "feeds-1", "feeds-2", "mask-none", "mask-left"]
-    assert made["feeds-0"]["input_mask"].sum(axis=1).tolist() == [1, 5]
-    assert not made["mask-left"]["input_mask"][:, 0].all()
-
-
 @pytest.fixture
 def origin(tmp_path: Path) -> str:
     """A model's path, with a tokenizer of a few words beside it."""
@@ -125,11 +118,6 @@ def test_texts_are_tokenized_and_used_in_turn(origin: str) -> None:
     assert made["feeds-0"]["input_ids"].tolist() == [[2, 3, 4, 0, 0, 0, 0, 0], [2, 3, 0, 0, 0, 0, 0, 0]]
     assert made["feeds-1"]["attention_mask"].sum(axis=1).tolist() == [1, 3]
     assert notes == []
-
-
-def test_texts_fill_the_mask_whatever_its_name(origin: str) -> None:
-    made, _ = make(encoder("input_mask"), origin, texts=["a man eats", "a man"], feeds=1, masks=[])
-    assert made["feeds-0"]["input_mask"].sum(axis=1).tolist() == [3, 2]
 
 
 @pytest.mark.parametrize("mask", ["attention_mask", "input_mask"])

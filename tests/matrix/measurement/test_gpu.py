@@ -71,16 +71,13 @@ def test_unknown_values_are_none(nvml):
     assert gpu.held_mib([os.getpid()]) is None
 
 
-def test_without_a_driver_there_is_no_gpu(nvml):
+@pytest.mark.parametrize("lacking", ["the driver", "pynvml"])
+def test_without_a_driver_or_pynvml_there_is_no_gpu(nvml, monkeypatch, lacking):
     def refuse():
         raise NVMLError("driver not loaded")
 
     nvml.nvmlInit = refuse
-    assert gpu.describe() == []
+    if lacking == "pynvml":
+        monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert gpu.describe() == machine.collect([], {}).gpus == []
     assert gpu.held_mib([os.getpid()]) is None
-
-
-def test_without_pynvml_there_is_no_gpu(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert gpu.describe() == []
-    assert machine.collect([], {}).gpus == []

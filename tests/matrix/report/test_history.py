@@ -1,12 +1,11 @@
 from __future__ import annotations
 
 import pytest
-from rich.console import Console
 
 from isorun.errors import SpecError
 from isorun_matrix.report import history
 from isorun_matrix.results.records import Run
-from matrix_results import cell, run
+from matrix_results import cell, printed, run
 
 
 def dated(day: int, *medians: float | None) -> Run:
@@ -15,10 +14,8 @@ def dated(day: int, *medians: float | None) -> Run:
 
 
 def shown(runs: list[Run], *patterns: str) -> list[str]:
-    console = Console(width=100, file=None, color_system=None)
-    with console.capture() as capture:
-        console.print(history.render(runs, patterns or ["*"], console.width))
-    return [" ".join(line.split()) for line in capture.get().splitlines()]
+    text = printed(history.render(runs, patterns or ["*"], 100), 100)
+    return [" ".join(line.split()) for line in text.splitlines()]
 
 
 def test_a_cell_over_runs_in_the_order_of_their_dates() -> None:

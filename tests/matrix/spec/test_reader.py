@@ -82,12 +82,6 @@ def test_lengths(tmp_path: Path) -> None:
     assert isinstance(shape.lengths, Lognormal)
 
 
-def changed(change: str) -> str:
-    """The small spec with a key added, or replaced if it is there."""
-    key = change.partition(":")[0]
-    return "".join(line for line in SMALL.splitlines(keepends=True) if not line.startswith(f"{key}:")) + change
-
-
 @pytest.mark.parametrize("name", ["quickstart", "gpu"])
 def test_shipped_specs_are_valid(name: str) -> None:
     spec = reader.load(Path(__file__).parents[3] / "matrix" / f"{name}.yaml")
