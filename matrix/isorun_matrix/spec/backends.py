@@ -7,29 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
-from pydantic import Field, GetJsonSchemaHandler, ValidationInfo, field_validator, model_validator
-from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from isorun.errors import IsorunError
 from isorun.isolation import environments
 from isorun.system.threads import MOST
-from isorun_matrix.spec.field_types import MANY, ONE, ONE_OR_MANY, Name, Strict, folder, located, or_string
+from isorun_matrix.spec.field_types import Name, OneOrMany, OrString, Strict, folder, located
 
 BackendName = Annotated[
     str,
     Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(:[A-Za-z0-9._-]+)?$", description="such as ort-cpu or ort-ep:NAME"),
 ]
 
-
-_Count = Annotated[int, Field(ge=1, le=MOST)]
-Threads = Annotated[
-    Annotated[_Count, ONE] | Annotated[list[_Count], Field(min_length=1), MANY],
-    ONE_OR_MANY,
-]
-_Options = Annotated[
-    Annotated[dict[str, Any], ONE] | Annotated[list[dict[str, Any]], Field(min_length=1), MANY], ONE_OR_MANY
-]
+Threads = OneOrMany[Annotated[int, Field(ge=1, le=MOST)]]
 
 
 class Environment(Strict):
@@ -79,7 +69,7 @@ class Variant:
     shapes: Sequence[str] | None
 
 
-class Entry(Strict):
+class Entry(OrString):
     """A backend and its settings. A name alone means that backend with the spec's defaults.
 
     A list of ``threads`` or of ``options`` is one backend for each item, whose label says which.
@@ -95,7 +85,7 @@ class Entry(Strict):
     threads: Threads | None = Field(
         default=None, description="all usable cores by default; for backends that support it; or a list"
     )
-    options: _Options = Field(
+    options: OneOrMany[dict[str, Any]] = Field(
         default_factory=dict, description="the backend's own settings; a list of mappings for one backend of each"
     )
     shapes: list[Name] | None = Field(
@@ -104,11 +94,6 @@ class Entry(Strict):
     machines: list[Name] | None = Field(
         default=None, min_length=1, description="names of the machines that it runs on; all by default"
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _expand(cls, value: Any) -> Any:
-        return {"name": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -140,10 +125,6 @@ class Entry(Strict):
                     Variant(self.name, self.environment, label, precisions, device, count, chosen, self.shapes)
                 )
         return found
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return or_string(handler(core), None)
 
 
 def _named(options: Mapping[str, Any], index: int) -> str:

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationInfo
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    GetJsonSchemaHandler,
+    Tag,
+    ValidationInfo,
+    model_validator,
+)
 from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from isorun.system.cache import expanded
 
@@ -19,6 +29,7 @@ Name = Annotated[
     ),
 ]
 Count = Annotated[int, Field(ge=1)]
+Item = TypeVar("Item")
 Seconds = Annotated[float, Field(gt=0, le=1e7)]  # above it, timers overflow
 
 
@@ -26,17 +37,34 @@ def _one_or_many(value: Any) -> str:
     return "<many>" if isinstance(value, list) else "<one>"
 
 
-ONE_OR_MANY = Discriminator(_one_or_many)
-"""Chooses between ``Annotated[item, ONE]`` and ``Annotated[list[item], MANY]``."""
-
 # Angle brackets distinguish tags from keys in the place of an error.
-ONE, MANY = Tag("<one>"), Tag("<many>")
+OneOrMany = Annotated[
+    Annotated[Item, Tag("<one>")] | Annotated[list[Item], Field(min_length=1), Tag("<many>")],
+    Discriminator(_one_or_many),
+]
+"""An item, or a list of at least one."""
 
 
 class Strict(BaseModel):
     """No unknown keys, no conversion between types."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class OrString(Strict):
+    """A mapping that may also be written as a string: by default the value of its first key."""
+
+    _PATTERN: ClassVar[str | None] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _expand(cls, value: Any) -> Any:
+        return {next(iter(cls.model_fields)): value} if isinstance(value, str) else value
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        pattern = {"pattern": cls._PATTERN} if cls._PATTERN else {}
+        return {"anyOf": [{"type": "string"} | pattern, handler(core)]}
 
 
 def located(value: str, info: ValidationInfo) -> Path:
@@ -59,8 +87,3 @@ def folder(info: ValidationInfo) -> Path:
     """The spec's folder."""
     found: Path = (info.context or {}).get("folder", Path.cwd())
     return found
-
-
-def or_string(schema: JsonSchemaValue, pattern: str | None) -> JsonSchemaValue:
-    """The schema of a value that may also be a string, optionally with a pattern."""
-    return {"anyOf": [{"type": "string"} | ({"pattern": pattern} if pattern else {}), schema]}

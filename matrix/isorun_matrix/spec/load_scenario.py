@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
-from pydantic import Field, GetJsonSchemaHandler, model_validator
-from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
+from pydantic import Field, model_validator
 
-from isorun_matrix.spec.field_types import Count, Name, Seconds, Strict, or_string
+from isorun_matrix.spec.field_types import Count, Name, OrString, Seconds
 
 _NEEDS = {"closed": "clients", "server": "p99_ms"}
 
 
-class Load(Strict):
+class Load(OrString):
     """A load scenario. A name alone is one without settings: ``single-stream`` or ``offline``."""
 
     scenario: Literal["single-stream", "closed", "server", "offline"]
@@ -27,11 +25,6 @@ class Load(Strict):
     seconds: Seconds = Field(default=10.0, description="the minimum duration of a measurement; a search makes 24")
     time_limit: Seconds = Field(default=1800.0, description="seconds after which the process is stopped")
 
-    @model_validator(mode="before")
-    @classmethod
-    def _expand(cls, value: Any) -> Any:
-        return {"scenario": value} if isinstance(value, str) else value
-
     @model_validator(mode="after")
     def _check(self) -> Self:
         for scenario, key in _NEEDS.items():
@@ -44,7 +37,3 @@ class Load(Strict):
             detail += "" if self.through == "session" else "-scheduler"
             object.__setattr__(self, "name", f"{self.scenario}{detail}")
         return self
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return or_string(handler(core), None)

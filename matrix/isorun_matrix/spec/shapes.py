@@ -4,21 +4,11 @@ from __future__ import annotations
 
 import re
 import reprlib
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Discriminator, Field, GetJsonSchemaHandler, Tag, model_validator
-from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
+from pydantic import Discriminator, Field, Tag, model_validator
 
-from isorun_matrix.spec.field_types import MANY, ONE, ONE_OR_MANY, Count, Name, Strict, or_string
-
-_SHORT_SHAPE = r"^([0-9]{1,9})(?:x([0-9]{1,9}))?$"
-
-
-Counts = Annotated[
-    Annotated[Count, ONE] | Annotated[list[Count], Field(min_length=1), MANY],
-    ONE_OR_MANY,
-]
+from isorun_matrix.spec.field_types import Count, Name, OneOrMany, OrString, Strict
 
 
 class Lognormal(Strict):
@@ -64,14 +54,16 @@ Lengths = Annotated[
 ]
 
 
-class Shape(Strict):
+class Shape(OrString):
     """One shape of feeds. ``8x128`` means a batch of 8 and a sequence of 128.
 
     A list of batches or of sequences is one shape for each combination (:meth:`each`).
     """
 
-    batch: Counts
-    sequence: Counts | None = None
+    _PATTERN: ClassVar[str] = r"^([0-9]{1,9})(?:x([0-9]{1,9}))?$"
+
+    batch: OneOrMany[Count]
+    sequence: OneOrMany[Count] | None = None
     lengths: Lengths = Field(
         default="full", description="real tokens in each row; a list is assigned to the rows in turn"
     )
@@ -82,7 +74,7 @@ class Shape(Strict):
     @classmethod
     def _expand(cls, value: Any) -> Any:
         if isinstance(value, str | int | float):  # a number: YAML reads 0x8 as hexadecimal
-            if not (match := re.fullmatch(_SHORT_SHAPE, str(value))) or not isinstance(value, str):
+            if not (match := re.fullmatch(cls._PATTERN, str(value))) or not isinstance(value, str):
                 raise ValueError(
                     f"a shape must be BATCHxSEQUENCE, such as 8x128, or a mapping, got {reprlib.repr(value)}"
                 )
@@ -124,7 +116,3 @@ class Shape(Strict):
                     common["name"] = f"{batch}x{sequence}-{self.name}"
                 found.append(Shape(batch=batch, sequence=sequence, **common))
         return found
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return or_string(handler(core), _SHORT_SHAPE)
