@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 from isorun import Session
 from isorun.errors import BackendFailed
 from isorun_matrix.jobs import Cell, CellJob
-from isorun_matrix.measurement import feeds
-from isorun_matrix.results.layout import FEEDS
 
 _WIDTHS = {"fp64": 64, "fp32": 32, "fp16": 16, "bf16": 16, "int8": 8}
 
@@ -34,12 +30,6 @@ def open_session(job: CellJob, **more: Any) -> Session:
 def named(session: Session, outputs: list[Any]) -> dict[str, Any]:
     """The outputs of a run by name."""
     return dict(zip((spec.name for spec in session.get_outputs()), outputs, strict=True))
-
-
-def run_all(session: Session, job: CellJob, cases: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Run sets of feeds: the name of each, and its outputs by name."""
-    for case in cases:
-        yield case, named(session, session.run(None, feeds.load(Path(job.reference_folder) / FEEDS, case)))
 
 
 def require_precision(cell: Cell, reported: str) -> None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from isorun_matrix.execution.processes import main
-from isorun_matrix.execution.processes.session import open_session, require_precision, run_all
+from isorun_matrix.execution.processes.session import named, open_session, require_precision
 from isorun_matrix.jobs import CellJob
-from isorun_matrix.measurement import parity
+from isorun_matrix.measurement import feeds, parity
 from isorun_matrix.measurement.figures import Trial
 from isorun_matrix.results.layout import FEEDS, REFERENCE_OUTPUTS
 
@@ -22,12 +22,12 @@ def attempt(job: CellJob, _: Path) -> Trial:
     Raises:
         BackendFailed: the runtime failed, or computes in another precision than required.
     """
-    files = Path(job.reference_folder)
+    given, expected = (Path(job.reference_folder) / name for name in (FEEDS, REFERENCE_OUTPUTS))
     with open_session(job) as session:
         require_precision(job.cell, session.provenance.precision)
-        outputs = run_all(session, job, job.reference.cases)
-        compared = parity.check(outputs, files / FEEDS, files / REFERENCE_OUTPUTS, job.reference, job.cell.tolerance)
-    return Trial(compared)
+        cases = job.reference.cases
+        outputs = ((case, named(session, session.run(None, feeds.load(given, case)))) for case in cases)
+        return Trial(parity.check(outputs, given, expected, job.reference, job.cell.tolerance))
 
 
 if __name__ == "__main__":
