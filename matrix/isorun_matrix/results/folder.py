@@ -1,20 +1,9 @@
-"""The folder of a run: its layout, locking, and adding results safely.
+"""The folder of a run: its layout (``docs/matrix.md`` shows it), locking, and adding results safely.
 
-::
-
-    run.json                              the spec with every default, the sessions, the cells and their keys
-    models/MODEL/                         job.json, result.json, log.txt
-    references/MODEL/SHAPE/KEY/           the same, and feeds.npz, outputs.npz
-    cells/MODEL/SHAPE/LABEL/PRECISION/KEY/
-        trial/                            job.json, result.json, log.txt
-        round-N/                          the same, and samples.npz
-        load-NAME-DIGEST/                 the same, and the logs of LoadGen
-    .work/                                the job that runs
-
-KEY is the start of a digest of all that decides a result: settings, model, versions, machine. So results under another
-key stay where they are, and never mix. Every file under its final name is complete: it is written under another name,
-flushed to the disk and renamed. A job works in ``.work``, which is renamed when it has a result. The folder of a round
-is never replaced.
+KEY in a path is the start of a digest of all that decides a result: settings, model, versions, machine. So results
+under another key stay where they are, and never mix. Every file under its final name is complete: it is written under
+another name, flushed to the disk and renamed. A job works in ``.work``, which is renamed when it has a result. The
+folder of a round is never replaced.
 """
 
 from __future__ import annotations
