@@ -14,10 +14,10 @@ import importlib.util
 import json
 import subprocess
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
@@ -518,11 +518,9 @@ def used_mib() -> float | None:
 
 
 def in_threads(work: Callable[[], None]) -> None:
-    workers = [threading.Thread(target=work) for _ in range(4)]
-    for each in workers:
-        each.start()
-    for each in workers:
-        each.join()
+    with ThreadPoolExecutor(4) as pool:
+        for each in [pool.submit(work) for _ in range(4)]:
+            each.result()
 
 
 def matrix(stage: Stage) -> None:
@@ -553,7 +551,7 @@ def feeds(batch: int, sequence: int, mask: Callable[..., np.ndarray]) -> dict[st
 
 def available(stage: Stage) -> Iterator[tuple[str, str]]:
     """Available backends and precisions that have not failed yet."""
-    seen = {key: each for key, each in stage.earlier("smoke").items() if key != "gpus"}
+    seen = stage.earlier("smoke")
     for backend in BACKENDS:
         here = registry.get(backend)
         if not here.availability().ok:
@@ -567,53 +565,48 @@ def available(stage: Stage) -> Iterator[tuple[str, str]]:
                 stage.say(f"       {backend} {precision} is skipped: it failed in the stage smoke")
 
 
-class opened:
-    """A session, or ``None`` with the reason recorded if it cannot be opened, such as fp32 on ort-tensorrt.
+def options_of(
+    stage: Stage, backend: str, precision: str, shapes: list[str], form: str = "auto", *, graphs: bool = True
+) -> dict[str, Any]:
+    """The options of a backend.
 
     The form of a mask is one of ``FORMS``, or an option of the backend's. With CUDA graphs unless ``graphs`` says
     otherwise, or the stage ``smoke`` found none that are right.
     """
+    takes = registry.get(backend).capabilities.options
+    options: dict[str, Any] = {}
+    if "shapes" in takes and not (backend == "ort-tensorrt" and len(shapes) > 1):
+        options["shapes"] = shapes
+    if "cuda_graphs" in takes and graphs and (stage.file.stem == "smoke" or best(stage, backend, precision)[1]):
+        options["cuda_graphs"] = 16
+    if "attention" in takes:
+        options |= FORMS.get(form, {"attention": form})
+    return options
 
-    def __init__(
-        self,
-        stage: Stage,
-        model: Path,
-        backend: str,
-        precision: str,
-        shapes: list[str],
-        *,
-        form: str = "auto",
-        graphs: bool = True,
-        padding: str = "keep",
-    ) -> None:
-        self.stage, self.model, self.backend, self.precision, self.padding = stage, model, backend, precision, padding
-        takes = registry.get(backend).capabilities.options
-        self.options: dict[str, Any] = {"shapes": shapes} if "shapes" in takes else {}
-        if backend == "ort-tensorrt" and len(shapes) > 1:
-            self.options = {}
-        if "cuda_graphs" in takes and graphs and (stage.file.stem == "smoke" or best(stage, backend, precision)[1]):
-            self.options["cuda_graphs"] = 16
-        if "attention" in takes:
-            self.options |= FORMS.get(form, {"attention": form})
-        self.session: isorun.Session | None = None
 
-    def __enter__(self) -> isorun.Session | None:
-        try:
-            self.session = isorun.Session(
-                self.model,
-                backend=self.backend,
-                precision=self.precision,
-                padding=self.padding,
-                options=self.options,
-            )
-        except IsorunError as error:
-            refused = self.backend == "ort-tensorrt" and self.precision == "fp32"
-            self.stage.expect(refused, f"{self.backend} {self.precision} cannot be opened: {error}")
-        return self.session
-
-    def __exit__(self, *_: object) -> None:
-        if self.session is not None:
-            self.session.close()
+@contextmanager
+def opened(
+    stage: Stage,
+    model: Path,
+    backend: str,
+    precision: str,
+    shapes: list[str],
+    *,
+    form: str = "auto",
+    graphs: bool = True,
+    padding: str = "keep",
+) -> Iterator[isorun.Session | None]:
+    """A session, or ``None`` with the reason recorded if it cannot be opened, such as fp32 on ort-tensorrt."""
+    options = options_of(stage, backend, precision, shapes, form, graphs=graphs)
+    try:
+        session = isorun.Session(model, backend=backend, precision=precision, padding=padding, options=options)
+    except IsorunError as error:
+        refused = backend == "ort-tensorrt" and precision == "fp32"
+        stage.expect(refused, f"{backend} {precision} cannot be opened: {error}")
+        yield None
+        return
+    with session:
+        yield session
 
 
 def encoder_operations(name: str, batch: int, sequence: int) -> float:

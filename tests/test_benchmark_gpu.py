@@ -124,6 +124,6 @@ def test_the_fastest_way_that_was_right_is_timed(stages, tmp_path):
     smoke.write()
     assert stages.best(stage, "ort-cuda", "fp16") == ("lengths", False)
     assert stages.best(stage, "ort-cuda", "fp32") == ("lengths", True)
-    wanted = stages.opened(stage, tmp_path, "ort-cuda", "fp16", [], form="bias by CUTLASS")
-    assert wanted.options == {"attention": "bias", "provider_options": {"sdpa_kernel": 2}}
-    assert stages.opened(stage, tmp_path, "ort-cuda", "fp32", []).options["cuda_graphs"] == 16
+    wanted = stages.options_of(stage, "ort-cuda", "fp16", [], "bias by CUTLASS")
+    assert wanted == {"attention": "bias", "provider_options": {"sdpa_kernel": 2}}
+    assert stages.options_of(stage, "ort-cuda", "fp32", [])["cuda_graphs"] == 16
