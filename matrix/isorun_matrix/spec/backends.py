@@ -47,15 +47,6 @@ class Environment(Strict):
 
 
 @dataclass(frozen=True)
-class Defaults:
-    """What a spec sets for all backends."""
-
-    precisions: Sequence[str]
-    device: str | None
-    threads: int | list[int] | None
-
-
-@dataclass(frozen=True)
 class Variant:
     """A backend with one number of threads and one set of options."""
 
@@ -106,9 +97,9 @@ class Entry(OrString):
                 raise ValueError(f"{name} has the same item twice")
         return self
 
-    def variants(self, defaults: Defaults) -> list[Variant]:
+    def variants(self, precisions: Sequence[str], device: str | None, threads: int | list[int] | None) -> list[Variant]:
         """The backend once for each of its settings, with the spec's defaults for what it leaves out."""
-        threads = defaults.threads if self.threads is None else self.threads
+        threads = threads if self.threads is None else self.threads
         options = self.options
         found = []
         for count in threads if isinstance(threads, list) else [threads]:
@@ -119,11 +110,8 @@ class Entry(OrString):
                 if isinstance(options, list):
                     parts.append(_named(chosen, index))
                 label = ".".join(parts)
-                precisions = self.precisions or defaults.precisions
-                device = self.device or defaults.device
-                found.append(
-                    Variant(self.name, self.environment, label, precisions, device, count, chosen, self.shapes)
-                )
+                given = (self.precisions or precisions, self.device or device, count, chosen, self.shapes)
+                found.append(Variant(self.name, self.environment, label, *given))
         return found
 
 

@@ -16,7 +16,7 @@ from pydantic import Field
 from isorun.errors import did_you_mean
 from isorun.parity import DEFAULT_TOLERANCES, Tolerance
 from isorun.parity.samples import MASKS
-from isorun_matrix.spec.backends import BackendName, Defaults, Entry, Environment, Threads, Variant
+from isorun_matrix.spec.backends import BackendName, Entry, Environment, Threads, Variant
 from isorun_matrix.spec.field_types import Count, Name, Seconds, Strict
 from isorun_matrix.spec.load_scenario import Load
 from isorun_matrix.spec.machines import Machine
@@ -113,7 +113,7 @@ class Spec(Strict):
             )
         labels = Counter(variant.label for variant in self.variants)
         for index, entry in enumerate(self.backends):
-            if twice := [variant.label for variant in entry.variants(self._defaults) if labels[variant.label] > 1]:
+            if twice := [variant.label for variant in self._variants_of(entry) if labels[variant.label] > 1]:
                 yield ("backends", index), f"two backends have the label {twice[0]!r}. Give one of them another label."
                 labels[twice[0]] = 0
         for name, model in self.models.items():
@@ -210,13 +210,12 @@ class Spec(Strict):
         return included and not any(selection.matches(*cell) for selection in self.exclude)
 
     @property
-    def _defaults(self) -> Defaults:
-        return Defaults(self.precisions, self.device, self.threads)
-
-    @property
     def variants(self) -> list[Variant]:
         """The backends, once for each number of threads and set of options."""
-        return [variant for entry in self.backends for variant in entry.variants(self._defaults)]
+        return [variant for entry in self.backends for variant in self._variants_of(entry)]
+
+    def _variants_of(self, entry: Entry) -> list[Variant]:
+        return entry.variants(self.precisions, self.device, self.threads)
 
     @property
     def time_of_a_cell(self) -> float | None:
