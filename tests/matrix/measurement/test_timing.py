@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import time
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -10,99 +13,81 @@ import pytest
 from isorun import Session
 from isorun_matrix.measurement import timing
 
-
-class Recorder:
-    """Stands for a session: keeps what it was fed, and takes its time."""
-
-    def __init__(self, seconds: float = 0.0) -> None:
-        self.fed: list[Any] = []
-        self.collecting: list[bool] = []
-        self._seconds = seconds
-
-    def run(self, names: None, feeds: Any) -> list[Any]:
-        self.fed.append(feeds)
-        self.collecting.append(gc.isenabled())
-        time.sleep(self._seconds)
-        return []
-
-
 FEEDS = cast("list[Any]", ["a", "b", "c"])
 
 
-def session(recorder: Recorder) -> Session:
-    return cast(Session, recorder)
+def session(run: Callable[[Any, int], Any] = lambda feeds, number: None) -> Session:
+    """Stands for a session; ``run`` gets the feeds and the number of the run, from 0."""
+    numbers = itertools.count()
+    return cast(Session, SimpleNamespace(run=lambda _, feeds: run(feeds, next(numbers))))
+
+
+def taking(seconds: float) -> Session:
+    return session(lambda feeds, number: time.sleep(seconds))
 
 
 def test_repetitions_use_the_feeds_in_turn() -> None:
-    recorder = Recorder(0.002)
-    samples = timing.latencies(session(recorder), FEEDS, 5, None, 0).samples
-    assert recorder.fed == ["a", "b", "c", "a", "b"]
+    seen = []
+
+    def run(feeds: Any, number: int) -> None:
+        seen.append((feeds, gc.isenabled()))
+        time.sleep(0.002)
+
+    samples = timing.latencies(session(run), FEEDS, 5, None, 0).samples
+    assert seen == [(feeds, False) for feeds in ("a", "b", "c", "a", "b")]
     assert samples.shape == (5,)
     assert samples.dtype == np.int64
     assert (samples >= 2_000_000).all()
-    assert recorder.collecting == [False] * 5
     assert gc.isenabled()
 
 
 def test_seconds_limit_the_runs_but_every_feed_is_used() -> None:
-    assert len(timing.latencies(session(Recorder(0.01)), FEEDS, None, 0.1, 0).samples) in range(3, 11)
-    assert len(timing.latencies(session(Recorder(0.02)), FEEDS, None, 0.001, 0).samples) == 3
+    assert len(timing.latencies(taking(0.01), FEEDS, None, 0.1, 0).samples) in range(3, 11)
+    assert len(timing.latencies(taking(0.02), FEEDS, None, 0.001, 0).samples) == 3
 
 
 def test_an_error_leaves_the_garbage_collector_on() -> None:
-    class Failing(Recorder):
-        def run(self, names: None, feeds: Any) -> list[Any]:
-            raise RuntimeError("no")
-
-    with pytest.raises(RuntimeError):
-        timing.latencies(session(Failing()), FEEDS, 1, None, 0)
+    with pytest.raises(ZeroDivisionError):
+        timing.latencies(session(lambda feeds, number: 1 / number), FEEDS, 1, None, 0)
     assert gc.isenabled()
 
 
 def test_every_run_of_a_set_of_feeds_may_be_kept() -> None:
-    class Echo(Recorder):
-        def run(self, names: None, feeds: Any) -> list[Any]:
-            self.fed.append(feeds)
-            return [feeds, len(self.fed) - 1]
+    def echo(feeds: Any, number: int) -> list[Any]:
+        return [feeds, number]
 
     chosen = set()
     for seed in range(30):
-        kept = timing.latencies(session(Echo()), FEEDS, 12, None, seed).kept
+        kept = timing.latencies(session(echo), FEEDS, 12, None, seed).kept
         assert {index: outputs for index, (_, outputs) in kept.items()} == {
             index: [FEEDS[index], number] for index, (number, _) in kept.items()
         }
         chosen |= {number for number, _ in kept.values()}
     assert chosen == set(range(12))
-    assert kept == timing.latencies(session(Echo()), FEEDS, 12, None, seed).kept
-
-
-class Slowing(Recorder):
-    """Gets faster by a tenth with each run until the 40th."""
-
-    def run(self, names: None, feeds: Any) -> list[Any]:
-        self.fed.append(feeds)
-        time.sleep(0.02 * 0.9 ** min(len(self.fed), 40))
-        return []
+    assert kept == timing.latencies(session(echo), FEEDS, 12, None, seed).kept
 
 
 def test_warm_up_lasts_until_runs_are_steady() -> None:
-    warmed = timing.warm_up(session(Slowing()), FEEDS, 5, None)
+    def run(feeds: Any, number: int) -> None:  # a tenth faster with each run until the 40th
+        time.sleep(0.02 * 0.9 ** min(number, 40))
+
+    warmed = timing.warm_up(session(run), FEEDS, 5, None)
     assert warmed.steady
     assert warmed.runs >= 24
-    stopped = timing.warm_up(session(Slowing()), FEEDS, 5, 0.05)
+    stopped = timing.warm_up(session(run), FEEDS, 5, 0.05)
     assert not stopped.steady
     assert stopped.runs < 10
-    assert timing.warm_up(session(Recorder()), FEEDS, 0, 1) == timing.WarmUp(0, steady=False)
+    assert timing.warm_up(session(), FEEDS, 0, 1) == timing.WarmUp(0, steady=False)
 
 
 @pytest.mark.parametrize("caches", [True, False])
 def test_a_cache_of_answers_is_seen(caches: bool) -> None:
-    class Cache(Recorder):
-        def run(self, names: None, feeds: Any) -> list[Any]:
-            if not (caches and self.fed and self.fed[-1] == feeds):
-                time.sleep(0.002)
-            self.fed.append(feeds)
-            return []
+    fed: list[Any] = []
 
-    repeated, varied = timing.repeated_and_varied(session(Cache()), FEEDS[0], FEEDS[1:], 2e6, 0.05)
+    def run(feeds: Any, number: int) -> None:
+        if not (caches and fed[-1:] == [feeds]):
+            time.sleep(0.002)
+        fed.append(feeds)
+
+    repeated, varied = timing.repeated_and_varied(session(run), FEEDS[0], FEEDS[1:], 2e6, 0.05)
     assert (repeated < 0.5 * varied) == caches
