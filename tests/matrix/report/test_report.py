@@ -99,7 +99,6 @@ def test_similar_names_have_links_of_their_own() -> None:
 
 
 def test_notes_have_the_time_on_the_device_and_remarks_on_feeds() -> None:
-    assert SLOW.result is not None
     device = {**vars(SLOW.result.latency_ms), "samples": 100, "p50": 0.4321, "p99": 0.5}
     feeds, times = remarks.notes(group_of(SLOW, cell("quick", "ok", 4.5, result={"device_ms": device})))
     assert feeds == "feeds-0: truncated"
@@ -206,10 +205,8 @@ def test_html_needs_nothing_else() -> None:
 
 def test_a_plot_is_logarithmic_where_latencies_differ_much() -> None:
     plot = plots.boxes(group_of(*CELLS))
-    assert plot is not None
     assert plot["log"]
     near = plots.boxes(group_of(cell("a", "ok", 5.0), cell("b", "ok", 6.0)))
-    assert near is not None
     assert not near["log"]
     assert plots.boxes(group_of(LATER)) is None
 
@@ -217,7 +214,6 @@ def test_a_plot_is_logarithmic_where_latencies_differ_much() -> None:
 def test_a_box_of_few_runs_spans_all_of_them() -> None:
     few = cell("few", "ok", 5.0, result={"latency_ms": {"samples": 19, "min": 4.0, "max": 9.0}})
     plot = plots.boxes(group_of(few, cell("enough", "ok", 5.0)))
-    assert plot is not None
     assert [(row["p5"], row["p95"]) for row in plot["rows"]] == [(4.0, 9.0), (4.5, 6.0)]
 
 
@@ -282,7 +278,6 @@ def test_the_script_of_a_page_is_valid(tmp_path: Path) -> None:
 def test_plots_of_accuracy_and_of_size() -> None:
     narrow = cell("quick", "ok", 3.0, precision="int8", result={"parity": {"rms": 0.1}})
     plot = plots.accuracy(group_of(SLOW, narrow))
-    assert plot is not None
     assert [(each["x"], each["y"]) for each in plot["series"]] == [([20.0], [1e-7]), ([3.0], [0.1])]
     assert plots.accuracy(group_of(SLOW, QUICK)) is None
     shapes = [cell("b", "ok", 2.0 * batch, shape=f"{batch}x128", batch=batch, id=str(batch)) for batch in (1, 8)]
@@ -310,7 +305,6 @@ def test_loads_are_in_every_report() -> None:
         assert re.search(r"a fp32 answers 40\.0 \S*38\.0 to 42\.0\S* a second with 99% .* within 20 ms", text)
         assert "timeout" in text
     plot = plots.load(group_of(*found.cells))
-    assert plot is not None
     assert (plot["bounds"], plot["series"][0]["y"]) == ([20.0], [19.0])
 
 

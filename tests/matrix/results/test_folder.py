@@ -56,7 +56,6 @@ def test_a_cell_has_the_figures_of_its_rounds(folder: RunFolder) -> None:
         write(folder, number, p50=p50)
     found = only_cell(folder)
     assert found.status == "ok"
-    assert found.result is not None
     assert [(each.number, each.p50) for each in found.result.rounds] == [(1, 4.0), (2, 5.0), (3, 9.0)]
     assert (found.result.latency_ms.p50, found.result.latency_ms.samples) == (5.0, 12)
     measured = folder.run().as_document()["cells"][0]
@@ -68,11 +67,9 @@ def test_disturbed_rounds_are_left_out_unless_all_are(folder: RunFolder) -> None
     write(folder, 1, p50=9.0, result=measurement(9.0, waited=0.3))
     write(folder, 2, p50=9.0, result=measurement(9.0, stolen=0.3))
     result = only_cell(folder).result
-    assert result is not None
     assert (result.latency_ms.p50, result.disturbed, [each.used for each in result.rounds]) == (9.0, True, [True] * 2)
     write(folder, 3, p50=4.0)
     result = only_cell(folder).result
-    assert result is not None
     assert (result.latency_ms.p50, result.disturbed) == (4.0, False)
     assert [each.used for each in result.rounds] == [False, False, True]
 
@@ -110,7 +107,6 @@ def test_a_failure_never_hides_a_complete_measurement(folder: RunFolder, status:
     write_trial(folder, status)
     found = only_cell(folder)
     assert found.status == "ok"
-    assert found.result is not None
     assert len(found.result.rounds) == 5
 
 

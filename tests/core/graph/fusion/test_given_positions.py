@@ -40,7 +40,6 @@ def counted(model: ir.Model) -> None:
     """Positions count the real tokens: there is no input for them."""
     mask = next(value for value in model.graph.inputs if value.name == "attention_mask")
     count = given_as(model, "CumSum", number(model, "axis", 1, np.int64)).producer()
-    assert count is not None
     count.replace_input_with(0, mask)
     model.graph.inputs[:] = [value for value in model.graph.inputs if value.name != "position_ids"]
 
@@ -58,8 +57,6 @@ def clipped(model: ir.Model) -> None:
 def by_table(model: ir.Model) -> None:
     """Cosines and sines are looked up in tables whose angles are in proportion to no position."""
     for index, turn in enumerate(turns(model)):
-        concat = turn.inputs[0]
-        assert concat is not None
         angles = np.random.default_rng(index // 2).normal(size=(ROWS, 4)).repeat(2, 0).reshape(ROWS, 8)
         table = np.cos(angles) if turn.op_type == "Cos" else np.sin(angles)
         positions = next(value for value in model.graph.inputs if value.name == "position_ids")

@@ -21,7 +21,6 @@ def softmax(model: ir.Model) -> ir.Node:
 def causal(model: ir.Model) -> None:
     """Queries see no later key."""
     scores = softmax(model).inputs[0]
-    assert scores is not None
     shape = ir.node("Shape", [scores], {"start": 2})
     full = ir.node("ConstantOfShape", shape.outputs, {"value": ir.tensor(np.full(1, -1e9, np.float32))})
     upper = ir.node("Trilu", [full.outputs[0], number(model, "above", 1, np.int64)], {"upper": 1})
@@ -126,7 +125,6 @@ def test_keeps_a_normalization_of_another_axis() -> None:
 def test_keeps_a_normalized_sum_with_other_readers() -> None:
     model = exports.model(PLAIN)
     normalization = [node for node in model.graph if node.op_type == "LayerNormalization"][1]
-    assert normalization.inputs[0] is not None
     use(model, normalization.inputs[0].name or "")
     _, report = check(model, feeds())
     assert report.complete
@@ -146,9 +144,7 @@ def test_rejects_cross_attention() -> None:
     weight = model.graph.initializers["model.encoder.layer.1.attention.self.key.bias"]
     (add,) = weight.consumers()
     product = next(value for value in add.inputs if value is not weight)
-    assert product is not None
     matmul = product.producer()
-    assert matmul is not None
     bounds = [number(model, f"bound {at}", [at], np.int64) for at in (-1, -(2**31), 1)]
     other = ir.node("Slice", [matmul.inputs[0], *bounds, bounds[0]])  # the tokens of the row, from the last
     model.graph.insert_before(matmul, other)

@@ -35,7 +35,6 @@ def test_fuses_int32_ids() -> None:
     model = exports.model(PLAIN)
     given = feeds()
     for value in model.graph.inputs:
-        assert value.name is not None
         value.type = ir.TensorType(ir.DataType.INT32)
         given[value.name] = given[value.name].astype(np.int32)
     fused, report = check(model, given)
@@ -125,7 +124,6 @@ def test_fuses_merged_batch_and_sequence() -> None:
         uses = [use for use in value.uses() if use.node.op_type != "Shape"]
         made = ir.node("Reshape", [value, tokens])
         producer = value.producer()
-        assert producer is not None
         model.graph.insert_after(producer, made)
         for use in uses:
             use.node.replace_input_with(use.idx, made.outputs[0])
@@ -135,11 +133,8 @@ def test_fuses_merged_batch_and_sequence() -> None:
         bias = model.graph.initializers[f"model.encoder.layer.{layer}.attention.output.dense.bias"]
         (add,) = bias.consumers()
         product = next(value for value in add.inputs if value is not bias)
-        assert product is not None
         matmul = product.producer()
-        assert matmul is not None
         context = matmul.inputs[0]
-        assert context is not None
         flatten(context)
     for node in model.graph:  # batch and sequence are told by the ids, the only value left that has them apart
         source = node.inputs[0].producer() if node.op_type == "Shape" and node.inputs[0] is not None else None
@@ -159,7 +154,6 @@ def test_fuses_projections_without_biases() -> None:
         bias = model.graph.initializers[f"model.encoder.layer.1.attention.self.{name}.bias"]
         (add,) = bias.consumers()
         product = next(value for value in add.inputs if value is not bias)
-        assert product is not None
         ir.convenience.replace_all_uses_with(add.outputs[0], product)
     _, report = check(model, feeds())
     assert report.complete, str(report)
@@ -172,7 +166,6 @@ def test_fuses_a_mask_computed_from_a_count() -> None:
     fused, report = check(model, feeds())
     assert report.complete, str(report)
     (mask,) = {node.inputs[1] for node in fused.graph if node.op_type == "SelfAttention"}
-    assert mask is not None
     assert not mask.is_graph_input()
 
 
@@ -248,7 +241,6 @@ def test_layers_of_images_may_have_other_lengths() -> None:
     model = exports.model("vit-torchscript17-sdpa")
     second = [node for node in model.graph if node.op_type == "LayerNormalization"][2]
     hidden = second.inputs[0]
-    assert hidden is not None
     bounds = [number(model, f"bound {at}", [at], np.int64) for at in (0, 9, 1)]
     readers = list(hidden.uses())
     shorter = ir.node("Slice", [hidden, *bounds])

@@ -144,7 +144,6 @@ def test_dense_layers_see_kept_tokens_only() -> None:
     made = model()
     padding_removal.remove(made)
     inner = next(node for node in made.graph if node.op_type == "BiasGelu").inputs[0]
-    assert inner is not None
     made.graph.outputs.append(inner)
     inner.type = ir.TensorType(ir.DataType.FLOAT)
     mask = np.array([[1, 1, 0, 0, 0], [0, 0, 1, 0, 1], [0, 0, 0, 0, 0]])  # 2, then 2 and position 0, then all 5
@@ -187,7 +186,6 @@ def with_head(add: Callable[[ir.Value, ir.Value], ir.Value]) -> ir.Model:
     made = model()
     node = next(each for each in made.graph if each.outputs[0] is made.graph.outputs[0])
     hidden = node.inputs[0]
-    assert hidden is not None
     new = add(hidden, made.graph.inputs[1])
     new.name, new.type = "new", ir.TensorType(ir.DataType.FLOAT)
     pending, nodes = [new.producer()], []

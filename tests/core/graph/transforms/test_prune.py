@@ -32,7 +32,6 @@ def dense(weights: np.ndarray, text: str = "y = MatMul (x, w)") -> ir.Model:
 
 def weights_of(model: ir.Model, name: str = "w") -> np.ndarray:
     tensor = model.graph.initializers[name].const_value
-    assert tensor is not None
     return tensor.numpy()
 
 

@@ -59,14 +59,12 @@ class Nodes:
         self.process = self._process.pid
 
     def _line(self) -> str:
-        assert self._process.stdout is not None
         while line := self._process.stdout.readline().strip():
             if line == "done" or ":" in line.split()[0]:
                 return line
         raise AssertionError("the cluster did not start")
 
     def tell(self, command: str) -> None:
-        assert self._process.stdin is not None
         self._process.stdin.write(f"{command}\n")
         self._process.stdin.flush()
         self._line()

@@ -37,7 +37,6 @@ def test_accepts_wider_layers(required: str, reported: str) -> None:
 )
 def test_rejects_another_or_a_narrower_precision(required: str, reported: str) -> None:
     found = refusal(required, reported)
-    assert found is not None
     assert f"{required}, but reports {reported}" in found
     assert ("precisions: [int8]" in found) == ("int8" in reported)
 

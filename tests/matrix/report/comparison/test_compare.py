@@ -50,7 +50,6 @@ def test_disturbed_rounds_are_compared_by_cpu_time() -> None:
         found["p50"] *= 3  # they waited, and computed no longer than before
     (found,) = compare([run(timed("x", 10)), run(CellResult.from_plain(content))]).cells
     change = found.changes[1]
-    assert change is not None
     assert (change.of, change.ratio, change.verdict) == ("cpu", 1.0, "same")
     cpu = compare([run(timed("x", 10)), run(timed("x", 20, disturbed=ALL))])
     assert [how for _, _, how in regressions(cpu, 10)] == [
