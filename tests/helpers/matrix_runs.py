@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import isolation
 
 Isorun = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -55,7 +56,4 @@ def processes_of(out: Path) -> list[str]:
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.03)
+    assert isolation.wait_until(condition, seconds)

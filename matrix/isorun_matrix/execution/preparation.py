@@ -167,7 +167,8 @@ class Preparation:
             status = run_job(
                 self._folder, "compute_reference", asdict(ReferenceJob(workload, model)), workload.time_limit
             )
-            found = self._folder.write_reference(workload.id, ReferenceResult.from_plain({"key": digest, **status}))
+            target = self._folder.reference(workload.id, digest)
+            found = self._folder.write(target, ReferenceResult.from_plain({"key": digest, **status}))
         return found.result or Failure(f"the reference of {workload.id} could not be computed: {found.reason}")
 
     def _prepare(self, job: ModelJob) -> PreparedModel | Failure:
@@ -179,7 +180,7 @@ class Preparation:
             except IsorunError as error:
                 return Failure(f"model {job.id!r} could not be fetched: {error}")
         status = run_job(self._folder, "prepare_model", described, job.time_limit)
-        self._folder.write_model(job.id, ModelResult.from_plain({"key": key(job), **status}))
+        self._folder.write(self._folder.model(job.id), ModelResult.from_plain({"key": key(job), **status}))
         if status["result"] is None:
             return Failure(f"model {job.id!r} could not be prepared: {status['reason']}")
         prepared = from_json(PreparedModel, status["result"])  # and not the record, which cannot hold every path

@@ -156,7 +156,8 @@ class _Runner:
             job = self._job(cell, model, reference) | {"load": described}
             status = run_job(self._folder, "load_cell", job, scenario.time_limit)
             record = {"key": self._prepared.keys[cell.id], "load": described, **status}
-            result = self._folder.write_load(cell.id, LoadResult.from_plain(record))
+            place = self._folder.load_folder(cell.id, self._prepared.keys[cell.id], described)
+            result = self._folder.write(place, LoadResult.from_plain(record))
             if result.result is None:
                 self._progress.note(f"{cell.id}, load {scenario.name}: {result.status}: {result.reason}")
 
@@ -172,7 +173,8 @@ class _Runner:
             return True
         self._progress.started(f"{cell.id}, trial", cell=True)
         status = run_job(self._folder, "try_cell", self._job(cell, model, reference), cell.time_limit)
-        result = self._folder.write_trial(cell.id, TrialResult.from_plain(self._described(cell) | status))
+        place = self._folder.trial_folder(cell.id, self._prepared.keys[cell.id])
+        result = self._folder.write(place, TrialResult.from_plain(self._described(cell) | status))
         self._progress.ended()
         if result.status not in MEASURED:
             self._finished(cell)
@@ -184,7 +186,8 @@ class _Runner:
         job = self._job(cell, model, reference)
         status = run_job(self._folder, "measure_cell", job, cell.time_limit)
         more = {"round": place, "seed": job["seed"]}
-        result = self._folder.write_round(cell.id, RoundResult.from_plain(self._described(cell) | status | more))
+        folder = self._folder.round_folder(cell.id, self._prepared.keys[cell.id], place["number"])
+        result = self._folder.write(folder, RoundResult.from_plain(self._described(cell) | status | more))
         self._progress.ended()
         return result.status in MEASURED
 

@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from filelock import FileLock, Timeout
 
@@ -27,7 +27,6 @@ from isorun_matrix.results.records import (
     CellResult,
     JobResult,
     LoadResult,
-    ModelResult,
     ReferenceResult,
     RoundResult,
     Run,
@@ -35,6 +34,8 @@ from isorun_matrix.results.records import (
     TrialResult,
 )
 from isorun_matrix.text import encodable
+
+Result = TypeVar("Result", bound=JobResult)
 
 _LOCK = ".lock"
 _WORK = ".work"
@@ -152,40 +153,18 @@ class RunFolder:
             _write_json(work / JOB, job)
         return work
 
-    def write_model(self, name: str, result: ModelResult) -> None:
-        """Store the folder of the job that was started, with its result."""
-        self._write(self.model(name), result)
-
-    def write_reference(self, name: str, result: ReferenceResult) -> ReferenceResult:
-        """Store a reference."""
-        self._write(self.reference(name, result.key or ""), result)
-        return result
-
-    def write_trial(self, name: str, result: TrialResult) -> TrialResult:
-        """Store what trying a cell gave."""
-        self._write(self._keyed(name, result.key or "") / _TRIAL, result)
-        return result
-
-    def write_round(self, name: str, result: RoundResult) -> RoundResult:
-        """Store a cell in a round, whose number is new."""
-        self._write(self._keyed(name, result.key or "") / f"{_ROUND}{result.round.number}", result)
-        return result
-
     def load(self, name: str, key: str, scenario: Mapping[str, Any]) -> LoadResult | None:
         """A cell in a load scenario."""
-        return reader.read_if_there(self._load_place(name, key, scenario) / RESULT, LoadResult)
+        return reader.read_if_there(self.load_folder(name, key, scenario) / RESULT, LoadResult)
 
-    def write_load(self, name: str, result: LoadResult) -> LoadResult:
-        """Store a cell in a load scenario."""
-        self._write(self._load_place(name, result.key or "", result.load), result)
-        return result
-
-    def _load_place(self, name: str, key: str, scenario: Mapping[str, Any]) -> Path:
+    def load_folder(self, name: str, key: str, scenario: Mapping[str, Any]) -> Path:
+        """The folder of a cell in a load scenario."""
         described = {member: value for member, value in scenario.items() if member != "time_limit"}
         digest = sha256(json.dumps(described, sort_keys=True).encode())[:8]
         return self._keyed(name, key) / f"load-{scenario['name']}-{digest}"
 
-    def _write(self, place: Path, result: JobResult) -> None:
+    def write(self, place: Path, result: Result) -> Result:
+        """Store the folder of the job that was started, with its result."""
         files = {path.name: sha256(path.read_bytes()) for path in sorted((self.path / _WORK).glob("*.npz"))}
         content = {"schema": SCHEMA, **result.model_dump(mode="json"), "files": files}
         _write_json(self.path / _WORK / RESULT, content)
@@ -195,6 +174,7 @@ class RunFolder:
             shutil.rmtree(place)
         (self.path / _WORK).rename(place)
         self.written.append(str(place.relative_to(self.path)))
+        return result
 
     def _keyed(self, name: str, key: str) -> Path:
         return self.cell(name) / key[:_KEY]
@@ -214,7 +194,11 @@ class RunFolder:
 
     def trial(self, name: str, key: str) -> TrialResult | None:
         """What trying a cell gave."""
-        return reader.read_if_there(self._keyed(name, key) / _TRIAL / RESULT, TrialResult)
+        return reader.read_if_there(self.trial_folder(name, key) / RESULT, TrialResult)
+
+    def trial_folder(self, name: str, key: str) -> Path:
+        """The folder of the trial of a cell."""
+        return self._keyed(name, key) / _TRIAL
 
     def rounds(self, name: str, key: str) -> list[RoundResult]:
         """A cell in each round so far, in their order."""

@@ -32,15 +32,17 @@ def write(folder: RunFolder, number: int = 1, key: str = "k", p50: float = 1.0, 
     feeds.save(folder.start() / "samples.npz", {"latency": {"ns": np.full(4, p50 * 1e6).astype(np.int64)}})
     content = {**COMMON, "key": key, "status": "ok", "seed": 5, "result": measurement(p50)}
     content["round"] = {"number": number, "position": 0, "order": [NAME]}
-    folder.write_round(NAME, RoundResult.from_plain(content | more))
-    return folder.round_folder(NAME, key, number)
+    place = folder.round_folder(NAME, key, number)
+    folder.write(place, RoundResult.from_plain(content | more))
+    return place
 
 
 def write_trial(folder: RunFolder, status: str = "ok", key: str = "k", verdict: str = "pass") -> None:
     folder.start()
     parity = {**measurement(1.0)["parity"], "verdict": verdict, "summary": "y is off"}
     content = {**COMMON, "key": key, "status": status, "reason": "why", "result": {"parity": parity}}
-    folder.write_trial(NAME, TrialResult.from_plain(content | ({} if status == "ok" else {"result": None})))
+    content |= {} if status == "ok" else {"result": None}
+    folder.write(folder.trial_folder(NAME, key), TrialResult.from_plain(content))
 
 
 def only_cell(folder: RunFolder) -> CellResult:
@@ -103,7 +105,7 @@ def test_a_failure_never_hides_a_complete_measurement(folder: RunFolder, status:
     folder.start()
     content = {**COMMON, "key": "k", "status": status, "seed": 5, "reason": "why"}
     content["round"] = {"number": 6, "position": 0, "order": [NAME]}
-    folder.write_round(NAME, RoundResult.from_plain(content))
+    folder.write(folder.round_folder(NAME, "k", 6), RoundResult.from_plain(content))
     write_trial(folder, status)
     found = only_cell(folder)
     assert found.status == "ok"
@@ -169,7 +171,7 @@ def test_rejects_other_files_in_the_folder_of_a_job(folder: RunFolder) -> None:
         folder.require_own(folder.model("m"))
     folder.start()
     with pytest.raises(SpecError, match="models/m holds files"):
-        folder.write_model("m", ModelResult(status="error", key="k"))
+        folder.write(folder.model("m"), ModelResult(status="error", key="k"))
     assert model.read_text() == "weights"
 
 
