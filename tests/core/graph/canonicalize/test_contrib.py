@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -39,80 +40,71 @@ LENGTHS = np.array([7, 3, 5, 4, 0], np.int32)
 IDS = RANDOM.integers(0, 9, (BATCH, LENGTH)).astype(np.int32)
 WORDS, PLACES, TYPES = normal(9, WIDTH), normal(LENGTH + 2, WIDTH), normal(2, WIDTH)
 
-Inputs = list[np.ndarray | None]
-CASES: dict[str, tuple[str, Inputs, dict[str, object], tuple[int, ...]]] = {
-    "Gelu": ("Gelu", [X], {}, (0,)),
-    "BiasGelu": ("BiasGelu", [X, BETA], {}, (0,)),
-    "FastGelu": ("FastGelu", [X], {}, (0,)),
-    "FastGelu with a bias": ("FastGelu", [X, BETA], {}, (0,)),
-    "SkipLayerNormalization": ("SkipLayerNormalization", [X, Q, GAMMA, BETA], {"epsilon": 1e-5}, (0,)),
-    "SkipLayerNormalization with a bias": ("SkipLayerNormalization", [X, Q, GAMMA, BETA, GAMMA], {}, (0,)),
-    "SkipLayerNormalization, its sum used": ("SkipLayerNormalization", [X, Q, GAMMA, BETA, GAMMA], {}, (0, 3)),
-    "EmbedLayerNormalization": (
-        "EmbedLayerNormalization",
-        [IDS, MASK, WORDS, PLACES, TYPES, GAMMA, BETA, MASK],
-        {"epsilon": 1e-5},
-        (0, 1),
+
+@dataclass(frozen=True)
+class Node:
+    """A node of an operator, and which of its outputs are used."""
+
+    operator: str
+    inputs: tuple[np.ndarray | None, ...]
+    used: tuple[int, ...]
+    attributes: dict[str, object]
+
+
+def node(operator: str, *inputs: np.ndarray | None, used: tuple[int, ...] = (0,), **attributes: object) -> Node:
+    return Node(operator, inputs, used, attributes)
+
+
+def attention(*inputs: np.ndarray | None, used: tuple[int, ...] = (0,), **attributes: object) -> Node:
+    return node("Attention", X, QKV, *inputs, used=used, num_heads=HEADS, **attributes)
+
+
+def heads(*inputs: np.ndarray | None, **attributes: object) -> Node:
+    return node("MultiHeadAttention", *inputs, num_heads=HEADS, **attributes)
+
+
+def embedding(*inputs: np.ndarray | None, **attributes: object) -> Node:
+    return node("EmbedLayerNormalization", IDS, *inputs, **attributes)
+
+
+ENDS_AND_STARTS = np.concatenate([LENGTHS, np.array([0, 1, 2, 0, 0], np.int32)])
+FOR_EACH_QUERY = np.tril(np.ones((BATCH, LENGTH, LENGTH), np.int32))
+CASES = {
+    "Gelu": node("Gelu", X),
+    "BiasGelu": node("BiasGelu", X, BETA),
+    "FastGelu": node("FastGelu", X),
+    "FastGelu with a bias": node("FastGelu", X, BETA),
+    "SkipLayerNormalization": node("SkipLayerNormalization", X, Q, GAMMA, BETA, epsilon=1e-5),
+    "SkipLayerNormalization with a bias": node("SkipLayerNormalization", X, Q, GAMMA, BETA, GAMMA),
+    "SkipLayerNormalization, its sum used": node("SkipLayerNormalization", X, Q, GAMMA, BETA, GAMMA, used=(0, 3)),
+    "EmbedLayerNormalization": embedding(MASK, WORDS, PLACES, TYPES, GAMMA, BETA, MASK, used=(0, 1), epsilon=1e-5),
+    "EmbedLayerNormalization by positions": embedding(
+        None, WORDS, PLACES, None, GAMMA, BETA, MASK, (IDS + 1) % 9, used=(0, 1)
     ),
-    "EmbedLayerNormalization by positions": (
-        "EmbedLayerNormalization",
-        [IDS, None, WORDS, PLACES, None, GAMMA, BETA, MASK, (IDS + 1) % 9],
-        {},
-        (0, 1),
-    ),
-    "EmbedLayerNormalization, its sum used": (
-        "EmbedLayerNormalization",
-        [IDS, None, WORDS, PLACES, None, GAMMA, BETA, MASK],
-        {},
-        (0, 1, 2),
-    ),
-    "FusedMatMul": ("FusedMatMul", [Q, K], {"alpha": 0.25, "transB": 1}, (0,)),
-    "FusedMatMul of a transposed": ("FusedMatMul", [SCORES, SCORES], {"transA": 1}, (0,)),
-    "TransposeMatMul": ("TransposeMatMul", [Q, K], {"alpha": 0.5, "transB": 1}, (0,)),
-    "FusedGemm": ("FusedGemm", [X[0], QKV, QKV_BIAS], {"activation": "Tanh"}, (0,)),
-    "FusedGemm, scaled": ("FusedGemm", [X[0], QKV.T, None], {"alpha": 0.5, "transB": 1, "activation": "Relu"}, (0,)),
-    "Attention": ("Attention", [X, QKV, QKV_BIAS], {"num_heads": HEADS}, (0,)),
-    "Attention by lengths": ("Attention", [X, QKV, QKV_BIAS, LENGTHS], {"num_heads": HEADS}, (0,)),
-    "Attention by ends and starts": (
-        "Attention",
-        [X, QKV, QKV_BIAS, np.concatenate([LENGTHS, np.array([0, 1, 2, 0, 0], np.int32)])],
-        {"num_heads": HEADS, "mask_filter_value": -3.4e38},
-        (0,),
-    ),
-    "Attention by a mask": ("Attention", [X, QKV, QKV_BIAS, MASK], {"num_heads": HEADS}, (0,)),
-    "Attention by a mask for each query": (
-        "Attention",
-        [X, QKV, QKV_BIAS, np.tril(np.ones((BATCH, LENGTH, LENGTH), np.int32))],
-        {"num_heads": HEADS},
-        (0,),
-    ),
-    "Attention with scores": (
-        "Attention",
-        [X, QKV, QKV_BIAS, MASK, None, SCORES],
-        {"num_heads": HEADS, "scale": 0.3},
-        (0,),
-    ),
-    "MultiHeadAttention": ("MultiHeadAttention", [Q, K, V], {"num_heads": HEADS}, (0,)),
-    "MultiHeadAttention with a bias": ("MultiHeadAttention", [Q, K, V, QKV_BIAS, MASK], {"num_heads": HEADS}, (0,)),
-    "MultiHeadAttention by lengths": (
-        "MultiHeadAttention",
-        [Q, K, V, None, LENGTHS, SCORES],
-        {"num_heads": HEADS, "scale": 0.3},
-        (0,),
-    ),
+    "EmbedLayerNormalization, its sum used": embedding(None, WORDS, PLACES, None, GAMMA, BETA, MASK, used=(0, 1, 2)),
+    "FusedMatMul": node("FusedMatMul", Q, K, alpha=0.25, transB=1),
+    "FusedMatMul of a transposed": node("FusedMatMul", SCORES, SCORES, transA=1),
+    "TransposeMatMul": node("TransposeMatMul", Q, K, alpha=0.5, transB=1),
+    "FusedGemm": node("FusedGemm", X[0], QKV, QKV_BIAS, activation="Tanh"),
+    "FusedGemm, scaled": node("FusedGemm", X[0], QKV.T, None, alpha=0.5, transB=1, activation="Relu"),
+    "Attention": attention(QKV_BIAS),
+    "Attention by lengths": attention(QKV_BIAS, LENGTHS),
+    "Attention by ends and starts": attention(QKV_BIAS, ENDS_AND_STARTS, mask_filter_value=-3.4e38),
+    "Attention by a mask": attention(QKV_BIAS, MASK),
+    "Attention by a mask for each query": attention(QKV_BIAS, FOR_EACH_QUERY),
+    "Attention with scores": attention(QKV_BIAS, MASK, None, SCORES, scale=0.3),
+    "MultiHeadAttention": heads(Q, K, V),
+    "MultiHeadAttention with a bias": heads(Q, K, V, QKV_BIAS, MASK),
+    "MultiHeadAttention by lengths": heads(Q, K, V, None, LENGTHS, SCORES, scale=0.3),
 }
 
 
-Case = tuple[str, Inputs, dict[str, object], tuple[int, ...]]
-
-
-def one_node(case: Case) -> tuple[onnx.ModelProto, exports.Feeds]:
+def one_node(case: Node) -> tuple[onnx.ModelProto, exports.Feeds]:
     """A graph of one operator; weights are constants, everything else is fed."""
-    operator, arrays, attributes, used = case
     feeds: exports.Feeds = {}
     constants, names = [], []
     fixed = {id(each) for each in (QKV, QKV_BIAS, GAMMA, BETA, ZEROS, WORDS, PLACES, TYPES)}
-    for index, array in enumerate(arrays):
+    for index, array in enumerate(case.inputs):
         names.append("" if array is None else f"in{index}")
         if array is None:
             continue
@@ -120,11 +112,11 @@ def one_node(case: Case) -> tuple[onnx.ModelProto, exports.Feeds]:
             constants.append(onnx.numpy_helper.from_array(array, names[-1]))
         else:
             feeds[names[-1]] = array
-    outputs = [f"out{index}" if index in used else "" for index in range(max(used) + 1)]
-    node = onnx.helper.make_node(operator, names, outputs, domain=contrib.DOMAIN, **attributes)
+    outputs = [f"out{index}" if index in case.used else "" for index in range(max(case.used) + 1)]
+    made = onnx.helper.make_node(case.operator, names, outputs, domain=contrib.DOMAIN, **case.attributes)
     kinds = {np.dtype(np.float32): onnx.TensorProto.FLOAT, np.dtype(np.int32): onnx.TensorProto.INT32}
     graph = onnx.helper.make_graph(
-        [node],
+        [made],
         "one",
         [
             onnx.helper.make_tensor_value_info(
@@ -132,7 +124,7 @@ def one_node(case: Case) -> tuple[onnx.ModelProto, exports.Feeds]:
             )
             for name, array in feeds.items()
         ],
-        [onnx.helper.make_tensor_value_info(name, kinds[_kind(operator, name)], None) for name in outputs if name],
+        [onnx.helper.make_tensor_value_info(name, kinds[_kind(case.operator, name)], None) for name in outputs if name],
         constants,
     )
     opsets = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid(contrib.DOMAIN, 1)]
@@ -158,51 +150,24 @@ def test_decomposed_operator_matches_the_kernel(case: str) -> None:
 
 def test_missing_bias_is_zero() -> None:
     """ONNX Runtime 1.31.1 itself crashes without one."""
-    attributes: dict[str, object] = {"num_heads": HEADS}
-    proto, feeds = one_node(("Attention", [X, QKV, None, MASK], attributes, (0,)))
+    proto, feeds = one_node(attention(None, MASK))
     model = ir.serde.deserialize_model(proto)
     contrib.expand(model, FusionReport())
-    with_zeros, _ = one_node(("Attention", [X, QKV, ZEROS, MASK], attributes, (0,)))
+    with_zeros, _ = one_node(attention(ZEROS, MASK))
     np.testing.assert_allclose(exports.run(model, feeds)[0], exports.run(with_zeros, feeds)[0], rtol=0, atol=5e-6)
 
 
-LEFT: dict[str, tuple[Case, str, str]] = {
-    "causal": (
-        ("Attention", [X, QKV, QKV_BIAS], {"num_heads": HEADS, "unidirectional": 1}, (0,)),
-        "SelfAttention",
-        "is causal",
-    ),
-    "a state": (
-        ("Attention", [X, QKV, QKV_BIAS, None, normal(2, BATCH, HEADS, 3, 4)], {"num_heads": HEADS}, (0, 1)),
-        "SelfAttention",
-        "Attention has a state",
-    ),
-    "rotary": (
-        ("Attention", [X, QKV, QKV_BIAS], {"num_heads": HEADS, "do_rotary": 1}, (0,)),
-        "SelfAttention",
-        "rotary",
-    ),
-    "packed": (
-        ("MultiHeadAttention", [normal(BATCH, LENGTH, HEADS, 3, 4)], {"num_heads": HEADS}, (0,)),
-        "SelfAttention",
-        "no input 1",
-    ),
-    "8 bits": (
-        ("QAttention", [X.astype(np.int32), QKV], {"num_heads": HEADS}, (0,)),
-        "SelfAttention",
-        "com.microsoft.QAttention",
-    ),
-    "QuickGelu": (("QuickGelu", [X], {}, (0,)), "BiasGelu", "com.microsoft.QuickGelu"),
-    "a mean": (
-        ("SkipLayerNormalization", [X, Q, GAMMA, BETA], {}, (0, 1)),
-        "SkipLayerNormalization",
-        "the mean or the deviation",
-    ),
-    "a count of no mask": (
-        ("EmbedLayerNormalization", [IDS, None, WORDS, PLACES, None, GAMMA, BETA], {}, (0, 1)),
-        "EmbedLayerNormalization",
-        "without a mask",
-    ),
+PACKED, STATE = normal(BATCH, LENGTH, HEADS, 3, 4), normal(2, BATCH, HEADS, 3, 4)
+SKIP, EMBED = "SkipLayerNormalization", "EmbedLayerNormalization"
+LEFT = {
+    "causal": (attention(QKV_BIAS, unidirectional=1), "SelfAttention", "is causal"),
+    "a state": (attention(QKV_BIAS, None, STATE, used=(0, 1)), "SelfAttention", "Attention has a state"),
+    "rotary": (attention(QKV_BIAS, do_rotary=1), "SelfAttention", "rotary"),
+    "packed": (heads(PACKED), "SelfAttention", "no input 1"),
+    "8 bits": (node("QAttention", X.astype(np.int32), QKV), "SelfAttention", "com.microsoft.QAttention"),
+    "QuickGelu": (node("QuickGelu", X), "BiasGelu", "com.microsoft.QuickGelu"),
+    "a mean": (node(SKIP, X, Q, GAMMA, BETA, used=(0, 1)), SKIP, "the mean or the deviation"),
+    "a count of no mask": (embedding(None, WORDS, PLACES, None, GAMMA, BETA, used=(0, 1)), EMBED, "without a mask"),
 }
 
 
@@ -211,7 +176,7 @@ def test_reports_why_an_operator_is_kept(name: str) -> None:
     case, kind, reason = LEFT[name]
     model, report = ir.serde.deserialize_model(one_node(case)[0]), FusionReport()
     contrib.expand(model, report)
-    assert [node.op_type for node in model.graph] == [case[0]]
+    assert [node.op_type for node in model.graph] == [case.operator]
     (refusal,) = report.refusals
     assert refusal.kind == kind
     assert reason in refusal.reason
