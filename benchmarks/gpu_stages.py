@@ -52,6 +52,10 @@ PACKED_SHAPES = ((1, 128), (8, 128), (32, 128), (64, 384))
 SEED = 7
 
 
+class Refused(Exception):
+    """A session that cannot be opened, which is a line of the stage already."""
+
+
 class Stage:
     """The results of a stage: lines of text, figures for JSON, and whether everything passed.
 
@@ -80,6 +84,8 @@ class Stage:
         """Report a failure as a line and continue the stage."""
         try:
             yield
+        except Refused:
+            pass
         except Exception as error:  # noqa: BLE001 - one failure must not end the other measurements
             traceback.print_exc()
             self.expect(False, f"{what}: {type(error).__name__}: {error}")
@@ -110,8 +116,6 @@ def smoke(stage: Stage) -> None:
                 stage.trying(what),
                 opened(stage, model, backend, precision, ["2x64"], form=form, graphs=graphs) as session,
             ):
-                if session is None:
-                    continue
                 for _ in range(3):  # the first records a graph, the others replay it
                     found = session.run(None, given)
                 real = given["attention_mask"] != 0
@@ -205,8 +209,6 @@ def parities(stage: Stage) -> None:
     for backend, precision in available(stage):
         what = f"{backend} {precision}"
         with stage.trying(what), opened(stage, model, backend, precision, ["1..4x64"]) as session:
-            if session is None:
-                continue
             tolerance = parity.DEFAULT_TOLERANCES[precision]
             for (kind, given), wanted in zip(cases, expected, strict=True):
                 with stage.trying(f"{what} {kind}"):  # each kind may use another graph
@@ -264,8 +266,6 @@ def times(stage: Stage) -> None:
                 stage.trying(what),
                 opened(stage, build(name), backend, precision, shapes, form=form, graphs=graphs) as session,
             ):
-                if session is None:
-                    continue
                 for shape in SHAPES:
                     with stage.trying(f"{what} {shape}"):
                         one_time(stage, session, (name, backend, precision), shape, rate)
@@ -335,8 +335,6 @@ def kernels(stage: Stage) -> None:
             stage.trying(what),
             opened(stage, model, backend, "fp16", ["8x128"], form=form, graphs=False, padding=padding) as session,
         ):
-            if session is None:
-                continue
             for _ in range(3):
                 session.run(None, given)
             with profile(activities=[ProfilerActivity.CUDA]) as profiled:
@@ -370,8 +368,6 @@ def packed_parity(stage: Stage, what: str, backend: str, precision: str) -> None
         isorun.Session(model, backend="ort-cpu", padding="remove") as right,
         opened(stage, model, backend, precision, ["4x64"], padding="remove") as session,
     ):
-        if session is None:
-            return
         names = [spec.name for spec in session.get_outputs()]
         for kind, mask in MASKS.items():
             given = feeds(4, 64, mask)
@@ -392,8 +388,6 @@ def packed_times(stage: Stage, name: str, precision: str) -> None:
     for way, options in by_way.items():
         what = f"{name} {precision}, {way}"
         with stage.trying(what), opened(stage, build(name), PACKED, precision, [], **options) as session:
-            if session is None:
-                continue
             for batch, sequence in shapes:
                 with stage.trying(f"{what}, {batch}x{sequence}"):
                     packed_time(stage, session, f"{name} {precision} {batch}x{sequence}", way, batch, sequence)
@@ -421,8 +415,6 @@ def arrays(stage: Stage) -> None:
     given = feeds(2, 64, MASKS["right"])
     for backend, precision in available(stage):
         with stage.trying(f"{backend} {precision}"), opened(stage, model, backend, precision, ["2x64"]) as session:
-            if session is None:
-                continue
             wanted = session.run(None, given)
             late(stage, f"{backend} {precision}", session, given, wanted)
             for library, there, back in libraries():
@@ -479,8 +471,6 @@ def threads(stage: Stage) -> None:
     for backend, precision in available(stage):
         what = f"{backend} {precision}"
         with stage.trying(what), opened(stage, model, backend, precision, ["1..8x1..128"]) as session:
-            if session is None:
-                continue
             wanted = [session.run(None, given) for given in cases]
             errors: list[str] = []
 
@@ -595,16 +585,15 @@ def opened(
     form: str = "auto",
     graphs: bool = True,
     padding: str = "keep",
-) -> Iterator[isorun.Session | None]:
-    """A session, or ``None`` with the reason recorded if it cannot be opened, such as fp32 on ort-tensorrt."""
+) -> Iterator[isorun.Session]:
+    """A session. Where it cannot be opened, a line says so, and the block of :meth:`Stage.trying` ends."""
     options = options_of(stage, backend, precision, shapes, form, graphs=graphs)
     try:
         session = isorun.Session(model, backend=backend, precision=precision, padding=padding, options=options)
     except IsorunError as error:
         refused = backend == "ort-tensorrt" and precision == "fp32"
         stage.expect(refused, f"{backend} {precision} cannot be opened: {error}")
-        yield None
-        return
+        raise Refused from error
     with session:
         yield session
 
