@@ -31,6 +31,14 @@ def first(model: ir.Model, operator: str) -> ir.Node:
     return next(node for node in model.graph if node.op_type == operator)
 
 
+def dense(model: ir.Model, name: str) -> tuple[ir.Node, ir.Node]:
+    """The product and the sum of a dense layer of :data:`PLAIN`."""
+    bias = model.graph.initializers[f"model.encoder.layer.{name}.bias"]
+    (add,) = bias.consumers()
+    product = next(value for value in add.inputs if value is not bias)
+    return product.producer(), add
+
+
 def number(model: ir.Model, name: str, array: object, dtype: type = np.float32) -> ir.Value:
     return subgraph.constant(model.graph, name, ir.tensor(np.array(array, dtype)))
 

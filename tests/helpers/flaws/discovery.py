@@ -19,9 +19,14 @@ class OtherName(Right):
         super().__init__("another")
 
 
-class AlwaysAvailable(Right):
-    def availability(self):
-        return Availability(ok=True)
+def available(answer):
+    """A backend class with that answer to whether it is available."""
+    return type("Available", (Right,), {"__module__": __name__, "availability": lambda self: answer})
+
+
+AlwaysAvailable = available(Availability(ok=True))
+NoRemedy = available(Availability(ok=False, reason="it is Monday"))
+SaysTrue = available(True)
 
 
 class ChangesItsMind(Right):
@@ -33,19 +38,9 @@ class ChangesItsMind(Right):
         return Availability(ok=next(self.asked) > 0, reason="it sleeps", remedy="Wake it.")
 
 
-class NoRemedy(Right):
-    def availability(self):
-        return Availability(ok=False, reason="it is Monday")
-
-
 class Rude(Right):
     def availability(self):
         raise OSError("the driver is upset")
-
-
-class SaysTrue(Right):
-    def availability(self):
-        return True
 
 
 class CompilesNothing(Right):

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 
 import exports
-from rewrites import LAYERS, PLAIN, before, check, feeds, first, number, use
+from rewrites import LAYERS, PLAIN, before, check, dense, feeds, first, number, use
 
 DECOMPOSED = "bert-torchscript14-eager"
 
@@ -62,15 +62,13 @@ def probabilities_used(model: ir.Model) -> None:
 
 
 def key_used(model: ir.Model) -> None:
-    bias = model.graph.initializers["model.encoder.layer.0.attention.self.key.bias"]
-    (add,) = bias.consumers()
+    _, add = dense(model, "0.attention.self.key")
     use(model, add.outputs[0].name or "")
 
 
 def wide_norm(model: ir.Model) -> None:
     """Queries are normalized over all heads at once."""
-    bias = model.graph.initializers["model.encoder.layer.0.attention.self.query.bias"]
-    (add,) = bias.consumers()
+    _, add = dense(model, "0.attention.self.query")
     (reshape,) = (node for node in add.outputs[0].consumers() if node.op_type == "Reshape")
     gamma = np.random.default_rng(0).normal(1, 0.25, 32)
     nodes = [ir.node("Mul", [add.outputs[0], add.outputs[0]])]
@@ -141,10 +139,7 @@ def test_keeps_an_inexact_gelu() -> None:
 
 def test_rejects_cross_attention() -> None:
     model = exports.model(PLAIN)
-    weight = model.graph.initializers["model.encoder.layer.1.attention.self.key.bias"]
-    (add,) = weight.consumers()
-    product = next(value for value in add.inputs if value is not weight)
-    matmul = product.producer()
+    matmul, _ = dense(model, "1.attention.self.key")
     bounds = [number(model, f"bound {at}", [at], np.int64) for at in (-1, -(2**31), 1)]
     other = ir.node("Slice", [matmul.inputs[0], *bounds, bounds[0]])  # the tokens of the row, from the last
     model.graph.insert_before(matmul, other)

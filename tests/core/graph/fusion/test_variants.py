@@ -14,7 +14,7 @@ from isorun.graph.matching import subgraph
 from isorun.graph.ops import functions, lower
 from isorun.graph.pipeline import fuse
 from isorun.graph.transforms import padding_removal
-from rewrites import LAYERS, PLAIN, before, check, feeds, first, number
+from rewrites import LAYERS, PLAIN, before, check, dense, feeds, first, number
 
 LOWEST = float(np.finfo(np.float32).min)
 
@@ -123,19 +123,14 @@ def test_fuses_merged_batch_and_sequence() -> None:
     def flatten(value: ir.Value) -> ir.Value:
         uses = [use for use in value.uses() if use.node.op_type != "Shape"]
         made = ir.node("Reshape", [value, tokens])
-        producer = value.producer()
-        model.graph.insert_after(producer, made)
+        model.graph.insert_after(value.producer(), made)
         for use in uses:
             use.node.replace_input_with(use.idx, made.outputs[0])
         return made.outputs[0]
 
     for layer in range(LAYERS):
-        bias = model.graph.initializers[f"model.encoder.layer.{layer}.attention.output.dense.bias"]
-        (add,) = bias.consumers()
-        product = next(value for value in add.inputs if value is not bias)
-        matmul = product.producer()
-        context = matmul.inputs[0]
-        flatten(context)
+        matmul, _ = dense(model, f"{layer}.attention.output.dense")
+        flatten(matmul.inputs[0])
     for node in model.graph:  # batch and sequence are told by the ids, the only value left that has them apart
         source = node.inputs[0].producer() if node.op_type == "Shape" and node.inputs[0] is not None else None
         if source is not None and source.op_type == "LayerNormalization":
@@ -151,10 +146,8 @@ def test_fuses_merged_batch_and_sequence() -> None:
 def test_fuses_projections_without_biases() -> None:
     model = exports.model(PLAIN)
     for name in ("query", "key", "value"):
-        bias = model.graph.initializers[f"model.encoder.layer.1.attention.self.{name}.bias"]
-        (add,) = bias.consumers()
-        product = next(value for value in add.inputs if value is not bias)
-        ir.convenience.replace_all_uses_with(add.outputs[0], product)
+        matmul, add = dense(model, f"1.attention.self.{name}")
+        ir.convenience.replace_all_uses_with(add.outputs[0], matmul.outputs[0])
     _, report = check(model, feeds())
     assert report.complete, str(report)
 
