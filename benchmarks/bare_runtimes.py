@@ -13,12 +13,12 @@ from isorun.system.threads import usable_cores
 Run = Callable[[dict[str, np.ndarray]], Any]
 
 
-def open_onnxruntime(path: Path) -> Any:
-    """A session on all usable cores."""
+def open_onnxruntime(path: Path, threads: int | None = None) -> Any:
+    """A session, by default on all usable cores."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = usable_cores()
+    options.intra_op_num_threads = threads or usable_cores()
     return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 

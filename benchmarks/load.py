@@ -32,8 +32,10 @@ import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
+import bare_runtimes
 import numpy as np
 import traffic
 
@@ -95,12 +97,8 @@ def peer(engine: str, model: Path, output: str) -> Call:
 
     path = plain(model)
     if engine.startswith("onnxruntime"):
-        import onnxruntime
-
         workers = "workers" in engine
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1 if workers else usable_cores()
-        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        session = bare_runtimes.open_onnxruntime(path, 1 if workers else None)
         return threads(lambda feeds: session.run([output], feeds), usable_cores() if workers else 2)
     import openvino
 
@@ -117,25 +115,18 @@ def peer(engine: str, model: Path, output: str) -> Call:
         loop.call_soon_threadsafe(waiting.set_result, result)
 
     queue.set_callback(done)
-    waiting: list[tuple[Feeds, Any]] = []
-    changed = threading.Condition()
+    waiting: SimpleQueue[tuple[Feeds, Any]] = SimpleQueue()
 
     def start() -> None:  # start_async blocks while all requests are busy
         while True:
-            with changed:
-                while not waiting:
-                    changed.wait()
-                feeds, future = waiting.pop(0)
-            queue.start_async(feeds, future)
+            queue.start_async(*waiting.get())
 
     threading.Thread(target=start, daemon=True).start()
 
     async def call(feeds: Feeds) -> Any:
         loop = asyncio.get_running_loop()
         future = loop.create_future()
-        with changed:
-            waiting.append((feeds, (loop, future)))
-            changed.notify()
+        waiting.put((feeds, (loop, future)))
         return await future
 
     return call
