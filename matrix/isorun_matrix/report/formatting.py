@@ -23,20 +23,18 @@ def number(value: float | None) -> str:
     return f"{float(rounded):,.{max(0, 2 - magnitude)}f}"
 
 
-def count(value: float | None) -> str:
+def count(value: float) -> str:
     """A whole number."""
-    return NONE if value is None else f"{value:,.0f}"
+    return f"{value:,.0f}"
 
 
-def ratio(value: float | None) -> str:
+def ratio(value: float) -> str:
     """A ratio: 1.25 x."""
-    return NONE if value is None else f"{number(value)} x"
+    return f"{number(value)} x"
 
 
-def cosine(value: float | None) -> str:
+def cosine(value: float) -> str:
     """A cosine to six places, or its distance from 1 where that is smaller: 0.999742, 1 - 8e-13."""
-    if value is None:
-        return NONE
     return f"1 - {1 - value:.0e}" if 0 < 1 - value < 5e-7 else f"{value:.6f}"
 
 
