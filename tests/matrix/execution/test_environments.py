@@ -152,7 +152,7 @@ backends:
     refused = isorun("validate", write(tmp_path, wrong))
     assert refused.returncode == 2
     assert "backends[0].name: " in refused.stderr
-    assert "backends[2].precisions: " in refused.stderr
+    assert "backends[2].precisions[0]: " in refused.stderr
 
 
 def test_onnx_runtime_and_its_openvino_build_in_one_run(isorun: Isorun, bert: Path, tmp_path: Path) -> None:
