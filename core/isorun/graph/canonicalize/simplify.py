@@ -1,8 +1,9 @@
 """Canonicalization of what exporters write in several ways, before fusion.
 
-The model's functions are inlined. Constant expressions are folded (large ones when the model is written). Identities,
-dropouts and casts to the same type are removed. A dense ``Gemm`` becomes ``MatMul`` and ``Add``. Common subexpressions
-are merged. A decomposed layer normalization, recognized numerically, becomes ``LayerNormalization``.
+The model's functions are inlined, and branches that are always taken. Constant expressions are folded (large ones when
+the model is written). Identities, dropouts and casts to the same type are removed. A dense ``Gemm`` becomes ``MatMul``
+and ``Add``. Common subexpressions are merged. A decomposed layer normalization, recognized numerically, becomes
+``LayerNormalization``.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from isorun.graph.analysis.evaluate import CannotEvaluate, array, is_constant, sizes
-from isorun.graph.canonicalize import constants, contrib, dedup_weights, layer_normalization
+from isorun.graph.canonicalize import branches, constants, contrib, dedup_weights, layer_normalization
 from isorun.graph.io import files
 from isorun.graph.matching import subgraph
 from isorun.graph.matching.probes import Probes
@@ -29,6 +30,7 @@ def simplify(model: ir.Model, report: FusionReport) -> None:
     if any(domain != functions.DOMAIN for domain, *_ in model.functions):
         inline.InlinePass()(model)
         files.check_files(model)
+    branches.take(model)
     contrib.expand(model, report)
     common.ShapeInferencePass(check_type=False, strict_mode=False)(model)
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)

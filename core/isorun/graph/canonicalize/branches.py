@@ -1,0 +1,116 @@
+"""Replacement of an ``If`` by the branch that is always taken.
+
+A scripted function in a traced model keeps its conditions: DeBERTa-v2 in transformers 4.48 to 4.51 asks in every layer
+whether queries and keys have the same length. A condition is decided if it compares two lengths of the graph that are
+the same at every length of the samples; others stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from isorun.graph.analysis.evaluate import CannotEvaluate, Samples, data_inputs, is_constant, sizes
+from isorun.graph.matching import subgraph
+from isorun.graph.matching.probes import Probes
+
+_LONG_LENGTH = 300
+"""A length above those that exporters trace."""
+
+
+def take(model: ir.Model) -> None:
+    """Replace every ``If`` of a model whose condition is decided, in place."""
+    graph = model.graph
+    if not any(_is(node, "If") for node in graph):
+        return
+    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    lengths = _Lengths(graph)
+    for node in list(graph):
+        if _is(node, "If") and node.inputs[0] is not None:
+            condition = lengths.decided(node.inputs[0])
+            if condition is not None:
+                taken, other = ("then_branch", "else_branch")[:: 1 if condition else -1]
+                _replace(node, node.attributes[taken].as_graph())
+                _release(node.attributes[other].as_graph())
+
+
+def _is(node: ir.Node | None, operator: str) -> bool:
+    return node is not None and node.domain == "" and node.op_type == operator
+
+
+class _Lengths:
+    """Evaluates what depends on the lengths of a graph's inputs alone."""
+
+    def __init__(self, graph: ir.Graph) -> None:
+        probes = Probes(graph)
+        lengths = probes.lengths if probes.fixed else (*probes.lengths, _LONG_LENGTH)
+        layers = list(_layers_of_tokens(graph))
+        self._evaluators = [
+            probes.evaluator({**_outputs(layers, probes.rows, length), **probes.feeds(length)}) for length in lengths
+        ]
+        self._lengths = lengths
+
+    def decided(self, condition: ir.Value) -> bool | None:
+        """The value of a condition if it is always the same and compares two lengths."""
+        result, node = True, condition.producer()
+        while node is not None and node.domain == "" and node.op_type in ("Cast", "Identity", "Not"):
+            result ^= node.op_type == "Not"
+            node = None if node.inputs[0] is None else node.inputs[0].producer()
+        if node is None or not _is(node, "Equal") or data_inputs(node.outputs[0]):
+            return None
+        for evaluate, length in zip(self._evaluators, self._lengths, strict=True):
+            try:
+                if any(value is None or (evaluate(value) != length).any() for value in node.inputs):
+                    return None
+            except CannotEvaluate:
+                if length != _LONG_LENGTH:  # which tables of positions may not have
+                    return None
+        return result
+
+
+def _layers_of_tokens(graph: ir.Graph) -> Iterator[subgraph.DenseLayer]:
+    """The dense layers whose output depends on the data of inputs."""
+    dependent = {value for value in graph.inputs if not is_constant(value)}
+    for node in graph:
+        if node.op_type not in ("Shape", "Size") and any(value in dependent for value in node.inputs):
+            dependent.update(node.outputs)
+            if (layer := subgraph.dense(node.outputs[0])) is not None:
+                yield layer
+
+
+def _outputs(layers: list[subgraph.DenseLayer], rows: int, length: int) -> Samples:
+    """Zeros for the outputs of dense layers, so that nothing is multiplied."""
+    zero = np.zeros((), np.float32)
+    return {layer.output: np.broadcast_to(zero, (rows, length, sizes(layer.weight)[1])) for layer in layers}
+
+
+def _replace(node: ir.Node, branch: ir.Graph) -> None:
+    """Replace an ``If`` by the nodes of a branch. Their names are unique within the branch only."""
+    graph = node.graph
+    assert isinstance(graph, ir.Graph)
+    prefix = node.outputs[0].name
+    for name, value in list(branch.initializers.items()):
+        assert value.const_value is not None
+        ir.convenience.replace_all_uses_with(value, subgraph.constant(graph, f"{prefix}.{name}", value.const_value))
+    outputs, nodes = list(branch.outputs), list(branch)
+    branch.outputs.clear()
+    branch.remove(nodes)
+    for index, each in enumerate(nodes):
+        each.name = f"{prefix}.{index}"
+        for value in each.outputs:
+            value.name = f"{prefix}.{value.name}"
+    graph.insert_before(node, nodes)
+    for old, new in zip(node.outputs, outputs, strict=True):
+        new.type, new.shape = new.type or old.type, new.shape or old.shape
+        subgraph.replace(old, new)
+    graph.remove(node, safe=True)
+
+
+def _release(branch: ir.Graph) -> None:
+    """Have the nodes of a branch read nothing, so that no value counts them among its readers."""
+    for node in branch.all_nodes():
+        for index in range(len(node.inputs)):
+            node.replace_input_with(index, None)
