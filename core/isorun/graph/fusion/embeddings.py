@@ -1,13 +1,14 @@
-"""Embeddings: the sum of rows from two or three tables, normalized.
+"""Embeddings: the sum of rows from several tables, normalized.
 
 Matched, with operands in any order: ``LayerNormalization`` over the last axis of ``word[ids] + position[positions]``
 and, if the model has them, ``+ type[types]``. The tables are identified by their indices: token ids are an input of the
 graph (possibly cast); positions vary along the sequence when all ids are equal. Positions may be counted from the ids
-or the mask (RoBERTa, MPNet); their computation stays in the graph. The first S rows of a table are a position table in
-order. Rows by where a token is on a page (LayoutLM) are summed in the graph. With a fixed length, a constant with one
-row per position replaces the position table. Without token types, or with the same type for every token, the operator
-has none, and the row of that type is added to the position table; or, without positions, to the word table. So is a
-factor of all embeddings.
+or the mask (RoBERTa, MPNet); their computation stays in the graph. Of several tables that inputs index, the longest
+after that of the ids is the position table. The first S rows of a table are a position table in order. Rows by where a
+token is on a page (LayoutLM), and of further types (ERNIE), are summed in the graph. With a fixed length, a constant
+with one row per position replaces the position table. Without token types, or with the same type for every token, the
+operator has none, and the row of that type is added to the position table; or, without positions, to the word table. So
+is a factor of all embeddings.
 
 Without a normalization after it, the rows of a word table are an ``Embedding``.
 
@@ -111,15 +112,17 @@ def _fuse(graph: ir.Graph, probes: Probes, node: ir.Node, terms: list[_Rows | ir
     positions = [term for term in rest if _varies(probes, term.index)]
     types = [term for term in rest if term not in positions]
     by_position = len(positions) + bool(fixed) + len(tables)
-    if by_position > 1 or len(types) > 1:
+    if by_position > 1:
         raise CannotFuse(
-            f"expected at most one position table and one type table, got {by_position} and {len(types)} "
-            f"among {len(gathers) + len(tables)} tables"
+            f"expected at most one position table, got {by_position} among {len(gathers) + len(tables)} tables"
         )
-    added = [array(term).reshape(-1) for term in others if term not in fixed]
-    if types and (only := _only_index(types[0].index)) is not None:
-        added.append(array(types[0].table)[only])
-        types = []
+    added = [row for term in others if term not in fixed and (row := _row(term)) is not None]
+    added += [array(term.table)[only] for term in types if (only := _only_index(term.index)) is not None]
+    types = [term for term in types if _only_index(term.index) is None]
+    if len(types) > 1 and not by_position:  # positions that are an input
+        positions = [max(types, key=lambda term: sizes(term.table)[0])]
+        types = [term for term in types if term not in positions]
+    places += types[1:]
     table = (
         positions[0].table if positions else _fixed_table(graph, fixed) if fixed else next(iter(tables.values()), None)
     )
@@ -276,9 +279,10 @@ def _name_length(graph: ir.Graph, ids: ir.Value) -> None:
 
 
 def _row(value: ir.Value) -> np.ndarray | None:
-    """A one-row constant, (width,); ``None`` if it has more rows."""
+    """The row of a constant whose rows are all the same, (width,); ``None`` for any other."""
     constant = array(value)
-    return constant.reshape(-1) if constant.size == constant.shape[-1] else None
+    rows = constant.reshape(-1, constant.shape[-1])
+    return rows[0] if len(rows) and (rows == rows[:1]).all() else None
 
 
 def _is_per_position(probes: Probes, value: ir.Value) -> bool:

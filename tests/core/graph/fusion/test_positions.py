@@ -18,14 +18,19 @@ from isorun.graph.pipeline import fuse
 RNG = np.random.default_rng(0)
 WEIGHTS = {
     name: RNG.standard_normal(shape).astype(np.float32)
-    for name, shape in {"word": (50, 8), "place": (40, 8), "deep": (1, 40, 8), "g": (8,), "c": (8,)}.items()
+    for name, shape in {
+        **{"word": (50, 8), "place": (40, 8), "deep": (1, 40, 8), "type": (2, 8), "task": (3, 8), "row": (1, 1, 8)},
+        **{"g": (8,), "c": (8,)},
+    }.items()
 }
+WEIGHTS["same"] = np.repeat(WEIGHTS["row"], 7, axis=1)
 LENGTH = "n = Shape<start=1, end=2>(ids) zero = Constant<value = int64[1] {0}>() one = Constant<value = int64[1] {1}>()"
 
 
-def model(rows: str, folder: Path) -> ir.Model:
+def model(rows: str, folder: Path, others: tuple[str, ...] = (), sizes: str = "b,s") -> ir.Model:
     body = f"w = Gather(word, ids) {LENGTH} {rows} s = Add(w, p) y = LayerNormalization<axis=-1>(s, g, c)"
-    proto = onnx_text.graph(f"e (int64[b,s] ids) => (float[b,s,8] y) {{ {body} }}")
+    inputs = ", ".join(f"int64[{sizes}] {name}" for name in ("ids", *others))
+    proto = onnx_text.graph(f"e ({inputs}) => (float[{sizes},8] y) {{ {body} }}")
     used = {name for node in proto.graph.node for name in node.input}
     proto.graph.initializer.extend(numpy_helper.from_array(WEIGHTS[name], name) for name in WEIGHTS if name in used)
     onnx.save(proto, folder / "model.onnx")
@@ -33,8 +38,12 @@ def model(rows: str, folder: Path) -> ir.Model:
 
 
 def run(content: bytes) -> np.ndarray:
-    ids = np.random.default_rng(1).integers(0, 50, (3, 7))
-    return onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"]).run(None, {"ids": ids})[0]
+    random = np.random.default_rng(1)
+    rows = {"ids": 50, "positions": 40, "types": 2, "tasks": 3}
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    return session.run(None, {each.name: random.integers(0, rows[each.name], (3, 7)) for each in session.get_inputs()})[
+        0
+    ]
 
 
 @pytest.mark.parametrize(
@@ -57,5 +66,35 @@ def test_recognizes_the_first_rows_of_a_position_table(rows: str, fused: int, tm
     report = fuse(made)
     assert report.fused["EmbedLayerNormalization"] == fused
     assert [refusal.kind for refusal in report.refusals] == ["EmbedLayerNormalization"] * (1 - fused)
+    after = run(ir.serde.serialize_model(made).SerializeToString())
+    np.testing.assert_allclose(after, before, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("others", "inputs"),
+    [(("positions",), 4), (("types", "positions"), 6), (("types", "positions", "tasks"), 9), (("types", "tasks"), 6)],
+    ids=["positions", "types and positions", "types, positions and tasks", "types and tasks"],
+)
+def test_fuses_tables_that_inputs_index(others: tuple[str, ...], inputs: int, tmp_path: Path) -> None:
+    """Positions may be an input, and a model may have several kinds of types (ERNIE)."""
+    tables = {"positions": "place", "types": "type", "tasks": "task"}
+    terms = [f"r0 = Gather({tables[others[0]]}, {others[0]})"]
+    for count, name in enumerate(others[1:], start=1):
+        terms.append(f"t{count} = Gather({tables[name]}, {name}) r{count} = Add(r{count - 1}, t{count})")
+    made = model(" ".join((*terms, f"p = Identity(r{len(others) - 1})")), tmp_path, others)
+    before = run((tmp_path / "model.onnx").read_bytes())
+    report = fuse(made)
+    assert report.fused["EmbedLayerNormalization"] == 1, str(report)
+    after = run(ir.serde.serialize_model(made).SerializeToString())
+    np.testing.assert_allclose(after, before, atol=1e-5)
+
+
+def test_a_constant_with_the_same_row_for_each_position_is_no_table(tmp_path: Path) -> None:
+    """What exporters fold token types to, in a model of one size."""
+    rows = "r = Gather(place, positions) p = Add(r, same)"
+    made = model(rows, tmp_path, ("positions",), "3,7")
+    before = run((tmp_path / "model.onnx").read_bytes())
+    report = fuse(made)
+    assert report.fused["EmbedLayerNormalization"] == 1, str(report)
     after = run(ir.serde.serialize_model(made).SerializeToString())
     np.testing.assert_allclose(after, before, atol=1e-5)
