@@ -142,7 +142,7 @@ class MaskClassifier:
         """Classify a value that depends on lengths only."""
         lengths = self._probes.lengths
         results = [self._evaluator(around, length)(value) for length in lengths]
-        by_key = all(each.ndim > 1 and each.shape[-1] == length for each, length in zip(results, lengths, strict=True))
+        by_key = all(_is_by_key(each, length) for each, length in zip(results, lengths, strict=True))
         if not by_key or results[0].dtype.kind in "iu":
             return []  # a number, a shape, an index, a table
         if not self._probes.fixed:
@@ -291,6 +291,11 @@ def _reach(result: np.ndarray, attend: np.ndarray) -> tuple[Reach, float] | None
         if np.array_equal(allowed, np.broadcast_to(reach.pairs(attend)[:, None], allowed.shape)):
             return reach, float(masked[0])
     return None
+
+
+def _is_by_key(result: np.ndarray, length: int) -> bool:
+    """Whether a value may be added to scores (B, N, S, S), with a number for each key."""
+    return result.ndim > 1 and result.shape[-1] == length and (result.ndim == 2 or result.shape[-2] in (1, length))
 
 
 def _is_within(short: Reach, long: Reach) -> bool:

@@ -216,7 +216,13 @@ def table_length(pattern: AttentionPattern, probes: Probes) -> int:
 
 
 def by_head(value: np.ndarray, size: int, length: int, transposed: bool, rows: int) -> np.ndarray:
-    """Queries or keys as their product reads them, (B, N, S, d)."""
+    """Queries or keys as their product reads them, (B, N, S, d).
+
+    Raises:
+        CannotFuse: they are not one per token.
+    """
+    if value.size % (rows * length * size):
+        raise CannotFuse(f"its queries or keys have shape {value.shape} for {rows} rows of {length} tokens")
     if transposed:
         return value.reshape(rows, -1, size, length).swapaxes(-1, -2)
     if value.ndim == 3 and value.shape[-1] != size:  # (B, S, N d)
