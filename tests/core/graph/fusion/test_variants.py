@@ -115,6 +115,32 @@ def test_keeps_a_finite_mask_value() -> None:
     assert exports.difference(expected, got) < 0.01
 
 
+def test_fuses_a_causal_mask_added_to_the_mask() -> None:
+    """As in CLIP before transformers 4.56: a query without any key attends to those that one mask leaves out."""
+    model = exports.model(PLAIN)
+    for softmax in [node for node in model.graph if node.op_type == "Softmax"]:
+        scores = softmax.inputs[0]
+        assert scores is not None
+        shape = ir.node("Shape", [scores], {"start": 2})
+        full = ir.node("ConstantOfShape", shape.outputs, {"value": ir.tensor(np.full(1, LOWEST, np.float32))})
+        above = ir.node("Trilu", [full.outputs[0], number(model, "above", 1, np.int64)], {"upper": 1})
+        model.graph.insert_before(softmax, [shape, full, above])
+        before(softmax, 0, "Add", above.outputs[0])
+    given = feeds()
+    expected = exports.run(model, given)
+    fused, report = check(model, given)
+    assert report.complete, str(report)
+    assert [
+        node.attributes["summed"].as_int()
+        for node in fused.graph
+        if functions.is_fused(node) and "causal" in node.attributes
+    ] == [1] * LAYERS
+    padding_removal.remove(fused)
+    found = exports.run(lower.lower(fused, "com.microsoft.cpu"), given)
+    real = given["attention_mask"] != 0
+    assert exports.difference([expected[0][real], expected[1]], [found[0][real], found[1]]) < exports.TOLERANCE
+
+
 def test_fuses_merged_batch_and_sequence() -> None:
     """Dense layers and normalizations over (tokens, hidden); the heads alone have batch and sequence apart."""
     model = exports.model(PLAIN)

@@ -21,6 +21,8 @@ CASES = {
     "grouped": {"groups": 2, "head_size": SIZE},
     "one group, normalized": {"groups": 1, "head_size": SIZE, "turn": SIZE, "norm_epsilon": 1e-6},
     "causal": {"causal": 1},
+    "causal, added to the mask": {"causal": 1, "summed": 1},
+    "causal, added to the mask, grouped": {"causal": 1, "summed": 1, "groups": 2, "head_size": SIZE},
     "causal, guarded, rotated": {"causal": 1, "guarded": 1, "turn": SIZE},
     "no keys for padding": {"paired": 1},
     "no keys for padding, guarded": {"paired": 1, "guarded": 1},
@@ -73,6 +75,8 @@ def attention(hidden: np.ndarray, mask: np.ndarray, weights: dict[str, np.ndarra
     if "paired" in case:
         allowed = allowed & (mask[:, None, :, None] != 0)
     scores = np.where(allowed, scores, -1e30)
+    if "summed" in case:
+        scores = np.where((mask[:, None, None, :] != 0) | (behind >= 0), scores, -np.inf)
     shares = np.exp(scores - scores.max(-1, keepdims=True))
     context = shares / shares.sum(-1, keepdims=True) @ value
     if "guarded" in case:

@@ -37,7 +37,8 @@ FINITE_MASK = -1e30  # with a mask value above this, the scores of a fully maske
 @dataclass(frozen=True)
 class Formula:
     """What an attention computes: attributes, the sources of Q, K and V, what happens to Q and K, whether V is rotated
-    like them, whether queries without any key give zeros, and what scores have beside Q K^T."""
+    like them, whether queries without any key give zeros, whether two masks are added up, and what scores have beside
+    Q K^T."""
 
     heads: int
     filter_value: float
@@ -48,6 +49,7 @@ class Formula:
     turn: Turn
     turns_values: bool
     positional: Disentangled | None
+    summed: bool
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,8 @@ class AttentionProbe:
         finite = mask is not None and mask.masked is not None and mask.masked > FINITE_MASK
         filter_value = mask.masked if mask is not None and mask.masked is not None and finite else functions.LOWEST
         fallbacks = {"scores"} if mask is None else {"scores", "zeros"}
+        if mask is not None and mask.origin is not None and mask.reach == Reach(causal=True):
+            fallbacks.add("summed")
         dtype = subgraph.dtype(pattern.layers[0].weight)
         tolerance = HALF_TOLERANCE if dtype in HALVES else TOLERANCE
         samples = [self.sample(pattern, mask, length) for length in self._probes.lengths]
@@ -147,6 +151,10 @@ class AttentionProbe:
             scale, turn = turns[found[0][0]]
             if not some.all() and np.isfinite(context[~some]).all():
                 masked = {"scores": expected[found[0]][~some], "zeros": np.zeros_like(context[~some])}
+                if "summed" in fallbacks:
+                    part = found[0][0][2]
+                    value = _by_head(part.of(sample[part.layer.output]).reshape(rows), size)
+                    masked["summed"] = _summed(value, attend, heads)[~some]
                 fallbacks = {name for name in fallbacks if _error(masked[name], context[~some]) < tolerance}
         is_narrow = finite and mask is not None and mask.reach != Reach()
         if dtype == ir.DataType.FLOAT16 and (is_narrow or not fallbacks):
@@ -157,8 +165,18 @@ class AttentionProbe:
         projections, turns_values = found[0]
         turn = rotation.shortest(pattern, turn)
         positional = terms.of(projections[0].layer, projections[1].layer) if terms else None
+        fallback = next(name for name in ("scores", "zeros", "summed") if name in fallbacks)
         return Formula(
-            heads, filter_value, projections, "scores" not in fallbacks, scale, norms, turn, turns_values, positional
+            heads,
+            filter_value,
+            projections,
+            fallback == "zeros",
+            scale,
+            norms,
+            turn,
+            turns_values,
+            positional,
+            fallback == "summed",
         )
 
     def _turn(
@@ -371,6 +389,15 @@ def _attention(
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     context = weights / weights.sum(-1, keepdims=True) @ value
     return np.asarray(context.transpose(0, 2, 1, 3).reshape(batch, length, -1))
+
+
+def _summed(value: np.ndarray, attend: np.ndarray, heads: int) -> np.ndarray:
+    """What queries without any key have if a key mask and a causal one are added up: the mean of the values that only
+    one of them masks. Value (B, K, S, d), attend (B, S) -> (B, S, N d)."""
+    batch, groups, length, size = value.shape
+    once = ~Reach(causal=True).pairs(np.ones_like(attend)) ^ (attend == 0)[:, None, :]
+    query, key = np.zeros((batch, heads, length, size)), np.zeros((batch, groups, length, size))
+    return _attention(query, key, value, 1.0, once, np.zeros(()), functions.LOWEST)
 
 
 def _error(result: np.ndarray, expected: np.ndarray) -> float:

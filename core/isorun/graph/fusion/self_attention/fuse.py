@@ -138,8 +138,7 @@ class _Fusion:
             for norm in formula.norms
         ]
         attributes: dict[str, int | float] = {"num_heads": formula.heads, "mask_filter_value": formula.filter_value}
-        if formula.guarded:
-            attributes["guarded"] = 1
+        attributes |= {name: 1 for name in ("guarded", "summed") if getattr(formula, name)}
         if mask is not None:
             attributes |= {} if mask.reach.window is None else {"window": mask.reach.window}
             attributes |= {name: 1 for name in ("causal", "paired") if getattr(mask.reach, name)}
