@@ -89,6 +89,8 @@ def _change(node: ir.Node, current: int, target: int) -> Callable[[ir.Node, int]
         return _drop_usual if _mode(node) != "half_pixel_symmetric" or min(current, target) >= _SYMMETRIC else None
     if node.op_type == "LayerNormalization" and target >= _NORMALIZES:
         return _keep  # ONNX Runtime writes it in graphs of earlier opsets too
+    if node.op_type in ("ScatterElements", "ScatterND"):  # without a reduction they are the same in all
+        return _drop_usual if node.attributes.get_string("reduction", "none") == "none" else None
     if node.op_type == "Gelu" and target < 20:
         tanh = "approximate" in node.attributes and node.attributes["approximate"].as_string() != "none"
         return None if tanh else _gelu

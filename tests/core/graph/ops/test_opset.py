@@ -58,3 +58,32 @@ def test_an_operator_that_the_earlier_opset_does_not_have(text: str) -> None:
         opset.move(made.graph, 17)
     assert caught.value.operators == ("Resize" if "Resize" in text else "ReduceMax",)
     assert made.graph.opset_imports[""] == 21
+
+
+SCATTERED = """<ir_version: 10, opset_import: ["" : {opset}]>
+g (float[4] x) => (float[4] y) <int64[2, 1] at = {{1, 3}}, float[2] rows = {{5, 6}}> {{
+    y = ScatterND {attributes} (x, at, rows)
+}}"""
+
+
+def scattered(opset_version: int, attributes: str = "") -> ir.Model:
+    return ir.from_proto(onnx.parser.parse_model(SCATTERED.format(opset=opset_version, attributes=attributes)))
+
+
+@pytest.mark.parametrize(
+    ("given", "target", "attributes"),
+    [(14, 17, ""), (18, 17, '<reduction = "none">'), (16, 14, '<reduction = "none">')],
+)
+def test_a_scatter_without_a_reduction_is_the_same_in_every_opset(given: int, target: int, attributes: str) -> None:
+    model = scattered(given, attributes)
+    opset.move(model.graph, target)
+    onnx.checker.check_model(ir.to_proto(model))
+    content = ir.to_proto(model).SerializeToString()
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    assert session.run(None, {"x": np.zeros(4, np.float32)})[0].tolist() == [0, 5, 0, 6]
+
+
+def test_a_scatter_with_a_reduction_may_have_no_earlier_form() -> None:
+    with pytest.raises(UnsupportedModel) as caught:
+        opset.move(scattered(18, '<reduction = "max">').graph, 17)
+    assert caught.value.operators == ("ScatterND",)
