@@ -125,9 +125,11 @@ def _evaluated(node: ir.Node, opset: int) -> list[ir.TensorProtocol]:
     """The outputs of a node whose inputs are constants; empty if they are too large or cannot be evaluated."""
     source, *others = (None if value is None else value.const_value for value in node.inputs)
     rest = [None if tensor is None else tensor.numpy() for tensor in others]
+    if source is not None and node.op_type == "Cast":
+        dtype = ir.DataType(node.attributes["to"].as_int())
+        if max(source.nbytes, source.size * dtype.itemsize) > _MAX_FOLDED:
+            return _lazy_cast(source, dtype)
     if source is not None and source.nbytes > _MAX_FOLDED:
-        if node.op_type == "Cast":
-            return _lazy_cast(source, ir.DataType(node.attributes["to"].as_int()))
         return _moved_constant(node, source, rest, opset) if node.op_type in _MOVING else []
     try:
         results = run_node(node, [None if source is None else source.numpy(), *rest], opset)

@@ -36,6 +36,7 @@ def simplify(model: ir.Model, report: FusionReport) -> None:
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     common.DeduplicateInitializersPass()(model)
     constants.remove_no_ops(model.graph)
+    constants.fold(model)  # weights that are stored in another type
     _canonicalize_operands(model.graph)
     _split_gemms(model.graph)
     _fold_widths(model.graph)

@@ -14,6 +14,7 @@ from onnx.reference import ReferenceEvaluator
 from onnxruntime.transformers.float16 import convert_float_to_float16
 
 import exports
+from isorun.graph.canonicalize import constants
 from isorun.graph.ops import functions, lower
 from isorun.graph.pipeline import fuse
 
@@ -120,3 +121,41 @@ def test_dialects_agree_on_a_fully_masked_row(name: str, dialect: str) -> None:
     with np.errstate(all="ignore"):
         got = ReferenceEvaluator(lowered).run(None, dict(exports.given(name)))
     assert exports.difference([each[4:] for each in untouched(name)], [each[4:] for each in got]) < 0.01
+
+
+@pytest.mark.parametrize("dtype", [ir.DataType.FLOAT16, ir.DataType.BFLOAT16])
+@pytest.mark.parametrize("name", ["bert-torchscript14-eager", "modernbert-torchscript17-eager"])
+def test_fuses_weights_that_are_stored_in_16_bits(name: str, dtype: ir.DataType) -> None:
+    """A cast after each: what is computed is as in fp32."""
+    model = exports.model(name)
+    weights = [value for value in model.graph.initializers.values() if value.dtype == ir.DataType.FLOAT]
+    for value in (value for value in weights if value.const_value is not None and value.const_value.size > 1):
+        assert value.const_value is not None
+        stored = ir.Value(name=f"{value.name}.stored", type=ir.TensorType(dtype), shape=value.shape)
+        stored.const_value = ir.tensor(value.const_value.numpy().astype(dtype.numpy()))
+        model.graph.register_initializer(stored)
+        cast = ir.node("Cast", [stored], {"to": int(ir.DataType.FLOAT)})
+        model.graph.insert_before(model.graph[0], cast)
+        ir.convenience.replace_all_uses_with(value, cast.outputs[0])
+    given = exports.given(name)
+    expected = exports.run(model, given)
+    report = fuse(model)
+    assert report.complete, str(report)
+    assert exports.difference(expected, exports.run(model, given)) < exports.MODERN_TOLERANCE
+
+
+@pytest.mark.parametrize("rows", [100, 600, 3000])
+def test_folds_a_cast_of_a_constant_of_any_size(rows: int) -> None:
+    """Constants of up to 64 KiB are computed at once, larger ones when they are written."""
+    table = ir.Value(name="table", const_value=ir.tensor(np.ones((rows, 32), np.float16)))
+    table.type, table.shape = ir.TensorType(ir.DataType.FLOAT16), ir.Shape([rows, 32])
+    x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([32]))
+    cast = ir.node("Cast", [table], {"to": int(ir.DataType.FLOAT)})
+    total = ir.node("Add", [cast.outputs[0], x])
+    graph = ir.Graph([x], total.outputs, nodes=[cast, total], initializers=[table], opset_imports={"": 17}, name="g")
+    constants.fold(ir.Model(graph, ir_version=10))
+    assert [node.op_type for node in graph] == ["Add"]
+    folded = total.inputs[0]
+    assert folded is not None
+    assert folded.const_value is not None
+    assert folded.const_value.numpy().dtype == np.float32
