@@ -9,18 +9,20 @@ and ``Add``. Common subexpressions are merged. A decomposed layer normalization,
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common
 
+from isorun.errors import UnsupportedModel
 from isorun.graph.analysis.evaluate import CannotEvaluate, array, is_constant, sizes
 from isorun.graph.canonicalize import branches, constants, contrib, dedup_weights, layer_normalization
 from isorun.graph.io import files
 from isorun.graph.matching import subgraph
 from isorun.graph.matching.probes import Probes
 from isorun.graph.matching.report import FusionReport
-from isorun.graph.ops import functions, inline
+from isorun.graph.ops import functions, inline, opset
 
 _logger = logging.getLogger(__name__)
 
@@ -30,6 +32,9 @@ def simplify(model: ir.Model, report: FusionReport) -> None:
     if any(domain != functions.DOMAIN for domain, *_ in model.functions):
         inline.InlinePass()(model)
         files.check_files(model)
+    if model.graph.opset_imports.get("", 0) < functions.opset(functions.BODIES):
+        with suppress(UnsupportedModel):  # what stays may be gone after fusion
+            opset.move(model.graph, functions.opset(functions.BODIES))  # ranks of a Reshape are inferred since 14
     branches.take(model)
     contrib.expand(model, report)
     common.ShapeInferencePass(check_type=False, strict_mode=False)(model)
@@ -70,7 +75,7 @@ def _canonicalize_operands(graph: ir.Graph) -> None:
                 node.replace_input_with(1, subgraph.constant(graph, "isorun.last", ir.tensor(np.array([-1], np.int64))))
 
 
-def _canonicalize_split(node: ir.Node, opset: int) -> None:
+def _canonicalize_split(node: ir.Node, version: int) -> None:
     value = node.inputs[0]
     assert value is not None
     if node.attributes.get_int("axis", 0) == (subgraph.rank(value) or 0) - 1:
@@ -78,7 +83,7 @@ def _canonicalize_split(node: ir.Node, opset: int) -> None:
     parts = node.inputs[1] if len(node.inputs) > 1 else None
     if parts is not None and is_constant(parts) and len(set(array(parts).tolist())) == 1:
         node.resize_inputs(1)
-        if opset >= 18:
+        if version >= 18:
             node.attributes["num_outputs"] = ir.AttrInt64("num_outputs", len(node.outputs))
 
 
