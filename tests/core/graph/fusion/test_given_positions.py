@@ -120,6 +120,23 @@ def test_fuses_rotations_by_positions_that_are_given(name: str) -> None:
     assert sum(node.op_type == functions.CORE for node in fused.graph) == LAYERS
 
 
+def test_fuses_a_table_that_is_cut_to_the_length_of_the_row() -> None:
+    """As in Qwen2 and Mistral before transformers 4.43: the export knows no position beyond the row, the fused form
+    does."""
+    model = exports.model(PLAIN)
+    by_table(model)
+    length = ir.node("Shape", [model.graph.inputs[0]], {"start": 1, "end": 2})
+    model.graph.insert_before(model.graph[0], length)
+    zero = number(model, "first", [0], np.int64)
+    for node in [node for node in model.graph if node.op_type == "Gather" and "table" in (node.inputs[0].name or "")]:
+        before(node, 0, "Slice", zero, length.outputs[0], zero)
+    given = fed(model)
+    given["position_ids"] %= given["position_ids"].shape[1]
+    fused, report = check(model, given)
+    assert report.complete, str(report)
+    assert sum(node.op_type == functions.CORE for node in fused.graph) == LAYERS
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_keeps_other_rotations(name: str) -> None:
     change, reason = REFUSED[name]

@@ -16,7 +16,7 @@ from itertools import permutations
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph.analysis.evaluate import HALVES, Samples, sizes
+from isorun.graph.analysis.evaluate import HALVES, CannotEvaluate, Samples, sizes
 from isorun.graph.fusion.self_attention import disentangled, rotation
 from isorun.graph.fusion.self_attention.disentangled import Disentangled
 from isorun.graph.fusion.self_attention.masks import KeyMask, Reach
@@ -276,12 +276,24 @@ class AttentionProbe:
                 these.
         """
         if pattern.positions is None:
-            length, given, by_token = len(whole.cos), {}, whole
-        else:
-            length = self._probes.lengths[-1]
-            drawn = np.random.default_rng(0).integers(0, len(whole.cos), (self._probes.rows, length))
-            given = {pattern.positions: drawn}
-            by_token = replace(whole, cos=whole.cos[drawn][:, None], sin=whole.sin[drawn][:, None])
+            return self._is_turned(pattern, formula, whole, len(whole.cos), {})
+        try:
+            return self._is_turned_by(pattern, formula, whole, self._probes.lengths[-1])
+        except CannotEvaluate:  # a table is cut to the length of the row before positions are looked up
+            if self._probes.fixed:
+                raise
+            return self._is_turned_by(pattern, formula, whole, len(whole.cos))
+
+    def _is_turned_by(self, pattern: AttentionPattern, formula: Formula, whole: Turn, length: int) -> bool:
+        """The same for random positions in rows of a length."""
+        assert pattern.positions is not None
+        drawn = np.random.default_rng(0).integers(0, len(whole.cos), (self._probes.rows, length))
+        by_token = replace(whole, cos=whole.cos[drawn][:, None], sin=whole.sin[drawn][:, None])
+        return self._is_turned(pattern, formula, by_token, length, {pattern.positions: drawn})
+
+    def _is_turned(
+        self, pattern: AttentionPattern, formula: Formula, by_token: Turn, length: int, given: Samples
+    ) -> bool:
         query, result = self._queries(pattern, formula, length, given)
         factor = formula.turn.factor
         return _error(result, factor * by_token.of(query)) < _TURN_TOLERANCE * max(1.0, abs(factor))
