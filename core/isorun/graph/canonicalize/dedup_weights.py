@@ -33,7 +33,8 @@ def deduplicate(graph: ir.Graph) -> None:
         kept: list[tuple[ir.Value, np.ndarray]] = []
         for value in values:
             assert value.const_value is not None
-            array = value.const_value.numpy() if len(values) > 1 else np.empty(0)
+            # Folded transpositions lie in the order of their sources, which cannot be viewed as bytes.
+            array = np.ascontiguousarray(value.const_value.numpy()) if len(values) > 1 else np.empty(0)
             same = next(
                 (original for original, known in kept if np.array_equal(known.view(np.uint8), array.view(np.uint8))),
                 None,

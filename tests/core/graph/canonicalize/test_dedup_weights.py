@@ -31,6 +31,14 @@ def test_merges_equal_weights() -> None:
     assert weights(made) == ["w0", "w0", "w2", "w3", "w4"]
 
 
+def test_merges_equal_weights_that_are_transposed() -> None:
+    """As an export without constant folding has them, once its transpositions are folded."""
+    one = np.arange(3000, dtype=np.float32).reshape(300, 10)
+    made = graph(one.T, one.T, one.T.copy())
+    deduplicate(made)
+    assert weights(made) == ["w0", "w0", "w0"]
+
+
 def test_keeps_weights_that_differ_between_samples() -> None:
     one = np.zeros((10, 300), np.float32)
     other = one.copy()
