@@ -9,23 +9,21 @@ for every order of the projections.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import permutations
 
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph.analysis.evaluate import HALVES, CannotEvaluate, Samples, sizes
+from isorun.graph.analysis.evaluate import HALVES, CannotEvaluate, Samples
 from isorun.graph.fusion.self_attention import disentangled, rotation
 from isorun.graph.fusion.self_attention.disentangled import Disentangled
 from isorun.graph.fusion.self_attention.masks import KeyMask, Reach
 from isorun.graph.fusion.self_attention.pattern import AttentionPattern
+from isorun.graph.fusion.self_attention.projection import Projection, assignments
 from isorun.graph.fusion.self_attention.rotation import Norm, Turn
 from isorun.graph.matching import subgraph
 from isorun.graph.matching.probes import Evaluate, Probes
 from isorun.graph.matching.report import CannotFuse
-from isorun.graph.matching.subgraph import DenseLayer
 from isorun.graph.ops import functions
 
 TOLERANCE = 1e-4
@@ -50,19 +48,6 @@ class Formula:
     turns_values: bool
     positional: Disentangled | None
     summed: bool
-
-
-@dataclass(frozen=True)
-class Projection:
-    """The columns of a dense layer that compute queries, keys or values."""
-
-    layer: DenseLayer
-    columns: tuple[int, ...]
-
-    def of(self, array: np.ndarray) -> np.ndarray:
-        """The projection's part of an array whose last dimension is the layer's columns."""
-        whole = self.columns == tuple(range(array.shape[-1]))
-        return array if whole else array[..., list(self.columns)]
 
 
 class AttentionProbe:
@@ -102,7 +87,7 @@ class AttentionProbe:
                 f"its output has width {pattern.width} for {heads} heads, and its keys and values {pattern.key_width}"
             )
         whether: tuple[bool, ...] = (False, True)  # values may be rotated
-        candidates = dict.fromkeys(_candidates(pattern, heads), whether)
+        candidates = dict.fromkeys(assignments(pattern, heads), whether)
         norms = rotation.norms(pattern, size)
         terms = disentangled.terms(pattern, size, self._probes)
         positional: Disentangled | None = None
@@ -317,51 +302,6 @@ class AttentionProbe:
         value = self._probes.evaluator(sample)(pattern.operands[0])
         result = rotation.by_head(value, size, length, False, self._probes.rows)
         return query if norm is None else norm.of(query), result
-
-
-def _candidates(pattern: AttentionPattern, heads: int) -> list[tuple[Projection, ...]]:
-    """Every assignment of projections to Q, K and V, in every layout of a layer with several."""
-    wide, narrow = pattern.width, pattern.key_width
-    columns = [sizes(layer.weight)[1] for layer in pattern.layers]
-    candidates: dict[tuple[Projection, ...], None] = {}
-    if len(pattern.layers) == 3:
-        for order in permutations(Projection(layer, tuple(range(sizes(layer.weight)[1]))) for layer in pattern.layers):
-            if [len(part.columns) for part in order] == [wide, narrow, narrow]:
-                candidates[order] = None
-        return list(candidates)
-    for layout in _layouts(pattern.layers, columns, wide, narrow, heads):
-        for order in permutations(layout):
-            if [len(part.columns) for part in order] == [wide, narrow, narrow]:
-                candidates[order] = None
-    return list(candidates)
-
-
-def _layouts(
-    layers: tuple[DenseLayer, ...], columns: list[int], wide: int, narrow: int, heads: int
-) -> Iterator[list[Projection]]:
-    """The three projections in one or two layers: concatenated, interleaved by head, or interleaved by column."""
-    for widths in ((wide, narrow, narrow), (narrow, wide, narrow), (narrow, narrow, wide)):
-        ends = np.cumsum((0, *widths))
-        if len(layers) == 1 and columns[0] == ends[3]:
-            yield [Projection(layers[0], tuple(range(ends[i], ends[i + 1]))) for i in range(3)]
-    if wide == narrow:
-        for by in ("blocks", "heads", "columns"):
-            parts = []
-            for layer, total in zip(layers, columns, strict=True):
-                count = total // wide
-                numbers = np.arange(total)
-                shape = {"blocks": (count, -1), "heads": (heads, count, -1), "columns": (-1, count)}[by]
-                axis = {"blocks": 0, "heads": 1, "columns": 1}[by]
-                for index in range(count):
-                    chosen = numbers.reshape(shape).take(index, axis).reshape(-1)
-                    parts.append(Projection(layer, tuple(chosen.tolist())))
-            if len(parts) == 3:
-                yield parts
-    elif len(layers) == 2:
-        for one, other in (layers, layers[::-1]):
-            if sizes(one.weight)[1] == wide and sizes(other.weight)[1] == 2 * narrow:
-                halves = tuple(range(narrow)), tuple(range(narrow, 2 * narrow))
-                yield [Projection(one, tuple(range(wide))), *(Projection(other, half) for half in halves)]
 
 
 def _heads(pattern: AttentionPattern, evaluate: Evaluate, rows: int, length: int) -> int:
