@@ -107,10 +107,10 @@ def test_probe_runs_every_precision(isorun: Callable[..., Any]) -> None:
             continue
         assert [result["precision"] for result in each["probe"]] == each["precisions"]
         for result in each["probe"]:
-            # bf16 needs hardware support.
-            assert result["ok"] or (result["precision"] == "bf16" and result["message"]), each
+            # A processor may lack bf16, and ort-ep needs the name of a provider.
+            assert result["ok"] or (result["ok"] is None and result["message"]), each
             assert not result["ok"] or result["error"] <= (0.2 if result["precision"] == "int8" else 2e-2)
-    assert ran.code == (0 if all(result["ok"] for each in ran.json for result in each.get("probe", [])) else 1)
+    assert ran.code == 0
 
 
 @pytest.mark.parametrize(
