@@ -1,6 +1,6 @@
 """Replacement of an ``If`` by the branch that is always taken.
 
-A scripted function in a traced model keeps its conditions: DeBERTa-v2 in transformers 4.48 to 4.51 asks in every layer
+A scripted function in a traced model keeps its conditions: DeBERTa-v2 in transformers 4.51 to 4.57 asks in every layer
 whether queries and keys have the same length. A condition is decided if it compares two lengths of the graph that are
 the same at every length of the samples; others stay.
 """

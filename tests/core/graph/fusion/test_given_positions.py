@@ -121,7 +121,7 @@ def test_fuses_rotations_by_positions_that_are_given(name: str) -> None:
 
 
 def test_fuses_a_table_that_is_cut_to_the_length_of_the_row() -> None:
-    """As in Qwen2 and Mistral before transformers 4.43: the export knows no position beyond the row, the fused form
+    """As in Qwen2 and Mistral of transformers 4.41: the export knows no position beyond the row, the fused form
     does."""
     model = exports.model(PLAIN)
     by_table(model)

@@ -115,17 +115,33 @@ def test_keeps_a_finite_mask_value() -> None:
     assert exports.difference(expected, got) < 0.01
 
 
-def test_fuses_a_causal_mask_added_to_the_mask() -> None:
-    """As in CLIP before transformers 4.56: a query without any key attends to those that one mask leaves out."""
+def added(softmax: ir.Node) -> ir.Node:
+    """The sum of scores and mask, the mask last."""
+    assert softmax.inputs[0] is not None
+    node = softmax.inputs[0].producer()
+    assert node is not None
+    assert node.op_type == "Add"
+    return node
+
+
+@pytest.mark.parametrize("is_one_value", [False, True], ids=["to the scores", "to the mask"])
+def test_fuses_a_causal_mask_added_to_the_mask(is_one_value: bool) -> None:
+    """As in CLIP up to transformers 4.57: a query without any key attends to those that one mask leaves out."""
     model = exports.model(PLAIN)
     for softmax in [node for node in model.graph if node.op_type == "Softmax"]:
-        scores = softmax.inputs[0]
+        scores = added(softmax).inputs[0]
         assert scores is not None
         shape = ir.node("Shape", [scores], {"start": 2})
         full = ir.node("ConstantOfShape", shape.outputs, {"value": ir.tensor(np.full(1, LOWEST, np.float32))})
         above = ir.node("Trilu", [full.outputs[0], number(model, "above", 1, np.int64)], {"upper": 1})
-        model.graph.insert_before(softmax, [shape, full, above])
-        before(softmax, 0, "Add", above.outputs[0])
+        model.graph.insert_before(added(softmax), [shape, full, above])
+        if not is_one_value:
+            before(softmax, 0, "Add", above.outputs[0])
+            continue
+        total = before(added(softmax), 1, "Add", above.outputs[0])
+        shape = ir.node("Shape", total.outputs)
+        model.graph.insert_after(total, shape)
+        before(added(softmax), 1, "Reshape", shape.outputs[0])
     given = feeds()
     expected = exports.run(model, given)
     fused, report = check(model, given)

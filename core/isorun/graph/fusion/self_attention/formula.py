@@ -17,7 +17,7 @@ import onnx_ir as ir
 from isorun.graph.analysis.evaluate import HALVES, CannotEvaluate, Samples
 from isorun.graph.fusion.self_attention import disentangled, rotation
 from isorun.graph.fusion.self_attention.disentangled import Disentangled
-from isorun.graph.fusion.self_attention.masks import KeyMask, Reach
+from isorun.graph.fusion.self_attention.masks import FINITE_MASK, KeyMask, Reach
 from isorun.graph.fusion.self_attention.pattern import AttentionPattern
 from isorun.graph.fusion.self_attention.projection import Projection, assignments
 from isorun.graph.fusion.self_attention.rotation import Norm, Turn
@@ -29,7 +29,6 @@ from isorun.graph.ops import functions
 TOLERANCE = 1e-4
 HALF_TOLERANCE = 5e-3  # a 16-bit scale has three significant digits
 _TURN_TOLERANCE = 1e-2  # of queries rotated by hundreds of positions; rates that differ give other angles altogether
-FINITE_MASK = -1e30  # with a mask value above this, the scores of a fully masked row still differ
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,8 @@ import onnx_ir as ir
 from isorun.graph.analysis.evaluate import HALVES, CannotEvaluate, array, sizes
 from isorun.graph.fusion.self_attention import distances, masks, rotation
 from isorun.graph.fusion.self_attention.disentangled import Disentangled
-from isorun.graph.fusion.self_attention.formula import FINITE_MASK, AttentionProbe, Formula
-from isorun.graph.fusion.self_attention.masks import Bias, KeyMask, MaskClassifier, Reach
+from isorun.graph.fusion.self_attention.formula import AttentionProbe, Formula
+from isorun.graph.fusion.self_attention.masks import FINITE_MASK, Bias, KeyMask, MaskClassifier, Reach
 from isorun.graph.fusion.self_attention.pattern import AttentionPattern, find
 from isorun.graph.fusion.self_attention.projection import Projection
 from isorun.graph.fusion.self_attention.rotation_inputs import Rotations

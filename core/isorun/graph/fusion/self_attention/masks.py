@@ -38,6 +38,7 @@ from isorun.graph.ops import functions
 Around = Callable[[int, int], Samples]
 """Samples of the values around an attention, for a number of rows and a length."""
 
+FINITE_MASK = -1e30  # with a mask value above this, the scores of a fully masked row still differ
 _MAX_LENGTH = 2048  # the longest mask that is evaluated
 _MAX_BIAS = 5e3  # a larger value is meant to mask; ALiBi adds up to 1 for each token between two
 _BOOLEAN = frozenset(("Equal", "Not", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "And", "Or", "Cast"))
@@ -281,6 +282,8 @@ def _reach(result: np.ndarray, attend: np.ndarray) -> tuple[Reach, float] | None
     row = int(attend.sum(1).argmax())
     value = result[min(row, len(result) - 1), 0, 0, int(attend[row].argmax())]  # the first query and the nearest key
     masked = np.unique(result[result != value])
+    if len(masked) == 2 and masked[0] == -np.inf and masked[1] < FINITE_MASK:  # both of two masks that are added up
+        masked = masked[1:]
     if len(masked) != 1 or (result.dtype.kind == "f" and masked[0] > value):
         return None
     allowed = np.broadcast_to(result == value, (len(attend), result.shape[1], length, length))
