@@ -141,7 +141,7 @@ def test_warns_of_few_real_tokens_whatever_the_name_of_the_mask(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("samples", "message"),
     [
-        ([], "empty"),
+        ([], "no samples"),
         (["a text", small_bert.feeds(MASK)], "dict and str"),
         ([7], "int"),
         ([{"input_ids": MASK}], "attention_mask"),
@@ -156,7 +156,7 @@ def test_rejects_invalid_samples(samples: list[Any], message: str, model: Path, 
 @pytest.mark.parametrize("kind", ["float", "float16"])
 def test_rejects_a_model_that_is_not_an_encoder(kind: str, tmp_path: Path) -> None:
     content = onnx.parser.parse_model(ADDITION.replace("float", kind)).SerializeToString()
-    with pytest.raises(UnsupportedModel, match="not an encoder"):
+    with pytest.raises(UnsupportedModel, match="Only encoders"):
         isorun.Session(content, "ort-cpu", precision="int8", cache_dir=tmp_path)
 
 

@@ -42,7 +42,7 @@ def test_strings_are_returned_as_objects(session, words):
         (np.array([1, 2]), "'x' must contain strings, got 1"),
         (np.array(["a", None], dtype=object), "'x' must contain strings, got None"),
         (np.array(["a", 0.0], dtype=object), "'x' must contain strings, got 0"),
-        (np.array([["a"]]), "'x' must have 1 dimensions"),
+        (np.array([["a"]]), "'x' must have 1 dimension "),
         (7, "'x' must be a numpy.ndarray of strings"),
     ],
 )
