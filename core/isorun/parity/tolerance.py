@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -48,11 +49,11 @@ class Tolerance:
             if value is None or limit is None:
                 continue
             if name == "cosine" and value < limit:
-                yield f"{name} is {value:.10g}, below {limit:.10g}"
+                yield f"{name} is {_near_one(value)}, below {limit:.10g}"
             elif name != "cosine" and value > limit:
                 yield f"{name} is {value:.3g}, above {limit:.3g}"
         if argmax is not None and self.argmax is not None and not _agree(argmax, self.argmax, rows):
-            yield f"argmax is {argmax:.10g}, below {self.argmax:.10g}"
+            yield f"argmax is {argmax:.4g}, below {self.argmax:.4g}"
 
 
 DEFAULT_TOLERANCES: Mapping[str, Tolerance] = {
@@ -67,6 +68,11 @@ DEFAULT_TOLERANCES: Mapping[str, Tolerance] = {
 
 ``max_rel`` is relative to the size of the output; a limit on ``max_abs`` would depend on the model.
 """
+
+
+def _near_one(value: float) -> str:
+    """A number with three digits of its distance from 1."""
+    return f"{value:.{2 - math.floor(math.log10(abs(1 - value)))}f}"
 
 
 def _agree(share: float, limit: float, rows: int) -> bool:

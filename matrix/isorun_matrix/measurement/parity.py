@@ -82,7 +82,8 @@ def _verdict(cases: Mapping[str, Any], tolerance: Tolerance) -> CellParity:
     failing = [case for case, parity in cases.items() if parity["verdict"] == "fail"]
     summary = None
     if failing:
-        where = "on all feeds" if len(failing) == len(cases) else f"on {', '.join(failing)} only"
+        named = f"on {', '.join(failing)}: {len(failing)} of {len(cases)} feeds"
+        where = "on all feeds" if len(failing) == len(cases) else named
         summary = f"{_reason([cases[case] for case in failing])} ({where})"
     values = {measure: [parity[measure] for parity in cases.values()] for measure in _WORST}
     verdict: Literal["pass", "fail"] = "fail" if failing else "pass"

@@ -89,10 +89,11 @@ def scaling(groups: Sequence[Group]) -> list[Plot]:
         for name in dict.fromkeys(cell.name for cell, _ in rated):
             named = [(cell, rate) for cell, rate in rated if cell.name == name and rate is not None]
             named.sort(key=lambda pair: sizes[pair[0].shape])
-            correct = all(cell.status == "ok" for cell, _ in named)
+            wrong = [cell.shape for cell, _ in named if cell.status != "ok"]
             if named:
                 x, y = zip(*((str(escape(cell.shape)), rate) for cell, rate in named), strict=True)
-                series.append(_series(name, x, y, correct))
+                some = f" (wrong outputs at {', '.join(wrong)})" if 0 < len(wrong) < len(named) else ""
+                series.append(_series(f"{name}{some}", x, y, len(wrong) < len(named)))
         shapes = [str(escape(shape)) for shape in sorted(sizes, key=lambda shape: sizes[shape])]
         title = f"{model}: throughput"
         found.append(_lines(title, series, "batch x tokens", "real tokens/s", categories=shapes))

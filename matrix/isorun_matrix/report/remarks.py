@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from isorun_matrix.measurement.statistics.verdicts import NEEDED
 from isorun_matrix.report.formatting import counts, number, shortened
@@ -30,15 +30,26 @@ def explanations(cells: Iterable[CellResult]) -> dict[str, list[CellResult]]:
 
 
 def failures(cells: Iterable[CellResult]) -> dict[str, str]:
-    """For each status but ``ok``, which backends of which models have it."""
-    found: dict[str, dict[str, dict[str, None]]] = {}
+    """For each status but ``ok``, which backends of which models have it, and at which shapes if not at all."""
+    shapes: dict[tuple[str, str], list[str]] = {}
+    found: dict[str, dict[str, dict[str, list[str]]]] = {}
     for cell in cells:
-        if cell.status != "ok" and not cell.control:
-            found.setdefault(cell.status, {}).setdefault(cell.model, {})[cell.name] = None
+        if not cell.control:
+            shapes.setdefault((cell.model, cell.name), []).append(cell.shape)
+            if cell.status != "ok":
+                models = found.setdefault(cell.status, {})
+                models.setdefault(cell.model, {}).setdefault(cell.name, []).append(cell.shape)
     return {
-        status: "; ".join(f"{model}: {shortened(list(named))}" for model, named in models.items())
+        status: "; ".join(
+            f"{model}: {shortened([_at(name, where, shapes[model, name]) for name, where in named.items()])}"
+            for model, named in models.items()
+        )
         for status, models in found.items()
     }
+
+
+def _at(name: str, where: Sequence[str], shapes: Sequence[str]) -> str:
+    return name if len(where) == len(shapes) else f"{name} ({', '.join(where)})"
 
 
 def tally(cells: Iterable[CellResult]) -> str:

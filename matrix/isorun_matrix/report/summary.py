@@ -124,8 +124,10 @@ class Group:
                 return f"the next one, {slower}"
             case "tied":
                 return f"within 5%; the next one, {slower}"
-        more = f"; {len(others) - 1} more are ambiguous" if len(others) > 1 else ""
-        lack = "the interval includes 1" if ratio.interval.low <= 1 else f"a verdict needs {number(ratio.needed)} x"
+        rest = [cell for cell in others if cell is not following]
+        more = f"; {names(rest)} may be as fast, too" if rest else ""
+        chance = f"chance and noise can explain up to {number(ratio.needed)} x"
+        lack = "the interval includes 1" if ratio.interval.low <= 1 else chance
         return f"the next one, {slower}, and {lack}{more}"
 
     def _others(self, verdict: str | None) -> list[CellResult]:

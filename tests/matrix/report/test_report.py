@@ -130,6 +130,8 @@ def test_explanations_are_one_line() -> None:
     assert remarks.explanation(GONE) == "no device. Buy one."
     assert remarks.explanation(cell("x", "error", reason="two\n  lines")) == "two lines"
     assert remarks.failures(CELLS)["parity-failed"] == "m: wrong fp32"
+    elsewhere = cell("wrong", "ok", 2.0, shape="1x128", id="elsewhere")
+    assert remarks.failures([*CELLS, elsewhere])["parity-failed"] == "m: wrong fp32 (8x128)"
     assert remarks.tally(CELLS) == "2 ok, 1 parity-failed, 1 unavailable, 1 crashed, 1 pending"
 
 
@@ -288,6 +290,9 @@ def test_plots_of_accuracy_and_of_size() -> None:
         ("b fp32", ["1x128", "8x128"], True),
         ("w fp32 (wrong outputs)", ["1x128"], False),
     ]
+    right = cell("w", "ok", 9.0, shape="8x128", batch=8, id="right")
+    *_, mixed = plots.scaling(summary.groups([*shapes, wrong, right]))[0]["series"]
+    assert (mixed["name"], mixed["correct"]) == ("w fp32 (wrong outputs at 1x128)", True)
 
 
 def loaded(name: str, rate: float, status: str = "ok") -> CellResult:
