@@ -91,7 +91,12 @@ class Measurement(_Common):
     @property
     def disturbed(self) -> bool:
         """Whether threads often had no core."""
-        return max(self.waited or 0, self.stolen or 0) >= DISTURBED
+        return is_disturbed(self.waited, self.stolen)
+
+
+def is_disturbed(waited: float | None, stolen: float | None) -> bool:
+    """Whether threads waited for a core, or a hypervisor took the cores, for so long that times are doubtful."""
+    return max(waited or 0, stolen or 0) >= DISTURBED
 
 
 @dataclass(frozen=True)
