@@ -61,7 +61,7 @@ def test_every_status_of_a_cell(isorun: Isorun, tiny: Path, tmp_path: Path) -> N
         "chatty": ("ok", None),
         "unavailable": ("unavailable", "it has no such device"),
         "unsupported": ("unsupported", "fake lacks Gather"),
-        "left": ("parity-failed", "(on mask-left only)"),
+        "left": ("parity-failed", "(on mask-left: 1 of 9 feeds)"),
         "narrow": ("error", "fake must compute in fp32, but reports bf16"),
     }
     found = {label: (cell["status"], cell["reason"]) for label, cell in cells.items()}
