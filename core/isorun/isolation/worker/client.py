@@ -118,7 +118,7 @@ class Connection:
 
 def _end(process: WorkerProcess, channels: set[Channel]) -> None:
     process.end()
-    for channel in channels:
+    for channel in list(channels):  # at exit, other threads may still open and drop channels
         channel.close()
 
 
