@@ -68,7 +68,6 @@ SPEC = """
 models: {bert: {preset: bert-3l}}
 shapes: [1x32]
 reference: {backend: ort-cpu, precision: fp32}
-seconds: 0.5
 backends: [%s]
 """
 

@@ -121,6 +121,7 @@ class Cell:
         device: ``None`` for the backend's first.
         control: whether it is the second of two identical cells, which shows the noise of a workload.
         warmup, repetitions, seconds: how often it runs in a round; exactly one of the last two is given.
+        turns: in how many parts, at most, it is measured in a round, in turn with the others.
         time_limit: in seconds, from the start of the process.
         tolerance: the limits of parity.
     """
@@ -142,6 +143,7 @@ class Cell:
     warmup: int
     repetitions: int | None
     seconds: float | None
+    turns: int
     time_limit: float
     tolerance: Tolerance
 

@@ -35,6 +35,22 @@ class Scheduled(NamedTuple):
     stolen: int | None
     busy: int | None
 
+    def since(self, before: Scheduled) -> Scheduled:
+        """What was counted since then; 0 for a counter that shrank, as a thread that had counted has ended."""
+        return self._with(before, lambda now, then: max(0, now - then))
+
+    def plus(self, other: Scheduled) -> Scheduled:
+        """The sums of what was counted in two times."""
+        return self._with(other, int.__add__)
+
+    def shares(self, whole: int) -> tuple[float | None, ...]:
+        """Each counter as a share of ``whole`` nanoseconds."""
+        return tuple(None if count is None else count / whole for count in self)
+
+    def _with(self, other: Scheduled, combine: Callable[[int, int], int]) -> Scheduled:
+        pairs = zip(self, other, strict=True)
+        return Scheduled(*(None if one is None or two is None else combine(one, two) for one, two in pairs))
+
 
 def scheduled() -> Scheduled:
     """The counters now."""
@@ -59,17 +75,6 @@ def scheduled() -> Scheduled:
     return Scheduled(ran, waited, ticks[_STEAL] * tick, sum(ticks[each] for each in _BUSY) * tick)
 
 
-def elapsed(before: int | None, after: int | None) -> int | None:
-    """The growth of a counter; 0 if it shrank, as a thread that had counted has ended; ``None`` if unknown."""
-    return None if before is None or after is None else max(0, after - before)
-
-
-def share(before: int | None, after: int | None, whole: int) -> float | None:
-    """The growth of a counter as a share of ``whole``, of the same unit; ``None`` if unknown."""
-    grown = elapsed(before, after)
-    return None if grown is None else grown / whole
-
-
 class Attempts:
     """Repeats measurements beside which others had 5 % of the cores' time or more.
 
@@ -87,8 +92,8 @@ class Attempts:
         while True:
             before, start = scheduled(), time.perf_counter_ns()
             result = measure()
-            whole, after = (time.perf_counter_ns() - start) * (os.cpu_count() or 1), scheduled()
-            ran, _, stolen, busy = (share(*counters, whole) for counters in zip(before, after, strict=True))
+            whole, counted = (time.perf_counter_ns() - start) * (os.cpu_count() or 1), scheduled().since(before)
+            ran, _, stolen, busy = counted.shares(whole)
             disturbed = ran is not None and busy is not None and busy - ran + (stolen or 0) >= DISTURBED
             yield result, disturbed
             if not disturbed or not self._left:

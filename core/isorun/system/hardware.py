@@ -1,10 +1,13 @@
-"""The name and features of the processor."""
+"""The name and features of the processor, and the files of other devices."""
 
 from __future__ import annotations
 
 import platform
 from functools import cache
 from pathlib import Path
+
+DEVICE_FILES = {"cuda": ("/dev/nvidia",), "gpu": ("/dev/nvidia", "/dev/dri/", "/dev/kfd"), "npu": ("/dev/accel",)}
+"""What the names of files start with that a process has open if it uses a device, by the kind of the device."""
 
 
 @cache

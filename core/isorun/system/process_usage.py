@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from isorun.system.cgroup import memory_limit
+
 
 def family() -> list[int]:
     """The ids of this process and its living descendants, such as a session's worker."""
@@ -27,6 +29,14 @@ def family() -> list[int]:
 def resident_mib() -> float:
     """Memory in RAM now, including mapped files."""
     return _status("VmRSS")
+
+
+def available_mib() -> float:
+    """The memory that new processes can have: what the system has left, and what this control group may have."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    left = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")) / 1024
+    limit = memory_limit()
+    return left if limit is None else min(left, limit / 2**20)
 
 
 def return_free_memory() -> None:

@@ -128,6 +128,7 @@ def _cell(
         warmup=spec.warmup,
         repetitions=spec.repetitions,
         seconds=spec.time_of_a_cell,
+        turns=spec.turns,
         time_limit=spec.time_limit,
         tolerance=spec.tolerance(precision, offers.tolerance(precision) if offers else None),
     )

@@ -164,11 +164,11 @@ class Preparation:
             found = self._folder.find_reference(workload.id, digest)
         if found is None or found.result is None:
             self._progress.started(f"Computing the reference of {workload.id}")
-            status = run_job(
+            work, status = run_job(
                 self._folder, "compute_reference", asdict(ReferenceJob(workload, model)), workload.time_limit
             )
             target = self._folder.reference(workload.id, digest)
-            found = self._folder.write(target, ReferenceResult.from_plain({"key": digest, **status}))
+            found = self._folder.write(work, target, ReferenceResult.from_plain({"key": digest, **status}))
         return found.result or Failure(f"the reference of {workload.id} could not be computed: {found.reason}")
 
     def _prepare(self, job: ModelJob) -> PreparedModel | Failure:
@@ -179,8 +179,8 @@ class Preparation:
                     described["checkpoint"] = str(hub.checkpoint_folder(job.checkpoint, Cache(), progress))
             except IsorunError as error:
                 return Failure(f"model {job.id!r} could not be fetched: {error}")
-        status = run_job(self._folder, "prepare_model", described, job.time_limit)
-        self._folder.write(self._folder.model(job.id), ModelResult.from_plain({"key": key(job), **status}))
+        work, status = run_job(self._folder, "prepare_model", described, job.time_limit)
+        self._folder.write(work, self._folder.model(job.id), ModelResult.from_plain({"key": key(job), **status}))
         if status["result"] is None:
             return Failure(f"model {job.id!r} could not be prepared: {status['reason']}")
         prepared = from_json(PreparedModel, status["result"])  # and not the record, which cannot hold every path

@@ -36,10 +36,10 @@ def disturbed_rounds(rounds: Rounds) -> int:
     return sum(_is_disturbed(rounds, number) for number in _numbers(rounds))
 
 
-def shuffled(names: Sequence[str], seed: int, workload: str, number: int) -> list[str]:
-    """The order of a round."""
+def shuffled(names: Sequence[str], *seeds: int | str) -> list[str]:
+    """The names in an order that the seeds determine."""
     order = list(names)
-    random.Random(f"{seed}/{workload}/{number}").shuffle(order)
+    random.Random("/".join(map(str, seeds))).shuffle(order)
     return order
 
 

@@ -1,4 +1,5 @@
-"""Run a matrix: prepare it; then try the cells of each workload and measure them in rounds, one process at a time."""
+"""Run a matrix: prepare it; then try the cells of each workload and measure them in rounds. One process works at a
+time."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from typing import Any
 from isorun_matrix.execution import environments, host_lock, rounds
 from isorun_matrix.execution.choice import Choice
 from isorun_matrix.execution.preparation import Failure, Preparation
-from isorun_matrix.execution.processes.launch import run_job
+from isorun_matrix.execution.processes.launch import Process, run_job
+from isorun_matrix.execution.processes.take_turns import take_turns
 from isorun_matrix.execution.progress import Lines
 from isorun_matrix.jobs import Cell, CellJob, PreparedModel, Reference, Workload
 from isorun_matrix.results.folder import RunFolder
@@ -130,10 +132,7 @@ class _Runner:
         while waiting := self._lacking(workload, failed):
             of_workload = [cell.id for cell in self._prepared.plan.cells if cell.workload == workload.id]
             number = 1 + self._folder.last_round(of_workload)
-            order = rounds.shuffled([cell.id for cell in waiting], self._prepared.seed, workload.id, number)
-            for position, name in enumerate(order):
-                if not self._measure(*jobs[name], {"number": number, "position": position, "order": order}):
-                    failed.add(name)
+            failed |= self._round(workload, number, {cell.id: jobs[cell.id] for cell in waiting})
             still = {cell.id for cell in self._lacking(workload, failed)}
             for cell in cells:
                 if cell.id not in still | finished:
@@ -154,10 +153,10 @@ class _Runner:
             assert isinstance(reference, Reference)  # its cell was measured
             self._progress.started(f"{cell.id}, load {scenario.name}")
             job = self._job(cell, model, reference) | {"load": described}
-            status = run_job(self._folder, "load_cell", job, scenario.time_limit)
+            work, status = run_job(self._folder, "load_cell", job, scenario.time_limit)
             record = {"key": self._prepared.keys[cell.id], "load": described, **status}
             place = self._folder.load_folder(cell.id, self._prepared.keys[cell.id], described)
-            result = self._folder.write(place, LoadResult.from_plain(record))
+            result = self._folder.write(work, place, LoadResult.from_plain(record))
             if result.result is None:
                 self._progress.note(f"{cell.id}, load {scenario.name}: {result.status}: {result.reason}")
 
@@ -172,24 +171,36 @@ class _Runner:
             self._progress.ended()
             return True
         self._progress.started(f"{cell.id}, trial", cell=True)
-        status = run_job(self._folder, "try_cell", self._job(cell, model, reference), cell.time_limit)
+        work, status = run_job(self._folder, "try_cell", self._job(cell, model, reference), cell.time_limit)
         place = self._folder.trial_folder(cell.id, self._prepared.keys[cell.id])
-        result = self._folder.write(place, TrialResult.from_plain(self._described(cell) | status))
+        result = self._folder.write(work, place, TrialResult.from_plain(self._described(cell) | status))
         self._progress.ended()
         if result.status not in MEASURED:
             self._finished(cell)
         return result.status in MEASURED
 
-    def _measure(self, cell: Cell, model: PreparedModel, reference: Reference, place: Mapping[str, Any]) -> bool:
-        """Measure a cell in a round; returns whether it succeeded."""
-        self._progress.started(f"{cell.id}, round {place['number']}", cell=True)
-        job = self._job(cell, model, reference)
-        status = run_job(self._folder, "measure_cell", job, cell.time_limit)
-        more = {"round": place, "seed": job["seed"]}
-        folder = self._folder.round_folder(cell.id, self._prepared.keys[cell.id], place["number"])
-        result = self._folder.write(folder, RoundResult.from_plain(self._described(cell) | status | more))
-        self._progress.ended()
-        return result.status in MEASURED
+    def _round(
+        self, workload: Workload, number: int, jobs: Mapping[str, tuple[Cell, PreparedModel, Reference]]
+    ) -> set[str]:
+        """Measure cells in a round; returns those that failed."""
+        seeds = self._prepared.seed, workload.id, number
+        order = rounds.shuffled([*jobs], *seeds)
+        plain = {name: self._job(*jobs[name]) for name in order}
+
+        def start(name: str) -> Process:
+            self._progress.started(f"{name}, round {number}", cell=True)
+            return Process(self._folder, "measure_cell", plain[name], jobs[name][0].time_limit)
+
+        failed = set()
+        for name, process in take_turns(order, start, lambda names, turn: rounds.shuffled(names, *seeds, turn)):
+            more = {"round": {"number": number, "position": order.index(name), "order": order}}
+            more |= {"seed": plain[name]["seed"]}
+            place = self._folder.round_folder(name, self._prepared.keys[name], number)
+            record = RoundResult.from_plain(self._described(jobs[name][0]) | process.ended() | more)
+            if self._folder.write(process.folder, place, record).status not in MEASURED:
+                failed.add(name)
+            self._progress.ended()
+        return failed
 
     def _job(self, cell: Cell, model: PreparedModel, reference: Reference) -> dict[str, Any]:
         folder = self._folder.reference(cell.workload, self._prepared.keys[cell.workload])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
@@ -27,23 +27,17 @@ _LONGEST = 20  # runs in such a block
 
 @dataclass(frozen=True)
 class WarmUp:
-    """The runs before the measured ones; ``steady`` if they had stopped getting faster."""
+    """The runs before the measured ones.
+
+    Attributes:
+        runs: how many.
+        steady: whether they had stopped getting faster.
+        typical: the median time of the last ones, in nanoseconds; 0 without any.
+    """
 
     runs: int
     steady: bool
-
-
-@dataclass(frozen=True)
-class Timed:
-    """Measured runs.
-
-    Attributes:
-        samples: (runs,), int64, nanoseconds, in order. Releasing the outputs is not included.
-        kept: for each set of feeds, by its index, a random run of it, and what that run returned.
-    """
-
-    samples: np.ndarray
-    kept: Mapping[int, tuple[int, list[Any]]]
+    typical: float
 
 
 def warm_up(session: Session, feeds: Sequence[Feeds], minimum: int, seconds: float | None) -> WarmUp:
@@ -59,7 +53,7 @@ def warm_up(session: Session, feeds: Sequence[Feeds], minimum: int, seconds: flo
         seconds: how long at most; ``None`` for at most 20 windows.
     """
     if minimum == 0:
-        return WarmUp(0, steady=False)
+        return WarmUp(0, steady=False, typical=0.0)
     window = len(feeds) * -(-_WINDOW // len(feeds))
     end = None if seconds is None else perf_counter_ns() + int(seconds * _NS_PER_S)
     times: list[int] = []
@@ -67,49 +61,71 @@ def warm_up(session: Session, feeds: Sequence[Feeds], minimum: int, seconds: flo
         now = perf_counter_ns()
         if len(times) >= max(minimum, 2 * window) and len(times) % window == 0:
             if median(times[-window:]) >= _STEADY * median(times[-2 * window : -window]):
-                return WarmUp(len(times), steady=True)
+                return WarmUp(len(times), steady=True, typical=median(times[-window:]))
             if end is None and len(times) >= _WINDOWS * window:
                 break
         if end is not None and now >= end:
             break
         session.run(None, given)
         times.append(perf_counter_ns() - now)
-    return WarmUp(len(times), steady=False)
+    return WarmUp(len(times), steady=False, typical=median(times[-window:]))
 
 
-def latencies(
-    session: Session, feeds: Sequence[Feeds], repetitions: int | None, seconds: float | None, seed: int
-) -> Timed:
+class TimedRuns:
     """The time of each call of ``session.run`` for all outputs, with Python's cyclic garbage collector off.
 
     Args:
         session: the session to measure.
         feeds: one or more sets, used in turn.
-        repetitions: how many runs; ``None`` for as many as ``seconds`` allow, but each set of feeds at least once.
-        seconds: how long.
         seed: selects the runs whose outputs are kept, each run of a set of feeds with the same probability.
+
+    Attributes:
+        kept: for each set of feeds, by its index, a random run of it, and what that run returned.
     """
-    minimum = len(feeds) if repetitions is None else repetitions
-    chance = random.Random(seed)
-    kept: dict[int, tuple[int, list[Any]]] = {}
-    samples: list[int] = []
-    deadline = perf_counter_ns() + int((seconds or 0) * _NS_PER_S)
-    with _without_gc():
-        for given in itertools.cycle(feeds):
-            start = perf_counter_ns()
-            outputs = session.run(None, given)
-            end = perf_counter_ns()
-            if _keeps(chance, len(samples), len(feeds)):
-                kept[len(samples) % len(feeds)] = len(samples), outputs
-            del outputs
-            samples.append(end - start)
-            if len(samples) >= minimum and (repetitions is not None or end >= deadline):
-                break
-    return Timed(np.array(samples, dtype=np.int64), kept)
+
+    def __init__(self, session: Session, feeds: Sequence[Feeds], seed: int) -> None:
+        self.kept: dict[int, tuple[int, list[Any]]] = {}
+        self._session = session
+        self._feeds = feeds
+        self._chance = random.Random(seed)
+        self._samples: list[int] = []
+
+    @property
+    def samples(self) -> np.ndarray:
+        """(runs,), int64, nanoseconds, in order. Releasing the outputs is not included."""
+        return np.array(self._samples, dtype=np.int64)
+
+    def measure(self, minimum: int, seconds: float = 0.0) -> None:
+        """Run so many times, and until so many seconds have passed."""
+        end_of_runs = len(self._samples) + minimum
+        deadline = perf_counter_ns() + int(seconds * _NS_PER_S)
+        with _without_gc():
+            while True:
+                index = len(self._samples) % len(self._feeds)
+                start = perf_counter_ns()
+                outputs = self._session.run(None, self._feeds[index])
+                end = perf_counter_ns()
+                if _keeps(self._chance, len(self._samples), len(self._feeds)):
+                    self.kept[index] = len(self._samples), outputs
+                del outputs
+                self._samples.append(end - start)
+                if len(self._samples) >= end_of_runs and end >= deadline:
+                    break
+
+    def checkpoint(self) -> Callable[[], None]:
+        """A function that forgets all runs from now on."""
+        count, kept, state = len(self._samples), dict(self.kept), self._chance.getstate()
+
+        def forget() -> None:
+            del self._samples[count:]
+            self.kept = dict(kept)
+            self._chance.setstate(state)
+
+        return forget
 
 
 def kept_runs(seed: int, runs: int, feeds: int) -> dict[int, int]:
-    """The runs whose outputs :func:`latencies` keeps, by the index of their feeds."""
+    """The runs whose outputs :class:`TimedRuns` keeps, by the index of their feeds."""
     chance = random.Random(seed)
     return {run % feeds: run for run in range(runs) if _keeps(chance, run, feeds)}
 

@@ -2,8 +2,8 @@
 
 KEY in a path is the start of a digest of all that decides a result: settings, model, versions, machine. So results
 under another key stay where they are, and never mix. Every file under its final name is complete: it is written under
-another name, flushed to the disk and renamed. A job works in ``.work``, which is renamed when it has a result. The
-folder of a round is never replaced.
+another name, flushed to the disk and renamed. A job's folder is in ``.work`` until it ends.
+The folder of a round is never replaced.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
         self.written: list[str] = []
+        self._started = 0
 
     @contextmanager
     def writing(self, *, resume: bool) -> Iterator[None]:
@@ -143,12 +144,17 @@ class RunFolder:
             )
 
     def start(self, job: Mapping[str, Any] | None = None) -> Path:
-        """An empty folder for a job to work in, which holds ``job``."""
-        work = self.path / _WORK
-        self.require_own(work)
-        if work.exists():
-            shutil.rmtree(work)
-        work.mkdir()
+        """An empty folder for a job to work in, which holds ``job``. The first removes what an earlier run left."""
+        works = self.path / _WORK
+        self.require_folder(works)
+        if not self._started:
+            for left in _listed(works):
+                self.require_own(left)
+            if works.exists():
+                shutil.rmtree(works)
+        self._started += 1
+        work = works / str(self._started)
+        work.mkdir(parents=True)
         if job is not None:
             _write_json(work / JOB, job)
         return work
@@ -163,18 +169,23 @@ class RunFolder:
         digest = sha256(json.dumps(described, sort_keys=True).encode())[:8]
         return self._keyed(name, key) / f"load-{scenario['name']}-{digest}"
 
-    def write(self, place: Path, result: Result) -> Result:
-        """Store the folder of the job that was started, with its result."""
-        files = {path.name: sha256(path.read_bytes()) for path in sorted((self.path / _WORK).glob("*.npz"))}
+    def write(self, work: Path, place: Path, result: Result) -> Result:
+        """Move the folder that a job worked in to its place, with its result."""
+        files = {path.name: sha256(path.read_bytes()) for path in sorted(work.glob("*.npz"))}
         content = {"schema": SCHEMA, **result.model_dump(mode="json"), "files": files}
-        _write_json(self.path / _WORK / RESULT, content)
+        _write_json(work / RESULT, content)
+        self._move(work, place)
+        self.written.append(str(place.relative_to(self.path)))
+        return result
+
+    def _move(self, work: Path, place: Path) -> None:
         self.require_own(place)
         place.parent.mkdir(parents=True, exist_ok=True)
         if place.exists():  # no measurement: those have folders of their own
             shutil.rmtree(place)
-        (self.path / _WORK).rename(place)
-        self.written.append(str(place.relative_to(self.path)))
-        return result
+        work.rename(place)
+        if not any(_listed(work.parent)):
+            work.parent.rmdir()
 
     def _keyed(self, name: str, key: str) -> Path:
         return self.cell(name) / key[:_KEY]
@@ -294,10 +305,7 @@ class RunFolder:
         work = self.start()
         for name, content in files.items():
             write_atomically(work / name, content)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if target.exists():
-            shutil.rmtree(target)
-        work.rename(target)
+        self._move(work, target)
 
     def record(self) -> RunRecord:
         """``run.json``.

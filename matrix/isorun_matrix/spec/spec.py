@@ -94,7 +94,13 @@ class Spec(Strict):
     warmup: int = Field(default=10, ge=0, description="minimum runs before the measured ones; 0 for none")
     repetitions: Count | None = Field(default=None, description="measured runs in a round, instead of seconds")
     seconds: Seconds | None = Field(default=None, description="how long a cell is measured in a round; 1 by default")
-    time_limit: Seconds = Field(default=300.0, description="seconds after which a process is stopped")
+    turns: Count = Field(
+        default=20,
+        description="parts in which a cell is measured in a round, in turn with the others",
+    )
+    time_limit: Seconds = Field(
+        default=300.0, description="seconds after which a process is stopped, its pauses not included"
+    )
     load: list[Load] = Field(
         default_factory=list,
         description="scenarios of load, measured after the rounds: single-stream, closed, server, offline",

@@ -7,20 +7,20 @@ from isorun.system import cgroup
 
 @pytest.fixture
 def group(tmp_path):
-    """Writes files of control groups and returns the quota."""
+    """Writes files of control groups and returns what is read from them."""
     root = tmp_path / "cgroup"
     root.mkdir()
 
-    def quota(own: str | None, files: dict[str, str]) -> float | None:
+    def limit(read, own: str | None, files: dict[str, str]) -> float | None:
         for name, content in files.items():
             path = root / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(content)
         if own is not None:
             (tmp_path / "own").write_text(own)
-        return cgroup.cpu_quota(root, tmp_path / "own")
+        return read(root, tmp_path / "own")
 
-    return quota
+    return limit
 
 
 V1 = "12:cpuset:/a\n4:cpu,cpuacct:/a/b\n0::/\n"
@@ -48,4 +48,17 @@ V1 = "12:cpuset:/a\n4:cpu,cpuacct:/a/b\n0::/\n"
     ],
 )
 def test_cpu_quota(group, own, files, cores):
-    assert group(own, files) == cores
+    assert group(cgroup.cpu_quota, own, files) == cores
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "limit"),
+    [
+        pytest.param("0::/a\n", {"memory.max": "max\n", "a/memory.max": "4096\n"}, 4096, id="v2"),
+        pytest.param("0::/a\n", {"a/memory.max": "max\n"}, None, id="v2 unlimited"),
+        pytest.param("7:memory:/a\n", {"memory/a/memory.limit_in_bytes": "8192\n"}, 8192, id="v1"),
+        pytest.param(None, {}, None, id="no control groups"),
+    ],
+)
+def test_memory_limit(group, own, files, limit):
+    assert group(cgroup.memory_limit, own, files) == limit

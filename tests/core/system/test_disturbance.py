@@ -71,3 +71,10 @@ def test_disturbed_measurements_are_repeated(
 
     monkeypatch.setattr(disturbance, "scheduled", lambda: Scheduled(0, 0, 0, int(busy)))
     assert list(Attempts(2)(measure)) == [("result", disturbed) for disturbed in expected]
+
+
+def test_counters_of_several_times_add_up() -> None:
+    first, second = Scheduled(10, 5, None, 7), Scheduled(30, 2, 4, 9)
+    assert second.since(first) == Scheduled(20, 0, None, 2)  # a thread that had waited has ended
+    assert second.plus(first) == Scheduled(40, 7, None, 16)
+    assert Scheduled(20, 0, None, 2).shares(80) == (0.25, 0, None, 0.025)

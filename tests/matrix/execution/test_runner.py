@@ -113,6 +113,24 @@ def test_every_status_of_a_cell(isorun: Isorun, tiny: Path, tmp_path: Path) -> N
     assert "Segmentation fault" in (tmp_path / "report.html").read_text()
 
 
+def test_a_cell_that_fails_between_its_turns_does_not_stop_the_others(
+    isorun: Isorun, tiny: Path, tmp_path: Path
+) -> None:
+    moods = ["right", "crash", "exit", "hang"]
+    spec = SLOW.partition("backends:")[0].replace("rounds: 1", "rounds: 2").replace("repetitions: 4", "repetitions: 40")
+    spec += "time_limit: 4\nbackends:\n"
+    spec += "".join(f"  - {{name: fake, label: {do}, options: {{do: {do}, after: 25}}}}\n" for do in moods)
+    out = tmp_path / "out"
+    done = isorun("run", spec_file(tmp_path, spec), "--out", out)
+    assert done.returncode == 1, done.stderr
+    cells = {name.split("/")[2]: cell for name, cell in cells_of(isorun, out).items()}
+    expected = {"right": "ok", "crash": "crashed", "exit": "error", "hang": "timeout"}
+    assert {label: cell["status"] for label, cell in cells.items()} == expected
+    assert "in run" in cells["hang"]["log"]
+    assert len(cells["right"]["rounds"]) == 2
+    assert not (out / ".work").exists()
+
+
 def test_a_failed_model_or_reference_skips_its_own_cells(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
     (tmp_path / "broken.onnx").write_bytes(b"no model")
     models = "broken: {path: broken.onnx}, tiny: {path: tiny.onnx, shapes: [1x4, {batch: 1}]}"

@@ -20,7 +20,7 @@ class Fake(Backend):
     capabilities = Capabilities(
         dialects=("onnx",),
         precisions=("fp32", "fp64", "bf16"),
-        options={"do": "what to do", "seconds": "how long a run takes"},
+        options={"do": "what to do", "after": "so many runs", "seconds": "how long a run takes"},
         dynamic_shapes=True,
         thread_safe=True,
     )
@@ -32,17 +32,22 @@ class Fake(Backend):
         if do == "unsupported":
             raise UnsupportedModel("fake lacks Gather", ["Gather"])
         names = [spec.name for spec in model.info.outputs]
-        return FakeExecutable(do, config.options.get("seconds", 0), config, names)
+        return FakeExecutable(do, config, names)
 
 
 class FakeExecutable(Executable):
-    def __init__(self, do: str, seconds: float, config: CompileConfig, names: list[str]) -> None:
+    def __init__(self, do: str, config: CompileConfig, names: list[str]) -> None:
         self._names = names
-        self._do = do
-        self._seconds = seconds
+        self._do = "right"
+        self._later = do
+        self._after = config.options.get("after", 0)
+        self._seconds = config.options.get("seconds", 0)
         self._config = config
 
     def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
+        self._after -= 1
+        if self._after < 0:
+            self._do = self._later
         if self._do == "crash":
             os.kill(os.getpid(), signal.SIGSEGV)
         if self._do == "hang":

@@ -29,20 +29,21 @@ def folder(tmp_path: Path) -> RunFolder:
 
 def write(folder: RunFolder, number: int = 1, key: str = "k", p50: float = 1.0, **more: Any) -> Path:
     """A round of the one cell, with its samples."""
-    feeds.save(folder.start() / "samples.npz", {"latency": {"ns": np.full(4, p50 * 1e6).astype(np.int64)}})
+    work = folder.start()
+    feeds.save(work / "samples.npz", {"latency": {"ns": np.full(4, p50 * 1e6).astype(np.int64)}})
     content = {**COMMON, "key": key, "status": "ok", "seed": 5, "result": measurement(p50)}
     content["round"] = {"number": number, "position": 0, "order": [NAME]}
     place = folder.round_folder(NAME, key, number)
-    folder.write(place, RoundResult.from_plain(content | more))
+    folder.write(work, place, RoundResult.from_plain(content | more))
     return place
 
 
 def write_trial(folder: RunFolder, status: str = "ok", key: str = "k", verdict: str = "pass") -> None:
-    folder.start()
+    work = folder.start()
     parity = {**measurement(1.0)["parity"], "verdict": verdict, "summary": "y is off"}
     content = {**COMMON, "key": key, "status": status, "reason": "why", "result": {"parity": parity}}
     content |= {} if status == "ok" else {"result": None}
-    folder.write(folder.trial_folder(NAME, key), TrialResult.from_plain(content))
+    folder.write(work, folder.trial_folder(NAME, key), TrialResult.from_plain(content))
 
 
 def only_cell(folder: RunFolder) -> CellResult:
@@ -102,10 +103,10 @@ def test_a_failure_never_hides_a_complete_measurement(folder: RunFolder, status:
     for number in range(1, 6):
         assert only_cell(folder).status == "pending" if number == 1 else "ok"
         write(folder, number)
-    folder.start()
+    work = folder.start()
     content = {**COMMON, "key": "k", "status": status, "seed": 5, "reason": "why"}
     content["round"] = {"number": 6, "position": 0, "order": [NAME]}
-    folder.write(folder.round_folder(NAME, "k", 6), RoundResult.from_plain(content))
+    folder.write(work, folder.round_folder(NAME, "k", 6), RoundResult.from_plain(content))
     write_trial(folder, status)
     found = only_cell(folder)
     assert found.status == "ok"
@@ -119,13 +120,22 @@ def test_a_cell_that_cannot_be_measured_now_keeps_its_rounds(folder: RunFolder) 
     assert (only_cell(folder).status, only_cell(folder).kept) == ("ok", "no network")
 
 
-def test_starting_a_job_empties_its_folder(folder: RunFolder) -> None:
-    work = folder.start()
-    (work / "job.json").write_text('{"time_limit": 1}')
-    (work / ".job.json.1-2").write_text("{")
-    assert list(folder.start().iterdir()) == []
-    (work / ".job.json.1-2").write_text("{")  # killed while it wrote the record
-    assert list(folder.start().iterdir()) == []
+def test_the_first_job_removes_what_an_earlier_run_left(folder: RunFolder) -> None:
+    left = folder.start()
+    (left / "job.json").write_text('{"time_limit": 1}')
+    (folder.start() / ".job.json.1-2").write_text("{")  # killed while it wrote the record
+    again = RunFolder(folder.path)
+    first, second = again.start(), again.start()
+    assert first != second
+    assert {*first.parent.iterdir()} == {first, second}
+    assert not list(first.iterdir())
+
+
+def test_rejects_other_files_where_jobs_work(folder: RunFolder) -> None:
+    (folder.start() / "model.onnx").write_text("weights")
+    with pytest.raises(SpecError, match="holds files"):
+        RunFolder(folder.path).start()
+    assert len(list(folder.path.glob(".work/*/model.onnx"))) == 1
 
 
 def test_a_folder_is_locked(tmp_path: Path) -> None:
@@ -169,9 +179,9 @@ def test_rejects_other_files_in_the_folder_of_a_job(folder: RunFolder) -> None:
     (model.parent / "job.json").write_text('{"from": "another program"}')
     with pytest.raises(SpecError, match="models/m holds files"):
         folder.require_own(folder.model("m"))
-    folder.start()
+    work = folder.start()
     with pytest.raises(SpecError, match="models/m holds files"):
-        folder.write(folder.model("m"), ModelResult(status="error", key="k"))
+        folder.write(work, folder.model("m"), ModelResult(status="error", key="k"))
     assert model.read_text() == "weights"
 
 

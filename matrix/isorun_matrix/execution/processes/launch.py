@@ -3,41 +3,99 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from isorun.system import subprocesses
 from isorun.system.subprocesses import Exit
+from isorun_matrix.execution.processes.main import MESSAGE_BYTES, Paused
+from isorun_matrix.jobs import from_json
 from isorun_matrix.results.folder import RunFolder
 from isorun_matrix.results.layout import LOG, OUTCOME
 
 _GRACE_SECONDS = 1.0  # for a process to write its stack when its time is up
 
 
-def run_job(results: RunFolder, module: str, job: Mapping[str, Any], time_limit: float) -> dict[str, Any]:
-    """Run a job.
+class Process:
+    """A job in a process, which may pause so that others can run. As a context manager, it is killed on leaving.
 
     Args:
         results: receives the folder of the job.
         module: of this package, whose main function does the job (:mod:`isorun_matrix.execution.processes.main`).
         job: a dataclass of :mod:`isorun_matrix.jobs`, as plain data.
-        time_limit: in seconds.
+        time_limit: in seconds, pauses not included.
+
+    Attributes:
+        folder: where the job works.
+    """
+
+    def __init__(self, results: RunFolder, module: str, job: Mapping[str, Any], time_limit: float) -> None:
+        self.folder = results.start({"time_limit": time_limit, "job": job})
+        self._started = now()
+        self._time_limit = time_limit
+        self._worked = 0.0
+        self._exit: Exit | None = None
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            module = f"isorun_matrix.execution.processes.{module}"
+            command = subprocesses.python_module(module, str(self.folder), str(theirs.fileno()))
+            self._child = subprocesses.Child(command, log=self.folder / LOG, pass_fds=[theirs.fileno()])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._child.kill()
+        self._channel.close()
+
+    def proceed(self) -> Paused | None:
+        """Let it work until it pauses, ends, or reaches its time limit.
+
+        Returns:
+            What it says when it pauses; ``None`` once it has ended.
+        """
+        start = time.monotonic()
+        limit = start + self._time_limit - self._worked
+        end = limit + _GRACE_SECONDS
+        try:
+            self._channel.send(str(limit).encode())
+            self._channel.settimeout(end - start)
+            message = self._channel.recv(MESSAGE_BYTES)
+        except (TimeoutError, ConnectionError):  # the second if it ended before it read
+            message = b""
+        if message:
+            self._worked += time.monotonic() - start
+            return from_json(Paused, json.loads(message))
+        self._exit = self._child.wait(max(0.0, end - time.monotonic()))
+        if self._exit is None:
+            self._child.kill()
+            self._exit = replace(self._child.wait(), timeout=self._time_limit)
+        self._worked += time.monotonic() - start
+        return None
+
+    def ended(self) -> dict[str, Any]:
+        """How it ended: the members of :class:`isorun_matrix.results.records.JobResult` from ``started`` to
+        ``result``."""
+        assert self._exit is not None
+        found = status(replace(self._exit, seconds=self._worked), self.folder, self._time_limit)
+        (self.folder / OUTCOME).unlink(missing_ok=True)
+        return {"started": self._started, **found}
+
+
+def run_job(results: RunFolder, module: str, job: Mapping[str, Any], time_limit: float) -> tuple[Path, dict[str, Any]]:
+    """Run a job that never pauses. The arguments are those of :class:`Process`.
 
     Returns:
-        The members of :class:`isorun_matrix.results.records.JobResult` from ``started`` to ``result``.
+        The folder of the job, and how it ended.
     """
-    folder = results.start({"time_limit": time_limit, "job": job})
-    started = now()
-    command = subprocesses.python_module(
-        f"isorun_matrix.execution.processes.{module}", str(folder), str(time.monotonic())
-    )
-    ended = subprocesses.run(command, timeout=time_limit + _GRACE_SECONDS, log=folder / LOG)
-    found = status(ended, folder, time_limit)
-    (folder / OUTCOME).unlink(missing_ok=True)
-    return {"started": started, **found}
+    with Process(results, module, job, time_limit) as process:
+        assert process.proceed() is None
+        return process.folder, process.ended()
 
 
 def now() -> str:

@@ -24,7 +24,8 @@ def measure(job: LoadJob, folder: Path) -> LoadFigures:
     timed = [feeds.load(files / FEEDS, name) for name in feeds.timed(job.reference.cases)]
     with open_session(job, max_queue=_QUEUE) as session:
         timing.warm_up(session, timed, max(1, cell.warmup), cell.seconds)
-        alone = timing.latencies(session, timed, _ALONE, None, job.seed).samples
+        alone = timing.TimedRuns(session, timed, job.seed)
+        alone.measure(_ALONE)
         target = target_of(session, timed, job.load)
         try:
             return load.measure(
@@ -32,7 +33,7 @@ def measure(job: LoadJob, folder: Path) -> LoadFigures:
                 target,
                 rows=cell.batch,
                 sets=len(timed),
-                typical=float(np.median(alone)) / 1e9,
+                typical=float(np.median(alone.samples)) / 1e9,
                 seed=job.seed,
                 logs=folder,
             )

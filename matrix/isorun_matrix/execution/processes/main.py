@@ -2,16 +2,21 @@
 
 An :class:`~isorun.errors.IsorunError` becomes the outcome. Any other exception leaves a traceback in the log and an
 exit code, from which the parent derives the status (:mod:`isorun_matrix.execution.processes.launch`).
+
+The parent says when to work, and until when (``time.monotonic``), by a message on an inherited socket. A job may answer
+that it pauses (:func:`in_turns`); the next message lets it go on.
 """
 
 from __future__ import annotations
 
 import faulthandler
 import json
+import os
+import socket
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,22 +27,56 @@ from isorun_matrix.results.layout import JOB, OUTCOME
 
 Job = TypeVar("Job")
 
+MESSAGE_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class Paused:
+    """What a process says when it pauses.
+
+    Attributes:
+        turns: in how many more turns it measures; 0 if only the rest of its work is left.
+        resident_mib: its memory in RAM.
+        on_cpu: whether it computes on the CPU.
+    """
+
+    turns: int
+    resident_mib: float
+    on_cpu: bool
+
 
 def main(kind: type[Job], work: Callable[[Job, Path], Any]) -> None:
-    """Do the job in a folder. The command line is the folder, and when the parent started to count the time limit
-    (``time.monotonic``).
+    """Do the job in a folder. The command line is the folder, and the descriptor of the socket.
 
     Args:
         kind: the dataclass of the job.
         work: called with the job and its folder; returns a dataclass that JSON can hold.
     """
-    folder, started = Path(sys.argv[1]), float(sys.argv[2])
-    content = json.loads((folder / JOB).read_text())
-    # Counted from the parent's start, so that the stack is in the log before the parent kills this process.
-    faulthandler.dump_traceback_later(max(0.01, started + content["time_limit"] - time.monotonic()))
+    in_turns(kind, lambda job, folder, _: work(job, folder))
+
+
+def in_turns(kind: type[Job], work: Callable[[Job, Path, Callable[[Paused], None]], Any]) -> None:
+    """As :func:`main`, but ``work`` also gets a function that pauses: it returns when the parent lets it go on."""
+    folder = Path(sys.argv[1])
+    descriptor = int(sys.argv[2])
+    os.set_inheritable(descriptor, False)  # so that the socket closes when this process ends
+    parent = socket.socket(fileno=descriptor)
+
+    def proceed() -> None:
+        limit = float(parent.recv(MESSAGE_BYTES))
+        # The stack is in the log before the parent kills this process.
+        faulthandler.dump_traceback_later(max(0.01, limit - time.monotonic()))
+
+    def pause(state: Paused) -> None:
+        faulthandler.cancel_dump_traceback_later()
+        parent.send(json.dumps(asdict(state)).encode())
+        proceed()
+
+    proceed()
+    job = from_json(kind, json.loads((folder / JOB).read_text())["job"])
     outcome: dict[str, Any]
     try:
-        outcome = {"status": "ok", "result": asdict(work(from_json(kind, content["job"]), folder))}
+        outcome = {"status": "ok", "result": asdict(work(job, folder, pause))}
     except BackendUnavailable as error:
         outcome = {"status": "unavailable", "reason": error.reason, "remedy": error.remedy}
     except UnsupportedModel as error:

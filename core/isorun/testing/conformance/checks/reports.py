@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from isorun.system.hardware import cpu_name
+from isorun.system.hardware import DEVICE_FILES, cpu_name
 from isorun.system.process_usage import open_files
 from isorun.testing.conformance.checks.base import DOES_NOT_APPLY, Checks, proves
 from isorun.testing.conformance.formulas import one_operator
@@ -33,7 +33,6 @@ _AROUND_ONE = 8
 """The operators that a runtime may make of one: conversions of layout or type before and after it."""
 _OF_ENCODERS = ("int8",)
 _BY_WIDTH = ("int8", "bf16", "fp16", "tf32", "fp32", "fp64")
-_DEVICE_FILES = {"cuda": ("/dev/nvidia",), "gpu": ("/dev/nvidia", "/dev/dri/", "/dev/kfd"), "npu": ("/dev/accel",)}
 _NVIDIA = Path("/proc/driver/nvidia/gpus")
 
 
@@ -88,7 +87,7 @@ class Reports(Checks):
 
     @proves("true device")
     def test_device_files_are_open(self, device: str) -> None:
-        files = _DEVICE_FILES.get(device.partition(":")[0])
+        files = DEVICE_FILES.get(device.partition(":")[0])
         if files is None:
             pytest.skip(
                 f"{DOES_NOT_APPLY}: the device is the CPU"

@@ -1,0 +1,101 @@
+"""The measured runs of a process, in turns between which other processes measure theirs.
+
+What slows down the machine for a while then slows down all cells that are compared, not the one that happens to run.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from time import perf_counter_ns
+
+from isorun.system.disturbance import Scheduled, scheduled
+from isorun.system.threads import usable_cores
+from isorun_matrix.measurement.figures import is_disturbed
+from isorun_matrix.measurement.timing import TimedRuns
+
+_FEWEST = 3  # runs in a turn, on average; else there are fewer turns
+_NOTHING = Scheduled(0, 0, 0, 0)
+_PATIENCE = 5 * 10**9  # nanoseconds of disturbed runs that a process discards
+
+
+@dataclass(frozen=True)
+class Turn:
+    """How much to measure: at least ``runs`` runs, for at least so many seconds."""
+
+    runs: int
+    seconds: float
+
+
+def divide(turns: int, repetitions: int | None, seconds: float | None, *, feeds: int, typical: float) -> list[Turn]:
+    """The turns of a process.
+
+    Args:
+        turns: how many at most.
+        repetitions: how many runs in all; ``None`` for as many as ``seconds`` allow, but each set of feeds at least
+            once.
+        seconds: how long in all.
+        feeds: how many sets of feeds there are.
+        typical: about how long a run takes, in nanoseconds.
+    """
+    if repetitions is not None:
+        count = max(1, min(turns, repetitions // _FEWEST))
+        ends = [repetitions * index // count for index in range(count + 1)]
+        return [Turn(end - start, 0.0) for start, end in itertools.pairwise(ends)]
+    assert seconds is not None
+    runs = max(feeds, int(seconds * 1e9 / typical))
+    count = max(1, min(turns, runs // _FEWEST))
+    return [Turn(-(-feeds // count), seconds / count)] * count
+
+
+@dataclass
+class Usage:
+    """What the kernel counted while a process measured, and how long that took, in nanoseconds."""
+
+    counted: Scheduled = _NOTHING
+    duration: int = 0
+
+    def add(self, counted: Scheduled, duration: int) -> None:
+        """Add a turn."""
+        self.counted = self.counted.plus(counted)
+        self.duration += duration
+
+    def shares(self, threads: int | None) -> tuple[float | None, float | None]:
+        """The share of the time in which threads waited for a core, and that which a hypervisor took.
+
+        Args:
+            threads: how many compute; ``None`` for as many as there are usable cores.
+        """
+        _, waited, _, _ = self.counted.shares(self.duration * (threads or usable_cores()))
+        _, _, stolen, _ = self.counted.shares(self.duration * (os.cpu_count() or 1))
+        return waited, stolen
+
+
+def measure(runs: TimedRuns, turns: list[Turn], threads: int | None, usage: Usage) -> Iterator[int]:
+    """Measure the turns. A turn that was disturbed is measured again, for five seconds in all at most.
+
+    Args:
+        runs: receives the runs.
+        turns: from :func:`divide`.
+        threads: as for :meth:`Usage.shares`.
+        usage: receives what the kernel counted in all turns.
+
+    Yields:
+        Before each turn, how many are left.
+    """
+    patience = _PATIENCE
+    for index, turn in enumerate(turns):
+        yield len(turns) - index
+        while True:
+            forget = runs.checkpoint()
+            before, start = scheduled(), perf_counter_ns()
+            runs.measure(turn.runs, turn.seconds)
+            duration, counted = perf_counter_ns() - start, scheduled().since(before)
+            patience -= duration
+            if patience < 0 or not is_disturbed(*Usage(counted, duration).shares(threads)):
+                break
+            forget()
+        patience += duration
+        usage.add(counted, duration)
