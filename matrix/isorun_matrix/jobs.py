@@ -122,7 +122,7 @@ class Cell:
         control: whether it is the second of two identical cells, which shows the noise of a workload.
         warmup, repetitions, seconds: how often it runs in a round; exactly one of the last two is given.
         turns: in how many parts, at most, it is measured in a round, in turn with the others.
-        time_limit: in seconds, from the start of the process.
+        time_limit: in seconds, from the start of the process, its pauses not included.
         tolerance: the limits of parity.
     """
 

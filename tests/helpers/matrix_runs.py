@@ -34,7 +34,8 @@ def spec_file(folder: Path, text: str) -> Path:
 
 def slow_spec(folder: Path, cells: int) -> Path:
     entries = (f"  - {{name: fake, label: c{index}, options: {{seconds: 0.02}}}}\n" for index in range(cells))
-    return spec_file(folder, SLOW + "".join(entries))
+    several_turns = SLOW.replace("repetitions: 4", "repetitions: 12")
+    return spec_file(folder, several_turns + "".join(entries))
 
 
 def cells_of(isorun: Isorun, out: Path) -> dict[str, dict[str, Any]]:

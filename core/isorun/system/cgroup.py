@@ -1,4 +1,4 @@
-"""The CPU quota and the memory limit of this process's control group.
+"""The CPU quota of this process's control group, and what is left of its memory limit.
 
 They are in ``cpu.max`` and ``memory.max`` (cgroup v2), or in ``cpu.cfs_quota_us`` and ``memory.limit_in_bytes`` (v1).
 Parent groups have limits too; the smallest applies.
@@ -18,10 +18,10 @@ def cpu_quota(root: Path = ROOT, own: Path = OWN) -> float | None:
     return min(quotas, default=None)
 
 
-def memory_limit(root: Path = ROOT, own: Path = OWN) -> int | None:
-    """The memory limit in bytes; ``None`` if there is none."""
-    limits = [limit for folder in _groups("memory", root, own) if (limit := _limit(folder)) is not None]
-    return min(limits, default=None)
+def memory_left(root: Path = ROOT, own: Path = OWN) -> int | None:
+    """How much of the memory limit is not in use, in bytes; ``None`` without a limit. Cached files are not in use."""
+    found = [left for folder in _groups("memory", root, own) if (left := _memory_left(folder)) is not None]
+    return min(found, default=None)
 
 
 def _groups(controller: str, root: Path, own: Path) -> list[Path]:
@@ -53,9 +53,14 @@ def _quota(folder: Path) -> float | None:
     return None if quota in ("max", "-1") else int(quota) / int(period)
 
 
-def _limit(folder: Path) -> int | None:
-    for name in ("memory.max", "memory.limit_in_bytes"):  # without a limit, "max" and the largest number of pages
-        if (folder / name).is_file():
-            limit = (folder / name).read_text().strip()
-            return None if limit == "max" else int(limit)
-    return None
+def _memory_left(folder: Path) -> int | None:
+    names = ("max", "current", "inactive_file")
+    if not (folder / "memory.max").is_file():
+        names = ("limit_in_bytes", "usage_in_bytes", "total_inactive_file")
+    try:
+        limit, used = ((folder / f"memory.{name}").read_text().strip() for name in names[:2])
+        lines = (folder / "memory.stat").read_text().splitlines()
+    except OSError:  # this group cannot have a limit
+        return None
+    cached = next((int(line.split()[1]) for line in lines if line.startswith(f"{names[2]} ")), 0)
+    return None if limit == "max" else max(0, int(limit) - int(used) + cached)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -52,12 +52,17 @@ class Scheduled(NamedTuple):
         return Scheduled(*(None if one is None or two is None else combine(one, two) for one, two in pairs))
 
 
-def scheduled() -> Scheduled:
-    """The counters now."""
+def scheduled(processes: Sequence[int] | None = None) -> Scheduled:
+    """The counters now.
+
+    Args:
+        processes: from :func:`isorun.system.process_usage.family`, which takes most of the time here; ``None`` to look
+            for them again.
+    """
     ran = waited = None
     if not sys.platform.startswith("linux"):
         return Scheduled(None, None, None, None)
-    for process in family():
+    for process in family() if processes is None else processes:
         try:
             ran = (ran or 0) + time.clock_gettime_ns(~process << 3 | _SCHED)  # MAKE_PROCESS_CPUCLOCK of Linux
         except OSError:  # the process has ended
@@ -75,10 +80,20 @@ def scheduled() -> Scheduled:
     return Scheduled(ran, waited, ticks[_STEAL] * tick, sum(ticks[each] for each in _BUSY) * tick)
 
 
+def is_disturbed(waited: float | None, stolen: float | None) -> bool:
+    """Whether threads waited for a core, or a hypervisor took the cores, for so long that times are doubtful.
+
+    Args:
+        waited: as a share of the threads' time. It means nothing with more threads than cores: use :class:`Attempts`.
+        stolen: as a share of the time of all cores.
+    """
+    return max(waited or 0, stolen or 0) >= DISTURBED
+
+
 class Attempts:
     """Repeats measurements beside which others had 5 % of the cores' time or more.
 
-    That threads of this process wait for each other says nothing.
+    It also works for processes with more threads than cores, which wait for each other.
 
     Args:
         repeats: how many repetitions there may be, of all measurements together.

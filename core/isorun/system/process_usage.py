@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from isorun.system.cgroup import memory_limit
+from isorun.system.cgroup import memory_left
 
 
 def family() -> list[int]:
@@ -32,11 +32,11 @@ def resident_mib() -> float:
 
 
 def available_mib() -> float:
-    """The memory that new processes can have: what the system has left, and what this control group may have."""
+    """The memory that new processes can have: the smaller of what the system and this control group have left."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     left = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")) / 1024
-    limit = memory_limit()
-    return left if limit is None else min(left, limit / 2**20)
+    of_group = memory_left()
+    return left if of_group is None else min(left, of_group / 2**20)
 
 
 def return_free_memory() -> None:

@@ -38,7 +38,7 @@ def run(spec: Spec, source: Path, folder: RunFolder, progress: Lines, choice: Ch
 
     Raises:
         SpecError: the folder cannot be used.
-        KeyboardInterrupt: the current process is lost, all before it are kept.
+        KeyboardInterrupt: the current round is lost, all before it are kept.
     """
     with folder.writing(resume=choice.resume), host_lock.held(folder.path, progress.note):
         prepared = Preparation(spec, source, folder, progress, environments.make(spec, progress), choice)
@@ -188,7 +188,7 @@ class _Runner:
         plain = {name: self._job(*jobs[name]) for name in order}
 
         def start(name: str) -> Process:
-            self._progress.started(f"{name}, round {number}", cell=True)
+            self._progress.started(f"{workload.id}, round {number}", cell=True)
             return Process(self._folder, "measure_cell", plain[name], jobs[name][0].time_limit)
 
         failed = set()
@@ -196,7 +196,7 @@ class _Runner:
             more = {"round": {"number": number, "position": order.index(name), "order": order}}
             more |= {"seed": plain[name]["seed"]}
             place = self._folder.round_folder(name, self._prepared.keys[name], number)
-            record = RoundResult.from_plain(self._described(jobs[name][0]) | process.ended() | more)
+            record = RoundResult.from_plain(self._described(jobs[name][0]) | process.take_status() | more)
             if self._folder.write(process.folder, place, record).status not in MEASURED:
                 failed.add(name)
             self._progress.ended()

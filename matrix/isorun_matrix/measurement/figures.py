@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from isorun.system.disturbance import DISTURBED
+from isorun.system.disturbance import is_disturbed
 from isorun.types import Provenance
 from isorun_matrix.measurement.parity import CellParity
 from isorun_matrix.measurement.statistics.latencies import Latency, RankInterval, Spread, Throughput
@@ -92,11 +92,6 @@ class Measurement(_Common):
     def disturbed(self) -> bool:
         """Whether threads often had no core."""
         return is_disturbed(self.waited, self.stolen)
-
-
-def is_disturbed(waited: float | None, stolen: float | None) -> bool:
-    """Whether threads waited for a core, or a hypervisor took the cores, for so long that times are doubtful."""
-    return max(waited or 0, stolen or 0) >= DISTURBED
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ def warm_up(session: Session, feeds: Sequence[Feeds], minimum: int, seconds: flo
             break
         session.run(None, given)
         times.append(perf_counter_ns() - now)
-    return WarmUp(len(times), steady=False, typical=median(times[-window:]))
+    return WarmUp(len(times), steady=False, typical=median(times[-window:]) if times else 0.0)
 
 
 class TimedRuns:
@@ -98,8 +98,8 @@ class TimedRuns:
     def measure(self, minimum: int, seconds: float = 0.0) -> None:
         """Run so many times, and until so many seconds have passed."""
         end_of_runs = len(self._samples) + minimum
-        deadline = perf_counter_ns() + int(seconds * _NS_PER_S)
         with _without_gc():
+            deadline = perf_counter_ns() + int(seconds * _NS_PER_S)
             while True:
                 index = len(self._samples) % len(self._feeds)
                 start = perf_counter_ns()
@@ -113,15 +113,15 @@ class TimedRuns:
                     break
 
     def checkpoint(self) -> Callable[[], None]:
-        """A function that forgets all runs from now on."""
+        """A function that rolls back to this moment: the runs from now on are forgotten."""
         count, kept, state = len(self._samples), dict(self.kept), self._chance.getstate()
 
-        def forget() -> None:
+        def roll_back() -> None:
             del self._samples[count:]
             self.kept = dict(kept)
             self._chance.setstate(state)
 
-        return forget
+        return roll_back
 
 
 def kept_runs(seed: int, runs: int, feeds: int) -> dict[int, int]:
@@ -169,7 +169,6 @@ def repeated_and_varied(
 
 @contextmanager
 def _without_gc() -> Iterator[None]:
-    gc.collect()
     gc.disable()
     try:
         yield

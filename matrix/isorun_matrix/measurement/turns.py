@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from time import perf_counter_ns
+from time import perf_counter_ns, sleep
 
-from isorun.system.disturbance import Scheduled, scheduled
+from isorun.system.disturbance import Scheduled, is_disturbed, scheduled
 from isorun.system.threads import usable_cores
-from isorun_matrix.measurement.figures import is_disturbed
 from isorun_matrix.measurement.timing import TimedRuns
 
 _FEWEST = 3  # runs in a turn, on average; else there are fewer turns
+_TICK = 10**7  # nanoseconds, in which the kernel counts stolen time
 _NOTHING = Scheduled(0, 0, 0, 0)
-_PATIENCE = 5 * 10**9  # nanoseconds of disturbed runs that a process discards
+_MOST_DISCARDED = 5 * 10**9  # nanoseconds of disturbed turns
+_LONGEST_SPIN = 3 * 10**8  # nanoseconds
+_ASLEEP = 2 * 10**6  # nanoseconds of CPU time in 5 ms: what it takes to look
 
 
 @dataclass(frozen=True)
@@ -73,29 +75,51 @@ class Usage:
         return waited, stolen
 
 
-def measure(runs: TimedRuns, turns: list[Turn], threads: int | None, usage: Usage) -> Iterator[int]:
+def measure(
+    runs: TimedRuns, turns: Sequence[Turn], threads: int | None, processes: Sequence[int], usage: Usage
+) -> Iterator[int]:
     """Measure the turns. A turn that was disturbed is measured again, for five seconds in all at most.
 
     Args:
         runs: receives the runs.
         turns: from :func:`divide`.
         threads: as for :meth:`Usage.shares`.
+        processes: this one and its descendants.
         usage: receives what the kernel counted in all turns.
 
     Yields:
         Before each turn, how many are left.
     """
-    patience = _PATIENCE
+    left = _MOST_DISCARDED
     for index, turn in enumerate(turns):
         yield len(turns) - index
         while True:
-            forget = runs.checkpoint()
-            before, start = scheduled(), perf_counter_ns()
+            roll_back = runs.checkpoint()
+            before, start = scheduled(processes), perf_counter_ns()
             runs.measure(turn.runs, turn.seconds)
-            duration, counted = perf_counter_ns() - start, scheduled().since(before)
-            patience -= duration
-            if patience < 0 or not is_disturbed(*Usage(counted, duration).shares(threads)):
+            duration, counted = perf_counter_ns() - start, scheduled(processes).since(before)
+            if left < duration or not _is_disturbed(counted, duration, threads):
                 break
-            forget()
-        patience += duration
+            roll_back()
+            left -= duration
         usage.add(counted, duration)
+
+
+def _is_disturbed(counted: Scheduled, duration: int, threads: int | None) -> bool:
+    # A turn can be so short that one tick of stolen time is a large share of it, which says nothing.
+    stolen = None if counted.stolen is None else max(0, counted.stolen - _TICK)
+    return is_disturbed(*Usage(counted._replace(stolen=stolen), duration).shares(threads))
+
+
+def settle(processes: Sequence[int]) -> None:
+    """Wait, for 0.3 s at most, until threads that spin after a run sleep: they would disturb the turn of another cell.
+
+    Args:
+        processes: this one and its descendants.
+    """
+    ran, end = scheduled(processes).ran, perf_counter_ns() + _LONGEST_SPIN
+    while ran is not None and perf_counter_ns() < end:
+        sleep(0.005)
+        before, ran = ran, scheduled(processes).ran
+        if ran is None or ran - before < _ASLEEP:
+            break

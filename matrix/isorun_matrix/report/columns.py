@@ -106,6 +106,6 @@ def columns(table: str) -> list[Column]:
     return [column for column in COLUMNS if table in column.tables.split()]
 
 
-def text(header: str, cell: CellResult) -> str:
+def text(header: str, cell: CellResult, group: Group | None = None) -> str:
     """What the column with a header shows of a cell."""
-    return next(column for column in COLUMNS if column.header == header).text(cell)
+    return next(column for column in COLUMNS if column.header == header).text(cell, group)

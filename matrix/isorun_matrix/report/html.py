@@ -7,6 +7,7 @@ import jinja2
 
 from isorun_matrix.report import details, plots, remarks, summary, under_load
 from isorun_matrix.report.columns import columns, text
+from isorun_matrix.report.formatting import number
 from isorun_matrix.report.machines.overview import Overview
 from isorun_matrix.results.records import STATUSES, Run
 
@@ -35,6 +36,7 @@ def render(*runs: Run, overview: Overview | None = None) -> str:
         plots=plots,
         columns=columns,
         text=text,
+        number=number,
         statuses=STATUSES,
     )
     names: list[int | str] = [*range(1, len(runs) + 1)] if overview is None else [*overview.machines]

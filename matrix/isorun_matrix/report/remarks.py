@@ -74,10 +74,14 @@ def notes(group: Group) -> list[str]:
         if (ran := result.provenance.precision) != cell.precision:
             found.append(f"{cell.name} ran in {ran}")
     found += [f"{cell.name}: kept from an earlier session; {cell.kept}" for cell in group.cells if cell.kept]
-    return [*dict.fromkeys(found), *_doubts(group)]
+    found = [*dict.fromkeys(found), *warnings(group)]
+    if group.noise is not None:
+        found.append(f"noise: {group.twin}, measured twice in each round, differs from itself by {group.noise:.1%}")
+    return found
 
 
-def _doubts(group: Group) -> Iterator[str]:
+def warnings(group: Group) -> Iterator[str]:
+    """What makes figures doubtful."""
     measured = [(cell, cell.result) for cell in group.cells if cell.result is not None]
     few = [f"{cell.name} ({sum(not each.disturbed for each in result.rounds)})" for cell, result in measured]
     few = [text for text, (cell, _) in zip(few, measured, strict=True) if len(calm_rounds(cell)) < NEEDED]
@@ -101,5 +105,3 @@ def _doubts(group: Group) -> Iterator[str]:
     unsteady = [cell.name for cell, result in calm if not result.steady]
     if unsteady:
         yield f"the warm-up (`seconds`) was too short to show steady times: {shortened(unsteady)}"
-    if group.noise is not None:
-        yield f"noise: {group.twin}, measured twice in each round, differs from itself by {group.noise:.1%}"

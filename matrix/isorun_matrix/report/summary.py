@@ -84,12 +84,21 @@ class Group:
 
     @property
     def certainty(self) -> str:
-        """How sure :attr:`choice` is."""
+        """How sure :attr:`choice` is: the verdict, or why there is none."""
         if self.fastest is None:
-            return "no cell has correct outputs"
+            return "no correct outputs"
         if not self.ratios:
-            return "the only one with correct outputs"
-        return f"{self.verdict(self.fastest) or 'no verdict'}: {self._evidence}"
+            return "the only correct one"
+        return self.verdict(self.fastest) or "too few rounds"
+
+    @property
+    def runner_up(self) -> tuple[CellResult, Ratio] | None:
+        """The fastest of the other cells that decide the verdict, and how it compares; ``None`` without a verdict."""
+        verdict = None if self.fastest is None else self.verdict(self.fastest)
+        if verdict is None:
+            return None
+        others = self._others("slower" if verdict == "fastest" else verdict)
+        return min(((cell, self._ratio(cell)) for cell in others), key=lambda pair: pair[1].ratio)
 
     @property
     def conclusion(self) -> str:
@@ -111,11 +120,10 @@ class Group:
         """What the verdict on the fastest cell is based on: the ratio of the next one among those that decide it."""
         assert self.fastest is not None
         verdict = self.verdict(self.fastest)
-        if verdict is None:
+        if self.runner_up is None:
             lacking = [cell for cell in self.cells if cell.id in self.ratios and self.verdict(cell) is None]
             return f"it has fewer than {verdicts.NEEDED} undisturbed rounds in common with {names(lacking)}"
-        others = self._others("slower" if verdict == "fastest" else verdict)
-        following, ratio = min(((cell, self._ratio(cell)) for cell in others), key=lambda pair: pair[1].ratio)
+        following, ratio = self.runner_up
         low, high = number(ratio.interval.low), number(ratio.interval.high)
         sure = f"{low} to {high} x, {ratio.interval.level:.0%} confidence, {ratio.rounds} rounds"
         slower = f"{following.name}, takes {number(ratio.ratio)} x as long ({sure})"
@@ -124,7 +132,7 @@ class Group:
                 return f"the next one, {slower}"
             case "tied":
                 return f"within 5%; the next one, {slower}"
-        rest = [cell for cell in others if cell is not following]
+        rest = [cell for cell in self._others(verdict) if cell is not following]
         more = f"; {names(rest)} may be as fast, too" if rest else ""
         chance = f"chance and noise can explain up to {number(ratio.needed)} x"
         lack = "the interval includes 1" if ratio.interval.low <= 1 else chance

@@ -89,7 +89,8 @@ class Shape(OrString):
             return self
         if not self.name:
             sequence = "" if self.sequence is None else f"x{self.sequence}"
-            object.__setattr__(self, "name", f"{self.batch}{sequence}")
+            kind = "" if self.lengths == "full" else f"-{getattr(self.lengths, 'distribution', 'lengths')}"
+            object.__setattr__(self, "name", f"{self.batch}{sequence}{kind}")
         if self.lengths == "full":
             return self
         if self.sequence is None:

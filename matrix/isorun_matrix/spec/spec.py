@@ -96,7 +96,7 @@ class Spec(Strict):
     seconds: Seconds | None = Field(default=None, description="how long a cell is measured in a round; 1 by default")
     turns: Count = Field(
         default=20,
-        description="parts in which a cell is measured in a round, in turn with the others",
+        description="maximum parts in which a cell is measured in a round, in turn with the others",
     )
     time_limit: Seconds = Field(
         default=300.0, description="seconds after which a process is stopped, its pauses not included"

@@ -52,13 +52,23 @@ def test_cpu_quota(group, own, files, cores):
 
 
 @pytest.mark.parametrize(
-    ("own", "files", "limit"),
+    ("own", "folder", "files", "left"),
     [
-        pytest.param("0::/a\n", {"memory.max": "max\n", "a/memory.max": "4096\n"}, 4096, id="v2"),
-        pytest.param("0::/a\n", {"a/memory.max": "max\n"}, None, id="v2 unlimited"),
-        pytest.param("7:memory:/a\n", {"memory/a/memory.limit_in_bytes": "8192\n"}, 8192, id="v1"),
-        pytest.param(None, {}, None, id="no control groups"),
+        pytest.param(
+            "0::/a\n", "a", {"max": "4096", "current": "1000", "stat": "anon 8\ninactive_file 96\n"}, 3192, id="v2"
+        ),
+        pytest.param("0::/a\n", "a", {"max": "max", "current": "1000", "stat": ""}, None, id="v2 unlimited"),
+        pytest.param("0::/a\n", "a", {"max": "4096", "current": "5000", "stat": ""}, 0, id="v2 exceeded"),
+        pytest.param(
+            "7:memory:/a\n",
+            "memory/a",
+            {"limit_in_bytes": "8192", "usage_in_bytes": "100", "stat": "total_inactive_file 8\n"},
+            8100,
+            id="v1",
+        ),
+        pytest.param(None, "", {}, None, id="no control groups"),
     ],
 )
-def test_memory_limit(group, own, files, limit):
-    assert group(cgroup.memory_limit, own, files) == limit
+def test_memory_left(group, own, folder, files, left):
+    files = {f"{folder}/memory.{name}": content for name, content in files.items()}
+    assert group(cgroup.memory_left, own, files) == left

@@ -79,9 +79,9 @@ def test_every_run_of_a_set_of_feeds_may_be_kept() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_runs_that_are_forgotten_leave_no_trace(seed: int) -> None:
     runs = timed(session(echo), 5, seed=seed)
-    forget = runs.checkpoint()
+    roll_back = runs.checkpoint()
     runs.measure(4)
-    forget()
+    roll_back()
     assert len(runs.samples) == 5
     runs.measure(7)
     assert {index: number for index, (number, _) in runs.kept.items()} == timing.kept_runs(seed, 12, 3)

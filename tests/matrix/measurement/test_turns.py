@@ -1,6 +1,10 @@
 from __future__ import annotations
 
 import itertools
+import os
+import threading
+import time
+from collections.abc import Callable
 from typing import cast
 
 import pytest
@@ -35,19 +39,20 @@ class Machine:
     of its time."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, waits: list[float], seconds: float) -> None:
-        self.now = self.waited = 0
+        self.now = self.waited = self.stolen = 0
         self.measured: list[int] = []
         self._numbers, self._waits, self._seconds = itertools.count(), waits, seconds
         monkeypatch.setattr(turns, "perf_counter_ns", lambda: self.now)
-        monkeypatch.setattr(turns, "scheduled", lambda: Scheduled(self.now, self.waited, 0, self.now))
+        monkeypatch.setattr(turns, "scheduled", lambda _: Scheduled(self.now, self.waited, self.stolen, self.now))
 
-    def checkpoint(self) -> object:
+    def checkpoint(self) -> Callable[[], object]:
         return self.measured.pop
 
     def measure(self, minimum: int, seconds: float) -> None:
         number = next(self._numbers)
         self.now += int(self._seconds * 1e9)
         self.waited += int(self._waits[number] * self._seconds * 1e9)
+        self.stolen += 10_000_000  # a tick
         self.measured.append(number)
 
 
@@ -66,7 +71,7 @@ def test_a_disturbed_turn_is_measured_again(
     monkeypatch: pytest.MonkeyPatch, waits: list[float], seconds: float, kept: list[int], waited: float
 ) -> None:
     machine, usage = Machine(monkeypatch, waits, seconds), Usage()
-    left = list(turns.measure(cast(TimedRuns, machine), [Turn(1, seconds)] * 2, 1, usage))
+    left = list(turns.measure(cast(TimedRuns, machine), [Turn(1, seconds)] * 2, 1, [], usage))
     assert left == [2, 1]
     assert machine.measured == kept
     assert usage.duration == int(2 * seconds * 1e9)
@@ -75,3 +80,16 @@ def test_a_disturbed_turn_is_measured_again(
 
 def test_the_share_of_waiting_is_of_all_threads() -> None:
     assert Usage(Scheduled(0, 20, None, 0), 20).shares(4) == (0.25, None)
+
+
+@pytest.mark.parametrize("spins", [0.0, 0.1])
+def test_settling_waits_for_threads_that_spin(spins: float) -> None:
+    def spin() -> None:
+        end = time.perf_counter() + spins
+        while time.perf_counter() < end:
+            pass
+
+    thread = threading.Thread(target=spin)
+    thread.start()
+    turns.settle([os.getpid()])
+    assert not thread.is_alive()

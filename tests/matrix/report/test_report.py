@@ -64,9 +64,11 @@ def test_verdicts(why: str, others: list[CellResult], expected: list[str | None]
     assert group.fastest == quick
     assert [group.verdict(each) for each in group.cells] == expected
     assert quick.name in group.conclusion
+    assert group.certainty == (expected[0] or ("the only correct one" if why == "alone" else "too few rounds"))
+    assert (group.runner_up is None) == (expected[0] is None)
     if expected[0] in ("tied", "ambiguous"):
         assert group.choice.split(" or ") == [each.name for each in group.cells if group.verdict(each) == expected[0]]
-        assert "x as long" in group.certainty
+        assert "x as long" in group.conclusion
 
 
 def test_notes_name_doubtful_figures() -> None:
@@ -266,7 +268,10 @@ def test_html_of_several_runs_keeps_them_apart() -> None:
     assert "run 1: /a" in page
     assert "run 2: /b" in page
     assert re.findall(r'<h2 id="([^"]*)">', page) == ["1/m/8x128", "2/m/8x128"]
-    assert page.count("the next one, slow fp32, takes") == 2  # the run with one cell has no verdict
+    assert page.count("the next one, slow fp32, takes") == 1  # the run with one cell has no verdict
+    assert re.findall(r'data-label="runner-up">([^<]*)<', page) == ["slow fp32", "-"]
+    (ratio,) = re.findall(r'data-label="ratio">(\d[^<]*)<', page)
+    assert re.fullmatch(r"[\d.]+ x \([\d.]+ to [\d.]+\)", ratio)
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")

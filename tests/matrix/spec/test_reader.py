@@ -72,14 +72,16 @@ tolerances: {bf16: {rms: 0.01, argmax: 0.9}, int8: {max_rel: 0.5, rms: 0.1, cosi
     assert tolerance.max_rel == DEFAULT_TOLERANCES["bf16"].max_rel
 
 
-LENGTHS = "shapes: [{batch: 2, sequence: 9, name: n, lengths: %s}]"
+LENGTHS = "shapes: [{batch: 2, sequence: 9, lengths: %s}]"
 
 
 def test_lengths(tmp_path: Path) -> None:
     text = SMALL.replace("shapes: [8x128]", LENGTHS)
-    assert load(tmp_path, text % "[1, 9]").shapes_of("m")[0].lengths == [1, 9]
+    shape = load(tmp_path, text % "[1, 9]").shapes_of("m")[0]
+    assert (shape.lengths, shape.name) == ([1, 9], "2x9-lengths")
     shape = load(tmp_path, text % "{distribution: lognormal, median: 4}").shapes_of("m")[0]
     assert isinstance(shape.lengths, Lognormal)
+    assert shape.name == "2x9-lognormal"
 
 
 @pytest.mark.parametrize("name", ["quickstart", "gpu"])

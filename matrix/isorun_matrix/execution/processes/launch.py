@@ -57,14 +57,14 @@ class Process:
         """Let it work until it pauses, ends, or reaches its time limit.
 
         Returns:
-            What it says when it pauses; ``None`` once it has ended.
+            What it reports when it pauses; ``None`` once it has ended.
         """
         start = time.monotonic()
         limit = start + self._time_limit - self._worked
         end = limit + _GRACE_SECONDS
         try:
             self._channel.send(str(limit).encode())
-            self._channel.settimeout(end - start)
+            self._channel.settimeout(max(0.01, end - start))
             message = self._channel.recv(MESSAGE_BYTES)
         except (TimeoutError, ConnectionError):  # the second if it ended before it read
             message = b""
@@ -78,7 +78,7 @@ class Process:
         self._worked += time.monotonic() - start
         return None
 
-    def ended(self) -> dict[str, Any]:
+    def take_status(self) -> dict[str, Any]:
         """How it ended: the members of :class:`isorun_matrix.results.records.JobResult` from ``started`` to
         ``result``."""
         assert self._exit is not None
@@ -94,8 +94,9 @@ def run_job(results: RunFolder, module: str, job: Mapping[str, Any], time_limit:
         The folder of the job, and how it ended.
     """
     with Process(results, module, job, time_limit) as process:
-        assert process.proceed() is None
-        return process.folder, process.ended()
+        paused = process.proceed()
+        assert paused is None
+        return process.folder, process.take_status()
 
 
 def now() -> str:

@@ -32,7 +32,7 @@ MESSAGE_BYTES = 4096
 
 @dataclass(frozen=True)
 class Paused:
-    """What a process says when it pauses.
+    """What a process reports when it pauses.
 
     Attributes:
         turns: in how many more turns it measures; 0 if only the rest of its work is left.

@@ -10,6 +10,7 @@ Time and memory are measured before the comparison with the reference, which tak
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -64,10 +65,13 @@ def measure(job: CellJob, folder: Path, pause: Callable[[Paused], None]) -> Meas
         typical=warmed.typical or first - loaded,
     )
     accelerated = any(name.startswith((*chain(*DEVICE_FILES.values()),)) for name in open_files())
-    resources = Paused(0, resident_mib(), on_cpu=not accelerated)
-    for left in turns.measure(runs, plan, cell.threads, usage):
+    resources, processes = Paused(0, resident_mib(), on_cpu=not accelerated), family()
+    gc.collect()
+    for left in turns.measure(runs, plan, cell.threads, processes, usage):
+        turns.settle(processes)
         pause(replace(resources, turns=left))
-        session.run(None, timed[0])  # brings its memory back into the caches of the processor
+        session.run(None, timed[(len(runs.samples) - 1) % len(timed)])  # its memory back into the processor's caches
+    turns.settle(processes)
     pause(replace(resources, turns=0))
     samples = runs.samples
     memory = Memory(before, peak_resident_mib(), gpu.held_mib(family()))

@@ -16,8 +16,8 @@ def take_turns(
 ) -> Iterator[tuple[str, Process]]:
     """Measure the cells of a round.
 
-    Those whose sessions would take more than half of the memory together, or that use an accelerator, do not wait for
-    each other: they have their turns before the next cell starts.
+    A cell that uses an accelerator, which would idle between turns, is measured at once. When the open sessions take
+    half of the memory, they have their turns and finish before the next cell starts.
 
     Args:
         names: the cells, in the order in which they start.
@@ -27,30 +27,39 @@ def take_turns(
     Yields:
         Each cell with its process, once that has ended.
     """
-    left, most = [*names], _MEMORY * available_mib()
-    while left:
+    pending, budget = [*names], _MEMORY * available_mib()
+    while pending:
         with ExitStack() as stack:
-            waiting: dict[str, Process] = {}
+            paused: dict[str, Process] = {}
             turns: dict[str, int] = {}
             memory: list[float] = []
-            while left and sum(memory) + max(memory, default=0.0) <= most:
-                name = left.pop(0)
+            while pending and sum(memory) + max(memory, default=0.0) <= budget:
+                name = pending.pop(0)
                 process = stack.enter_context(start(name))
-                paused = process.proceed()
-                if paused is None:
+                state = process.proceed()
+                if state is None:
                     yield name, process
-                    continue
-                waiting[name], turns[name] = process, paused.turns
-                memory.append(paused.resident_mib if paused.on_cpu else most)
-            number = 0
-            while having := [name for name, count in turns.items() if count]:
-                for name in shuffle(having, number):
-                    paused = waiting[name].proceed()
-                    turns[name] = paused.turns if paused else 0
-                    if paused is None:
-                        yield name, waiting.pop(name)
-                number += 1
-            for name, process in waiting.items():
-                while process.proceed():
-                    pass
-                yield name, process
+                elif not state.on_cpu:
+                    yield name, _finished(process)
+                else:
+                    paused[name], turns[name] = process, state.turns
+                    memory.append(state.resident_mib)
+            most = max(turns.values(), default=0)
+            for turn in range(most):
+                having = [name for name in paused if _has_turn(turn, turns[name], most)]
+                for name in shuffle(having, turn):
+                    if paused[name].proceed() is None:
+                        yield name, paused.pop(name)
+            for name, process in paused.items():
+                yield name, _finished(process)
+
+
+def _has_turn(turn: int, turns: int, most: int) -> bool:
+    """Whether a cell with fewer turns than another has one of them now: they are spread evenly."""
+    return turn * turns // most < (turn + 1) * turns // most
+
+
+def _finished(process: Process) -> Process:
+    while process.proceed():
+        pass
+    return process

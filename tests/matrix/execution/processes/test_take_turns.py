@@ -57,15 +57,23 @@ def run(
 
 def test_processes_measure_in_turn_and_finish_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     did = run(monkeypatch, {"a": 2, "b": 1, "c": 2})
-    assert did == ["a 0", "b 0", "c 0", "a 1", "b 1", "c 1", "c 2", "a 2", "a ends", "b ends", "c ends"]
+    assert did == ["a 0", "b 0", "c 0", "a 1", "c 1", "c 2", "b 1", "a 2", "a ends", "b ends", "c ends"]
 
 
-@pytest.mark.parametrize(("mib", "accelerated"), [(2.0, ""), (1.0, "b")], ids=["memory", "accelerator"])
-def test_sessions_that_do_not_fit_together_are_not_open_at_once(
-    monkeypatch: pytest.MonkeyPatch, mib: float, accelerated: str
-) -> None:
-    did = run(monkeypatch, dict.fromkeys("abc", 1), mib, accelerated)
+def test_fewer_turns_are_spread_over_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    did = run(monkeypatch, {"a": 6, "b": 2})
+    assert did.index("a 2") < did.index("b 1") < did.index("a 4")
+    assert did.index("a 5") < did.index("b 2")
+
+
+def test_sessions_that_do_not_fit_together_are_not_open_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    did = run(monkeypatch, dict.fromkeys("abc", 1), mib=2.0)
     assert did == ["a 0", "b 0", "a 1", "b 1", "a ends", "b ends", "c 0", "c 1", "c ends"]
+
+
+def test_a_cell_on_an_accelerator_is_measured_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    did = run(monkeypatch, dict.fromkeys("abc", 1), accelerated="b")
+    assert did == ["a 0", "b 0", "b 1", "b ends", "c 0", "a 1", "c 1", "a ends", "c ends"]
 
 
 def test_one_that_is_larger_than_all_memory_runs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
