@@ -16,7 +16,7 @@ SLOW = """
 models: {tiny: {path: tiny.onnx}}
 shapes: [1x4]
 reference: {backend: fake}
-repetitions: 4
+repetitions: 12
 rounds: 1
 repeats: 0
 control: false
@@ -34,8 +34,7 @@ def spec_file(folder: Path, text: str) -> Path:
 
 def slow_spec(folder: Path, cells: int) -> Path:
     entries = (f"  - {{name: fake, label: c{index}, options: {{seconds: 0.02}}}}\n" for index in range(cells))
-    several_turns = SLOW.replace("repetitions: 4", "repetitions: 12")
-    return spec_file(folder, several_turns + "".join(entries))
+    return spec_file(folder, SLOW + "".join(entries))
 
 
 def cells_of(isorun: Isorun, out: Path) -> dict[str, dict[str, Any]]:

@@ -117,7 +117,7 @@ def test_a_cell_that_fails_between_its_turns_does_not_stop_the_others(
     isorun: Isorun, tiny: Path, tmp_path: Path
 ) -> None:
     moods = ["right", "crash", "exit", "hang"]
-    spec = SLOW.partition("backends:")[0].replace("rounds: 1", "rounds: 2").replace("repetitions: 4", "repetitions: 40")
+    spec = SLOW.partition("backends:")[0].replace("rounds: 1", "rounds: 2").replace("repetitions: 12", "repetitions: 40")
     spec += "time_limit: 4\nbackends:\n"
     spec += "".join(f"  - {{name: fake, label: {do}, options: {{do: {do}, after: 25}}}}\n" for do in moods)
     out = tmp_path / "out"
@@ -156,7 +156,7 @@ def test_the_real_backends_agree(isorun: Isorun, tiny: Path, tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
     cells = cells_of(isorun, out)
     assert [cell["status"] for cell in cells.values()] == ["ok"] * 3
-    threads = {name: cells[f"tiny/4x16/{name}/fp32"]["threads"] for name in ("openvino", "reference")}
+    threads = {name: cells[f"tiny/4x16-lognormal/{name}/fp32"]["threads"] for name in ("openvino", "reference")}
     assert threads == {"openvino": 1, "reference": None}
     for cell in cells.values():
         levels = {each["name"]: each["level"] for each in cell["parity"]["cases"]["feeds-0"]["outputs"]}
