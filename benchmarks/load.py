@@ -13,8 +13,11 @@ all three on the graph in standard operators, without padding since requests are
 ``Session.arun`` after ``Session.warmup``.
 
 ``first`` is the first request after the warm-up over the median of the same request later, in rounds of requests of 16
-lengths with nothing beside them, and the largest such ratio of those 16. ``memory`` is the growth of the process's
-resident size from the first quarter of the slots to the last, so ten minutes of load on one engine are
+lengths with nothing beside them, and the largest such ratio of those 16. A pause precedes every round, not only the
+first: after 10 ms without a request, the next one takes up to 1.8 times as long, however often it ran before.
+
+``memory`` is the growth of the process's resident size from the first quarter of the slots to the last, so ten minutes
+of load on one engine are
 
     python benchmarks/load.py --engines "isorun ort-cpu fp32" --slots 60 --seconds 10
 """
@@ -43,6 +46,7 @@ from isorun.system.process_usage import resident_mib
 
 CALLERS = 64
 LENGTHS, AGAIN = 16, 10  # of requests whose first run is compared with later ones
+PAUSE = 0.1  # seconds before each of their rounds
 PEERS = ("onnxruntime fp32", "onnxruntime workers fp32", "openvino fp32")
 OWN = ("isorun ort-cpu fp32", "isorun openvino fp32", "isorun openvino auto")
 Feeds = dict[str, np.ndarray]
@@ -162,6 +166,7 @@ async def opening(call: Call, stream: list[Feeds]) -> dict[str, float]:
     """The first request, and the slowest first one of its length, over the same ones in later rounds."""
     taken = np.empty((AGAIN + 1, LENGTHS))
     for times in taken:
+        await asyncio.sleep(PAUSE)
         for index, feeds in enumerate(stream[:LENGTHS]):
             start = time.perf_counter()
             await call(feeds)
@@ -174,8 +179,8 @@ def serve(engine: str, model: str) -> None:
     """Open an engine; for each line on standard input, run a slot of that many seconds and print the figures."""
     path = path_of(model)
     output = "last_hidden_state" if model == "minilm" or Path(model).is_dir() else "pooler_output"
+    stream = requests(1024, seed=0)  # before the warm-up, after which the processor's caches are full of the model
     call = own(engine, path, output) if engine in OWN else peer(engine, path, output)
-    stream = requests(1024, seed=0)
     first = asyncio.run(opening(call, stream))
     asyncio.run(slot(call, stream, 1.0))  # warms up
     print(json.dumps(first), flush=True)

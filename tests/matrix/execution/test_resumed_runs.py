@@ -20,7 +20,8 @@ def test_additions_to_a_spec_keep_results(isorun: Isorun, tiny: Path, tmp_path: 
     assert "2 of 6 cells are measured and kept" in done.stderr, done.stderr
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
     assert "measured again" not in done.stderr
-    other = SLOW.replace("repetitions: 12", "repetitions: 3") + "  - {name: fake, label: c1, options: {seconds: 0.02}}\n"
+    other = SLOW.replace("repetitions: 12", "repetitions: 3")
+    other += "  - {name: fake, label: c1, options: {seconds: 0.02}}\n"
     again = isorun("run", spec_file(tmp_path, other), "--out", out, "--resume")
     assert "1 of 1 cells were measured with another spec" in again.stderr
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
