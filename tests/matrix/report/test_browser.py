@@ -140,7 +140,7 @@ def test_the_first_screen_answers_which_backend_to_use(opened: Open) -> None:
     answers = page.locator(".answers tbody tr")
     assert answers.count() == 12
     assert "openvino bf16" in answers.first.inner_text()
-    assert answers.first.locator("[data-label='how sure']").inner_text() == "fastest"
+    assert answers.first.locator("[data-label=verdict]").inner_text() == "fastest"
     assert answers.first.locator("[data-label=ratio]").inner_text().startswith("1.")
     assert page.locator(".answers").bounding_box()["y"] < 300
     answers.last.get_by_role("link").last.click()
