@@ -44,6 +44,7 @@ class Reference(Backend):
         precisions=("fp32", "fp64", "fp16", "bf16"),
         typed=("fp16", "bf16"),
         dynamic_shapes=True,
+        usable_after_failure=True,
         package="onnx",
         requirement="onnx",
         reports=("placement",),

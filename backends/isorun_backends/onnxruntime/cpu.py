@@ -60,6 +60,7 @@ class OrtCpu(Backend):
         sets_threads=True,
         dynamic_shapes=True,
         thread_safe=True,
+        usable_after_failure=True,
         runs_on_caller=True,
         package="onnxruntime",
         requirement="onnxruntime",

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from isorun.compilation import padding_policy
+from isorun.compilation.guard import Recompilations
 from isorun.compilation.options import AUTO, Options
 from isorun.errors import BackendUnavailable, InvalidArgument, nearest
 from isorun.models.lowering import ModelGraphs, Quantized
@@ -35,12 +36,16 @@ class Compiler:
         source: the model.
         options: the session's.
         cache: where lowered models, calibration tables and measured choices are kept.
+
+    Attributes:
+        recompilations: how often a model was compiled again after a failed run.
     """
 
     def __init__(self, source: ModelSource, options: Options, cache: Cache) -> None:
         self.source = source
         self.options = options
         self.cache = cache
+        self.recompilations = Recompilations()
         self._calibrated: tuple[Samples | None, Quantized] | None = None
 
     @cached_property
@@ -99,7 +104,9 @@ class Compiler:
         if config.precision == "int8" and not self.graphs.info.quantized:
             quantized = self.calibrate(backend, config, samples)
         compiled = Compiled(
-            *padding_policy.compile_model(self.graphs, backend, config, self.options.padding, quantized)
+            *padding_policy.compile_model(
+                self.graphs, backend, config, self.options.padding, quantized, self.recompilations
+            )
         )
         if config.precision == "int8" and quantized is None:
             _check_in_8_bits(backend, compiled.executable)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from isorun.compilation.guard import Guarded, compile_guarded
+from isorun.compilation.guard import Guarded, Recompilations, compile_guarded
 from isorun.errors import (
     BackendFailed,
     BackendUnavailable,
@@ -40,7 +40,12 @@ _logger = logging.getLogger("isorun")
 
 
 def compile_model(
-    graphs: ModelGraphs, backend: Backend, config: CompileConfig, padding: str, quantized: Quantized | None = None
+    graphs: ModelGraphs,
+    backend: Backend,
+    config: CompileConfig,
+    padding: str,
+    quantized: Quantized | None = None,
+    recompilations: Recompilations | None = None,
 ) -> tuple[LoweredModel, Executable]:
     """Lower a model for a backend and compile it, with padding kept, removed, or either as a batch needs.
 
@@ -48,6 +53,7 @@ def compile_model(
         graphs: the model.
         backend, config, padding: as for a session.
         quantized: what the precision ``int8`` needs.
+        recompilations: counts compilations after failed runs.
 
     Raises:
         UnsupportedModel: padding is to be removed and the graph does not allow it, or the backend lacks an operator.
@@ -58,14 +64,14 @@ def compile_model(
 
     def compiled(*, packed: bool) -> tuple[LoweredModel, Guarded]:
         lowered = graphs.lower(dialects, packed=packed, precision=precision, quantized=quantized)
-        with logged("compiled %s on %s", lowered.path, backend.name):
-            executable = compile_guarded(backend, lowered, config)
-        if lowered.path == graphs.source.path and not lowered.path.is_relative_to(graphs.cache.root):
-            try:
+        own = lowered.path == graphs.source.path and not lowered.path.is_relative_to(graphs.cache.root)
+
+        def verify() -> None:
+            if own:
                 check_unchanged(graphs.source, graphs.cache)  # the runtime has just read the user's own file
-            except BaseException:
-                executable.close()
-                raise
+
+        with logged("compiled %s on %s", lowered.path, backend.name):
+            executable = compile_guarded(backend, lowered, config, verify=verify, recompilations=recompilations)
         return lowered, executable
 
     packs = backend.capabilities.data_dependent_shapes

@@ -64,6 +64,7 @@ class Metrics:
         run_seconds: the time of a run, for each batch.
         batch_rows: rows of a batch.
         tokens, padding: real tokens and padding in all batches, by their masks.
+        recompiled: how often the model was compiled again because a run had failed.
     """
 
     requests: int
@@ -77,6 +78,7 @@ class Metrics:
     batch_rows: Histogram
     tokens: int
     padding: int
+    recompiled: int = 0
 
     @property
     def padding_share(self) -> float:
@@ -94,7 +96,7 @@ class Metrics:
 
         def sample(name: str, value: float, extra: str = "") -> None:
             inside = (given + extra).rstrip(",")
-            lines.append(f"isorun_{name}{f'{{{inside}}}' if inside else ''} {value:g}")
+            lines.append(f"isorun_{name}{f'{{{inside}}}' if inside else ''} {value}")
 
         def head(name: str, kind: str, text: str) -> None:
             lines.extend((f"# HELP isorun_{name} {text}", f"# TYPE isorun_{name} {kind}"))
@@ -106,6 +108,7 @@ class Metrics:
             ("late_total", self.late, "Requests that exceeded their deadline"),
             ("tokens_total", self.tokens, "Real tokens in batches"),
             ("padding_total", self.padding, "Padding in batches"),
+            ("recompiled_total", self.recompiled, "Compilations after failed runs"),
         )
         for name, value, text in counters:
             head(name, "counter", text)

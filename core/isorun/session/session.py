@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from functools import cached_property
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
 from isorun.compilation.backend_selection import resolve
@@ -142,6 +142,7 @@ class Session:
         self._handle = Handle(thread_safe=capabilities.thread_safe, release=self._closers.close)
         self._scheduler = self._make_scheduler()
         self._source, self._cache = source, cache
+        self._provenance: Provenance | None = None
         fork.watch(self)
 
     def run(
@@ -209,8 +210,9 @@ class Session:
         return self._scheduler.arrangement.lanes
 
     def metrics(self) -> Metrics:
-        """Counts and times of all scheduled requests: :meth:`submit`, :meth:`run_async`, :meth:`arun`, :meth:`map`."""
-        return self._scheduler.metrics()
+        """Counts and times of all scheduled requests: :meth:`submit`, :meth:`run_async`, :meth:`arun`, :meth:`map`; and
+        how often the model was compiled again after a failed run, of any kind."""
+        return replace(self._scheduler.metrics(), recompiled=self._resolved.compiler.recompilations.count)
 
     def device_times(self, input_feed: Feeds, runs: int = 100) -> np.ndarray | None:
         """The time of one run on a GPU by its own events, with feeds and outputs in device memory.
@@ -368,10 +370,15 @@ class Session:
         """The providers or devices that run at least one node, as the runtime reports them."""
         return list(self.provenance.operators)
 
-    @cached_property
+    @property
     def provenance(self) -> Provenance:
-        """What runs, where, and how it was made: obtained from the runtime when first read."""
-        return self._handle.call(self._resolved.provenance)
+        """What runs, where, and how it was made: up to date whenever it is read, which asks the runtime once.
+
+        After :meth:`close`, what it was when it was last read.
+        """
+        if self._provenance is None or not self._handle.closed:
+            self._provenance = self._handle.call(self._resolved.provenance)
+        return self._provenance
 
     def close(self) -> None:
         """Release the model. Waits for submitted runs; a second call does nothing.

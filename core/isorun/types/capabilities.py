@@ -66,6 +66,8 @@ class Capabilities:
         thread_safe: whether several threads may call :meth:`Executable.run` of one executable at once, in shapes that
             it has not seen before too, and while another thread compiles or closes an executable; if not, the session
             serializes the calls of an executable. Bindings are used by one thread at a time in any case.
+        usable_after_failure: whether an executable whose run has failed returns correct results afterwards. If not, the
+            session serializes the calls of an executable, and compiles the model again after a failed run.
         runs_on_caller: whether concurrent runs of one executable with ``threads=1`` proceed in parallel, each on its
             caller's thread, so that a server needs one such executable rather than one for each run at once.
         package: the import package of the runtime, without which the backend is unavailable.
@@ -103,6 +105,7 @@ class Capabilities:
     data_dependent_shapes: bool = True
     fixed_threads: int | None = None
     tolerances: Mapping[str, str] = field(default_factory=dict)
+    usable_after_failure: bool = False
 
     def tolerance(self, precision: str) -> str:
         """The precision whose limits of parity apply to results in a precision."""

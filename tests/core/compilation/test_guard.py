@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,11 @@ import pytest
 import backends
 import isorun
 import tiny
-from isorun.errors import BackendFailed, BackendUnavailable, InvalidArgument, UnsupportedModel
+from isorun.errors import BackendFailed, BackendUnavailable, InvalidArgument, InvalidFeeds, UnsupportedModel
 from isorun.plugin import Capabilities, registry
 from isorun.testing import fakes
+from isorun.testing.conformance import sample_models
+from isorun.testing.conformance.sample_models import parsed
 
 WRONG_RESULTS = {
     "a tuple": lambda results: tuple(results),
@@ -47,6 +50,29 @@ class _Faulty(fakes.RightExecutable):
         fault(self._options.get("at") == "close")
 
 
+class Spoiled(fakes.Right):
+    """Wrong after a failed run, as OpenVINO 2026.4; compiled again, right."""
+
+    capabilities = Capabilities(dialects=("primitive",), dynamic_shapes=True, thread_safe=True)
+    compiled = 0
+
+    def compile(self, model, config):
+        type(self).compiled += 1
+        return _Spoiled(model, config)
+
+
+class _Spoiled(fakes.RightExecutable):
+    spoiled = False
+
+    def run(self, output_names, feeds):
+        try:
+            results = super().run(output_names, feeds)
+        except BackendFailed:
+            self.spoiled = True
+            raise
+        return [result + 1 for result in results] if self.spoiled else results
+
+
 class NoDataDependentShapes(fakes.Right):
     capabilities = Capabilities(
         dialects=("primitive",), dynamic_shapes=True, data_dependent_shapes=False, fixed_threads=3
@@ -60,7 +86,7 @@ def fault(here: bool) -> None:
 
 @pytest.fixture(autouse=True)
 def faulty() -> Iterator[None]:
-    with backends.registered(faulty=Faulty, simple=NoDataDependentShapes):
+    with backends.registered(faulty=Faulty, simple=NoDataDependentShapes, spoiled=Spoiled):
         yield
 
 
@@ -81,6 +107,91 @@ def test_exceptions_are_wrapped(bert, at):
 def test_results_are_checked(bert, result):
     with pytest.raises(BackendFailed, match=r"faulty: run\(\) must return a list of 2 outputs, got"):
         use(bert, result=result)
+
+
+WRONG_ARRAYS = {
+    "a list": (lambda array: array.tolist(), "must be a numpy.ndarray, got list"),
+    "float64": (lambda array: array.astype(np.float64), "must be float32, as the model declares, got float64"),
+    "another rank": (lambda array: array[0], "must have 3 dimensions"),
+    "a row more": (lambda array: np.concatenate([array, array[:1]]), "must have 3 rows"),
+    "another size": (lambda array: array[..., 1:], "must have size .* at dimension 2"),
+}
+
+
+@pytest.mark.parametrize("change", WRONG_ARRAYS)
+@pytest.mark.parametrize("bound", [False, True])
+def test_arrays_are_checked(bert, change, bound):
+    wrong, message = WRONG_ARRAYS[change]
+
+    class Wrong(fakes.Right):
+        def compile(self, model, config):
+            executable = super().compile(model, config)
+            right = executable.run
+            executable.run = lambda names, feeds: [wrong(array) for array in right(names, feeds)]
+            return executable
+
+    with backends.registered(wrong=Wrong), isorun.Session(bert, "wrong", outputs=["last_hidden_state"]) as session:
+        feeds = tiny.feeds(batch=3)
+        binding = session.io_binding()
+        for name, array in feeds.items():
+            binding.bind_cpu_input(name, array)
+        binding.bind_output("last_hidden_state")
+        for _ in range(2):
+            with pytest.raises(BackendFailed, match=f"'last_hidden_state' {message}"):
+                session.run_with_iobinding(binding) if bound else session.run(None, feeds)
+
+
+SUM = np.arange(3, dtype=np.float32)
+GOOD, BAD = {"x": SUM, "y": SUM}, {"x": SUM, "y": SUM[:2]}
+
+
+def test_a_failed_run_affects_no_later_one():
+    with isorun.Session(parsed(sample_models.SUM), "spoiled") as session:
+        binding = session.io_binding()
+        for name, array in GOOD.items():
+            binding.bind_cpu_input(name, array)
+        binding.bind_output("z")
+        for failures in range(1, 4):
+            with pytest.raises(BackendFailed):
+                session.run(None, BAD)
+            session.run_with_iobinding(binding)
+            np.testing.assert_array_equal(binding.copy_outputs_to_cpu()[0], 2 * SUM)
+            np.testing.assert_array_equal(session.run(None, GOOD)[0], 2 * SUM)
+            assert session.provenance.details["recompiled"]["after_failures"] == failures
+            assert session.metrics().recompiled == failures
+
+
+def test_failed_runs_affect_none_on_other_threads():
+    with isorun.Session(parsed(sample_models.SUM), "spoiled") as session, ThreadPoolExecutor(4) as pool:
+        before = Spoiled.compiled
+
+        def work(number):
+            if number % 5 == 0:
+                with pytest.raises(BackendFailed):
+                    session.run(None, BAD)
+            return session.run(None, GOOD)[0]
+
+        for result in pool.map(work, range(100)):
+            np.testing.assert_array_equal(result, 2 * SUM)
+        assert 1 <= Spoiled.compiled - before <= 20  # one for each failure, whoever waits for it
+
+
+def test_a_backend_that_is_usable_after_failures_is_not_compiled_again():
+    with isorun.Session(parsed(sample_models.SUM), "ort-cpu") as session:
+        with pytest.raises(BackendFailed):
+            session.run(None, BAD)
+        np.testing.assert_array_equal(session.run(None, GOOD)[0], 2 * SUM)
+        assert session.metrics().recompiled == 0
+        assert "recompiled" not in session.provenance.details
+
+
+def test_a_rejected_request_compiles_nothing_again(bert):
+    with isorun.Session(bert, "spoiled") as session:
+        before = Spoiled.compiled
+        with pytest.raises(InvalidFeeds):
+            session.run(None, {})
+        session.run(None, tiny.feeds())
+        assert Spoiled.compiled == before
 
 
 def test_a_packed_graph_that_does_not_compile_is_replaced_once(bert, caplog):

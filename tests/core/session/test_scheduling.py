@@ -106,9 +106,9 @@ def test_overlapping_runs_use_narrow_executables(model: Path, monkeypatch: pytes
     threads: list[int | None] = []
     compile_ = padding_policy.compile_guarded
 
-    def recorded(backend: Any, lowered: Any, config: Any) -> Any:
+    def recorded(backend: Any, lowered: Any, config: Any, **arguments: Any) -> Any:
         threads.append(config.threads)
-        return compile_(backend, lowered, config)
+        return compile_(backend, lowered, config, **arguments)
 
     monkeypatch.setattr(padding_policy, "compile_guarded", recorded)
     monkeypatch.setattr(warmup, "remembered", lambda resolved: Arrangement(2, 2, 0))

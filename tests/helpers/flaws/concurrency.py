@@ -12,7 +12,7 @@ import numpy as np
 from flaws.base import HONEST, Flawed, backend
 from isorun.errors import BackendFailed
 
-_SAFE = replace(HONEST, thread_safe=True)
+_SAFE = replace(HONEST, thread_safe=True, usable_after_failure=True)
 
 
 @backend
@@ -78,6 +78,7 @@ class OneBindingAtATime(Flawed):
 class SpoiledByFailure(Flawed):
     """Wrong after a run has failed."""
 
+    capabilities = replace(HONEST, usable_after_failure=True)
     spoiled = False
 
     def run(self, output_names, feeds):

@@ -45,7 +45,7 @@ class ClearsOutputsOnClose(Flawed):
 @backend
 class WrongDuringClose(Flawed):
     closed = False
-    capabilities = replace(HONEST, thread_safe=True)
+    capabilities = replace(HONEST, thread_safe=True, usable_after_failure=True)
 
     def run(self, output_names, feeds):
         results = self.right(output_names, feeds)
@@ -104,6 +104,8 @@ class LeaksBindings(LeaksByRun):
 
 @backend
 class LeaksFailures(LeaksByRun):
+    capabilities = replace(HONEST, usable_after_failure=True)
+
     def run(self, output_names, feeds):
         try:
             return self.right(output_names, feeds)

@@ -37,9 +37,16 @@ ReplacesNaN = returning(lambda results: [np.nan_to_num(each) for each in results
 ClipsInfinity = returning(
     lambda results: [np.nan_to_num(each, nan=np.nan) if each.dtype == np.float32 else each for each in results]
 )
-AddsARowToAnEmptyBatch = returning(
-    lambda results: [np.zeros((1, *each.shape[1:]), each.dtype) if each.shape[:1] == (0,) else each for each in results]
-)
+
+
+@backend
+class SpoiledByAnEmptyBatch(Flawed):
+    """Wrong after a batch without rows."""
+
+    def run(self, output_names, feeds):
+        results = self.right(output_names, feeds)
+        self.kept = self.kept or not all(result.size for result in results)
+        return [result + 1 for result in results] if self.kept else results
 
 
 @backend

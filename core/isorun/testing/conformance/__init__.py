@@ -43,6 +43,7 @@ from isorun.testing.conformance.checks.lifetime import Lifetime  # noqa: E402
 from isorun.testing.conformance.checks.options import Options  # noqa: E402
 from isorun.testing.conformance.checks.outputs import Outputs  # noqa: E402
 from isorun.testing.conformance.checks.process_state import ProcessState  # noqa: E402
+from isorun.testing.conformance.checks.recovery import Recovery  # noqa: E402
 from isorun.testing.conformance.checks.reports import Reports  # noqa: E402
 from isorun.testing.conformance.checks.shapes import Shapes  # noqa: E402
 from isorun.testing.conformance.checks.threads import Threads  # noqa: E402
@@ -54,6 +55,7 @@ class Conformance(  # pytest runs the last base first: from simple checks to tho
     ProcessState,
     Lifetime,
     Circumstances,
+    Recovery,
     Concurrency,
     Errors,
     DeviceArrays,

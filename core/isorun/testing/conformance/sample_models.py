@@ -71,6 +71,17 @@ SUM = """<ir_version: 8, opset_import: ["" : 17]>
 g (float[batch] x, float[sequence] y) => (float[sequence] z) { z = Add (x, y) }"""
 """A model that fails in the runtime if its inputs, which pass validation, differ in size."""
 
+BEST_THREE = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[batch, sequence, 8] x) => (float[batch, 3] best)
+<float[8] gamma = {1, 1, 1, 1, 1, 1, 1, 1}, float[8] beta = {0, 0, 0, 0, 0, 0, 0, 0},
+ float[8, 1] w = {0, 1, 2, 3, 4, 5, 6, 7}, int64[1] last = {-1}, int64[1] three = {3}>
+{
+  normalized = LayerNormalization <axis = -1> (x, gamma, beta)
+  product = MatMul (normalized, w)
+  scores = ReduceSum <keepdims = 0> (product, last)
+  best, places = TopK <axis = 1> (scores, three)
+}"""
+"""A model that fails in the runtime if a sequence, which passes validation, is shorter than 3."""
 
 UNKNOWN_OPERATOR = """<ir_version: 8, opset_import: ["" : 17, "nowhere" : 1]>
 g (float[4] x) => (float[4] y) { y = nowhere.Frobnicate (x) }"""

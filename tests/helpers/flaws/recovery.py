@@ -1,0 +1,25 @@
+"""Runs that failed ones affect."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from flaws.base import HONEST, Flawed, backend
+from isorun.errors import BackendFailed
+
+
+@backend
+class KeepsAShapeOfAFailedRun(Flawed):
+    """Declares that a failure leaves no trace, but is wrong for the rest of a batch of five."""
+
+    capabilities = replace(HONEST, thread_safe=True, usable_after_failure=True)
+    left = 0
+
+    def run(self, output_names, feeds):
+        try:
+            results = self.right(output_names, feeds)
+        except BackendFailed:
+            self.left = 2
+            raise
+        self.left -= 1
+        return [result[::-1] * 1.5 for result in results] if self.left > 0 else results
