@@ -39,7 +39,7 @@ class OutputCheck:
             feeds: what it was given.
         """
         fed = feeds.get(self._batch_input)
-        batch = -1 if fed is None else len(fed)
+        batch = -1 if fed is None else fed.shape[0]
         for name, result in zip(output_names, results, strict=True):
             dtype, known, problem = self._outputs[name]
             # Most runs return what an earlier one did.

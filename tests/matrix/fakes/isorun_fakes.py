@@ -23,6 +23,7 @@ class Fake(Backend):
         options={"do": "what to do", "after": "so many runs", "seconds": "how long a run takes"},
         dynamic_shapes=True,
         thread_safe=True,
+        usable_after_failure=True,
     )
 
     def compile(self, model: LoweredModel, config: CompileConfig) -> FakeExecutable:

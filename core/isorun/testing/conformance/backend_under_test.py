@@ -184,7 +184,7 @@ class BackendUnderTest:
                 pytest.skip(f"this machine lacks it: {error.reason}")
             raise
 
-    def open_or_skip(self, model: SampleModel) -> Session:
+    def open_or_skip(self, model: SampleModel | bytes) -> Session:
         """As :meth:`open`, but skip the check if the runtime refuses the model, for one that is unusual."""
         try:
             return self.open(model)

@@ -25,7 +25,9 @@ from isorun.errors import (
     UnsupportedModel,
 )
 from isorun.isolation import environments
+from isorun.isolation.worker.backend import Worker
 from isorun.isolation.worker.failures import RemoteError
+from isorun.types import CompileConfig, LoweredModel, ModelInfo, TensorSpec
 
 OWN = f"{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -70,16 +72,30 @@ def test_feeds_that_are_not_contiguous(odd):
         np.testing.assert_array_equal(run(session, array), array)
 
 
-def test_outputs_other_than_tensors(odd):
-    strings = run(odd("strings"), BAD)
-    np.testing.assert_array_equal(strings, np.array([["a", "ü\ud800"], ["", "\0"]], dtype=object))
-    numbers, empty, (nothing, mapped) = run(odd("sequence"), BAD)
-    np.testing.assert_array_equal(numbers, [0, 1, 2])
-    assert (empty.dtype, empty.shape, nothing, mapped[1]) == (np.float16, (0, 2), None, 2.5)
-    assert np.isnan(mapped[7])
-    scalar = run(odd("scalar"), BAD)
-    assert (scalar.dtype, scalar.shape, scalar) == (np.float64, (), 2.5)
-    np.testing.assert_array_equal(run(odd("transposed"), BAD), [[0, 3], [1, 4], [2, 5]])
+def test_outputs_other_than_tensors(fakes, model, tmp_path):
+    """Without a session, which would reject what the model does not declare."""
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model)
+    x, y = TensorSpec("x", "tensor(float)", ("N",)), TensorSpec("y", "tensor(float)", ("N",))
+    lowered = LoweredModel(path, "onnx", "0" * 64, ModelInfo((x,), (y,), 17), cached=False)
+    worker = Worker(environments.get(fakes))
+
+    def returned(do):
+        config = CompileConfig(options={"do": do, "in": "run"})
+        (result,) = worker.get("odd").compile(lowered, config).run(["y"], {"x": BAD})
+        return result
+
+    try:
+        np.testing.assert_array_equal(returned("strings"), np.array([["a", "ü\ud800"], ["", "\0"]], dtype=object))
+        numbers, empty, (nothing, mapped) = returned("sequence")
+        np.testing.assert_array_equal(numbers, [0, 1, 2])
+        assert (empty.dtype, empty.shape, nothing, mapped[1]) == (np.float16, (0, 2), None, 2.5)
+        assert np.isnan(mapped[7])
+        scalar = returned("scalar")
+        assert (scalar.dtype, scalar.shape, scalar) == (np.float64, (), 2.5)
+        np.testing.assert_array_equal(returned("transposed"), [[0, 3], [1, 4], [2, 5]])
+    finally:
+        worker.close()
 
 
 def test_output_of_a_type_that_onnx_does_not_have(odd):

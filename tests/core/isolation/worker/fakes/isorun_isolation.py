@@ -22,6 +22,7 @@ class Odd(Backend):
         sets_threads=True,
         dynamic_shapes=True,
         thread_safe=True,
+        usable_after_failure=True,
     )
 
     def compile(self, model, config):
