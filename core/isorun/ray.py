@@ -57,8 +57,7 @@ class Embed:
 
     def __call__(self, batch: Columns) -> dict[str, Any]:
         """The columns of a batch, and the vectors."""
-        texts = _column(batch, self._column).tolist()
-        return {**batch, self._output: self.embedder.embed(texts, progress=False)}
+        return {**batch, self._output: self.embedder.embed(_column(batch, self._column), progress=False)}
 
 
 class Infer:

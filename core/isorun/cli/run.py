@@ -24,6 +24,7 @@ from isorun.models.tokenizer import Tokenizer, TruncationWarning, feeds_of
 from isorun.plugin import registry
 from isorun.system.cache import Cache, write_atomically
 from isorun.system.threads import MOST
+from isorun.text.inputs import texts_of
 from isorun.types import threads_in_words
 
 _MOST_TEXTS = 8  # the columns of a matrix that fit into a terminal
@@ -176,7 +177,7 @@ def _encode(path: Path, texts: Sequence[str], session: Session) -> dict[str, np.
     length = next((each for each in fixed if isinstance(each, int)), None)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", TruncationWarning)
-        encoded = tokenizer.encode(texts, length)
+        encoded = tokenizer.encode(texts_of(texts, "--text"), length)
     for warning in caught:
         console.note(f"isorun: {warning.message}")
     return feeds_of(encoded, info)

@@ -28,11 +28,11 @@ class IsorunEmbeddingFunction(EmbeddingFunction[Documents]):
 
     def __call__(self, input: Documents) -> Embeddings:  # Chroma checks the name
         """A vector for each document."""
-        return list(self.embedder.embed(list(input), prompt_name=self._document))
+        return list(self.embedder.embed(input, prompt_name=self._document))
 
     def embed_query(self, input: Documents) -> Embeddings:
         """A vector for each query."""
-        return list(self.embedder.embed(list(input), prompt_name=self._query))
+        return list(self.embedder.embed(input, prompt_name=self._query))
 
     @staticmethod
     def name() -> str:

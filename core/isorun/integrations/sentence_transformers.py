@@ -7,7 +7,7 @@ model[0] = IsorunTransformer("all-MiniLM-L6-v2")
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,7 @@ from sentence_transformers.base.modules import InputModule
 
 from isorun.errors import InvalidModel
 from isorun.text.embedder import output_by_token
+from isorun.text.inputs import checked, texts_of
 from isorun.text.model import TextModel
 
 
@@ -49,6 +50,14 @@ class IsorunTransformer(InputModule):
         """The maximum number of tokens of a text."""
         return self._text.max_length
 
+    @max_seq_length.setter
+    def max_seq_length(self, value: int | None) -> None:
+        self._text.limit_length(value)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as what opens the model again: ``start_multi_process_pool`` sends this module to other processes."""
+        return _opened, (type(self), self.model, self.max_seq_length, self.session_options)
+
     def get_embedding_dimension(self) -> int:
         """The width of the token embeddings."""
         width = (self._text.output.shape or (None,))[-1]
@@ -56,9 +65,10 @@ class IsorunTransformer(InputModule):
             raise InvalidModel(f"The output {self._text.output.name!r} must have a fixed width, got {width}")
         return width
 
-    def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **_: Any) -> dict[str, Any]:
+    def preprocess(self, inputs: Iterable[str], prompt: str | None = None, **_: Any) -> dict[str, Any]:
         """Token ids and masks of a batch of texts, as tensors."""
-        texts = [(prompt or "") + text for text in inputs]
+        prefix = checked(prompt or "", "prompt")
+        texts = [prefix + text for text in texts_of(inputs)]
         encoded = self._text.tokens(texts)
         features: dict[str, Any] = {name: torch.from_numpy(array) for name, array in encoded.items()}
         if prompt:
@@ -76,3 +86,11 @@ class IsorunTransformer(InputModule):
     def save(self, output_path: str, *_: Any, **__: Any) -> None:
         """Save the configuration; the model stays where it is."""
         self.save_config(output_path)
+
+
+def _opened(
+    kind: type[IsorunTransformer], model: str, max_seq_length: int | None, options: dict[str, Any]
+) -> IsorunTransformer:
+    opened = kind(model, session_options=options)
+    opened.max_seq_length = max_seq_length  # may be above what the checkpoint says
+    return opened

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy.typing as npt
 from isorun.errors import InvalidArgument, InvalidModel, UnsupportedModel, did_you_mean
 from isorun.models.sentences import ACTIVATIONS, read_object
 from isorun.models.tokenizer import Text
+from isorun.text.inputs import checked, texts_of, texts_or_pairs_of
 from isorun.text.model import Array, TextModel
 
 _LOGITS = "logits"
@@ -56,6 +57,8 @@ class CrossEncoder(TextModel):
         IsorunError: as :class:`isorun.Session`.
     """
 
+    reads_pairs = True
+
     def __init__(
         self,
         model: str | os.PathLike[str],
@@ -79,11 +82,12 @@ class CrossEncoder(TextModel):
             self.close()
             raise
 
-    def predict(self, texts: Sequence[Text], *, softmax: bool = False, progress: bool | None = None) -> Array:
+    def predict(self, texts: Iterable[Text], *, softmax: bool = False, progress: bool | None = None) -> Array:
         """Score pairs, or texts.
 
         Args:
-            texts: tuples of two texts, or single texts.
+            texts: pairs (tuples or lists of two texts), or texts, in a collection as for :meth:`isorun.Embedder.embed`.
+                A list of two str is two texts; a tuple of two str is rejected, as it could be a pair.
             softmax: apply the softmax over several labels.
             progress: as in :meth:`isorun.Embedder.embed`.
 
@@ -91,37 +95,47 @@ class CrossEncoder(TextModel):
             float32: (number of texts,) for a model with one label, otherwise (number of texts, labels).
 
         Raises:
-            InvalidFeeds: an item is neither a str nor a tuple of two.
+            InvalidFeeds: an item is neither a str nor a pair of str, or not valid Unicode.
+            InvalidArgument: ``texts`` is a single text or pair, a table or a collection without order.
         """
-        if isinstance(texts, str | bytes):
-            raise InvalidArgument("texts must be a list of texts or pairs, got a single text. Put it in a list")
-        pairs = [tuple(text) if isinstance(text, list) else text for text in texts]
-        return self._shaped(self._collect(pairs, self._finish, (len(self.labels),), progress), softmax=softmax)
+        items = texts_or_pairs_of(texts)
+        return self._shaped(self._collect(items, self._finish, (len(self.labels),), progress), softmax=softmax)
 
-    async def apredict(self, texts: Sequence[Text], *, softmax: bool = False) -> Array:
+    async def apredict(self, texts: Iterable[Text], *, softmax: bool = False) -> Array:
         """As :meth:`predict`, without blocking the event loop."""
-        return self._shaped(await self._arun(list(texts), self._finish, (len(self.labels),)), softmax=softmax)
+        items = texts_or_pairs_of(texts)
+        return self._shaped(await self._arun(items, self._finish, (len(self.labels),)), softmax=softmax)
 
     def rank(
-        self, query: str, documents: Sequence[str], *, top_k: int | None = None, progress: bool | None = None
+        self, query: str, documents: Iterable[str], *, top_k: int | None = None, progress: bool | None = None
     ) -> list[Ranked]:
         """Sort documents by their score for a query, best first.
 
         Args:
-            query, documents: the texts.
+            query: a text.
+            documents: texts, in a collection as for :meth:`isorun.Embedder.embed`.
             top_k: how many to return; ``None`` for all.
             progress: as in :meth:`predict`.
 
         Raises:
             UnsupportedModel: the model has several labels.
+            InvalidFeeds, InvalidArgument: as :meth:`predict`.
         """
+        pairs = self._pairs(query, documents)
+        return _ranked(pairs, self.predict(pairs, progress=progress), top_k)
+
+    async def arank(self, query: str, documents: Iterable[str], *, top_k: int | None = None) -> list[Ranked]:
+        """As :meth:`rank`, without blocking the event loop."""
+        pairs = self._pairs(query, documents)
+        return _ranked(pairs, await self.apredict(pairs), top_k)
+
+    def _pairs(self, query: str, documents: Iterable[str]) -> list[tuple[str, str]]:
         if len(self.labels) != 1:
             raise UnsupportedModel(
                 f"rank() requires a model with one label, got one with {len(self.labels)}. Use predict()"
             )
-        scores = self.predict([(query, document) for document in documents], progress=progress)
-        order = np.argsort(-scores, kind="stable")[:top_k]
-        return [Ranked(int(index), float(scores[index]), documents[index]) for index in order]
+        query = checked(query, "query")
+        return [(query, document) for document in texts_of(documents, "documents")]
 
     def _finish(self, output: Array, _: npt.NDArray[np.int64]) -> Array:
         return self._activation(output)
@@ -133,6 +147,11 @@ class CrossEncoder(TextModel):
             exponentials = np.exp(scores - scores.max(axis=1, keepdims=True))
             scores = exponentials / exponentials.sum(axis=1, keepdims=True)
         return scores
+
+
+def _ranked(pairs: Sequence[tuple[str, str]], scores: Array, top_k: int | None) -> list[Ranked]:
+    order = np.argsort(-scores, kind="stable")[:top_k]
+    return [Ranked(int(index), float(scores[index]), pairs[index][1]) for index in order]
 
 
 def _labels(shape: tuple[int | str | None, ...]) -> int:

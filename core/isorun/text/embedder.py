@@ -13,6 +13,7 @@ import numpy.typing as npt
 from isorun.errors import InvalidArgument, InvalidModel, did_you_mean
 from isorun.models.pooling import normalized, pool
 from isorun.models.sentences import NORMALIZE, POOLINGS, Dense, SentenceSettings
+from isorun.text.inputs import checked, stream_of, texts_of
 from isorun.text.model import Array, TextModel
 
 _TOKENS = ("last_hidden_state", "token_embeddings")
@@ -89,7 +90,7 @@ class Embedder(TextModel):
 
     def embed(
         self,
-        texts: Sequence[str],
+        texts: Iterable[str],
         *,
         prompt_name: str | None = None,
         prompt: str | None = None,
@@ -98,7 +99,8 @@ class Embedder(TextModel):
         """Embed texts.
 
         Args:
-            texts: any number of texts.
+            texts: any number of texts: a list, a tuple, an iterator, a one-dimensional array, or a column of pandas,
+                Polars or PyArrow, which is read by position.
             prompt_name: the name of the prompt to put before each text; ``None`` for the default, if there is one.
             prompt: the prompt itself, instead of a name.
             progress: show a progress bar on standard error; ``None``: on a terminal, if it takes more than two seconds.
@@ -107,15 +109,16 @@ class Embedder(TextModel):
             (number of texts, :attr:`dimension`), float32, in the order of the texts.
 
         Raises:
-            InvalidFeeds: ``texts`` is not a list of str.
-            InvalidArgument: there is no prompt of that name.
+            InvalidFeeds: an item of ``texts`` is not a str, or not valid Unicode.
+            InvalidArgument: ``texts`` is a single text, a table or a collection without order, or there is no prompt of
+                that name.
 
         Warns:
             TruncationWarning: texts exceed ``max_length`` and were cut.
         """
-        _check(texts)
         prefix = self._prompt(prompt, prompt_name)
-        return self._collect(_prefixed(texts, prefix), self._finisher(prefix), (self.dimension,), progress)
+        prefixed = [prefix + text for text in texts_of(texts)]
+        return self._collect(prefixed, self._finisher(prefix), (self.dimension,), progress)
 
     def embed_iter(
         self, texts: Iterable[str], *, prompt_name: str | None = None, prompt: str | None = None
@@ -125,25 +128,22 @@ class Embedder(TextModel):
         Args:
             texts, prompt_name, prompt: as in :meth:`embed`.
 
-        Yields:
-            The vector of each text, (:attr:`dimension`,), float32, in order.
-        """
-        _check(texts)
-        prefix = self._prompt(prompt, prompt_name)
-        waiting: dict[int, Array] = {}
-        following = 0
-        for positions, rows in self._run((prefix + text for text in texts), self._finisher(prefix)):
-            waiting.update(zip(positions, rows, strict=True))
-            while following in waiting:
-                yield waiting.pop(following)
-                following += 1
+        Returns:
+            An iterator of the vector of each text, (:attr:`dimension`,), float32, in order.
 
-    async def aembed(self, texts: Sequence[str], *, prompt_name: str | None = None, prompt: str | None = None) -> Array:
+        Raises:
+            InvalidFeeds, InvalidArgument: as :meth:`embed`; what is wrong with a text, when the iterator reaches it.
+        """
+        prefix = self._prompt(prompt, prompt_name)
+        prefixed = (prefix + text for text in stream_of(texts))
+        return _in_order(self._run(prefixed, self._finisher(prefix)))
+
+    async def aembed(self, texts: Iterable[str], *, prompt_name: str | None = None, prompt: str | None = None) -> Array:
         """Embed texts without blocking the event loop; concurrent callers share the machine and, where that pays,
         batches. Arguments, result and errors are those of :meth:`embed`, and ``QueueFull``."""
-        _check(texts)
         prefix = self._prompt(prompt, prompt_name)
-        return await self._arun(_prefixed(texts, prefix), self._finisher(prefix), (self.dimension,))
+        prefixed = [prefix + text for text in texts_of(texts)]
+        return await self._arun(prefixed, self._finisher(prefix), (self.dimension,))
 
     def prompt_named(self, *names: str) -> str | None:
         """The first of some names that has a prompt; ``None`` if there is none, for the default."""
@@ -151,7 +151,7 @@ class Embedder(TextModel):
 
     def _prompt(self, prompt: str | None, name: str | None) -> str:
         if prompt is not None:
-            return prompt
+            return checked(prompt, "prompt")
         name = name or self.default_prompt
         if name is not None and name not in self.prompts:
             raise InvalidArgument(f"Unknown prompt {name!r}{did_you_mean(name, self.prompts)}")
@@ -225,10 +225,12 @@ def output_by_token(outputs: dict[str, int], *, pools: bool) -> str:
     )
 
 
-def _prefixed(texts: Sequence[str], prefix: str) -> Sequence[str]:
-    return [prefix + text if isinstance(text, str) else text for text in texts] if prefix else texts
-
-
-def _check(texts: object) -> None:
-    if isinstance(texts, str | bytes):
-        raise InvalidArgument("texts must be a list of str, got a single one. Put it in a list")
+def _in_order(batches: Iterable[tuple[list[int], Array]]) -> Iterator[Array]:
+    """The rows of batches, by their positions."""
+    waiting: dict[int, Array] = {}
+    following = 0
+    for positions, rows in batches:
+        waiting.update(zip(positions, rows, strict=True))
+        while following in waiting:
+            yield waiting.pop(following)
+            following += 1

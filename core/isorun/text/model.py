@@ -22,6 +22,7 @@ from isorun.models.sentences import SentenceSettings
 from isorun.models.tokenizer import Text, Tokenizer, TruncationWarning, feeds_of
 from isorun.session.session import Session
 from isorun.system.cache import Cache, expanded
+from isorun.text.inputs import checked, text_or_pair, texts_of, texts_or_pairs_of
 
 Array = npt.NDArray[np.float32]
 
@@ -51,6 +52,9 @@ class TextModel:
         session_options: arguments of :class:`isorun.Session`.
     """
 
+    reads_pairs = False
+    """Whether an item may be a pair of texts."""
+
     def __init__(
         self,
         model: str | os.PathLike[str],
@@ -76,7 +80,8 @@ class TextModel:
             settings = self.settings or SentenceSettings(max_tokens=sentences.token_limit(self.folder))
             limits = [limit for limit in self.session.model_info.limits.values() if limit is not None]
             chosen = max_length or settings.max_tokens
-            self.max_length = min([*limits, *filter(None, [chosen])], default=None)
+            self._positions = min(limits, default=None)
+            self.max_length = self._opened_length = min([*limits, *filter(None, [chosen])], default=None)
             self.tokenizer = Tokenizer.beside(source, self.max_length, lower_case=settings.lower_case)
         except BaseException:
             self.session.close()
@@ -86,13 +91,33 @@ class TextModel:
         shapes = [spec.shape for spec in self.session.get_inputs() if spec.shape and len(spec.shape) == 2]
         self._columns = next((shape[1] for shape in shapes if isinstance(shape[1], int)), None)
 
-    def count_tokens(self, text: Text) -> int:
-        """The number of tokens of a text, special tokens included, before any truncation."""
-        return len(self.tokenizer.encodings([text], None)[0].ids)
+    def limit_length(self, max_length: int | None) -> None:
+        """Change the maximum number of tokens of a text; ``None`` for the one that the model was opened with.
 
-    def tokens(self, texts: Sequence[Text]) -> dict[str, npt.NDArray[np.int64]]:
+        Raises:
+            InvalidArgument: it is not a positive whole number, or exceeds the model's limit.
+        """
+        if max_length is None:
+            self.max_length = self._opened_length
+            return
+        if not isinstance(max_length, int | np.integer) or isinstance(max_length, bool) or max_length < 1:
+            raise InvalidArgument(f"max_length must be a whole number of at least 1, got {max_length!r}")
+        if self._positions is not None and max_length > self._positions:
+            raise InvalidArgument(f"max_length must be at most {self._positions}, the model's limit, got {max_length}")
+        self.max_length = int(max_length)
+
+    def count_tokens(self, text: Text) -> int:
+        """The number of tokens of a text, special tokens included, before any truncation.
+
+        Raises:
+            InvalidFeeds: ``text`` is not a str, or a pair where the model reads pairs.
+        """
+        item = text_or_pair(text, "text") if self.reads_pairs else checked(text, "text")
+        return len(self.tokenizer.encodings([item], None)[0].ids)
+
+    def tokens(self, texts: Iterable[Text]) -> dict[str, npt.NDArray[np.int64]]:
         """Token ids, mask and types of a batch of texts, (batch, sequence), as :meth:`Tokenizer.encode` names them."""
-        return self.tokenizer.batch(self._encode(texts), self._columns)
+        return self.tokenizer.batch(self._encode(self._items(texts)), self._columns)
 
     def feeds(self, encoded: dict[str, npt.NDArray[np.int64]]) -> dict[str, npt.NDArray[Any]]:
         """The model's feeds for :meth:`tokens`."""
@@ -104,13 +129,13 @@ class TextModel:
         """The number of a prompt's tokens at the start of a text, the first special token included."""
         return len(self.tokenizer.encodings([prompt], self.max_length)[0].ids) - 1  # without the last one
 
-    def warmup(self, texts: Sequence[Text] | None = None) -> None:
+    def warmup(self, texts: Iterable[Text] | None = None) -> None:
         """Compile and run everything that texts may need, before the first request: :meth:`isorun.Session.warmup`.
 
         Args:
             texts: texts like those that will come; ``None`` for a range of lengths.
         """
-        self.session.warmup(None if texts is None else [batch.feeds for batch in self._batches(texts)])
+        self.session.warmup(None if texts is None else [batch.feeds for batch in self._batches(self._items(texts))])
 
     def close(self) -> None:
         """Release the model. A second call does nothing."""
@@ -190,6 +215,9 @@ class TextModel:
                 feeds, mask = self._feeds([encodings[row] for row in rows])
                 yield Batch([start + int(row) for row in rows], feeds, mask, more=at < len(order))
             start += len(window)
+
+    def _items(self, texts: Iterable[Text]) -> Sequence[Text]:
+        return texts_or_pairs_of(texts) if self.reads_pairs else texts_of(texts)
 
     def _encode(self, texts: Sequence[Text]) -> list[Any]:
         encodings = self.tokenizer.encodings(texts, self.max_length)
