@@ -78,7 +78,7 @@ def test_a_stream_is_read_as_it_is_consumed(embedder: isorun.Embedder, monkeypat
 
 @pytest.mark.parametrize("texts", ["one", b"one"])
 def test_rejects_a_single_text(embedder: isorun.Embedder, texts: str) -> None:
-    with pytest.raises(InvalidArgument, match="Put it in a list"):
+    with pytest.raises(InvalidArgument, match="ut it in a list"):
         embedder.embed(texts)
 
 

@@ -1,0 +1,110 @@
+"""The adapters on stand-ins for the base classes of their libraries, which are too heavy for these tests."""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from isorun.errors import InvalidArgument, InvalidFeeds
+
+
+def module(name: str, **members: Any) -> ModuleType:
+    made = ModuleType(name)
+    vars(made).update(members)
+    return made
+
+
+class Base:
+    """``InputModule``, LangChain's ``Embeddings`` and Chroma's ``EmbeddingFunction``."""
+
+    def __class_getitem__(cls, _: object) -> type:
+        return cls
+
+
+@pytest.fixture
+def adapters(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Imports an adapter by name."""
+    modules = [
+        module("torch", from_numpy=lambda array: array),
+        module("sentence_transformers"),
+        module("sentence_transformers.base"),
+        module("sentence_transformers.base.modules", InputModule=Base),
+        module("langchain_core"),
+        module("langchain_core.embeddings", Embeddings=Base),
+        module("chromadb"),
+        module("chromadb.api"),
+        module("chromadb.api.types", Documents=list, EmbeddingFunction=Base, Embeddings=list, Space=str),
+        module("chromadb.utils"),
+        module("chromadb.utils.embedding_functions", register_embedding_function=lambda kind: kind),
+    ]
+    for each in modules:
+        monkeypatch.setitem(sys.modules, each.__name__, each)
+    names = [f"isorun.integrations.{name}" for name in ("sentence_transformers", "langchain", "chroma")]
+    for name in names:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    yield lambda name: importlib.import_module(f"isorun.integrations.{name}")
+    for name in names:
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def model(bert: Path, tokenizer: Path, tmp_path: Path) -> Path:
+    (tmp_path / "tokenizer.json").write_bytes(tokenizer.read_bytes())
+    (tmp_path / "model.onnx").write_bytes(bert.read_bytes())
+    return tmp_path / "model.onnx"
+
+
+@pytest.mark.filterwarnings("ignore::isorun.models.tokenizer.TruncationWarning")
+def test_the_length_of_a_sentence_transformer_can_be_set(adapters: Any, model: Path) -> None:
+    transformer = adapters("sentence_transformers").IsorunTransformer(model, backend="ort-cpu")
+    limit = transformer.max_seq_length
+    transformer.max_seq_length = 3
+    assert transformer.max_seq_length == 3
+    assert transformer.preprocess(["a man eats bread", "a"])["input_ids"].shape == (2, 3)
+    for value in (0, limit + 1, "3"):
+        with pytest.raises(InvalidArgument, match="max_length"):
+            transformer.max_seq_length = value
+    transformer.max_seq_length = None
+    assert transformer.max_seq_length == limit
+    transformer._text.close()
+
+
+def test_a_sentence_transformer_opens_again_in_another_process(adapters: Any, model: Path) -> None:
+    transformer = adapters("sentence_transformers").IsorunTransformer(model, backend="ort-cpu", threads=1)
+    transformer.max_seq_length = 7
+    opened = pickle.loads(pickle.dumps(transformer))
+    assert (opened.model, opened.max_seq_length) == (str(model), 7)
+    assert opened.session_options == {"backend": "ort-cpu", "threads": 1}
+    texts = ["a man eats", "bread"]
+    np.testing.assert_array_equal(opened.preprocess(texts)["input_ids"], transformer.preprocess(texts)["input_ids"])
+    for each in (opened, transformer):
+        each._text.close()
+
+
+def test_adapters_reject_what_is_not_a_list_of_texts(adapters: Any, model: Path) -> None:
+    options = {"backend": "ort-cpu", "pooling": "mean"}
+    transformer = adapters("sentence_transformers").IsorunTransformer(model, backend="ort-cpu")
+    langchain = adapters("langchain").IsorunEmbeddings(model, **options)
+    chroma = adapters("chroma").IsorunEmbeddingFunction(model, **options)
+    for call in (transformer.preprocess, langchain.embed_documents, chroma, chroma.embed_query):
+        for texts in ("abc", {"a": "b"}, None):
+            with pytest.raises(InvalidArgument, match="texts must be a list of str"):
+                call(texts)
+        for texts in ([("a", "b")], ["a", None]):
+            with pytest.raises(InvalidFeeds, match=rf"^Text {len(texts) - 1} must be a str"):
+                call(texts)
+    with pytest.raises(InvalidFeeds, match="must be a str, got list"):
+        langchain.embed_query(["a"])
+    expected = np.asarray(langchain.embed_documents(["a man", "bread"]))
+    np.testing.assert_array_equal(chroma(np.array(["a man", "bread"])), expected)
+    transformer._text.close()
+    langchain.embedder.close()
+    chroma.embedder.close()
