@@ -36,6 +36,9 @@ class Executor:
         self._refusal = ""
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
+        self._callbacks: ThreadPoolExecutor | None = None
+        self._callback_threads: list[threading.Thread] = []
+        self._uncalled = 0
         self._threads: list[threading.Thread] = []
         self._batchers: dict[object, Batcher] = {}
 
@@ -63,13 +66,58 @@ class Executor:
         future.add_done_callback(partial(_drop_if_cancelled, self._recorder))
         return future
 
+    def submit_then(self, callback: Callable[[Future[Any]], None], work: Callable[..., Any], *arguments: Any) -> None:
+        """As :meth:`submit`, and then call ``callback(future)`` on a thread that is not the pool's.
+
+        A callback may wait for any other request: it occupies no thread that runs requests, and there is a thread for
+        each callback that has not returned. ``concurrent.futures`` logs what it raises.
+
+        Raises:
+            QueueFull: too many requests are waiting, or too many callbacks have not returned.
+            IsorunError: as :meth:`check_open`.
+        """
+        from concurrent.futures import ThreadPoolExecutor
+
+        allowed = self._recorder.limit + usable_cores()  # those that run are not waiting
+        with self._lock:
+            self.check_open()
+            if self._uncalled >= allowed:
+                self._recorder.reject()
+            if self._callbacks is None:
+                enlist = _enlister(self._callback_threads)
+                self._callbacks = ThreadPoolExecutor(allowed, "isorun-callback", initializer=enlist)
+            callbacks = self._callbacks
+            self._uncalled += 1
+        counted = weakref.WeakMethod(self._called_back)  # the pool must not keep this object alive
+
+        def run(future: Future[Any]) -> None:
+            try:
+                callback(future)
+            finally:
+                if called_back := counted():
+                    called_back()
+
+        def schedule(future: Future[Any]) -> None:
+            callbacks.submit(run, future).add_done_callback(lambda called: called.result())
+
+        try:
+            future = self.submit(work, *arguments)
+        except BaseException:
+            self._called_back()
+            raise
+        future.add_done_callback(schedule)
+
+    def _called_back(self) -> None:
+        with self._lock:
+            self._uncalled -= 1
+
     def call(self, work: Callable[..., _T], *arguments: Any) -> _T:
         """Call on a thread of the pool, and wait for it. Nothing is recorded.
 
         Raises:
             As :meth:`check_open`, and as ``work``.
         """
-        if threading.current_thread() in self._threads:  # a callback, for which no other thread may be free
+        if threading.current_thread() in self._threads:  # one of the pool's, for which no other may be free
             return work(*arguments)
         with self._lock:
             future = self._open_pool().submit(work, *arguments)
@@ -80,10 +128,7 @@ class Executor:
 
         self.check_open()
         if self._pool is None:
-            started = self._threads  # a reference to self would prevent its collection
-            self._pool = ThreadPoolExecutor(
-                usable_cores(), "isorun", initializer=lambda: started.append(threading.current_thread())
-            )
+            self._pool = ThreadPoolExecutor(usable_cores(), "isorun", initializer=_enlister(self._threads))
         return self._pool
 
     def batcher(self, settings: object, make: Callable[[], Batcher]) -> Batcher:
@@ -110,14 +155,21 @@ class Executor:
             if self._refusal:
                 return False
             self._refusal = CLOSED
-        if self._pool is not None:
-            self._pool.shutdown(wait=False)
-            for thread in self._threads:
-                if thread is not threading.current_thread():
-                    thread.join()
+        # Runs end before the callbacks that they schedule.
+        for pool, threads in ((self._pool, self._threads), (self._callbacks, self._callback_threads)):
+            if pool is not None:
+                pool.shutdown(wait=False)
+                for thread in threads:
+                    if thread is not threading.current_thread():
+                        thread.join()
         for batcher in self._batchers.values():
             batcher.close(cancel=False)
         return True
+
+
+def _enlister(threads: list[threading.Thread]) -> Callable[[], None]:
+    """The initializer of a pool that lists its threads: a reference to the executor would prevent its collection."""
+    return lambda: threads.append(threading.current_thread())
 
 
 def _recorded(recorder: Recorder, submitted: float, work: Callable[..., _T], arguments: tuple[Any, ...]) -> _T:

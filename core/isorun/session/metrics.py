@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
+from typing import NoReturn
 
 from isorun.errors import QueueFull
 
@@ -161,11 +162,18 @@ class Recorder:
             QueueFull: as many requests as allowed are waiting already.
         """
         with self._lock:
-            if bounded and self._waiting >= self.limit:
-                self._rejected += 1
-                raise QueueFull(self.limit)
-            self._requests += 1
-            self._waiting += 1
+            full = bounded and self._waiting >= self.limit
+            if not full:
+                self._requests += 1
+                self._waiting += 1
+        if full:
+            self.reject()
+
+    def reject(self) -> NoReturn:
+        """Count a rejected request, and raise ``QueueFull``."""
+        with self._lock:
+            self._rejected += 1
+        raise QueueFull(self.limit)
 
     def leave(self, seconds: Sequence[float]) -> None:
         """Count requests out of the queue, each with the time for which it waited; a run follows."""

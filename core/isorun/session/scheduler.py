@@ -99,20 +99,22 @@ class Scheduler:
         feeds: Feeds,
         run_options: object,
     ) -> None:
-        """Run on another thread, and call ``callback(outputs, user_data, error)`` there."""
+        """Run on another thread, and call ``callback(outputs, user_data, error)`` on one of its own."""
 
-        def work() -> None:
+        def work() -> list[Any]:
+            refuse_options(run_options)
+            return self._run(output_names, feeds)
+
+        def called_back(future: Future[list[Any]]) -> None:
             try:
-                refuse_options(run_options)
-                outputs, message = self._run(output_names, feeds), ""
+                outputs, message = future.result(), ""
             except IsorunError as error:
                 outputs, message = [], str(error)
             except Exception as error:  # noqa: BLE001  # the callback must be called in any case
                 outputs, message = [], f"{type(error).__name__}: {error}".removesuffix(": ")
             callback(outputs, user_data, message)
 
-        # concurrent.futures logs what a done callback raises: here, what the caller's callback raised.
-        self._executor.submit(work).add_done_callback(lambda future: future.result())
+        self._executor.submit_then(called_back, work)
 
     async def arun(
         self,

@@ -254,7 +254,8 @@ class Session:
         user_data: Any,
         run_options: None = None,
     ) -> None:
-        """Run on another thread and call ``callback(outputs, user_data, error)`` there.
+        """Run on another thread and then call ``callback(outputs, user_data, error)`` on one that runs no requests, so
+        that a callback may wait for other requests.
 
         ``error`` is empty if the run succeeded; if it failed, ``outputs`` is empty and ``error`` says why. Exceptions
         of the callback are logged by ``concurrent.futures``.
@@ -383,7 +384,7 @@ class Session:
     def close(self) -> None:
         """Release the model. Waits for submitted runs; a second call does nothing.
 
-        A callback may call it; runs queued after it on the same thread are then refused.
+        A callback may call it.
         """
         if self._scheduler.close():
             try:

@@ -122,21 +122,15 @@ def test_overlapping_runs_use_narrow_executables(model: Path, monkeypatch: pytes
         assert set(threads) == {4, 2}
 
 
-def test_a_full_queue_and_a_deadline(model: Path) -> None:
+def test_a_full_queue_and_a_deadline(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with isorun.Session(model, "ort-cpu", threads=1, max_queue=2) as session:
-        feeds, gate, entered = rows(range(4, 5))[0], threading.Event(), threading.Event()
-
-        def block(*_: object) -> None:
-            entered.set()
-            gate.wait(20)
-
-        session.run_async(None, feeds, block, None)
-        entered.wait(20)
+        feeds, gate, call = rows(range(4, 5))[0], threading.Event(), Handle.call
+        monkeypatch.setattr(Handle, "call", lambda *given: gate.wait(20) and call(*given))
         with pytest.raises(isorun.QueueFull):  # noqa: PT012  # as many as there are threads may start
             for _ in range(100):
-                session.run_async(None, feeds, block, None)
+                session.submit(None, feeds)
         with pytest.raises(isorun.QueueFull, match="2 requests are waiting"):
-            session.submit(None, feeds)
+            session.run_async(None, feeds, print, None)
         gate.set()
         asyncio.run(session.arun(None, feeds, max_tokens=10, timeout=20))
         with pytest.raises(isorun.DeadlineExceeded, match=r"within 0.01 s"):
@@ -144,6 +138,38 @@ def test_a_full_queue_and_a_deadline(model: Path) -> None:
         metrics = session.metrics()
         assert (metrics.rejected, metrics.late) == (2, 1)
     assert session.metrics().waiting == 0
+
+
+def test_callbacks_that_do_not_return_are_limited(model: Path) -> None:
+    with isorun.Session(model, "ort-cpu", threads=1, max_queue=2) as session:
+        feeds, gate = rows(range(4, 5))[0], threading.Event()
+        with pytest.raises(isorun.QueueFull):  # noqa: PT012  # as many as there are threads may start
+            for _ in range(100):
+                session.run_async(None, feeds, lambda *_: gate.wait(20), None)
+        gate.set()
+
+
+def test_callbacks_may_wait_for_other_requests(model: Path) -> None:
+    feeds, count = rows(range(4, 5))[0], 3 * (os.cpu_count() or 1)
+    with isorun.Session(model, "ort-cpu", threads=1) as session:
+        entered, done = threading.Barrier(count), [threading.Event() for _ in range(count)]
+        failures: list[Exception] = []
+
+        def callback(outputs: list[Any], event: threading.Event, error: str) -> None:
+            try:
+                entered.wait(20)  # every thread that could run requests is in a callback if callbacks are on them
+                session.submit(None, feeds).result(20)
+                nested = threading.Event()
+                session.run_async(None, feeds, lambda *_: nested.set(), None)
+                assert nested.wait(20)
+            except Exception as failure:  # noqa: BLE001  # reported below
+                failures.append(failure)
+            event.set()
+
+        for event in done:
+            session.run_async(None, feeds, callback, event)
+        assert all(event.wait(60) for event in done)
+        assert failures == []
 
 
 def test_measured_batches_change_no_result(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
