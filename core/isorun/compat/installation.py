@@ -86,7 +86,8 @@ def install(**settings: Any) -> Installation:
 
 def _own(cls: type, **attributes: Any) -> type:
     """A class of the installation, so that undoing it leaves other uses of :mod:`isorun.compat` alone."""
-    return type(cls.__name__, (cls,), {"__module__": cls.__module__, "__doc__": cls.__doc__, **attributes})
+    own = {"__module__": cls.__module__, "__doc__": cls.__doc__, "__slots__": ()}
+    return type(cls.__name__, (cls,), {**own, **attributes})
 
 
 def _replace(replacements: dict[Any, Any]) -> list[str]:

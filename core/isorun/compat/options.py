@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import cache, wraps
 from typing import Any
 
 from onnxruntime import GraphOptimizationLevel
 from onnxruntime.capi import _pybind_state as raw
 
-from isorun.errors import InvalidArgument
+from isorun.errors import InvalidArgument, did_you_mean
 
 _logger = logging.getLogger("isorun")
 
@@ -32,9 +32,19 @@ _REFUSED = {
     "add_provider_for_devices": "Pass backend='ort-ep:NAME' to the session; `isorun backends` lists the names",
     "set_provider_selection_policy": "Pass providers= to the session",
     "set_provider_selection_policy_delegate": "Pass providers= to the session",
+}
+_REFUSED_RUN = {
     "add_active_adapter": f"isorun does not support adapters. {_INSTEAD}",
+    "terminate": "The run was not started; a run in progress cannot be terminated",
 }
 _REFUSED_ENTRY = "session.model_external_initializers_file_folder_path"
+# What has an effect here, and what only reads.
+_USED = (
+    *("execution_mode", "inter_op_num_threads", "intra_op_num_threads", "graph_optimization_level"),
+    *("enable_profiling", "profile_file_prefix", "use_deterministic_compute"),
+    *("add_session_config_entry", "register_custom_ops_library"),
+)
+_READERS = ("get_run_config_entry", "get_session_config_entry", "has_providers")
 # What decides speed, memory or messages of ONNX Runtime only.
 _IGNORED = (
     *("enable_cpu_mem_arena", "enable_mem_pattern", "enable_mem_reuse", "execution_order", "use_per_session_threads"),
@@ -42,27 +52,49 @@ _IGNORED = (
 )
 _IGNORED_METHODS = (
     *("add_free_dimension_override_by_denotation", "add_free_dimension_override_by_name"),
-    *("set_ep_context_data_read_func", "set_load_cancellation_flag"),
+    *("clear_ep_context_data_read_func", "set_ep_context_data_read_func", "set_load_cancellation_flag"),
 )
+_IGNORED_RUN = ("log_severity_level", "log_verbosity_level", "logid", "only_execute_path_to_fetches")
+_IGNORED_RUN_METHODS = ("add_run_config_entry",)
+
+
+def members(options: type) -> list[str]:
+    """The attributes and methods of ONNX Runtime's options."""
+    return [name for name in dir(options) if not name.startswith("_")]
 
 
 class _Recording:
     """Options that remember what their methods were called with: it cannot be read back from ONNX Runtime.
 
+    As with ONNX Runtime's, an attribute that they do not have cannot be set; subclasses may add some.
+
     Attributes:
         calls: the name and the arguments of each call, in order.
     """
 
+    __slots__ = ()
+    calls: list[tuple[str, tuple[Any, ...]]]
+
     def __init__(self) -> None:
         super().__init__()
-        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+        self.calls = []
 
-    def __init_subclass__(cls, methods: Sequence[str] = (), **more: Any) -> None:
+    def __init_subclass__(cls, records: type | None = None, **more: Any) -> None:
         super().__init_subclass__(**more)
-        for name in methods:
-            original = getattr(cls, name, None)
-            if callable(original):  # some are attributes, some are missing from older versions
+        for name in members(records) if records else ():
+            if callable(original := getattr(cls, name)) and name not in _READERS:
                 setattr(cls, name, _recorded(original))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        try:
+            super().__setattr__(name, value)
+        except AttributeError:
+            if hasattr(type(self), name):  # read-only
+                raise
+            known = [known for known in members(type(self)) if known != "calls"]
+            raise AttributeError(
+                f"{type(self).__name__} has no attribute {name!r}{did_you_mean(name, known)}"
+            ) from None
 
 
 def _recorded(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -78,13 +110,17 @@ def _recorded(original: Callable[..., Any]) -> Callable[..., Any]:
 class SessionOptions(
     _Recording,
     raw.SessionOptions,  # type: ignore[misc]  # untyped
-    methods=(*_REFUSED, *_IGNORED_METHODS, "add_session_config_entry", "register_custom_ops_library"),
+    records=raw.SessionOptions,
 ):
     """``onnxruntime.SessionOptions`` that remembers the calls of its methods."""
 
+    __slots__ = ("calls",)
 
-class RunOptions(_Recording, raw.RunOptions, methods=("add_active_adapter",)):  # type: ignore[misc]  # untyped
+
+class RunOptions(_Recording, raw.RunOptions, records=raw.RunOptions):  # type: ignore[misc]  # untyped
     """``onnxruntime.RunOptions`` that remembers the calls of its methods."""
+
+    __slots__ = ("calls",)
 
 
 @dataclass
@@ -118,8 +154,6 @@ def translate(given: Any) -> Translated:
     if not isinstance(given, raw.SessionOptions):
         raise TypeError(f"sess_options must be an onnxruntime.SessionOptions, got {type(given).__name__}")
     calls = getattr(given, "calls", None)
-    if given.optimized_model_filepath:
-        _refuse("optimized_model_filepath")
     if calls is None and given.has_providers():
         _refuse("add_provider")
     made = Translated(threads=given.intra_op_num_threads or None)
@@ -134,8 +168,11 @@ def translate(given: Any) -> Translated:
         made.options["profile_prefix"] = given.profile_file_prefix
     if given.use_deterministic_compute:
         made.options["deterministic"] = True
-    defaults = raw.SessionOptions()
-    made.ignored += [name for name in _IGNORED if getattr(given, name, None) != getattr(defaults, name, None)]
+    changed = _changed(given, raw.SessionOptions)
+    made.ignored += [name for name in changed if name in _IGNORED]
+    for name in changed:
+        if name not in (*_USED, *_IGNORED):
+            _refuse(name)
     for name, arguments in calls or ():
         if name == "add_session_config_entry":
             if arguments[0] == _REFUSED_ENTRY:
@@ -154,20 +191,32 @@ def check_run_options(given: Any) -> None:
     """Accept run options that do not change results, and ``None``.
 
     Raises:
-        InvalidArgument: they have an adapter, or terminate the run.
+        InvalidArgument: they have an adapter, terminate the run, or have an unknown option.
         TypeError: they are something else.
     """
     if given is None:
         return
     if not isinstance(given, raw.RunOptions):
         raise TypeError(f"run_options must be an onnxruntime.RunOptions, got {type(given).__name__}")
-    if given.terminate:
-        raise InvalidArgument(
-            "run_options.terminate is set: the run was not started. A run in progress cannot be terminated"
-        )
-    for name, _ in getattr(given, "calls", ()):
-        _refuse(name)
+    called = [name for name, _ in getattr(given, "calls", ())]
+    for name in (*_changed(given, raw.RunOptions), *called):
+        if name not in (*_IGNORED_RUN, *_IGNORED_RUN_METHODS):
+            _refuse(name)
+
+
+def _changed(given: Any, kind: type) -> list[str]:
+    """The attributes that differ from their defaults."""
+    return [name for name, default in _defaults(kind) if getattr(given, name) != default]
+
+
+@cache
+def _defaults(kind: type) -> list[tuple[str, Any]]:
+    default = kind()
+    values = [(name, getattr(default, name)) for name in members(kind)]
+    return [(name, value) for name, value in values if not callable(value)]
 
 
 def _refuse(name: str, why: str = "") -> None:
-    raise InvalidArgument(f"isorun.compat does not support {name}. {why or _REFUSED[name]}")
+    """Reject an option by name; one of a newer ONNX Runtime may change results."""
+    why = why or (_REFUSED | _REFUSED_RUN).get(name, f"Its effect on results is unknown. {_INSTEAD}")
+    raise InvalidArgument(f"isorun.compat does not support {name}. {why}")
