@@ -67,11 +67,12 @@ class Infer:
 
     Args:
         model: as for :class:`isorun.Session`.
-        max_tokens: the maximum size of a batch of the model, rows times its longest row.
+        max_tokens: the maximum size of a batch of the model, rows times its longest row; ``None`` as for
+            :meth:`isorun.Session.map`.
         options: other arguments of :class:`isorun.Session`, such as ``backend`` and ``outputs``.
     """
 
-    def __init__(self, model: str | os.PathLike[str], *, max_tokens: int = 4096, **options: Any) -> None:
+    def __init__(self, model: str | os.PathLike[str], *, max_tokens: int | None = None, **options: Any) -> None:
         self._max_tokens = max_tokens
         self.session = Session(model, **{**_threads(), **options})
 

@@ -52,7 +52,12 @@ def embed(
         typer.Option(metavar="NAME", help="Name of the prompt to put before each text. Default: the model's."),
     ] = None,
     truncate_dim: Annotated[int | None, typer.Option(metavar="N", min=1, help="Keep the first N dimensions.")] = None,
-    batch_tokens: Annotated[int, typer.Option(metavar="N", min=1, help="Maximum tokens of a batch.")] = 4096,
+    batch_tokens: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="Maximum tokens of a batch. Default: 4096, or no batches if they change vectors."
+        ),
+    ] = None,
 ) -> None:
     """Embed the lines of a text file as vectors: float32, a row for each line.
 

@@ -58,6 +58,7 @@ def describe(path: Path, cache: Cache) -> dict[str, Any]:
         "mask": info.mask,
         "token_outputs": None if info.token_outputs is None else list(info.token_outputs),
         "keeps_padding": info.keeps_padding or None,
+        "mixes_rows": info.mixes_rows or None,
         "is_encoder": found.is_encoder,
         "fused": dict(info.fused),
         "operators": dict(found.operators),

@@ -76,6 +76,8 @@ class Resolved(NamedTuple):
 
         report = self.executable.report()
         notes = {"graph": dict(self.model.notes), "precision": dict(self.tuned)}
+        if mixing := self.model.info.mixes_rows:
+            notes["rows"] = {"independent": False, "mixed_by": mixing, "batches": "only if requested"}
         if failures := self.compiler.recompilations.count:
             notes["recompiled"] = {"after_failures": failures, "last": self.compiler.recompilations.reason}
         notes = {name: note for name, note in notes.items() if note}

@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph.analysis import mask_input, tokens
+from isorun.graph.analysis import batch_independence, mask_input, tokens
 from isorun.graph.analysis.evaluate import CannotEvaluate, Evaluator, data_inputs, is_constant, sizes
 from isorun.graph.analysis.layers import QUANTIZING
 from isorun.graph.io import maps
@@ -52,6 +52,7 @@ def describe(model: ir.Model) -> ModelInfo:
         mask=mask,
         token_outputs=token_outputs,
         keeps_padding=padding_removal.refusal(model),
+        mixes_rows=batch_independence.find(model),
     )
 
 

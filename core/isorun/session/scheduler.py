@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from isorun.session import batching
+
+_MAX_TOKENS = 4096  # of a batch of map
+
+_logger = logging.getLogger("isorun")
 
 
 class Scheduler:
@@ -52,6 +58,20 @@ class Scheduler:
         self._closers = closers
         self._recorder = Recorder(max_queue)
         self._executor = Executor(self._recorder)
+        self._unwarned = threading.Lock()  # acquired for good by the call of `alone` that logs its warning
+
+    def alone(self) -> bool:
+        """Whether requests do not share batches unless the caller asks for it: their results would depend on one
+        another. The first call that returns true logs a warning."""
+        if not self._info.mixes_rows:
+            return False
+        if self._unwarned.acquire(blocking=False):
+            _logger.warning(
+                "Requests do not share batches: in this model, the results of one depend on the others in its batch "
+                "(%s). To batch nevertheless, pass max_tokens or batch_tokens",
+                self._info.mixes_rows,
+            )
+        return True
 
     @cached_property
     def arrangement(self) -> Arrangement:
@@ -129,7 +149,8 @@ class Scheduler:
         import asyncio
 
         if max_tokens is None:
-            max_tokens, max_wait = (self.arrangement.batch_tokens if _is_single(feeds) else 0), 0.0
+            shared = _is_single(feeds) and not self.alone()
+            max_tokens, max_wait = (self.arrangement.batch_tokens if shared else 0), 0.0
         if max_tokens == 0:
             future = self.submit(output_names, feeds)
         else:
@@ -148,7 +169,7 @@ class Scheduler:
         requests: Iterable[Feeds],
         output_names: Sequence[str] | None,
         *,
-        max_tokens: int,
+        max_tokens: int | None,
         max_wait: float,
         return_exceptions: bool,
     ) -> batching.Results:
@@ -156,16 +177,18 @@ class Scheduler:
         self._executor.check_open()
         from isorun.session import batching
 
+        alone = max_tokens is None and self.alone()
+
         # A batch is large enough for all threads, which share its weights in the processor's caches.
         lanes, threads, _ = self.arrangement
         return batching.results(
             requests,
             partial(self._run, wide=True),
-            self._layout(output_names),
+            batching.Layout(self._info, output_names, alone=alone),
             recorder=self._recorder,
             parallel=lanes if threads is None else 1,
-            max_tokens=max_tokens,
-            max_wait=max_wait,
+            max_tokens=_MAX_TOKENS if max_tokens is None else max_tokens,
+            max_wait=0.0 if alone else max_wait,
             return_exceptions=return_exceptions,
         )
 

@@ -274,7 +274,7 @@ class Session:
         """Run without blocking the event loop, when it is this request's turn.
 
         A request of a single row shares a batch with others that are waiting, if that was measured to pay
-        (:meth:`warmup`).
+        (:meth:`warmup`) and does not change its results (:meth:`map`).
 
         Args:
             output_names: as in :meth:`run`.
@@ -300,17 +300,22 @@ class Session:
         requests: Iterable[Feeds],
         *,
         output_names: Sequence[str] | None = None,
-        max_tokens: int = 4096,
+        max_tokens: int | None = None,
         max_wait: float = 0.05,
         return_exceptions: bool = False,
     ) -> batching.Results:
         """Run single requests in batches of similar length.
 
+        In some models a row's results depend on the other rows of its batch: those of dynamically quantized models,
+        whose scales cover the whole batch (``model_info.mixes_rows``). Their requests run one at a time, with one
+        warning on the logger ``isorun``, unless ``max_tokens`` is given.
+
         Args:
             requests: mappings of input name to an array without a batch axis, or with one of size 1. Read on a
                 separate thread, a few batches ahead of the results taken; may be endless.
             output_names: the outputs to return, in that order; ``None`` for all.
-            max_tokens: maximum size of a batch, rows times its longest row. A longer request runs alone.
+            max_tokens: maximum size of a batch, rows times its longest row; a longer request runs alone. ``None`` for
+                4096, or for no batches where they would change results.
             max_wait: maximum time in seconds that a request waits for others.
             return_exceptions: return a request's error in place of its result instead of raising it.
 
@@ -326,6 +331,10 @@ class Session:
             max_wait=max_wait,
             return_exceptions=return_exceptions,
         )
+
+    def runs_alone(self) -> bool:
+        """Whether :meth:`map` runs requests one at a time by default; logs the warning that it then gives."""
+        return self._scheduler.alone()
 
     def io_binding(self) -> IOBinding:
         """A new binding of arrays to inputs and outputs, for :meth:`run_with_iobinding`."""

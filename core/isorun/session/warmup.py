@@ -31,7 +31,7 @@ _BUDGETS = (0, 256, 512)  # tokens of a batch of concurrent requests, for each t
 _PASS_SECONDS, _FEWEST, _MOST, _ROUNDS = 0.8, 12, 256, 3
 _REPEATS = 12  # of passes that other programs disturbed
 _GAIN = 1.03  # what a more costly arrangement must gain
-_KIND, _VERSION = "arrangements", 3  # of the cache's entries
+_KIND, _VERSION = "arrangements", 4  # of the cache's entries
 
 _logger = logging.getLogger("isorun")
 
@@ -135,10 +135,10 @@ def _key(resolved: Resolved) -> str:
 
 def _candidates(resolved: Resolved) -> list[Arrangement]:
     """One lane with all threads, a lane for each core, and two between them; each with and without batches."""
-    threads = resolved.config.threads or 1
+    threads, info = resolved.config.threads or 1, resolved.model.info
     most = min(threads, _MOST_LANES)
     counts = sorted({1, most, *(most // part for part in (2, 4) if most // part > 1)})
-    budgets = (0,) if resolved.model.info.keeps_padding else _BUDGETS
+    budgets = (0,) if info.keeps_padding or info.mixes_rows else _BUDGETS
     return [
         Arrangement(lanes, None if lanes == 1 else threads // lanes, budget * (threads // lanes))
         for lanes in counts

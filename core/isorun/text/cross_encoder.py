@@ -65,7 +65,7 @@ class CrossEncoder(TextModel):
         *,
         activation: str | None = None,
         max_length: int | None = None,
-        batch_tokens: int = 4096,
+        batch_tokens: int | None = None,
         **session_options: Any,
     ) -> None:
         if activation is not None and activation not in ACTIVATIONS:

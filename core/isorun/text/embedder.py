@@ -42,7 +42,9 @@ class Embedder(TextModel):
         default_prompt: the name of the prompt to use where none is named; ``None`` for the model's, if any.
         truncate_dim: keep that many leading dimensions, for models trained for it (Matryoshka).
         max_length: the maximum number of tokens of a text, special tokens included; ``None`` for the model's.
-        batch_tokens: the maximum size of a batch, rows times its longest row.
+        batch_tokens: the maximum size of a batch, rows times its longest row; ``None`` for 4096. A text's vector does
+            not depend on it, except in models such as dynamically quantized ones, whose results depend on the other
+            texts of a batch: those embed one text at a time, with one warning, unless ``batch_tokens`` is given.
         session_options: arguments of :class:`isorun.Session`, such as ``backend``, ``precision`` and ``threads``.
 
     Raises:
@@ -63,7 +65,7 @@ class Embedder(TextModel):
         default_prompt: str | None = None,
         truncate_dim: int | None = None,
         max_length: int | None = None,
-        batch_tokens: int = 4096,
+        batch_tokens: int | None = None,
         **session_options: Any,
     ) -> None:
         modes = (pooling,) if isinstance(pooling, str) else tuple(pooling or ())

@@ -26,6 +26,7 @@ from isorun.text.inputs import checked, text_or_pair, texts_of, texts_or_pairs_o
 
 Array = npt.NDArray[np.float32]
 
+_BATCH_TOKENS = 4096
 _WINDOW = 4096  # texts that are tokenized and sorted together
 _SMALLEST = 512  # tokens; a batch is not split for the sake of concurrency below that
 _BAR_AFTER = 2.0  # seconds
@@ -48,7 +49,8 @@ class TextModel:
         model: the folder of a checkpoint, an ONNX file with its tokenizer beside it, or the name of a checkpoint.
         choose: selects the output to compute from the names and ranks of all outputs.
         max_length: the maximum number of tokens of a text; ``None`` for what the checkpoint says.
-        batch_tokens: the maximum size of a batch, rows times its longest row.
+        batch_tokens: the maximum size of a batch, rows times its longest row; ``None`` for 4096, or for one text at a
+            time where texts of a batch would change one another's results.
         session_options: arguments of :class:`isorun.Session`.
     """
 
@@ -60,10 +62,10 @@ class TextModel:
         model: str | os.PathLike[str],
         choose: Callable[[dict[str, int]], str],
         max_length: int | None,
-        batch_tokens: int,
+        batch_tokens: int | None,
         session_options: dict[str, Any],
     ) -> None:
-        if batch_tokens < 1:
+        if batch_tokens is not None and batch_tokens < 1:
             raise InvalidArgument(f"batch_tokens must be at least 1, got {batch_tokens}")
         if max_length is not None and max_length < 1:
             raise InvalidArgument(f"max_length must be at least 1, got {max_length}")
@@ -201,12 +203,14 @@ class TextModel:
 
     def _batches(self, texts: Iterable[Text]) -> Iterator[Batch]:
         """The texts in batches of similar length, the longest of each window first."""
-        start = 0
+        tokens, start = self._batch_tokens, 0
+        if tokens is None:
+            tokens = 1 if self.session.runs_alone() else _BATCH_TOKENS
         for window in _windows(texts):
             encodings = self._encode(window)
             lengths = np.array([len(encoding.ids) for encoding in encodings])
             share = -(-int(lengths.sum()) // self.session.concurrency)
-            budget = min(self._batch_tokens, max(share, _SMALLEST))
+            budget = min(tokens, max(share, _SMALLEST))
             order = np.argsort(-lengths, kind="stable")
             at = 0
             while at < len(order):

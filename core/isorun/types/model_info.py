@@ -74,6 +74,8 @@ class ModelInfo:
         token_outputs: the token-level outputs (batch, sequence, ...); ``None`` if unknown.
         keeps_padding: why padding cannot be removed; empty if it can. In that case, padding to the right of a row with
             at least one real token does not change the results of that row.
+        mixes_rows: the first node through which a row's results depend on the other rows of its batch, as in
+            dynamically quantized models; empty if rows are independent.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -86,6 +88,7 @@ class ModelInfo:
     mask: str | None = None
     token_outputs: tuple[str, ...] | None = None
     keeps_padding: str = "the model has not been analysed"
+    mixes_rows: str = ""
 
     @property
     def output_names(self) -> list[str]:

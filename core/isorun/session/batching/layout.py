@@ -36,11 +36,13 @@ class Layout:
     Args:
         info: the model.
         output_names: the outputs to return; ``None`` for all.
+        alone: no requests share a batch.
     """
 
-    def __init__(self, info: ModelInfo, output_names: Sequence[str] | None) -> None:
+    def __init__(self, info: ModelInfo, output_names: Sequence[str] | None, *, alone: bool = False) -> None:
         self._specs = {spec.name: spec for spec in info.inputs}
         self._checker = FeedChecker(info)
+        self._alone = alone
         if output_names:
             self._checker.check_outputs(output_names)
         self._outputs = list(output_names or [spec.name for spec in info.outputs])
@@ -89,6 +91,7 @@ class Layout:
         stretches = mask is not None and bool(np.count_nonzero(mask))
         length = mask.shape[1] if mask is not None else max(array.size for array in rows.values())
         kind = (stretches, *(self._rest(name, array, stretches) for name, array in sorted(rows.items())))
+        kind = (number,) if self._alone else kind
         return Request(length, number, rows, kind, keep_axis, arrived, Future())
 
     def _rest(self, name: str, array: np.ndarray, stretches: bool) -> tuple[Any, ...]:

@@ -1,0 +1,160 @@
+"""Which graphs compute the rows of a batch independently."""
+
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+import pytest
+
+import exports
+import small_bert
+from isorun.graph.analysis import batch_independence
+from isorun.graph.pipeline import fuse
+
+INDEPENDENT = {
+    "a softmax over the last axis": "y = Softmax <axis = -1> (x)",
+    "attention": "t = Transpose <perm = [0, 2, 1]> (x)  s = MatMul (x, t)  p = Softmax (s)  y = MatMul (p, x)",
+    "a mean over tokens": "y = ReduceMean <axes = [1]> (x)",
+    "rows merged with tokens, and separated": (
+        "flat = Constant <value_ints = [-1, 4]> ()  m = Reshape (x, flat)  n = ReduceSum <keepdims = 1> (m, last)"
+        "  p = Mul (m, n)  shape = Shape (x)  y = Reshape (p, shape)"
+    ),
+    "sequence first, and back": (
+        "t = Transpose <perm = [1, 0, 2]> (x)  u = Softmax <axis = 0> (t)  y = Transpose <perm = [1, 0, 2]> (u)"
+    ),
+    "positions counted by a cumulative sum": "y = CumSum (x, one)",
+    "a shape computed by operators that shape inference does not evaluate": (
+        "shape = Shape (x)  minus = Constant <value_ints = [-1, -1, -1]> ()  same = Equal (shape, minus)"
+        "  d = Where (same, minus, shape)  e = Expand (one_f, d)  z = Add (x, e)  y = ReduceMax <axes = [-2]> (z)"
+    ),
+    "the first of each row's tokens": "y = Gather <axis = 1> (x, one)",
+    "a static quantization": "q = QuantizeLinear (x, one_f)  y = DequantizeLinear (q, one_f)",
+    "a choice that the shape decides": (
+        "n = Size (x)  c = Greater (n, one_s)"
+        "  y = If (c) <then_branch = a () => (float[B, S, 4] u) { u = Relu (x) },"
+        "  else_branch = b () => (float[B, S, 4] v) { v = Neg (x) }>"
+    ),
+    "an average of images": "i = Unsqueeze (x, one)  y = GlobalAveragePool (i)",
+    "einsum by rows": 'y = Einsum <equation = "bsh,bth->bst"> (x, x)',
+}
+MIXING = {
+    "dynamic quantization": ("q, s, z = DynamicQuantizeLinear (x)  y = DequantizeLinear (q, s, z)", "DynamicQuantize"),
+    "a reduction of all axes": ("y = ReduceMax <keepdims = 1> (x)", "ReduceMax"),
+    "a mean over the batch": ("m = ReduceMean <axes = [0]> (x)  y = Sub (x, m)", "ReduceMean"),
+    "a mean over the batch, negative axis": ("m = ReduceMean <axes = [-3]> (x)  y = Sub (x, m)", "ReduceMean"),
+    "a mean over the batch behind a transposition": (
+        "t = Transpose <perm = [1, 0, 2]> (x)  m = ReduceMean <axes = [1]> (t)  y = Sub (t, m)",
+        "ReduceMean",
+    ),
+    "a softmax over the batch": ("y = Softmax <axis = 0> (x)", "Softmax"),
+    "a softmax of scalars": (
+        "s = ReduceSum <keepdims = 0> (x, both)  y = Softmax <axis = -1> (s)",
+        "Softmax",
+    ),
+    "merged axes, then a softmax": (
+        "flat = Constant <value_ints = [-1, 4]> ()  m = Reshape (x, flat)  y = Softmax <axis = 0> (m)",
+        "Softmax",
+    ),
+    "flattened, then a sum": ("f = Flatten <axis = 0> (x)  y = ReduceSum (f, one)", "ReduceSum"),
+    "the products of rows": (
+        "s = ReduceSum <keepdims = 0> (x, one)  t = Transpose (s)  y = MatMul (s, t)",
+        "MatMul",
+    ),
+    "the largest of the batch": ("y, i = TopK <axis = 0> (x, one)", "TopK"),
+    "the best row": ("y = ArgMax <axis = 0> (x)", "ArgMax"),
+    "a cumulative sum over rows": ("y = CumSum (x, zero)", "CumSum"),
+    "batch normalization in training": (
+        "y, m, v = BatchNormalization <training_mode = 1> (x, four, four, four, four)",
+        "BatchNormalization",
+    ),
+    "one row for all": ("g = Gather <axis = 0> (x, zero)  y = Sub (x, g)", "Gather"),
+    "rows in reverse": ("y = Slice (x, last, lowest, zero, last)", "Slice"),
+    "a recurrence over the batch": ("y, h = RNN <hidden_size = 1> (x, w, r)", "RNN"),
+    "einsum over rows": ('y = Einsum <equation = "bsh,bth->sth"> (x, x)', "Einsum"),
+    "a sum of non-zero positions": ("y = NonZero (x)", "NonZero"),
+    "within a branch": (
+        "n = Size (x)  c = Greater (n, one_s)"
+        "  y = If (c) <then_branch = a () => (float[B, S, 4] u) { m = ReduceMax <axes = [0]> (x)  u = Sub (x, m) },"
+        "  else_branch = b () => (float[B, S, 4] v) { v = Neg (x) }>",
+        "ReduceMax",
+    ),
+}
+CONSTANTS = """int64[1] zero = {0}, int64[1] one = {1}, int64[1] last = {-1}, int64[1] lowest = {-100},
+    int64[2] both = {1, 2}, float[1] one_f = {1}, int64 one_s = {1}, float[4] four = {1, 1, 1, 1},
+    float[1, 1, 4] w = {1, 1, 1, 1}, float[1, 1, 1] r = {1}"""
+
+
+def graph(nodes: str, shape: str = "B, S, 4") -> ir.Model:
+    """Nodes from ``x`` to ``y``."""
+    text = f'<ir_version: 8, opset_import: ["" : 17]> g (float[{shape}] x) => (y) <{CONSTANTS}> {{ {nodes} }}'
+    return ir.serde.deserialize_model(onnx.parser.parse_model(text))
+
+
+@pytest.mark.parametrize("name", INDEPENDENT)
+def test_rows_are_independent(name: str) -> None:
+    assert batch_independence.find(graph(INDEPENDENT[name])) == ""
+
+
+@pytest.mark.parametrize("name", MIXING)
+def test_finds_the_first_node_that_mixes_rows(name: str) -> None:
+    nodes, operator = MIXING[name]
+    assert batch_independence.find(graph(nodes)).startswith(operator)
+
+
+def test_a_reduction_of_what_does_not_depend_on_data_mixes_nothing() -> None:
+    nodes = "s = Shape (x)  e = Expand (one_f, s)  m = ReduceMax <keepdims = 0> (e)  y = Add (x, m)"
+    assert batch_independence.find(graph(nodes)) == ""
+
+
+def test_a_fixed_batch_cannot_be_mixed() -> None:
+    assert batch_independence.find(graph("y = Softmax <axis = 0> (x)", "1, S, 4")) == ""
+
+
+def test_flattening_softmax_of_old_opsets() -> None:
+    model = graph("y = Softmax <axis = 0> (x)")
+    model.graph.opset_imports[""] = 12
+    assert batch_independence.find(model).startswith("Softmax")
+    model = graph("y = Softmax <axis = 1> (x)")
+    model.graph.opset_imports[""] = 12
+    assert batch_independence.find(model) == ""
+
+
+def test_looks_into_functions() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17, "own" : 1]> g (float[B, 4] x) => (y) { y = own.f (x) }
+        <domain: "own", opset_import: ["" : 17]> f (a) => (b) { b = Softmax <axis = {axis}> (a) }"""
+    for axis, found in ((0, "Softmax"), (1, "")):
+        model = ir.serde.deserialize_model(onnx.parser.parse_model(text.replace("{axis}", str(axis))))
+        assert batch_independence.find(model)[:7] == found
+
+
+def test_unknown_operators_may_mix_rows() -> None:
+    text = '<ir_version: 8, opset_import: ["other" : 1]> g (float[B, 4] x) => (float[B, 4] y) { y = other.F (x) }'
+    model = ir.serde.deserialize_model(onnx.parser.parse_model(text))
+    assert batch_independence.find(model) == "other.F"
+
+
+def test_does_not_change_the_model() -> None:
+    model = small_bert.build()
+    before = ir.to_proto(model).SerializeToString(deterministic=True)
+    assert batch_independence.find(model) == ""
+    assert ir.to_proto(model).SerializeToString(deterministic=True) == before
+
+
+def independent(label: str) -> None:
+    model = exports.model(label)
+    assert batch_independence.find(model) == ""
+    if fuse(model).is_encoder:
+        assert batch_independence.find(model) == ""
+
+
+@pytest.mark.parametrize(
+    "label", sorted({exports.entry(label)["archive"]: label for label in exports.manifest()}.values())
+)
+def test_exports_are_independent(label: str) -> None:
+    independent(label)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("label", [*exports.manifest(), *exports.modern()])
+def test_every_export_is_independent(label: str) -> None:
+    independent(label)
