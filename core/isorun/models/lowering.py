@@ -49,11 +49,13 @@ class _Known:
         info: of its fused form, if it is an encoder.
         as_given: whether a runtime can read the model's own file.
         beside: the external weight files of a model that is not an encoder, as it names them.
+        sparse: whether it has sparse tensors, which not every runtime reads.
     """
 
     info: ModelInfo
     as_given: bool
     beside: tuple[str, ...]
+    sparse: bool
 
 
 class ModelGraphs:
@@ -75,7 +77,10 @@ class ModelGraphs:
 
         entry = cache.get_or_make("models", self._key(), self._inspect, models=source.models)
         self._known = _Known(
-            ModelInfo.from_dict(entry.meta["info"]), entry.meta["as_given"], tuple(entry.meta["beside"])
+            ModelInfo.from_dict(entry.meta["info"]),
+            entry.meta["as_given"],
+            tuple(entry.meta["beside"]),
+            entry.meta["sparse"],
         )
         self.found = entry.found
         """Whether the cache had the model's description."""
@@ -124,7 +129,7 @@ class ModelGraphs:
         if not info.fused:
             # OpenVINO rejects weights that are links out of the model's folder, as in the Hugging Face hub's cache.
             linked = any((source.path.parent / location).is_symlink() for location in self._known.beside)
-            if not untouched or linked:
+            if not untouched or linked or self._known.sparse:
                 return self._lowered(None, packed, precision, quantized)
             self.release()
             return as_given
@@ -194,8 +199,9 @@ class ModelGraphs:
             assert self._fused is not None
             info = model_info.describe(self._fused)
         check_unchanged(self.source, self.cache)
+        is_sparse = files.is_sparse(self._fused)
         beside = [] if info.fused else files.external_files(files.read_proto(path))
-        return {"info": asdict(info), "as_given": fused_here, "beside": beside}
+        return {"info": asdict(info), "as_given": fused_here and not is_sparse, "beside": beside, "sparse": is_sparse}
 
     def _lowered(self, dialect: str | None, packed: bool, precision: str, quantized: Quantized | None) -> LoweredModel:
         source = self.source

@@ -17,13 +17,14 @@ from google.protobuf.message import DecodeError
 from onnx.external_data_helper import uses_external_data
 
 from isorun.errors import InvalidModel, IsorunError
-from isorun.graph.io import external, maps, structure
+from isorun.graph.io import external, maps, sparse, structure
 
 SINGLE_FILE_LIMIT = 2**31 - 2**24
 """Models with more bytes of weights store them externally, since a protobuf message is limited to 2 GiB."""
 
 INLINE_LIMIT = 1024  # bytes; smaller tensors stay in the graph, where runtimes fold them
-_FILES, _NAME = "isorun.files", "isorun.name"  # keys in a model's meta: its external data files, and its name
+# Keys in a model's meta: its external data files, its name, and whether its file has sparse tensors.
+_FILES, _NAME, _SPARSE = "isorun.files", "isorun.name", "isorun.sparse"
 _LFS_POINTER = b"version https://git-lfs"
 _ALIGNMENT = 4096  # bytes; allows a runtime to map tensors from the file
 
@@ -111,9 +112,15 @@ def from_proto(proto: onnx.ModelProto, name: str) -> ir.Model:
         InvalidModel: it is invalid.
     """
     with reading(name):
-        model = maps.deserialize(proto)
-    model.meta[_NAME] = name
+        dense = sparse.densified(proto, name)
+        model = maps.deserialize(dense)
+    model.meta[_NAME], model.meta[_SPARSE] = name, dense is not proto
     return model
+
+
+def is_sparse(model: ir.Model) -> bool:
+    """Whether a model was read from a file with sparse tensors, which not every runtime reads."""
+    return bool(model.meta.get(_SPARSE))
 
 
 def check_files(model: ir.Model) -> None:

@@ -1,0 +1,98 @@
+"""Sparse constants and initializers, which onnx_ir and most runtimes lack: they are read as dense ones.
+
+ONNX Runtime does the same when it loads a model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from isorun.errors import InvalidModel
+
+MAX_ELEMENTS = 2**28
+"""The maximum number of elements of a sparse tensor, which a file of a few bytes can declare."""
+
+_GraphLike = onnx.GraphProto | onnx.FunctionProto
+_VALUE = "sparse_value"  # the attribute of Constant
+
+
+def among(proto: onnx.ModelProto) -> bool:
+    """Whether a model has sparse constants or initializers."""
+    return any(
+        (isinstance(graph, onnx.GraphProto) and graph.sparse_initializer) or any(_constants(graph))
+        for graph in _graphs(proto)
+    )
+
+
+def densified(proto: onnx.ModelProto, name: str) -> onnx.ModelProto:
+    """A model with dense tensors instead of sparse ones: the same object if it has none.
+
+    Args:
+        proto: the model, whose structure has been checked; it is unchanged.
+        name: its name in error messages.
+
+    Raises:
+        InvalidModel: a sparse tensor is invalid, or too large.
+    """
+    if not among(proto):
+        return proto
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    for graph in _graphs(copy):
+        for attribute in _constants(graph):
+            dense = _dense(attribute.sparse_tensor, name)
+            attribute.Clear()
+            attribute.name, attribute.type = "value", onnx.AttributeProto.TENSOR
+            attribute.t.CopyFrom(dense)
+        if isinstance(graph, onnx.GraphProto):
+            graph.initializer.extend(_dense(tensor, name) for tensor in graph.sparse_initializer)
+            graph.ClearField("sparse_initializer")
+    return copy
+
+
+def _graphs(proto: onnx.ModelProto) -> Iterator[_GraphLike]:
+    """The main graph, the functions, and the subgraphs of both."""
+    graphs: list[_GraphLike] = [proto.graph, *proto.functions]
+    while graphs:
+        graph = graphs.pop()
+        yield graph
+        for node in graph.node:
+            for attribute in node.attribute:
+                graphs.extend(attribute.graphs)
+                if attribute.HasField("g"):
+                    graphs.append(attribute.g)
+
+
+def _constants(graph: _GraphLike) -> Iterator[onnx.AttributeProto]:
+    """The sparse values of a graph's constants."""
+    for node in graph.node:
+        if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
+            for attribute in node.attribute:
+                if attribute.name == _VALUE and attribute.HasField("sparse_tensor"):
+                    yield attribute
+
+
+def _dense(sparse: onnx.SparseTensorProto, model: str) -> onnx.TensorProto:
+    shape, name = tuple(sparse.dims), sparse.values.name
+    where = f"{model}: sparse tensor {name!r}"
+    if any(size < 0 for size in shape) or (elements := math.prod(shape)) > MAX_ELEMENTS:
+        raise InvalidModel(f"{where} is {' x '.join(map(str, shape))}; at most {MAX_ELEMENTS:,} elements are supported")
+    values = ir.serde.deserialize_tensor(sparse.values)
+    numbers = values.numpy()
+    indices = ir.serde.deserialize_tensor(sparse.indices).numpy() if len(numbers) else np.zeros(0, np.int64)
+    if numbers.ndim != 1 or indices.shape not in ((len(numbers),), (len(numbers), len(shape))):
+        raise InvalidModel(
+            f"{where} has values of shape {list(numbers.shape)} and indices of shape {list(indices.shape)}; expected "
+            f"[N], and [N] or [N, {len(shape)}]"
+        )
+    limits = np.array([elements] if indices.ndim == 1 else shape)
+    if ((indices < 0) | (indices >= limits)).any():
+        raise InvalidModel(f"{where} has an index out of the range of its shape {list(shape)}")
+    dense = np.zeros(elements, numbers.dtype)
+    dense[indices if indices.ndim == 1 else np.ravel_multi_index(tuple(indices.T), shape)] = numbers
+    return ir.serde.serialize_tensor(ir.Tensor(dense.reshape(shape), dtype=values.dtype, name=name))
