@@ -90,6 +90,7 @@ def show(described: dict[str, Any]) -> None:
             "other nodes": listed or "none",
             "mask": described["mask"] or "none known",
             "per token": _listed(described["token_outputs"]),
+            **({"rows": f"depend on one another: {mixing}"} if (mixing := described["mixes_rows"]) else {}),
             **_operations(described),
             "dialects": _dialects(described["dialects"]),
             **{name: value for name, value in described["metadata"].items() if len(value) <= 60},

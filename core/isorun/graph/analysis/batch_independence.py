@@ -16,7 +16,6 @@ from isorun.graph.analysis.batch_sizes import BatchSizes
 from isorun.graph.ops import functions
 
 _MICROSOFT = "com.microsoft"
-_ML = "ai.onnx.ml"
 # What reads all its input for each element of its result.
 _WHOLE = {
     *(("", operator) for operator in ("DynamicQuantizeLinear", "NonZero", "NonMaxSuppression")),
@@ -40,8 +39,9 @@ _BATCH_FIRST = (
     *("DepthToSpace", "SpaceToDepth", "Attention"),
 )
 _RECURRENT = ("LSTM", "GRU", "RNN")
-_LOOPS = ("Loop", "Scan", "SequenceMap")
-_NO_DATA = ("Shape", "Size")
+# How many inputs operators read the data of that read only the shape or type of others.
+_READS = {"Shape": 0, "Size": 0, "CastLike": 1}
+_KNOWN_DOMAINS = ("", _MICROSOFT, "com.microsoft.nchwc", "com.ms.internal.nhwc", "ai.onnx.ml")
 
 
 def find(model: ir.Model) -> str:
@@ -76,16 +76,15 @@ class _Search:
             dependent: the names of the values that depend on rows; those of the nodes' results are added.
         """
         for node in graph:
-            if node.op_type in _NO_DATA and node.domain == "":
-                continue
             graphs = _subgraphs(node)
             captured = {value.name for inner in graphs for each in inner for value in each.inputs if value is not None}
-            read = [value for value in node.inputs if value is not None and value.name in dependent]
+            data = node.inputs[: _READS.get(node.op_type)] if node.domain == "" else node.inputs
+            read = [value for value in data if value is not None and value.name in dependent]
             if not read and dependent.isdisjoint(captured):
                 continue
             dependent.update(value.name for value in node.outputs)
-            if graphs and (node.op_type in _LOOPS or node.op_type != "If"):
-                return node  # what an iteration reads of another row is unknown
+            if graphs and node.op_type != "If":  # what an iteration reads of other rows is unknown
+                return node
             for inner in graphs:
                 if (mixing := self.first(inner, dependent)) is not None:
                     return mixing
@@ -97,7 +96,7 @@ class _Search:
         if functions.is_fused(node):
             return False
         key = (node.domain, node.op_type)
-        if key in _WHOLE or node.domain not in ("", _MICROSOFT, _ML):  # of others' operators nothing is known
+        if key in _WHOLE or node.domain not in _KNOWN_DOMAINS:  # of others' operators nothing is known
             return True
         if self._loses_rows(node, read):
             return True
@@ -148,10 +147,9 @@ class _Search:
                 return not node.attributes.get_int("noop_with_empty_axes", 0)
             return not axes.isdisjoint(map(at, given))
         if operator in _FLATTENING and self._opset < 13:
-            return max(axes) >= at(node.attributes.get_int("axis", 1))
+            return max(axes) >= at(node.attributes.get_int("axis", 1)) >= 0
         if operator in _FROM_AXIS:
-            first = at(node.attributes.get_int("axis", _FROM_AXIS[operator]))
-            return first >= 0 and max(axes) >= first
+            return max(axes) >= at(node.attributes.get_int("axis", _FROM_AXIS[operator])) >= 0
         if operator in _ALONG_AXIS:
             given = self._integers(node, 1, "axis") if operator == "CumSum" else None
             axis = _ALONG_AXIS[operator]
@@ -174,7 +172,7 @@ class _Search:
             case "Gather":
                 return at(node.attributes.get_int("axis", 0)) in axes and self._permutes(node.inputs[1])
         if operator in _RECURRENT:
-            return axes != {0 if node.attributes.get_int("layout", 0) else 1}
+            return known is not None and axes != {0 if node.attributes.get_int("layout", 0) else 1}
         return operator in _BATCH_FIRST and axes != {0}
 
     def _contracts(self, node: ir.Node) -> bool:

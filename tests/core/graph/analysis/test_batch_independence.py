@@ -34,6 +34,7 @@ INDEPENDENT = {
         "  y = If (c) <then_branch = a () => (float[B, S, 4] u) { u = Relu (x) },"
         "  else_branch = b () => (float[B, S, 4] v) { v = Neg (x) }>"
     ),
+    "a scalar of the type of rows": "c = CastLike (one_s, x)  y = Add (x, c)",
     "an average of images": "i = Unsqueeze (x, one)  y = GlobalAveragePool (i)",
     "einsum by rows": 'y = Einsum <equation = "bsh,bth->bst"> (x, x)',
 }
@@ -131,6 +132,24 @@ def test_unknown_operators_may_mix_rows() -> None:
     text = '<ir_version: 8, opset_import: ["other" : 1]> g (float[B, 4] x) => (float[B, 4] y) { y = other.F (x) }'
     model = ir.serde.deserialize_model(onnx.parser.parse_model(text))
     assert batch_independence.find(model) == "other.F"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "found"),
+    [
+        ("y = Softmax <axis = -1> (u)", ""),
+        ("y, h = LSTM <hidden_size = 1> (u, w, r)", ""),
+        ("y = ReduceMean <axes = [-1]> (u)", ""),
+        ("y = ReduceMean <axes = [0]> (u)", "ReduceMean"),
+        ("y = ReduceMax (u)", "ReduceMax"),
+        ("y, s, z = DynamicQuantizeLinear (u)", "DynamicQuantizeLinear"),
+    ],
+)
+@pytest.mark.parametrize("opset", [12, 17])
+def test_where_shapes_are_unknown_the_batch_is_the_first_axis(nodes: str, found: str, opset: int) -> None:
+    model = graph(f"u = com.microsoft.Unknown (x)  {nodes}")
+    model.graph.opset_imports.update({"": opset, "com.microsoft": 1})
+    assert batch_independence.find(model) == found
 
 
 def test_does_not_change_the_model() -> None:
