@@ -19,6 +19,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from isorun.errors import UnsupportedModel
+from isorun.graph.analysis import batch_independence
 from isorun.graph.canonicalize import batch_first, constants, opset_upgrade
 from isorun.graph.canonicalize.simplify import simplify
 from isorun.graph.fusion import bias_gelu, embeddings, skip_layer_normalization
@@ -109,6 +110,13 @@ def _set_opset(model: ir.Model, _: Job) -> None:
         _logger.info("%s", error)
 
 
+def _remove_padding(model: ir.Model, _: Job) -> None:
+    independent = not batch_independence.find(model)
+    padding_removal.remove(model)
+    if independent:
+        batch_independence.mark(model)
+
+
 def _tap(model: ir.Model, job: Job) -> None:
     job.weights, job.readers, job.unsmoothed = int8.tap(model)
     if not job.weights:
@@ -135,7 +143,7 @@ PASSES = (
     Pass("set the opset", Stage.FUSION, _set_opset),
     Pass("add function bodies", Stage.FUSION, lambda model, _: functions.carry(model)),
     Pass("narrow the last layer", Stage.FUSED, lambda model, _: last_layer.narrow(model)),
-    Pass("remove padding", Stage.TARGET, lambda model, _: padding_removal.remove(model), lambda target: target.packed),
+    Pass("remove padding", Stage.TARGET, _remove_padding, lambda target: target.packed),
     Pass("tap dense layers", Stage.TARGET, _tap, lambda target: target.taps),
     Pass(
         "quantize",

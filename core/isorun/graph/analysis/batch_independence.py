@@ -42,6 +42,13 @@ _RECURRENT = ("LSTM", "GRU", "RNN")
 # How many inputs operators read the data of that read only the shape or type of others.
 _READS = {"Shape": 0, "Size": 0, "CastLike": 1}
 _KNOWN_DOMAINS = ("", _MICROSOFT, "com.microsoft.nchwc", "com.ms.internal.nhwc", "ai.onnx.ml")
+_MARK, _INDEPENDENT = "isorun.rows", "independent"  # in a graph's metadata
+
+
+def mark(model: ir.Model) -> None:
+    """Record that rows are independent, before a rewrite after which it cannot be recognized: a packed graph has the
+    tokens of all rows on one axis."""
+    model.graph.metadata_props[_MARK] = _INDEPENDENT
 
 
 def find(model: ir.Model) -> str:
@@ -50,6 +57,8 @@ def find(model: ir.Model) -> str:
     Args:
         model: the model, which is unchanged.
     """
+    if model.graph.metadata_props.get(_MARK) == _INDEPENDENT:
+        return ""
     if any(function.domain != functions.DOMAIN for function in model.functions.values()):
         model = model.clone()
         common.InlinePass(lambda function: function.domain != functions.DOMAIN)(model)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import onnx
 import onnx_ir as ir
 import pytest
@@ -9,7 +11,8 @@ import pytest
 import exports
 import small_bert
 from isorun.graph.analysis import batch_independence
-from isorun.graph.pipeline import fuse
+from isorun.graph.io import files
+from isorun.graph.pipeline import Target, fuse, transform
 
 INDEPENDENT = {
     "a softmax over the last axis": "y = Softmax <axis = -1> (x)",
@@ -157,6 +160,14 @@ def test_does_not_change_the_model() -> None:
     before = ir.to_proto(model).SerializeToString(deterministic=True)
     assert batch_independence.find(model) == ""
     assert ir.to_proto(model).SerializeToString(deterministic=True) == before
+
+
+@pytest.mark.parametrize("dialect", ["com.microsoft", "primitive"])
+def test_packed_graphs_are_independent(dialect: str, tmp_path: Path) -> None:
+    model = small_bert.build()
+    transform(model, Target(packed=True, dialect=dialect))
+    files.write(model, tmp_path / "packed.onnx", beside_above=files.SINGLE_FILE_LIMIT)
+    assert batch_independence.find(files.read(tmp_path / "packed.onnx")) == ""
 
 
 def independent(label: str) -> None:
