@@ -119,7 +119,7 @@ INVALID = [
 ]
 
 
-@pytest.mark.parametrize("texts", INVALID, ids=repr)
+@pytest.mark.parametrize("texts", INVALID, ids=lambda value: type(value).__name__)
 def test_invalid_collections_are_the_same_error_everywhere(
     embedder: isorun.Embedder, reranker: isorun.CrossEncoder, texts: Any
 ) -> None:
@@ -153,7 +153,7 @@ def test_pairs_are_for_rerankers(embedder: isorun.Embedder, reranker: isorun.Cro
     assert embedder.count_tokens("a man") == 4
 
 
-@pytest.mark.parametrize("text", [["a"], None, 3, ("a", "b"), b"a", "\ud800"], ids=repr)
+@pytest.mark.parametrize("text", [["a"], None, 3, ("a", "b"), b"a", "\ud800"], ids=lambda value: type(value).__name__)
 def test_a_single_text_is_a_str(embedder: isorun.Embedder, reranker: isorun.CrossEncoder, text: Any) -> None:
     with pytest.raises(InvalidFeeds, match=r"^text "):
         embedder.count_tokens(text)
