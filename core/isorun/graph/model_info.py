@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph.analysis import batch_independence, mask_input, tokens
+from isorun.graph.analysis import batch_independence, index_bounds, mask_input
 from isorun.graph.analysis.evaluate import CannotEvaluate, Evaluator, data_inputs, is_constant, sizes
 from isorun.graph.analysis.layers import QUANTIZING
 from isorun.graph.io import maps
@@ -25,7 +25,6 @@ _ONNX_RUNTIME_NAMES = {
     ir.DataType.FLOAT8E5M2: "float8e5m2",
     ir.DataType.FLOAT8E5M2FNUZ: "float8e5m2fnuz",
 }
-_PASS_THROUGH = {"Cast", "Identity"}
 _SAMPLE = 4
 _TOKEN_IDS = np.array([[1], [2], [3]], np.int64)
 
@@ -36,7 +35,7 @@ def describe(model: ir.Model) -> ModelInfo:
     """Describe a model for a session."""
     graph = model.graph
     mask, token_outputs = mask_input.find(graph)
-    bounds = _index_bounds(graph) | dict.fromkeys(mask_input.mask_inputs(graph), (0, 1))
+    bounds = index_bounds.find(graph) | dict.fromkeys(mask_input.mask_inputs(graph), (0, 1))
     described = [
         _spec(value, overridable=value.name in graph.initializers, bounds=bounds.get(value.name or ""))
         for value in graph.inputs
@@ -95,62 +94,6 @@ def _rows(table: ir.Value | None, axis: int = 0) -> int | None:
         return None
     size = table.shape[axis]
     return size if isinstance(size, int) else None
-
-
-def _index_bounds(graph: ir.Graph) -> dict[str, tuple[int, int]]:
-    """The minimum and maximum valid index of each input that indexes a table of the model.
-
-    ``Gather`` counts negative indices from the end of its table; the fused embeddings reject them.
-    """
-    bounds: dict[tuple[str, int | None], tuple[int, int]] = {}  # by input, and column of those that have several
-    widths: dict[str, int] = {}
-
-    def narrow(index: ir.Value | None, minimum: int, maximum: int) -> None:
-        column = width = None
-        while index is not None and (node := index.producer()) is not None:
-            if column is None and (selected := _column(node)) is not None:
-                column, width = selected
-            elif node.op_type not in _PASS_THROUGH or node.domain != "":
-                return
-            index = node.inputs[0]
-        if index is not None and index.is_graph_input() and index.name is not None:
-            if width is not None:
-                widths[index.name] = width
-            low, high = bounds.get((index.name, column), (minimum, maximum))
-            bounds[index.name, column] = (max(low, minimum), min(high, maximum))
-
-    for node in graph:
-        if is_fused(node) and node.op_type in EMBEDDINGS:
-            for index, table in (*TABLES.ids, (TABLES.at, TABLES.positions)):
-                if index >= len(node.inputs) or node.inputs[index] is None:
-                    continue
-                rows = _rows(node.inputs[table])
-                assert rows is not None, "the tables of fused embeddings are initializers"
-                narrow(node.inputs[index], 0, rows - 1)
-        elif node.op_type == "Gather" and node.domain == "":
-            rows = _rows(node.inputs[0], node.attributes.get_int("axis", 0))
-            if rows is not None:
-                narrow(node.inputs[1], -rows, rows - 1)
-    for name, width in widths.items():
-        columns = [bounds.get((name, column)) for column in range(width)]
-        if all(columns):  # what one column allows is allowed in all: boxes of a page
-            lows, highs = zip(*filter(None, columns), strict=True)
-            low, high = bounds.get((name, None), (min(lows), max(highs)))
-            bounds[name, None] = (max(low, min(lows)), min(high, max(highs)))
-    return {name: limits for (name, column), limits in bounds.items() if column is None}
-
-
-def _column(node: ir.Node) -> tuple[int, int] | None:
-    """Which of how many columns a node selects from its input's last axis."""
-    if node.op_type != "Gather" or node.domain != "" or node.inputs[0] is None:
-        return None
-    shape, number = node.inputs[0].shape, tokens.constant(node.inputs[1])
-    if not shape or number is None or number.size != 1:
-        return None
-    width = shape[-1]
-    if node.attributes.get_int("axis", 0) not in (-1, len(shape) - 1) or not isinstance(width, int):
-        return None
-    return int(number.numpy().item()) % width, width
 
 
 def _limits(graph: ir.Graph) -> dict[str, int | None]:

@@ -155,8 +155,8 @@ def random_feeds(
     """Generate feeds for the required inputs of a model.
 
     The input that ``info.mask`` names is the mask; ``token_type_ids`` is 0 up to a random place in each row and 1 after
-    it; integers are uniform within their bounds (0 and 1 by default); floating-point values are standard normal. Ids at
-    padding are random too, which detects runtimes that read them.
+    it; integers are uniform within their bounds (0 and 1 without a maximum); floating-point values are standard normal.
+    Ids at padding are random too, which detects runtimes that read them.
 
     Args:
         info: the model.
@@ -202,7 +202,10 @@ def _random(spec: TensorSpec, rng: np.random.Generator, shape: tuple[int, ...]) 
         return np.minimum(second, 1 if spec.bounds is None else spec.bounds[1]).astype(dtype)
     if dtype.kind in "iu":
         minimum, maximum = spec.bounds or (0, 1)
-        return rng.integers(max(0, minimum), maximum, size=shape, endpoint=True).astype(dtype)
+        if maximum == np.iinfo(dtype).max:  # no maximum, as of a value that the model clips
+            maximum = max(1, minimum)
+        first = max(0, minimum) if maximum >= 0 else minimum
+        return rng.integers(first, maximum, size=shape, endpoint=True).astype(dtype)
     if dtype.kind == "b":
         return rng.integers(0, 1, size=shape, endpoint=True).astype(dtype)
     if dtype.kind == "c":

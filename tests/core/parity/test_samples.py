@@ -173,3 +173,12 @@ def test_omits_overridable_inputs() -> None:
 
 def test_named_dimensions_take_precedence() -> None:
     assert resolve_shape(TensorSpec("x", "tensor(float)", ("a", "b")), 2, 8, {"b": 3}) == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "drawn"), [((-5, 2**63 - 1), {0, 1}), ((-4, -2), {-4, -3, -2}), ((-(2**63), 2), {0, 1, 2})]
+)
+def test_integers_with_one_bound_and_negative_ones(bounds, drawn) -> None:
+    spec = TensorSpec("ids", "tensor(int64)", ("n",), bounds=bounds)
+    feed = random_feeds(ModelInfo((spec,), (), 17), np.random.default_rng(0), batch=200)["ids"]
+    assert set(feed.tolist()) == drawn

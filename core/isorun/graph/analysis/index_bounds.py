@@ -1,0 +1,209 @@
+"""Which values of a graph's inputs keep every lookup within its table, and which lookups no such bounds protect.
+
+A lookup's range is followed back to the inputs (:mod:`preimages`) through operators that reorder elements or compute
+each of them, with its columns apart where a node selects some. Then the ranges of all indices are computed from the
+inputs' bounds (:mod:`intervals`): a lookup whose index may still leave its table is not protected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from isorun.graph.analysis import tokens
+from isorun.graph.analysis.intervals import (
+    ALL,
+    SAME_ELEMENTS,
+    Ranges,
+    Span,
+    Spans,
+    constant_range,
+    hull,
+    intersection,
+    is_integer,
+    union,
+)
+from isorun.graph.analysis.preimages import Preimage, operands
+from isorun.graph.ops.functions import EMBEDDINGS, TABLES, is_fused
+
+Bounds = dict[str, tuple[int, int]]
+
+_MAX_COLUMNS = 1024
+_INDICES = {"Gather": 1, "GatherElements": 1, "GatherND": 1, "ScatterElements": 1, "ScatterND": 1}
+
+
+class Lookup(NamedTuple):
+    """An index into a table.
+
+    Attributes:
+        node: reads the table.
+        slot: the number of the node's input that is the index.
+        span: the valid indices; ``None`` if the table's size is not fixed.
+    """
+
+    node: ir.Node
+    slot: int
+    span: Span | None
+
+    @property
+    def value(self) -> ir.Value | None:
+        return self.node.inputs[self.slot]
+
+
+def lookups(graph: ir.Graph) -> list[Lookup]:
+    """The lookups of a graph, without those of subgraphs.
+
+    ``Gather`` counts negative indices from the end of its table; the fused embeddings reject them.
+    """
+    found = []
+    for node in graph:
+        if is_fused(node) and node.op_type in EMBEDDINGS:
+            for slot, table in (*TABLES.ids, (TABLES.at, TABLES.positions)):
+                if table < len(node.inputs) and node.inputs[slot] is not None:
+                    rows = _rows(node.inputs[table], 0)
+                    found.append(Lookup(node, slot, None if rows is None else (0, rows - 1)))
+        elif node.domain == "" and node.op_type in _INDICES:
+            slot, rows = _INDICES[node.op_type], None
+            if node.op_type in ("Gather", "GatherElements"):
+                rows = _rows(node.inputs[0], node.attributes.get_int("axis", 0))
+            found.append(Lookup(node, slot, None if rows is None else (-rows, rows - 1)))
+    return found
+
+
+def find(graph: ir.Graph) -> Bounds:
+    """The minimum and maximum valid value of each integer input that indexes tables of the model."""
+    return _Narrowing(graph).bounds()
+
+
+def unprotected(graph: ir.Graph, bounds: Mapping[str, tuple[int, int]]) -> list[Lookup]:
+    """The lookups whose index may leave its table although the inputs are within their bounds."""
+    ranges = Ranges(bounds)
+    rest = []
+    for lookup in lookups(graph):
+        if constant_range(lookup.value) is not None and lookup.span is None:
+            continue  # a number of the model, such as a dimension of a shape
+        low, high = ranges(lookup.value)
+        if lookup.span is None or low < lookup.span[0] or high > lookup.span[1]:
+            rest.append(lookup)
+    return rest
+
+
+class _Narrowing:
+    """Follows the ranges of a graph's lookups back to its inputs."""
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self._ranges = Ranges()
+        self._inputs: dict[ir.Value, Spans] = {}
+        self._columns: dict[tuple[ir.Value, int, int], dict[int, Spans]] = {}  # by value, axis and size
+        for lookup in lookups(graph):
+            if lookup.value is not None and lookup.span is not None:
+                self._follow(lookup.value, (lookup.span,))
+        while self._columns:
+            (value, _, size), columns = self._columns.popitem()
+            if len(columns) == size:  # what one column allows is allowed in all: boxes of a page
+                allowed: Spans = ()
+                for spans in columns.values():
+                    allowed = union(allowed, spans)
+                self._follow(value, allowed)
+
+    def bounds(self) -> Bounds:
+        found = {}
+        for value, spans in self._inputs.items():
+            assert value.dtype is not None
+            limits = np.iinfo(value.dtype.numpy())
+            low, high = hull(spans)
+            found[value.name or ""] = int(max(low, limits.min)), int(min(high, limits.max))
+        return found
+
+    def _follow(self, value: ir.Value, spans: Spans) -> None:
+        """Note that all elements of a value must be in a set."""
+        stack = [(value, spans)]
+        while stack:
+            current, allowed = stack.pop()
+            if allowed == ALL or not allowed:
+                continue
+            node = current.producer()
+            if node is None:
+                self._note(current, allowed)
+                continue
+            if node.domain != "":
+                continue
+            stack.extend(
+                (operand, Preimage(operand, self._ranges)(current, allowed))
+                for operand in operands(current)
+                if operand is not current
+            )
+            if node.op_type in SAME_ELEMENTS and node.inputs[0] is not None:
+                stack.append((node.inputs[0], allowed))
+            elif node.op_type == "Concat":
+                stack.extend((source, allowed) for source in node.inputs if source is not None)
+            elif (selected := _selected(node, current)) is not None:
+                key, numbers = selected
+                columns = self._columns.setdefault(key, {})
+                for number in numbers:
+                    columns[number] = intersection(columns.get(number, ALL), allowed)
+
+    def _note(self, value: ir.Value, allowed: Spans) -> None:
+        if value.is_graph_input() and is_integer(value):
+            rest = intersection(self._inputs.get(value, ALL), allowed)
+            if rest:
+                self._inputs[value] = rest
+
+
+def _rows(table: ir.Value | None, axis: int) -> int | None:
+    """The size of a table of the model along an axis."""
+    if table is None or table.shape is None or (not table.is_initializer() and tokens.constant(table) is None):
+        return None
+    size = table.shape[axis] if -len(table.shape) <= axis < len(table.shape) else None
+    return size if isinstance(size, int) else None
+
+
+def _selected(node: ir.Node, output: ir.Value) -> tuple[tuple[ir.Value, int, int], range | list[int]] | None:
+    """Which columns a node selects: of which value, along which axis, of which size; and their numbers."""
+    source = node.inputs[0] if node.inputs else None
+    if source is None or source.shape is None:
+        return None
+    rank = len(source.shape)
+    if node.op_type == "Gather":
+        axis, numbers = node.attributes.get_int("axis", 0), _integers(node.inputs[1])
+    elif node.op_type == "Slice" and len(node.inputs) >= 3:
+        starts, stops, axes, steps = [_integers(value) for value in [*node.inputs[1:], None, None][:4]]
+        if not starts or not stops or len(starts) != 1 or (axes is None and node.inputs[3:4] not in ([], [None])):
+            return None
+        if (axes and len(axes) != 1) or (len(node.inputs) > 4 and steps != [1]):
+            return None
+        axis, numbers = (axes or [0])[0], None
+    elif node.op_type == "Split":
+        axis, numbers = node.attributes.get_int("axis", 0), None
+    else:
+        return None
+    size = source.shape[axis] if -rank <= axis < rank else None
+    if not isinstance(size, int) or not 0 < size <= _MAX_COLUMNS:
+        return None
+    chosen: range | list[int]
+    if node.op_type == "Gather":
+        if not numbers or not all(-size <= number < size for number in numbers):
+            return None
+        chosen = [number % size for number in numbers]
+    elif node.op_type == "Slice":
+        assert starts is not None
+        assert stops is not None
+        chosen = range(*slice(starts[0], stops[0]).indices(size))
+    else:
+        parts = _integers(node.inputs[1]) if len(node.inputs) > 1 else node.attributes.get_ints("split", None)
+        each = -(-size // len(node.outputs))
+        sizes = list(parts) if parts else [each] * len(node.outputs)
+        first = sum(sizes[: node.outputs.index(output)])
+        chosen = range(first, min(first + sizes[node.outputs.index(output)], size))
+    return (source, axis % rank, size), chosen
+
+
+def _integers(value: ir.Value | None) -> list[int] | None:
+    """The elements of a small constant; ``None`` for any other value."""
+    tensor = tokens.constant(value)
+    if tensor is None or tensor.size > _MAX_COLUMNS or constant_range(value) is None:
+        return None
+    return [int(number) for number in tensor.numpy().reshape(-1)]

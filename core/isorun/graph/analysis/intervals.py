@@ -1,0 +1,292 @@
+"""Sets of integers as disjoint spans, and the range of what a graph computes.
+
+Ranges are supersets: a value is never outside its range, and a range may hold numbers that the value never has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import numpy as np
+import onnx_ir as ir
+
+from isorun.graph.analysis import tokens
+
+Span = tuple[float, float]
+"""The first and the last number; infinite for none."""
+Spans = tuple[Span, ...]
+"""Disjoint spans in order."""
+
+EVERYTHING: Span = (-math.inf, math.inf)
+ALL: Spans = (EVERYTHING,)
+SAME_ELEMENTS = frozenset(("Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Tile", "Transpose", "Unsqueeze"))
+"""Operators whose outputs have all elements of their first input, and no others."""
+
+_LARGEST = 2**20  # elements of a constant that are read
+_STEPS = 64  # how far back a range is computed
+_SUBSETS = frozenset(("Gather", "GatherElements", "GatherND", "Slice", "Split"))
+_BOOLEAN = frozenset(("And", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "Or", "Xor"))
+_NOT_NEGATIVE = frozenset(("ArgMax", "ArgMin", "NonZero", "Shape", "Size"))
+_ARITHMETIC = ("Abs", "Add", "Clip", "Concat", "CumSum", "Div", "Max", "Min", "Mod", "Mul", "Neg", "Range", "Sub")
+_SAME_TYPE = SAME_ELEMENTS | _SUBSETS | {*_ARITHMETIC, "Where"}
+_MOST = 2**31 - 1  # of the elements of an array
+
+
+def is_integer(value: ir.Value | None) -> bool:
+    """Whether a value is known to hold integers."""
+    dtype = dtype_of(value)
+    return dtype is not None and dtype.is_integer()
+
+
+def dtype_of(value: ir.Value | None, steps: int = 64) -> ir.DataType | None:
+    """The type of a value's elements, inferred where the model does not declare it; ``None`` if unknown."""
+    if value is None or value.dtype is not None or steps == 0:
+        return None if value is None else value.dtype
+    node = value.producer()
+    if node is None or node.domain != "":
+        return None
+    if node.op_type in _BOOLEAN:
+        return ir.DataType.BOOL
+    if node.op_type in _NOT_NEGATIVE or (node.op_type == "TopK" and node.outputs[1] is value):
+        return ir.DataType.INT64
+    if node.op_type == "Cast":
+        return ir.DataType(node.attributes["to"].as_int())
+    if node.op_type == "Constant":
+        return None if value.const_value is None else value.const_value.dtype
+    if node.op_type == "ConstantOfShape":
+        filled = node.attributes.get("value")
+        return ir.DataType.FLOAT if filled is None else filled.as_tensor().dtype
+    if node.op_type in _SAME_TYPE:
+        return dtype_of(node.inputs[node.op_type == "Where"], steps - 1)
+    return None
+
+
+def union(first: Spans, second: Spans) -> Spans:
+    """The numbers in either set."""
+    joined: list[Span] = []
+    for low, high in sorted((*first, *second)):
+        if joined and low <= joined[-1][1] + 1:
+            joined[-1] = joined[-1][0], max(joined[-1][1], high)
+        else:
+            joined.append((low, high))
+    return tuple(joined)
+
+
+def intersection(first: Spans, second: Spans) -> Spans:
+    """The numbers in both sets."""
+    pairs = ((max(a[0], b[0]), min(a[1], b[1])) for a in first for b in second)
+    return tuple((low, high) for low, high in pairs if low <= high)
+
+
+def complement(spans: Spans) -> Spans:
+    """The numbers outside a set."""
+    rest = ALL
+    for low, high in spans:
+        rest = intersection(rest, tuple(s for s in ((-math.inf, low - 1), (high + 1, math.inf)) if s[0] <= s[1]))
+    return rest
+
+
+def contains(spans: Spans, number: float) -> bool:
+    return any(low <= number <= high for low, high in spans)
+
+
+def hull(spans: Spans) -> Span:
+    """The span from the first to the last number of a set that is not empty."""
+    return spans[0][0], spans[-1][1]
+
+
+def scalar(value: ir.Value | None) -> int | None:
+    """The number that all elements of a constant have; ``None`` if they differ or are no integers."""
+    found = constant_range(value)
+    return None if found is None or found[0] != found[1] else int(found[0])
+
+
+def constant_range(value: ir.Value | None) -> Span | None:
+    """The range of a constant; ``None`` for other values, and for constants that are large or hold other numbers."""
+    tensor = None if value is None or value.is_graph_input() else tokens.constant(value)
+    if tensor is None or not 0 < tensor.size <= _LARGEST:
+        return None
+    elements = tensor.numpy()
+    if elements.dtype.kind not in "iub" and (elements.dtype.kind != "f" or not (elements == np.rint(elements)).all()):
+        return None
+    return int(elements.min()), int(elements.max())
+
+
+class Ranges:
+    """The ranges of a graph's integers.
+
+    Args:
+        inputs: the ranges of graph inputs, by name.
+    """
+
+    def __init__(self, inputs: Mapping[str, Span] | None = None) -> None:
+        self._inputs = inputs or {}
+        self._known: dict[ir.Value, Span] = {}
+
+    def __call__(self, value: ir.Value | None) -> Span:
+        """The range of a value."""
+        return self._range(value, {}, _STEPS)
+
+    def _range(self, value: ir.Value | None, given: Mapping[ir.Value, Span], steps: int) -> Span:
+        if value is None or steps == 0:
+            return EVERYTHING
+        if value in given:
+            return given[value]
+        if not given and value in self._known:
+            return self._known[value]
+        if (constant := constant_range(value)) is not None:
+            return constant
+
+        def of(operand: ir.Value | None, more: Mapping[ir.Value, Span] = MappingProxyType({})) -> Span:
+            return self._range(operand, {**given, **more}, steps - 1)
+
+        node = value.producer()
+        if node is None:
+            found = self._inputs.get(value.name or "", EVERYTHING)
+        elif node.domain != "":
+            found = EVERYTHING
+        else:
+            found = self._of_node(node, value, of)
+        if dtype_of(value) == ir.DataType.BOOL:
+            found = max(found[0], 0), min(found[1], 1)
+        if not given and steps > _STEPS // 2:
+            self._known[value] = found
+        return found
+
+    def _of_node(self, node: ir.Node, value: ir.Value, of: Callable[..., Span]) -> Span:
+        kind, operands = node.op_type, list(node.inputs)
+        if kind in _BOOLEAN:
+            return 0, 1
+        if kind in _NOT_NEGATIVE or (kind == "TopK" and node.outputs.index(value) == 1):
+            return 0, _MOST
+        if kind in SAME_ELEMENTS or kind in _SUBSETS:
+            return of(operands[0])
+        if kind == "Cast":
+            return _cast(of(operands[0]), dtype_of(value))
+        if kind == "ConstantOfShape":
+            filled = node.attributes.get("value")
+            number = 0.0 if filled is None else float(filled.as_tensor().numpy().reshape(-1)[0])
+            return number, number
+        if kind == "Concat":
+            spans = [of(operand) for operand in operands]
+            return min(low for low, _ in spans), max(high for _, high in spans)
+        if kind == "Range":
+            (start, _), (_, stop), (step, _) = (of(operand) for operand in operands)
+            return (start, stop - 1) if step > 0 else EVERYTHING
+        if kind == "CumSum":
+            low, high = of(operands[0])
+            return (0, high * _MOST) if low >= 0 and high > 0 else EVERYTHING
+        if kind == "Where":
+            return self._where(operands, of)
+        if not is_integer(value):
+            return EVERYTHING
+        return _arithmetic(node, [of(operand) for operand in operands if operand is not None])
+
+    @staticmethod
+    def _where(operands: list[ir.Value | None], of: Callable[..., Span]) -> Span:
+        condition, *branches = operands
+        found = []
+        for branch, holds in zip(branches, (True, False), strict=True):
+            compared = comparison(condition, holds=holds)
+            if compared is None:
+                found.append(of(branch))
+                continue
+            subject, spans = compared
+            rest = intersection((of(subject),), spans)
+            if rest:
+                found.append(of(branch, {subject: hull(rest)}))
+        if not found:
+            return EVERYTHING
+        return min(low for low, _ in found), max(high for _, high in found)
+
+
+def comparison(condition: ir.Value | None, *, holds: bool) -> tuple[ir.Value, Spans] | None:
+    """The value that a condition compares with a constant number, and those numbers for which it holds, or does not."""
+    node = None if condition is None else condition.producer()
+    if node is None or node.domain != "":
+        return None
+    if node.op_type == "Not":
+        return comparison(node.inputs[0], holds=not holds)
+    if node.op_type not in _COMPARED or len(node.inputs) != 2:
+        return None
+    left, right = node.inputs
+    if left is not None and (number := scalar(right)) is not None:
+        spans = _COMPARED[node.op_type](number)
+        subject = left
+    elif right is not None and (number := scalar(left)) is not None:
+        spans = _COMPARED[_SWAPPED.get(node.op_type, node.op_type)](number)
+        subject = right
+    else:
+        return None
+    if not is_integer(subject):
+        return None
+    return subject, spans if holds else complement(spans)
+
+
+_COMPARED: Mapping[str, Callable[[int], Spans]] = {
+    "Equal": lambda number: ((number, number),),
+    "Less": lambda number: ((-math.inf, number - 1),),
+    "LessOrEqual": lambda number: ((-math.inf, number),),
+    "Greater": lambda number: ((number + 1, math.inf),),
+    "GreaterOrEqual": lambda number: ((number, math.inf),),
+}
+_SWAPPED = {
+    "Less": "Greater",
+    "Greater": "Less",
+    "LessOrEqual": "GreaterOrEqual",
+    "GreaterOrEqual": "LessOrEqual",
+}
+
+
+def _cast(span: Span, dtype: ir.DataType | None) -> Span:
+    """The range after a conversion, which wraps numbers that the type does not hold."""
+    if dtype is None or not dtype.is_integer():
+        return span
+    limits = np.iinfo(dtype.numpy())
+    fits = limits.min <= span[0] and span[1] <= limits.max
+    return span if fits else (int(limits.min), int(limits.max))
+
+
+def _arithmetic(node: ir.Node, spans: list[Span]) -> Span:
+    """The range of an operation on integers."""
+    low, high = spans[0]
+    match node.op_type:
+        case "Add":
+            return low + spans[1][0], high + spans[1][1]
+        case "Sub":
+            return low - spans[1][1], high - spans[1][0]
+        case "Neg":
+            return -high, -low
+        case "Abs":
+            return max(low, -high, 0), max(-low, high)
+        case "Mul":
+            products = [0 if 0 in (a, b) else a * b for a in spans[0] for b in spans[1]]
+            return min(products), max(products)
+        case "Div" if spans[1][0] == spans[1][1] and spans[1][0] > 0:
+            ends = [end if math.isinf(end) else truncated(end, spans[1][0]) for end in spans[0]]
+            return ends[0], ends[1]
+        case "Mod" if not node.attributes.get_int("fmod", 0) and spans[1][0] > 0:
+            return 0, spans[1][1] - 1
+        case "Min":
+            return min(span[0] for span in spans), min(span[1] for span in spans)
+        case "Max":
+            return max(span[0] for span in spans), max(span[1] for span in spans)
+        case "Clip" if "min" not in node.attributes and "max" not in node.attributes:
+            minimum, maximum = (_end(node, index, spans) for index in (1, 2))
+            low, high = max(low, minimum[0]), max(high, minimum[1])
+            return (low, high) if maximum is EVERYTHING else (min(low, maximum[0]), min(high, maximum[1]))
+    return EVERYTHING
+
+
+def _end(node: ir.Node, index: int, spans: list[Span]) -> Span:
+    """The range of an end of a Clip; of any number for one that is absent."""
+    if len(node.inputs) <= index or node.inputs[index] is None:
+        return (-math.inf, -math.inf) if index == 1 else EVERYTHING
+    return spans[sum(value is not None for value in node.inputs[:index])]
+
+
+def truncated(number: float, divisor: float) -> int:
+    """The quotient as integers have it: towards zero."""
+    return int(abs(number) // divisor) * (1 if number >= 0 else -1)
