@@ -45,6 +45,7 @@ class Reference(Backend):
         typed=("fp16", "bf16"),
         dynamic_shapes=True,
         usable_after_failure=True,
+        checks_indices=True,
         package="onnx",
         requirement="onnx",
         reports=("placement",),

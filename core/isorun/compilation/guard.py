@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from isorun.compilation.index_check import IndexChecked, with_counts
 from isorun.compilation.output_check import OutputCheck
 from isorun.errors import BackendFailed, IsorunError, WorkerDied, WorkerTimeout
 from isorun.plugin.backend import (
@@ -27,7 +28,7 @@ from isorun.plugin.backend import (
     SupportsDeviceTimes,
 )
 from isorun.plugin.device_arrays import DeviceArray
-from isorun.types import CompileConfig, Feeds, LoweredModel, RuntimeReport
+from isorun.types import INDEX_NOTE, CompileConfig, Feeds, LoweredModel, RuntimeReport
 
 _T = TypeVar("_T")
 
@@ -75,7 +76,7 @@ def compile_guarded(
     """
 
     def compiled() -> Executable:
-        executable: object = _called(backend, "compile()", backend.compile, model, config)
+        executable: object = _called(backend, "compile()", backend.compile, with_counts(model), config)
         if not isinstance(executable, Executable):
             raise _violation(backend, "compile()", "an isorun.plugin.Executable", executable)
         try:
@@ -83,7 +84,8 @@ def compile_guarded(
         except BaseException:
             executable.close()
             raise
-        return executable
+        checked = model.notes.get(INDEX_NOTE)
+        return IndexChecked(executable, checked) if checked else executable
 
     return Guarded(backend, compiled, OutputCheck(model.info, config.precision), recompilations or Recompilations())
 

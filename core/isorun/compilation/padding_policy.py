@@ -62,8 +62,10 @@ def compile_model(
     dialects = backend.capabilities.dialects
     precision = config.precision if config.precision in backend.capabilities.typed else "fp32"
 
+    checks = not backend.capabilities.checks_indices
+
     def compiled(*, packed: bool) -> tuple[LoweredModel, Guarded]:
-        lowered = graphs.lower(dialects, packed=packed, precision=precision, quantized=quantized)
+        lowered = graphs.lower(dialects, packed=packed, precision=precision, quantized=quantized, checks=checks)
         own = lowered.path == graphs.source.path and not lowered.path.is_relative_to(graphs.cache.root)
 
         def verify() -> None:

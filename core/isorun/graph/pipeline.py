@@ -19,7 +19,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from isorun.errors import UnsupportedModel
-from isorun.graph.analysis import batch_independence
+from isorun.graph.analysis import batch_independence, index_bounds
 from isorun.graph.canonicalize import batch_first, constants, opset_upgrade
 from isorun.graph.canonicalize.simplify import simplify
 from isorun.graph.fusion import bias_gelu, embeddings, skip_layer_normalization
@@ -27,8 +27,9 @@ from isorun.graph.fusion.self_attention.fuse import fuse as fuse_attention
 from isorun.graph.io import files, maps
 from isorun.graph.matching.report import FusionReport
 from isorun.graph.ops import functions, lower, opset
-from isorun.graph.transforms import last_layer, padding_removal, precision, select_outputs
+from isorun.graph.transforms import index_checks, last_layer, padding_removal, precision, select_outputs
 from isorun.graph.transforms.precision import int8
+from isorun.types import INDEX_NOTE
 
 _logger = logging.getLogger(__name__)
 
@@ -48,6 +49,7 @@ class Target:
             its types.
         table: quantize the dense layers in this table.
         dialect: what to lower the fused operators to; ``None`` keeps them.
+        checks: check the indices that the bounds of the inputs do not protect.
     """
 
     outputs: Sequence[str] | None = None
@@ -56,6 +58,7 @@ class Target:
     precision: str | None = None
     table: int8.Table | None = None
     dialect: str | None = None
+    checks: bool = False
 
 
 @dataclass(slots=True)
@@ -255,7 +258,11 @@ def transform(model: ir.Model, target: Target) -> Job:
         InvalidModel: with ``taps``, a weight is not finite.
     """
     job = Job(target)
+    # Found in the graph that bounds are known for, without the lookups that are added for packing
+    unprotected = index_bounds.unprotected(model.graph) if target.checks else []
     _run(model, job, Stage.TARGET)
+    if unprotected:
+        job.notes[INDEX_NOTE] = index_checks.add(model, unprotected)
     return job
 
 

@@ -48,12 +48,14 @@ class _Known:
     Attributes:
         info: of its fused form, if it is an encoder.
         as_given: whether a runtime can read the model's own file.
+        unprotected: whether bounds of the inputs leave any index unprotected.
         beside: the external weight files of a model that is not an encoder, as it names them.
         sparse: whether it has sparse tensors, which not every runtime reads.
     """
 
     info: ModelInfo
     as_given: bool
+    unprotected: bool
     beside: tuple[str, ...]
     sparse: bool
 
@@ -79,6 +81,7 @@ class ModelGraphs:
         self._known = _Known(
             ModelInfo.from_dict(entry.meta["info"]),
             entry.meta["as_given"],
+            entry.meta["unprotected"],
             tuple(entry.meta["beside"]),
             entry.meta["sparse"],
         )
@@ -102,6 +105,7 @@ class ModelGraphs:
         packed: bool = False,
         precision: str = _AS_GIVEN,
         quantized: Quantized | None = None,
+        checks: bool = False,
     ) -> LoweredModel:
         """The model in the first of a backend's dialects that can express it.
 
@@ -113,6 +117,7 @@ class ModelGraphs:
             packed: remove padding (:mod:`isorun.graph.transforms.padding_removal`).
             precision: what to write the graph in (:mod:`isorun.graph.transforms.precision`); ``fp32`` keeps its types.
             quantized: what ``int8`` needs, except for a model that was quantized when it was given.
+            checks: check the indices that bounds of the inputs do not protect, in the graph.
 
         Raises:
             UnsupportedModel: padding cannot be removed; the graph cannot be converted to the precision; or the model
@@ -124,19 +129,20 @@ class ModelGraphs:
             precision = _AS_GIVEN
         if packed and info.keeps_padding:
             raise UnsupportedModel(info.keeps_padding)
-        untouched = not packed and precision == _AS_GIVEN and source.outputs is None
+        checks = checks and self._known.unprotected
+        untouched = not packed and precision == _AS_GIVEN and source.outputs is None and not checks
         as_given = self.as_given
         if not info.fused:
             # OpenVINO rejects weights that are links out of the model's folder, as in the Hugging Face hub's cache.
             linked = any((source.path.parent / location).is_symlink() for location in self._known.beside)
             if not untouched or linked or self._known.sparse:
-                return self._lowered(None, packed, precision, quantized)
+                return self._lowered(None, packed, precision, quantized, checks)
             self.release()
             return as_given
         refusals = []
         for dialect in dialects:
             try:
-                return self._lowered(dialect, packed, precision, quantized)
+                return self._lowered(dialect, packed, precision, quantized, checks)
             except UnsupportedModel as error:
                 refusals.append(error)
         if untouched and self._known.as_given:
@@ -191,6 +197,7 @@ class ModelGraphs:
 
     def _inspect(self, _: Path) -> dict[str, Any]:
         from isorun.graph import model_info
+        from isorun.graph.analysis import index_bounds
         from isorun.graph.io import files
 
         path = self.source.path
@@ -198,12 +205,21 @@ class ModelGraphs:
             fused_here = self._read()
             assert self._fused is not None
             info = model_info.describe(self._fused)
+            unprotected = bool(index_bounds.unprotected(self._fused.graph))
         check_unchanged(self.source, self.cache)
         is_sparse = files.is_sparse(self._fused)
         beside = [] if info.fused else files.external_files(files.read_proto(path))
-        return {"info": asdict(info), "as_given": fused_here and not is_sparse, "beside": beside, "sparse": is_sparse}
+        return {
+            "info": asdict(info),
+            "as_given": fused_here and not is_sparse,
+            "unprotected": unprotected,
+            "beside": beside,
+            "sparse": is_sparse,
+        }
 
-    def _lowered(self, dialect: str | None, packed: bool, precision: str, quantized: Quantized | None) -> LoweredModel:
+    def _lowered(
+        self, dialect: str | None, packed: bool, precision: str, quantized: Quantized | None, checks: bool
+    ) -> LoweredModel:
         source = self.source
 
         def make(folder: Path) -> dict[str, Any]:
@@ -213,7 +229,8 @@ class ModelGraphs:
             notes: dict[str, Any] = {} if source.outputs is None else {"outputs": list(source.outputs)}
             table = int8.load(quantized.folder) if quantized else None
             converted = precision if precision != _AS_GIVEN and not quantized else None
-            _, job = self.write(Target(packed=packed, precision=converted, table=table, dialect=dialect), folder / FILE)
+            target = Target(packed=packed, precision=converted, table=table, dialect=dialect, checks=checks)
+            _, job = self.write(target, folder / FILE)
             if quantized:
                 notes["int8"] = dict(quantized.note)
             return {"notes": notes | job.notes}
@@ -223,6 +240,7 @@ class ModelGraphs:
             dialect or _PLAIN,
             *own,
             *(["packed"] if packed else []),
+            *(["checks"] if checks else []),
             *([precision] if precision != _AS_GIVEN else []),
         ]
         key = self._key(*parts, *([quantized.key] if quantized else []))

@@ -99,6 +99,7 @@ _FIELDS: dict[str, _Check] = {
     "dynamic_shapes": _FLAG,
     "thread_safe": _FLAG,
     "usable_after_failure": _FLAG,
+    "checks_indices": _FLAG,
     "runs_on_caller": _FLAG,
     "package": (_optional_text, "the name of a package, or None"),
     "requirement": (_optional_text, "a requirement, or None"),

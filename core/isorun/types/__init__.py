@@ -1,7 +1,7 @@
 """Plain data that sessions, backends and tools exchange."""
 
 from isorun.types.capabilities import DEVICES, DIALECTS, PRECISIONS, REPORTS, Capabilities, CompileConfig, Dialect
-from isorun.types.model_info import Feeds, LoweredModel, ModelInfo, ModelMetadata, TensorSpec
+from isorun.types.model_info import INDEX_ERRORS, INDEX_NOTE, Feeds, LoweredModel, ModelInfo, ModelMetadata, TensorSpec
 from isorun.types.options import Option
 from isorun.types.provenance import Availability, Finding, Provenance, RuntimeReport, threads_in_words
 
@@ -14,6 +14,8 @@ __all__ = [
     "Dialect",
     "Feeds",
     "Finding",
+    "INDEX_ERRORS",
+    "INDEX_NOTE",
     "LoweredModel",
     "ModelInfo",
     "ModelMetadata",

@@ -68,6 +68,8 @@ class Capabilities:
             serializes the calls of an executable. Bindings are used by one thread at a time in any case.
         usable_after_failure: whether an executable whose run has failed returns correct results afterwards. If not, the
             session serializes the calls of an executable, and compiles the model again after a failed run.
+        checks_indices: whether a run fails if an index of a lookup (``Gather``, ``ScatterND`` and so on) is outside its
+            table. If not, it gets graphs that check the indices that bounds of the inputs do not protect.
         runs_on_caller: whether concurrent runs of one executable with ``threads=1`` proceed in parallel, each on its
             caller's thread, so that a server needs one such executable rather than one for each run at once.
         package: the import package of the runtime, without which the backend is unavailable.
@@ -106,6 +108,7 @@ class Capabilities:
     fixed_threads: int | None = None
     tolerances: Mapping[str, str] = field(default_factory=dict)
     usable_after_failure: bool = False
+    checks_indices: bool = False
 
     def tolerance(self, precision: str) -> str:
         """The precision whose limits of parity apply to results in a precision."""

@@ -12,6 +12,11 @@ import numpy as np
 Feeds = Mapping[str, Any]
 """Input name to array; ONNX sequences and optionals are lists and ``None``."""
 
+INDEX_ERRORS = "isorun.index_errors"
+"""The output of a lowered model that counts indices outside their tables, for backends that do not check them."""
+INDEX_NOTE = "checked_indices"
+"""The note of such a model that says what it counts."""
+
 _NUMPY_TYPES = {
     **{name: np.dtype(name) for name in ("bool", "float16", "complex64", "complex128")},
     **{f"{kind}{bits}": np.dtype(f"{kind}{bits}") for kind in ("int", "uint") for bits in (8, 16, 32, 64)},

@@ -7,13 +7,13 @@ inputs' bounds (:mod:`intervals`): a lookup whose index may still leave its tabl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
 from isorun.graph.analysis import tokens
+from isorun.graph.analysis.evaluate import data_inputs
 from isorun.graph.analysis.intervals import (
     ALL,
     SAME_ELEMENTS,
@@ -78,17 +78,26 @@ def find(graph: ir.Graph) -> Bounds:
     return _Narrowing(graph).bounds()
 
 
-def unprotected(graph: ir.Graph, bounds: Mapping[str, tuple[int, int]]) -> list[Lookup]:
+def unprotected(graph: ir.Graph) -> list[Lookup]:
     """The lookups whose index may leave its table although the inputs are within their bounds."""
-    ranges = Ranges(bounds)
+    ranges = Ranges(find(graph))
     rest = []
     for lookup in lookups(graph):
         if constant_range(lookup.value) is not None and lookup.span is None:
             continue  # a number of the model, such as a dimension of a shape
+        if is_fused(lookup.node) and lookup.slot == TABLES.at and not _reads_others(lookup):
+            continue  # the limit of the row's length
         low, high = ranges(lookup.value)
         if lookup.span is None or low < lookup.span[0] or high > lookup.span[1]:
             rest.append(lookup)
     return rest
+
+
+def _reads_others(lookup: Lookup) -> bool:
+    """Whether positions depend on other data than the ids."""
+    assert lookup.value is not None
+    ids = lookup.node.inputs[TABLES.ids[0][0]]
+    return not data_inputs(lookup.value) <= ({ids} if ids is None else data_inputs(ids))
 
 
 class _Narrowing:

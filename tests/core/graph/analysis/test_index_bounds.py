@@ -87,7 +87,7 @@ def test_bounds_refuse_nothing_that_onnx_runtime_runs(form):
         onnxruntime.set_default_logger_severity(2)
     low, high = found.get("ids", (-110, 19))
     assert not any(fits for number, fits in runs.items() if not low <= number <= high)
-    if not index_bounds.unprotected(graph, found):
+    if not index_bounds.unprotected(graph):
         assert all(fits for number, fits in runs.items() if low <= number <= high)
 
 
@@ -96,11 +96,11 @@ def test_bounds_refuse_nothing_that_onnx_runtime_runs(form):
 )
 def test_bounds_protect(form):
     graph = ir.serde.deserialize_model(model(FORMS[form][0])).graph
-    assert not index_bounds.unprotected(graph, index_bounds.find(graph))
+    assert not index_bounds.unprotected(graph)
 
 
 @pytest.mark.parametrize("form", ["where, as the decoder's labels", "negative square"])
 def test_unprotected_lookups(form):
     graph = ir.serde.deserialize_model(model(FORMS[form][0])).graph
-    (lookup,) = index_bounds.unprotected(graph, index_bounds.find(graph))
+    (lookup,) = index_bounds.unprotected(graph)
     assert lookup.node.op_type == "Gather"

@@ -1,0 +1,111 @@
+"""What bounds of the inputs do not protect is checked in the graph of a backend that does not check indices."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+import isorun
+from isorun.errors import BackendFailed, InvalidFeeds, IsorunError
+
+CONSTANTS = """float[5,1] t = {0,1,2,3,4}, float[4,2] p = {0,1,2,3,4,5,6,7}, int64 zero = {0}, int64 one = {1},
+    int64 two = {2}, int64 hundred = {-100}, int64[1] axis = {1}, int64[1] axis_0 = {0}, int64[1] last = {-1}"""
+COUNTED = """m = Equal (ids, one) n = Not (m) k = Cast <to = 6> (n) c = CumSum (k, one) d = Mul (c, k)
+    e = Cast <to = 7> (d) f = Add (e, one)"""
+RANGE = "s = Shape <start = 1, end = 2> (ids) l = Squeeze (s) r = Range (zero, l, one)"
+FORMS = {
+    "positions by length, offset 2 (BART)": f"{RANGE} j = Add (r, two) y = Gather (t, j)",
+    "positions by length in a column": f"{RANGE} j = Unsqueeze (r, axis) y = Gather (p, j)",
+    "positions counted (RoBERTa)": f"{COUNTED} y = Gather (t, f)",
+    "labels (BART's decoder)": "c = Equal (ids, hundred) j = Where (c, zero, ids) y = Gather (t, j)",
+    "two inputs": "j = Add (ids, more) y = Gather (t, j)",
+    "GatherElements": "j = Add (ids, more) i = Reshape (j, last) k = Unsqueeze (i, axis) y = GatherElements (t, k)",
+    "GatherND": "j = Add (ids, more) i = Reshape (j, last) k = Unsqueeze (i, axis) y = GatherND (t, k)",
+    "ScatterND": """j = Add (ids, more) i = Reshape (j, last) k = Unsqueeze (i, axis) f = Cast <to = 1> (k)
+        y = ScatterND (t, k, f)""",
+    "ScatterElements": """j = Add (ids, more) i = Reshape (j, last) k = Unsqueeze (i, axis) f = Cast <to = 1> (k)
+        y = ScatterElements (t, k, f)""",
+    "rows of an input": "i = Reshape (ids, last) y = Gather (more, i)",
+    "32 bits": "i = Cast <to = 6> (ids) m = Cast <to = 6> (more) j = Add (i, m) y = Gather (t, j)",
+    "part of the input": "j = Slice (ids, axis_0, axis, axis) y = Gather (t, j)",
+}
+
+
+def model(form: str, opset: int = 17) -> onnx.ModelProto:
+    kind = "int64" if form == "rows of an input" else "float"
+    return onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : {opset}]> g (int64[N,M] ids, int64[N,M] more) => ({kind}[] y)
+        <{CONSTANTS}> {{ {FORMS[form].replace("y =", "z =")} u = Identity (more) y = ReduceSum <keepdims = 0> (z) }}"""
+    )
+
+
+def answer(session: isorun.Session, feeds: dict[str, np.ndarray]) -> float | None:
+    try:
+        return float(session.run(None, feeds)[0])
+    except (InvalidFeeds, BackendFailed):
+        return None
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_refuses_what_onnx_runtime_refuses(form):
+    proto = model(form)
+    refused = 0
+    with isorun.Session(proto, "ort-cpu") as right, isorun.Session(proto, "openvino") as checked:
+        assert checked.provenance.details["graph"]["checked_indices"]
+        for length in (1, 3, 4, 5):
+            for value in (-100, -7, -6, -5, -1, 0, 3, 4, 5):
+                ids = np.full((2, length), value)
+                feeds = {"ids": ids, "more": np.ones_like(ids)}
+                expected = answer(right, feeds)
+                refused += expected is None
+                if expected is None:
+                    with pytest.raises(InvalidFeeds):
+                        checked.run(None, feeds)
+                else:
+                    assert answer(checked, feeds) == expected, (length, value)
+    assert refused
+
+
+def test_names_the_node_and_stays_usable():
+    proto = model("two inputs")
+    proto.graph.node[1].name = "lookup"
+    ids = np.zeros((1, 2), np.int64)
+    with isorun.Session(proto, "openvino") as session:
+        with pytest.raises(InvalidFeeds, match="index of -5 to 4 that Gather 'lookup' reads is outside its table in 1"):
+            session.run(None, {"ids": ids, "more": np.array([[0, 7]])})
+        assert session.run(None, {"ids": ids, "more": ids + 4})[0] == 8
+        assert "recompiled" not in session.provenance.details
+
+
+def test_io_binding_checks_indices():
+    ids = np.zeros((1, 2), np.int64)
+    more = ids.copy()
+    with isorun.Session(model("two inputs"), "openvino") as session:
+        binding = session.io_binding()
+        binding.bind_cpu_input("ids", ids)
+        binding.bind_cpu_input("more", more)
+        binding.bind_output("y")
+        session.run_with_iobinding(binding)
+        more[0, 1] = 5
+        with pytest.raises(InvalidFeeds, match="outside its table"):
+            session.run_with_iobinding(binding)
+
+
+def test_protected_models_are_not_rewritten():
+    proto = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]> g (int64[N,M] ids) => (float[N,M,1] y)
+        <float[5,1] t = {0,1,2,3,4}> { y = Gather (t, ids) }"""
+    )
+    with isorun.Session(proto, "openvino") as session:
+        assert "graph" not in session.provenance.details
+
+
+def test_refuses_an_opset_that_cannot_express_the_check():
+    proto = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 9]> g (int64[N] ids, int64[N] more) => (float[N,1] y)
+        <float[5,1] t = {0,1,2,3,4}> { j = Add (ids, more) y = Gather (t, j) }"""
+    )
+    with pytest.raises(IsorunError, match="may leave its table"):
+        isorun.Session(proto, "openvino")
