@@ -75,12 +75,18 @@ class _Check:
         """Replace invalid indices with 0, and count them: (1)."""
         index = self._lookup.value
         assert index is not None
-        wide = self._node("Cast", [index], to=ir.DataType.INT64.value)
-        size = self._size(index)
-        below = self._node("Less", [wide, self._node("Neg", [size])])
+        dtype = dtype_of(index)
+        wide = index if dtype == ir.DataType.INT64 else self._node("Cast", [index], to=ir.DataType.INT64.value)
+        if self._lookup.span is None:
+            size = self._size(index)
+            first = self._node("Neg", [size])
+        else:  # every node costs a microsecond or two
+            first, size = self._constant(int(self._lookup.span[0])), self._constant(int(self._lookup.span[1]) + 1)
+        below = self._node("Less", [wide, first])
         above = self._node("Not", [self._node("Less", [wide, size])])
         invalid = self._node("Or", [below, above])
-        zero = self._node("Cast", [self._constant(0)], like=index)
+        # Without a declared type, a constant could not be of the index's
+        zero = self._node("Sub", [index, index]) if dtype is None else self._constant(0, dtype)
         self._lookup.node.replace_input_with(self._lookup.slot, self._node("Where", [invalid, zero, index]))
         ones = self._node("Cast", [invalid], to=ir.DataType.INT64.value)
         return self._node("ReduceSum", [self._node("Reshape", [ones, self._constant([-1])])], keepdims=1)
@@ -96,23 +102,14 @@ class _Check:
         depth = self._node("Gather", [self._node("Shape", [index]), self._constant([-1])])
         return self._node("Slice", [shape, begin, self._node("Add", [depth, begin])])
 
-    def _constant(self, number: int | list[int]) -> ir.Value:
-        tensor = ir.tensor(np.array(number, np.int64))
-        return self._insert(ir.node("Constant", [], attributes={"value": tensor}), ir.DataType.INT64)
+    def _constant(self, number: int | list[int], dtype: ir.DataType = ir.DataType.INT64) -> ir.Value:
+        return self._insert(ir.node("Constant", [], attributes={"value": ir.tensor(np.array(number, dtype.numpy()))}))
 
-    def _node(
-        self, kind: str, inputs: Sequence[ir.Value | None], like: ir.Value | None = None, **attributes: int
-    ) -> ir.Value:
-        dtype = None
-        if like is not None:
-            dtype = dtype_of(like) or ir.DataType.INT64
-            attributes["to"] = dtype.value
-        return self._insert(ir.node(kind, inputs, attributes=attributes), dtype)
+    def _node(self, kind: str, inputs: Sequence[ir.Value | None], **attributes: int) -> ir.Value:
+        return self._insert(ir.node(kind, inputs, attributes=attributes))
 
-    def _insert(self, node: ir.Node, dtype: ir.DataType | None) -> ir.Value:
+    def _insert(self, node: ir.Node) -> ir.Value:
         node.name = node.outputs[0].name = f"{self._prefix}.{self._nodes}"
-        if dtype is not None:
-            node.outputs[0].type = ir.TensorType(dtype)
         self._nodes += 1
         self._graph.insert_before(self._lookup.node, node)
         return node.outputs[0]
