@@ -150,14 +150,7 @@ def transformer_folder(folder: Path) -> Path:
 def token_limit(folder: Path) -> int | None:
     """The maximum number of tokens by the tokenizer's own configuration; ``None`` if it has none."""
     limit = _tokenizer_config(folder).get("model_max_length")
-    return int(limit) if isinstance(limit, int | float) and limit < _UNLIMITED else None
-
-
-def tokenizer_inputs(folder: Path) -> tuple[str, ...]:
-    """The inputs that transformers makes from a text: of the others, such as token types, models use the default."""
-    return tuple(
-        _tokenizer_config(folder).get("model_input_names") or ("input_ids", "attention_mask", "token_type_ids")
-    )
+    return int(limit) if isinstance(limit, int | float) and 1 <= limit < _UNLIMITED else None
 
 
 def _tokenizer_config(folder: Path) -> Mapping[str, Any]:

@@ -9,6 +9,7 @@ import os
 import re
 import threading
 import warnings
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -17,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from isorun.errors import InvalidFeeds, InvalidModel, IsorunError
+from isorun.models import tokenizer_config, tokenizer_file
 from isorun.types import ModelInfo
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ Text = str | tuple[str, str]
 """One text, or a pair such as a question and its context."""
 
 FILE = "tokenizer.json"
+_MAX_SETTINGS = 16  # truncating tokenizers kept; each is small, since they share the vocabulary
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -34,7 +37,9 @@ class TruncationWarning(UserWarning):
 
 
 class Tokenizer:
-    """Converts text to the feeds of a BERT encoder with a ``tokenizer.json``.
+    """Converts text to the feeds of an encoder with a ``tokenizer.json``, and the files beside it, as transformers 5.
+
+    Threads may share it.
 
     Args:
         path: the file.
@@ -45,24 +50,29 @@ class Tokenizer:
 
     Raises:
         InvalidModel: the file is missing or is not a tokenizer.
+        UnsupportedModel: ``tokenizer_config.json`` has a value that isorun does not support.
         IsorunError: the package ``tokenizers`` is not installed.
     """
 
     def __init__(self, path: str | os.PathLike[str], limit: int | None = None, *, lower_case: bool = False) -> None:
         self.path = Path(path)
         self.limit = limit
-        self.library = _open(self.path)
-        """The tokenizer itself, of the package ``tokenizers``."""
+        _require_package()
+        if not self.path.is_file():
+            raise InvalidModel(f"There is no tokenizer {self.path}")
+        from isorun.models import tokenizer_classes
+
+        self.settings = tokenizer_config.read(self.path.parent)
+        """What ``tokenizer_config.json`` in the same folder states."""
+        self.library, self._special_ids, self._pad = tokenizer_classes.build(self.path, self.settings)
+        """The tokenizer itself, of the package ``tokenizers``, without truncation and padding."""
         self._lock = threading.Lock()
-        self._max_tokens: int | None = -1  # what truncation is set to; nothing yet
+        self._truncating: OrderedDict[int | None, tokenizers.Tokenizer] = OrderedDict()
         if lower_case:
             from tokenizers import normalizers
 
             steps = [normalizers.Lowercase(), *filter(None, [self.library.normalizer])]
             self.library.normalizer = normalizers.Sequence(steps)
-        padding = self.library.padding
-        self._pad = padding["pad_id"] if padding else self.library.token_to_id("[PAD]") or 0
-        self.library.no_padding()  # all-MiniLM-L6-v2's file would pad to 128, as if that were text
 
     @classmethod
     def beside(cls, model: str | os.PathLike[str], limit: int | None = None, *, lower_case: bool = False) -> Self:
@@ -131,9 +141,21 @@ class Tokenizer:
             special = self.library.num_special_tokens_to_add(any(isinstance(text, tuple) for text in texts))
             if max_tokens <= special:
                 raise InvalidFeeds(f"length must exceed the {special} special tokens, got {max_tokens}")
-        self._truncate(max_tokens)
-        encoded: list[tokenizers.Encoding] = self.library.encode_batch_fast(list(texts))
+        library = self._truncated(max_tokens)
+        with tokenizer_file.guarded(self.path):
+            encoded: list[tokenizers.Encoding] = library.encode_batch_fast(list(texts))
         return encoded
+
+    def leading_tokens(self, prompt: str, max_tokens: int | None) -> int:
+        """The number of a prompt's tokens at the start of a text, special tokens before it included.
+
+        As in sentence-transformers, the last token does not count if it is a special one, and one only.
+        """
+        (encoding,) = self.encodings([prompt], max_tokens)
+        if not encoding.ids:
+            return 0
+        ends = encoding.special_tokens_mask[-1] if self.settings.kind is None else encoding.ids[-1] in self._special_ids
+        return len(encoding.ids) - bool(ends)
 
     def batch(
         self, encodings: Sequence[tokenizers.Encoding], length: int | None = None
@@ -151,24 +173,25 @@ class Tokenizer:
             types[row, :real] = encoding.type_ids
         return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
 
-    def _truncate(self, max_tokens: int | None) -> None:
+    def _truncated(self, max_tokens: int | None) -> tokenizers.Tokenizer:
+        """A tokenizer that truncates to a number of tokens and is never changed, so that threads can share it."""
         with self._lock:
-            if max_tokens == self._max_tokens:
-                return
-            if max_tokens is None:
-                self.library.no_truncation()
-            else:
-                self.library.enable_truncation(max_tokens)
-            self._max_tokens = max_tokens
+            if max_tokens not in self._truncating:
+                with tokenizer_file.guarded(self.path):
+                    library = _copy(self.library)
+                    if max_tokens is not None:
+                        library.enable_truncation(max_tokens, direction=self.settings.truncation_side)
+                self._truncating[max_tokens] = library
+                if len(self._truncating) > _MAX_SETTINGS:
+                    self._truncating.popitem(last=False)
+            self._truncating.move_to_end(max_tokens)
+            return self._truncating[max_tokens]
 
     def _warn_of_truncation(self, texts: Sequence[Text], max_tokens: int, cut: Sequence[bool]) -> None:
         if not any(cut):
             return
-        self._truncate(None)
         truncated = [position for position, is_cut in enumerate(cut) if is_cut]
-        lengths = [
-            len(encoding.ids) for encoding in self.library.encode_batch([texts[position] for position in truncated])
-        ]
+        lengths = [len(encoding.ids) for encoding in self.encodings([texts[position] for position in truncated], None)]
         which = ", ".join(
             f"text {position} ({count} tokens)" for position, count in zip(truncated, lengths, strict=True)
         )
@@ -206,16 +229,29 @@ def places_of(model: Path) -> Iterator[Path]:
     yield folder.parent / FILE
 
 
-def _open(path: Path) -> tokenizers.Tokenizer:
+def _require_package() -> None:
     try:
-        import tokenizers
+        import tokenizers  # noqa: F401
     except ModuleNotFoundError as error:
         raise IsorunError(
             "Reading text needs the package 'tokenizers'. Install it: pip install 'isorun[graph]'"
         ) from error
-    if not path.is_file():
-        raise InvalidModel(f"There is no tokenizer {path}")
-    try:
-        return tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises no narrower type
-        raise InvalidModel(f"{path} is not a tokenizer that the package 'tokenizers' reads: {error}") from error
+
+
+def _copy(library: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """A tokenizer that shares the model, which holds nearly all of the memory, but not the settings."""
+    from tokenizers import Tokenizer as Library
+
+    copy = Library(library.model)
+    for name in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
+        if (component := getattr(library, name)) is not None:
+            setattr(copy, name, component)
+    copy.encode_special_tokens = library.encode_special_tokens
+    added = library.get_added_tokens_decoder()
+    copy.add_tokens([added[number] for number in sorted(added)])
+    if {number: repr(token) for number, token in copy.get_added_tokens_decoder().items()} != {
+        number: repr(token) for number, token in added.items()
+    }:  # ids with gaps
+        copy = Library.from_str(library.to_str())
+        copy.encode_special_tokens = library.encode_special_tokens
+    return copy

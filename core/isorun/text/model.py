@@ -89,7 +89,7 @@ class TextModel:
             self.session.close()
             raise
         self._batch_tokens = batch_tokens
-        self._typed = "token_type_ids" in sentences.tokenizer_inputs(self.folder)
+        self._typed = "token_type_ids" in self.tokenizer.settings.inputs
         shapes = [spec.shape for spec in self.session.get_inputs() if spec.shape and len(spec.shape) == 2]
         self._columns = next((shape[1] for shape in shapes if isinstance(shape[1], int)), None)
 
@@ -128,8 +128,8 @@ class TextModel:
         return feeds_of(encoded, self.session.model_info)
 
     def prompt_tokens(self, prompt: str) -> int:
-        """The number of a prompt's tokens at the start of a text, the first special token included."""
-        return len(self.tokenizer.encodings([prompt], self.max_length)[0].ids) - 1  # without the last one
+        """The number of a prompt's tokens at the start of a text, special tokens before it included."""
+        return self.tokenizer.leading_tokens(prompt, self.max_length)
 
     def warmup(self, texts: Iterable[Text] | None = None) -> None:
         """Compile and run everything that texts may need, before the first request: :meth:`isorun.Session.warmup`.

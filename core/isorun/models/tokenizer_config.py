@@ -1,0 +1,181 @@
+"""``tokenizer_config.json`` and ``special_tokens_map.json``: what transformers 5 makes of a ``tokenizer.json``.
+
+transformers takes the vocabulary from ``tokenizer.json`` and, for most classes, builds the rest again from the class
+and these settings. :mod:`isorun.models.tokenizer_classes` does the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from isorun.errors import InvalidModel, UnsupportedModel
+from isorun.models.sentences import read_object
+from isorun.models.tokenizer_names import GENERIC, MISDECLARED, REGISTERED, SLOW, TYPED, is_known, resolve
+
+FILE = "tokenizer_config.json"
+SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_UNLIMITED = 10**9  # transformers writes 1e30 where a tokenizer has no limit
+
+_FLAG, _TEXT, _SIDE, _NUMBER = "true or false", "a string", "'left' or 'right'", "a positive number"
+_TOKEN, _NAMES, _OBJECT, _ANY = "a token", "a list of strings", "an object", "anything"
+_NULL = " or null"
+
+USED: Mapping[str, str] = {
+    "tokenizer_class": _TEXT + _NULL,
+    "do_lower_case": _FLAG + _NULL,
+    "strip_accents": _FLAG + _NULL,
+    "tokenize_chinese_chars": _FLAG + _NULL,
+    "add_prefix_space": _FLAG + _NULL,
+    "trim_offsets": _FLAG + _NULL,
+    "truncation_side": _SIDE,
+    "padding_side": _SIDE,
+    "model_input_names": _NAMES,
+    "model_max_length": _NUMBER + _NULL,
+    "max_len": _NUMBER + _NULL,
+    "split_special_tokens": _FLAG,
+    "extra_ids": "a count",
+    "added_tokens_decoder": _OBJECT,
+    "auto_map": _ANY,
+    **dict.fromkeys(SPECIAL_TOKENS, _TOKEN + _NULL),
+    "additional_special_tokens": _ANY,
+    "extra_special_tokens": _ANY,
+}
+"""The keys that change what a tokenizer does, and their values."""
+
+WITHOUT_EFFECT = (
+    *("add_bos_token", "add_eos_token"),  # transformers drops them where there is a tokenizer.json
+    *(
+        "chat_template",
+        "clean_up_tokenization_spaces",
+        "errors",
+        "decode_with_prefix_space",
+        "use_default_system_prompt",
+    ),
+    *("name_or_path", "tokenizer_file", "vocab_file", "merges_file", "special_tokens_map_file", "processor_class"),
+    *("backend", "is_local", "local_files_only", "legacy", "sp_model_kwargs", "from_slow", "use_fast", "never_split"),
+    *("do_basic_tokenize", "max_length", "stride", "truncation_strategy", "pad_to_multiple_of", "pad_token_type_id"),
+    *("response_schema", "response_template", "init_inputs", "spaces_between_special_tokens", "transformers_version"),
+)
+"""Known keys that do not change ids, masks or types: for decoding and chat, or arguments of a call. transformers passes
+any other key along without an effect, too."""
+
+
+@dataclass(frozen=True)
+class TokenizerSettings:
+    """What the files beside ``tokenizer.json`` state.
+
+    Attributes:
+        path: ``tokenizer_config.json``, whether it exists or not.
+        kind: the class, without ``Fast``; ``None`` if nothing states one: ``tokenizer.json`` is used as it is.
+        fields: ``tokenizer_config.json``.
+        special_tokens_map: ``special_tokens_map.json``; empty where it has no effect.
+        added_tokens: ``added_tokens.json``, likewise.
+    """
+
+    path: Path
+    kind: str | None = None
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    special_tokens_map: Mapping[str, Any] = field(default_factory=dict)
+    added_tokens: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def truncation_side(self) -> str:
+        """The side from which tokens are removed."""
+        return str(self.fields.get("truncation_side", "right"))
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The inputs that transformers makes from a text: of others, such as token types, models use the default."""
+        if names := self.fields.get("model_input_names"):
+            return tuple(names)
+        types = ("token_type_ids",) if self.kind is None or self.kind in TYPED else ()
+        return ("input_ids", *types, "attention_mask")
+
+    @property
+    def limit(self) -> int | None:
+        """The maximum number of tokens; ``None`` if there is none."""
+        limit = self.fields.get("model_max_length", self.fields.get("max_len"))
+        return None if limit is None or limit >= _UNLIMITED else int(limit)
+
+    def unsupported(self, key: str, reason: str) -> UnsupportedModel:
+        """An error that names a key and its value."""
+        return UnsupportedModel(f"{self.path} has {key}={self.fields.get(key)!r}: {reason}")
+
+
+def read(folder: Path) -> TokenizerSettings:
+    """The settings in a folder with a tokenizer.
+
+    Raises:
+        InvalidModel: a file is damaged, or a value is not of the key's type.
+        UnsupportedModel: the class does not use ``tokenizer.json``, or is code of the checkpoint.
+    """
+    path = folder / FILE
+    fields = _object(path)
+    for key, expected in USED.items():
+        if key in fields and not _is(fields[key], expected):
+            raise InvalidModel(f"{path} has {key}={fields[key]!r}. Expected {expected}")
+    config = _object(folder / "config.json")
+    settings = TokenizerSettings(path, _kind(fields, config), fields)
+    if settings.kind in SLOW:
+        raise settings.unsupported("tokenizer_class", f"{settings.kind} does not use tokenizer.json")
+    if fields.get("padding_side") == "left" and str(config.get("model_type")) in _ABSOLUTE:
+        raise settings.unsupported(
+            "padding_side", "padding would shift the positions. Remove the key to pad on the right"
+        )
+    if "added_tokens_decoder" in fields:  # then transformers reads neither of the others
+        return settings
+    others = (_object(folder / name) for name in ("special_tokens_map.json", "added_tokens.json"))
+    return TokenizerSettings(path, settings.kind, fields, *others)
+
+
+_ABSOLUTE = frozenset({"bert", "distilbert", "electra", "albert", "layoutlm", "convbert", "ernie", "megatron-bert"})
+
+
+def _kind(fields: Mapping[str, Any], config: Mapping[str, Any]) -> str | None:
+    """The class that transformers.AutoTokenizer chooses, without ``Fast``."""
+    model_type = config.get("model_type")
+    declared = fields.get("tokenizer_class") or config.get("tokenizer_class")
+    declared = declared.removesuffix("Fast") if isinstance(declared, str) else None
+    registered = REGISTERED.get(model_type) if isinstance(model_type, str) else None
+    misdeclared = isinstance(model_type, str) and model_type in MISDECLARED
+    automatic = fields.get("auto_map")
+    if isinstance(automatic, dict):
+        automatic = automatic.get("AutoTokenizer")
+    if automatic and not misdeclared and (declared is None or not is_known(declared)):
+        raise UnsupportedModel(
+            f"{FILE} has auto_map={automatic!r}: the tokenizer is code of the checkpoint, which isorun does not run"
+        )
+    if declared is None:
+        return resolve(registered) if registered else ("TokenizersBackend" if model_type else None)
+    if registered is None or registered == declared:
+        return resolve(declared)
+    if registered in GENERIC:
+        return "TokenizersBackend"
+    return resolve(registered if misdeclared else declared)
+
+
+def _object(path: Path) -> Mapping[str, Any]:
+    return read_object(path) if path.is_file() else {}
+
+
+def _is(value: Any, expected: str) -> bool:
+    """Whether a value is what the table of keys expects."""
+    if expected.endswith(_NULL):
+        return value is None or _is(value, expected.removesuffix(_NULL))
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    accepted: dict[str, bool] = {
+        _FLAG: isinstance(value, bool),
+        _TEXT: isinstance(value, str),
+        _SIDE: value == "left" or value == "right",
+        _NUMBER: number and not math.isnan(value) and value >= 1,
+        "a count": number and 0 <= value <= 10_000 and value == int(value),
+        _TOKEN: isinstance(value, str) or (isinstance(value, dict) and isinstance(value.get("content"), str)),
+        _NAMES: isinstance(value, list) and all(isinstance(name, str) for name in value),
+        _OBJECT: isinstance(value, dict),
+        _ANY: True,
+    }
+    return accepted[expected]
