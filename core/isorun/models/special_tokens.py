@@ -92,7 +92,7 @@ def _extra_tokens(settings: TokenizerSettings) -> list[Any]:
     listed = merged.get("extra_special_tokens") or merged.get("additional_special_tokens")
     if isinstance(listed, list):
         return [_token(value) for value in listed]
-    if settings.kind == "T5Tokenizer" and listed is None:
+    if settings.kind == "T5Tokenizer":
         return [f"<extra_id_{number}>" for number in range(int(settings.fields.get("extra_ids", 100)))]
     return ["<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"] if settings.kind == "CamembertTokenizer" else []
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -92,6 +93,34 @@ def test_rejects_a_damaged_tokenizer(tmp_path: Path) -> None:
         Tokenizer(path)
     with pytest.raises(InvalidModel, match="There is no tokenizer"):
         Tokenizer(tmp_path / "other.json")
+
+
+def test_threads_with_different_limits_do_not_disturb_each_other(tokenizer: Path) -> None:
+    shared, text = Tokenizer(tokenizer), "a man eats bread " * 200
+    limits = [None, *range(3, 28)]  # more than are kept
+    expected = {limit: 802 if limit is None else limit for limit in limits}
+    differing: list[tuple[int | None, int]] = []
+
+    def work(offset: int) -> None:
+        for step in range(150):
+            limit = limits[(step * (offset + 1)) % len(limits)]
+            count = len(shared.encodings([text], limit)[0].ids)
+            if count != expected[limit]:
+                differing.append((limit, count))
+
+    threads = [threading.Thread(target=work, args=(offset,)) for offset in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not differing
+
+
+def test_changing_the_exposed_library_does_not_change_encodings(tokenizer: Path) -> None:
+    shared = Tokenizer(tokenizer)
+    shared.encodings(["a man"], None)
+    shared.library.enable_truncation(1)
+    assert len(shared.encodings(["a man"], None)[0].ids) == 4
 
 
 def test_without_the_package_the_message_says_what_to_install(tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from isorun.errors import InvalidModel, UnsupportedModel
+from isorun.models import tokenizer_config
+from isorun.models.tokenizer import Tokenizer
+
+_WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", *"ABCDEFGH"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a cased BERT tokenizer."""
+    from tokenizers import Tokenizer as Library
+    from tokenizers import models, normalizers, pre_tokenizers, processors
+
+    library = Library(models.WordPiece({word: number for number, word in enumerate(_WORDS)}, unk_token="[UNK]"))
+    library.normalizer = normalizers.BertNormalizer(lowercase=False)
+    library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    library.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    library.add_special_tokens(_WORDS[:5])
+    library.save(str(tmp_path / "tokenizer.json"))
+    return tmp_path
+
+
+def _configure(folder: Path, name: str = "tokenizer_config.json", **fields: Any) -> Path:
+    (folder / name).write_text(json.dumps(fields))
+    return folder / "tokenizer.json"
+
+
+def _tokens(path: Path, text: str) -> list[str]:
+    tokenizer = Tokenizer(path)
+    return [tokenizer.library.id_to_token(number) for number in tokenizer.encodings([text], None)[0].ids]
+
+
+def test_a_class_applies_its_settings(folder: Path) -> None:
+    kept = ["[CLS]", "A", "b", "[SEP]"]
+    assert _tokens(folder / "tokenizer.json", "A b") == kept  # no class is named: the file as it is
+    assert _tokens(_configure(folder, tokenizer_class="BertTokenizer", do_lower_case=False), "A b") == kept
+    assert _tokens(_configure(folder, tokenizer_class="BertTokenizer"), "A b") == ["[CLS]", "a", "b", "[SEP]"]
+    assert _tokens(_configure(folder, tokenizer_class="PreTrainedTokenizerFast", do_lower_case=True), "A b") == kept
+
+
+def test_accents_follow_their_setting(folder: Path) -> None:
+    path = _configure(folder, tokenizer_class="BertTokenizerFast", do_lower_case=False, strip_accents=True)
+    assert _tokens(path, "á") == ["[CLS]", "a", "[SEP]"]
+    path = _configure(folder, tokenizer_class="BertTokenizerFast", strip_accents=False)
+    assert _tokens(path, "á") == ["[CLS]", "[UNK]", "[SEP]"]
+
+
+@pytest.mark.parametrize(
+    ("model_type", "declared", "expected"),
+    [
+        ("bert", None, "BertTokenizer"),
+        ("bert", "PreTrainedTokenizerFast", "TokenizersBackend"),
+        ("bert", "DistilBertTokenizerFast", "DistilBertTokenizer"),
+        ("bert", "NoSuchTokenizer", "TokenizersBackend"),
+        ("electra", "ElectraTokenizer", "BertTokenizer"),
+        ("modernbert", "PreTrainedTokenizerFast", "TokenizersBackend"),
+        ("qwen2", "PreTrainedTokenizerFast", "Qwen2Tokenizer"),
+        ("mistral", "LlamaTokenizer", "TokenizersBackend"),
+        ("new", "XLMRobertaTokenizerFast", "XLMRobertaTokenizer"),
+        (None, "BertTokenizer", "BertTokenizer"),
+        (None, None, None),
+    ],
+)
+def test_the_class_is_auto_tokenizers(tmp_path: Path, model_type: Any, declared: Any, expected: Any) -> None:
+    _configure(tmp_path, tokenizer_class=declared)
+    _configure(tmp_path, "config.json", model_type=model_type)
+    assert tokenizer_config.read(tmp_path).kind == expected
+
+
+def test_generic_classes_make_no_token_types(tmp_path: Path) -> None:
+    for declared, typed in (("BertTokenizer", True), ("PreTrainedTokenizerFast", False), ("RobertaTokenizer", False)):
+        _configure(tmp_path, tokenizer_class=declared)
+        assert ("token_type_ids" in tokenizer_config.read(tmp_path).inputs) == typed
+    _configure(tmp_path, tokenizer_class="BertTokenizer", model_input_names=["input_ids"])
+    assert tokenizer_config.read(tmp_path).inputs == ("input_ids",)
+
+
+def test_truncates_on_the_stated_side(folder: Path) -> None:
+    path = _configure(folder, truncation_side="left", tokenizer_class="BertTokenizer")
+    (encoding,) = Tokenizer(path).encodings(["a b c d"], 4)
+    assert encoding.ids == [2, 7, 8, 3]
+
+
+def test_adds_tokens_that_only_the_configuration_names(folder: Path) -> None:
+    path = _configure(folder, tokenizer_class="BertTokenizer", additional_special_tokens=["[NEW]"])
+    (encoding,) = Tokenizer(path).encodings(["a [NEW] b"], None)
+    assert encoding.ids == [2, 5, len(_WORDS), 6, 3]
+    path = _configure(folder, "special_tokens_map.json", sep_token="h", cls_token={"content": "g"})
+    _configure(folder, tokenizer_class="BertTokenizer")
+    assert _tokens(path, "a") == ["g", "a", "h"]
+
+
+def test_counts_a_prompts_tokens_without_assuming_an_end(folder: Path) -> None:
+    path = _configure(folder, tokenizer_class="BertTokenizer")
+    assert Tokenizer(path).leading_tokens("a b", None) == 3
+    assert Tokenizer(_configure(folder)).leading_tokens("a b", None) == 3
+    document = json.loads(path.read_text())
+    document["post_processor"] = None
+    path.write_text(json.dumps(document))
+    assert Tokenizer(path).leading_tokens("a b", None) == 2
+    assert Tokenizer(path).leading_tokens("", None) == 0
+
+
+@pytest.mark.parametrize("value", [None, 1e30, float("inf"), 2**80])
+def test_a_huge_limit_is_none(tmp_path: Path, value: Any) -> None:
+    _configure(tmp_path, model_max_length=value)
+    assert tokenizer_config.read(tmp_path).limit is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("model_max_length", value) for value in ("512", 0, -1, float("-inf"), float("nan"), True, [])),
+        *(("truncation_side", value) for value in ("middle", None, 3, {})),
+        *(("do_lower_case", value) for value in ("yes", 1, {})),
+        *(("model_input_names", value) for value in ("input_ids", [1], {}, None)),
+        *(("added_tokens_decoder", value) for value in ([], None, "x")),
+        *(("cls_token", value) for value in (3, {}, {"content": 1}, [])),
+        ("tokenizer_class", 3),
+        ("extra_ids", float("inf")),
+    ],
+)
+def test_rejects_a_value_of_another_type(tmp_path: Path, key: str, value: Any) -> None:
+    _configure(tmp_path, **{key: value})
+    with pytest.raises(InvalidModel, match=f"tokenizer_config.json has {key}=.* Expected "):
+        tokenizer_config.read(tmp_path)
+
+
+def test_rejects_what_it_cannot_apply(folder: Path) -> None:
+    cases: list[tuple[str, dict[str, Any]]] = [
+        ("tokenizer_class='BertJapaneseTokenizer'", {"tokenizer_class": "BertJapaneseTokenizer"}),
+        ("tokenizer_class='T5Tokenizer'.*needs a model of type Unigram", {"tokenizer_class": "T5Tokenizer"}),
+        ("auto_map=.*code of the checkpoint", {"auto_map": {"AutoTokenizer": ["a.B", None]}}),
+        ("do_lower_case=True.*contradicts", {"tokenizer_class": "RemBertTokenizer", "do_lower_case": True}),
+        ("sep_token=None.*needs this token", {"tokenizer_class": "BertTokenizer", "sep_token": None}),
+    ]
+    for message, fields in cases:
+        with pytest.raises(UnsupportedModel, match=message):
+            Tokenizer(_configure(folder, **fields))
+    _configure(folder, "config.json", model_type="bert")
+    with pytest.raises(UnsupportedModel, match=r"padding_side='left'.*shift the positions"):
+        Tokenizer(_configure(folder, padding_side="left"))
+
+
+def test_tables_name_a_key_once() -> None:
+    assert not set(tokenizer_config.USED) & set(tokenizer_config.WITHOUT_EFFECT)
