@@ -103,7 +103,7 @@ class Tokenizer:
 
         Returns:
             ``input_ids``, ``attention_mask`` (1 at real tokens) and ``token_type_ids`` (1 in the second text
-            of a pair), each int64 of shape (batch, sequence).
+            of a pair; 0 where the tokenizer's class makes none), each int64 of shape (batch, sequence).
 
         Raises:
             InvalidFeeds: there is no text, an item is not a text, or the length exceeds the model's limit.
@@ -166,11 +166,13 @@ class Tokenizer:
         ids = np.full(shape, self._pad, dtype=np.int64)
         mask = np.zeros(shape, dtype=np.int64)
         types = np.zeros(shape, dtype=np.int64)
+        typed = "token_type_ids" in self.settings.inputs
         for row, encoding in enumerate(encodings):
             real = len(encoding.ids)
             ids[row, :real] = encoding.ids
             mask[row, :real] = 1
-            types[row, :real] = encoding.type_ids
+            if typed:
+                types[row, :real] = encoding.type_ids
         return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
 
     def _truncated(self, max_tokens: int | None) -> tokenizers.Tokenizer:

@@ -79,17 +79,17 @@ class TextModel:
             self.output = self.session.get_outputs()[0]
             if self.settings is None and (kept := self._metadata().get(sentences.METADATA)):
                 self.settings = SentenceSettings.from_json(kept)
-            settings = self.settings or SentenceSettings(max_tokens=sentences.token_limit(self.folder))
+            settings = self.settings or SentenceSettings()
+            self.tokenizer = Tokenizer.beside(source, lower_case=settings.lower_case)
             limits = [limit for limit in self.session.model_info.limits.values() if limit is not None]
-            chosen = max_length or settings.max_tokens
+            chosen = max_length or settings.max_tokens or self.tokenizer.settings.limit
             self._positions = min(limits, default=None)
             self.max_length = self._opened_length = min([*limits, *filter(None, [chosen])], default=None)
-            self.tokenizer = Tokenizer.beside(source, self.max_length, lower_case=settings.lower_case)
+            self.tokenizer.limit = self.max_length
         except BaseException:
             self.session.close()
             raise
         self._batch_tokens = batch_tokens
-        self._typed = "token_type_ids" in self.tokenizer.settings.inputs
         shapes = [spec.shape for spec in self.session.get_inputs() if spec.shape and len(spec.shape) == 2]
         self._columns = next((shape[1] for shape in shapes if isinstance(shape[1], int)), None)
 
@@ -123,8 +123,6 @@ class TextModel:
 
     def feeds(self, encoded: dict[str, npt.NDArray[np.int64]]) -> dict[str, npt.NDArray[Any]]:
         """The model's feeds for :meth:`tokens`."""
-        if not self._typed:
-            encoded = {**encoded, "token_type_ids": np.zeros_like(encoded["token_type_ids"])}
         return feeds_of(encoded, self.session.model_info)
 
     def prompt_tokens(self, prompt: str) -> int:

@@ -83,6 +83,12 @@ def test_generic_classes_make_no_token_types(tmp_path: Path) -> None:
     assert tokenizer_config.read(tmp_path).inputs == ("input_ids",)
 
 
+def test_token_types_are_zero_where_the_class_makes_none(folder: Path) -> None:
+    for declared, second in (("BertTokenizer", 1), ("TokenizersBackend", 0)):
+        encoded = Tokenizer(_configure(folder, tokenizer_class=declared)).encode([("a", "b")])
+        assert encoded["token_type_ids"].tolist() == [[0, 0, 0, second, second]]
+
+
 def test_truncates_on_the_stated_side(folder: Path) -> None:
     path = _configure(folder, truncation_side="left", tokenizer_class="BertTokenizer")
     (encoding,) = Tokenizer(path).encodings(["a b c d"], 4)
