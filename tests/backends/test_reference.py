@@ -17,3 +17,21 @@ def test_fp64_rejects_models_with_local_functions():
         np.testing.assert_array_equal(session.run(None, {"x": np.ones(2, np.float32)})[0], [2, 2])
     with pytest.raises(isorun.UnsupportedModel, match="local functions"):
         isorun.Session(model, backend="reference", precision="fp64")
+
+
+def test_fp64_keeps_integers_rounded_from_integers_in_the_models_type():
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 17]>
+        g (int64[N] distance) => (int64[N] bucket) <float eight = {8}, float log_sixteen = {2.7725887}> {
+            x = Cast <to = 1> (distance)
+            ratio = Div (x, eight)
+            log = Log (ratio)
+            share = Div (log, log_sixteen)
+            scaled = Mul (share, eight)
+            bucket = Cast <to = 7> (scaled)
+        }""")
+    distance = np.arange(8, 128)
+    ratio = distance.astype(np.float32) / np.float32(8)
+    expected = (np.log(ratio) / np.float32(2.7725887) * np.float32(8)).astype(np.int64)
+    for precision in ("fp32", "fp64"):
+        with isorun.Session(model, backend="reference", precision=precision) as session:
+            np.testing.assert_array_equal(session.run(None, {"distance": distance})[0], expected)
