@@ -97,10 +97,24 @@ def compile_model(
         kept = "the backend does not support data-dependent shapes"
     elif info.keeps_padding or info.mask is None:
         kept = info.keeps_padding or "The key mask is not made from one of the model's inputs"
+    elif unproven := _unproven_output(info):
+        kept = f"the output {unproven!r} may have a value for each token, and is not known to be zero at padding"
     else:
         return lowered, AdaptivePadding(executable, lambda: compiled(packed=True)[1], info)
     executable.details["padding"] = {"asked": padding, "removed": f"never: {kept}"}
     return lowered, executable
+
+
+def _unproven_output(info: ModelInfo) -> str:
+    """An output that may be token-level but is not recognized: padding in it would depend on the graph that ran."""
+    mask = next(spec for spec in info.inputs if spec.name == info.mask)
+    length = mask.shape[1] if mask.shape is not None and len(mask.shape) == 2 else None
+    for spec in info.outputs:
+        if spec.name in (info.token_outputs or ()):
+            continue
+        if spec.shape is None or len(spec.shape) > 2 or (len(spec.shape) == 2 and spec.shape[1] in (None, length)):
+            return spec.name
+    return ""
 
 
 class AdaptivePadding(Executable):
