@@ -18,6 +18,7 @@ import onnx_ir as ir
 from onnx.external_data_helper import uses_external_data
 
 from isorun.errors import InvalidModel
+from isorun.system import paths
 
 _MAX_DIGITS = 19  # digits of a 64-bit number
 
@@ -133,16 +134,13 @@ def _tensors(attribute: ir.Attr) -> Sequence[ir.TensorProtocol]:
 
 def _size(path: Path, location: str, where: str) -> int:
     """The size of an external data file, in bytes."""
-    relative = PurePosixPath(location)
     outside = InvalidModel(
         f"{where}, which is outside the model's folder. Move the weights below that folder and correct the model's "
         "reference"
     )
-    if not location or "\0" in location or relative.is_absolute() or ".." in relative.parts:
-        raise outside
     try:
-        target = (path.parent / location).resolve()
-        if not any(target.is_relative_to(home) for home in {path.parent.resolve(), path.resolve().parent}):
+        target = paths.resolved(path.parent, location, {path.parent.resolve(), path.resolve().parent})
+        if target is None:
             raise outside
         status = target.stat()
     except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links

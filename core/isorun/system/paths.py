@@ -1,0 +1,64 @@
+"""Paths that a model's files name: which of them may be read.
+
+A file is accepted if it is below the model's folder with symbolic links resolved. If a file that every such folder has
+is a link, as all files are in the cache of the Hugging Face hub, files below its target's folder are accepted too. Hard
+links are accepted: package managers and caches use them to share files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+from isorun.errors import InvalidModel
+
+_ANCHORS = ("config.json", "modules.json")
+
+
+def is_relative(location: str) -> bool:
+    """Whether a path leads down: it is not empty, not absolute, and has no ``..``."""
+    paths = (PurePosixPath(location), PureWindowsPath(location))
+    return (
+        bool(location)
+        and "\0" not in location
+        and not any(path.is_absolute() or path.drive or ".." in path.parts for path in paths)
+    )
+
+
+def resolved(folder: Path, location: str, homes: Iterable[Path]) -> Path | None:
+    """The target of a path below a folder; ``None`` if it is in none of some folders.
+
+    Raises:
+        OSError, RuntimeError: the path cannot be resolved, for instance because of a loop of links.
+    """
+    if not is_relative(location):
+        return None
+    target = (folder / location).resolve()
+    return target if any(target.is_relative_to(home) for home in homes) else None
+
+
+def inside(folder: Path, location: str) -> Path:
+    """A path that a file of a model names, or a file of the model.
+
+    Args:
+        folder: the model's folder.
+        location: relative to it; ``""`` for the folder itself.
+
+    Returns:
+        ``folder / location``; it need not exist.
+
+    Raises:
+        InvalidModel: the path leads out of the folder.
+    """
+    if not location or location == ".":
+        return folder
+    try:
+        homes = {folder.resolve(), *((folder / anchor).resolve().parent for anchor in _ANCHORS)}
+        target = resolved(folder, location, homes)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise InvalidModel(f"{folder} names {location!r}, which cannot be read: {error}") from error
+    if target is None:
+        raise InvalidModel(
+            f"{folder} names {location!r}, which is outside the model's folder. Move it below that folder"
+        )
+    return folder / location
