@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from isorun.errors import InvalidModel, did_you_mean
+from isorun.errors import InvalidModel, UnsupportedModel, did_you_mean
 from isorun.graph import code_digest
-from isorun.models import rotary_config, sentences
-from isorun.models.sentences import read_object
+from isorun.models import config_keys, rotary_config, sentences
+from isorun.models.keys import read_object
+from isorun.models.weights import SafeTensors, Unused, weight_files
 from isorun.system.cache import Cache, sha256
+from isorun.system.paths import inside
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -32,14 +31,10 @@ _HEADS = {
     "ForTokenClassification": "token-classification",
     "ForQuestionAnswering": "question-answering",
 }
-_FLOATS = ("F32", "F16", "BF16", "F64")
-_LEGACY_NAMES = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
-_LAYER_TENSOR = re.compile(r"\.layer\.\d+\.")
-_BUFFERS = re.compile(r"(^|\.)position_ids$")  # a buffer in old checkpoints
 
 
 class CheckpointWarning(UserWarning):
-    """A checkpoint contains layers that its config does not count."""
+    """A checkpoint contains layers that its config does not count, or a head that its graph does not."""
 
 
 def build(folder: Path, output: Path) -> list[str]:
@@ -56,157 +51,118 @@ def build(folder: Path, output: Path) -> list[str]:
     Raises:
         InvalidModel: the architecture is not supported, or the tensors do not match the config.
     """
-    from isorun.graph.builders import encoder
+    left_out = _build(folder, output)
+    return sorted(left_out.heads + left_out.layers)
+
+
+def _build(folder: Path, output: Path) -> Unused:
     from isorun.graph.io import files
 
+    _check_adapters(folder)
     settings = _settings(folder)
-    if settings.get("model_type") in rotary_config.KINDS:
-        model, weights = _rotary(folder, settings)
-    else:
-        architecture = _architecture(folder, settings)
-        weights = _SafeTensors(folder, architecture.prefix)
-        config = _config(folder, settings, architecture, weights)
-        model = encoder.encoder(config, weights, folder.name)
+    model, left_out = (_rotary if settings.get("model_type") in rotary_config.KINDS else _encoder)(folder, settings)
     if settings_of_sentences := sentences.read(folder):
         model.metadata_props[sentences.METADATA] = settings_of_sentences.to_json()
     files.write(model, output, beside_above=files.SINGLE_FILE_LIMIT)
     tokenizer = folder / _TOKENIZER
     if tokenizer.is_file():
         shutil.copyfile(tokenizer, output.with_name(f"{output.stem}.{_TOKENIZER}"))
-    return weights.unread()
+    return left_out
 
 
-def _rotary(folder: Path, settings: Mapping[str, Any]) -> tuple[ir.Model, _SafeTensors]:
+def _encoder(folder: Path, settings: Mapping[str, Any]) -> tuple[ir.Model, Unused]:
+    from isorun.graph.builders import encoder
+
+    kind, architecture = _architecture(folder, settings)
+    settings = config_keys.check_config(settings, kind, str(folder / "config.json"))
+    weights = SafeTensors(folder, architecture.prefix)
+    config = _config(folder, settings, architecture, weights)
+    return encoder.encoder(config, weights, folder.name), weights.unused(config.num_hidden_layers)
+
+
+def _rotary(folder: Path, settings: Mapping[str, Any]) -> tuple[ir.Model, Unused]:
     """The graph of an encoder with rotary positions. It gives hidden states; heads are left out."""
     from isorun.graph.builders import rotary
 
-    config = rotary_config.read(settings, lambda why: InvalidModel(f"{folder / 'config.json'}: {why}"))
-    weights = _SafeTensors(folder, config.family.prefix)
+    path = folder / "config.json"
+    settings = config_keys.check_config(settings, settings["model_type"], str(path))
+    config = rotary_config.read(settings, lambda why: InvalidModel(f"{path}: {why}"))
+    weights = SafeTensors(folder, config.family.prefix)
     config = replace(config, pooler="pooler.dense.weight" in weights)
-    return rotary.encoder(config, weights, folder.name), weights
+    return rotary.encoder(config, weights, folder.name), weights.unused(len(config.layer_kinds))
 
 
-def build_cached(folder: Path, cache: Cache) -> Path:
+def _check_adapters(folder: Path) -> None:
+    """Reject weights that are not the model's own: transformers loads an adapter that lies beside them."""
+    path = folder / "adapter_config.json"
+    if path.is_file():
+        kind = read_object(inside(folder, path.name)).get("peft_type")
+        raise UnsupportedModel(
+            f"{path} describes an adapter (peft_type {kind!r}), which isorun does not apply. Merge it into the weights "
+            "with merge_and_unload() of peft and save the model, or remove its files"
+        )
+
+
+def build_cached(folder: Path, cache: Cache, *, whole: bool = True) -> Path:
     """The fused graph of a checkpoint, from the cache if it was built before.
 
+    Args:
+        folder: the checkpoint.
+        cache: where the graph is kept.
+        whole: whether all outputs of the checkpoint are requested, so that a missing head matters.
+
     Warns:
-        CheckpointWarning: the checkpoint has more layers than ``config.json``, which are omitted.
+        CheckpointWarning: the checkpoint has more layers than ``config.json``, or a head that is not supported; they
+            are omitted.
     """
     if not (folder / "config.json").is_file():
         raise InvalidModel(
             f"{folder} is a folder without a config.json. Pass an ONNX file or the folder of a checkpoint"
         )
+    _check_adapters(folder)
 
     def make(output_folder: Path) -> dict[str, Any]:
-        return {"left_out": build(folder, output_folder / _ENTRY_MODEL)}
+        return asdict(_build(folder, output_folder / _ENTRY_MODEL))
 
     names = ["config.json", _TOKENIZER, *sentences.files(folder)]
     present = [name for name in names if (folder / name).is_file()]
-    present += [path.name for path in _weight_files(folder)]
+    present += [path.name for path in weight_files(folder)]
     # With names, so that adding a file changes the key as well as editing one.
     prints = [[name, cache.fingerprint([folder / name].copy, folder / name)] for name in present]
     key = sha256(json.dumps([code_digest(), prints]).encode())[:40]
     entry = cache.get_or_make("built", key, make)
-    if layers := [name for name in entry.meta["left_out"] if _LAYER_TENSOR.search(name)]:
+    if layers := entry.meta["layers"]:
         warnings.warn(
             f"{folder} has {len(layers)} tensors of layers that its config.json does not count (the first is "
             f"{layers[0]!r}); they are omitted",
             CheckpointWarning,
             stacklevel=2,
         )
+    if whole and (heads := entry.meta["heads"]):
+        warnings.warn(
+            f"{folder} has {len(heads)} tensors of a head that isorun does not build (the first is {heads[0]!r}); its "
+            "outputs are omitted. Pass outputs=['last_hidden_state'] if the hidden states are what you need",
+            CheckpointWarning,
+            stacklevel=2,
+        )
     return entry.folder / _ENTRY_MODEL
 
 
-class _SafeTensors:
-    """The tensors of a checkpoint, with or without the prefix that models with a head add to the encoder's names."""
-
-    def __init__(self, folder: Path, prefix: str) -> None:
-        from safetensors import SafetensorError, safe_open
-
-        self._files: dict[str, Any] = {}
-        self._folder = folder
-        self._prefix = prefix
-        for path in _weight_files(folder):
-            try:
-                opened: Any = safe_open(path, framework="numpy")
-            except (SafetensorError, OSError) as error:
-                raise InvalidModel(f"{path} cannot be read as safetensors: {error}") from error
-            self._files.update((name, opened) for name in opened.keys())  # noqa: SIM118 (not a mapping: it has only keys)
-        self._read: set[str] = set()
-
-    def __contains__(self, name: str) -> bool:
-        return self._find(name) is not None
-
-    def check(self, name: str, shape: tuple[int, ...]) -> None:
-        """Check that a tensor can be read.
-
-        Raises:
-            InvalidModel: it is missing, or has another shape or a type that weights do not have.
-        """
-        stored = self._find(name)
-        if stored is None:
-            raise InvalidModel(f"{self._folder} has no tensor {name!r}{did_you_mean(name, self._files)}")
-        stored_slice = self._files[stored].get_slice(stored)
-        actual, dtype = tuple(stored_slice.get_shape()), stored_slice.get_dtype()
-        if actual != shape:
-            raise InvalidModel(
-                f"{self._folder}: {stored!r} must have shape {shape} according to config.json, got {actual}"
-            )
-        if dtype not in _FLOATS:
-            raise InvalidModel(f"{self._folder}: {stored!r} must be one of {', '.join(_FLOATS)}, got {dtype}")
-
-    def read(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
-        """Read a tensor as float32."""
-        self.check(name, shape)
-        stored = self._find(name)
-        assert stored is not None
-        self._read.add(stored)
-        return np.asarray(self._files[stored].get_tensor(stored), dtype=np.float32)
-
-    def unread(self) -> list[str]:
-        """The tensors that were not read."""
-        return sorted(name for name in self._files if name not in self._read and not _BUFFERS.search(name))
-
-    def _find(self, name: str) -> str | None:
-        for candidate in (name, f"{self._prefix}.{name}"):
-            if candidate in self._files:
-                return candidate
-            for new, old in _LEGACY_NAMES.items():
-                if candidate.endswith(new) and (older := candidate.removesuffix(new) + old) in self._files:
-                    return older
-        return None
-
-
-def _weight_files(folder: Path) -> list[Path]:
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        shards = read_object(index).get("weight_map")
-        if not isinstance(shards, dict) or not shards or not all(isinstance(name, str) for name in shards.values()):
-            raise InvalidModel(f"{index} must have a weight_map from tensors to file names")
-        names = sorted(set(shards.values()))
-        if outside := [name for name in names if Path(name).name != name or name == ".."]:
-            raise InvalidModel(f"{index} refers to {outside[0]!r}, which is outside its folder")
-        if missing := [name for name in names if not (folder / name).is_file()]:
-            raise InvalidModel(f"{index} refers to {missing[0]!r}, which does not exist")
-        return [folder / name for name in names]
-    single = folder / "model.safetensors"
-    if not single.is_file():
-        raise InvalidModel(f"{folder} has no model.safetensors (other weight formats are not supported)")
-    return [single]
-
-
-def _architecture(folder: Path, settings: Mapping[str, Any]) -> Architecture:
+def _architecture(folder: Path, settings: Mapping[str, Any]) -> tuple[str, Architecture]:
+    """The kind by which :data:`config_keys.TABLES` has its keys, and the architecture."""
     from isorun.graph.builders.architectures import ARCHITECTURES, JINA
 
     kind = settings.get("model_type")
     if not isinstance(kind, str) or kind not in ARCHITECTURES:
         names = ", ".join((*ARCHITECTURES, *rotary_config.KINDS))
         raise InvalidModel(f"{folder / 'config.json'}: model_type must be one of {names}, got {kind!r}")
-    return JINA if kind == "bert" and settings.get("position_embedding_type") == "alibi" else ARCHITECTURES[kind]
+    if kind == "bert" and settings.get("position_embedding_type") == "alibi":
+        return "jina-bert", JINA
+    return kind, ARCHITECTURES[kind]
 
 
 def _config(
-    folder: Path, settings: Mapping[str, Any], architecture: Architecture, weights: _SafeTensors
+    folder: Path, settings: Mapping[str, Any], architecture: Architecture, weights: SafeTensors
 ) -> EncoderConfig:
     from isorun.graph.builders.encoder import ACTIVATIONS, EncoderConfig
 
@@ -234,7 +190,7 @@ def _config(
         raise invalid(f"position_embedding_type must be 'absolute', got {settings['position_embedding_type']!r}")
     if settings.get("is_decoder") or settings.get("add_cross_attention"):
         raise invalid("decoders are not supported, only encoders")
-    epsilon = settings.get("layer_norm_eps", 1e-12)
+    epsilon = settings.get("layer_norm_eps", architecture.epsilon)
     if type(epsilon) not in (int, float) or not 0 <= epsilon < 1:
         raise invalid(f"layer_norm_eps must be a number of at least 0 and below 1, got {epsilon!r}")
     architectures = settings.get("architectures") or []
@@ -298,4 +254,4 @@ def _settings(folder: Path) -> Mapping[str, Any]:
     path = folder / "config.json"
     if not path.is_file():
         raise InvalidModel(f"{folder} is not a checkpoint: it has no config.json")
-    return read_object(path)
+    return read_object(inside(folder, path.name))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from isorun.errors import InvalidModel, did_you_mean
@@ -34,6 +35,7 @@ _EPSILONS = {
     "eurobert": ("rms_norm_eps", 1e-5),
     "gemma3_text": ("rms_norm_eps", 1e-6),
     "qwen3": ("rms_norm_eps", 1e-6),
+    "jina_embeddings_v3": ("layer_norm_eps", 1e-5),
 }
 _EPSILON = ("layer_norm_eps", 1e-12)
 _EVERY = {"modernbert": ("global_attn_every_n_layers", 3), "gemma3_text": ("sliding_window_pattern", 6)}
@@ -74,12 +76,14 @@ def read(settings: Mapping[str, Any], invalid: Callable[[str], InvalidModel]) ->
     if settings.get("attn_logit_softcapping"):
         raise invalid("attn_logit_softcapping is not supported")
     family = _family(kind)
+    if settings.get("is_causal") is False:
+        family = replace(family, causal=False)
     activation = settings.get(_ACTIVATIONS.get(kind, "hidden_act"), _DEFAULT_ACTIVATIONS.get(kind, "gelu"))
     supported = [name for name, form in rotary.ACTIVATIONS.items() if not (family.plain and form == "Silu")]
     if activation not in supported:
         raise invalid(f"unsupported activation {activation!r}{did_you_mean(str(activation), supported)}")
     epsilon_key, epsilon = _EPSILONS.get(kind, _EPSILON)
-    scalar = settings.get("query_pre_attn_scalar")
+    scalar = settings.get("query_pre_attn_scalar", 256 if kind == "gemma3_text" else None)
     types = settings.get("type_vocab_size", {"nomic_bert": 2}.get(kind, 1)) if family.types else 0
     return rotary.RotaryConfig(
         family=family,
@@ -118,8 +122,8 @@ def _layer_kinds(
         key, default = _EVERY[kind]
         every, shift = settings.get(key, default), int(kind == "gemma3_text")
         types = [_SLIDING if (index + shift) % every else _FULL for index in range(layers)]
-    types = types or [_FULL] * layers
-    if len(types) != layers or not set(types) <= {_FULL, _SLIDING}:
+    types = [_FULL] * layers if types is None else types
+    if not isinstance(types, list) or len(types) != layers or not all(name in (_FULL, _SLIDING) for name in types):
         raise invalid(f"layer_types must name {_FULL!r} or {_SLIDING!r} for each of {layers} layers, got {types!r}")
     window = None
     if kind == "qwen3" and (_SLIDING in types or settings.get("use_sliding_window")):
@@ -135,14 +139,27 @@ def _layer_kinds(
 def _theta(
     kind: str, settings: Mapping[str, Any], layer: str, index: int, invalid: Callable[[str], InvalidModel]
 ) -> float:
-    parameters = settings.get("rope_parameters") or {}
-    parameters = parameters.get(layer) or (parameters if "rope_theta" in parameters else {})
-    scaling = settings.get("rope_scaling") or parameters
+    parameters = _rotation(settings, "rope_parameters", invalid)
+    if layer in parameters:
+        parameters = _rotation(parameters, layer, invalid)
+    scaling = _rotation(settings, "rope_scaling", invalid) or parameters
+    for fields in (parameters, scaling):
+        if strange := fields.keys() - {"rope_theta", "rope_type", "type", _FULL, _SLIDING}:
+            raise invalid(f"the key {min(strange)!r} of the rotation's parameters is not supported")
     rope_type = scaling.get("rope_type", scaling.get("type", "default"))
     if rope_type != "default":
         raise invalid(f"rope_type must be 'default', got {rope_type!r}")
     key = _THETA_KEYS.get(kind, ("rope_theta", "rope_theta"))[index]
-    theta = parameters.get("rope_theta", settings.get(key, _THETAS[kind][index]))
-    if not isinstance(theta, int | float) or theta <= 0:
+    theta = parameters.get("rope_theta", settings.get(key))
+    theta = _THETAS[kind][index] if theta is None else theta
+    if type(theta) not in (int, float) or not 0 < theta < 1e30:
         raise invalid(f"{key} must be a number above 0, got {theta!r}")
     return float(theta)
+
+
+def _rotation(settings: Mapping[str, Any], key: str, invalid: Callable[[str], InvalidModel]) -> Mapping[str, Any]:
+    """An object of the rotation's parameters; empty if there is none."""
+    parameters = settings.get(key) or {}
+    if not isinstance(parameters, dict):
+        raise invalid(f"{key} must be an object, got {parameters!r}")
+    return parameters

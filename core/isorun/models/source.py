@@ -60,7 +60,7 @@ def open_model(
         InvalidModel: the model is missing, damaged, or refers to files outside its folder.
         InvalidFeeds: the outputs are not names, are empty, or repeat a name.
     """
-    source = _open(model, cache)
+    source = _open(model, cache, whole=outputs is None)
     if outputs is None:
         return source
     return replace(source, outputs=_output_names(outputs))
@@ -77,7 +77,7 @@ def _output_names(outputs: Sequence[str]) -> tuple[str, ...]:
     return names
 
 
-def _open(model: str | os.PathLike[str] | bytes | onnx.ModelProto, cache: Cache) -> ModelSource:
+def _open(model: str | os.PathLike[str] | bytes | onnx.ModelProto, cache: Cache, *, whole: bool) -> ModelSource:
     if isinstance(model, bytes | bytearray | memoryview):
         return _from_bytes(bytes(model), "the model given as bytes", cache)
     if hasattr(model, "SerializeToString"):
@@ -90,7 +90,7 @@ def _open(model: str | os.PathLike[str] | bytes | onnx.ModelProto, cache: Cache)
     if path.is_dir():
         from isorun.models import checkpoint
 
-        path = checkpoint.build_cached(path, cache)
+        path = checkpoint.build_cached(path, cache, whole=whole)
     elif not path.is_file():
         if path.is_symlink() and not path.exists():
             raise InvalidModel(f"{path} is a broken link to {path.readlink()}")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import numpy_bert
 import tiny
-from isorun.errors import InvalidModel
+from isorun.errors import InvalidModel, UnsupportedModel
 from isorun.models import checkpoint, sentences
 from isorun.system.cache import Cache
 
@@ -113,16 +113,72 @@ def test_returns_unused_tensors(tmp_path):
 
 
 def test_warns_of_layers_beyond_the_config(tmp_path):
-    """Each time that a session opens the checkpoint, not when it is built alone. A head without a place is no news."""
+    """Each time that a session opens the checkpoint, not when it is built alone."""
     config = {**tiny.CONFIG, "num_hidden_layers": 1}
     tensors = tiny.weights()
-    tiny.write_checkpoint(
-        tmp_path / "short", {**tensors, "cls.predictions.bias": np.zeros(3, np.float32)}, config=config
-    )
+    tiny.write_checkpoint(tmp_path / "short", tensors, config=config)
     cache = Cache(tmp_path / "cache")
     for _ in range(2):
         with pytest.warns(checkpoint.CheckpointWarning, match=r"16 tensors of layers .*layer\.1\."):
             checkpoint.build_cached(tmp_path / "short", cache)
+
+
+def test_warns_of_a_head_that_is_omitted_if_all_outputs_are_requested(tmp_path):
+    head = {"cls.predictions.bias": np.zeros(3, np.float32)}
+    folder = tiny.write_checkpoint(tmp_path / "tiny", {**tiny.weights(), **head}, architectures=["BertForMaskedLM"])
+    cache = Cache(tmp_path / "cache")
+    for _ in range(2):
+        with pytest.warns(checkpoint.CheckpointWarning, match=r"head .*'cls\.predictions\.bias'.*outputs="):
+            checkpoint.build_cached(folder, cache)
+    checkpoint.build_cached(folder, cache, whole=False)
+
+
+@pytest.mark.parametrize(
+    "prefix", ["model.", "module.", "_orig_mod.", "0.auto_model.", "bert.", "module._orig_mod.bert.", "model.bert."]
+)
+def test_removes_prefixes_that_all_tensors_have(tmp_path, prefix):
+    stored = {prefix + name: tensor for name, tensor in tiny.weights().items()}
+    checkpoint.build(tiny.write_checkpoint(tmp_path / "tiny", stored), tmp_path / "bert.onnx")
+    assert_is_the_bert(tmp_path / "bert.onnx", tiny.weights())
+
+
+def test_removes_the_prefix_of_a_whole_classifier(tmp_path):
+    tensors = tiny.weights(head="sequence")
+    stored = {f"module.{'' if 'classifier' in name else 'bert.'}{name}": tensor for name, tensor in tensors.items()}
+    labels = {str(number): f"LABEL_{number}" for number in range(tiny.LABELS)}
+    folder = tiny.write_checkpoint(
+        tmp_path / "tiny", stored, architectures=["BertForSequenceClassification"], id2label=labels
+    )
+    assert checkpoint.build(folder, tmp_path / "bert.onnx") == []
+    assert_is_the_bert(tmp_path / "bert.onnx", tensors, head="sequence")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "encoder.layer.0.attention.self.query.lora_A.default.weight",
+        "encoder.layer.1.output.adapters.a.adapter_down.0.weight",
+        "embeddings.more_embeddings.weight",
+        "extra.weight",
+    ],
+)
+def test_rejects_tensors_that_are_no_part_of_the_architecture(tmp_path, name):
+    tensors = {**tiny.weights(), name: np.zeros((2, 2), np.float32)}
+    with pytest.raises(UnsupportedModel, match=re.escape(repr(name))):
+        checkpoint.build(tiny.write_checkpoint(tmp_path / "tiny", tensors), tmp_path / "bert.onnx")
+    assert not (tmp_path / "bert.onnx").exists()
+
+
+def test_rejects_an_adapter_beside_the_weights_even_if_it_was_added_later(tmp_path):
+    folder, cache = tiny.write_checkpoint(tmp_path / "tiny"), Cache(tmp_path / "cache")
+    checkpoint.build_cached(folder, cache)
+    (folder / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    for build in (
+        lambda: checkpoint.build_cached(folder, cache),
+        lambda: checkpoint.build(folder, tmp_path / "a.onnx"),
+    ):
+        with pytest.raises(UnsupportedModel, match=r"adapter_config\.json .*'LORA'.*merge_and_unload"):
+            build()
 
 
 def test_the_graph_is_in_the_fused_form(bert):

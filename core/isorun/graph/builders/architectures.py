@@ -61,6 +61,7 @@ class Architecture:
         always_projects: whether the projection exists even if the widths are equal.
         relative_bias: the table of the relative position bias of attention scores.
         pooler: the dense layer of the pooler; ``None`` if there is none.
+        epsilon: of normalizations, unless ``config.json`` says.
         builder: which class builds it, beside BERT's.
     """
 
@@ -78,6 +79,7 @@ class Architecture:
     always_projects: bool = False
     relative_bias: str | None = None
     pooler: str | None = "pooler.dense"
+    epsilon: float = 1e-12
     builder: str = "bert"
 
     @property
@@ -169,6 +171,7 @@ DEBERTA = Architecture(
         query="attention.self.query_proj", key="attention.self.key_proj", value="attention.self.value_proj"
     ),
     pooler=None,
+    epsilon=1e-7,
     builder="deberta",
 )
 JINA = Architecture("bert", FirstTokenHead("pooler.dense", "Tanh", "classifier"), builder="jina")

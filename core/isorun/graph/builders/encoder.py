@@ -322,7 +322,7 @@ class BertBuilder(Builder):
         if config.head == "sequence-classification":
             head = architecture.classifier
             if not architecture.classifies_pooled:
-                pooled = self._first_token(head.dense, head.activation, hidden)
+                pooled = self._first_token(head.dense, self._head_activation(), hidden)
             assert pooled is not None, "this classifier reads the pooler"
             logits = self._linear(head.output, pooled, width, config.labels)
             outputs.append(self.output("logits", logits, config.labels))
@@ -338,6 +338,9 @@ class BertBuilder(Builder):
                 part.name = f"qa_outputs.{label}"
                 outputs.append(self.output(label, self.node("Squeeze", f"qa.{label}", [part, last]), "sequence"))
         return outputs
+
+    def _head_activation(self) -> str:
+        return self._architecture.classifier.activation
 
     def _first_token(self, dense: str, activation: str, hidden: ir.Value) -> ir.Value:
         """Dense layer and activation at the first position, (B, H)."""

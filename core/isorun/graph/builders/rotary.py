@@ -96,6 +96,8 @@ class _RotaryBuilder(Builder):
         name, added = f"{family.words}.weight", f"{family.types}.weight"
         self.weights.check(name, shape)
         one_type = family.types is not None and config.type_vocab_size == 1
+        if one_type:
+            self.weights.check(added, (1, config.hidden_size))
 
         def words() -> np.ndarray:
             table = self.weights.read(name, shape)
@@ -167,6 +169,8 @@ class _RotaryBuilder(Builder):
         weights = self.weights
         for part, rows in zip(parts, shapes, strict=True):
             weights.check(f"{part}.weight", (rows, config.hidden_size))
+            if "attention" in config.biases:
+                weights.check(f"{part}.bias", (rows,))
 
         def weight() -> np.ndarray:
             read = [
@@ -223,6 +227,8 @@ class _RotaryBuilder(Builder):
             return self.fused(f"Gated{form}", f"{name}.activation", [gate, up])
         whole = f"{prefix}.{family.gate}"
         self.weights.check(f"{whole}.weight", (2 * inner, width))
+        if "gate" in config.biases:
+            self.weights.check(f"{whole}.bias", (2 * inner,))
         halves = []
         for label, begin in (("gate", inner * family.gate_second), ("up", inner * (not family.gate_second))):
 

@@ -1,0 +1,164 @@
+"""Every key of ``config.json`` is used, has no effect, or is rejected by name."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import exports
+import tiny
+from isorun.errors import InvalidModel, IsorunError, UnsupportedModel
+from isorun.models import checkpoint
+from isorun.models.config_keys import NOMIC_NAMES, TABLES, check_config
+
+FAMILIES = (
+    *("albert", "bert", "camembert", "distilbert", "electra", "mpnet", "roberta", "xlm-r", "deberta-v2", "deberta-v3"),
+    *("deberta-v3-sequence", "jina-v2", "t5", "mt5", *exports.MODERN_CHECKPOINTS),
+)
+
+
+def changed(folder: Path, **settings: Any) -> Path:
+    """Change keys of a checkpoint's config.json; ``...`` removes a key."""
+    path = folder / "config.json"
+    merged = {**json.loads(path.read_text()), **settings}
+    path.write_text(json.dumps({key: value for key, value in merged.items() if value is not ...}))
+    return folder
+
+
+def run(folder: Path, output: str, path: Path) -> np.ndarray:
+    checkpoint.build(folder, path)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    feeds = exports.feeds(["input_ids", "attention_mask", "token_type_ids"])
+    (result,) = session.run([output], {item.name: feeds[item.name] for item in session.get_inputs()})
+    return np.asarray(result)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_rejects_unknown_keys_by_name_and_value(name: str, tmp_path: Path) -> None:
+    folder = changed(exports.checkpoint(name, tmp_path), layer_norm_epz=0.5)
+    with pytest.raises(UnsupportedModel, match=r"config\.json: unknown key 'layer_norm_epz' with value 0\.5"):
+        checkpoint.build(folder, tmp_path / "model.onnx")
+
+
+@pytest.mark.parametrize("name", ["deberta-v3-sequence", "t5", "embeddinggemma"])
+@pytest.mark.parametrize("value", [[[]], {"a": 1}, 10**400], ids=lambda value: type(value).__name__)
+def test_a_wrong_type_anywhere_is_no_other_error(name: str, value: object, tmp_path: Path) -> None:
+    folder = exports.checkpoint(name, tmp_path)
+    original = (folder / "config.json").read_text()
+    for key in json.loads(original):
+        changed(folder, **{key: value})
+        with contextlib.suppress(IsorunError):
+            checkpoint.build(folder, tmp_path / "model.onnx")
+        (folder / "config.json").write_text(original)
+
+
+@pytest.mark.parametrize("kind", sorted(TABLES))
+def test_remote_code_is_rejected_unless_isorun_implements_it(kind: str) -> None:
+    own = {"jina-bert": "JinaBertModel", "nomic_bert": "NomicBertModel", "eurobert": "EuroBertModel", "gte": "NewModel"}
+    with pytest.raises(UnsupportedModel, match=r"auto_map names remote code, 'modeling\.CustomModel'"):
+        check_config({"auto_map": {"AutoModel": "modeling.CustomModel"}}, kind, "config.json")
+    for code in ("x", {"AutoModel": ["a"]}, {"AutoModel": None}):
+        with pytest.raises(UnsupportedModel, match="auto_map"):
+            check_config({"auto_map": code}, kind, "config.json")
+    if kind in own:
+        check_config({"auto_map": {"AutoModel": f"someone/code--modeling.{own[kind]}"}}, kind, "config.json")
+
+
+@pytest.mark.parametrize("name", ["tanh", "relu", "sigmoid", "linear", "gelu", "gelu_new"])
+def test_the_activation_of_deberta_s_pooler(name: str, tmp_path: Path) -> None:
+    """Against the formula, from the hidden states of the same graph."""
+    from safetensors.numpy import load_file
+
+    folder = changed(exports.checkpoint("deberta-v3-sequence", tmp_path), pooler_hidden_act=name)
+    hidden = run(folder, "last_hidden_state", tmp_path / "model.onnx")[:, 0]
+    tensors = {key: value.astype(np.float32) for key, value in load_file(folder / "model.safetensors").items()}
+    before = hidden @ tensors["pooler.dense.weight"].T + tensors["pooler.dense.bias"]
+    gelu = before * 0.5 * (1 + np.tanh(np.sqrt(2 / np.pi) * (before + 0.044715 * before**3)))
+    pooled = {
+        "tanh": np.tanh(before),
+        "relu": np.maximum(before, 0),
+        "sigmoid": 1 / (1 + np.exp(-before)),
+        "linear": before,
+    }.get(name, gelu)
+    expected = pooled @ tensors["classifier.weight"].T + tensors["classifier.bias"]
+    tolerance = 2e-3 if name == "gelu" else 1e-5  # the formula above is that of gelu_new
+    np.testing.assert_allclose(run(folder, "logits", tmp_path / "model.onnx"), expected, rtol=0, atol=tolerance)
+
+
+def test_rejects_other_activations_of_deberta_s_pooler(tmp_path: Path) -> None:
+    folder = changed(exports.checkpoint("deberta-v3-sequence", tmp_path), pooler_hidden_act="mish")
+    with pytest.raises(InvalidModel, match="pooler_hidden_act 'mish'"):
+        checkpoint.build(folder, tmp_path / "model.onnx")
+
+
+def test_qwen3_attends_to_all_tokens_if_it_is_not_causal(tmp_path: Path) -> None:
+    folder = exports.checkpoint("qwen3", tmp_path)
+    causal = run(folder, "last_hidden_state", tmp_path / "model.onnx")
+    both = run(changed(folder, is_causal=False), "last_hidden_state", tmp_path / "model.onnx")
+    assert abs(both[0, 0] - causal[0, 0]).max() > 0.01, "the first token sees those after it"
+
+
+def test_gemma_scales_queries_by_its_default(tmp_path: Path) -> None:
+    folder = exports.checkpoint("embeddinggemma", tmp_path)
+    explicit = run(changed(folder, query_pre_attn_scalar=256), "last_hidden_state", tmp_path / "model.onnx")
+    default = run(changed(folder, query_pre_attn_scalar=...), "last_hidden_state", tmp_path / "model.onnx")
+    np.testing.assert_array_equal(default, explicit)
+
+
+PUBLISHED = {
+    **{"activation_function": "swiglu", "attn_pdrop": 0.0, "causal": False, "dense_seq_output": True},
+    **{"fused_bias_fc": True, "layer_norm_epsilon": 1e-12, "max_trained_positions": 2048, "mlp_fc1_bias": False},
+    **{"mlp_fc2_bias": False, "pad_vocab_size_multiple": 64, "parallel_block": False, "prenorm": False},
+    **{"qkv_proj_bias": False, "rotary_emb_base": 1000, "rotary_emb_fraction": 1.0, "rotary_emb_interleaved": False},
+    **{"rotary_emb_scale_base": None, "rotary_scaling_factor": None, "scale_attn_weights": True, "use_rms_norm": False},
+    "auto_map": {"AutoModel": "nomic-ai/nomic-bert-2048--modeling_hf_nomic_bert.NomicBertModel"},
+}
+
+
+def test_reads_nomic_s_configuration_as_published(tmp_path: Path) -> None:
+    folder = exports.checkpoint("nomicbert", tmp_path)
+    expected = run(folder, "last_hidden_state", tmp_path / "model.onnx")
+    settings = json.loads((folder / "config.json").read_text())
+    names = {published: settings[standard] for published, standard in NOMIC_NAMES.items() if standard in settings}
+    removed = dict.fromkeys([*NOMIC_NAMES.values(), "rope_parameters", "head_dim"], ...)
+    changed(folder, **removed, **{**names, **PUBLISHED})
+    np.testing.assert_array_equal(run(folder, "last_hidden_state", tmp_path / "model.onnx"), expected)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("rotary_scaling_factor", 2), ("rotary_emb_fraction", 0.5), ("prenorm", True), ("causal", True)),
+        *(("activation_function", "gelu"), ("num_experts", 8), ("rotary_emb_interleaved", True), ("n_embd", 64)),
+    ],
+)
+def test_rejects_settings_of_nomic_that_it_does_not_build(key: str, value: object, tmp_path: Path) -> None:
+    folder = changed(exports.checkpoint("nomicbert", tmp_path), **{key: value})
+    with pytest.raises(UnsupportedModel, match=key):
+        checkpoint.build(folder, tmp_path / "model.onnx")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *({"pruned_heads": {"0": [1]}}, {"quantization_config": {"bits": 4}}, {"layer_norm_epsilon": 0.1}),
+        *({"relative_attention": True}, {"is_causal": False}, {"hidden_sise": 3}),
+    ],
+)
+def test_rejects_settings_with_an_effect(settings: dict[str, Any], tmp_path: Path) -> None:
+    folder = tiny.write_checkpoint(tmp_path / "tiny", **settings)
+    with pytest.raises(UnsupportedModel, match=next(iter(settings))):
+        checkpoint.build(folder, tmp_path / "model.onnx")
+
+
+@pytest.mark.parametrize("fields", [{"rope_type": "yarn"}, {"partial_rotary_factor": 0.5}, 3, {"rope_theta": "x"}])
+def test_rejects_other_rotations(fields: object, tmp_path: Path) -> None:
+    folder = changed(exports.checkpoint("eurobert", tmp_path), rope_parameters=fields)
+    with pytest.raises(InvalidModel, match=r"rope|rotation"):
+        checkpoint.build(folder, tmp_path / "model.onnx")
