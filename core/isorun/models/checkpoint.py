@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from isorun.graph.builders.encoder import EncoderConfig
 
 _ENTRY_MODEL = "model.onnx"
-_TOKENIZER = "tokenizer.json"
+_TOKENIZER_FILES = (
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    "config.json",  # the type of the model decides the tokenizer's class
+)
 _HEADS = {
     "ForSequenceClassification": "sequence-classification",
     "ForTokenClassification": "token-classification",
@@ -38,7 +41,11 @@ class CheckpointWarning(UserWarning):
 
 
 def build(folder: Path, output: Path) -> list[str]:
-    """Write the fused graph of a checkpoint, and its tokenizer as ``<stem>.tokenizer.json``.
+    """Write the fused graph of a checkpoint, and what is read from its folder.
+
+    The tokenizer is written to ``<stem>.tokenizer.json``, the files that change it to ``<stem>.tokenizer_config.json``
+    and so on, dense layers after pooling to ``<stem>.dense.safetensors``. Other settings are
+    in the metadata of the ONNX file.
 
     Args:
         folder: the checkpoint, with ``config.json`` and ``model.safetensors`` (or the shards in
@@ -58,15 +65,17 @@ def build(folder: Path, output: Path) -> list[str]:
 def _build(folder: Path, output: Path) -> Unused:
     from isorun.graph.io import files
 
+    outer, folder = folder, sentences.transformer_folder(folder)
     _check_adapters(folder)
     settings = _settings(folder)
     model, left_out = (_rotary if settings.get("model_type") in rotary_config.KINDS else _encoder)(folder, settings)
-    if settings_of_sentences := sentences.read(folder):
-        model.metadata_props[sentences.METADATA] = settings_of_sentences.to_json()
+    kept = sentences.read(outer)
+    model.metadata_props[sentences.METADATA] = kept.to_json()
     files.write(model, output, beside_above=files.SINGLE_FILE_LIMIT)
-    tokenizer = folder / _TOKENIZER
-    if tokenizer.is_file():
-        shutil.copyfile(tokenizer, output.with_name(f"{output.stem}.{_TOKENIZER}"))
+    kept.save_dense(output)
+    for name in _TOKENIZER_FILES:
+        if (folder / name).is_file():
+            shutil.copyfile(inside(folder, name), output.with_name(f"{output.stem}.{name}"))
     return left_out
 
 
@@ -124,7 +133,7 @@ def build_cached(folder: Path, cache: Cache, *, whole: bool = True) -> Path:
     def make(output_folder: Path) -> dict[str, Any]:
         return asdict(_build(folder, output_folder / _ENTRY_MODEL))
 
-    names = ["config.json", _TOKENIZER, *sentences.files(folder)]
+    names = list(dict.fromkeys(["config.json", *_TOKENIZER_FILES, *sentences.files(folder)]))
     present = [name for name in names if (folder / name).is_file()]
     present += [path.name for path in weight_files(folder)]
     # With names, so that adding a file changes the key as well as editing one.

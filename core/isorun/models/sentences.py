@@ -1,22 +1,38 @@
-"""What sentence-transformers saves beside a model: how token vectors become one vector, prompts, and limits.
+"""What sentence-transformers saves beside a model: how token vectors become one vector, prompts, limits, activations.
 
-Three sources, in this order: ``modules.json`` and its folders; a lone ``1_Pooling/config.json``; the metadata of an
-ONNX file that ``isorun build`` wrote from such a folder.
+Three sources, in this order: the metadata of an ONNX file that ``isorun build`` wrote; ``modules.json`` and its
+folders; a lone ``1_Pooling/config.json``.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from isorun.errors import InvalidModel, UnsupportedModel
+from isorun.models import dense, sentence_keys
+from isorun.models.dense import ACTIVATIONS as ACTIVATIONS
+from isorun.models.dense import Dense as Dense
+from isorun.models.keys import (
+    FLAG,
+    SIZE,
+    TEXT,
+    TEXTS,
+    Table,
+    check,
+    check_depth,
+    items,
+    optional,
+    read_json,
+    read_object,
+    read_table,
+)
+from isorun.system.cache import sha256
+from isorun.system.paths import inside
 
 METADATA = "isorun.sentences"
 """The metadata property of an ONNX file that keeps the settings of its checkpoint, as JSON."""
@@ -28,49 +44,34 @@ MODULE_FILE = re.compile(r"(\d+_\w+)/(config\.json|model\.safetensors)")
 """A file of one of sentence-transformers' modules; ``1_Pooling.config.json`` in the cache, which has no sub-folders."""
 
 NORMALIZE = "normalize"
-_SETTINGS = re.compile(r"sentence_\w+_config\.json")
-_OLD_MODES = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-    "pooling_mode_lasttoken": "lasttoken",
-}
+_DENSE = "dense"
+_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+_KINDS = ("Transformer", "Pooling", "Dense", "Normalize")
+_MAX_MODULES = 64
 _UNLIMITED = 10**9  # transformers writes 1e30 where a tokenizer has no limit
-
-Array = npt.NDArray[np.float32]
-ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-    "Identity": lambda values: values,
-    "Tanh": np.tanh,
-    "ReLU": lambda values: np.maximum(values, np.float32(0)),
-    "Sigmoid": lambda values: 0.5 + 0.5 * np.tanh(0.5 * values),  # exp() would overflow
+_CONFIGS = tuple(  # in the order in which sentence-transformers looks for them
+    f"sentence_{kind}_config.json"
+    for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+_KEPT: Table = {  # in the metadata of an ONNX file
+    "pooling": items(str),
+    "include_prompt": FLAG,
+    "steps": items(str),
+    "max_tokens": optional(SIZE),
+    "lower_case": FLAG,
+    "prompts": TEXTS,
+    "default_prompt": optional(TEXT),
+    "truncate_dim": optional(SIZE),
+    "activation": optional(TEXT),
+    "labels": TEXTS,
+    "dense_activations": items(str),
+    "dense_sha256": TEXT,
 }
-"""The activations of dense layers and of classifiers, by PyTorch's names."""
-
-
-@dataclass(frozen=True)
-class Dense:
-    """A dense layer after pooling: ``activation(vectors @ weight.T + bias)``.
-
-    Attributes:
-        weight: (out, in), float32.
-        bias: (out,), float32.
-        activation: one of :data:`ACTIVATIONS`.
-    """
-
-    weight: Array
-    bias: Array
-    activation: str
-
-    def __call__(self, vectors: Array) -> Array:
-        """(count, in) to (count, out)."""
-        return ACTIVATIONS[self.activation](vectors @ self.weight.T + self.bias)
 
 
 @dataclass(frozen=True)
 class SentenceSettings:
-    """How a sentence model is used.
+    """How a sentence model or a cross-encoder is used.
 
     Attributes:
         pooling: one or more of :data:`POOLINGS`, whose results are concatenated; empty if unknown.
@@ -80,6 +81,9 @@ class SentenceSettings:
         lower_case: whether text is converted to lower case before the tokenizer does what it does.
         prompts: texts to put before a text, by name.
         default_prompt: the name of the prompt to use where none is named.
+        truncate_dim: how many leading dimensions of a vector are kept; ``None`` for all.
+        activation: what a cross-encoder applies to logits, by its import path; ``None`` for the default.
+        labels: the names of a classifier's classes by their number.
     """
 
     pooling: tuple[str, ...] = ()
@@ -89,49 +93,97 @@ class SentenceSettings:
     lower_case: bool = False
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
+    truncate_dim: int | None = None
+    activation: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def layers(self) -> list[Dense]:
+        """The dense layers of :attr:`steps`."""
+        return [step for step in self.steps if isinstance(step, Dense)]
 
     def to_json(self) -> str:
-        """For an ONNX file's metadata. Of a dense layer it keeps only that there is one."""
-        steps = [step if isinstance(step, str) else "dense" for step in self.steps]
-        return json.dumps({**asdict(replace(self, steps=())), "steps": steps})
+        """For an ONNX file's metadata, without the weights of dense layers (:meth:`dense_file`)."""
+        steps = [step if isinstance(step, str) else _DENSE for step in self.steps]
+        fields = {**asdict(replace(self, steps=())), "steps": steps}
+        if layers := self.layers:
+            fields |= {"dense_activations": [layer.activation for layer in layers]}
+            fields |= {"dense_sha256": sha256(dense.pack(layers))}
+        return json.dumps(fields)
+
+    def save_dense(self, model: Path) -> None:
+        """Write the dense layers, if any, beside an ONNX file."""
+        if layers := self.layers:
+            _dense_file(model).write_bytes(dense.pack(layers))
 
     @classmethod
-    def from_json(cls, text: str) -> SentenceSettings:
-        """The inverse of :meth:`to_json`, with the word ``"dense"`` in place of a dense layer."""
-        fields = json.loads(text)
-        return cls(**{**fields, "pooling": tuple(fields["pooling"]), "steps": tuple(fields["steps"])})
+    def from_json(cls, text: str, model: Path | None = None) -> SentenceSettings:
+        """The inverse of :meth:`to_json`.
+
+        Args:
+            text: the metadata.
+            model: the ONNX file, whose dense layers are read from the file beside it; ``None`` to leave the word
+                ``"dense"`` in place of each.
+
+        Raises:
+            InvalidModel: the metadata or the file beside it is damaged.
+        """
+        name = f"The metadata {METADATA} of {model or 'the model'}"
+        try:
+            check_depth(text.encode(), name)
+            fields = json.loads(text)
+            if not isinstance(fields, dict):
+                raise InvalidModel(f"{name} must be an object, got {type(fields).__name__}")
+        except (ValueError, RecursionError) as error:
+            raise InvalidModel(f"{name} is damaged: {error}. Build the file again: isorun build") from error
+        fields = dict(check(fields, _KEPT, name))
+        digest, activations = fields.pop("dense_sha256", None), fields.pop("dense_activations", [])
+        steps: list[Dense | str] = list(fields.pop("steps", ()))
+        wrong = [step for step in steps if step not in (NORMALIZE, _DENSE)]
+        wrong += [mode for mode in fields.get("pooling", ()) if mode not in POOLINGS]
+        wrong += [activation for activation in activations if activation not in ACTIVATIONS]
+        if wrong or (digest is not None and steps.count(_DENSE) != len(activations)):
+            raise InvalidModel(f"{name} is damaged. Build the file again: isorun build")
+        if model is not None and digest is not None:
+            layers = iter(dense.unpack(_dense_file(model), digest, activations))
+            steps = [next(layers) if step == _DENSE else step for step in steps]
+        fields |= {key: tuple(fields[key]) for key in ("pooling",) if key in fields}
+        return cls(**{**fields, "steps": tuple(steps)})
 
 
-def read(folder: Path) -> SentenceSettings | None:
-    """The settings in a checkpoint's folder; ``None`` if it is not of a sentence model.
+def read(folder: Path) -> SentenceSettings:
+    """The settings in a checkpoint's folder.
 
     Raises:
-        InvalidModel: a file is damaged.
-        UnsupportedModel: a module, pooling or activation that isorun does not have.
+        InvalidModel: a file is damaged, or a path leads out of the folder.
+        UnsupportedModel: a module, pooling, activation or key that isorun does not have.
     """
-    listed = _read(folder / "modules.json") if (folder / "modules.json").is_file() else None
-    if listed is None:
-        pooling = _module_file(folder, "1_Pooling", "config.json")
-        return SentenceSettings(**_pooling(pooling), **_limits(folder)) if pooling.is_file() else None
-    if not isinstance(listed, list) or not all(isinstance(module, dict) and "type" in module for module in listed):
-        raise InvalidModel(f"{folder / 'modules.json'} must be a list of objects with a type")
-    settings: dict[str, Any] = {"steps": ()}
-    for module in listed:
-        kind, path = str(module["type"]).rpartition(".")[2], str(module.get("path", ""))
-        if kind == "Transformer":
-            settings |= _limits(folder / path)
-        elif kind == "Pooling":
-            settings |= _pooling(_module_file(folder, path, "config.json"))
-        elif kind == "Dense":
-            settings["steps"] += (_dense(folder, path),)
-        elif kind == "Normalize":
-            settings["steps"] += (NORMALIZE,)
-        else:
-            raise UnsupportedModel(
-                f"{folder / 'modules.json'} has a module of type {kind}. Supported: Transformer, Pooling, Dense, "
-                "Normalize"
-            )
-    return SentenceSettings(**settings, **_prompts(folder))
+    inner = transformer_folder(folder)
+    settings: dict[str, Any] = {"max_tokens": token_limit(inner)}
+    modules = _modules(folder)
+    pooling = _module_file(folder, "1_Pooling", "config.json")
+    if modules:
+        settings |= _limits(inner)
+        for index, (kind, path) in enumerate(modules):
+            if (index == 0) != (kind == "Transformer") or (kind == "Pooling") != (index == 1):
+                raise UnsupportedModel(
+                    f"{folder / 'modules.json'}: module {index} is {kind}. Supported: Transformer, then Pooling, then "
+                    "any number of Dense and Normalize"
+                )
+            if kind == "Pooling":
+                settings |= _pooling(_module_file(folder, path, "config.json"))
+            elif kind == "Dense":
+                files = (_module_file(folder, path, name) for name in ("config.json", "model.safetensors"))
+                settings["steps"] = (*settings.get("steps", ()), dense.read_layer(*files))
+            elif kind == "Normalize":
+                if (config := _module_file(folder, path, "config.json")).is_file():
+                    read_table(config, sentence_keys.NORMALIZE)
+                settings["steps"] = (*settings.get("steps", ()), NORMALIZE)
+    elif pooling.is_file():
+        settings |= {**_limits(folder), **_pooling(pooling)}
+    activation, labels = _classifier(inner)
+    settings |= {"activation": activation, "labels": labels}
+    return SentenceSettings(**{**settings, **_model(folder)})
 
 
 def files(folder: Path) -> list[str]:
@@ -143,8 +195,10 @@ def files(folder: Path) -> list[str]:
 
 def transformer_folder(folder: Path) -> Path:
     """The folder of the transformer in a sentence model's folder: the folder itself, or that of its first module."""
-    first = folder / "0_Transformer"
-    return first if first.is_dir() and not (folder / "config.json").is_file() else folder
+    for kind, path in _modules(folder)[:1]:
+        if kind == "Transformer":
+            return inside(folder, path)
+    return folder
 
 
 def token_limit(folder: Path) -> int | None:
@@ -154,76 +208,80 @@ def token_limit(folder: Path) -> int | None:
 
 
 def _tokenizer_config(folder: Path) -> Mapping[str, Any]:
-    path = folder / "tokenizer_config.json"
+    path = inside(folder, "tokenizer_config.json")
     return read_object(path) if path.is_file() else {}
 
 
+def _modules(folder: Path) -> list[tuple[str, str]]:
+    """The kinds and paths of the modules; empty without ``modules.json``."""
+    path = inside(folder, "modules.json")
+    if not path.is_file():
+        return []
+    listed = read_json(path)
+    if not isinstance(listed, list) or not 0 < len(listed) <= _MAX_MODULES:
+        raise InvalidModel(f"{path} must be a list of 1 to {_MAX_MODULES} objects")
+    modules = []
+    for module in listed:
+        if not isinstance(module, dict) or "type" not in module:
+            raise InvalidModel(f"{path} must be a list of objects with a type")
+        check(module, sentence_keys.MODULE, str(path))
+        package, _, kind = module["type"].rpartition(".")
+        if kind not in _KINDS or package.partition(".")[0] not in ("sentence_transformers", ""):
+            raise UnsupportedModel(
+                f"{path} has a module of type {kind} ({module['type']}). Supported: {', '.join(_KINDS)}"
+            )
+        modules.append((kind, module.get("path", "")))
+        inside(folder, modules[-1][1])
+    return modules
+
+
 def _limits(folder: Path) -> dict[str, Any]:
-    path = next((path for path in sorted(folder.glob("*.json")) if _SETTINGS.fullmatch(path.name)), None)
-    fields = {} if path is None else read_object(path)
-    return {
-        "max_tokens": fields.get("max_seq_length") or token_limit(folder),
-        "lower_case": bool(fields.get("do_lower_case", False)),
-    }
+    for name in _CONFIGS:
+        path = inside(folder, name)
+        if path.is_file() and (fields := read_table(path, sentence_keys.TRANSFORMER)):
+            limit = fields.get("max_seq_length") or token_limit(folder)
+            return {"max_tokens": limit, "lower_case": bool(fields.get("do_lower_case"))}
+    return {}
 
 
-def _prompts(folder: Path) -> dict[str, Any]:
-    path = folder / "config_sentence_transformers.json"
+def _model(folder: Path) -> dict[str, Any]:
+    path = inside(folder, "config_sentence_transformers.json")
+    if not path.is_file():
+        return {}
+    fields = read_table(path, sentence_keys.MODEL)
+    own = {"prompts": fields.get("prompts") or {}, "default_prompt": fields.get("default_prompt_name")}
+    own |= {"truncate_dim": fields.get("truncate_dim")}
+    return {**own, "activation": fields["activation_fn"]} if fields.get("activation_fn") else own
+
+
+def _classifier(folder: Path) -> tuple[str | None, dict[str, str]]:
+    """The activation of a cross-encoder in ``config.json``, and the names of its classes."""
+    path = inside(folder, "config.json")
     fields = read_object(path) if path.is_file() else {}
-    return {"prompts": fields.get("prompts") or {}, "default_prompt": fields.get("default_prompt_name")}
+    labels, kept = fields.get("id2label") or {}, fields.get("sentence_transformers") or {}
+    if not isinstance(labels, dict) or not isinstance(kept, dict):
+        raise InvalidModel(f"{path}: id2label and sentence_transformers must be objects, got {labels!r} and {kept!r}")
+    activation = kept.get("activation_fn") or fields.get("sbert_ce_default_activation_function")
+    if activation is not None and not isinstance(activation, str):
+        raise InvalidModel(f"{path}: the activation must be a string, got {activation!r}")
+    return activation, {key: str(value) for key, value in labels.items()}
 
 
 def _pooling(path: Path) -> dict[str, Any]:
-    fields = read_object(path)
-    modes = fields.get("pooling_mode", [mode for key, mode in _OLD_MODES.items() if fields.get(key)] or "mean")
+    fields = read_table(path, sentence_keys.POOLING)
+    modes = fields.get(
+        "pooling_mode", [mode for key, mode in sentence_keys.OLD_POOLINGS.items() if fields.get(key)] or "mean"
+    )
     modes = (modes,) if isinstance(modes, str) else tuple(modes)
     if unknown := [mode for mode in modes if mode not in POOLINGS]:
         raise UnsupportedModel(f"{path} has the pooling {unknown[0]!r}. Supported: {', '.join(POOLINGS)}")
     return {"pooling": modes, "include_prompt": fields.get("include_prompt", True)}
 
 
-def _dense(folder: Path, path: str) -> Dense:
-    config, weights = (_module_file(folder, path, name) for name in ("config.json", "model.safetensors"))
-    fields = read_object(config)
-    activation = str(fields.get("activation_function", "Tanh")).rpartition(".")[2]
-    if activation not in ACTIVATIONS:
-        raise UnsupportedModel(f"{config}: unsupported activation {activation}. Supported: {', '.join(ACTIVATIONS)}")
-    names = [fields.get(key) or "sentence_embedding" for key in ("module_input_name", "module_output_name")]
-    if names != ["sentence_embedding"] * 2 or fields.get("use_residual"):
-        raise UnsupportedModel(f"{config}: only dense layers after pooling and without a residual are supported")
-    if not weights.is_file():
-        raise InvalidModel(f"There is no {weights}. isorun does not read pytorch_model.bin, since it is a pickle")
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
-    try:
-        tensors = load_file(weights)
-        weight = tensors["linear.weight"].astype(np.float32)
-    except (SafetensorError, KeyError, TypeError) as error:
-        raise InvalidModel(f"{weights} does not contain a dense layer's weights: {error!r}") from error
-    bias = tensors.get("linear.bias", np.zeros(len(weight), np.float32))
-    return Dense(weight, bias.astype(np.float32), activation)
-
-
 def _module_file(folder: Path, module: str, name: str) -> Path:
-    flat = folder / f"{module}.{name}"
-    return flat if flat.is_file() else folder / module / name
+    flat = inside(folder, f"{module}.{name}")
+    return flat if flat.is_file() else inside(folder, f"{module}/{name}" if module else name)
 
 
-def read_object(path: Path) -> Mapping[str, Any]:
-    """A JSON object in a file.
-
-    Raises:
-        InvalidModel: the file cannot be read, or holds something else.
-    """
-    content = _read(path)
-    if not isinstance(content, dict):
-        raise InvalidModel(f"{path} must contain an object, got {type(content).__name__}")
-    return content
-
-
-def _read(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise InvalidModel(f"{path} cannot be read: {error}") from error
+def _dense_file(model: Path) -> Path:
+    return model.with_name(f"{model.stem}.{dense.FILE}")

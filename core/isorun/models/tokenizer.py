@@ -62,8 +62,8 @@ class Tokenizer:
             raise InvalidModel(f"There is no tokenizer {self.path}")
         from isorun.models import tokenizer_classes
 
-        self.settings = tokenizer_config.read(self.path.parent)
-        """What ``tokenizer_config.json`` in the same folder states."""
+        self.settings = tokenizer_config.read(self.path.parent, self.path.name.removesuffix(FILE))
+        """What ``tokenizer_config.json`` beside it states: ``m.tokenizer_config.json`` for ``m.tokenizer.json``."""
         self.library, self._special_ids, self._pad = tokenizer_classes.build(self.path, self.settings)
         """The tokenizer itself, of the package ``tokenizers``, without truncation and padding."""
         self._lock = threading.Lock()

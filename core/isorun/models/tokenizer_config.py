@@ -106,19 +106,23 @@ class TokenizerSettings:
         return UnsupportedModel(f"{self.path} has {key}={self.fields.get(key)!r}: {reason}")
 
 
-def read(folder: Path) -> TokenizerSettings:
+def read(folder: Path, prefix: str = "") -> TokenizerSettings:
     """The settings in a folder with a tokenizer.
+
+    Args:
+        folder: the folder.
+        prefix: how the names of the files begin, as ``isorun build`` writes them.
 
     Raises:
         InvalidModel: a file is damaged, or a value is not of the key's type.
         UnsupportedModel: the class does not use ``tokenizer.json``, or is code of the checkpoint.
     """
-    path = folder / FILE
+    path = folder / f"{prefix}{FILE}"
     fields = _object(path)
     for key, expected in USED.items():
         if key in fields and not _is(fields[key], expected):
             raise InvalidModel(f"{path} has {key}={fields[key]!r}. Expected {expected}")
-    config = _object(folder / "config.json")
+    config = _object(folder / f"{prefix}config.json")
     settings = TokenizerSettings(path, _kind(fields, config), fields)
     if settings.kind in SLOW:
         raise settings.unsupported("tokenizer_class", f"{settings.kind} does not use tokenizer.json")
@@ -128,7 +132,7 @@ def read(folder: Path) -> TokenizerSettings:
         )
     if "added_tokens_decoder" in fields:  # then transformers reads neither of the others
         return settings
-    others = (_object(folder / name) for name in ("special_tokens_map.json", "added_tokens.json"))
+    others = (_object(folder / f"{prefix}{name}") for name in ("special_tokens_map.json", "added_tokens.json"))
     return TokenizerSettings(path, settings.kind, fields, *others)
 
 

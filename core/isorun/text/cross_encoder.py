@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from isorun.errors import InvalidArgument, InvalidModel, UnsupportedModel, did_you_mean
-from isorun.models.sentences import ACTIVATIONS, read_object
+from isorun.models.dense import ACTIVATIONS, activation_named
+from isorun.models.sentences import SentenceSettings
 from isorun.models.tokenizer import Text
 from isorun.text.inputs import checked, texts_of, texts_or_pairs_of
 from isorun.text.model import Array, TextModel
@@ -73,11 +74,9 @@ class CrossEncoder(TextModel):
         super().__init__(model, _output, max_length, batch_tokens, session_options)
         try:
             labels = _labels(self.output.shape or ())
-            config = self.folder / "config.json"
-            fields = read_object(config) if config.is_file() else {}
-            names = fields.get("id2label") or {}
-            self.labels = [str(names.get(str(index), index)) for index in range(labels)]
-            self._activation = _activation(activation, fields, len(self.labels))
+            self.labels = [self.settings.labels.get(str(index), str(index)) for index in range(labels)]
+            self._activation = _activation(activation, self.settings, len(self.labels))
+            self._prompt = _prompt(self.settings)
         except BaseException:
             self.close()
             raise
@@ -137,6 +136,16 @@ class CrossEncoder(TextModel):
         query = checked(query, "query")
         return [(query, document) for document in texts_of(documents, "documents")]
 
+    def _encode(self, texts: Sequence[Text]) -> list[Any]:
+        if self._prompt:
+            texts = [self._prompted(text) for text in texts]
+        return super()._encode(texts)
+
+    def _prompted(self, text: Text) -> Text:
+        if isinstance(text, tuple) and len(text) == 2 and isinstance(text[0], str):
+            return (self._prompt + text[0], text[1])
+        return self._prompt + text if isinstance(text, str) else text
+
     def _finish(self, output: Array, _: npt.NDArray[np.int64]) -> Array:
         return self._activation(output)
 
@@ -168,13 +177,19 @@ def _output(outputs: dict[str, int]) -> str:
     return _LOGITS
 
 
-def _activation(name: str | None, config: Mapping[str, Any], labels: int) -> Callable[[Array], Array]:
-    if name is None:
-        kept = (config.get("sentence_transformers") or {}).get("activation_fn")
-        kept = kept or config.get("sbert_ce_default_activation_function")
-        name = str(kept).rpartition(".")[2] if kept else "Sigmoid" if labels == 1 else "Identity"
-        if name not in ACTIVATIONS:
-            raise UnsupportedModel(
-                f"config.json: unsupported activation {name}. Pass activation=, one of {', '.join(ACTIVATIONS)}"
-            )
-    return ACTIVATIONS[name]
+def _activation(name: str | None, settings: SentenceSettings, labels: int) -> Callable[[Array], Array]:
+    if settings.pooling or settings.steps:
+        raise UnsupportedModel("A cross-encoder with a pooling or dense layers is not supported. Export it to ONNX")
+    if name is None and settings.activation:
+        name = activation_named(settings.activation, "The cross-encoder's settings")
+    return ACTIVATIONS[name or ("Sigmoid" if labels == 1 else "Identity")]
+
+
+def _prompt(settings: SentenceSettings) -> str:
+    """The text to put before each text, or before the first of a pair."""
+    name = settings.default_prompt
+    if name is not None and name not in settings.prompts:
+        raise InvalidModel(
+            f"The model's default prompt {name!r} is not one of its prompts: {', '.join(settings.prompts)}"
+        )
+    return "" if name is None else settings.prompts[name]

@@ -40,7 +40,8 @@ class Embedder(TextModel):
         normalize: scale vectors to length 1; ``None`` for what the model does.
         prompts: texts to put before a text, by name, in addition to the model's.
         default_prompt: the name of the prompt to use where none is named; ``None`` for the model's, if any.
-        truncate_dim: keep that many leading dimensions, for models trained for it (Matryoshka).
+        truncate_dim: keep that many leading dimensions, for models trained for it (Matryoshka); ``None`` for the
+            model's.
         max_length: the maximum number of tokens of a text, special tokens included; ``None`` for the model's.
         batch_tokens: the maximum size of a batch, rows times its longest row; ``None`` for 4096. A text's vector does
             not depend on it, except in models such as dynamically quantized ones, whose results depend on the other
@@ -76,15 +77,15 @@ class Embedder(TextModel):
             raise InvalidArgument(f"truncate_dim must be at least 1, got {truncate_dim}")
         super().__init__(model, partial(output_by_token, pools=bool(modes)), max_length, batch_tokens, session_options)
         try:
-            settings = self.settings or SentenceSettings()
+            settings = self.settings
             self.pooling = modes or settings.pooling
             self.prompts = {**settings.prompts, **(prompts or {})}
             self.default_prompt = default_prompt or settings.default_prompt
             self._include_prompt = settings.include_prompt
             self._steps = _steps(settings, normalize)
             self._normalize_last = normalize is True
-            self._truncate_dim = truncate_dim
-            self.dimension = self._dimension()
+            self._truncate_dim = truncate_dim or settings.truncate_dim
+            self.dimension = self._dimension(truncate_dim)
             self._prompt(None, self.default_prompt)
         except BaseException:
             self.close()
@@ -176,7 +177,7 @@ class Embedder(TextModel):
         vectors = vectors[:, : self._truncate_dim]
         return normalized(vectors) if self._normalize_last else vectors
 
-    def _dimension(self) -> int:
+    def _dimension(self, truncate_dim: int | None) -> int:
         shape = self.output.shape or ()
         if len(shape) == 3 and not self.pooling:
             raise InvalidModel(
@@ -193,18 +194,16 @@ class Embedder(TextModel):
                         f"A dense layer of {self.folder} expects {step.weight.shape[1]} values, got {width}"
                     )
                 width = len(step.weight)
-        if self._truncate_dim is not None and self._truncate_dim > width:
-            raise InvalidArgument(
-                f"truncate_dim must be at most {width}, the model's dimension, got {self._truncate_dim}"
-            )
-        return self._truncate_dim or width
+        if truncate_dim is not None and truncate_dim > width:
+            raise InvalidArgument(f"truncate_dim must be at most {width}, the model's dimension, got {truncate_dim}")
+        return min(self._truncate_dim or width, width)
 
 
 def _steps(settings: SentenceSettings, normalize: bool | None) -> tuple[Dense | str, ...]:
     if "dense" in settings.steps:
         raise InvalidModel(
-            "The checkpoint of this ONNX file has dense layers after pooling, which the file does not contain. Open "
-            "the checkpoint's folder instead"
+            "The checkpoint of this ONNX file has dense layers after pooling, which an older isorun did not keep. "
+            "Build it again: isorun build"
         )
     if normalize is False:
         return tuple(step for step in settings.steps if step != NORMALIZE)

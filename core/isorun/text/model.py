@@ -71,15 +71,15 @@ class TextModel:
             raise InvalidArgument(f"max_length must be at least 1, got {max_length}")
         path = _find(model, session_options.get("cache_dir"))
         self.folder = path if path.is_dir() else _settings_folder(path)
-        self.settings = sentences.read(self.folder)
+        read = sentences.read(self.folder) if path.is_dir() else None
         source = sentences.transformer_folder(path) if path.is_dir() else path
         output = choose({} if path.is_dir() else _outputs(path, session_options))
         self.session = Session(source, **{"outputs": [output], **session_options})
         try:
             self.output = self.session.get_outputs()[0]
-            if self.settings is None and (kept := self._metadata().get(sentences.METADATA)):
-                self.settings = SentenceSettings.from_json(kept)
-            settings = self.settings or SentenceSettings()
+            kept = None if read else self._metadata().get(sentences.METADATA)
+            self.settings = read or (SentenceSettings.from_json(kept, path) if kept else sentences.read(self.folder))
+            settings = self.settings
             self.tokenizer = Tokenizer.beside(source, lower_case=settings.lower_case)
             limits = [limit for limit in self.session.model_info.limits.values() if limit is not None]
             chosen = max_length or settings.max_tokens or self.tokenizer.settings.limit

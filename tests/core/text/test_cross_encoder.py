@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 import isorun
 import sentence_models
 from isorun.errors import InvalidArgument, InvalidModel, UnsupportedModel
+from isorun.models import checkpoint
 from sentence_models import WORDS
 
 TOLERANCE = 1e-5
@@ -52,3 +55,58 @@ def test_rejects_models_without_logits_and_unknown_activations(minilm_model: Pat
         isorun.CrossEncoder(minilm_model, backend="ort-cpu")
     with pytest.raises(InvalidArgument, match="activation 'softmx'"):
         isorun.CrossEncoder(minilm_model, activation="softmx")
+
+
+def saved(folder: Path, **fields: object) -> Path:
+    """As sentence-transformers 6.2 saves a cross-encoder."""
+    module = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"}
+    modality = {"text": {"method": "forward", "method_output_name": "logits"}}
+    own = {"transformer_task": "sequence-classification", "modality_config": modality, "module_output_name": "scores"}
+    for name, content in (
+        ("modules.json", [module]),
+        ("sentence_bert_config.json", own),
+        ("config_sentence_transformers.json", {"model_type": "CrossEncoder", **fields}),
+    ):
+        (folder / name).write_text(json.dumps(content))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("path", "formula"),
+    [
+        ("activation.Tanh", np.tanh),
+        ("linear.Identity", lambda logits: logits),
+        ("activation.SiLU", lambda logits: logits / (1 + np.exp(-logits))),
+    ],
+)
+def test_the_model_s_activation_and_default_prompt(
+    path: str, formula: Callable[[np.ndarray], np.ndarray], tokenizer: Path, tmp_path: Path
+) -> None:
+    """From the folder, and from a file that was built from it and is alone."""
+    folder = sentence_models.write_reranker(tokenizer, tmp_path / "reranker", 1)
+    prompted = [(f"bread {first}", second) for first, second in WORDS]
+    with isorun.CrossEncoder(folder, backend="ort-cpu", activation="Identity") as encoder:
+        expected = formula(encoder.predict(prompted))
+        limit = encoder.max_length
+    fields = {"prompts": {"a": "bread "}, "default_prompt_name": "a"}
+    saved(folder, activation_fn=f"torch.nn.modules.{path}", **fields)
+    (tmp_path / "alone").mkdir()
+    checkpoint.build(folder, tmp_path / "alone" / "model.onnx")
+    for model in (folder, tmp_path / "alone" / "model.onnx"):
+        with isorun.CrossEncoder(model, backend="ort-cpu") as encoder:
+            np.testing.assert_allclose(encoder.predict(WORDS), expected, atol=TOLERANCE)
+            np.testing.assert_allclose(asyncio.run(encoder.apredict(WORDS)), expected, atol=TOLERANCE)
+            assert (encoder.labels, encoder.max_length) == (["class 0"], limit)
+
+
+def test_rejects_other_activations_and_modules_of_the_model(tokenizer: Path, tmp_path: Path) -> None:
+    folder = sentence_models.write_reranker(tokenizer, tmp_path / "reranker", 1)
+    saved(folder, activation_fn="torch.nn.modules.activation.Softmax")
+    with pytest.raises(UnsupportedModel, match="activation Softmax"):
+        isorun.CrossEncoder(folder, backend="ort-cpu")
+    saved(folder, activation_fn="my.Tanh")
+    with pytest.raises(UnsupportedModel, match=r"'my\.Tanh'"):
+        isorun.CrossEncoder(folder, backend="ort-cpu")
+    saved(folder, default_prompt_name="a")
+    with pytest.raises(InvalidModel, match="default prompt 'a'"):
+        isorun.CrossEncoder(folder, backend="ort-cpu")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 import isorun
 import sentence_models
 from isorun.errors import InvalidArgument, InvalidFeeds, InvalidModel, UnsupportedModel
+from isorun.models import checkpoint
 from isorun.models.tokenizer import TruncationWarning
 from sentence_models import PROMPT, TEXTS
 
@@ -52,6 +54,22 @@ def test_reads_dense_layers_prompts_and_limits(variant: Path, golden: dict[str, 
 def test_settings_survive_in_an_onnx_file(minilm_model: Path, golden: dict[str, np.ndarray]) -> None:
     with isorun.Embedder(minilm_model, backend="ort-cpu") as embedder:
         np.testing.assert_allclose(embedder.embed(TEXTS), golden["minilm"], atol=TOLERANCE)
+
+
+def test_dense_layers_and_truncation_survive_in_an_onnx_file(variant: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(variant, tmp_path / "copy")
+    path = folder / "config_sentence_transformers.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "truncate_dim": 5}))
+    (tmp_path / "alone").mkdir()
+    checkpoint.build(folder, tmp_path / "alone" / "model.onnx")
+    with isorun.Embedder(variant, backend="ort-cpu") as embedder:
+        expected = embedder.embed(TEXTS)[:, :5]
+    for model in (folder, tmp_path / "alone" / "model.onnx"):
+        with isorun.Embedder(model, backend="ort-cpu") as embedder:
+            assert embedder.dimension == 5
+            np.testing.assert_allclose(embedder.embed(TEXTS), expected, atol=TOLERANCE)
+        with isorun.Embedder(model, backend="ort-cpu", truncate_dim=3) as embedder:
+            assert embedder.dimension == 3
 
 
 def test_arguments_replace_settings(minilm: Path, golden: dict[str, np.ndarray]) -> None:

@@ -1,0 +1,91 @@
+"""The keys of the files that sentence-transformers saves beside a model."""
+
+from __future__ import annotations
+
+from isorun.models.keys import (
+    ANY,
+    EMPTY,
+    FLAG,
+    SIZE,
+    TEXT,
+    TEXTS,
+    Key,
+    Table,
+    only,
+    optional,
+    unused,
+)
+
+_VECTOR = only("sentence_embedding", None)
+_ARGUMENTS = Key(
+    lambda value: not value or (isinstance(value, dict) and value.keys() <= {"trust_remote_code"}), "empty", True
+)
+_OUTPUTS = ("last_hidden_state", "logits")
+
+MODULE: Table = {"idx": ANY, "name": ANY, "path": TEXT, "type": TEXT, "kwargs": EMPTY}
+"""An object of ``modules.json``."""
+
+MODEL: Table = {
+    "prompts": optional(TEXTS),
+    "default_prompt_name": optional(TEXT),
+    "truncate_dim": optional(SIZE),
+    "activation_fn": optional(TEXT),
+    "model_type": only("SentenceTransformer", "CrossEncoder", None),
+    "max_active_dims": only(None),
+    **unused("__version__ similarity_fn_name keep_in_fp32_modules requirements"),
+}
+"""``config_sentence_transformers.json``."""
+
+TRANSFORMER: Table = {
+    "max_seq_length": optional(SIZE),
+    "do_lower_case": optional(FLAG),
+    "transformer_task": only("feature-extraction", "sequence-classification"),
+    "modality_config": only(
+        None, *({"text": {"method": "forward", "method_output_name": output}} for output in _OUTPUTS)
+    ),
+    "module_output_name": only("token_embeddings", "scores", None),
+    "unpad_inputs": ANY,  # a faster way to the same values
+    "tokenizer_name_or_path": only(None),
+    **dict.fromkeys(
+        ("model_args", "model_kwargs", "tokenizer_args", "processor_kwargs", "config_args", "config_kwargs"), _ARGUMENTS
+    ),
+    **dict.fromkeys(("processing_kwargs", "query_length", "document_length", "query_expansion"), EMPTY),
+}
+"""``sentence_bert_config.json``."""
+
+OLD_POOLINGS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+"""The keys by which sentence-transformers named poolings before version 6."""
+
+POOLING: Table = {
+    **unused("embedding_dimension word_embedding_dimension"),
+    "pooling_mode": Key(
+        lambda value: (
+            isinstance(value, str)
+            or (isinstance(value, list) and 0 < len(value) <= 16 and all(isinstance(mode, str) for mode in value))
+        ),
+        "a name or a list of names",
+    ),
+    **dict.fromkeys(OLD_POOLINGS, optional(FLAG)),
+    "include_prompt": FLAG,
+}
+"""The configuration of a pooling."""
+
+NORMALIZE: Table = {"module_input_name": _VECTOR, "module_output_name": _VECTOR}
+
+DENSE: Table = {
+    "in_features": SIZE,
+    "out_features": SIZE,
+    "bias": FLAG,
+    "activation_function": TEXT,
+    "module_input_name": _VECTOR,
+    "module_output_name": _VECTOR,
+    "use_residual": Key(lambda value: not value, "false: only dense layers without a residual are supported", True),
+}
+"""The configuration of a dense layer after pooling."""
