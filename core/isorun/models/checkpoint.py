@@ -112,6 +112,28 @@ def _check_adapters(folder: Path) -> None:
         )
 
 
+def check_classifier(folder: Path) -> None:
+    """Reject a checkpoint without a head that classifies sequences, which a cross-encoder needs.
+
+    Raises:
+        InvalidModel: ``config.json`` names no such head.
+        UnsupportedModel: isorun does not build it for this kind of encoder.
+    """
+    path, settings = folder / "config.json", _settings(folder)
+    kind, names = settings.get("model_type"), settings.get("architectures") or []
+    named = isinstance(names, list) and any(str(name).endswith("ForSequenceClassification") for name in names)
+    if not named:
+        raise InvalidModel(
+            f"{path}: architectures must name a model ForSequenceClassification, got {names!r}. For vectors of texts "
+            "use Embedder"
+        )
+    if kind in (*rotary_config.KINDS, "t5", "mt5"):
+        raise UnsupportedModel(
+            f"{path}: isorun does not build the head of {', '.join(map(str, names))} (model_type {kind!r}). Export the "
+            "model to ONNX and pass that file"
+        )
+
+
 def build_cached(folder: Path, cache: Cache, *, whole: bool = True) -> Path:
     """The fused graph of a checkpoint, from the cache if it was built before.
 
@@ -205,7 +227,7 @@ def _config(
     architectures = settings.get("architectures") or []
     if not isinstance(architectures, list) or not all(isinstance(name, str) for name in architectures):
         raise invalid(f"architectures must be a list of names, got {architectures!r}")
-    head = _head(architectures)
+    head = None if architecture.builder == "t5" else _head(architectures)
     pooler = architecture.pooler is not None and f"{architecture.pooler}.weight" in weights
     if head == "sequence-classification" and architecture.classifies_pooled and not pooler:
         raise invalid("the sequence classifier needs a pooler, which the checkpoint does not contain")

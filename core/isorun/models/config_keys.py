@@ -46,7 +46,8 @@ _COMMON: Table = {
         "initializer_range initializer_factor classifier_dropout classifier_dropout_prob hidden_dropout_prob "
         "attention_probs_dropout_prob attention_dropout hidden_dropout language languages "
         "attn_implementation _attn_implementation _attn_implementation_autoset attn_implementation_internal "
-        "_attn_implementation_internal is_composition license model_max_length output_hidden_state"
+        "_attn_implementation_internal is_composition license model_max_length "
+        "adapters xla_device use_return_dict unsloth_version unsloth_fixed"
     ),
     "pad_token_id": _ID,
     "is_decoder": FLAG,
@@ -54,7 +55,6 @@ _COMMON: Table = {
     "position_embedding_type": ANY,
     "pruned_heads": EMPTY,
     "quantization_config": EMPTY,
-    "adapters": EMPTY,
     "auto_map": ANY,
     "sentence_transformers": optional(Key(lambda value: isinstance(value, dict), "an object")),
     "sbert_ce_default_activation_function": optional(TEXT),
@@ -158,7 +158,7 @@ TABLES: Mapping[str, Table] = {
         "embedding_size": SIZE,
         "num_hidden_groups": _LAYERS,
         "inner_group_num": _LAYERS,
-        **unused("down_scale_factor gap_size net_structure_type num_memory_blocks"),
+        **unused("down_scale_factor gap_size net_structure_type num_memory_blocks layers_to_keep"),
     },
     "mpnet": {
         **{key: rule for key, rule in _BERT.items() if key != "type_vocab_size"},

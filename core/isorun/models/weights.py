@@ -22,7 +22,7 @@ _WRAPPERS = ("model.", "module.", "_orig_mod.", "0.auto_model.", "auto_model.", 
 _BUFFERS = re.compile(r"(^|\.)(position_ids|token_type_ids|inv_freq|masked_bias)$")
 _LAYER = re.compile(r"(^|\.)(layer|layers|block|albert_layers|albert_layer_groups)\.\d+\.")
 _HEAD = re.compile(
-    r"(^|\.)(cls|lm_head|classifier|pre_classifier|qa_outputs|score|head|pooler|decoder|predictions|sop_classifier"
+    r"(^|\.)(cls|lm_head|classifier|pre_classifier|classification_head|qa_outputs|score|head|pooler|decoder|predictions|sop_classifier"
     r"|generator_predictions|generator_lm_head|discriminator_predictions|mask_predictions|lm_predictions|vocab_transform"
     r"|vocab_layer_norm|vocab_projector)\."
 )

@@ -1,8 +1,8 @@
 """Paths that a model's files name: which of them may be read.
 
-A file is accepted if it is below the model's folder with symbolic links resolved. If a file that every such folder has
-is a link, as all files are in the cache of the Hugging Face hub, files below its target's folder are accepted too. Hard
-links are accepted: package managers and caches use them to share files.
+A file is accepted if it is below the model's folder with symbolic links resolved. In the cache of the Hugging Face hub,
+where all files are links, the repository's ``blobs`` are accepted too, and if the configuration of another folder is a
+link, files below its target's folder. Hard links are accepted: package managers and caches use them to share files.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ def inside(folder: Path, location: str) -> Path:
         return folder
     try:
         homes = {folder.resolve(), *((folder / anchor).resolve().parent for anchor in _ANCHORS)}
+        homes |= {place.parent / "blobs" for place in folder.resolve().parents if place.name == "snapshots"}
         target = resolved(folder, location, homes)
     except (OSError, RuntimeError, ValueError) as error:
         raise InvalidModel(f"{folder} names {location!r}, which cannot be read: {error}") from error

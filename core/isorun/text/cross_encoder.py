@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from isorun.errors import InvalidArgument, InvalidModel, UnsupportedModel, did_you_mean
+from isorun.models import checkpoint, sentences
 from isorun.models.dense import ACTIVATIONS, activation_named
 from isorun.models.sentences import SentenceSettings
 from isorun.models.tokenizer import Text
@@ -71,7 +72,7 @@ class CrossEncoder(TextModel):
     ) -> None:
         if activation is not None and activation not in ACTIVATIONS:
             raise InvalidArgument(f"Invalid activation {activation!r}{did_you_mean(activation, ACTIVATIONS)}")
-        super().__init__(model, _output, max_length, batch_tokens, session_options)
+        super().__init__(model, self._choose, max_length, batch_tokens, session_options)
         try:
             labels = _labels(self.output.shape or ())
             self.labels = [self.settings.labels.get(str(index), str(index)) for index in range(labels)]
@@ -136,6 +137,16 @@ class CrossEncoder(TextModel):
         query = checked(query, "query")
         return [(query, document) for document in texts_of(documents, "documents")]
 
+    def _choose(self, outputs: dict[str, int]) -> str:
+        if not outputs:  # of a checkpoint's graph
+            checkpoint.check_classifier(sentences.transformer_folder(self.folder))
+        elif _LOGITS not in outputs:
+            raise InvalidModel(
+                f"The model has no output {_LOGITS!r}, only {', '.join(outputs)}. Use a model with a classification "
+                "head"
+            )
+        return _LOGITS
+
     def _encode(self, texts: Sequence[Text]) -> list[Any]:
         if self._prompt:
             texts = [self._prompted(text) for text in texts]
@@ -167,14 +178,6 @@ def _labels(shape: tuple[int | str | None, ...]) -> int:
     if len(shape) != 2 or not isinstance(shape[1], int):
         raise InvalidModel(f"{_LOGITS!r} must be (batch, labels), got shape {shape}")
     return shape[1]
-
-
-def _output(outputs: dict[str, int]) -> str:
-    if outputs and _LOGITS not in outputs:
-        raise InvalidModel(
-            f"The model has no output {_LOGITS!r}, only {', '.join(outputs)}. Use a model with a classification head"
-        )
-    return _LOGITS
 
 
 def _activation(name: str | None, settings: SentenceSettings, labels: int) -> Callable[[Array], Array]:

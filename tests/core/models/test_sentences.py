@@ -220,8 +220,12 @@ def test_rejects_weights_that_are_a_link_out_of_the_folder(folder: Path, tmp_pat
         checkpoint.build(folder, tmp_path / "model.onnx")
 
 
-def test_reads_the_layout_of_the_hub_s_cache(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("with_config", [True, False])
+def test_reads_the_layout_of_the_hub_s_cache(folder: Path, tmp_path: Path, with_config: bool) -> None:
     """Every file of a snapshot is a link to a file of blobs, beside it."""
+    if not with_config:
+        (folder / "config.json").unlink()
+        (folder / "modules.json").unlink()
     expected = sentences.read(folder)
     blobs, snapshot = tmp_path / "repo" / "blobs", tmp_path / "repo" / "snapshots" / "revision"
     blobs.mkdir(parents=True)
@@ -232,7 +236,8 @@ def test_reads_the_layout_of_the_hub_s_cache(folder: Path, tmp_path: Path) -> No
         link.symlink_to(os.path.relpath(blobs / f"blob{number}", link.parent))
     settings = sentences.read(snapshot)
     assert {**vars(settings), "steps": ()} == {**vars(expected), "steps": ()}
-    assert checkpoint.build_cached(snapshot, Cache(tmp_path / "cache")).is_file()
+    if with_config:
+        assert checkpoint.build_cached(snapshot, Cache(tmp_path / "cache")).is_file()
 
 
 def test_the_transformer_is_where_modules_json_says(folder: Path) -> None:

@@ -110,3 +110,24 @@ def test_rejects_other_activations_and_modules_of_the_model(tokenizer: Path, tmp
     saved(folder, default_prompt_name="a")
     with pytest.raises(InvalidModel, match="default prompt 'a'"):
         isorun.CrossEncoder(folder, backend="ort-cpu")
+
+
+@pytest.mark.parametrize(
+    ("kind", "architectures", "error"),
+    [
+        ("bert", ["BertForTokenClassification"], InvalidModel),
+        ("bert", None, InvalidModel),
+        ("bert", 3, InvalidModel),
+        ("modernbert", ["ModernBertForSequenceClassification"], UnsupportedModel),
+        ("qwen3", ["Qwen3ForSequenceClassification"], UnsupportedModel),
+    ],
+)
+def test_rejects_checkpoints_without_a_head_that_isorun_builds(
+    kind: str, architectures: object, error: type[Exception], tokenizer: Path, tmp_path: Path
+) -> None:
+    folder = sentence_models.write_reranker(tokenizer, tmp_path / "reranker", 1)
+    settings = json.loads((folder / "config.json").read_text())
+    settings |= {"model_type": kind, "architectures": architectures}
+    (folder / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(error, match="ForSequenceClassification"):
+        isorun.CrossEncoder(folder, backend="ort-cpu")

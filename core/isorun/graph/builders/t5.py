@@ -12,6 +12,7 @@ from isorun.graph.builders.encoder import BertBuilder
 from isorun.graph.ops import functions
 
 _GATED = {"gated-gelu": "GatedGeluTanh", "gated-silu": "GatedSilu"}
+_DERIVED = {"relu": ("relu", False), "gated-gelu": ("gelu_new", True), "gated-silu": ("silu", True)}
 
 
 class T5Builder(BertBuilder):
@@ -34,7 +35,11 @@ class T5Builder(BertBuilder):
 
     def _feed_forward(self, name: str, prefix: str, hidden: ir.Value) -> ir.Value:
         width, inner = self._config.hidden_size, self._config.intermediate_size
-        kind = self._config.settings.get("feed_forward_proj", "relu")
+        settings = self._config.settings
+        kind = settings.get("feed_forward_proj", "relu")
+        for key, derived in zip(("dense_act_fn", "is_gated_act"), _DERIVED.get(kind, ()), strict=False):
+            if settings.get(key, derived) != derived:  # transformers reads them in preference
+                raise InvalidModel(f"config.json: {key} must be {derived!r} for {kind!r}, got {settings[key]!r}")
         if kind == "relu":
             widened = self.dense(f"{prefix}.wi", hidden, width, inner, f"{name}.intermediate")
             activated = self.node("Relu", f"{name}.activation", [widened])
