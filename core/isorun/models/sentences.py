@@ -45,7 +45,6 @@ MODULE_FILE = re.compile(r"(\d+_\w+)/(config\.json|model\.safetensors)")
 
 NORMALIZE = "normalize"
 _DENSE = "dense"
-_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 _KINDS = ("Transformer", "Pooling", "Dense", "Normalize")
 _MAX_MODULES = 64
 _UNLIMITED = 10**9  # transformers writes 1e30 where a tokenizer has no limit

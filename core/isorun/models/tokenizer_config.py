@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from isorun.errors import InvalidModel, UnsupportedModel
-from isorun.models.sentences import read_object
+from isorun.models.keys import read_object
 from isorun.models.tokenizer_names import GENERIC, MISDECLARED, REGISTERED, SLOW, TYPED, is_known, resolve
 
 FILE = "tokenizer_config.json"
