@@ -7,9 +7,7 @@ from importlib.util import find_spec
 import pytest
 
 from isorun.testing.conformance import Conformance, runner
-
-_INT64 = "OpenVINO's CPU plugin computes 64-bit integers in 32 bits"
-_OPENVINO = {f"test_inputs_and_outputs_of_every_type[{kind}]": _INT64 for kind in ("int64", "uint64")}
+from isorun_backends.openvino.faults import FAULTS
 
 
 class TestOrtCpu(Conformance, backend="ort-cpu"):
@@ -17,7 +15,7 @@ class TestOrtCpu(Conformance, backend="ort-cpu"):
 
 
 @pytest.mark.long
-class TestOpenVINO(Conformance, backend="openvino", known_failures=_OPENVINO):
+class TestOpenVINO(Conformance, backend="openvino"):
     pass
 
 
@@ -28,7 +26,7 @@ class TestReference(Conformance, backend="reference"):
 
 @pytest.mark.long
 @pytest.mark.skipif(find_spec("onnxruntime_ep_openvino") is None, reason="onnxruntime-ep-openvino is not installed")
-class TestOpenVINOProvider(Conformance, backend="ort-ep:openvino", known_failures=_OPENVINO):
+class TestOpenVINOProvider(Conformance, backend="ort-ep:openvino", known_failures=FAULTS.checks):
     pass
 
 

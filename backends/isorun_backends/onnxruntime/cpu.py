@@ -66,6 +66,7 @@ class OrtCpu(Backend):
         package="onnxruntime",
         requirement="onnxruntime",
         reports=("placement",),
+        faults="isorun_backends.onnxruntime.faults:CPU",
     )
 
     def compile(self, model: LoweredModel, config: CompileConfig) -> OrtCpuExecutable:

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 _UNKNOWN_OPERATORS = (
     r"(?:OpenVINO does not support the following ONNX|No conversion rule found for) operations: ([^\n]+)"
 )
-_NO_NUMPY = ("tensor(bfloat16)", "tensor(int4)", "tensor(uint4)")
 _RESERVED = {"INFERENCE_PRECISION_HINT": "precision", "INFERENCE_NUM_THREADS": "threads", "DEVICE_ID": "device"}
 
 
@@ -59,6 +58,7 @@ class OpenVINO(Backend):
         package="openvino",
         requirement="openvino>=2026.0",
         reports=("placement", "precision"),
+        faults="isorun_backends.openvino.faults:FAULTS",
     )
 
     def compile(self, model: LoweredModel, config: CompileConfig) -> OpenVINOExecutable:
@@ -111,9 +111,9 @@ def _remove_string_identities(graph: openvino.Model) -> None:
 
 
 def _check_outputs(name: str, model: LoweredModel) -> None:
-    """Reject outputs that OpenVINO returns as another type: bf16 as fp16, two 4-bit numbers as one of 8 bits."""
+    """Reject outputs that OpenVINO returns as another type: bf16 as fp16, fp8 as uint8, 4-bit numbers in pairs."""
     for spec in model.info.outputs:
-        if spec.type in _NO_NUMPY:
+        if spec.type.startswith("tensor(") and spec.type != "tensor(string)" and spec.dtype is None:
             raise UnsupportedModel(
                 f"{name} cannot return the output {spec.name!r} of type {spec.type}, which NumPy does not have. "
                 "Cast it to another type in the model, such as float"

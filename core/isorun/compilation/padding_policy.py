@@ -28,6 +28,7 @@ from isorun.errors import (
 )
 from isorun.models.lowering import ModelGraphs, Quantized
 from isorun.models.source import check_unchanged
+from isorun.plugin import faults
 from isorun.plugin.backend import Backend, Binding, Executable
 from isorun.system.progress import logged
 from isorun.types import CompileConfig, Feeds, LoweredModel, ModelInfo, RuntimeReport
@@ -59,13 +60,15 @@ def compile_model(
         UnsupportedModel: padding is to be removed and the graph does not allow it, or the backend lacks an operator.
         BackendUnavailable, BackendFailed: as :meth:`isorun.plugin.backend.Backend.compile` says.
     """
-    dialects = backend.capabilities.dialects
+    dialects, known = backend.capabilities.dialects, faults.of(backend)
     precision = config.precision if config.precision in backend.capabilities.typed else "fp32"
 
     checks = not backend.capabilities.checks_indices
 
     def compiled(*, packed: bool) -> tuple[LoweredModel, Guarded]:
-        lowered = graphs.lower(dialects, packed=packed, precision=precision, quantized=quantized, checks=checks)
+        lowered = graphs.lower(
+            dialects, packed=packed, precision=precision, quantized=quantized, checks=checks, faults=known.rows
+        )
         own = lowered.path == graphs.source.path and not lowered.path.is_relative_to(graphs.cache.root)
 
         def verify() -> None:

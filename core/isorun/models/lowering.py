@@ -5,7 +5,8 @@ A graph is read and fused the first time that a model is opened. After that the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from isorun.models.source import FILE, ModelSource, check_unchanged
 from isorun.system.cache import Cache, sha256
 from isorun.system.progress import logged
 from isorun.types import Dialect, LoweredModel, ModelInfo
+from isorun.types.faults import Fault
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -51,6 +53,7 @@ class _Known:
         unprotected: whether bounds of the inputs leave any index unprotected.
         beside: the external weight files of a model that is not an encoder, as it names them.
         sparse: whether it has sparse tensors, which not every runtime reads.
+        operators: of the model as given (:func:`isorun.graph.transforms.work_around.operators`); ``None`` if unknown.
     """
 
     info: ModelInfo
@@ -58,6 +61,7 @@ class _Known:
     unprotected: bool
     beside: tuple[str, ...]
     sparse: bool
+    operators: Sequence[str] | None
 
 
 class ModelGraphs:
@@ -78,13 +82,16 @@ class ModelGraphs:
         self._mapped = False  # whether the fused graph's weights are in the cache, rather than in the model's files
 
         entry = cache.get_or_make("models", self._key(), self._inspect, models=source.models)
+        meta = entry.meta
         self._known = _Known(
-            ModelInfo.from_dict(entry.meta["info"]),
-            entry.meta["as_given"],
-            entry.meta["unprotected"],
-            tuple(entry.meta["beside"]),
-            entry.meta["sparse"],
+            ModelInfo.from_dict(meta["info"]),
+            meta["as_given"],
+            meta["unprotected"],
+            tuple(meta["beside"]),
+            meta["sparse"],
+            meta["operators"],
         )
+        self._operators: dict[Path, Sequence[str]] = {}  # of lowered files
         self.found = entry.found
         """Whether the cache had the model's description."""
 
@@ -106,6 +113,7 @@ class ModelGraphs:
         precision: str = _AS_GIVEN,
         quantized: Quantized | None = None,
         checks: bool = False,
+        faults: Sequence[Fault] = (),
     ) -> LoweredModel:
         """The model in the first of a backend's dialects that can express it.
 
@@ -118,12 +126,20 @@ class ModelGraphs:
             precision: what to write the graph in (:mod:`isorun.graph.transforms.precision`); ``fp32`` keeps its types.
             quantized: what ``int8`` needs, except for a model that was quantized when it was given.
             checks: check the indices that bounds of the inputs do not protect, in the graph.
+            faults: what the runtime computes wrongly: such nodes are rewritten.
 
         Raises:
-            UnsupportedModel: padding cannot be removed; the graph cannot be converted to the precision; or the model
-                was given in the fused form and no dialect can express it.
+            UnsupportedModel: the runtime computes a node wrongly that has no equivalent; padding cannot be removed; the
+                graph cannot be converted to the precision; or the model was given in the fused form and no dialect can
+                express it.
             InvalidModel: the model cannot be read, or has changed since it was opened.
         """
+        lowered = self._in_dialect(dialects, packed, precision, quantized, checks)
+        return self._worked_around(lowered, [fault for fault in faults if fault.applies is not None])
+
+    def _in_dialect(
+        self, dialects: tuple[str, ...], packed: bool, precision: str, quantized: Quantized | None, checks: bool
+    ) -> LoweredModel:
         info, source = self.info, self.source
         if precision == "int8" and info.quantized:
             precision = _AS_GIVEN
@@ -152,6 +168,40 @@ class ModelGraphs:
             "; ".join(dict.fromkeys(map(str, refusals))) or "The backend reads no dialect of the fused graph",
             [name for refusal in refusals for name in refusal.operators],
         )
+
+    def _worked_around(self, lowered: LoweredModel, faults: Sequence[Fault]) -> LoweredModel:
+        """The model without the nodes that a runtime computes wrongly; the same model if it has none."""
+        suspects = {fault.operator for fault in faults}
+        present = self._operators.get(lowered.path, self._known.operators)
+        if not suspects or (present is not None and suspects.isdisjoint(present)):
+            return lowered
+
+        def make(folder: Path) -> dict[str, Any]:
+            from isorun.graph.io import files
+            from isorun.graph.transforms import work_around
+
+            with files.reading(str(self.source.path)):
+                graph = files.read(lowered.path)
+                try:
+                    rewritten = work_around.apply(graph, faults)
+                except UnsupportedModel as error:
+                    return {"refused": str(error), "operators": error.operators, "rewritten": []}
+            if rewritten:
+                files.write(graph, folder / FILE, beside_above=0)
+            if lowered.path == self.source.path:
+                check_unchanged(self.source, self.cache)
+            return {"refused": "", "rewritten": rewritten}
+
+        origin = lowered.path.parent.name if lowered.path in self._operators else "as given"
+        key = self._key("faults", origin, _digest(faults))
+        source = self.source
+        entry = self.cache.get_or_make("lowered", key, make, models=source.models, private=source.private)
+        if entry.meta["refused"]:
+            raise UnsupportedModel(entry.meta["refused"], entry.meta["operators"])
+        if not entry.meta["rewritten"]:
+            return lowered
+        notes = {**lowered.notes, "worked_around": entry.meta["rewritten"]}
+        return replace(lowered, path=entry.folder / FILE, cached=entry.found, notes=notes)
 
     def write(self, target: Target, path: Path) -> tuple[ir.Model, Job]:
         """Make the graph of a target and write it.
@@ -199,6 +249,7 @@ class ModelGraphs:
         from isorun.graph import model_info
         from isorun.graph.analysis import index_bounds
         from isorun.graph.io import files
+        from isorun.graph.transforms import work_around
 
         path = self.source.path
         with files.reading(str(path)):
@@ -215,6 +266,8 @@ class ModelGraphs:
             "unprotected": unprotected,
             "beside": beside,
             "sparse": is_sparse,
+            # An encoder seldom runs as given: it is searched then.
+            "operators": None if info.fused else work_around.operators(self._fused),
         }
 
     def _lowered(
@@ -224,16 +277,17 @@ class ModelGraphs:
 
         def make(folder: Path) -> dict[str, Any]:
             from isorun.graph.pipeline import Target
+            from isorun.graph.transforms import work_around
             from isorun.graph.transforms.precision import int8
 
             notes: dict[str, Any] = {} if source.outputs is None else {"outputs": list(source.outputs)}
             table = int8.load(quantized.folder) if quantized else None
             converted = precision if precision != _AS_GIVEN and not quantized else None
             target = Target(packed=packed, precision=converted, table=table, dialect=dialect, checks=checks)
-            _, job = self.write(target, folder / FILE)
+            graph, job = self.write(target, folder / FILE)
             if quantized:
                 notes["int8"] = dict(quantized.note)
-            return {"notes": notes | job.notes}
+            return {"notes": notes | job.notes, "operators": work_around.operators(graph)}
 
         own = [sha256(repr(dialect.as_dict()).encode())] if isinstance(dialect, Dialect) else []
         parts = [
@@ -246,6 +300,7 @@ class ModelGraphs:
         key = self._key(*parts, *([quantized.key] if quantized else []))
         entry = self.cache.get_or_make("lowered", key, make, models=source.models, private=source.private)
         path = entry.folder / FILE
+        self._operators[path] = entry.meta["operators"]
         self._map_weights(path)
         return LoweredModel(path, dialect or _PLAIN, source.fingerprint, self.info, entry.found, entry.meta["notes"])
 
@@ -279,6 +334,15 @@ def lower(
     packed: bool = False,
     precision: str = _AS_GIVEN,
     quantized: Quantized | None = None,
+    faults: Sequence[Fault] = (),
 ) -> LoweredModel:
     """:meth:`ModelGraphs.lower` for a single graph of a model."""
-    return ModelGraphs(source, cache).lower(dialects, packed=packed, precision=precision, quantized=quantized)
+    graphs = ModelGraphs(source, cache)
+    return graphs.lower(dialects, packed=packed, precision=precision, quantized=quantized, faults=faults)
+
+
+def _digest(faults: Sequence[Fault]) -> str:
+    """SHA-256 of the code of a table, which may change without a release."""
+    functions = [function for fault in faults for function in (fault.applies, fault.rewrite) if function is not None]
+    modules = sorted({str(sys.modules[function.__module__].__file__) for function in functions})
+    return sha256(b"".join(Path(path).read_bytes() for path in modules))

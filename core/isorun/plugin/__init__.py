@@ -43,6 +43,7 @@ from isorun.types import (
     RuntimeReport,
     TensorSpec,
 )
+from isorun.types.faults import CONSTANTS, Fault, KnownFaults
 from isorun.types.options import Option
 
 __all__ = [
@@ -63,6 +64,10 @@ __all__ = [
     "Finding",
     "Option",
     "RuntimeReport",
+    # the known faults of its runtime
+    "CONSTANTS",
+    "Fault",
+    "KnownFaults",
     # what it gets
     "CompileConfig",
     "DeviceArray",

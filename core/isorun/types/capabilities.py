@@ -86,6 +86,9 @@ class Capabilities:
             requests another number is rejected.
         tolerances: for a runtime that approximates (a polynomial for ``Erf``, say): precision to the precision whose
             limits of parity apply, such as ``{"fp32": "bf16"}``. Other precisions have their own limits.
+        faults: where the table of what the runtime computes wrongly is, an :class:`isorun.types.faults.KnownFaults`:
+            ``package.module:NAME``. The module is imported where graphs are prepared, so it must import without the
+            runtime. Affected nodes are rewritten, or the model is refused.
     """
 
     dialects: tuple[str, ...]
@@ -109,6 +112,7 @@ class Capabilities:
     tolerances: Mapping[str, str] = field(default_factory=dict)
     usable_after_failure: bool = False
     checks_indices: bool = False
+    faults: str = ""
 
     def tolerance(self, precision: str) -> str:
         """The precision whose limits of parity apply to results in a precision."""

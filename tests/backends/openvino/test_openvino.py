@@ -154,3 +154,56 @@ def test_accepts_both_of_numpys_64_bit_integer_types(code):
         binding.bind_output("y", element_type=x.dtype, shape=given.shape, buffer_ptr=given.ctypes.data)
         session.run_with_iobinding(binding)
         np.testing.assert_array_equal(given, [1, 4, 9])
+
+
+@pytest.mark.parametrize("kind", ["int64", "uint64", "uint32"])
+def test_rejects_feeds_beyond_32_bits(kind):
+    """OpenVINO reads the lower 32 bits."""
+    model = graph(f"g ({kind}[N] x) => ({kind}[N] y) {{ y = Identity (x) }}")
+    largest = 2**31 - 1
+    with isorun.Session(model, "openvino") as session:
+        np.testing.assert_array_equal(session.run(None, {"x": np.array([0, largest], kind)})[0], [0, largest])
+        assert session.run(None, {"x": np.array([], kind)})[0].size == 0
+        with pytest.raises(isorun.InvalidFeeds, match=r"'x' has numbers outside \[-2147483648, 2147483647\]"):
+            session.run(None, {"x": np.array([0, largest + 1], kind)})
+        binding = session.io_binding()
+        binding.bind_cpu_input("x", np.array([largest + 1], kind))
+        binding.bind_output("y")
+        with pytest.raises(isorun.InvalidFeeds, match="'x'"):
+            session.run_with_iobinding(binding)
+
+
+def test_negative_int64_feeds_beyond_32_bits():
+    model = graph("g (int64[N] x) => (int64[N] y) { y = Identity (x) }")
+    with isorun.Session(model, "openvino") as session:
+        np.testing.assert_array_equal(session.run(None, {"x": np.array([-(2**31)])})[0], [-(2**31)])
+        with pytest.raises(isorun.InvalidFeeds, match="'x'"):
+            session.run(None, {"x": np.array([-(2**31) - 1])})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "g (float[N] x) => (float[M] y) <int64[1] s = {1}, int64[1] e = {9223372036854775807}> { y = Slice (x, s, e) }",
+        "g (float[N] x) => (float[M] y) <int64[1] s = {1}, int64[1] e = {4294967296}> { y = Slice (x, s, e) }",
+        "g (float[N] x) => (float[N] y) <int64 c = {8589934592}> { f = Cast <to = 1> (c) y = Add (x, f) }",
+    ],
+)
+def test_harmless_constants_beyond_32_bits_run(text):
+    x = np.arange(4, dtype=np.float32)
+    with isorun.Session(graph(text), "openvino") as session, isorun.Session(graph(text), "ort-cpu") as other:
+        np.testing.assert_array_equal(session.run(None, {"x": x})[0], other.run(None, {"x": x})[0])
+
+
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize("axes", [[0], [-1], [0, 2]])
+@pytest.mark.parametrize("operator", ["ReduceL1", "ReduceLogSum", "ReduceLogSumExp"])
+def test_reductions_with_an_axes_attribute(operator, axes, keepdims):
+    rank = 3 if keepdims else 3 - len(axes)
+    sizes = ", ".join(f"s{axis}" for axis in range(rank))
+    text = f"g (float[a, b, c] x) => (float[{sizes}] y) {{ y = {operator} <axes = {axes}, keepdims = {keepdims}> (x) }}"
+    model = graph(text)
+    model.opset_import[0].version = 13
+    x = np.random.default_rng(0).uniform(1, 200, (2, 3, 4)).astype(np.float32)
+    with isorun.Session(model, "openvino") as session, isorun.Session(model, "ort-cpu") as other:
+        np.testing.assert_allclose(session.run(None, {"x": x})[0], other.run(None, {"x": x})[0], rtol=1e-6)

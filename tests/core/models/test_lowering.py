@@ -16,6 +16,8 @@ from isorun.errors import UnsupportedModel
 from isorun.models import checkpoint, lowering
 from isorun.models.source import open_model
 from isorun.system.cache import Cache
+from isorun.types.faults import Fault
+from onnx_text import graph
 
 DIALECTS = ("com.microsoft", "onnx", "primitive")
 EXPORT = "bert-torchscript17-sdpa"
@@ -127,3 +129,71 @@ def padded() -> exports.Feeds:
 
 def _fusions(caplog: pytest.LogCaptureFixture) -> int:
     return sum(record.getMessage().startswith("fuse attention") for record in caplog.records)
+
+
+def always(operator, rewrite=None):
+    return Fault(
+        operator=operator,
+        condition="always",
+        result="nothing",
+        versions="0",
+        applies=lambda node, opset: True,
+        rewrite=rewrite,
+        model="",
+    )
+
+
+def identity(node):
+    import onnx_ir
+
+    return [onnx_ir.node("Identity", [node.inputs[0]])]
+
+
+def two_nodes(tmp_path):
+    path = tmp_path / "two.onnx"
+    onnx.save(graph("g (float[N] x) => (float[N] y) { z = Abs (x) y = Neg (z) }"), path)
+    return path
+
+
+def test_rewrites_what_a_runtime_computes_wrongly(tmp_path):
+    path, cache = two_nodes(tmp_path), Cache(tmp_path / "cache")
+
+    def lowered(*faults):
+        return lowering.lower(open_model(path, cache), ("onnx",), cache, faults=faults)
+
+    assert lowered().path == lowered(always("Relu")).path == path, "it has no such operator"
+    rewritten = lowered(always("Neg", identity))
+    assert [node.op_type for node in onnx.load(rewritten.path).graph.node] == ["Abs", "Identity"]
+    assert [output.name for output in onnx.load(rewritten.path).graph.output] == ["y"]
+    assert rewritten.notes["worked_around"] == ["Neg 'y': always"]
+    assert not rewritten.cached
+    assert lowered(always("Neg", identity)).cached
+    assert lowered().path == path, "another runtime gets the model as given"
+
+
+def test_refuses_what_a_runtime_computes_wrongly(tmp_path):
+    path, cache = two_nodes(tmp_path), Cache(tmp_path / "cache")
+    for _ in range(2):  # cached the second time
+        with pytest.raises(UnsupportedModel, match=r"'z' \(Abs\).*always: nothing") as caught:
+            lowering.lower(open_model(path, cache), ("onnx",), cache, faults=[always("Abs")])
+        assert caught.value.operators == ("Abs",)
+
+
+def test_rewrites_in_branches_and_functions(tmp_path):
+    text = """
+        <ir_version: 8, opset_import: ["": 17, "own": 1]>
+        g (float[N] x, bool c) => (float[N] y) {
+            z = If (c) <
+                then_branch = a () => (float[N] p) { p = Neg (x) },
+                else_branch = b () => (float[N] q) { q = own.f (x) }
+            >
+            y = Abs (z)
+        }
+        <domain: "own", opset_import: ["": 17]> f (v) => (w) { w = Neg (v) }
+    """
+    path, cache = tmp_path / "branches.onnx", Cache(tmp_path / "cache")
+    onnx.save(onnx.parser.parse_model(text), path)
+    source = open_model(path, cache)
+    lowered = lowering.lower(source, ("onnx",), cache, faults=[always("Neg", identity)])
+    assert len(lowered.notes["worked_around"]) == 2
+    assert b"Neg" not in lowered.path.read_bytes()

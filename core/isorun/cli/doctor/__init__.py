@@ -14,6 +14,11 @@ from isorun.system.cache import Cache
 from isorun.types import Finding
 
 
-def examine() -> list[Finding]:
-    """All findings: of this installation, the cache and every environment."""
-    return [*installation.findings(), *entries.findings(Cache()), *isolated.findings()]
+def examine(*, operators: bool = False) -> list[Finding]:
+    """All findings: of this installation, the cache and every environment.
+
+    Args:
+        operators: test the known faults of the installed runtimes too, which takes minutes.
+    """
+    findings = [*installation.findings(), *entries.findings(Cache()), *isolated.findings()]
+    return [*findings, *(installation.operator_findings() if operators else ())]

@@ -1,6 +1,7 @@
 """A child process of the doctor: ``python -m isorun.cli.doctor.child FILE TASK ...`` in the examined interpreter.
 
-``names`` lists the backends, ``backend NAME`` examines one, ``packages NAME...`` import packages. Each step is reported
+``names`` lists the backends, ``backend NAME`` examines one, ``packages NAME...`` import packages,
+``operators NAME`` the known faults of its runtime. Each step is reported
 before it begins, so that the step at which the process ended is known.
 """
 
@@ -13,7 +14,7 @@ from dataclasses import asdict
 from importlib.metadata import distribution
 from typing import Any
 
-from isorun.cli.doctor import packages
+from isorun.cli.doctor import operators, packages
 from isorun.errors import BackendUnavailable
 from isorun.plugin import registry
 from isorun.plugin.backend import Backend
@@ -103,7 +104,19 @@ def _diagnose(backend: Backend, command: str) -> None:
         tell(finding=finding)
 
 
-_TASKS: dict[str, Callable[..., None]] = {"names": names, "backend": examine, "packages": examine_packages}
+def examine_operators(name: str) -> None:
+    """Test the known faults of a backend's runtime."""
+    subject, command = f"the backend {name}", packages.pip("install", "--upgrade", registry.entry(name).distribution)
+    for finding in operators.findings(name, lambda step: tell(subject=subject, doing=step, command=command)):
+        tell(finding=asdict(finding))
+
+
+_TASKS: dict[str, Callable[..., None]] = {
+    "names": names,
+    "backend": examine,
+    "packages": examine_packages,
+    "operators": examine_operators,
+}
 
 if __name__ == "__main__":
     _TASKS[sys.argv[2]](*sys.argv[3:])

@@ -14,7 +14,13 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
 @app.command()
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def doctor(
+    operators: Annotated[
+        bool,
+        typer.Option("--operators", help="Also test the known faults of the installed runtimes, which takes minutes."),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
     """Diagnose this installation: packages, libraries, the cache, environments.
 
     Each finding has a command that fixes it. Nothing is changed. The exit code is 1 if there are findings.
@@ -22,7 +28,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
     from isorun.cli.doctor import examine
 
     with console.working("Checking backends, packages and environments"):
-        findings = examine()
+        findings = examine(operators=operators)
     if as_json:
         console.json_out([asdict(each) for each in findings])
     elif findings:

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from isorun.cli.doctor import operators
 from isorun.isolation.environments import Environment
 from isorun.system import subprocesses
 from isorun.system.cache import ENVIRONMENT_VARIABLE
@@ -22,6 +23,7 @@ from isorun.system.threads import usable_cores
 from isorun.types import Finding
 
 SECONDS = 120.0
+OPERATOR_SECONDS = 1800.0
 _MAX_FRAMES = 5
 
 
@@ -45,6 +47,16 @@ def findings(environment: Environment | None = None, seconds: float | None = Non
         if packages := dict.fromkeys(_values(events, "package")):
             events += ask(start, "packages", *packages)
     return list(dict.fromkeys(Finding(**finding) for finding in _values(events, "finding")))
+
+
+def operator_findings() -> list[Finding]:
+    """What has changed in the known faults of the installed runtimes; takes minutes."""
+    events: list[dict[str, Any]] = []
+    with _interpreter(None) as (python, variables):
+        for name in operators.declaring():
+            start = {"subject": f"the backend {name}", "doing": "starting", "command": f"isorun conformance {name}"}
+            events += _ask(python, variables, OPERATOR_SECONDS, start, "operators", name)
+    return [Finding(**finding) for finding in _values(events, "finding")]
 
 
 def _ask(

@@ -17,7 +17,9 @@ from typing import Any
 
 import pytest
 
+from isorun.errors import IsorunError
 from isorun.isolation.worker.failures import RemoteError
+from isorun.plugin import faults
 from isorun.testing.conformance.checks.base import capability_of
 
 SETTINGS_VARIABLE = "ISORUN_CONFORMANCE"
@@ -73,7 +75,7 @@ class _Recorder:
             self._write(event="unknown", capability=unknown[0], known=sorted(set(capabilities.values())))
             pytest.exit("unknown capability")
         selected = {name: capability for name, capability in capabilities.items() if not only or capability in only}
-        self._write(event="collected", checks=selected, known=list(capabilities))
+        self._write(event="collected", checks=selected, known=list(capabilities), known_failures=_known_failures(items))
         remaining = selected.keys() - set(self._settings.done)
         items[:] = [item for item in items if _name(item.nodeid) in remaining]
 
@@ -104,6 +106,17 @@ class _Recorder:
                 about=about,
             )
         return report
+
+
+def _known_failures(items: list[pytest.Item]) -> dict[str, str]:
+    """Those that the backend's table declares."""
+    for item in items:
+        if isinstance(item, pytest.Function) and item.cls is not None:
+            try:
+                return dict(faults.of(item.cls.under_test.backend).checks)
+            except IsorunError:  # the checks meet the error and report it
+                break
+    return {}
 
 
 def _name(nodeid: str) -> str:

@@ -49,7 +49,8 @@ def run(
         options: for ``Session(options=...)``, in every check.
         big: whether to run bert-3l to bert-base too.
         only: the capabilities whose checks run; empty for all.
-        known_failures: name of a check to the reason why it fails; one that passes has failed.
+        known_failures: name of a check to the reason why it fails, besides those that the backend's table declares
+            (``Capabilities.faults``); one that passes has failed.
         seconds: the time limit of a check; ``None`` for :data:`SECONDS` or, with ``big``, :data:`BIG_SECONDS`.
         progress: called as each check starts, with its name, the number of checks that have ended, and of all.
 
@@ -61,7 +62,8 @@ def run(
         settings = recorder.Settings(backend, environment, report.options, big, list(only), [], f"{folder}/events")
         run_ = _Run(settings, seconds or (BIG_SECONDS if big else SECONDS), progress)
         run_.run()
-    report.checks += with_known_failures(run_.results(), known_failures or {}, run_.known)
+    declared = {**run_.known_failures, **(known_failures or {})}
+    report.checks += with_known_failures(run_.results(), declared, run_.known)
     report.about = run_.about
     return report
 
@@ -76,6 +78,7 @@ class _Run:
         self._capabilities: dict[str, str] = {}  # of each check
         self._ended: dict[str, CheckResult] = {}
         self.known: list[str] = []  # all checks, selected or not
+        self.known_failures: dict[str, str] = {}  # of the backend's table
         self.about: dict[str, Any] = {}
         self._current = ""  # the check that runs; empty between checks
         self._since = 0.0
@@ -137,6 +140,7 @@ class _Run:
         self._since = time.monotonic()
         if event["event"] == "collected":
             self._capabilities, self.known = event["checks"], event["known"]
+            self.known_failures = event["known_failures"]
         elif event["event"] == "unknown":
             hint = did_you_mean(event["capability"], event["known"])
             raise IsorunError(f"There is no capability {event['capability']!r}{hint}")

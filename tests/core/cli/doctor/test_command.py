@@ -60,6 +60,6 @@ def test_findings_have_commands_and_nothing_is_changed(isorun, home):
     ],
 )
 def test_prints_findings(isorun, monkeypatch, findings, code, text):
-    monkeypatch.setattr("isorun.cli.doctor.examine", lambda: findings)
+    monkeypatch.setattr("isorun.cli.doctor.examine", lambda **_: findings)
     ran = isorun("doctor")
     assert (ran.code, ran.out) == (code, text)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, TypeVar
 import pytest
 
 from isorun.errors import IsorunError
+from isorun.plugin import faults
 from isorun.testing.conformance.backend_under_test import BackendUnderTest
 
 BIG_VARIABLE = "ISORUN_CONFORMANCE_BIG"
@@ -64,9 +65,17 @@ class Checks:
 
     @pytest.fixture(autouse=True)
     def _expect_known_failure(self, request: pytest.FixtureRequest) -> None:
-        name = request.node.name
-        if reason := self.known_failures.get(name) or self.known_failures.get(name.partition("[")[0]):
+        name, known = request.node.name, self._all_known_failures()
+        if reason := known.get(name) or known.get(name.partition("[")[0]):
             request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
+
+    def _all_known_failures(self) -> Mapping[str, str]:
+        """Those of the backend's table of known faults, and those of the class."""
+        try:
+            declared = faults.of(self.under_test.backend).checks
+        except IsorunError:
+            declared = {}  # the check itself meets the error and reports it
+        return {**declared, **self.known_failures}
 
     @classmethod
     def teardown_class(cls) -> None:

@@ -1,0 +1,171 @@
+"""When OpenVINO computes a node wrongly, by its attributes and what is statically known of its inputs.
+
+A condition that may hold counts as one that holds: a wrong number is worse than a refusal.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+_HARMLESS = (2**63 - 1, -(2**63) + 1, -(2**63))  # "no limit": saturated to 32 bits, they still mean that
+
+
+def axes_before_18(node: ir.Node, opset: int) -> bool:
+    """Whether axes are an attribute, in the opsets in which OpenVINO expects an input."""
+    return 13 <= opset < 18 and "axes" in node.attributes
+
+
+def expands_to_scalar(node: ir.Node, _: int) -> bool:
+    """Whether the shape is known to be empty."""
+    shape = _input(node, 1)
+    return _static(shape) == [] or (shape is not None and shape.shape is not None and list(shape.shape) == [0])
+
+
+def is_float(node: ir.Node, _: int) -> bool:
+    """Whether the elements are floats, or of an unknown type."""
+    value = _input(node, 0)
+    return value is None or value.dtype is None or value.dtype.is_floating_point()
+
+
+def tiles_many_axes(node: ir.Node, _: int) -> bool:
+    """Whether repeats of three or more axes are computed."""
+    repeats = _input(node, 1)
+    if _static(repeats) is not None or repeats is None or repeats.shape is None or len(repeats.shape) != 1:
+        return False
+    return isinstance(repeats.shape[0], int) and repeats.shape[0] > 2
+
+
+def dft_onesided(node: ir.Node, _: int) -> bool:
+    """Whether half the spectrum is returned."""
+    return bool(_attribute(node, "onesided", 0))
+
+
+def dft_axis(node: ir.Node, opset: int) -> bool:
+    """Whether the axis is not known to be 1."""
+    if opset < 20:
+        return False
+    value = _input(node, 0)
+    (axis,) = [-2] if _input(node, 2) is None else _static(_input(node, 2)) or [0]
+    if axis < 0 and value is not None and value.shape is not None:
+        axis += len(value.shape)
+    return bool(axis != 1)
+
+
+def batchwise(node: ir.Node, _: int) -> bool:
+    """Whether the batch comes first."""
+    return bool(_attribute(node, "layout", 0))
+
+
+def peepholes(node: ir.Node, _: int) -> bool:
+    """Whether there are weights from the cell to the gates."""
+    return _input(node, 7) is not None
+
+
+def windowed(node: ir.Node, _: int) -> bool:
+    """Whether attention is local."""
+    return any(_attribute(node, f"{side}_window_size", -1) not in (-1, None) for side in ("left", "right"))
+
+
+def causal_with_past(node: ir.Node, _: int) -> bool:
+    """Whether there is a past, and not known to be a query for each new key."""
+    if not _attribute(node, "is_causal", 0) or _input(node, 4) is None:
+        return False
+    lengths = [None if value is None or value.shape is None else value.shape[-2] for value in node.inputs[:2]]
+    return lengths[0] is None or lengths[0] != lengths[1]
+
+
+def antialias(node: ir.Node, _: int) -> bool:
+    """Whether the filter is wider where the image shrinks."""
+    return bool(_attribute(node, "antialias", 0))
+
+
+def excludes_outside(node: ir.Node, _: int) -> bool:
+    """Whether positions outside the image have no weight."""
+    return bool(_attribute(node, "exclude_outside", 0)) and _attribute(node, "mode", "nearest") == "cubic"
+
+
+def keeps_ratio(node: ir.Node, _: int) -> bool:
+    """Whether the sizes are limits."""
+    return str(_attribute(node, "keep_aspect_ratio_policy", "stretch")) != "stretch"
+
+
+def column_indices(node: ir.Node, _: int) -> bool:
+    """Whether indices count in columns."""
+    return bool(_attribute(node, "storage_order", 0)) and len(node.outputs) > 1
+
+
+def pools_beyond(node: ir.Node, _: int) -> bool:
+    """Whether a last window can begin in the padding, where ONNX drops it."""
+    kernel = list(_attribute(node, "kernel_shape", ()))
+    if not _attribute(node, "ceil_mode", 0):
+        return False
+    ones, zeros = [1] * len(kernel), [0] * 2 * len(kernel)
+    strides, dilations = _attribute(node, "strides", ones), _attribute(node, "dilations", ones)
+    pads, value = _attribute(node, "pads", zeros), _input(node, 0)
+    for axis, size in enumerate(kernel):
+        extent, stride, end = (size - 1) * dilations[axis] + 1, strides[axis], pads[len(kernel) + axis]
+        if end + stride - 1 < extent:
+            continue
+        length = value.shape[2 + axis] if value is not None and value.shape is not None else None
+        if not isinstance(length, int):
+            return True
+        last = -(-(length + pads[axis] + end - extent) // stride) * stride
+        if last >= length + pads[axis]:
+            return True
+    return False
+
+
+def maximum(node: ir.Node, _: int) -> bool:
+    """Whether the maximum of samples is returned."""
+    return str(_attribute(node, "mode", "avg")) == "max"
+
+
+def crd(node: ir.Node, _: int) -> bool:
+    """Whether channels come first."""
+    return bool(_attribute(node, "mode", "DCR") == "CRD")
+
+
+def signed(node: ir.Node, _: int) -> bool:
+    """Whether the integers are signed."""
+    value = _input(node, 0)
+    return value is None or value.dtype is None or value.dtype.is_signed()
+
+
+def number_beyond_32_bits(value: ir.Value, _: int) -> bool:
+    """Not the extremes that mean "no limit", and not numbers that only slices and conversions to floats read."""
+    import onnx_ir as ir
+
+    tensor = ir.convenience.get_const_tensor(value)
+    numbers = [] if tensor is None else [int(number) for number in np.unique(tensor.numpy())]
+    wide = [number for number in numbers if not -(2**31) <= number < 2**31 and number not in _HARMLESS]
+    if not wide and numbers:
+        return False
+    uses = list(value.uses())
+    harmless = [
+        (use.node.op_type == "Slice" and use.idx in (1, 2))
+        or (use.node.op_type == "Cast" and not ir.DataType(use.node.attributes["to"].as_int()).is_integer())
+        for use in uses
+    ]
+    return value.is_graph_output() or not uses or not all(harmless)
+
+
+def _attribute(node: ir.Node, name: str, default: Any = None) -> Any:
+    attribute = node.attributes.get(name)
+    return default if attribute is None or attribute.is_ref() else attribute.value
+
+
+def _input(node: ir.Node, index: int) -> ir.Value | None:
+    return node.inputs[index] if index < len(node.inputs) else None
+
+
+def _static(value: ir.Value | None) -> list[Any] | None:
+    """The elements of a constant; ``None`` if it is not one."""
+    import onnx_ir as ir
+
+    tensor = None if value is None else ir.convenience.get_const_tensor(value)
+    return None if tensor is None else tensor.numpy().reshape(-1).tolist()

@@ -1,0 +1,114 @@
+"""Equivalents of nodes that OpenVINO computes wrongly. Each returns the new nodes, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+
+def reduce_l1(node: ir.Node) -> list[ir.Node]:
+    """The sum of absolute values."""
+    absolute = _node("Abs", [node.inputs[0]])
+    return [absolute, *_sum(node, absolute.outputs[0])]
+
+
+def reduce_log_sum(node: ir.Node) -> list[ir.Node]:
+    """The logarithm of the sum."""
+    nodes = _sum(node, node.inputs[0])
+    return [*nodes, _node("Log", [nodes[-1].outputs[0]])]
+
+
+def reduce_log_sum_exp(node: ir.Node) -> list[ir.Node]:
+    """The maximum is subtracted first. It is clipped to finite numbers, since the difference of infinities is NaN."""
+    x = node.inputs[0]
+    attributes = _attributes(node)
+    finite = np.finfo(_float_type(x))
+    lowest, highest = _constant(finite.min), _constant(finite.max)
+    largest = _node("ReduceMax", [x], {**attributes, "keepdims": 1})
+    clipped = _node("Clip", [largest.outputs[0], lowest.outputs[0], highest.outputs[0]])
+    shifted = _node("Sub", [x, clipped.outputs[0]])
+    powers = _node("Exp", [shifted.outputs[0]])
+    total = _sum(node, powers.outputs[0])
+    logarithm = _node("Log", [total[-1].outputs[0]])
+    nodes = [lowest, highest, largest, clipped, shifted, powers, *total, logarithm]
+    back = clipped.outputs[0]
+    if not attributes.get("keepdims", 1):
+        if axes := attributes.get("axes"):
+            shape = _constant(np.array(axes, np.int64))
+            squeezed = _node("Squeeze", [back, shape.outputs[0]])
+            nodes += [shape, squeezed]
+        else:
+            squeezed = _node("Squeeze", [back])
+            nodes.append(squeezed)
+        back = squeezed.outputs[0]
+    return [*nodes, _node("Add", [logarithm.outputs[0], back])]
+
+
+def identity(node: ir.Node) -> list[ir.Node]:
+    """What broadcasting to the shape of a scalar does."""
+    return [_node("Identity", [node.inputs[0]])]
+
+
+def infinite_extremum(node: ir.Node) -> list[ir.Node]:
+    """The reduction, replaced by the infinity where every element is one; also where there is none."""
+    x = node.inputs[0]
+    infinity = _constant(np.array(-np.inf if node.op_type == "ReduceMax" else np.inf, _float_type(x)))
+    extremum = _node(node.op_type, node.inputs, _attributes(node))
+    equal = _node("Equal", [x, infinity.outputs[0]])
+    number = _node("Cast", [equal.outputs[0]], {"to": 6})  # int32
+    every = _node("ReduceMin", [number.outputs[0], *node.inputs[1:]], _attributes(node))
+    condition = _node("Cast", [every.outputs[0]], {"to": 9})  # bool
+    chosen = _node("Where", [condition.outputs[0], infinity.outputs[0], extremum.outputs[0]])
+    return [infinity, extremum, equal, number, every, condition, chosen]
+
+
+def tile_by_axis(node: ir.Node) -> list[ir.Node]:
+    """One axis at a time."""
+    repeats, value = node.inputs[1], node.inputs[0]
+    assert repeats is not None
+    assert repeats.shape is not None
+    rank = repeats.shape[0]
+    assert isinstance(rank, int)
+    ones = _constant(np.ones(rank, np.int64))
+    nodes = [ones]
+    for axis in range(rank):
+        chosen = _constant(np.arange(rank) == axis)
+        single = _node("Where", [chosen.outputs[0], repeats, ones.outputs[0]])
+        tiled = _node("Tile", [value, single.outputs[0]])
+        nodes += [chosen, single, tiled]
+        value = tiled.outputs[0]
+    return nodes
+
+
+def _sum(node: ir.Node, value: ir.Value | None) -> list[ir.Node]:
+    """ReduceSum over the axes of a reduction of opsets 13 to 17, which has them as an attribute."""
+    axes = node.attributes["axes"].as_ints()
+    constant = _constant(np.array(axes, np.int64))
+    attributes = {name: each.value for name, each in node.attributes.items() if name == "keepdims"}
+    return [constant, _node("ReduceSum", [value, constant.outputs[0]], attributes)]
+
+
+def _attributes(node: ir.Node) -> dict[str, Any]:
+    return {name: attribute.value for name, attribute in node.attributes.items()}
+
+
+def _float_type(value: ir.Value | None) -> Any:
+    known = None if value is None or value.dtype is None else value.dtype.numpy()
+    return known if known in (np.dtype(np.float16), np.dtype(np.float64)) else np.dtype(np.float32)
+
+
+def _constant(value: Any) -> ir.Node:
+    import onnx_ir as ir
+
+    return ir.node("Constant", [], {"value": ir.tensor(np.asarray(value))})
+
+
+def _node(op: str, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any] | None = None) -> ir.Node:
+    import onnx_ir as ir
+
+    return ir.node(op, inputs, attributes)

@@ -1,0 +1,109 @@
+"""Works around the known faults of a runtime: nodes that it computes wrongly are rewritten, or the model is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from isorun.errors import UnsupportedModel
+from isorun.types.faults import CONSTANTS, Fault
+
+_INT32 = np.iinfo(np.int32)
+_WIDE = (ir.DataType.INT64, ir.DataType.UINT64)
+_READ = 2**20  # elements; a larger integer tensor is a table of weights, which is not searched
+
+
+def operators(model: ir.Model) -> list[str]:
+    """The standard operators of a model, with :data:`CONSTANTS` if it has integers that 32 bits cannot hold."""
+    found = {node.op_type for node in _nodes(model) if not node.domain}
+    return sorted(found | ({CONSTANTS} if any(True for _ in _wide_constants(model)) else set()))
+
+
+def apply(model: ir.Model, faults: Sequence[Fault]) -> list[str]:
+    """Rewrite the nodes that a runtime computes wrongly, in place.
+
+    Args:
+        model: what the runtime would get.
+        faults: the rows of its table.
+
+    Returns:
+        What was rewritten: operator, node and condition.
+
+    Raises:
+        UnsupportedModel: there is no equivalent of a node; names it and the reason.
+    """
+    rows = [fault for fault in faults if fault.applies is not None]
+    common.ShapeInferencePass()(model)
+    opset = model.graph.opset_imports.get("", 1)
+    for value in _wide_constants(model):
+        for fault in rows:
+            if fault.operator == CONSTANTS and fault.applies is not None and fault.applies(value, opset):
+                raise _refused(fault, f"The constant {value.name!r}")
+    rewritten = []
+    for node in list(_nodes(model)):
+        for fault in rows:
+            if node.domain or fault.operator != node.op_type or fault.applies is None:
+                continue
+            if not fault.applies(node, opset):
+                continue
+            label = f"The node {node.name or (node.outputs[0].name if node.outputs else '')!r} ({node.op_type})"
+            if fault.rewrite is None or node.graph is None:
+                raise _refused(fault, label)
+            new = list(fault.rewrite(node))
+            outputs = node.outputs
+            ir.convenience.replace_nodes_and_values(node.graph, node, [node], new, outputs, new[-1].outputs)
+            rewritten.append(f"{node.op_type} {node.name or outputs[0].name!r}: {fault.condition}")
+            break
+    return rewritten
+
+
+def _refused(fault: Fault, what: str) -> UnsupportedModel:
+    return UnsupportedModel(
+        f"{what} would be computed wrongly by the runtime ({fault.versions}): {fault.condition}: {fault.result}. "
+        "Change the model, or choose another backend",
+        [] if fault.operator == CONSTANTS else [fault.operator],
+    )
+
+
+def _nodes(model: ir.Model) -> Iterator[ir.Node]:
+    yield from model.graph.all_nodes()
+    for function in model.functions.values():
+        yield from function.all_nodes()
+
+
+def _wide_constants(model: ir.Model) -> Iterator[ir.Value]:
+    """The constants that have integers outside 32 bits; of ``Constant`` and ``ConstantOfShape``, their outputs."""
+    graphs = {id(model.graph): model.graph}
+    for node in _nodes(model):
+        if isinstance(node.graph, ir.Graph):
+            graphs[id(node.graph)] = node.graph
+        if not node.domain and node.op_type in ("Constant", "ConstantOfShape"):
+            for attribute in node.attributes.values():
+                if _is_wide(_integers(attribute)):
+                    yield node.outputs[0]
+    for graph in graphs.values():
+        yield from (value for value in graph.initializers.values() if _is_wide(_tensor_integers(value.const_value)))
+
+
+def _integers(attribute: ir.Attr) -> Collection[int]:
+    if attribute.is_ref():
+        return ()
+    if attribute.type == ir.AttributeType.TENSOR:
+        return _tensor_integers(attribute.as_tensor())
+    if attribute.type == ir.AttributeType.INT:
+        return [attribute.as_int()]
+    return attribute.as_ints() if attribute.type == ir.AttributeType.INTS else ()
+
+
+def _tensor_integers(tensor: ir.TensorProtocol | None) -> Collection[int]:
+    if tensor is None or tensor.dtype not in _WIDE or not 0 < tensor.size <= _READ:
+        return ()
+    array = tensor.numpy()
+    return [int(array.min()), int(array.max())]
+
+
+def _is_wide(integers: Collection[int]) -> bool:
+    return any(not _INT32.min <= number <= _INT32.max for number in integers)
