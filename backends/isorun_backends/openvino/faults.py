@@ -329,7 +329,6 @@ FAULTS = KnownFaults(
         "test_dft_opset19": _ROUNDING,
         "test_dynamicquantizelinear": _ROUNDING,
         "test_dynamicquantizelinear_expanded": _ROUNDING,
-        "test_nonmaxsuppression_iou_threshold_boundary": _ORDER,
         "test_resize_downsample_scales_cubic_align_corners": "ONNX Runtime computes the same",
         "test_resize_downsample_scales_linear_align_corners": "ONNX Runtime computes the same",
         "test_top_k_same_values": _ORDER,
