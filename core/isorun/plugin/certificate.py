@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from isorun.errors import IsorunError
+from isorun.system.cache import read_json
 
 FORMAT = 1
 """The version of the document."""
@@ -25,7 +25,7 @@ def read(path: Path) -> dict[str, Any]:
         IsorunError: the file is missing, or is not a certificate.
     """
     try:
-        document = json.loads(path.read_text())
+        document = read_json(path)
     except (OSError, ValueError) as error:
         raise IsorunError(f"Cannot read the certificate {path}: {error}") from error
     missing = not isinstance(document, Mapping) or not document.keys() >= {"backend", *_FACTS, *_COUNTED}

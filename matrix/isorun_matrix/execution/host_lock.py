@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 from isorun.errors import SpecError
+from isorun.system.cache import read_json
 
 FOLDER_VARIABLE = "ISORUN_LOCK_DIR"
 """Where the lock file is: ``/tmp``, unless containers on one host have to share another folder."""
@@ -52,8 +53,8 @@ def held(folder: Path, note: Callable[[str], None]) -> Iterator[None]:
 
 def holder(path: Path) -> str:
     """Who holds the lock, in words."""
-    with suppress(OSError, ValueError, KeyError):
-        about = json.loads(path.read_text())
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        about = read_json(path)
         return f"process {about['pid']}, {about['folder']}, since {about['since']}"
     return f"see `fuser {path}`"
 

@@ -5,7 +5,6 @@ Another version or machine may have written a file, or someone may have edited i
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from isorun.errors import InvalidFeeds, SpecError
+from isorun.system.cache import read_json
 from isorun_matrix.measurement import feeds
 from isorun_matrix.results.layout import JOB, RESULT, RUN
 from isorun_matrix.results.records import SCHEMA, Content, reportable
@@ -80,8 +80,8 @@ def is_job(folder: Path) -> bool:
     """Whether a folder has the record of a job that isorun ran there."""
     for name, members in ((RESULT, {"schema", "key"}), (JOB, {"time_limit"})):
         try:
-            content = json.loads((folder / name).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
+            content = read_json(folder / name)
+        except (OSError, ValueError):
             continue
         if isinstance(content, dict) and members <= content.keys():
             return True
@@ -90,7 +90,7 @@ def is_job(folder: Path) -> bool:
 
 def _object(path: Path) -> dict[str, Any]:
     try:
-        content = reportable(json.loads(path.read_text(encoding="utf-8")))
+        content = reportable(read_json(path))
     except OSError as error:
         raise SpecError(f"Cannot read {path}: {error.strerror}") from error
     except RecursionError:

@@ -11,7 +11,17 @@ dies leaves no partial entry, and two processes that need the same entry make it
 """
 
 from isorun.system.cache.entries import Entry
-from isorun.system.cache.files import expanded, sha256, size_of, write_atomically
+from isorun.system.cache.files import expanded, parse_json, read_json, sha256, size_of, write_atomically
 from isorun.system.cache.store import ENVIRONMENT_VARIABLE, Cache
 
-__all__ = ["ENVIRONMENT_VARIABLE", "Cache", "Entry", "expanded", "sha256", "size_of", "write_atomically"]
+__all__ = [
+    "ENVIRONMENT_VARIABLE",
+    "Cache",
+    "Entry",
+    "expanded",
+    "parse_json",
+    "read_json",
+    "sha256",
+    "size_of",
+    "write_atomically",
+]

@@ -34,8 +34,9 @@ class Cache:
             1. A damaged entry is made again.
 
     Raises:
-        CacheError: ``$ISORUN_CACHE_VERIFY`` is neither 0 nor 1, or ``$ISORUN_CACHE_LIMIT`` is not a size. The methods
-            raise it if the folder cannot be written to, belongs to another user, or is writable by other users.
+        CacheError: ``$ISORUN_CACHE_VERIFY`` is neither 0 nor 1, ``$ISORUN_CACHE_LIMIT`` is not a size, or there is no
+            home or temporary folder. The methods raise it if the folder cannot be written to, belongs to another user,
+            or is writable by other users.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class Cache:
     ) -> None:
         self._remove: Callable[[], object] | None = None
         if root is False:
-            root = tempfile.mkdtemp(prefix="isorun-")
+            root = _temporary_folder()
             self._remove = weakref.finalize(self, _remove_in, os.getpid(), root)
         chosen = root or os.environ.get(ENVIRONMENT_VARIABLE) or _user_folder()
         self.root = expanded(chosen).absolute()
@@ -196,7 +197,21 @@ def remove_leftovers(place: Path) -> None:
 def _user_folder() -> Path:
     from platformdirs import user_cache_path
 
-    return user_cache_path("isorun")
+    try:
+        return user_cache_path("isorun")
+    except RuntimeError as error:  # no home: a user without an entry in the password database
+        raise CacheError(
+            f"Cannot find the user's cache folder: {error}. Set ${ENVIRONMENT_VARIABLE} or HOME, or pass cache_dir="
+        ) from error
+
+
+def _temporary_folder() -> str:
+    try:
+        return tempfile.mkdtemp(prefix="isorun-")
+    except OSError as error:
+        raise CacheError(
+            f"Cannot create a temporary folder for cache_dir=False: {error}. Set TMPDIR to a writable folder"
+        ) from error
 
 
 def _remove_in(process: int, folder: str) -> None:

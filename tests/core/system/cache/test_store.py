@@ -18,7 +18,7 @@ import pytest
 
 from cache_damage import rot
 from isorun.errors import CacheError
-from isorun.system.cache import ENVIRONMENT_VARIABLE, Cache, write_atomically
+from isorun.system.cache import ENVIRONMENT_VARIABLE, Cache, sha256, write_atomically
 from isorun.system.cache.files import size_in_bytes
 
 PAYLOAD = b"0123456789" * 1000
@@ -311,3 +311,40 @@ def test_the_limit_removes_what_was_not_used_for_longest(tmp_path, monkeypatch):
     monkeypatch.setenv("ISORUN_CACHE_LIMIT", "much")
     with pytest.raises(CacheError, match=r"ISORUN_CACHE_LIMIT.*'much'"):
         Cache(tmp_path)
+
+
+def test_makes_an_entry_again_whose_record_is_nested_deeply(cache):
+    make = Maker()
+    entry = cache.get_or_make("kind", "key", make)
+    record = entry.folder / "entry.json"
+    record.chmod(0o644)
+    record.write_bytes(b"[" * 100_000)
+    assert Cache(cache.root).get("kind", "key") is None
+    assert not Cache(cache.root).get_or_make("kind", "key", make).found
+    assert make.times == 2
+
+
+def test_hashes_again_if_a_stored_fingerprint_is_nested_deeply(cache, tmp_path):
+    model = tmp_path / "model"
+    model.write_bytes(PAYLOAD)
+    fingerprint = cache.fingerprint(lambda: [model], model)
+    notes = cache.root / "fingerprints"
+    notes.mkdir(exist_ok=True)
+    (notes / sha256(os.fsencode(model))).write_bytes(b"[" * 100_000)
+    assert cache.fingerprint(lambda: [model], model) == fingerprint
+
+
+def test_rejects_a_user_without_a_home(monkeypatch):
+    def user_cache_path(name):
+        raise RuntimeError("could not determine the home directory")
+
+    monkeypatch.delenv(ENVIRONMENT_VARIABLE, raising=False)
+    monkeypatch.setattr("platformdirs.user_cache_path", user_cache_path)
+    with pytest.raises(CacheError, match=r"could not determine the home.*Set \$ISORUN_CACHE_DIR or HOME"):
+        Cache()
+
+
+def test_rejects_a_missing_temporary_folder(monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+    with pytest.raises(CacheError, match=r"temporary folder.*Set TMPDIR"):
+        Cache(False)
