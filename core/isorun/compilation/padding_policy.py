@@ -92,9 +92,11 @@ def compile_model(
         return lowered, executable
     lowered, executable = compiled(packed=False)
     info = lowered.info
-    if padding == "keep" or not info.fused:
+    if padding == "keep" or (not info.fused and info.mask is None):
         return lowered, executable
-    if not backend.capabilities.dynamic_shapes or config.device != "cpu":
+    if not info.fused:
+        kept = "the model is not fused"
+    elif not backend.capabilities.dynamic_shapes or config.device != "cpu":
         kept = "not known to pay on this backend"
     elif not packs:
         kept = "the backend does not support data-dependent shapes"

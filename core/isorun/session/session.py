@@ -60,8 +60,8 @@ class Session:
             measures once and selects the fastest precision of the backend within the tolerance; with
             ``backend="auto"``, it runs what ``isorun choose`` chose, if that still holds (docs/choosing.md).
         padding: ``"remove"`` runs dense layers on real tokens only; ``"keep"`` runs the graph unchanged; ``"auto"``
-            chooses for every batch. Except with ``"keep"``, outputs with a value for each token are zero at masked
-            positions.
+            chooses for every batch. Where padding may be removed, outputs with a value for each token are zero at
+            masked positions in every batch; elsewhere the graph decides (``provenance.details["padding"]``).
         threads: number of threads for one run; ``None`` for the cores that this process may use (CPU affinity and
             cgroup quota). An error if the backend does not support it.
         tolerance: for ``precision="auto"``, the minimum cosine similarity to fp32 of any request's outputs; ``None``

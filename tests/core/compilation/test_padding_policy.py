@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,11 +16,13 @@ import backends
 import isorun
 import small_bert
 from bindings import bound
+from isorun.compilation import padding_policy
 from isorun.compilation.padding_policy import AdaptivePadding
 from isorun.errors import UnsupportedModel
 from isorun.graph.io import files
 from isorun.plugin.backend import Executable
-from isorun.types import Feeds, ModelInfo, RuntimeReport, TensorSpec
+from isorun.testing import fakes
+from isorun.types import CompileConfig, Feeds, LoweredModel, ModelInfo, RuntimeReport, TensorSpec
 from onnx_text import graph
 
 MASK = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 0, 0, 0, 0], [0, 0, 0, 1, 1, 0], [0, 0, 0, 0, 0, 0]])  # packing pays
@@ -126,6 +130,29 @@ def test_auto_keeps_padding_if_the_backend_lacks_an_operator() -> None:
     assert policy.report().details["padding"]["removed"] == "never: no NonZero here"
     policy.close()
     assert padded.closed == 1
+
+
+class CountingBackend(fakes.Right):
+    def compile(self, model: Any, config: Any) -> Executable:
+        return Counting()
+
+
+@pytest.mark.parametrize(
+    "shape", [None, ("batch", "sequence", 8), ("batch", "other", 8), ("batch", "sequence"), ("b", None)]
+)
+def test_auto_keeps_padding_if_an_output_may_be_token_level(shape: tuple[int | str | None, ...] | None) -> None:
+    """Otherwise it would hold zeros in packed batches and vectors in others."""
+    unknown = TensorSpec("unknown", "tensor(double)", shape)
+    info = replace(KNOWN, outputs=(*KNOWN.outputs, unknown), fused={"Attention": 1})
+    path = Path("model.onnx")
+    graphs: Any = SimpleNamespace(
+        source=SimpleNamespace(path=path),
+        cache=SimpleNamespace(root=path.parent),
+        lower=lambda *_, **__: LoweredModel(path, "primitive", "0" * 64, info, cached=False),
+    )
+    _, executable = padding_policy.compile_model(graphs, CountingBackend("counting"), CompileConfig(), "auto")
+    assert "'unknown'" in executable.report().details["padding"]["removed"]
+    assert not isinstance(executable, AdaptivePadding)
 
 
 @pytest.fixture
