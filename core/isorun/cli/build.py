@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +12,8 @@ import typer
 from isorun.cli import console, models
 from isorun.cli.inspect import describe, show
 from isorun.errors import IsorunError, did_you_mean
-from isorun.system.cache import Cache
+from isorun.system.cache import Cache, is_private, scratch_folder
+from isorun.system.cache.files import PRIVATE
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -56,7 +56,7 @@ def build(
         from isorun.models import checkpoint as checkpoints
 
         folder = models.fetched(checkpoint, cache)
-        with console.working(f"Building {checkpoint}"), whole(output) as made:
+        with console.working(f"Building {checkpoint}"), whole(output, checkpoints.files_of(folder)) as made:
             left_out = checkpoints.build(folder, made)
     described = describe(output, cache) | {"left_out": left_out}
     if as_json:
@@ -68,9 +68,17 @@ def build(
 
 
 @contextmanager
-def whole(output: Path) -> Iterator[Path]:
-    """A path to write to instead, so that ``output`` is always the old model or the complete new one."""
-    with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as work:
-        yield (made := Path(work) / output.name)
-        for path in sorted(Path(work).iterdir(), key=lambda path: path == made):  # the model after its weights
+def whole(output: Path, sources: Iterable[Path] = ()) -> Iterator[Path]:
+    """A path to write to instead, so that ``output`` is always the old model or the complete new one.
+
+    Args:
+        output: the model to write, for its owner only if one of its sources is.
+        sources: the files that it is made from.
+    """
+    private = is_private(sources)
+    with scratch_folder(output) as work:
+        yield (made := work / output.name)
+        for path in sorted(work.iterdir(), key=lambda path: path == made):  # the model after its weights
+            if private:
+                path.chmod(PRIVATE & 0o666)
             path.replace(output.parent / path.name)

@@ -128,7 +128,10 @@ def fuse(
     if fusion.not_encoder and padding == "remove":
         raise UnsupportedModel(f"Padding cannot be removed from {model}: {fusion.not_encoder}. Omit --padding")
 
-    with console.working(f"Writing {output}"), whole(output) as made:
+    with (
+        console.working(f"Writing {output}"),
+        whole(output, [model, *(model.parent / name for name in weights)]) as made,
+    ):
         notes: dict[str, Any] = {}
         if fusion.not_encoder and not weights and precision == AS_GIVEN and kept is None:
             shutil.copyfile(model, made)

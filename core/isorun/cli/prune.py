@@ -53,7 +53,7 @@ def prune(
     with console.working(f"Pruning {model}"), files.reading(str(path)):
         graph = pipeline.read(path).model
         pruned = pruning.prune(graph, sparsity, pattern, layers=layers)
-    with console.working(f"Writing {output}"), whole(output) as made:
+    with console.working(f"Writing {output}"), whole(output, [path, *(path.parent / name for name in weights)]) as made:
         files.write(graph, made, beside_above=0 if weights else files.SINGLE_FILE_LIMIT)
         tokenizer = models.copy_tokenizer(path, made)
     described = describe(output, cache)

@@ -67,7 +67,8 @@ def calibrate(
             table = _quantize(graphs, backend, config, feeds, folder, reduce_range=reduce_range)
             return {"layers": len(table), "outliers": sum(layer.outliers.size for layer in table.values())}
 
-    entry = graphs.cache.get_or_make("calibrated", key, make, models=graphs.source.models)
+    private = graphs.private or samples is not None  # a table tells about the samples
+    entry = graphs.cache.get_or_make("calibrated", key, make, models=graphs.source.models, private=private)
     note = {"calibrated_on": origin, "batches": len(feeds), **entry.meta}
     return Quantized(key, entry.folder, note | ({"weight_bits": 7} if reduce_range else {}))
 

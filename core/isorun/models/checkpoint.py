@@ -15,7 +15,7 @@ from isorun.graph import code_digest
 from isorun.models import config_keys, rotary_config, sentences
 from isorun.models.keys import read_object
 from isorun.models.weights import SafeTensors, Unused, weight_files
-from isorun.system.cache import Cache, sha256
+from isorun.system.cache import Cache, is_private, sha256
 from isorun.system.paths import inside
 
 if TYPE_CHECKING:
@@ -155,13 +155,11 @@ def build_cached(folder: Path, cache: Cache, *, whole: bool = True) -> Path:
     def make(output_folder: Path) -> dict[str, Any]:
         return asdict(_build(folder, output_folder / _ENTRY_MODEL))
 
-    names = list(dict.fromkeys(["config.json", *_TOKENIZER_FILES, *sentences.files(folder)]))
-    present = [name for name in names if (folder / name).is_file()]
-    present += [path.name for path in weight_files(folder)]
+    paths = files_of(folder)
     # With names, so that adding a file changes the key as well as editing one.
-    prints = [[name, cache.fingerprint([folder / name].copy, folder / name)] for name in present]
+    prints = [[str(path.relative_to(folder)), cache.fingerprint([path].copy, path)] for path in paths]
     key = sha256(json.dumps([code_digest(), prints]).encode())[:40]
-    entry = cache.get_or_make("built", key, make)
+    entry = cache.get_or_make("built", key, make, private=is_private(paths))
     if layers := entry.meta["layers"]:
         warnings.warn(
             f"{folder} has {len(layers)} tensors of layers that its config.json does not count (the first is "
@@ -177,6 +175,12 @@ def build_cached(folder: Path, cache: Cache, *, whole: bool = True) -> Path:
             stacklevel=2,
         )
     return entry.folder / _ENTRY_MODEL
+
+
+def files_of(folder: Path) -> list[Path]:
+    """The files of a checkpoint that its graph and tokenizer are made from."""
+    names = dict.fromkeys(["config.json", *_TOKENIZER_FILES, *sentences.files(folder)])
+    return [*(folder / name for name in names if (folder / name).is_file()), *weight_files(folder)]
 
 
 def _architecture(folder: Path, settings: Mapping[str, Any]) -> tuple[str, Architecture]:

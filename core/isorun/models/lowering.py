@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from isorun.errors import UnsupportedModel
 from isorun.graph import code_digest
 from isorun.models.source import FILE, ModelSource, check_unchanged
-from isorun.system.cache import Cache, sha256
+from isorun.system.cache import Cache, is_private, sha256
 from isorun.system.progress import logged
 from isorun.types import Dialect, LoweredModel, ModelInfo
 from isorun.types.faults import Fault
@@ -51,7 +51,7 @@ class _Known:
         info: of its fused form, if it is an encoder.
         as_given: whether a runtime can read the model's own file.
         unprotected: whether bounds of the inputs leave any index unprotected.
-        beside: the external weight files of a model that is not an encoder, as it names them.
+        beside: the external weight files, as the model names them.
         sparse: whether it has sparse tensors, which not every runtime reads.
         operators: of the model as given (:func:`isorun.graph.transforms.work_around.operators`); ``None`` if unknown.
     """
@@ -81,7 +81,7 @@ class ModelGraphs:
         self._fused: ir.Model | None = None
         self._mapped = False  # whether the fused graph's weights are in the cache, rather than in the model's files
 
-        entry = cache.get_or_make("models", self._key(), self._inspect, models=source.models)
+        entry = cache.get_or_make("models", self._key("files"), self._inspect, models=source.models)
         meta = entry.meta
         self._known = _Known(
             ModelInfo.from_dict(meta["info"]),
@@ -92,6 +92,8 @@ class ModelGraphs:
             meta["operators"],
         )
         self._operators: dict[Path, Sequence[str]] = {}  # of lowered files
+        self.private = source.private or is_private(source.path.parent / name for name in self._known.beside)
+        """Whether what is made from the model is for its owner only."""
         self.found = entry.found
         """Whether the cache had the model's description."""
 
@@ -195,7 +197,7 @@ class ModelGraphs:
         origin = lowered.path.parent.name if lowered.path in self._operators else "as given"
         key = self._key("faults", origin, _digest(faults))
         source = self.source
-        entry = self.cache.get_or_make("lowered", key, make, models=source.models, private=source.private)
+        entry = self.cache.get_or_make("lowered", key, make, models=source.models, private=self.private)
         if entry.meta["refused"]:
             raise UnsupportedModel(entry.meta["refused"], entry.meta["operators"])
         if not entry.meta["rewritten"]:
@@ -259,7 +261,7 @@ class ModelGraphs:
             unprotected = bool(index_bounds.unprotected(self._fused.graph))
         check_unchanged(self.source, self.cache)
         is_sparse = files.is_sparse(self._fused)
-        beside = [] if info.fused else files.external_files(files.read_proto(path))
+        beside = files.external_files(files.read_proto(path))
         return {
             "info": asdict(info),
             "as_given": fused_here and not is_sparse,
@@ -298,7 +300,7 @@ class ModelGraphs:
             *([precision] if precision != _AS_GIVEN else []),
         ]
         key = self._key(*parts, *([quantized.key] if quantized else []))
-        entry = self.cache.get_or_make("lowered", key, make, models=source.models, private=source.private)
+        entry = self.cache.get_or_make("lowered", key, make, models=source.models, private=self.private)
         path = entry.folder / FILE
         self._operators[path] = entry.meta["operators"]
         self._map_weights(path)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isorun.errors import InvalidFeeds, InvalidModel, near_file
-from isorun.system.cache import Cache, expanded, sha256
+from isorun.system.cache import Cache, expanded, is_private, sha256
 
 if TYPE_CHECKING:
     import onnx
@@ -98,7 +97,7 @@ def _open(model: str | os.PathLike[str] | bytes | onnx.ModelProto, cache: Cache,
             raise InvalidModel(f"{path} is not a regular file. Models are read more than once: pipes are rejected")
         raise InvalidModel(f"There is no model at {path}{_suggestion(path)}")
     fingerprint = cache.fingerprint(lambda: files_of(path), path)
-    return ModelSource(path, fingerprint, private=not path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH))
+    return ModelSource(path, fingerprint, private=is_private([path]))
 
 
 def _suggestion(path: Path) -> str:

@@ -1,10 +1,17 @@
 from __future__ import annotations
 
+import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+import isorun as library
+from isorun.system.cache import scratch_folder
 
 
 def test_a_checkpoint_becomes_a_model(isorun: Callable[..., Any], checkpoint: Path, tmp_path: Path) -> None:
@@ -81,3 +88,54 @@ def test_an_interrupted_build_leaves_what_was_there(
     ran = isorun("build", "--preset", "bert-3l", "-o", tmp_path / "m.onnx")
     assert (ran.code, ran.err) == (130, "isorun: interrupted\n")
     assert [path.read_text() for path in tmp_path.iterdir()] == ["the old model"]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from isorun.cli.build import whole
+with whole(Path(sys.argv[1])) as made:
+    made.write_text("half of a model")
+    print("made", flush=True)
+    sys.stdin.readline()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_removes_what_a_killed_build_left(isorun: Callable[..., Any], checkpoint: Path, tmp_path: Path) -> None:
+    output = tmp_path / "m.onnx"
+    command = [sys.executable, "-c", KILLED, str(output)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "made\n"
+    (left,) = tmp_path.glob(".m.onnx.*")
+    with scratch_folder(output):
+        assert left.exists(), "its process lives"
+    process.communicate("\n")
+    assert process.returncode == -signal.SIGKILL
+    assert left.exists()
+    (tmp_path / ".m.onnx.other").mkdir()
+    assert isorun("build", checkpoint, "-o", output).code == 0
+    assert not left.exists()
+    assert (tmp_path / ".m.onnx.other").exists()
+
+
+@pytest.mark.parametrize("private", ["config.json", "model.safetensors"])
+def test_what_is_built_from_a_private_file_is_private(
+    isorun: Callable[..., Any], checkpoint: Path, tmp_path: Path, private: str
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(checkpoint, copy)
+    for path in copy.iterdir():
+        path.chmod(0o644)
+    cache = tmp_path / "cache"
+    library.Session(copy, "ort-cpu", cache_dir=cache).close()
+    (built,) = cache.glob("built/*/model.onnx")
+    assert built.stat().st_mode & 0o777 == 0o644
+    (copy / private).chmod(0o600)
+    library.Session(copy, "ort-cpu", cache_dir=cache).close()
+    made = [path for kind in ("built", "lowered") for path in cache.glob(f"{kind}/*/*") if path.is_file()]
+    assert len(made) > 2
+    assert {path.stat().st_mode & 0o777 for path in made} == {0o600}
+    assert isorun("build", copy, "-o", tmp_path / "m.onnx").code == 0
+    assert (tmp_path / "m.onnx").stat().st_mode & 0o777 == 0o600

@@ -54,6 +54,20 @@ def test_what_is_made_from_a_private_model_is_private(model, tmp_path, given, mo
     assert {stat.S_IMODE(path.stat().st_mode) for path in models} == {mode}
 
 
+def test_what_is_made_from_private_weights_is_private(model, tmp_path):
+    import onnx
+
+    split = tmp_path / "split.onnx"
+    onnx.save(onnx.load(model), split, save_as_external_data=True, location="split.bin", size_threshold=0)
+    split.chmod(0o644)
+    (tmp_path / "split.bin").chmod(0o600)
+    cache = tmp_path / "cache"
+    isorun.Session(split, "ort-cpu", cache_dir=cache).close()
+    made = list(cache.glob("lowered/*/*.onnx*"))
+    assert made
+    assert {stat.S_IMODE(path.stat().st_mode) for path in made} == {0o600}
+
+
 WITHOUT_ONNX = """
 import sys
 sys.modules["onnx"] = None

@@ -51,6 +51,11 @@ def stamp_of(status: os.stat_result) -> Stamp:
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
+def is_private(paths: Iterable[Path]) -> bool:
+    """Whether only its owner can read one of several files, so that what is made from them must be private, too."""
+    return any(not path.stat().st_mode & (stat_module.S_IRGRP | stat_module.S_IROTH) for path in paths)
+
+
 def wait_for_tick(paths: Iterable[Path]) -> None:
     """Wait until the tick of the last change of any file is over: 20 ms at most."""
     wait = max((path.stat().st_ctime_ns for path in paths), default=0) + _TICK - time.time_ns()

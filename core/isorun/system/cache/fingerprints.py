@@ -41,7 +41,7 @@ def take(paths: Callable[[], list[Path]], main: Path) -> tuple[str, bytes | None
         unnoticed.
 
     Raises:
-        InvalidModel: they keep changing.
+        InvalidModel: they keep changing, or one cannot be read.
     """
     for _ in range(_ATTEMPTS):
         files.wait_for_tick([main])
@@ -49,7 +49,10 @@ def take(paths: Callable[[], list[Path]], main: Path) -> tuple[str, bytes | None
         listed = paths()
         files.wait_for_tick(listed)
         now, stamps = time.time_ns(), [files.stamp(path) for path in listed]
-        digest = files.sha256_of(*listed)
+        try:
+            digest = files.sha256_of(*listed)
+        except PermissionError as error:
+            raise InvalidModel(f"Cannot read {error.filename}: {error.strerror}. Check its permissions") from error
         if stamps[0] != first or [files.stamp(path) for path in listed] != stamps:
             continue
         if not all(files.is_conclusive(stamp, now) for stamp in stamps):

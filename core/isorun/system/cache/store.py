@@ -80,19 +80,21 @@ class Cache:
             key: letters and digits, different for different contents.
             make: writes files to a folder and returns JSON to store with the entry.
             models: the fingerprints of the model that it is made from, for ``isorun cache --remove``.
-            private: whether its files are for their owner only (mode 600), whatever the umask.
+            private: whether its files are for their owner only (mode 600), whatever the umask. An existing entry that
+                others can read is made again.
             again: make it even if it exists, and replace it.
 
         Raises:
             CacheError: the folder cannot be written to, is full, belongs to another user, or is writable by others.
         """
-        if not again and (entry := self.get(kind, key)):
+        if not again and (entry := self._usable(kind, key, private)):
             return entry
         place = self.root / kind / key
         with self._writable(kind), locks.exclusive(self.lock_file(kind, key), f"the cache entry {kind}/{key}"):
-            if not again and (entry := self.get(kind, key)):  # made by another process meanwhile
+            if not again and (entry := self._usable(kind, key, private)):  # made by another process meanwhile
                 return entry
             remove_leftovers(place)  # of a maker that died, since this process holds the lock
+            self._remove_other_leftovers(kind)
             work = entries.new_folder(place, private=private)
             try:
                 entries.finish(work, kind, key, make(work), models)
@@ -146,6 +148,10 @@ class Cache:
         """The lock file that is held while an entry is made or removed. It is never deleted."""
         return self.root / "locks" / f"{kind}-{key}.lock"
 
+    def _usable(self, kind: str, key: str, private: bool) -> Entry | None:
+        entry = self.get(kind, key)
+        return entry if entry and not (private and entry.folder.stat().st_mode & 0o077) else None
+
     def _open(self, kind: str, key: str, *, full: bool) -> Entry | None:
         self._check(kind)
         place = self.root / kind / key
@@ -158,6 +164,14 @@ class Cache:
         with contextlib.suppress(OSError):  # a read-only cache
             os.utime(place)  # when it was last used
         return entry
+
+    def _remove_other_leftovers(self, kind: str) -> None:
+        """Remove what makers of other entries have left that are dead, since nobody holds their lock."""
+        for leftover in (self.root / kind).glob(".*.*"):
+            key = leftover.name[1:].partition(".")[0]
+            with locks.if_free(self.lock_file(kind, key)) as free:
+                if free:
+                    remove_leftovers(self.root / kind / key)
 
     def _check(self, *folders: str) -> None:
         for folder in (self.root, *(self.root / name for name in folders)):

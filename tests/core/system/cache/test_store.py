@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from cache_damage import rot
-from isorun.errors import CacheError
-from isorun.system.cache import ENVIRONMENT_VARIABLE, Cache, sha256, write_atomically
+from isorun.errors import CacheError, InvalidModel
+from isorun.system.cache import ENVIRONMENT_VARIABLE, Cache, locks, sha256, write_atomically
 from isorun.system.cache.files import size_in_bytes
 
 PAYLOAD = b"0123456789" * 1000
@@ -348,3 +348,35 @@ def test_rejects_a_missing_temporary_folder(monkeypatch, tmp_path):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
     with pytest.raises(CacheError, match=r"temporary folder.*Set TMPDIR"):
         Cache(False)
+
+
+def test_removes_what_makers_of_other_entries_have_left(cache):
+    cache.get_or_make("kind", "key", Maker())
+    left, alive = (cache.root / "kind" / f".{key}.0123456789ab" for key in ("dead", "alive"))
+    for folder in (left, alive):
+        folder.mkdir()
+        (folder / "weights").write_bytes(PAYLOAD)
+    with locks.exclusive(cache.lock_file("kind", "alive"), "the entry"):
+        cache.get_or_make("kind", "another", Maker())
+        assert (left.exists(), alive.exists()) == (False, True)
+
+
+def test_makes_an_entry_again_that_must_be_private(cache):
+    make = Maker()
+    cache.get_or_make("kind", "key", make)
+    assert not cache.get_or_make("kind", "key", make, private=True).found
+    assert (cache.root / "kind" / "key" / "payload").stat().st_mode & 0o777 == 0o600
+    assert cache.get_or_make("kind", "key", make, private=True).found
+    assert cache.get_or_make("kind", "key", make).found
+    assert make.times == 2
+
+
+def test_rejects_a_file_that_cannot_be_read(cache, tmp_path, monkeypatch):
+    def refuse(*paths):
+        raise PermissionError(errno.EACCES, "Permission denied", str(paths[0]))
+
+    model = tmp_path / "model"
+    model.write_bytes(PAYLOAD)
+    monkeypatch.setattr("isorun.system.cache.files.sha256_of", refuse)
+    with pytest.raises(InvalidModel, match=r"Cannot read .*model: Permission denied"):
+        cache.fingerprint(lambda: [model], model)
