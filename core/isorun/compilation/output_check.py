@@ -44,9 +44,9 @@ class OutputCheck:
             dtype, known, problem = self._outputs[name]
             # Most runs return what an earlier one did.
             if type(result) is not _ndarray or result.dtype is not dtype or known(result.shape) != batch:
-                found = problem(result, batch)
-                if found:
-                    return found
+                message = problem(result, batch)
+                if message:
+                    return message
         return ""
 
 
