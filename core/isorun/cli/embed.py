@@ -14,9 +14,10 @@ import typer
 from isorun import Embedder
 from isorun.cli import console, models
 from isorun.cli.run import backend_names
+from isorun.cli.vectors_file import VectorsFile
 from isorun.errors import IsorunError
 from isorun.models.hub import KNOWN
-from isorun.system.cache import Cache, sha256, write_atomically
+from isorun.system.cache import Cache, sha256
 from isorun.system.threads import MOST
 
 _STEP = 4096  # lines between two saves
@@ -74,17 +75,17 @@ def embed(
         stat = texts.stat()
         about = [embedder.session.provenance.fingerprint, str(texts.absolute()), stat.st_size, stat.st_mtime_ns]
         key = sha256(json.dumps([*about, prompt, embedder.session.provenance.backend, options]).encode())
-        with _Part(output, (lines, embedder.dimension), key) as part:
+        with VectorsFile(output, (lines, embedder.dimension), key) as part:
             if part.done:
                 console.note(f"Continuing after {part.done} of {lines} lines")
             _embed(embedder, itertools.islice(_lines(texts), part.done, None), part, prompt)
     print(f"{output}: {lines} x {embedder.dimension}, float32")
 
 
-def _embed(embedder: Embedder, lines: Iterator[str], part: _Part, prompt: str | None) -> None:
+def _embed(embedder: Embedder, lines: Iterator[str], part: VectorsFile, prompt: str | None) -> None:
     from tqdm import tqdm
 
-    total = part.vectors.shape[0]
+    total = part.lines
     with tqdm(total=total, initial=part.done, unit=" lines", disable=None, leave=False) as bar:
         vectors = embedder.embed_iter(lines, prompt_name=prompt)
         while rows := list(itertools.islice(vectors, _STEP)):
@@ -101,51 +102,3 @@ def _lines(path: Path) -> Iterator[str]:
                 yield line.removesuffix("\n")
     except UnicodeDecodeError as error:
         raise IsorunError(f"{path} is not UTF-8 text: {error}") from error
-
-
-class _Part:
-    """The vectors so far, in a file beside the output, and how many they are.
-
-    Args:
-        output: the file that the part becomes.
-        shape: (lines, dimension).
-        key: what the vectors depend on; a part with another key is replaced.
-    """
-
-    def __init__(self, output: Path, shape: tuple[int, int], key: str) -> None:
-        self._output = output
-        self._path, self._progress = (output.with_name(f"{output.name}.{end}") for end in ("part", "progress"))
-        self._key = key
-        self.done = 0
-        if self._path.is_file() and self._progress.is_file():
-            saved = json.loads(self._progress.read_text())
-            self.done = saved["done"] if saved["key"] == key else 0
-        mode = "r+" if self.done else "w+"
-        # An empty array cannot be mapped: it gets a row, which is cut off at the end.
-        rows = (max(1, shape[0]), shape[1])
-        self._mapped = np.lib.format.open_memmap(self._path, mode, np.float32, rows if mode == "w+" else None)
-        self.vectors = self._mapped[: shape[0]]
-
-    def add(self, rows: np.ndarray) -> None:
-        """Save more rows."""
-        self.vectors[self.done : self.done + len(rows)] = rows
-        self._mapped.flush()
-        self.done += len(rows)
-        write_atomically(self._progress, json.dumps({"key": self._key, "done": self.done}).encode())
-
-    def __enter__(self) -> _Part:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            if self.done:
-                console.note(f"{self.done} of {len(self.vectors)} lines are saved. Run the same command to continue")
-            else:
-                self._path.unlink()
-            return
-        if len(self.vectors) == len(self._mapped):
-            self._path.replace(self._output)
-        else:
-            np.save(self._output, self.vectors)
-            self._path.unlink()
-        self._progress.unlink(missing_ok=True)

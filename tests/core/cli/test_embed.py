@@ -11,6 +11,7 @@ import pytest
 
 import isorun as library
 from isorun.cli import embed
+from isorun.cli.vectors_file import VectorsFile
 
 LINES = ["A man is eating food.", "", "A girl is carrying a baby."]
 
@@ -28,7 +29,7 @@ def test_an_interrupted_command_continues(
     output = tmp_path / "vectors.npy"
     command = ("embed", texts, "-o", output, "--model", minilm, "--backend", "ort-cpu")
     monkeypatch.setattr(embed, "_STEP", 2)
-    add, added = embed._Part.add, []
+    add, added = VectorsFile.add, []
 
     def interrupted(part: Any, rows: np.ndarray) -> None:
         add(part, rows)
@@ -36,7 +37,7 @@ def test_an_interrupted_command_continues(
         if added == [2]:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(embed._Part, "add", interrupted)
+    monkeypatch.setattr(VectorsFile, "add", interrupted)
     ran = isorun(*command)
     assert ran.code == 130
     assert "2 of 3 lines are saved. Run the same command to continue" in ran.err
@@ -52,7 +53,7 @@ def test_an_interrupted_command_continues(
 
 def test_other_settings_start_again(isorun: Callable[..., Any], minilm: Path, texts: Path, tmp_path: Path) -> None:
     output = tmp_path / "vectors.npy"
-    part = embed._Part(output, (3, 384), "another key")
+    part = VectorsFile(output, (3, 384), "another key")
     part.add(np.ones((2, 384), np.float32))
     ran = isorun("embed", texts, "-o", output, "--model", minilm, "--backend", "ort-cpu", "--truncate-dim", "8")
     assert (ran.code, np.load(output).shape) == (0, (3, 8))

@@ -1,0 +1,154 @@
+"""A file of vectors that is written in parts and continued after an interruption."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from isorun.cli import console
+from isorun.errors import IsorunError
+from isorun.system.cache import read_json, write_atomically
+
+_NO_RESERVATION = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)  # of file systems that cannot reserve space
+
+
+class VectorsFile:
+    """The vectors so far, in a file beside the output, and how many they are.
+
+    Its space is reserved at the beginning, and rows are written rather than mapped: a full disk is an error, where a
+    memory map would end the process by SIGBUS.
+
+    Args:
+        output: the ``.npy`` file that the part becomes.
+        shape: (lines, dimension).
+        key: what the vectors depend on; a part with another key, or a damaged one, is replaced.
+
+    Attributes:
+        done: how many lines are saved.
+        lines: how many there will be.
+
+    Raises:
+        IsorunError: the part cannot be written, such as on a full disk.
+    """
+
+    def __init__(self, output: Path, shape: tuple[int, int], key: str) -> None:
+        self.lines, self._dimension = shape
+        self._output = output
+        self._path, self._progress = (output.with_name(f"{output.name}.{end}") for end in ("part", "progress"))
+        self._key = key
+        self._header = _header(shape)
+        self._size = len(self._header) + self.lines * self._dimension * np.float32().itemsize
+        self.done = self._saved()
+        if self._path.exists() and not self._path.is_file():
+            raise IsorunError(f"{self._path} is in the way: expected a file of vectors so far. Remove it")
+        with self._writing():
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            self._descriptor = os.open(self._path, flags | (0 if self.done else os.O_TRUNC), 0o666)
+        try:
+            with self._writing():
+                if not self.done:
+                    self._progress.unlink(missing_ok=True)
+                    _reserve(self._descriptor, self._size)
+                    self._write(self._header, 0)
+        except BaseException:
+            self._close(keep=bool(self.done))
+            raise
+
+    def add(self, rows: np.ndarray) -> None:
+        """Save more rows.
+
+        Raises:
+            IsorunError: they are more than ``lines``, or cannot be written.
+        """
+        if self.done + len(rows) > self.lines:
+            raise IsorunError(f"The text file changed while being read: it has more than {self.lines} lines. Try again")
+        content = np.ascontiguousarray(rows, np.float32)
+        row_bytes = self._dimension * content.itemsize
+        with self._writing():
+            self._write(content.tobytes(), len(self._header) + self.done * row_bytes)
+            os.fdatasync(self._descriptor)
+            progress = {"key": self._key, "done": self.done + len(rows)}
+            write_atomically(self._progress, json.dumps(progress).encode())
+        self.done += len(rows)
+
+    def __enter__(self) -> VectorsFile:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self._close(keep=bool(self.done))
+            if self.done:
+                console.note(f"{self.done} of {self.lines} lines are saved. Run the same command to continue")
+            return
+        os.close(self._descriptor)
+        with self._writing():
+            self._path.replace(self._output)
+            self._progress.unlink(missing_ok=True)
+
+    def _saved(self) -> int:
+        """How many lines an earlier command has saved; 0 if its files are missing, damaged or of other vectors."""
+        try:
+            saved = read_json(self._progress)
+            status = self._path.lstat()
+            if not stat.S_ISREG(status.st_mode) or status.st_size != self._size:
+                return 0
+            with self._path.open("rb") as file:
+                header = file.read(len(self._header))
+        except (FileNotFoundError, IsADirectoryError, ValueError):
+            return 0
+        except OSError as error:
+            if error.errno == errno.EINVAL:  # not a regular file
+                return 0
+            raise IsorunError(f"Cannot read {self._progress} or {self._path.name} ({error}). Remove both") from error
+        if not isinstance(saved, dict) or saved.get("key") != self._key:
+            return 0
+        done = saved.get("done")
+        return done if header == self._header and type(done) is int and 0 < done <= self.lines else 0
+
+    def _write(self, content: bytes, offset: int) -> None:
+        view = memoryview(content)
+        while view:
+            written = os.pwrite(self._descriptor, view, offset)
+            view, offset = view[written:], offset + written
+
+    def _close(self, *, keep: bool) -> None:
+        os.close(self._descriptor)
+        if not keep:
+            self._path.unlink(missing_ok=True)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise IsorunError(
+                f"Cannot write {self._output} ({error.strerror}): its vectors need {self._size:,} bytes in "
+                f"{self._path}. Free space, remove what is in the way, or choose another folder with --output"
+            ) from error
+
+
+def _header(shape: tuple[int, int]) -> bytes:
+    import io
+
+    buffer = io.BytesIO()
+    described = {"descr": np.lib.format.dtype_to_descr(np.dtype(np.float32)), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(buffer, described)
+    return buffer.getvalue()
+
+
+def _reserve(descriptor: int, size: int) -> None:
+    if hasattr(os, "posix_fallocate"):
+        try:
+            os.posix_fallocate(descriptor, 0, size)
+            return
+        except OSError as error:
+            if error.errno not in _NO_RESERVATION:
+                raise
+    os.ftruncate(descriptor, size)  # its blocks are allocated, and checked, as rows are written
