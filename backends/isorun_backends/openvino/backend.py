@@ -62,7 +62,11 @@ class OpenVINO(Backend):
     )
 
     def compile(self, model: LoweredModel, config: CompileConfig) -> OpenVINOExecutable:
-        import openvino
+        try:
+            import openvino
+        except RuntimeError as error:  # its telemetry looks for the user's home (2026.4)
+            problem = f"importing openvino failed: {str(error).rstrip('.')}"
+            raise BackendUnavailable(self.name, problem, "Set HOME to a folder.") from error
 
         core = openvino.Core()
         hint = self._hint(core, config.precision)

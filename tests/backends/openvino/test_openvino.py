@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import sys
 
 import numpy as np
 import onnx
@@ -11,7 +12,7 @@ import pytest
 
 import isorun
 import tiny
-from isorun.errors import BackendFailed, InvalidOption
+from isorun.errors import BackendFailed, BackendUnavailable, InvalidOption
 from isorun.models import lowering
 from isorun.models import source as models
 from isorun.system.cache import Cache
@@ -207,3 +208,18 @@ def test_reductions_with_an_axes_attribute(operator, axes, keepdims):
     x = np.random.default_rng(0).uniform(1, 200, (2, 3, 4)).astype(np.float32)
     with isorun.Session(model, "openvino") as session, isorun.Session(model, "ort-cpu") as other:
         np.testing.assert_allclose(session.run(None, {"x": x})[0], other.run(None, {"x": x})[0], rtol=1e-6)
+
+
+def test_an_import_that_fails_without_a_home_names_the_remedy(tmp_path, monkeypatch):
+    class NoHome:
+        def find_spec(self, name, path=None, target=None):
+            if name == "openvino":
+                raise RuntimeError("Could not determine home directory.")
+
+    model = tmp_path / "m.onnx"
+    onnx.save(graph("agraph (float[1] x) => (float[1] y) { y = Relu (x) }"), model)
+    monkeypatch.delitem(sys.modules, "openvino")
+    monkeypatch.setattr(sys, "meta_path", [NoHome(), *sys.meta_path])
+    lowered = lowering.lower(models.open_model(model, Cache(tmp_path)), ("onnx",), Cache(tmp_path))
+    with pytest.raises(BackendUnavailable, match=r"importing openvino failed: Could not .* Set HOME to a folder\.$"):
+        OpenVINO("openvino").compile(lowered, CompileConfig("fp32", "cpu", 1))
