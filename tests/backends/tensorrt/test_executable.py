@@ -83,7 +83,7 @@ def test_models_with_other_weights_do_not_share_an_engine(bert, tmp_path):
 
     other = tmp_path / "other" / bert.name
     other.parent.mkdir()
-    checkpoint.build(tiny.write_checkpoint(tmp_path / "weights", seed=5), other)
+    checkpoint.build(tiny.write_checkpoint(tmp_path / "weights", tiny.weights(seed=5)), other)
     feeds = tiny.feeds()
     for model in (bert, other):
         with open_session(model, tmp_path / "cache") as session:

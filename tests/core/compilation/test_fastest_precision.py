@@ -51,7 +51,8 @@ class FakeExecutable(Executable):
         time.sleep(self.planted.seconds)
         ids = feeds["input_ids"]
         self.seen.append(ids.tobytes())
-        hidden = np.sin(ids[..., None] * np.arange(1, 33) + 1).astype(np.float32) * feeds["attention_mask"][..., None]
+        hidden = np.sin(ids[..., None] * np.arange(1, 33) + 1) * feeds["attention_mask"][..., None]
+        hidden = hidden.astype(np.float32)
         noise = np.random.default_rng(0).standard_normal(hidden.shape) * self.planted.error
         return [hidden + noise.astype(np.float32), hidden.sum(axis=1)]
 

@@ -165,7 +165,7 @@ CASES = [
     Case("SpoiledByFailure", "failing_run_harms_no_other", "Not equal"),
     Case("KeepsAShapeOfAFailedRun", "runs_after_a_failed_run_are_right", "after a failed one"),
     Case("KeepsAShapeOfAFailedRun", "runs_beside_a_failed_run_are_right", "beside a failed one"),
-    Case("SharesBetweenSessions", "concurrent_sessions", "beside other sessions|outputs, got"),
+    Case("SharesBetweenSessions", "concurrent_sessions", "beside other sessions|outputs, got|must have size"),
     Case("ClearsOutputsOnClose", "close_ends_runs_and_keeps_outputs", "not equal"),
     Case("WrongDuringClose", "close_during_runs", "during close.. is wrong"),
     Case("LeaksMemory", "sessions_leak_nothing", r"left \d\d MiB"),

@@ -175,7 +175,7 @@ def test_onnx_runtime_takes_types_and_shapes_and_lacks_the_kernel_alone(bert, pr
 
 def test_a_model_without_a_pooler(tmp_path, expected):
     path = tmp_path / "plain.onnx"
-    checkpoints.build(tiny.write_checkpoint(tmp_path / "checkpoint", pooler=False), path)
+    checkpoints.build(tiny.write_checkpoint(tmp_path / "checkpoint", tiny.weights(pooler=False)), path)
     model = lower(path)
     forms = attention.forms(model.path)
     packed = onnx.load(with_weights(forms.models["packed"], model, "packed-form.onnx"))
