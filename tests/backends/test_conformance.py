@@ -33,6 +33,15 @@ class TestOpenVINOProvider(Conformance, backend="ort-ep:openvino", known_failure
 @pytest.mark.parametrize("backend", ["openvino", "reference"])
 def test_most_important_checks(backend: str) -> None:
     """Of backends whose whole suite takes minutes."""
-    only = ["true precision", "precision fp32", "dialect primitive", "feeds", "results", "binding", "wrapped errors"]
+    only = [
+        "true precision",
+        "precision fp32",
+        "dialect primitive",
+        "feeds",
+        "results",
+        "binding",
+        "wrapped errors",
+        "recovery",
+    ]
     report = runner.run(backend, only=only)
     assert report.passed, report.causes

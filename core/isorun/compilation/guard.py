@@ -78,7 +78,7 @@ def compile_guarded(
     def compiled() -> Executable:
         executable: object = _called(backend, "compile()", backend.compile, with_counts(model), config)
         if not isinstance(executable, Executable):
-            raise _violation(backend, "compile()", "an isorun.plugin.Executable", executable)
+            raise _violation(backend, "compile()", _instead("an isorun.plugin.Executable", executable))
         try:
             verify()
         except BaseException:
@@ -133,7 +133,8 @@ class Guarded(Executable):
                 raise _failure(self._backend, "run()", error) from error
         else:
             results = self.call("run()", lambda executable: executable.run(output_names, feeds))
-        self.check("run()", results, output_names, feeds)
+        if problem := self._problem(output_names, results, feeds):
+            raise _violation(self._backend, "run()", problem)
         return results  # type: ignore[no-any-return]
 
     def call(self, method: str, function: Callable[[Any], _T]) -> _T:
@@ -166,14 +167,14 @@ class Guarded(Executable):
         Raises:
             BackendFailed: they are not.
         """
-        if type(results) is not list or len(results) != len(output_names):
-            raise _wrong_results(self._backend, method, results, len(output_names))
         if problem := self._problem(output_names, results, feeds):
-            raise BackendFailed(f"{self._backend.name}: {method}: {problem}. {_report(self._backend)}")
+            raise _violation(self._backend, method, problem)
 
     def run_on_device(self, output_names: Sequence[str], feeds: Feeds) -> list[DeviceArray]:
         if not isinstance(self._executable, SupportsDeviceArrays):
-            raise _violation(self._backend, "compile()", "an executable with run_on_device()", self._executable)
+            raise _violation(
+                self._backend, "compile()", _instead("an executable with run_on_device()", self._executable)
+            )
         results: Any = self.call("run_on_device()", lambda executable: executable.run_on_device(output_names, feeds))
         self.check("run_on_device()", results, output_names, feeds)
         return results  # type: ignore[no-any-return]
@@ -187,7 +188,7 @@ class Guarded(Executable):
             return Binding(executable, feeds, outputs)
         bound: object = executable.bind(feeds, outputs)
         if not isinstance(bound, Binding):
-            raise _violation(self._backend, "bind()", "an isorun.plugin.Binding", bound)
+            raise _violation(self._backend, "bind()", _instead("an isorun.plugin.Binding", bound))
         return bound
 
     def device_times(self, feeds: Feeds, runs: int) -> np.ndarray | None:
@@ -202,7 +203,7 @@ class Guarded(Executable):
                 self._backend, "report()", lambda executable: executable.report(), self._executable
             )
             if not isinstance(report, RuntimeReport):
-                raise _violation(self._backend, "report()", "an isorun.plugin.RuntimeReport", report)
+                raise _violation(self._backend, "report()", _instead("an isorun.plugin.RuntimeReport", report))
             self._report = report
         return replace(self._report, details={**self._report.details, **self.details})
 
@@ -257,17 +258,12 @@ def _failure(backend: Backend, method: str, error: Exception) -> BackendFailed:
     return BackendFailed(f"{backend.name}: {method} raised {type(error).__name__}: {error}. {_report(backend)}")
 
 
-def _wrong_results(backend: Backend, method: str, results: object, count: int) -> BackendFailed:
-    expected = f"a list of {count} output{'' if count == 1 else 's'}"
-    if isinstance(results, list):
-        return BackendFailed(f"{backend.name}: {method} must return {expected}, got {len(results)}. {_report(backend)}")
-    return _violation(backend, method, expected, results)
+def _violation(backend: Backend, method: str, problem: str) -> BackendFailed:
+    return BackendFailed(f"{backend.name}: {method} must return {problem}. {_report(backend)}")
 
 
-def _violation(backend: Backend, method: str, expected: str, got: object) -> BackendFailed:
-    return BackendFailed(
-        f"{backend.name}: {method} must return {expected}, got {type(got).__name__}. {_report(backend)}"
-    )
+def _instead(expected: str, actual: object) -> str:
+    return f"{expected}, got {type(actual).__name__}"
 
 
 def _report(backend: Backend) -> str:

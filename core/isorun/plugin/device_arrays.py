@@ -48,6 +48,9 @@ class DeviceArray:
     stream: int | None = None
     owner: Any = field(default=None, repr=False)
 
+    def __len__(self) -> int:
+        return self.shape[0]
+
     @property
     def ndim(self) -> int:
         """The number of dimensions."""

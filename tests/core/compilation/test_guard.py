@@ -110,11 +110,11 @@ def test_results_are_checked(bert, result):
 
 
 WRONG_ARRAYS = {
-    "a list": (lambda array: array.tolist(), "must be a numpy.ndarray, got list"),
-    "float64": (lambda array: array.astype(np.float64), "must be float32, as the model declares, got float64"),
-    "another rank": (lambda array: array[0], "must have 3 dimensions"),
-    "a row more": (lambda array: np.concatenate([array, array[:1]]), "must have 3 rows"),
-    "another size": (lambda array: array[..., 1:], "must have size .* at dimension 2"),
+    "a list": (lambda array: array.tolist(), "a numpy.ndarray, got list"),
+    "float64": (lambda array: array.astype(np.float64), "an array of float32, as the model declares, got float64"),
+    "another rank": (lambda array: array[0], "an array of 3 dimensions"),
+    "a row more": (lambda array: np.concatenate([array, array[:1]]), "an array of 3 rows"),
+    "another size": (lambda array: array[..., 1:], "an array of size .* at dimension 2"),
 }
 
 
