@@ -35,6 +35,10 @@ def describe(model: ir.Model) -> ModelInfo:
     """Describe a model for a session."""
     graph = model.graph
     mask, token_outputs = mask_input.find(graph)
+    keeps_padding, zeroed = padding_removal.examine(model)
+    if token_outputs is not None:  # what is zero at padding in the packed graph has to be so in the other
+        known = {*token_outputs, *zeroed}
+        token_outputs = tuple(value.name for value in graph.outputs if value.name in known)
     bounds = index_bounds.find(graph) | dict.fromkeys(mask_input.mask_inputs(graph), (0, 1))
     described = [
         _spec(value, overridable=value.name in graph.initializers, bounds=bounds.get(value.name or ""))
@@ -50,7 +54,7 @@ def describe(model: ir.Model) -> ModelInfo:
         quantized=any(node.op_type in QUANTIZING for node in graph.all_nodes()),
         mask=mask,
         token_outputs=token_outputs,
-        keeps_padding=padding_removal.refusal(model),
+        keeps_padding=keeps_padding,
         mixes_rows=batch_independence.find(model),
     )
 

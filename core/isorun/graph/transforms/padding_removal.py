@@ -46,26 +46,34 @@ _BY_QUERY = frozenset(("window", "causal", "paired"))
 """Attributes by which the keys of queries differ."""
 
 
-def remove(model: ir.Model) -> None:
+def remove(model: ir.Model) -> tuple[str, ...]:
     """Rewrite a model in the fused form, in place, so that only the attention core works on padding.
 
     Args:
         model: a graph with operators of the domain ``isorun.fused``.
 
+    Returns:
+        The outputs with a value for each token, which are zero where the mask is 0.
+
     Raises:
         UnsupportedModel: the graph depends on its padding. The model is partly rewritten then: discard it.
     """
-    _Removal(model).run()
+    return _Removal(model).run()
+
+
+def examine(model: ir.Model) -> tuple[str, tuple[str, ...]]:
+    """Why padding cannot be removed from a model, which stays as it is, empty where it can; and what :func:`remove`
+    would return."""
+    try:
+        _key_mask(model.graph)  # most models that are refused are refused here, without a copy
+        return "", remove(model.clone())
+    except UnsupportedModel as error:
+        return str(error), ()
 
 
 def refusal(model: ir.Model) -> str:
     """Why padding cannot be removed from a model, which stays as it is; empty where it can."""
-    try:
-        _key_mask(model.graph)  # most models that are refused are refused here, without a copy
-        remove(model.clone())
-    except UnsupportedModel as error:
-        return str(error)
-    return ""
+    return examine(model)[0]
 
 
 class _Removal:
@@ -84,7 +92,7 @@ class _Removal:
         self._made: dict[tuple[str, ir.Value], ir.Value] = {}
         self._constants: dict[tuple[int, ...] | int, ir.Value] = {}
 
-    def run(self) -> None:
+    def run(self) -> tuple[str, ...]:
         outputs = [(value, value.name, value.shape, value.type) for value in self._graph.outputs]
         for node in list(self._graph):
             if functions.is_fused(node) and node.op_type in functions.EMBEDDINGS:
@@ -104,8 +112,10 @@ class _Removal:
                     f"Padding cannot be removed: {_name(inner)} ({inner.op_type}), in a subgraph, may read the hidden "
                     "states of padding"
                 )
+        by_token = []
         for index, (value, name, shape, kind) in enumerate(outputs):
             if value in self._packed:
+                by_token.append(name or "")
                 value.name = f"{name}.packed"
                 given = self._once("restored", value)
                 given.name, given.shape, given.type = name, shape, kind
@@ -122,6 +132,7 @@ class _Removal:
         )
         self._graph.sort()
         functions.carry(self._model)
+        return tuple(by_token)
 
     def _keeps_rows(self) -> bool:
         """Whether a position that the graph reads depends on padding where it is padding itself: without a key it

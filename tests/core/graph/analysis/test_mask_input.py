@@ -29,6 +29,14 @@ def test_the_outputs_of_an_export_whose_dimensions_have_other_names(label: str) 
     assert mask_input.find(model.graph) == ("attention_mask", OUTPUTS[label])
 
 
+@pytest.mark.parametrize("family", ["esm", "mobilebert", "xlm-r-xl"])
+def test_an_output_that_packing_restores_to_rows_belongs_to_tokens(family: str) -> None:
+    """Embeddings that are not normalized, or not computed token by token, are no fused embeddings."""
+    model = exports.model(f"{family}-torchscript17-eager")
+    fuse(model)
+    assert model_info.describe(model).token_outputs == ("last_hidden_state",)
+
+
 @pytest.mark.parametrize("name", [masks.NAME, None])
 def test_finds_the_mask_under_any_name(name: str | None) -> None:
     info = model_info.describe(masks.renamed(small_bert.build(), name))
