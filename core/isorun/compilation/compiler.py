@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from isorun.compilation import padding_policy
+from isorun.compilation.any_mask import AnyMask
 from isorun.compilation.guard import Recompilations
 from isorun.compilation.options import AUTO, Options
 from isorun.errors import BackendUnavailable, InvalidArgument, nearest
@@ -108,9 +109,29 @@ class Compiler:
                 self.graphs, backend, config, self.options.padding, quantized, self.recompilations
             )
         )
+        if compiled.model.info.masks:
+            compiled = compiled._replace(executable=self._any_mask(backend, config, *compiled, quantized))
         if config.precision == "int8" and quantized is None:
             _check_in_8_bits(backend, compiled.executable)
         return compiled
+
+    def _any_mask(
+        self,
+        backend: Backend,
+        config: CompileConfig,
+        model: LoweredModel,
+        executable: Executable,
+        quantized: Quantized | None,
+    ) -> Executable:
+        """The executable of a fused model, for masks of any values."""
+
+        def compile_given() -> Executable:
+            graphs = self.graphs.unfused()
+            return padding_policy.compile_model(graphs, backend, config, "keep", None, self.recompilations)[1]
+
+        zeros = self.options.padding == "remove" or isinstance(executable, padding_policy.AdaptivePadding)
+        refusal = "with precision='int8', which quantizes the fused graph" if quantized else ""
+        return AnyMask(executable, compile_given, model.info, zeros=zeros, refusal=refusal)
 
     def calibrate(self, backend: Backend, config: CompileConfig, samples: Samples | None = None) -> Quantized:
         """:func:`isorun.compilation.calibration.calibrate` for this model, once for the same samples."""

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from isorun.compilation.choice import Choice
 from isorun.compilation.guard import Guarded, Recompilations, compile_guarded
 from isorun.errors import (
     BackendFailed,
@@ -29,7 +30,7 @@ from isorun.errors import (
 from isorun.models.lowering import ModelGraphs, Quantized
 from isorun.models.source import check_unchanged
 from isorun.plugin import faults
-from isorun.plugin.backend import Backend, Binding, Executable
+from isorun.plugin.backend import Backend, Executable
 from isorun.system.progress import logged
 from isorun.types import CompileConfig, Feeds, LoweredModel, ModelInfo, RuntimeReport
 
@@ -122,7 +123,7 @@ def _unproven_output(info: ModelInfo) -> str:
     return ""
 
 
-class AdaptivePadding(Executable):
+class AdaptivePadding(Choice):
     """Two executables of one model, unpacked and packed. The mask of each run decides between them.
 
     Args:
@@ -132,41 +133,29 @@ class AdaptivePadding(Executable):
     """
 
     def __init__(self, padded: Executable, make_packed: Callable[[], Executable], info: ModelInfo) -> None:
-        assert info.mask is not None
+        super().__init__(info)
         self._padded = padded
         self._make_packed = make_packed
-        self._mask = info.mask
-        self._by_token = frozenset(info.token_outputs or ())
         self._packed: Executable | None = None
         self._refusal = ""
         self._lock = threading.Lock()
 
     def run(self, output_names: Sequence[str], feeds: Feeds) -> list[Any]:
-        mask = feeds.get(self._mask)
+        mask = feeds.get(self._mask or "")
         if mask is None:  # the packed graph reads the model's default mask
             return self.packed().run(output_names, feeds)
         padding = mask.size - np.count_nonzero(mask)
         if not padding:
             return self._padded.run(output_names, feeds)
         executable = (self._packed or self.packed()) if _pays(padding, mask.size) else self._padded
-        results = executable.run(output_names, feeds)
-        if executable is self._padded:
-            return self.without_padding(output_names, results, mask)
-        return results
+        return self.finish(executable, output_names, executable.run(output_names, feeds), feeds)
 
     def choose(self, feeds: Feeds) -> Executable:
-        """The executable for these feeds."""
-        mask = feeds.get(self._mask)
+        mask = feeds.get(self._mask or "")
         return self.packed() if mask is None or _pays(mask.size - np.count_nonzero(mask), mask.size) else self._padded
 
-    def without_padding(self, output_names: Sequence[str], results: list[Any], mask: np.ndarray | None) -> list[Any]:
-        """Set results to zero at padding, in place."""
-        if mask is None:
-            return results
-        for name, result in zip(output_names, results, strict=True):
-            if name in self._by_token:
-                result[mask == 0] = 0
-        return results
+    def finish(self, chosen: Any, output_names: Sequence[str], results: list[Any], feeds: Feeds) -> list[Any]:
+        return self.without_padding(output_names, results, feeds) if chosen is self._padded else results
 
     def packed(self) -> Executable:
         """The packed executable, or the unpacked one if there is none."""
@@ -182,9 +171,6 @@ class AdaptivePadding(Executable):
                     self._packed, self._refusal = self._padded, str(error)
                     _logger.warning("padding is kept from now on, since the packed graph cannot be compiled: %s", error)
             return self._packed
-
-    def bind(self, feeds: Feeds, outputs: Mapping[str, np.ndarray | None]) -> Binding:
-        return _AdaptiveBinding(self, feeds, outputs, feeds.get(self._mask))
 
     def report(self) -> RuntimeReport:
         report = self._padded.report()
@@ -206,21 +192,3 @@ class AdaptivePadding(Executable):
 def _pays(padding: int, tokens: int) -> bool:
     computed = -(-(tokens - padding) // _STEP) * _STEP
     return tokens - computed > tokens * _SHARE + _TOKENS
-
-
-class _AdaptiveBinding(Binding):
-    """Reads the mask at every run, since its contents may change. Both bindings write to the same arrays."""
-
-    def __init__(
-        self, policy: AdaptivePadding, feeds: Feeds, outputs: Mapping[str, np.ndarray | None], mask: np.ndarray | None
-    ) -> None:
-        super().__init__(policy, feeds, outputs)
-        self._policy = policy
-        self._mask = mask
-        self._bound: dict[Executable, Binding] = {}
-
-    def run(self) -> list[Any]:
-        executable = self._policy.choose(self._feeds)
-        if executable not in self._bound:
-            self._bound[executable] = executable.bind(self._feeds, self._outputs)
-        return self._policy.without_padding(list(self._outputs), self._bound[executable].run(), self._mask)

@@ -31,15 +31,21 @@ _TOKEN_IDS = np.array([[1], [2], [3]], np.int64)
 _logger = logging.getLogger(__name__)
 
 
-def describe(model: ir.Model) -> ModelInfo:
-    """Describe a model for a session."""
+def describe(model: ir.Model, *, any_mask: bool = False) -> ModelInfo:
+    """Describe a model for a session.
+
+    Args:
+        model: the model.
+        any_mask: its masks may have other values than 0 and 1.
+    """
     graph = model.graph
     mask, token_outputs = mask_input.find(graph)
     keeps_padding, zeroed = padding_removal.examine(model)
     if token_outputs is not None:  # what is zero at padding in the packed graph has to be so in the other
         known = {*token_outputs, *zeroed}
         token_outputs = tuple(value.name for value in graph.outputs if value.name in known)
-    bounds = index_bounds.find(graph) | dict.fromkeys(mask_input.mask_inputs(graph), (0, 1))
+    masks = () if any_mask else tuple(mask_input.mask_inputs(graph))
+    bounds = index_bounds.find(graph) | dict.fromkeys(masks, (0, 1))
     described = [
         _spec(value, overridable=value.name in graph.initializers, bounds=bounds.get(value.name or ""))
         for value in graph.inputs
@@ -56,6 +62,7 @@ def describe(model: ir.Model) -> ModelInfo:
         token_outputs=token_outputs,
         keeps_padding=keeps_padding,
         mixes_rows=batch_independence.find(model),
+        masks=masks,
     )
 
 

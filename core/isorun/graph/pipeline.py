@@ -191,12 +191,13 @@ class Fused(NamedTuple):
     report: FusionReport
 
 
-def read(path: Path, outputs: Sequence[str] | None = None) -> Fused:
+def read(path: Path, outputs: Sequence[str] | None = None, *, fused: bool = True) -> Fused:
     """Read a model and bring it to the fused form.
 
     Args:
         path: an ONNX file.
         outputs: the outputs to compute; ``None`` for all.
+        fused: whether to fuse it; otherwise it is returned as given.
 
     Raises:
         InvalidModel: the file cannot be read, or is not a valid model.
@@ -211,6 +212,8 @@ def read(path: Path, outputs: Sequence[str] | None = None) -> Fused:
 
     with files.reading(str(path)):
         model = as_given()
+        if not fused:
+            return Fused(model, False, job.report)
         if any(functions.is_fused(node) for node in model.graph):
             _run(model, job, Stage.FUSED)
             return Fused(model, False, job.report)

@@ -17,6 +17,8 @@ from isorun.types import Feeds, ModelInfo, TensorSpec
 
 _STRINGS = "tensor(string)"
 _MAX_KNOWN_SHAPES = 4096  # combinations of shapes that passed before
+# Negative numbers are large ones as unsigned.
+_UNSIGNED = {np.dtype(f"{sign}int{bits}"): np.dtype(f"uint{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)}
 
 
 def refuse_options(run_options: object) -> None:
@@ -31,9 +33,10 @@ class FeedChecker:
     Args:
         info: the model.
         device_arrays: whether feeds may be on a GPU. The values of those are not checked.
+        any_mask: whether masks may have other values than 0 and 1, with which the model runs as given.
     """
 
-    def __init__(self, info: ModelInfo, *, device_arrays: bool = False) -> None:
+    def __init__(self, info: ModelInfo, *, device_arrays: bool = False, any_mask: bool = False) -> None:
         self._specs = {spec.name: spec for spec in info.inputs}
         self._device = device_arrays
         self._array_type = device.DeviceArray if device_arrays else np.ndarray
@@ -45,8 +48,10 @@ class FeedChecker:
         self._dtypes = [(spec.name, spec.dtype) for spec in info.inputs if spec.dtype]
         self._axes = [_axes(spec, info.limits) for spec in info.inputs if spec.dtype]
         self._known_shapes: set[tuple[tuple[int, ...], ...]] = set()
-        # Runtimes differ in their behaviour for token ids and mask values out of range, so they are rejected here.
-        self._ranges = [_range(spec, info.mask) for spec in info.inputs if spec.bounds and spec.dtype]
+        # Runtimes differ in their behaviour for token ids out of range, so they are rejected here.
+        masks = {info.mask, *info.masks}
+        bounded = [spec for spec in info.inputs if spec.bounds and spec.dtype and not (any_mask and spec.name in masks)]
+        self._ranges = [_range(spec, is_mask=spec.name in masks) for spec in bounded]
 
     def check_call(self, output_names: Sequence[str] | None, feeds: Feeds) -> tuple[Sequence[str], Feeds]:
         """The arguments of a run, validated: as :meth:`check`, with the names of all outputs for none."""
@@ -191,20 +196,39 @@ class _Range(NamedTuple):
     is_mask: bool
 
 
-def _range(spec: TensorSpec, mask: str | None) -> _Range:
+def _range(spec: TensorSpec, *, is_mask: bool) -> _Range:
     assert spec.dtype is not None
     assert spec.bounds is not None
     minimum, maximum = spec.bounds
     signed = spec.dtype.kind == "i" and minimum == 0
-    return _Range(
-        spec.name, minimum, maximum, np.dtype(f"u{spec.dtype.itemsize}") if signed else None, spec.name == mask
-    )
+    return _Range(spec.name, minimum, maximum, np.dtype(f"u{spec.dtype.itemsize}") if signed else None, is_mask)
+
+
+def is_binary(mask: np.ndarray) -> bool:
+    """Whether a mask holds no other values than 0 and 1."""
+    unsigned = _UNSIGNED.get(mask.dtype)
+    if unsigned is None or not mask.size:
+        return bool(((mask == 0) | (mask == 1)).all())
+    positive = mask.view(unsigned)
+    return bool(positive.item(positive.argmax()) <= 1)
+
+
+def other_value(mask: np.ndarray) -> str:
+    """The first value of a mask that is neither 0 nor 1, and where it is, for messages."""
+    index = tuple(np.argwhere((mask != 0) & (mask != 1))[0])
+    return f"got {mask[index]} at [{', '.join(map(str, index))}]"
 
 
 def _check_ranges(ranges: Iterable[_Range], feeds: Feeds) -> None:
     for name, minimum, maximum, unsigned, is_mask in ranges:
         array = feeds.get(name)
         if type(array) is not np.ndarray or not array.size:  # omitted, on a GPU, or empty
+            continue
+        if is_mask:
+            if not is_binary(array):
+                raise InvalidFeeds(
+                    f"Input {name!r} must contain 1 for real tokens and 0 for padding, {other_value(array)}"
+                )
             continue
         # argmax and item take a sixth of the time of max on a short array
         if unsigned is not None:  # negative numbers are large ones as unsigned
@@ -214,15 +238,9 @@ def _check_ranges(ranges: Iterable[_Range], feeds: Feeds) -> None:
         elif minimum <= array.item(array.argmin()) and array.item(array.argmax()) <= maximum:
             continue
         index = tuple(np.argwhere(~((array >= minimum) & (array <= maximum)))[0])
-        value = f"got {array[index]} at [{', '.join(map(str, index))}]"
-        if is_mask:
-            raise InvalidFeeds(
-                f"Input {name!r} must contain 1 for real tokens and 0 for padding, {value}: backends disagree on other "
-                "values. Convert it with (mask != 0).astype(mask.dtype)"
-            )
         raise InvalidFeeds(
-            f"Input {name!r} must contain indices from {minimum} to {maximum} (the model's embedding table), {value}. "
-            "Check that the tokenizer belongs to this model"
+            f"Input {name!r} must contain indices from {minimum} to {maximum} (the model's embedding table), "
+            f"got {array[index]} at [{', '.join(map(str, index))}]. Check that the tokenizer belongs to this model"
         )
 
 

@@ -73,11 +73,13 @@ class ModelGraphs:
     Args:
         source: the model.
         cache: where lowered models are kept.
+        fused: whether to fuse it.
     """
 
-    def __init__(self, source: ModelSource, cache: Cache) -> None:
+    def __init__(self, source: ModelSource, cache: Cache, *, fused: bool = True) -> None:
         self.source = source
         self.cache = cache
+        self._fuses = fused
         self._fused: ir.Model | None = None
         self._mapped = False  # whether the fused graph's weights are in the cache, rather than in the model's files
 
@@ -106,6 +108,10 @@ class ModelGraphs:
     def as_given(self) -> LoweredModel:
         """The model's own file. It has all its outputs, whichever a session computes."""
         return LoweredModel(self.source.path, _PLAIN, self.source.fingerprint, replace(self.info, fused={}), self.found)
+
+    def unfused(self) -> ModelGraphs:
+        """The graphs of the same model without fusion. Their masks may have any value."""
+        return ModelGraphs(self.source, self.cache, fused=False)
 
     def lower(
         self,
@@ -158,6 +164,8 @@ class ModelGraphs:
             self.release()
             return as_given
         refusals = []
+        if not self._fuses:  # the variants of plugins expect masks of 0 and 1
+            dialects = tuple(getattr(dialect, "base", dialect) for dialect in dialects)
         for dialect in dialects:
             try:
                 return self._lowered(dialect, packed, precision, quantized, checks)
@@ -243,7 +251,7 @@ class ModelGraphs:
         from isorun.graph import pipeline
 
         with logged("read and fused %s", self.source.path):
-            graph, fused_here, _ = pipeline.read(self.source.path, self.source.outputs)
+            graph, fused_here, _ = pipeline.read(self.source.path, self.source.outputs, fused=self._fuses)
         self._fused, self._mapped = graph, False
         return fused_here
 
@@ -257,7 +265,7 @@ class ModelGraphs:
         with files.reading(str(path)):
             fused_here = self._read()
             assert self._fused is not None
-            info = model_info.describe(self._fused)
+            info = model_info.describe(self._fused, any_mask=not self._fuses)
             unprotected = bool(index_bounds.unprotected(self._fused.graph))
         check_unchanged(self.source, self.cache)
         is_sparse = files.is_sparse(self._fused)
@@ -325,7 +333,8 @@ class ModelGraphs:
 
     def _key(self, *parts: str) -> str:
         """A cache key of the model, of what else decides the result, and of the code that makes it."""
-        return sha256("|".join((code_digest(), self.source.fingerprint, *parts)).encode())[:40]
+        how = () if self._fuses else ("unfused",)
+        return sha256("|".join((code_digest(), self.source.fingerprint, *how, *parts)).encode())[:40]
 
 
 def lower(

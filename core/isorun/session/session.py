@@ -135,7 +135,7 @@ class Session:
         self._backend, self._model = self._resolved.backend, self._resolved.model
         self._executable = self._resolved.executable
         capabilities = self._backend.capabilities
-        self._checker = FeedChecker(self._model.info, device_arrays=capabilities.device_arrays)
+        self._checker = FeedChecker(self._model.info, device_arrays=capabilities.device_arrays, any_mask=True)
         self._max_queue = max_queue
         self._closers = ExitStack()
         self._closers.callback(self._resolved.close)

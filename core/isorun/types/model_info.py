@@ -35,8 +35,8 @@ class TensorSpec:
         shape: a number for a fixed dimension, a name for a symbolic one, ``None`` for an unknown one; ``None`` instead
             of a tuple if the rank is unknown or the value is not a tensor.
         overridable: whether the model has a default value, so that a feed may be omitted.
-        bounds: the minimum and maximum valid value (of a token id, by the rows of its table; of a mask, 0 and 1);
-            ``None`` if any value is valid.
+        bounds: the minimum and maximum valid value (of a token id, by the rows of its table; of a fused graph's mask,
+            0 and 1); ``None`` if any value is valid.
     """
 
     name: str
@@ -81,6 +81,8 @@ class ModelInfo:
             at least one real token does not change the results of that row.
         mixes_rows: the first node through which a row's results depend on the other rows of its batch, as in
             dynamically quantized models; empty if rows are independent.
+        masks: the inputs that fused attentions read as masks, in which any value but 0 is a key. Feeds with others than
+            0 and 1 run the model as given, so that a fused graph gets only these.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -94,6 +96,7 @@ class ModelInfo:
     token_outputs: tuple[str, ...] | None = None
     keeps_padding: str = "the model has not been analysed"
     mixes_rows: str = ""
+    masks: tuple[str, ...] = ()
 
     @property
     def output_names(self) -> list[str]:
@@ -128,6 +131,7 @@ class ModelInfo:
                 "outputs": specs(fields["outputs"]),
                 "metadata": ModelMetadata(*fields["metadata"]),
                 "token_outputs": None if fields["token_outputs"] is None else tuple(fields["token_outputs"]),
+                "masks": tuple(fields.get("masks", ())),
             }
         )
 

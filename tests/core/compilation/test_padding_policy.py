@@ -14,6 +14,7 @@ import pytest
 
 import backends
 import isorun
+import mask_forms
 import small_bert
 from bindings import bound
 from isorun.compilation import padding_policy
@@ -67,6 +68,25 @@ def test_a_binding_reads_its_mask_at_every_run(backend: str, model: Path, cache:
             fed["attention_mask"][:] = mask
             session.run_with_iobinding(binding)
             np.testing.assert_allclose(here, kept.run(None, fed)[0] * mask[..., None], atol=1e-5)
+
+
+@pytest.mark.parametrize("residual", ["words", "parallel"])
+@pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
+def test_auto_sets_padding_to_zero_in_every_batch_without_a_normalization_of_embeddings(
+    backend: str, residual: str, cache: Path
+) -> None:
+    """As in mBART, M2M100, Pegasus, Megatron and NeoX: whatever the batch, and whichever graph ran it."""
+    proto = mask_forms.model("boolean", mean=True, residual=residual)
+    random = np.random.default_rng(0)
+    with isorun.Session(proto, backend, threads=1, cache_dir=cache) as session:
+        assert session.model_info.token_outputs == ("hidden",)
+        for mask in (MASK, LITTLE, MASK[1:2], LITTLE[1:2], random.integers(0, 2, (6, 24)), np.ones((2, 30), np.int64)):
+            hidden, mean = mask_forms.raw(proto, given := mask_forms.feeds(mask))
+            found, found_mean = session.run(None, given)
+            np.testing.assert_allclose(found, hidden * mask[..., None], atol=1e-4)
+            known = mask.any(axis=1)  # the mean of no token is NaN
+            np.testing.assert_allclose(found_mean[known], mean[known], atol=1e-4)
+        assert session.provenance.details["padding"]["operators"], "no batch was packed"
 
 
 KNOWN = ModelInfo(

@@ -126,6 +126,12 @@ CASES = [
     Case("TakesFeedsByPosition", "feeds_in_any_order", "in another order|failed while running"),
     Case("RefusesUnusedInputs", "input_that_no_node_reads", "unused"),
     Case("AsciiNames", "names_of_inputs_and_outputs_may_hold_any_character", "no such input"),
+    Case(
+        "TakesNegativesForZero",
+        "masks_of_other_values_than_0_and_1",
+        r"a right mask of \(-1, -1\), is wrong",
+        {"values": (-1, -1)},
+    ),
     Case("ComputesInInt32", "inputs_and_outputs_of_every_type", "values differ", {"kind": "int64"}),
     Case("CutsText", "inputs_and_outputs_of_every_type", "values differ", {"kind": "string"}),
     Case("IgnoresStrides", "feeds_of_any_memory_layout", "is wrong", {"layout": "strided"}),

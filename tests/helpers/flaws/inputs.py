@@ -35,6 +35,7 @@ def changing(change, kind=None):
 
 IgnoresStrides = changing(unstrided)
 IgnoresStridesOfTokens = changing(unstrided, np.int64)
+TakesNegativesForZero = changing(lambda each: np.maximum(each, 0), np.int64)
 ComputesInInt32 = changing(lambda each: each.astype(np.int32).astype(np.int64), np.int64)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from isorun.errors import InvalidFeeds, IsorunError
-from isorun.models.feeds import FeedChecker
+from isorun.models.feeds import FeedChecker, is_binary
 from isorun.types import ModelInfo
 
 
@@ -41,7 +41,8 @@ class Layout:
 
     def __init__(self, info: ModelInfo, output_names: Sequence[str] | None, *, alone: bool = False) -> None:
         self._specs = {spec.name: spec for spec in info.inputs}
-        self._checker = FeedChecker(info)
+        self._checker = FeedChecker(info, any_mask=True)
+        self._masks = info.masks
         self._alone = alone
         if output_names:
             self._checker.check_outputs(output_names)
@@ -87,10 +88,12 @@ class Layout:
                     "Use Session.run for a batch"
                 )
         mask = None if self._mask is None else rows.get(self._mask)
+        # With other values in a mask, the model runs as given, and may see padding and other rows.
+        given = any(not is_binary(rows[name]) for name in self._masks if name in rows)
         # A fully masked row attends to all its positions equally: padding would change it.
-        stretches = mask is not None and bool(np.count_nonzero(mask))
+        stretches = mask is not None and bool(np.count_nonzero(mask)) and not given
         length = mask.shape[1] if mask is not None else max(array.size for array in rows.values())
-        kind = (stretches, *(self._rest(name, array, stretches) for name, array in sorted(rows.items())))
+        kind = (stretches, given, *(self._rest(name, array, stretches) for name, array in sorted(rows.items())))
         kind = (number,) if self._alone else kind
         return Request(length, number, rows, kind, keep_axis, arrived, Future())
 

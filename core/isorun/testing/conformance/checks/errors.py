@@ -22,8 +22,6 @@ _BAD_FEEDS: dict[str, tuple[str, Any]] = {
     "not an array": ("attention_mask", "a string"),
     "empty batch": ("input_ids", np.zeros((0, 12), np.int64)),
     "inconsistent sizes": ("attention_mask", np.ones((3, 11), np.int64)),
-    "mask of twos": ("attention_mask", np.full((3, 12), 2)),
-    "negative mask": ("attention_mask", np.full((3, 12), -1)),
     "mask of floats": ("attention_mask", np.ones((3, 12), np.float32)),
     "other byte order": ("input_ids", np.zeros((3, 12), np.dtype(np.int64).newbyteorder())),
 }
@@ -57,6 +55,18 @@ class Errors(Checks):
             with pytest.raises(InvalidFeeds, match=rf"'input_ids'.*{outside}"):
                 session.run(None, feeds)
             self.under_test.assert_accurate(model, session, model.feeds())
+
+    @proves("masks of any values")
+    @pytest.mark.parametrize("values", [(2, 2), (-1, -1), (1, 2)], ids=["twos", "negative", "segments"])
+    def test_masks_of_other_values_than_0_and_1(self, values: tuple[int, int]) -> None:
+        """Such feeds run the model as given, not the dialect of the fused graph, which gets 0 and 1 only."""
+        model = self.under_test.encoder()
+        with self.under_test.open(model) as session:
+            for mask in ("right", "holes"):
+                feeds = model.feeds(mask=mask)
+                real = feeds["attention_mask"]
+                feeds["attention_mask"] = real * np.resize(np.repeat(np.array(values), 4), real.shape[1])
+                self.under_test.assert_accurate(model, session, feeds, what=f"{model}, a {mask} mask of {values},")
 
     @proves("wrapped errors")
     def test_runtime_error_is_wrapped_with_its_cause(self) -> None:

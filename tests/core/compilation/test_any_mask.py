@@ -1,0 +1,194 @@
+"""Masks with other values than 0 and 1, masks of more dimensions, and inverted ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import backends
+import isorun
+import mask_forms
+import small_bert
+from bindings import bound
+from isorun.compilation.any_mask import AnyMask
+from isorun.errors import InvalidFeeds, UnsupportedModel
+from isorun.plugin.backend import Executable
+from isorun.types import Feeds, ModelInfo, RuntimeReport, TensorSpec
+
+LENGTH = 24
+REAL = np.ones((5, LENGTH), np.int64)
+REAL[1, LENGTH // 2 :] = REAL[2, : LENGTH // 3] = REAL[3, 1::2] = REAL[4] = 0
+SEGMENTS = REAL * np.where(np.arange(LENGTH) < LENGTH // 2, 1, 2)
+RANDOM = np.random.default_rng(0).integers(-1, 4, REAL.shape)
+FUSED = ("lowered", "boolean", "positive", "product", "segments")
+ALIKE = 1e-4
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+def pairs(mask: np.ndarray) -> np.ndarray:
+    """Masks of queries and keys, other ones for each row."""
+    return np.asarray(mask[:, None, :] * np.tri(LENGTH, dtype=np.int64))
+
+
+def masks(form: str) -> list[np.ndarray]:
+    rank = mask_forms.FORMS[form][0]
+    if rank == 2:
+        return [REAL, SEGMENTS, -REAL, RANDOM]
+    return [pairs(REAL), pairs(RANDOM & 1)] if rank == 3 else [REAL[:, None, None], RANDOM[:, None, None] & 1]
+
+
+def assert_equal(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> None:
+    """Equal to the raw runtime where that returns numbers; the fused form never returns NaN."""
+    for result, right in zip(found, expected, strict=True):
+        known = np.isfinite(right)
+        np.testing.assert_allclose(result[known], right[known], atol=ALIKE, rtol=ALIKE)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "float"])
+@pytest.mark.parametrize("form", mask_forms.FORMS)
+@pytest.mark.parametrize("backend", backends.BACKENDS)
+def test_runs_as_the_raw_runtime_does(backend: str, form: str, dtype: str, cache: Path) -> None:
+    proto = mask_forms.model(form, dtype, mean=mask_forms.FORMS[form][0] == 2)
+    threads = backends.threads(backend, 1)
+    with isorun.Session(proto, backend, padding="keep", threads=threads, cache_dir=cache) as session:
+        assert session.model_info.masks == (("attention_mask",) if form in FUSED else ())
+        for mask in masks(form):
+            if form == "lowered" and backend == "openvino" and (mask > 1).any():
+                continue  # OpenVINO's softmax of the largest numbers is NaN
+            given = mask_forms.feeds(mask.astype(np.float32 if dtype == "float" else np.int64))
+            assert_equal(session.run(None, given), mask_forms.raw(proto, given))
+
+
+@pytest.mark.parametrize("form", ["four", "four inverted"])
+def test_runs_a_mask_of_queries_and_keys_by_head(form: str, cache: Path) -> None:
+    proto = mask_forms.model(form, shape="batch, 1, sequence, sequence")
+    with isorun.Session(proto, "ort-cpu", threads=1, cache_dir=cache) as session:
+        given = mask_forms.feeds(pairs(REAL)[:, None])
+        assert_equal(session.run(None, given), mask_forms.raw(proto, given))
+
+
+def test_a_fraction_is_not_rounded_to_a_key(cache: Path) -> None:
+    proto = mask_forms.model("lowered", "float")
+    with isorun.Session(proto, "ort-cpu", padding="keep", threads=1, cache_dir=cache) as session:
+        given = mask_forms.feeds(np.where(RANDOM > 0, 1, 0.5).astype(np.float32))
+        assert_equal(session.run(None, given), mask_forms.raw(proto, given))
+
+
+@pytest.mark.parametrize("padding", ["auto", "remove"])
+def test_outputs_at_padding_are_zero_whatever_ran(padding: str, cache: Path) -> None:
+    proto = mask_forms.model("segments")
+    with isorun.Session(proto, "ort-cpu", padding=padding, threads=1, cache_dir=cache) as session:
+        assert "mask" not in session.provenance.details
+        for mask in (REAL, SEGMENTS):
+            given = mask_forms.feeds(mask)
+            (raw,) = mask_forms.raw(proto, given)
+            np.testing.assert_allclose(session.run(None, given)[0], raw * (mask != 0)[..., None], atol=ALIKE)
+        note = session.provenance.details["mask"]
+        assert note["values"] == "other than 0 and 1 run the model as given"
+        assert note["operators"]
+
+
+def test_a_binding_reads_its_mask_at_every_run(cache: Path) -> None:
+    proto = mask_forms.model("segments")
+    with isorun.Session(proto, "ort-cpu", padding="keep", threads=1, cache_dir=cache) as session:
+        given = mask_forms.feeds(REAL.copy())
+        binding = bound(session, given)
+        binding.bind_output("hidden")
+        for mask in (REAL, SEGMENTS, RANDOM, REAL):
+            given["attention_mask"][:] = mask
+            session.run_with_iobinding(binding)
+            assert_equal(binding.copy_outputs_to_cpu(), mask_forms.raw(proto, given))
+
+
+def test_requests_with_other_values_share_no_batch_with_longer_ones(cache: Path) -> None:
+    """The model as given may see the padding of a batch: a row of -1 has no key of its own in it."""
+    proto = mask_forms.model("lowered")
+    rows = [mask_forms.feeds(np.full((1, length), value)) for length in (5, 9) for value in (1, -1, 2)]
+    with isorun.Session(proto, "ort-cpu", padding="keep", threads=1, cache_dir=cache) as session:
+        alone = [session.run(None, row) for row in rows]
+        with session.map(rows) as results:
+            for found, expected in zip(results, alone, strict=True):
+                np.testing.assert_allclose(found[0], expected[0], atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
+def test_other_values_mean_keys_in_a_model_of_the_fused_form(backend: str, tmp_path: Path) -> None:
+    path = small_bert.write(tmp_path / "model.onnx", num_hidden_layers=1)
+    with isorun.Session(path, backend, threads=1, cache_dir=tmp_path / "cache") as session:
+        for found, expected in zip(
+            session.run(None, small_bert.feeds(SEGMENTS)), session.run(None, small_bert.feeds(REAL)), strict=True
+        ):
+            np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_int8_refuses_other_values(cache: Path) -> None:
+    samples = [mask_forms.feeds(np.ones((32, LENGTH), np.int64))]
+    with isorun.Session(
+        mask_forms.model("segments"), "ort-cpu", precision="int8", threads=1, calibration=samples, cache_dir=cache
+    ) as session:
+        session.run(None, mask_forms.feeds(REAL))
+        message = r"'attention_mask' must contain 1 .* with precision='int8', .* got 2 at \[0, 12\]"
+        with pytest.raises(InvalidFeeds, match=message):
+            session.run(None, mask_forms.feeds(SEGMENTS))
+
+
+def test_calibration_refuses_other_values(cache: Path) -> None:
+    with pytest.raises(InvalidFeeds, match=r"'attention_mask' must contain 1 for real tokens and 0"):
+        isorun.Session(
+            *(mask_forms.model("segments"), "ort-cpu"),
+            precision="int8",
+            calibration=[mask_forms.feeds(SEGMENTS)],
+            cache_dir=cache,
+        )
+
+
+INFO = ModelInfo((TensorSpec("mask", "tensor(int64)", ("b", "s")),), (), 17, mask="mask", masks=("mask",))
+
+
+class Counting(Executable):
+    def __init__(self) -> None:
+        self.runs = self.closed = 0
+
+    def run(self, output_names: Sequence[str], feeds: Feeds) -> list[Any]:
+        self.runs += 1
+        return []
+
+    def report(self) -> RuntimeReport:
+        return RuntimeReport("here", "fp32", {}, {})
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_the_model_as_given_is_compiled_once_when_it_is_needed() -> None:
+    fused, given, made = Counting(), Counting(), []
+    either = AnyMask(fused, lambda: made.append(1) or given, INFO)  # type: ignore[func-returns-value]
+    either.run([], {"mask": REAL})
+    assert (fused.runs, made) == (1, [])
+    for mask in (SEGMENTS, -REAL):
+        either.run([], {"mask": mask})
+    assert (fused.runs, given.runs, made) == (1, 2, [1])
+    either.close()
+    assert (fused.closed, given.closed) == (1, 1)
+
+
+def test_a_failure_to_compile_the_model_as_given_is_raised() -> None:
+    def fail() -> Executable:
+        raise UnsupportedModel("no Equal here", ["Equal"])
+
+    fused = Counting()
+    either = AnyMask(fused, fail, INFO)
+    for _ in range(2):
+        with pytest.raises(UnsupportedModel, match="no Equal here"):
+            either.run([], {"mask": SEGMENTS})
+    either.run([], {"mask": REAL})
+    either.close()
+    assert (fused.runs, fused.closed) == (1, 1)
