@@ -102,7 +102,7 @@ def compile_model(
     elif not packs:
         kept = "the backend does not support data-dependent shapes"
     elif info.keeps_padding or info.mask is None:
-        kept = info.keeps_padding or "The key mask is not made from one of the model's inputs"
+        kept = info.keeps_padding or "the key mask is not one of the model's inputs"
     elif unproven := _unproven_output(info):
         kept = f"the output {unproven!r} may have a value for each token, and is not known to be zero at padding"
     else:

@@ -170,7 +170,7 @@ class Counting(Executable):
 
 def test_the_model_as_given_is_compiled_once_when_it_is_needed() -> None:
     fused, given, made = Counting(), Counting(), []
-    either = AnyMask(fused, lambda: made.append(1) or given, INFO)  # type: ignore[func-returns-value]
+    either = AnyMask(fused, lambda: made.append(1) or given, INFO)
     either.run([], {"mask": REAL})
     assert (fused.runs, made) == (1, [])
     for mask in (SEGMENTS, -REAL):
