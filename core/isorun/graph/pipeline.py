@@ -26,7 +26,7 @@ from isorun.graph.fusion import bias_gelu, embeddings, skip_layer_normalization
 from isorun.graph.fusion.self_attention.fuse import fuse as fuse_attention
 from isorun.graph.io import files, maps
 from isorun.graph.matching.report import FusionReport
-from isorun.graph.ops import functions, lower, opset
+from isorun.graph.ops import functions, inline, lower, opset
 from isorun.graph.transforms import index_checks, last_layer, padding_removal, precision, select_outputs
 from isorun.graph.transforms.precision import int8
 from isorun.types import INDEX_NOTE
@@ -262,7 +262,10 @@ def transform(model: ir.Model, target: Target) -> Job:
     """
     job = Job(target)
     # Found in the graph that bounds are known for, without the lookups that are added for packing
-    unprotected = index_bounds.unprotected(model.graph) if target.checks else []
+    unprotected = []
+    if target.checks:
+        inline.inline_others(model)
+        unprotected = index_bounds.unprotected(model.graph)
     _run(model, job, Stage.TARGET)
     if unprotected:
         job.notes[INDEX_NOTE] = index_checks.add(model, unprotected)

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 
 import numpy as np
 import onnx_ir as ir
-from onnx_ir.passes import common
 
 from isorun.graph.analysis.batch_sizes import BatchSizes
 from isorun.graph.ops import functions
+from isorun.graph.ops.inline import inlined
 
 _MICROSOFT = "com.microsoft"
 # What reads all its input for each element of its result.
@@ -59,9 +59,7 @@ def find(model: ir.Model) -> str:
     """
     if model.graph.metadata_props.get(_MARK) == _INDEPENDENT:
         return ""
-    if any(function.domain != functions.DOMAIN for function in model.functions.values()):
-        model = model.clone()
-        common.InlinePass(lambda function: function.domain != functions.DOMAIN)(model)
+    model = inlined(model)
     sizes = BatchSizes(model)
     if not sizes.batched:
         return ""

@@ -3,6 +3,8 @@
 A lookup's range is followed back to the inputs (:mod:`preimages`) through operators that reorder elements or compute
 each of them, with its columns apart where a node selects some. Then the ranges of all indices are computed from the
 inputs' bounds (:mod:`intervals`): a lookup whose index may still leave its table is not protected.
+
+Lookups in the bodies of ``If``, ``Loop`` and ``Scan`` bound no input, since they may not run.
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ from isorun.graph.analysis import tokens
 from isorun.graph.analysis.evaluate import data_inputs
 from isorun.graph.analysis.intervals import (
     ALL,
-    SAME_ELEMENTS,
     Ranges,
     Span,
     Spans,
@@ -24,6 +25,7 @@ from isorun.graph.analysis.intervals import (
     hull,
     intersection,
     is_integer,
+    same_elements,
     union,
 )
 from isorun.graph.analysis.preimages import Preimage, operands
@@ -32,7 +34,7 @@ from isorun.graph.ops.functions import EMBEDDINGS, TABLES, is_fused
 Bounds = dict[str, tuple[int, int]]
 
 _MAX_COLUMNS = 1024
-_INDICES = {"Gather": 1, "GatherElements": 1, "GatherND": 1, "ScatterElements": 1, "ScatterND": 1}
+_INDICES = dict.fromkeys(("Gather", "GatherElements", "GatherND", "Scatter", "ScatterElements", "ScatterND"), 1)
 
 
 class Lookup(NamedTuple):
@@ -54,12 +56,12 @@ class Lookup(NamedTuple):
 
 
 def lookups(graph: ir.Graph) -> list[Lookup]:
-    """The lookups of a graph, without those of subgraphs.
+    """The lookups of a graph and of its subgraphs.
 
     ``Gather`` counts negative indices from the end of its table; the fused embeddings reject them.
     """
     found = []
-    for node in graph:
+    for node in graph.all_nodes():
         if is_fused(node) and node.op_type in EMBEDDINGS:
             for slot, table in (*TABLES.ids, (TABLES.at, TABLES.positions)):
                 if table < len(node.inputs) and node.inputs[slot] is not None:
@@ -80,7 +82,8 @@ def find(graph: ir.Graph) -> Bounds:
 
 def unprotected(graph: ir.Graph) -> list[Lookup]:
     """The lookups whose index may leave its table although the inputs are within their bounds."""
-    ranges = Ranges(find(graph))
+    bounds = find(graph)
+    ranges = Ranges({value: bounds[value.name] for value in graph.inputs if value.name in bounds})
     rest = []
     for lookup in lookups(graph):
         if constant_range(lookup.value) is not None and lookup.span is None:
@@ -108,7 +111,7 @@ class _Narrowing:
         self._inputs: dict[ir.Value, Spans] = {}
         self._columns: dict[tuple[ir.Value, int, int], dict[int, Spans]] = {}  # by value, axis and size
         for lookup in lookups(graph):
-            if lookup.value is not None and lookup.span is not None:
+            if lookup.value is not None and lookup.span is not None and lookup.node.graph is graph:
                 self._follow(lookup.value, (lookup.span,))
         while self._columns:
             (value, _, size), columns = self._columns.popitem()
@@ -145,8 +148,8 @@ class _Narrowing:
                 for operand in operands(current)
                 if operand is not current
             )
-            if node.op_type in SAME_ELEMENTS and node.inputs[0] is not None:
-                stack.append((node.inputs[0], allowed))
+            if (source := same_elements(current)) is not None:
+                stack.append((source, allowed))
             elif node.op_type == "Concat":
                 stack.extend((source, allowed) for source in node.inputs if source is not None)
             elif (selected := _selected(node, current)) is not None:

@@ -24,6 +24,7 @@ ALL: Spans = (EVERYTHING,)
 SAME_ELEMENTS = frozenset(("Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Tile", "Transpose", "Unsqueeze"))
 """Operators whose outputs have all elements of their first input, and no others."""
 
+_BRANCHES = ("then_branch", "else_branch")
 _LARGEST = 2**20  # elements of a constant that are read
 _STEPS = 64  # how far back a range is computed
 _SUBSETS = frozenset(("Gather", "GatherElements", "GatherND", "Slice", "Split"))
@@ -61,6 +62,34 @@ def dtype_of(value: ir.Value | None, steps: int = 64) -> ir.DataType | None:
     if node.op_type in _SAME_TYPE:
         return dtype_of(node.inputs[node.op_type == "Where"], steps - 1)
     return None
+
+
+def branches(value: ir.Value) -> list[ir.Value]:
+    """The results of the branches of the ``If`` that computes a value."""
+    node = value.producer()
+    assert node is not None
+    return [node.attributes[name].as_graph().outputs[node.outputs.index(value)] for name in _BRANCHES]
+
+
+def same_elements(value: ir.Value) -> ir.Value | None:
+    """The value that has all elements of another, and no others; ``None`` if there is none.
+
+    PyTorch's exporter writes ``If`` with the same elements in both branches around ``Squeeze``.
+    """
+    node = value.producer()
+    if node is None or node.domain != "":
+        return None
+    if node.op_type in SAME_ELEMENTS:
+        return node.inputs[0]
+    if node.op_type != "If":
+        return None
+    sources = set()
+    for result in branches(value):
+        source: ir.Value = result
+        while (before := same_elements(source)) is not None:
+            source = before
+        sources.add(source)
+    return sources.pop() if len(sources) == 1 else None
 
 
 def union(first: Spans, second: Spans) -> Spans:
@@ -118,10 +147,10 @@ class Ranges:
     """The ranges of a graph's integers.
 
     Args:
-        inputs: the ranges of graph inputs, by name.
+        inputs: the ranges of graph inputs.
     """
 
-    def __init__(self, inputs: Mapping[str, Span] | None = None) -> None:
+    def __init__(self, inputs: Mapping[ir.Value, Span] | None = None) -> None:
         self._inputs = inputs or {}
         self._known: dict[ir.Value, Span] = {}
 
@@ -144,7 +173,7 @@ class Ranges:
 
         node = value.producer()
         if node is None:
-            found = self._inputs.get(value.name or "", EVERYTHING)
+            found = self._inputs.get(value, EVERYTHING)
         elif node.domain != "":
             found = EVERYTHING
         else:
@@ -169,8 +198,8 @@ class Ranges:
             filled = node.attributes.get("value")
             number = 0.0 if filled is None else float(filled.as_tensor().numpy().reshape(-1)[0])
             return number, number
-        if kind == "Concat":
-            spans = [of(operand) for operand in operands]
+        if kind in ("Concat", "If"):
+            spans = [of(operand) for operand in (operands if kind == "Concat" else branches(value))]
             return min(low for low, _ in spans), max(high for _, high in spans)
         if kind == "Range":
             (start, _), (_, stop), (step, _) = (of(operand) for operand in operands)

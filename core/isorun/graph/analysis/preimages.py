@@ -1,6 +1,7 @@
 """Which numbers an operand may have for a result to be in a set.
 
-Sets are supersets: a number that is left out certainly leads out of the set.
+Sets are supersets: a number that is left out certainly leads out of the set. One exception: a ``Cast`` to a narrower
+type is followed as if it changed no number, so that what it would wrap into the set (2^32 + 5 to 5) is left out.
 """
 
 from __future__ import annotations

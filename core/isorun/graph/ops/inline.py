@@ -7,6 +7,8 @@ from typing import Any
 import onnx_ir as ir
 from onnx_ir.passes import common
 
+from isorun.graph.ops import functions
+
 
 class InlinePass(common.InlinePass):
     """onnx_ir's pass, with names that are free at once.
@@ -31,3 +33,17 @@ class InlinePass(common.InlinePass):
             for part, name in self._names[called]:
                 part.name = f"{name}_{number}"
         return super()._instantiate_call(node, call_site_id)
+
+
+def inlined(model: ir.Model) -> ir.Model:
+    """A model without functions but isorun's own: the model itself if it has no others."""
+    if all(function.domain == functions.DOMAIN for function in model.functions.values()):
+        return model
+    model = model.clone()
+    inline_others(model)
+    return model
+
+
+def inline_others(model: ir.Model) -> None:
+    """Inline the functions of a model but isorun's own, in place."""
+    common.InlinePass(lambda function: function.domain != functions.DOMAIN)(model)

@@ -1,12 +1,14 @@
 """Checks of indices in the graph, for runtimes that do not check them.
 
 A lookup that the bounds of the inputs do not protect reads index 0 instead of one outside its table, and an output
-counts those that it replaced. A session raises an error if there are any.
+counts those that it replaced. A session raises an error if there are any. A count in the body of an ``If``, ``Loop`` or
+``Scan`` becomes one of the node's results.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 import onnx_ir as ir
@@ -35,14 +37,18 @@ def add(model: ir.Model, lookups: Sequence[Lookup]) -> list[str]:
             f"{describe(lookups[0])} may leave its table, which this backend does not check, and isorun can add the "
             f"check from opset {_FIRST_OPSET} on, got {model.graph.opset_imports['']}. Choose another backend"
         )
+    owners = _owners(model.graph)
     counts = []
     for number, lookup in enumerate(lookups):
-        if lookup.node.graph is not model.graph or lookup.value is None:
+        if (path := _path(lookup.node, model.graph, owners)) is None or lookup.value is None:
             raise UnsupportedModel(
                 f"{describe(lookup)} may leave its table, which this backend does not check, and isorun cannot add "
                 "the check to the lowered graph. Choose another backend"
             )
-        counts.append(_Check(model.graph, lookup, f"{INDEX_ERRORS}.{number}").count())
+        count = _Check(lookup, f"{INDEX_ERRORS}.{number}").count()
+        for level, (owner, body) in enumerate(path):
+            count = _result(owner, body, count, f"{INDEX_ERRORS}.{number}.level{level}")
+        counts.append(count)
     total = ir.node("Concat", counts, attributes={"axis": 0}, name=INDEX_ERRORS)
     total.outputs[0].name = INDEX_ERRORS
     total.outputs[0].type = ir.TensorType(ir.DataType.INT64)
@@ -58,17 +64,101 @@ def describe(lookup: Lookup) -> str:
     return f"The index{valid} that {lookup.node.op_type} {lookup.node.name!r} reads"
 
 
+def _owners(graph: ir.Graph) -> dict[ir.Graph, ir.Node]:
+    """The node that each subgraph belongs to."""
+    return {
+        body: node
+        for node in graph.all_nodes()
+        for attribute in node.attributes.values()
+        for body in _graphs(attribute)
+    }
+
+
+def _graphs(attribute: ir.Attr) -> Sequence[ir.Graph]:
+    if attribute.type == ir.AttributeType.GRAPH:
+        return [attribute.as_graph()]
+    return attribute.as_graphs() if attribute.type == ir.AttributeType.GRAPHS else []
+
+
+def _path(node: ir.Node, graph: ir.Graph, owners: Mapping[ir.Graph, ir.Node]) -> list[tuple[ir.Node, ir.Graph]] | None:
+    """The nodes that a node is within, innermost first, each with its body; ``None`` if results cannot leave one."""
+    path = []
+    while node.graph is not graph:
+        body = node.graph
+        if not isinstance(body, ir.Graph) or body not in owners or owners[body].op_type not in ("If", "Loop", "Scan"):
+            return None
+        node = owners[body]
+        path.append((node, body))
+    return path
+
+
+def _result(owner: ir.Node, body: ir.Graph, count: ir.Value, prefix: str) -> ir.Value:
+    """The sum of a count over all runs of a body that computes it: (1)."""
+    assert isinstance(owner.graph, ir.Graph)
+    if owner.op_type == "Loop":
+        return _carried(owner.graph, owner, body, count, prefix)
+    for graph in (graph for attribute in owner.attributes.values() for graph in _graphs(attribute)):
+        graph.outputs.append(count if graph is body else _zero(graph, f"{prefix}.zero"))  # the other branch
+    owner.resize_outputs(len(body.outputs))
+    if owner.op_type == "If":
+        return _declared(owner.outputs[-1], prefix)
+    for name in ("scan_output_axes", "scan_output_directions"):
+        if name in owner.attributes:
+            owner.attributes[name] = ir.AttrInt64s(name, [*owner.attributes[name].as_ints(), 0])
+    counts = owner.outputs[-1]
+    counts.name, counts.type = prefix, ir.TensorType(ir.DataType.INT64)
+    axes = ir.node("Constant", [], attributes={"value": ir.tensor(np.array([-1]))}, name=f"{prefix}.shape")
+    flat = ir.node("Reshape", [counts, axes.outputs[0]], name=f"{prefix}.flat")
+    total = ir.node("ReduceSum", [flat.outputs[0]], attributes={"keepdims": 1}, name=f"{prefix}.sum")
+    for node in (axes, flat, total):
+        node.outputs[0].name = node.name
+    owner.graph.insert_after(owner, (axes, flat, total))
+    return _declared(total.outputs[0], f"{prefix}.sum")
+
+
+def _carried(graph: ir.Graph, loop: ir.Node, body: ir.Graph, count: ir.Value, prefix: str) -> ir.Value:
+    """The sum over a Loop, from iteration to iteration: OpenVINO returns old results for a loop that does not run."""
+    states = max(len(loop.inputs) - 2, 0)
+    loop.resize_inputs(3 + states)
+    loop.replace_input_with(2 + states, _zero(graph, f"{prefix}.zero", before=loop))
+    before = _declared(ir.Value(), f"{prefix}.before")
+    body.inputs.append(before)
+    total = ir.node("Add", [before, count], name=f"{prefix}.total")
+    body.append(total)
+    body.outputs.insert(1 + states, _declared(total.outputs[0], f"{prefix}.total"))
+    loop.resize_outputs(len(body.outputs) - 1)
+    for old, new in reversed(list(pairwise(loop.outputs[states:]))):  # results of iterations are last
+        new.name, new.type, new.shape = old.name, old.type, old.shape
+        ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+    return _declared(loop.outputs[states], prefix)
+
+
+def _zero(graph: ir.Graph, name: str, before: ir.Node | None = None) -> ir.Value:
+    node = ir.node("Constant", [], attributes={"value": ir.tensor(np.zeros(1, np.int64))}, name=name)
+    if before is None:
+        graph.append(node)
+    else:
+        graph.insert_before(before, node)
+    return _declared(node.outputs[0], name)
+
+
+def _declared(value: ir.Value, name: str) -> ir.Value:
+    """A count, with the type that results of a body must have."""
+    value.name, value.type, value.shape = name, ir.TensorType(ir.DataType.INT64), ir.Shape([1])
+    return value
+
+
 class _Check:
     """The nodes of one check.
 
     Args:
-        graph: where they are inserted.
         lookup: what they check.
         prefix: of their names.
     """
 
-    def __init__(self, graph: ir.Graph, lookup: Lookup, prefix: str) -> None:
-        self._graph, self._lookup, self._prefix = graph, lookup, prefix
+    def __init__(self, lookup: Lookup, prefix: str) -> None:
+        assert lookup.node.graph is not None
+        self._graph, self._lookup, self._prefix = lookup.node.graph, lookup, prefix
         self._nodes = 0
 
     def count(self) -> ir.Value:
@@ -89,7 +179,8 @@ class _Check:
         zero = self._node("Sub", [index, index]) if dtype is None else self._constant(0, dtype)
         self._lookup.node.replace_input_with(self._lookup.slot, self._node("Where", [invalid, zero, index]))
         ones = self._node("Cast", [invalid], to=ir.DataType.INT64.value)
-        return self._node("ReduceSum", [self._node("Reshape", [ones, self._constant([-1])])], keepdims=1)
+        total = self._node("ReduceSum", [self._node("Reshape", [ones, self._constant([-1])])], keepdims=1)
+        return _declared(total, str(total.name))
 
     def _size(self, index: ir.Value) -> ir.Value:
         """The number of valid indices from 0: a scalar, or one for each element of an index of several dimensions."""

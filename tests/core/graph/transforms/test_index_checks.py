@@ -5,13 +5,17 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import onnx.parser
+import onnx_ir as ir
 import pytest
 
 import isorun
-from isorun.errors import BackendFailed, InvalidFeeds, IsorunError
+from isorun.errors import BackendFailed, InvalidFeeds, IsorunError, UnsupportedModel
+from isorun.graph.analysis import index_bounds
+from isorun.graph.transforms import index_checks
 
 CONSTANTS = """float[5,1] t = {0,1,2,3,4}, float[4,2] p = {0,1,2,3,4,5,6,7}, int64 zero = {0}, int64 one = {1},
-    int64 two = {2}, int64 hundred = {-100}, int64[1] axis = {1}, int64[1] axis_0 = {0}, int64[1] last = {-1}"""
+    int64 two = {2}, int64 hundred = {-100}, int64[1] axis = {1}, int64[1] axis_0 = {0}, int64[1] last = {-1},
+    int64[1] pair = {2}, bool yes = {1}"""
 COUNTED = """m = Equal (ids, one) n = Not (m) k = Cast <to = 6> (n) c = CumSum (k, one) d = Mul (c, k)
     e = Cast <to = 7> (d) f = Add (e, one)"""
 RANGE = "s = Shape <start = 1, end = 2> (ids) l = Squeeze (s) r = Range (zero, l, one)"
@@ -31,13 +35,35 @@ FORMS = {
     "32 bits": "i = Cast <to = 6> (ids) m = Cast <to = 6> (more) j = Add (i, m) y = Gather (t, j)",
     "part of the input": "j = Slice (ids, axis_0, axis, axis) y = Gather (t, j)",
 }
+LOOP = "<body = l (int64 i, bool c, int64[A,B] x) => (bool d, int64[A,B] v"
+LOOKED_UP = "o = Gather (t, v)"
+SUBGRAPHS = {
+    "If": """s = ReduceMax <keepdims = 0> (more) b = Greater (s, zero)
+        z = If (b) <then_branch = a () => (float[A,B,1] r) { r = Gather (t, ids) },
+        else_branch = e () => (float[A,B,1] q) { f = Cast <to = 1> (ids) q = Unsqueeze (f, pair) }>""",
+    "the index is the result of an If": """s = ReduceMax <keepdims = 0> (more) b = Greater (s, zero)
+        j = If (b) <then_branch = a () => (int64[A,B] r) { r = Add (ids, one) },
+        else_branch = e () => (int64[A,B] q) { q = Mul (ids, more) }> z = Gather (t, j)""",
+    "Loop": f"""w = Loop (two, yes, ids) {LOOP}) {{ d = Identity (c) v = Add (x, more) {LOOKED_UP} }}>
+        z = Cast <to = 1> (w)""",
+    "Loop with results of iterations": f"""w, z, e = Loop (two, yes, ids) {LOOP}, float[A,B,1] o, int64[A,B] q)
+        {{ d = Identity (c) v = Add (x, more) {LOOKED_UP} q = Add (v, v) }}>""",
+    "Loop that may not run": f"""n = ReduceMin <keepdims = 0> (more) w = Loop (n, yes, ids)
+        {LOOP}) {{ d = Identity (c) g = Gather (t, x) h = Cast <to = 7> (g) e = Squeeze (h, pair) v = Add (e, one) }}>
+        z = Cast <to = 1> (w)""",
+    "Scan": "z = Scan <num_scan_inputs = 1, body = l (int64[A] x) => (float[A,1] o) { o = Gather (t, x) }> (ids)",
+    "Scan with axes": """st = Gather (ids, zero) w, z = Scan <num_scan_inputs = 1, scan_output_axes = [0],
+        scan_output_directions = [1], body = l (int64[A] s, int64[A] x) => (int64[A] r, float[A,1] o)
+        { r = Identity (s) k = Add (x, x) o = Gather (t, k) }> (st, ids)""",
+}
 
 
 def model(form: str, opset: int = 17) -> onnx.ModelProto:
     kind = "int64" if form == "rows of an input" else "float"
     return onnx.parser.parse_model(
         f"""<ir_version: 8, opset_import: ["" : {opset}]> g (int64[N,M] ids, int64[N,M] more) => ({kind}[] y)
-        <{CONSTANTS}> {{ {FORMS[form].replace("y =", "z =")} u = Identity (more) y = ReduceSum <keepdims = 0> (z) }}"""
+        <{CONSTANTS}> {{ {(FORMS | SUBGRAPHS)[form].replace(" y =", " z =")} u = Identity (more)
+        y = ReduceSum <keepdims = 0> (z) }}"""
     )
 
 
@@ -66,6 +92,71 @@ def test_refuses_what_onnx_runtime_refuses(form):
                 else:
                     assert answer(checked, feeds) == expected, (length, value)
     assert refused
+
+
+@pytest.mark.parametrize("form", SUBGRAPHS)
+def test_checks_lookups_in_subgraphs(form):
+    proto = model(form)
+    refused = 0
+    with isorun.Session(proto, "ort-cpu") as right, isorun.Session(proto, "openvino") as checked:
+        assert len(checked.provenance.details["graph"]["checked_indices"]) == 1
+        for length in (1, 3):
+            for value in (-7, -6, -5, -1, 0, 3, 4, 5, 6):
+                for other in (0, 1, 3):
+                    ids = np.full((2, length), value)
+                    feeds = {"ids": ids, "more": np.full_like(ids, other)}
+                    expected = answer(right, feeds)
+                    refused += expected is None
+                    assert answer(checked, feeds) == expected, (length, value, other)
+    assert refused
+
+
+def test_a_lookup_that_does_not_run_bounds_nothing():
+    ids = np.full((1, 1), 9)
+    with isorun.Session(model("If"), "openvino") as session:
+        assert session.run(None, {"ids": ids, "more": ids * 0})[0] == 9
+        with pytest.raises(InvalidFeeds, match="outside its table"):
+            session.run(None, {"ids": ids, "more": ids})
+
+
+def test_bounds_follow_branches_with_the_same_elements():
+    """PyTorch writes such an If around Squeeze."""
+    proto = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]> g (int64[N,M] ids, bool b) => (float[A,B,1] y)
+        <float[5,1] t = {0,1,2,3,4}, int64[1] axis = {0}> {
+            k = Unsqueeze (ids, axis)
+            j = If (b) <then_branch = a () => (int64[A,B] r) { r = Squeeze (k, axis) },
+                else_branch = e () => (int64[A,B] q) { m = Identity (ids) q = Identity (m) }>
+            y = Gather (t, j) }"""
+    )
+    with isorun.Session(proto, "openvino") as session:
+        assert "graph" not in session.provenance.details
+        with pytest.raises(InvalidFeeds, match="from -5 to 4"):
+            session.run(None, {"ids": np.array([[5]]), "b": np.array(True)})
+
+
+def test_checks_lookups_in_functions():
+    proto = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17, "own" : 1]> g (int64[N] ids, int64[N] more) => (float[N,1] y)
+        <float[5,1] t = {0,1,2,3,4}> { j = Add (ids, more) y = own.look (t, j) }
+        <domain: "own", opset_import: ["" : 17]> look (table, index) => (rows) { rows = Gather (table, index) }"""
+    )
+    with isorun.Session(proto, "openvino") as session:
+        assert session.run(None, {"ids": np.array([1]), "more": np.array([2])})[0] == 3
+        with pytest.raises(InvalidFeeds, match="outside its table"):
+            session.run(None, {"ids": np.array([1]), "more": np.array([4])})
+
+
+def test_refuses_a_lookup_whose_count_cannot_leave_its_body():
+    proto = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]> g (seq(int64[N]) ids, int64[N] more) => (seq(float[N,1]) y)
+        <float[5,1] t = {0,1,2,3,4}> {
+            y = SequenceMap <body = l (int64[N] x) => (float[N,1] o) { o = Gather (t, x) }> (ids) }"""
+    )
+    proto.graph.node[0].attribute[0].g.node[0].name = "lookup"
+    graph = ir.serde.deserialize_model(proto)
+    with pytest.raises(UnsupportedModel, match="Gather 'lookup' reads may leave its table"):
+        index_checks.add(graph, index_bounds.unprotected(graph.graph))
 
 
 def test_names_the_node_and_stays_usable():
