@@ -239,9 +239,17 @@ def _check_ranges(ranges: Iterable[_Range], feeds: Feeds) -> None:
             continue
         index = tuple(np.argwhere(~((array >= minimum) & (array <= maximum)))[0])
         raise InvalidFeeds(
-            f"Input {name!r} must contain indices from {minimum} to {maximum} (the model's embedding table), "
+            f"Input {name!r} must contain indices {_interval(minimum, maximum, array)} (the model's embedding table), "
             f"got {array[index]} at [{', '.join(map(str, index))}]. Check that the tokenizer belongs to this model"
         )
+
+
+def _interval(minimum: int, maximum: int, array: np.ndarray) -> str:
+    """Bounds in words. An end that the type has is none."""
+    limits = np.iinfo(array.dtype)
+    if minimum <= limits.min:
+        return f"of at most {maximum}"
+    return f"of at least {minimum}" if maximum >= limits.max else f"from {minimum} to {maximum}"
 
 
 def _as_array(spec: TensorSpec, value: Any) -> Any:

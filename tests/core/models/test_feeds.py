@@ -332,3 +332,14 @@ def test_names_of_outputs():
         CHECKER.check_outputs([1])
     with pytest.raises(InvalidFeeds, match="must be a list, got the string 'out_'"):
         CHECKER.check_outputs("out_")
+
+
+@pytest.mark.parametrize(
+    ("bounds", "index", "valid"),
+    [((-(2**63), 4), 5, "of at most 4"), ((2, 2**63 - 1), 1, "of at least 2"), ((-3, 2), 3, "from -3 to 2")],
+)
+def test_says_which_indices_are_valid(bounds, index, valid):
+    spec = TensorSpec("index", "tensor(int64)", (None,), bounds=bounds)
+    checker = FeedChecker(ModelInfo(inputs=(spec,), outputs=(), opset=17))
+    with pytest.raises(InvalidFeeds, match=f"indices {valid} .*got {index} at"):
+        checker.check({"index": np.array([index])})
