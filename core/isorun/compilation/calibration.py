@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from isorun.plugin.backend import Backend
 from isorun.system.cache import sha256
 from isorun.system.hardware import cpu_flags
 from isorun.system.progress import logged
-from isorun.types import CompileConfig, Feeds, LoweredModel
+from isorun.types import INDEX_ERRORS, CompileConfig, Feeds, LoweredModel
 
 if TYPE_CHECKING:
     from isorun.graph.transforms.precision.int8 import QuantizedDense
@@ -122,9 +123,11 @@ def _quantize(
 
     path, dialect = folder / "tapped.onnx", backend.capabilities.dialects[0]
     packed = not graphs.info.keeps_padding and backend.capabilities.data_dependent_shapes
-    target = Target(packed=packed, taps=True, dialect=dialect)
-    graph, job = graphs.write(target, path)
-    model = LoweredModel(path, dialect, graphs.source.fingerprint, model_info.describe(graph), False)
+    checks = not backend.capabilities.checks_indices
+    graph, job = graphs.write(Target(packed=packed, taps=True, dialect=dialect, checks=checks), path)
+    info = model_info.describe(graph)
+    info = replace(info, outputs=tuple(spec for spec in info.outputs if spec.name != INDEX_ERRORS))
+    model = LoweredModel(path, dialect, graphs.source.fingerprint, info, False, job.notes)
     executable = compile_guarded(backend, model, CompileConfig("fp32", config.device, config.threads))
     seen = {name: ranges.Seen(len(feeds)) for name in job.weights}
     try:

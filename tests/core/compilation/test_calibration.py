@@ -153,6 +153,18 @@ def test_rejects_invalid_samples(samples: list[Any], message: str, model: Path, 
         isorun.Session(model, "ort-cpu", precision="int8", calibration=samples, cache_dir=tmp_path)
 
 
+def test_calibration_checks_indices(tmp_path: Path) -> None:
+    """The widths of boxes, which are differences of coordinates, are indices."""
+    label = "layoutlm-torchscript17-eager"
+    samples = exports.given(label) | {"bbox": np.full((5, 12, 4), 39)}
+    samples["bbox"][0, 0, :2] = -39
+    with (
+        pytest.warns(CalibrationWarning, match="Calibrated on"),
+        pytest.raises(InvalidFeeds, match="outside its table"),
+    ):
+        isorun.Session(exports.content(label), "openvino", precision="int8", calibration=[samples], cache_dir=tmp_path)
+
+
 @pytest.mark.parametrize("kind", ["float", "float16"])
 def test_rejects_a_model_that_is_not_an_encoder(kind: str, tmp_path: Path) -> None:
     content = onnx.parser.parse_model(ADDITION.replace("float", kind)).SerializeToString()
