@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ _PRECISIONS = {"f32": "fp32", "bf16": "bf16", "f16": "fp16", "i8": "int8", "u8":
 _PRODUCTS = ("FullyConnected", "MatMul", "Convolution")
 _WIDE = ("tensor(int64)", "tensor(uint64)", "tensor(uint32)")  # computed in 32 bits
 _INT32 = 2**31
+_SMALL = 16  # elements
 _BOOKKEEPING = ("Const", "Input", "Output")
 
 
@@ -209,7 +211,8 @@ class _OpenVINOBinding(Binding):
 class _Result:
     """One output: its memory is allocated here, filled by OpenVINO and, for a dynamic shape, grown by it.
 
-    An output that is also an input is not written to such memory: OpenVINO treats the two as one tensor.
+    An output that is also an input is not written to such memory: OpenVINO treats the two as one tensor. Nor is a small
+    one.
     """
 
     def __init__(self, port: openvino.ConstOutput, index: int, *, is_input: bool) -> None:
@@ -222,7 +225,9 @@ class _Result:
         self.is_input = is_input
         self.strings = port.element_type == openvino.Type.string
         shape = port.partial_shape
-        if not is_input and shape.rank.is_static and not self.strings:
+        # To set the memory of a small output takes longer than to copy it
+        small = shape.is_static and math.prod(size.get_length() for size in shape) <= _SMALL
+        if not is_input and shape.rank.is_static and not self.strings and not small:
             self._shape = [size.get_length() if size.is_static else 0 for size in shape]
 
     def allocate(self, request: openvino.InferRequest) -> openvino.Tensor | None:
