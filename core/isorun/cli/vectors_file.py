@@ -14,7 +14,8 @@ import numpy as np
 
 from isorun.cli import console
 from isorun.errors import IsorunError
-from isorun.system.cache import read_json, write_atomically
+from isorun.system import json_files
+from isorun.system.cache import write_atomically
 
 _NO_RESERVATION = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)  # of file systems that cannot reserve space
 
@@ -95,7 +96,7 @@ class VectorsFile:
     def _saved(self) -> int:
         """How many lines an earlier command has saved; 0 if its files are missing, damaged or of other vectors."""
         try:
-            saved = read_json(self._progress)
+            saved = json_files.read(self._progress)
             status = self._path.lstat()
             if not stat.S_ISREG(status.st_mode) or status.st_size != self._size:
                 return 0

@@ -28,7 +28,8 @@ from isorun.isolation.worker.backend import Worker
 from isorun.models.source import ModelSource
 from isorun.plugin import listing
 from isorun.plugin.listing import Description
-from isorun.system.cache import read_json, sha256
+from isorun.system import json_files
+from isorun.system.cache import sha256
 from isorun.system.hardware import cpu_name
 from isorun.system.threads import usable_cores
 from isorun.types import CompileConfig
@@ -212,7 +213,7 @@ def remembered(compiler: Compiler, listed: Sequence[Description]) -> Remembered 
             )
             return None
         texts = entry.folder / _TEXTS
-        return Remembered(choice, read_json(texts) if texts.is_file() else None)
+        return Remembered(choice, json_files.read(texts) if texts.is_file() else None)
     return None
 
 

@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import json
 import math
-import re
-import stat
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from isorun.errors import InvalidModel, UnsupportedModel, nearest
+from isorun.system import json_files
 
-MAX_BYTES = 16 * 2**20
-"""The maximum size of a JSON file; the largest published ones (``tokenizer_config.json``) have about 1 MiB."""
+LIMITS = json_files.Limits(size=16 << 20, values=1_000_000, depth=64)
+"""Of a JSON file; the largest published ones (``tokenizer_config.json``) have about 1 MiB."""
 
-_MAX_DEPTH = 64
 _LONGEST = 80  # characters of a value in a message
-_BRACKET = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{\]}]', re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -43,39 +40,29 @@ class Key:
 Table = Mapping[str, Key]
 
 
-def read_json(path: Path) -> Any:
+def read(path: Path) -> Any:
     """The content of a JSON file.
 
     Raises:
         InvalidModel: the file cannot be read, is not JSON, or is too large or too deep to be a model's.
     """
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise InvalidModel(f"{path} is not a regular file")
-        if status.st_size > MAX_BYTES:
-            raise InvalidModel(f"{path} has {status.st_size} bytes. JSON files of a model may have {MAX_BYTES}")
-        content = path.read_bytes()
-        check_depth(content, str(path))
-        return json.loads(content.decode("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        return json_files.read(path, LIMITS)
+    except (OSError, ValueError) as error:
         raise InvalidModel(f"{path} cannot be read: {error}") from error
 
 
-def check_depth(content: bytes, name: str) -> None:
-    """Reject nested arrays and objects that no file of a model needs.
+def parse(text: str, name: str) -> Mapping[str, Any]:
+    """The JSON object in a text.
 
     Raises:
-        InvalidModel: the depth exceeds the maximum.
+        InvalidModel: it is something else, or is too large or too deep.
     """
-    if content.count(b"[") + content.count(b"{") <= _MAX_DEPTH:
-        return
-    depth = 0
-    for match in _BRACKET.finditer(content):
-        token = match[0]
-        depth += (token in b"[{") - (token in b"]}") if len(token) == 1 else 0
-        if depth > _MAX_DEPTH:
-            raise InvalidModel(f"{name} cannot be read: it is nested more than {_MAX_DEPTH} levels deep")
+    try:
+        content = json_files.parse(text, LIMITS)
+    except ValueError as error:
+        raise InvalidModel(f"{name} is damaged: {error}") from error
+    return _object(content, name)
 
 
 def read_object(path: Path) -> Mapping[str, Any]:
@@ -84,9 +71,12 @@ def read_object(path: Path) -> Mapping[str, Any]:
     Raises:
         InvalidModel: the file cannot be read, or holds something else.
     """
-    content = read_json(path)
+    return _object(read(path), str(path))
+
+
+def _object(content: Any, name: str) -> Mapping[str, Any]:
     if not isinstance(content, dict):
-        raise InvalidModel(f"{path} must contain an object, got {type(content).__name__}")
+        raise InvalidModel(f"{name} must contain an object, got {type(content).__name__}")
     return content
 
 
@@ -116,17 +106,22 @@ def check(fields: Mapping[str, Any], table: Table, name: str) -> Mapping[str, An
         UnsupportedModel: a key or value that isorun does not support.
     """
     for key, value in fields.items():
-        rule = table.get(key)
-        if rule is None:
+        if key not in table:
             near = nearest(key, table)
             hint = f" (did you mean {near!r}?)" if near else ""
             raise UnsupportedModel(
-                f"{name}: unknown key {key!r} with value {shown(value)}{hint}. It may change what the model computes: "
-                "remove it if it does not"
+                f"{name}: unknown key {shown(key)} with value {shown(value)}{hint}. It may change what the model "
+                "computes: remove it if it does not"
             )
-        if not rule.accepts(value):
+    return check_known(fields, table, name)
+
+
+def check_known(fields: Mapping[str, Any], table: Table, name: str) -> Mapping[str, Any]:
+    """As :func:`check`, for a file whose unknown keys have no effect."""
+    for key, rule in table.items():
+        if key in fields and not rule.accepts(fields[key]):
             kind = UnsupportedModel if rule.valid else InvalidModel
-            raise kind(f"{name}: {key} must be {rule.expected}, got {shown(value)}")
+            raise kind(f"{name}: {key} must be {rule.expected}, got {shown(fields[key])}")
     return fields
 
 

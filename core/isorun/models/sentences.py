@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from isorun.errors import InvalidModel, UnsupportedModel
-from isorun.models import dense, sentence_keys
+from isorun.models import dense, keys, sentence_keys
 from isorun.models.dense import ACTIVATIONS as ACTIVATIONS
 from isorun.models.dense import Dense as Dense
 from isorun.models.keys import (
@@ -24,10 +24,8 @@ from isorun.models.keys import (
     TEXTS,
     Table,
     check,
-    check_depth,
     items,
     optional,
-    read_json,
     read_object,
     read_table,
 )
@@ -128,14 +126,7 @@ class SentenceSettings:
             InvalidModel: the metadata or the file beside it is damaged.
         """
         name = f"The metadata {METADATA} of {model or 'the model'}"
-        try:
-            check_depth(text.encode(), name)
-            fields = json.loads(text)
-            if not isinstance(fields, dict):
-                raise InvalidModel(f"{name} must be an object, got {type(fields).__name__}")
-        except (ValueError, RecursionError) as error:
-            raise InvalidModel(f"{name} is damaged: {error}. Build the file again: isorun build") from error
-        fields = dict(check(fields, _KEPT, name))
+        fields = dict(check(keys.parse(text, name), _KEPT, name))
         digest, activations = fields.pop("dense_sha256", None), fields.pop("dense_activations", [])
         steps: list[Dense | str] = list(fields.pop("steps", ()))
         wrong = [step for step in steps if step not in (NORMALIZE, _DENSE)]
@@ -216,7 +207,7 @@ def _modules(folder: Path) -> list[tuple[str, str]]:
     path = inside(folder, "modules.json")
     if not path.is_file():
         return []
-    listed = read_json(path)
+    listed = keys.read(path)
     if not isinstance(listed, list) or not 0 < len(listed) <= _MAX_MODULES:
         raise InvalidModel(f"{path} must be a list of 1 to {_MAX_MODULES} objects")
     modules = []

@@ -6,43 +6,54 @@ and these settings. :mod:`isorun.models.tokenizer_classes` does the same.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from isorun.errors import InvalidModel, UnsupportedModel
-from isorun.models.keys import read_object
+from isorun.errors import UnsupportedModel
+from isorun.models.keys import (
+    FLAG,
+    TEXT,
+    Key,
+    Table,
+    check_known,
+    integer,
+    items,
+    optional,
+    read_object,
+    unused,
+)
 from isorun.models.tokenizer_names import GENERIC, MISDECLARED, REGISTERED, SLOW, TYPED, is_known, resolve
 
 FILE = "tokenizer_config.json"
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _UNLIMITED = 10**9  # transformers writes 1e30 where a tokenizer has no limit
 
-_FLAG, _TEXT, _SIDE, _NUMBER = "true or false", "a string", "'left' or 'right'", "a positive number"
-_TOKEN, _NAMES, _OBJECT, _ANY = "a token", "a list of strings", "an object", "anything"
-_NULL = " or null"
+_FLAG = optional(FLAG)
+_SIDE = Key(lambda value: value in ("left", "right"), "'left' or 'right'")
+_LIMIT = optional(Key(lambda value: type(value) in (int, float) and value >= 1, "a positive number"))
+_TOKEN = optional(
+    Key(
+        lambda value: isinstance(value, str) or (isinstance(value, dict) and isinstance(value.get("content"), str)),
+        "a token",
+    )
+)
 
-USED: Mapping[str, str] = {
-    "tokenizer_class": _TEXT + _NULL,
-    "do_lower_case": _FLAG + _NULL,
-    "strip_accents": _FLAG + _NULL,
-    "tokenize_chinese_chars": _FLAG + _NULL,
-    "add_prefix_space": _FLAG + _NULL,
-    "trim_offsets": _FLAG + _NULL,
+USED: Table = {
+    "tokenizer_class": optional(TEXT),
+    **dict.fromkeys(("do_lower_case", "strip_accents", "tokenize_chinese_chars", "add_prefix_space"), _FLAG),
+    "trim_offsets": _FLAG,
     "truncation_side": _SIDE,
     "padding_side": _SIDE,
-    "model_input_names": _NAMES,
-    "model_max_length": _NUMBER + _NULL,
-    "max_len": _NUMBER + _NULL,
-    "split_special_tokens": _FLAG,
-    "extra_ids": "a count",
-    "added_tokens_decoder": _OBJECT,
-    "auto_map": _ANY,
-    **dict.fromkeys(SPECIAL_TOKENS, _TOKEN + _NULL),
-    "additional_special_tokens": _ANY,
-    "extra_special_tokens": _ANY,
+    "model_input_names": items(str),
+    "model_max_length": _LIMIT,
+    "max_len": _LIMIT,
+    "split_special_tokens": FLAG,
+    "extra_ids": integer(0, 10_000),
+    "added_tokens_decoder": Key(lambda value: isinstance(value, dict), "an object"),
+    **dict.fromkeys(SPECIAL_TOKENS, _TOKEN),
+    **unused("auto_map additional_special_tokens extra_special_tokens"),
 }
 """The keys that change what a tokenizer does, and their values."""
 
@@ -119,9 +130,7 @@ def read(folder: Path, prefix: str = "") -> TokenizerSettings:
     """
     path = folder / f"{prefix}{FILE}"
     fields = _object(path)
-    for key, expected in USED.items():
-        if key in fields and not _is(fields[key], expected):
-            raise InvalidModel(f"{path} has {key}={fields[key]!r}. Expected {expected}")
+    check_known(fields, USED, str(path))
     config = _object(folder / f"{prefix}config.json")
     settings = TokenizerSettings(path, _kind(fields, config), fields)
     if settings.kind in SLOW:
@@ -164,22 +173,3 @@ def _kind(fields: Mapping[str, Any], config: Mapping[str, Any]) -> str | None:
 
 def _object(path: Path) -> Mapping[str, Any]:
     return read_object(path) if path.is_file() else {}
-
-
-def _is(value: Any, expected: str) -> bool:
-    """Whether a value is what the table of keys expects."""
-    if expected.endswith(_NULL):
-        return value is None or _is(value, expected.removesuffix(_NULL))
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    accepted: dict[str, bool] = {
-        _FLAG: isinstance(value, bool),
-        _TEXT: isinstance(value, str),
-        _SIDE: value == "left" or value == "right",
-        _NUMBER: number and not math.isnan(value) and value >= 1,
-        "a count": number and 0 <= value <= 10_000 and value == int(value),
-        _TOKEN: isinstance(value, str) or (isinstance(value, dict) and isinstance(value.get("content"), str)),
-        _NAMES: isinstance(value, list) and all(isinstance(name, str) for name in value),
-        _OBJECT: isinstance(value, dict),
-        _ANY: True,
-    }
-    return accepted[expected]

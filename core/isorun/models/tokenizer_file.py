@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from isorun.errors import InvalidModel, IsorunError
+from isorun.system import json_files
 
-MAX_BYTES = 256 * 2**20  # the largest published files have 35 MB
+LIMITS = json_files.Limits(size=64 << 20, values=3_000_000)
+"""The largest published files (Gemma's) have 35 MB and 2 million values. Their depth is checked part by part."""
+
 _MAX_DEPTH = 32
 _MAX_GROWTH = 4096  # bytes of normalized text for a byte of text; published tokenizers stay below 1,000
 _MAX_REPLACEMENT = 256  # bytes that one character becomes in a character map; NFKC's longest has 33
@@ -45,11 +47,8 @@ def read(path: Path) -> dict[str, Any]:
         InvalidModel: it is too large, not JSON, or damaged.
     """
     try:
-        size = path.stat().st_size
-        if size > MAX_BYTES:
-            raise InvalidModel(f"{path} has {size} bytes. A tokenizer may have at most {MAX_BYTES}")
-        document = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
+        document = json_files.read(path, LIMITS)
+    except (OSError, ValueError) as error:
         raise InvalidModel(f"{path} is not a tokenizer: it cannot be read: {error}") from error
     if not isinstance(document, dict) or not isinstance(document.get("model"), dict):
         raise InvalidModel(f"{path} is not a tokenizer: it must contain an object with an object 'model'")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from isorun.errors import IsorunError
-from isorun.system.cache import read_json
+from isorun.system import json_files
 
 FORMAT = 1
 """The version of the document."""
@@ -25,7 +25,7 @@ def read(path: Path) -> dict[str, Any]:
         IsorunError: the file is missing, or is not a certificate.
     """
     try:
-        document = read_json(path)
+        document = json_files.read(path)
     except (OSError, ValueError) as error:
         raise IsorunError(f"Cannot read the certificate {path}: {error}") from error
     missing = not isinstance(document, Mapping) or not document.keys() >= {"backend", *_FACTS, *_COUNTED}

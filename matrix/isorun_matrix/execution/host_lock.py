@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 from isorun.errors import SpecError
-from isorun.system.cache import read_json
+from isorun.system import json_files
 
 FOLDER_VARIABLE = "ISORUN_LOCK_DIR"
 """Where the lock file is: ``/tmp``, unless containers on one host have to share another folder."""
@@ -54,7 +54,7 @@ def held(folder: Path, note: Callable[[str], None]) -> Iterator[None]:
 def holder(path: Path) -> str:
     """Who holds the lock, in words."""
     with suppress(OSError, ValueError, KeyError, TypeError):
-        about = read_json(path)
+        about = json_files.read(path)
         return f"process {about['pid']}, {about['folder']}, since {about['since']}"
     return f"see `fuser {path}`"
 

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from isorun.errors import InvalidFeeds, SpecError
-from isorun.system.cache import read_json
+from isorun.system import json_files
 from isorun_matrix.measurement import feeds
 from isorun_matrix.results.layout import JOB, RESULT, RUN
 from isorun_matrix.results.records import SCHEMA, Content, reportable
@@ -80,7 +80,7 @@ def is_job(folder: Path) -> bool:
     """Whether a folder has the record of a job that isorun ran there."""
     for name, members in ((RESULT, {"schema", "key"}), (JOB, {"time_limit"})):
         try:
-            content = read_json(folder / name)
+            content = json_files.read(folder / name)
         except (OSError, ValueError):
             continue
         if isinstance(content, dict) and members <= content.keys():
@@ -90,7 +90,7 @@ def is_job(folder: Path) -> bool:
 
 def _object(path: Path) -> dict[str, Any]:
     try:
-        content = reportable(read_json(path))
+        content = reportable(json_files.read(path))
     except OSError as error:
         raise SpecError(f"Cannot read {path}: {error.strerror}") from error
     except RecursionError:

@@ -16,7 +16,7 @@ import tiny
 from isorun.errors import InvalidModel, IsorunError, UnsupportedModel
 from isorun.models import checkpoint, sentences
 from isorun.models.dense import ACTIVATIONS, Dense
-from isorun.models.keys import MAX_BYTES
+from isorun.models.keys import LIMITS
 from isorun.models.sentences import SentenceSettings
 from isorun.system.cache import Cache
 
@@ -156,7 +156,7 @@ def test_a_wrong_type_anywhere_is_no_other_error(folder: Path, file: str, value:
             assert str(error)  # noqa: PT017
 
 
-@pytest.mark.parametrize("content", [b"\xff", b"[" * 10**6, b'{"a":' * 10**5, b" " * (MAX_BYTES + 1), b"1" * 10**6])
+@pytest.mark.parametrize("content", [b"\xff", b"[" * 10**6, b'{"a":' * 10**5, b" " * (LIMITS.size + 1), b"1" * 10**6])
 def test_rejects_files_that_are_too_deep_or_too_large(folder: Path, content: bytes) -> None:
     (folder / "sentence_bert_config.json").write_bytes(content)
     start = time.monotonic()

@@ -13,6 +13,7 @@ import pytest
 from isorun.errors import InvalidModel
 from isorun.models import tokenizer_file
 from isorun.models.tokenizer import Tokenizer
+from isorun.system import json_files
 
 
 def _write(folder: Path, **parts: Any) -> Path:
@@ -69,8 +70,8 @@ def test_rejects_deep_nesting(tmp_path: Path) -> None:
 
 def test_rejects_a_file_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = _write(tmp_path)
-    monkeypatch.setattr(tokenizer_file, "MAX_BYTES", 100)
-    with pytest.raises(InvalidModel, match="A tokenizer may have at most 100"):
+    monkeypatch.setattr(tokenizer_file, "LIMITS", json_files.Limits(size=100))
+    with pytest.raises(InvalidModel, match="cannot be read: expected JSON of at most 100 bytes"):
         Tokenizer(path)
 
 

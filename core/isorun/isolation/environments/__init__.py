@@ -27,7 +27,8 @@ from isorun.errors import EnvironmentBroken, EnvironmentNotFound, IsorunError
 from isorun.isolation.environments import install as installing
 from isorun.isolation.environments import interpreters
 from isorun.isolation.environments.environment import FOLDER_VARIABLE, Environment, current, root
-from isorun.system.cache import expanded, read_json, write_atomically
+from isorun.system import json_files
+from isorun.system.cache import expanded, write_atomically
 
 __all__ = [
     "FOLDER_VARIABLE",
@@ -188,7 +189,7 @@ def _read(record: Path) -> tuple[str, tuple[str, ...]]:
         OSError: the file cannot be read.
         ValueError: it is not a record.
     """
-    match read_json(record):
+    match json_files.read(record):
         case {"python": str(version), "install": [*install]} if all(isinstance(each, str) for each in install):
             return version, tuple(install)
     raise ValueError("expected an object with 'python' and 'install'")

@@ -11,7 +11,7 @@ dies leaves no partial entry, and two processes that need the same entry make it
 """
 
 from isorun.system.cache.entries import Entry
-from isorun.system.cache.files import expanded, is_private, parse_json, read_json, sha256, size_of, write_atomically
+from isorun.system.cache.files import expanded, is_private, sha256, size_of, write_atomically
 from isorun.system.cache.scratch import scratch_folder
 from isorun.system.cache.store import ENVIRONMENT_VARIABLE, Cache
 
@@ -21,8 +21,6 @@ __all__ = [
     "Entry",
     "expanded",
     "is_private",
-    "parse_json",
-    "read_json",
     "scratch_folder",
     "sha256",
     "size_of",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
@@ -14,12 +13,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from isorun.system import json_files
+
 SHARED, PRIVATE = 0o755, 0o700
 """The permissions of folders, less the umask: of the cache, and of entries made from confidential models. Files have
 the same without execution."""
 
 _CHUNK = 1 << 20
-_LARGEST_JSON = 256 << 20
 _SECOND = 1_000_000_000
 # File times have a resolution of 1 to 10 ms (the kernel's tick). A second change within the same tick leaves the stamp
 # as it is, so a stamp is conclusive only after the tick of the last change.
@@ -96,33 +96,6 @@ def sha256_of(*paths: Path) -> str:
     return digest.hexdigest()
 
 
-def parse_json(text: str | bytes) -> Any:
-    """The JSON in a text that may be damaged.
-
-    Raises:
-        ValueError: it is not JSON, is not UTF-8, or is nested too deeply to be parsed.
-    """
-    try:
-        return json.loads(text)
-    except RecursionError:
-        raise ValueError("its JSON is nested too deeply") from None
-
-
-def read_json(path: Path) -> Any:
-    """The JSON in a file that may be damaged, as :func:`parse_json` returns it.
-
-    Raises:
-        OSError: the file is missing, is not a regular file, or cannot be read.
-        ValueError: it is not JSON, or is above 256 MiB.
-    """
-    status = path.stat()
-    if not stat_module.S_ISREG(status.st_mode):  # reading a pipe would wait for ever
-        raise OSError(errno.EINVAL, "Not a regular file", str(path))
-    if status.st_size > _LARGEST_JSON:
-        raise ValueError(f"expected JSON of at most {_LARGEST_JSON >> 20} MiB, got {status.st_size >> 20} MiB")
-    return parse_json(path.read_bytes())
-
-
 def sealed(content: dict[str, Any]) -> bytes:
     """JSON with a checksum, for :func:`unsealed`."""
     return json.dumps({"sha256": _checksum(content), "content": content}).encode()
@@ -134,7 +107,7 @@ def unsealed(text: bytes) -> dict[str, Any]:
     Raises:
         ValueError, KeyError, TypeError: it is damaged.
     """
-    read = parse_json(text)
+    read = json_files.parse(text)
     content = read["content"]
     if read["sha256"] != _checksum(content) or not isinstance(content, dict):
         raise ValueError("its checksum does not match its content")
