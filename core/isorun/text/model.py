@@ -69,7 +69,8 @@ class TextModel:
             raise InvalidArgument(f"batch_tokens must be at least 1, got {batch_tokens}")
         if max_length is not None and max_length < 1:
             raise InvalidArgument(f"max_length must be at least 1, got {max_length}")
-        path = _find(model, session_options.get("cache_dir"))
+        self._downloads = Cache(session_options.get("cache_dir"))  # kept: with False it ends with this object
+        path = _find(model, self._downloads)
         self.folder = path if path.is_dir() else _settings_folder(path)
         read = sentences.read(self.folder) if path.is_dir() else None
         source = sentences.transformer_folder(path) if path.is_dir() else path
@@ -87,7 +88,7 @@ class TextModel:
             self.max_length = self._opened_length = min([*limits, *filter(None, [chosen])], default=None)
             self.tokenizer.limit = self.max_length
         except BaseException:
-            self.session.close()
+            self.close()
             raise
         self._batch_tokens = batch_tokens
         shapes = [spec.shape for spec in self.session.get_inputs() if spec.shape and len(spec.shape) == 2]
@@ -140,6 +141,7 @@ class TextModel:
     def close(self) -> None:
         """Release the model. A second call does nothing."""
         self.session.close()
+        self._downloads.release()
 
     def __enter__(self) -> Self:
         return self
@@ -253,13 +255,13 @@ def _bar(total: int, progress: bool | None) -> Any:
     return tqdm(total=total, unit=" texts", disable=disable, delay=delay, leave=False)
 
 
-def _find(model: str | os.PathLike[str], cache_dir: str | os.PathLike[str] | None) -> Path:
+def _find(model: str | os.PathLike[str], cache: Cache) -> Path:
     path = expanded(model)
     if path.exists():
         return path.absolute()
     if path.suffix == ".onnx" or path.is_absolute():
         raise InvalidModel(f"There is no model at {path}")
-    return checkpoint_folder(os.fspath(model), Cache(cache_dir))
+    return checkpoint_folder(os.fspath(model), cache)
 
 
 def _settings_folder(model: Path) -> Path:

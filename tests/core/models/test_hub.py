@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -116,10 +117,10 @@ def test_rejects_other_weights_in_the_wheel(
     assert _left_in(cache) == []
 
 
-def _isorun(*arguments: str, hub_at: str, cache: Path) -> subprocess.Popen[str]:
+def _isorun(*arguments: str, hub_at: str, cache: Path, **variables: str) -> subprocess.Popen[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
     environment |= {"HF_ENDPOINT": hub_at, "ISORUN_CACHE_DIR": str(cache), "HF_HOME": str(cache / "hf")}
-    environment |= {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+    environment |= {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", **variables}
     command = [sys.executable, "-m", "isorun", *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
@@ -171,3 +172,55 @@ def test_interrupted_download_leaves_nothing(checkpoint: Path, tmp_path: Path) -
     assert err.splitlines()[-1] == "isorun: interrupted"
     assert "Traceback" not in err
     assert _left_in(Cache(tmp_path)) == []
+
+
+_OFFLINE, _NOWHERE = {"HF_HUB_OFFLINE": "1"}, "http://127.0.0.1:9"
+
+
+@pytest.mark.parametrize(
+    ("variable", "below", "more"),
+    [("HF_HUB_CACHE", "", _OFFLINE), ("HF_HOME", "hub", _OFFLINE), ("HF_HOME", "hub", {})],
+)
+def test_finds_a_model_in_the_cache_of_hugging_face_without_the_hub(
+    checkpoint: Path, tmp_path: Path, variable: str, below: str, more: dict[str, str]
+) -> None:
+    snapshot = hub.write_cache(tmp_path / "hf" / below, "org/some.model", _repository(checkpoint))
+    variables = {variable: str(tmp_path / "hf"), **more}
+    process = _isorun("fetch", "org/some.model", hub_at=_NOWHERE, cache=tmp_path / "own", **variables)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert Path(out.strip()) == snapshot
+    assert _left_in(Cache(tmp_path / "own")) == []
+
+
+def test_asks_the_hub_whether_the_copy_is_complete_and_current(checkpoint: Path, tmp_path: Path) -> None:
+    files = _repository(checkpoint) | {"1_Pooling/config.json": b'{"pooling_mode_cls_token": true}'}
+    copies = {
+        "complete": (files, hub.COMMIT),
+        "without-pooling": (_repository(checkpoint), hub.COMMIT),
+        "older": (files, "f" * 40),
+    }
+    names = {f"org/{name}": files for name in copies}
+    snapshots = [hub.write_cache(tmp_path / "hf", f"org/{name}", *copy) for name, copy in copies.items()]
+    with hub.serve(names) as address:
+        processes = [
+            _isorun("fetch", name, hub_at=address, cache=tmp_path / "own", HF_HUB_CACHE=str(tmp_path / "hf"))
+            for name in names
+        ]
+        results = [process.communicate(timeout=60) for process in processes]
+    complete, *others = [Path(out.strip()) for out, _ in results]
+    assert complete == snapshots[0], results
+    assert [other.parent for other in others] == [tmp_path / "own" / "checkpoints"] * 2
+    assert all((other / "1_Pooling.config.json").is_file() for other in others)
+
+
+@pytest.mark.parametrize("missing", ["config.json", "model.safetensors", "refs/main", "blobs"])
+def test_a_copy_without_weights_or_configuration_is_not_used(checkpoint: Path, tmp_path: Path, missing: str) -> None:
+    snapshot = hub.write_cache(tmp_path / "hf", "org/some.model", _repository(checkpoint))
+    path = (snapshot if "." in missing else snapshot.parents[1]) / missing
+    shutil.rmtree(path) if missing == "blobs" else path.unlink()
+    variables = {"HF_HUB_CACHE": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1"}
+    process = _isorun("fetch", "org/some.model", hub_at=_NOWHERE, cache=tmp_path / "own", **variables)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "cache has no complete copy" in err.replace("\n", " ")
