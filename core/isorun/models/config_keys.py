@@ -226,6 +226,14 @@ TABLES: Mapping[str, Table] = {
     },
     "nomic_bert": _NOMIC,
     "gte": _POST,
+    "new": {  # GTE as its authors publish it
+        **_POST,
+        "layer_norm_type": only("layer_norm"),
+        "position_embedding_type": only("rope"),
+        "pack_qkv": only(True),
+        **dict.fromkeys(("logn_attention_scale", "logn_attention_clip1"), only(False)),
+        **unused("unpad_inputs use_memory_efficient_attention"),
+    },
     "jina_embeddings_v3": _POST,
 }
 """The keys of ``config.json`` by ``model_type``, beside those that every configuration may have."""
@@ -235,6 +243,7 @@ _OWN_CODE = {
     "nomic_bert": ("NomicBert",),
     "eurobert": ("EuroBert",),
     "gte": ("New", "Gte"),
+    "new": ("New",),
     "jina_embeddings_v3": ("JinaEmbeddingsV3",),
 }
 """The kinds that isorun builds as the code beside their weights does, and how the names of its classes begin."""

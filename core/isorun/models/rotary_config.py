@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from isorun.graph.builders.rotary import RotaryConfig
     from isorun.graph.builders.rotary_families import RotaryFamily
 
-KINDS = ("modernbert", "eurobert", "nomic_bert", "gte", "jina_embeddings_v3", "gemma3_text", "qwen3")
+KINDS = ("modernbert", "eurobert", "nomic_bert", "gte", "new", "jina_embeddings_v3", "gemma3_text", "qwen3")
 """The values of ``model_type``."""
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
@@ -21,6 +21,7 @@ _THETAS = {  # the defaults in transformers: of all layers, or of global and of 
     "eurobert": (10_000.0, 10_000.0),
     "nomic_bert": (1_000.0, 1_000.0),
     "gte": (160_000.0, 160_000.0),
+    "new": (10_000.0, 10_000.0),
     "jina_embeddings_v3": (20_000.0, 20_000.0),
     "gemma3_text": (1_000_000.0, 10_000.0),
     "qwen3": (10_000.0, 10_000.0),
@@ -103,13 +104,23 @@ def read(settings: Mapping[str, Any], invalid: Callable[[str], InvalidModel]) ->
             if (settings.get(source, False) if isinstance(source, str) else source)
         ),
         scale=None if scalar is None else float(scalar) ** -0.5,
+        stretch=_stretch(settings, invalid) if kind == "new" else 1.0,
     )
 
 
 def _family(kind: str) -> RotaryFamily:
     from isorun.graph.builders import rotary_families as known
 
-    families = (known.MODERNBERT, known.EUROBERT, known.NOMIC, known.GTE, known.JINA, known.GEMMA, known.QWEN3)
+    families = (
+        known.MODERNBERT,
+        known.EUROBERT,
+        known.NOMIC,
+        known.GTE,
+        known.GTE,
+        known.JINA,
+        known.GEMMA,
+        known.QWEN3,
+    )
     return dict(zip(KINDS, families, strict=True))[kind]
 
 
@@ -143,6 +154,8 @@ def _theta(
     if layer in parameters:
         parameters = _rotation(parameters, layer, invalid)
     scaling = _rotation(settings, "rope_scaling", invalid) or parameters
+    if kind == "new" and scaling.get("type") == "ntk":
+        scaling = {}  # _stretch() reads it
     for fields in (parameters, scaling):
         if strange := fields.keys() - {"rope_theta", "rope_type", "type", _FULL, _SLIDING}:
             raise invalid(f"the key {min(strange)!r} of the rotation's parameters is not supported")
@@ -155,6 +168,19 @@ def _theta(
     if type(theta) not in (int, float) or not 0 < theta < 1e30:
         raise invalid(f"{key} must be a number above 0, got {theta!r}")
     return float(theta)
+
+
+def _stretch(settings: Mapping[str, Any], invalid: Callable[[str], InvalidModel]) -> float:
+    """The factor of GTE's fixed NTK scaling: of the base, and, by its root, of all angles; 1 without scaling."""
+    scaling = _rotation(settings, "rope_scaling", invalid)
+    if scaling.get("type") != "ntk":
+        return 1.0
+    factor: Any = scaling.get("factor")
+    if type(factor) not in (int, float) or not 1 <= factor < 1e6 or scaling.get("mixed_b") is not None:
+        raise invalid(f"rope_scaling must have a factor from 1 to 1e6 and no mixed_b, got {scaling!r}")
+    if strange := scaling.keys() - {"type", "factor", "mixed_b"}:
+        raise invalid(f"the key {min(strange)!r} of rope_scaling is not supported")
+    return float(factor)
 
 
 def _rotation(settings: Mapping[str, Any], key: str, invalid: Callable[[str], InvalidModel]) -> Mapping[str, Any]:

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
+from onnx import numpy_helper
 
 import exports
 import tiny
@@ -61,6 +63,7 @@ def test_a_wrong_type_anywhere_is_no_other_error(name: str, value: object, tmp_p
 @pytest.mark.parametrize("kind", sorted(TABLES))
 def test_remote_code_is_rejected_unless_isorun_implements_it(kind: str) -> None:
     own = {"jina-bert": "JinaBertModel", "nomic_bert": "NomicBertModel", "eurobert": "EuroBertModel", "gte": "NewModel"}
+    own["new"] = "NewModel"
     with pytest.raises(UnsupportedModel, match=r"auto_map names remote code, 'modeling\.CustomModel'"):
         check_config({"auto_map": {"AutoModel": "modeling.CustomModel"}}, kind, "config.json")
     for code in ("x", {"AutoModel": ["a"]}, {"AutoModel": None}):
@@ -129,6 +132,52 @@ def test_reads_nomic_s_configuration_as_published(tmp_path: Path) -> None:
     removed = dict.fromkeys([*NOMIC_NAMES.values(), "rope_parameters", "head_dim"], ...)
     changed(folder, **removed, **{**names, **PUBLISHED})
     np.testing.assert_array_equal(run(folder, "last_hidden_state", tmp_path / "model.onnx"), expected)
+
+
+GTE = {
+    **{"model_type": "new", "architectures": ["NewModel"], "layer_norm_type": "layer_norm", "pack_qkv": True},
+    **{"logn_attention_clip1": False, "logn_attention_scale": False, "position_embedding_type": "rope"},
+    **{"rope_scaling": None, "rope_theta": 160000, "rope_parameters": ..., "type_vocab_size": 2, "pad_token_id": 0},
+    **{"unpad_inputs": False, "use_memory_efficient_attention": False, "classifier_dropout": None},
+    "auto_map": {"AutoConfig": "org/new-impl--configuration.NewConfig", "AutoModel": "org/new-impl--modeling.NewModel"},
+}
+
+
+def test_reads_gte_s_configuration_as_published(tmp_path: Path) -> None:
+    folder = exports.checkpoint("gte", tmp_path)
+    expected = run(folder, "last_hidden_state", tmp_path / "model.onnx")
+    np.testing.assert_array_equal(run(changed(folder, **GTE), "last_hidden_state", tmp_path / "model.onnx"), expected)
+    scaled = changed(folder, rope_scaling={"type": "ntk", "factor": 2.0})
+    assert abs(run(scaled, "last_hidden_state", tmp_path / "model.onnx") - expected).max() > 1e-3
+
+
+@pytest.mark.parametrize("factor", [1, 2.0, 8])
+def test_gte_s_scaling_of_the_rotation(factor: float, tmp_path: Path) -> None:
+    folder = changed(exports.checkpoint("gte", tmp_path), **GTE)
+    checkpoint.build(changed(folder, rope_scaling={"type": "ntk", "factor": factor}), tmp_path / "model.onnx")
+    size = 8  # of a head
+    expected = 1 / ((160000 * factor) ** (np.arange(0, size, 2) / size) * factor ** (2 / size))
+    constants = {
+        item.name: numpy_helper.to_array(item) for item in onnx.load(tmp_path / "model.onnx").graph.initializer
+    }
+    (rates,) = (value for name, value in constants.items() if name.endswith(".rates"))
+    np.testing.assert_allclose(rates, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("layer_norm_type", "rms_norm"), ("position_embedding_type", "absolute"), ("pack_qkv", False)),
+        *(("logn_attention_scale", True), ("rope_scaling", {"type": "ntk", "factor": 2, "mixed_b": 0.6})),
+        *(("rope_scaling", {"type": "ntk", "factor": value}) for value in (0.5, "2", None, float("inf"), [])),
+        *(("rope_type", value) for value in ({"type": "linear"}, {"rope_type": "yarn"})),
+    ],
+)
+def test_rejects_settings_of_gte_that_it_does_not_build(key: str, value: object, tmp_path: Path) -> None:
+    setting = {"rope_scaling" if key == "rope_type" else key: value}
+    folder = changed(exports.checkpoint("gte", tmp_path), **{**GTE, **setting})
+    with pytest.raises((InvalidModel, UnsupportedModel), match=key):
+        checkpoint.build(folder, tmp_path / "model.onnx")
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,8 @@ class RotaryConfig:
         biases: which parts have biases: those of :attr:`RotaryFamily.biases`.
         scale: of the scores; ``None`` for 1 / sqrt(head_size).
         pooler: whether there is a pooler.
+        stretch: NTK scaling of the rotation: its base is multiplied by it, and its angles are divided by its power of
+            2 / head_size.
     """
 
     family: RotaryFamily
@@ -51,6 +53,7 @@ class RotaryConfig:
     biases: frozenset[str] = frozenset()
     scale: float | None = None
     pooler: bool = False
+    stretch: float = 1.0
 
 
 def encoder(config: RotaryConfig, weights: Weights, name: str) -> ir.Model:
@@ -121,9 +124,9 @@ class _RotaryBuilder(Builder):
 
     def _turn(self, ids: ir.Value, theta: float) -> tuple[ir.Value, ir.Value]:
         if theta not in self._turns:
-            size = self._config.head_size
+            size, stretch = self._config.head_size, self._config.stretch
             exponents = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
-            rates = (1 / np.float64(theta) ** exponents).astype(np.float32)
+            rates = (1 / (np.float64(theta * stretch) ** exponents * stretch ** (2 / size))).astype(np.float32)
             nodes = Named(self, f"rotation.{len(self._turns)}")
             value = self.constant(f"rotation.{len(self._turns)}.rates", rates)
             self._turns[theta] = position_ops.rotation(nodes, position_ops.row(nodes, ids), value, ir.DataType.FLOAT)
