@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from isorun.compilation.compiler import Compiler
 from isorun.compilation.options import AUTO
 from isorun.errors import BackendFailed, BackendNotFound, BackendUnavailable, InvalidArgument, UnsupportedModel
+from isorun.models import checkpoint
 from isorun.plugin import listing, registry
 from isorun.plugin.backend import Backend, Executable
 from isorun.types import CompileConfig, LoweredModel, Provenance
@@ -76,6 +77,7 @@ class Resolved(NamedTuple):
 
         report = self.executable.report()
         notes = {"graph": dict(self.model.notes), "precision": dict(self.tuned)}
+        notes["omitted"] = dict(checkpoint.omitted(self.model.info.metadata.custom_metadata_map))
         if mixing := self.model.info.mixes_rows:
             notes["rows"] = {"independent": False, "mixed_by": mixing, "batches": "only if requested"}
         if failures := self.compiler.recompilations.count:

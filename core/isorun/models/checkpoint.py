@@ -6,13 +6,13 @@ import json
 import shutil
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isorun.errors import InvalidModel, UnsupportedModel, did_you_mean
 from isorun.graph import code_digest
-from isorun.models import config_keys, rotary_config, sentences
+from isorun.models import config_keys, keys, rotary_config, sentences
 from isorun.models.keys import read_object
 from isorun.models.weights import SafeTensors, Unused, weight_files
 from isorun.system.cache import Cache, is_private, sha256
@@ -24,11 +24,15 @@ if TYPE_CHECKING:
     from isorun.graph.builders.architectures import Architecture
     from isorun.graph.builders.encoder import EncoderConfig
 
+OMITTED = "isorun.omitted"
+"""The metadata property of an ONNX file with the tensors of its checkpoint that its graph omits, as JSON."""
+
 _ENTRY_MODEL = "model.onnx"
 _TOKENIZER_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     "config.json",  # the type of the model decides the tokenizer's class
 )
+_OMITTED = {field.name: keys.items(str) for field in fields(Unused)}
 _HEADS = {
     "ForSequenceClassification": "sequence-classification",
     "ForTokenClassification": "token-classification",
@@ -71,6 +75,8 @@ def _build(folder: Path, output: Path) -> Unused:
     model, left_out = (_rotary if settings.get("model_type") in rotary_config.KINDS else _encoder)(folder, settings)
     kept = sentences.read(outer)
     model.metadata_props[sentences.METADATA] = kept.to_json()
+    if omitted := {name: tensors for name, tensors in asdict(left_out).items() if tensors}:
+        model.metadata_props[OMITTED] = json.dumps(omitted)
     files.write(model, output, beside_above=files.SINGLE_FILE_LIMIT)
     kept.save_dense(output)
     for name in _TOKENIZER_FILES:
@@ -175,6 +181,16 @@ def build_cached(folder: Path, cache: Cache, *, whole: bool = True) -> Path:
             stacklevel=2,
         )
     return entry.folder / _ENTRY_MODEL
+
+
+def omitted(metadata: Mapping[str, str]) -> Mapping[str, Any]:
+    """The tensors that an ONNX file built by isorun omits, for provenance: ``heads`` and ``layers``, if there are any.
+
+    Raises:
+        InvalidModel: the metadata is damaged.
+    """
+    text = metadata.get(OMITTED)
+    return {} if text is None else keys.check(keys.parse(text, f"The metadata {OMITTED}"), _OMITTED, OMITTED)
 
 
 def files_of(folder: Path) -> list[Path]:

@@ -93,3 +93,16 @@ def test_models_of_every_kind_give_one_answer(bert, checkpoint, tmp_path):
         expected = found if expected is None else expected
         np.testing.assert_array_equal(found, expected)
     assert Cache(tmp_path).root.is_dir()
+
+
+def test_provenance_names_the_tensors_that_a_checkpoint_s_graph_omits(tmp_path, checkpoint):
+    from isorun.models import checkpoint as checkpoints
+
+    head = {"cls.predictions.bias": np.zeros(3, np.float32)}
+    folder = tiny.write_checkpoint(tmp_path / "tiny", {**tiny.weights(), **head}, architectures=["BertForMaskedLM"])
+    checkpoints.build(folder, tmp_path / "built.onnx")
+    for model in (folder, tmp_path / "built.onnx"):
+        with isorun.Session(model, outputs=["last_hidden_state"], backend="ort-cpu") as session:
+            assert session.provenance.details["omitted"] == {"heads": ["cls.predictions.bias"]}
+    with isorun.Session(checkpoint, backend="ort-cpu") as session:
+        assert "omitted" not in session.provenance.details
