@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+import exports
 import tiny
 
 TEXTS = [
@@ -72,6 +74,40 @@ def write_reranker(tokenizer: Path, folder: Path, labels: int) -> Path:
     fields |= {"model_input_names": ["input_ids", *types, "attention_mask"]}
     special = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
     _write(folder / "tokenizer_config.json", fields | special)
+    return folder
+
+
+def write_sentence_model(folder: Path, name: str = "bert", declared: str = "BertTokenizer") -> Path:
+    """A checkpoint with a tokenizer of single letters, pooling, a dense layer, a prompt and a maximum length."""
+    from tokenizers import Tokenizer, models
+
+    folder = exports.checkpoint(name, folder)
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "<|endoftext|>"]
+    words = {word: number for number, word in enumerate([*special, *"abc", *(f"##{letter}" for letter in "abc"), "▁"])}
+    library = Tokenizer(models.WordPiece(words, unk_token="[UNK]"))
+    if declared in ("RobertaTokenizer", "Qwen2Tokenizer"):
+        library = Tokenizer(models.BPE(vocab={**words, "ab": 30, "Ġ": 31}, merges=[("a", "b")]))
+    elif declared in ("XLMRobertaTokenizer", "T5Tokenizer"):
+        library = Tokenizer(models.Unigram([(word, -float(number)) for word, number in words.items()], unk_id=3))
+    library.save(str(folder / "tokenizer.json"))
+    contents: dict[str, Any] = {
+        "tokenizer_config.json": {"tokenizer_class": declared, "model_max_length": 13, "do_lower_case": False},
+        "modules.json": [
+            {"type": f"sentence_transformers.models.{kind}", "path": path}
+            for kind, path in (("Transformer", ""), ("Pooling", "1_Pooling"), ("Dense", "2_Dense"))
+        ],
+        "1_Pooling/config.json": {"pooling_mode": ["mean", "lasttoken"], "include_prompt": False},
+        "2_Dense/config.json": {"activation_function": "torch.nn.modules.activation.Tanh"},
+        "config_sentence_transformers.json": {"prompts": {"query": "c b "}, "default_prompt_name": "query"},
+        "sentence_bert_config.json": {"max_seq_length": 12, "do_lower_case": True},
+    }
+    for path, content in contents.items():
+        _write(folder / path, content)
+    config = json.loads((folder / "config.json").read_text())
+    width = config.get("hidden_size", config.get("d_model"))
+    weight = np.random.default_rng(0).standard_normal((8, 2 * width)).astype(np.float32) / np.float32(width)
+    tensors = {"linear.weight": weight, "linear.bias": weight[:, 0]}
+    tiny.write_safetensors(folder / "2_Dense" / "model.safetensors", tensors)
     return folder
 
 

@@ -16,6 +16,7 @@ from isorun.models.keys import (
     Table,
     check,
     integer,
+    items,
     number,
     only,
     optional,
@@ -23,12 +24,15 @@ from isorun.models.keys import (
     unused,
 )
 
-MAX_LAYERS = 1024
+MAX_LAYERS = 128
+"""The maximum number of layers, which may share weights; the deepest published encoders have 48."""
 
 _LAYERS = Key(lambda value: type(value) is int and 0 < value <= MAX_LAYERS, f"an integer above 0, at most {MAX_LAYERS}")
 _ID = optional(integer(-1, 2**31 - 1))
 _EPSILON = number(0)
+# Tables of these sizes are computed, so no tensor's shape limits them.
 _DISTANCE = integer(-1, 2**16)
+_HEAD_SIZE = optional(integer(1, 2**14))
 
 # What transformers writes into every configuration: training, generation, bookkeeping.
 _COMMON: Table = {
@@ -92,7 +96,7 @@ _ROTARY: Table = {
 _LLAMA: Table = {
     **_ROTARY,
     "num_key_value_heads": optional(SIZE),
-    "head_dim": optional(SIZE),
+    "head_dim": _HEAD_SIZE,
     "rms_norm_eps": _EPSILON,
     "attention_bias": FLAG,
     **unused("pretraining_tp max_window_layers"),
@@ -101,7 +105,7 @@ _POST: Table = {
     **_ROTARY,
     "type_vocab_size": integer(0, 2**31 - 1),
     "layer_norm_eps": _EPSILON,
-    "head_dim": optional(SIZE),
+    "head_dim": _HEAD_SIZE,
 }
 
 NOMIC_NAMES = {
@@ -166,13 +170,16 @@ TABLES: Mapping[str, Table] = {
     },
     "deberta-v2": {
         **_BERT,
+        "max_position_embeddings": integer(1, 2**16),
         "relative_attention": FLAG,
         "max_relative_positions": _DISTANCE,
         "position_buckets": _DISTANCE,
         "norm_rel_ebd": TEXT,
         "share_att_key": FLAG,
         "position_biased_input": FLAG,
-        "pos_att_type": Key(lambda value: value is None or isinstance(value, str | list), "a list of names"),
+        "pos_att_type": optional(
+            Key(lambda value: TEXT.accepts(value) or items(str).accepts(value), "a list of names")
+        ),
         "pooler_hidden_act": TEXT,
         "pooler_hidden_size": SIZE,
         "conv_kernel_size": ANY,

@@ -8,6 +8,7 @@ link, files below its target's folder. Hard links are accepted: package managers
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from isorun.errors import InvalidModel
@@ -56,8 +57,11 @@ def inside(folder: Path, location: str) -> Path:
         homes = {folder.resolve(), *((folder / anchor).resolve().parent for anchor in _ANCHORS)}
         homes |= {place.parent / "blobs" for place in folder.resolve().parents if place.name == "snapshots"}
         target = resolved(folder, location, homes)
+        if target is not None:
+            with suppress(FileNotFoundError, NotADirectoryError):
+                target.stat()  # its name may be too long, or a link a loop
     except (OSError, RuntimeError, ValueError) as error:
-        raise InvalidModel(f"{folder} names {location!r}, which cannot be read: {error}") from error
+        raise InvalidModel(f"{folder} names {location[:80]!r}, which cannot be read: {str(error)[:160]}") from error
     if target is None:
         raise InvalidModel(
             f"{folder} names {location!r}, which is outside the model's folder. Move it below that folder"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,38 @@ def test_a_wrong_type_anywhere_is_no_other_error(name: str, value: object, tmp_p
         with contextlib.suppress(IsorunError):
             checkpoint.build(folder, tmp_path / "model.onnx")
         (folder / "config.json").write_text(original)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_huge_size_takes_no_memory(name: str, tmp_path: Path) -> None:
+    """A size of which a table is computed has a limit; others must be those of the tensors."""
+    folder = exports.checkpoint(name, tmp_path)
+    original = json.loads((folder / "config.json").read_text())
+    keys = {key for key, value in original.items() if type(value) in (int, float)}
+    keys |= {"head_dim", "num_key_value_heads", "embedding_size", "d_kv", "sliding_window", "local_attention"}
+    for key in keys:
+        tracemalloc.start()
+        with contextlib.suppress(IsorunError):
+            checkpoint.build(changed(folder, **{**original, key: 2**30}), tmp_path / "model.onnx")
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < 50 << 20, key
+        changed(folder, **{key: ...})
+
+
+@pytest.mark.parametrize("count", [129, 1000])
+def test_rejects_more_layers_than_any_encoder_has(count: int, tmp_path: Path) -> None:
+    """Layers that share weights cost time and memory, but no tensors."""
+    folder = changed(exports.checkpoint("albert", tmp_path), num_hidden_layers=count)
+    with pytest.raises(InvalidModel, match="num_hidden_layers must be an integer above 0, at most 128"):
+        checkpoint.build(folder, tmp_path / "model.onnx")
+
+
+@pytest.mark.parametrize("kinds", [["c2p", True], [1], [["c2p"]], {"c2p": 1}, 3])
+def test_rejects_kinds_of_attention_that_are_not_names(kinds: object, tmp_path: Path) -> None:
+    folder = changed(exports.checkpoint("deberta-v3", tmp_path), pos_att_type=kinds)
+    with pytest.raises(InvalidModel, match="pos_att_type must be a list of names"):
+        checkpoint.build(folder, tmp_path / "model.onnx")
 
 
 @pytest.mark.parametrize("kind", sorted(TABLES))

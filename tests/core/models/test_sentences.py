@@ -204,6 +204,17 @@ def test_rejects_paths_out_of_the_folder(folder: Path, path: str, module: int) -
         sentences.read(folder)
 
 
+@pytest.mark.parametrize("path", ["a" * 10_000, "loop/a", "\ud800"])
+def test_rejects_paths_that_cannot_be_read(folder: Path, path: str) -> None:
+    (folder / "loop").symlink_to("loop")
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[2]["path"] = path
+    write(folder / "modules.json", modules)
+    with pytest.raises(InvalidModel, match="which cannot be read") as caught:
+        sentences.read(folder)
+    assert len(str(caught.value)) < 1000
+
+
 @pytest.mark.parametrize("name", ["1_Pooling", "2_Dense/model.safetensors", "tokenizer_config.json"])
 def test_rejects_links_out_of_the_folder(folder: Path, name: str) -> None:
     target = folder.parent / "elsewhere"

@@ -11,11 +11,9 @@ import numpy as np
 import pytest
 from huggingface_hub import constants
 
-import exports
 import hub
 import isorun
 import sentence_models
-import tiny
 from isorun.models import checkpoint
 from isorun.models import hub as downloads
 
@@ -23,40 +21,6 @@ TEXTS = ["ab ba", "a", "Ab  cab, bac!", "é b", "a b c a b c a b"]
 pytestmark = pytest.mark.filterwarnings(
     "ignore::isorun.models.tokenizer.TruncationWarning", "ignore::isorun.models.checkpoint.CheckpointWarning"
 )
-
-
-def sentence_model(tmp_path: Path, name: str = "bert", declared: str = "BertTokenizer") -> Path:
-    """A checkpoint with a tokenizer of single letters, pooling, a dense layer, a prompt and a maximum length."""
-    from tokenizers import Tokenizer, models
-
-    folder = exports.checkpoint(name, tmp_path)
-    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "<|endoftext|>"]
-    words = {word: number for number, word in enumerate([*special, *"abc", *(f"##{letter}" for letter in "abc"), "▁"])}
-    library = Tokenizer(models.WordPiece(words, unk_token="[UNK]"))
-    if declared in ("RobertaTokenizer", "Qwen2Tokenizer"):
-        library = Tokenizer(models.BPE(vocab={**words, "ab": 30, "Ġ": 31}, merges=[("a", "b")]))
-    elif declared == "XLMRobertaTokenizer":
-        library = Tokenizer(models.Unigram([(word, -float(number)) for word, number in words.items()], unk_id=3))
-    library.save(str(folder / "tokenizer.json"))
-    contents: dict[str, Any] = {
-        "tokenizer_config.json": {"tokenizer_class": declared, "model_max_length": 13, "do_lower_case": False},
-        "modules.json": [
-            {"type": f"sentence_transformers.models.{kind}", "path": path}
-            for kind, path in (("Transformer", ""), ("Pooling", "1_Pooling"), ("Dense", "2_Dense"))
-        ],
-        "1_Pooling/config.json": {"pooling_mode": ["mean", "lasttoken"], "include_prompt": False},
-        "2_Dense/config.json": {"activation_function": "torch.nn.modules.activation.Tanh"},
-        "config_sentence_transformers.json": {"prompts": {"query": "c b "}, "default_prompt_name": "query"},
-        "sentence_bert_config.json": {"max_seq_length": 12, "do_lower_case": True},
-    }
-    for path, content in contents.items():
-        (folder / path).parent.mkdir(exist_ok=True)
-        (folder / path).write_text(json.dumps(content))
-    width = json.loads((folder / "config.json").read_text())["hidden_size"]
-    weight = np.random.default_rng(0).standard_normal((8, 2 * width)).astype(np.float32) / np.float32(width)
-    tensors = {"linear.weight": weight, "linear.bias": weight[:, 0]}
-    tiny.write_safetensors(folder / "2_Dense" / "model.safetensors", tensors)
-    return folder
 
 
 def embedded(model: str | Path, **options: Any) -> np.ndarray:
@@ -72,7 +36,7 @@ def embedded(model: str | Path, **options: Any) -> np.ndarray:
     ],
 )
 def test_a_built_file_embeds_as_its_folder(tmp_path: Path, name: str, declared: str) -> None:
-    folder = sentence_model(tmp_path, name, declared)
+    folder = sentence_models.write_sentence_model(tmp_path, name, declared)
     expected = embedded(folder)
     assert len(np.unique(expected.round(3), axis=0)) > 3, "the texts differ"
     (tmp_path / "alone").mkdir()
@@ -98,7 +62,7 @@ def test_a_built_file_scores_as_its_folder(tmp_path: Path, tokenizer: Path, labe
 
 def test_embeds_with_a_model_in_the_cache_of_hugging_face(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All files are links to blobs; those of modules too."""
-    folder = sentence_model(tmp_path)
+    folder = sentence_models.write_sentence_model(tmp_path)
     files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     hub.write_cache(tmp_path / "hf", "org/some.model", files)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hf"))
@@ -107,7 +71,7 @@ def test_embeds_with_a_model_in_the_cache_of_hugging_face(tmp_path: Path, monkey
 
 
 def test_a_download_lasts_as_long_as_its_model_without_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = sentence_model(tmp_path)
+    folder = sentence_models.write_sentence_model(tmp_path)
     kept: list[Path] = []
 
     def download(identity: str, scratch: Path, progress: object) -> Path:
