@@ -30,6 +30,7 @@ from isorun.plugin import (
     cpu_name,
     runtime_errors,
 )
+from isorun_backends.decisions import SUFFIX, separate
 
 if TYPE_CHECKING:
     import onnx
@@ -182,7 +183,8 @@ def _precision(proto: onnx.ModelProto) -> str:
         TensorProto.FLOAT: "fp32",
         TensorProto.DOUBLE: "fp64",
     }
-    stored = {tensor.name: tensor.data_type for tensor in proto.graph.initializer if len(tensor.dims) > 1}
+    matrices = [tensor for tensor in proto.graph.initializer if len(tensor.dims) > 1]
+    stored = {tensor.name: tensor.data_type for tensor in matrices if not tensor.name.endswith(SUFFIX)}
     used = set()
     for node in proto.graph.node:
         to = next((attribute.i for attribute in node.attribute if attribute.name == "to"), None)
@@ -211,10 +213,13 @@ def _widened(proto: onnx.ModelProto, path: Path) -> onnx.ModelProto:
 
     def widen_graph(graph: onnx.GraphProto) -> None:
         for initializer in graph.initializer:
-            widen_tensor(initializer)
+            if not initializer.name.endswith(SUFFIX):
+                widen_tensor(initializer)
         for info in (*graph.input, *graph.output, *graph.value_info):
             widen_value(info)
         for node in graph.node:
+            if any(name.endswith(SUFFIX) for name in node.output):
+                continue
             for attribute in node.attribute:
                 if attribute.HasField("t"):
                     widen_tensor(attribute.t)
@@ -233,64 +238,6 @@ def _widened(proto: onnx.ModelProto, path: Path) -> onnx.ModelProto:
 
     if proto.functions:
         raise UnsupportedModel(f"precision='fp64' does not support models with local functions, such as {path}")
-    kept = _detach_integers(proto.graph)
+    separate(proto)
     widen_graph(proto.graph)
-    nodes = list(proto.graph.node)
-    del proto.graph.node[:]
-    for node in nodes:
-        for copy in kept.get(node.output[0], ()) if node.output else ():
-            proto.graph.node.append(copy)
-        proto.graph.node.append(node)
     return proto
-
-
-_ELEMENTWISE = frozenset(
-    ["Abs", "Add", "Ceil", "Div", "Exp", "Floor", "Log", "Max", "Min", "Mul", "Neg", "Pow", "Round", "Sqrt", "Sub"]
-)
-
-
-def _detach_integers(graph: onnx.GraphProto) -> dict[str, list[onnx.NodeProto]]:
-    """Give each cast to an integer or boolean of numbers computed from integers its own copies of their nodes.
-
-    Returns:
-        By the cast's output: the copies, in order, to insert before it once the graph is widened.
-    """
-    import onnx
-    from onnx import TensorProto, helper
-
-    floats = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
-    producers = {name: node for node in graph.node for name in node.output}
-    scalars = {tensor.name: tensor for tensor in graph.initializer if all(size == 1 for size in tensor.dims)}
-
-    def target(node: onnx.NodeProto) -> int:
-        return next((attribute.i for attribute in node.attribute if attribute.name == "to"), 0)
-
-    def collect(name: str, suffix: str, copies: dict[str, onnx.NodeProto]) -> bool:
-        """Copy what computes a value; False if it depends on more than casts and scalars."""
-        if name in copies:
-            return True
-        if name in scalars:
-            copies[name] = helper.make_node("Constant", [], [name + suffix], value=scalars[name])
-            return True
-        node = producers.get(name)
-        if node is None or node.domain or node.op_type not in _ELEMENTWISE | {"Cast", "Constant"}:
-            return False
-        start = node.op_type == "Cast"
-        if (start and target(node) not in floats) or not (start or all(collect(i, suffix, copies) for i in node.input)):
-            return False
-        copy = onnx.NodeProto()
-        copy.CopyFrom(node)
-        copy.output[0] += suffix
-        if not start:
-            copy.input[:] = [i + suffix for i in node.input]
-        copies[name] = copy
-        return True
-
-    kept: dict[str, list[onnx.NodeProto]] = {}
-    for node in graph.node:
-        copies: dict[str, onnx.NodeProto] = {}
-        suffix = f":before {node.output[0]}" if node.output else ""
-        if node.op_type == "Cast" and target(node) not in floats and collect(node.input[0], suffix, copies):
-            node.input[0] += suffix
-            kept[node.output[0]] = list(copies.values())
-    return kept
