@@ -32,8 +32,8 @@ DECISIONS = {
     "{ again = Identity (c) s = Mul (part, hundred) after = Cast <to = 7> (s) }>",
 }
 CONSTANTS = (
-    "float share = {0.7}, float ten = {10}, float seven = {7}, float hundred = {100}, float limit = {7}, float high = {300}, "
-    "float third = {0.3}, "
+    "float share = {0.7}, float ten = {10}, float seven = {7}, float hundred = {100}, float limit = {7}, "
+    "float high = {300}, float third = {0.3}, "
     "float[2, 1] column = {10, 70}, int64[1] zero = {0}, int64[1] one = {1}, int64[1] all = {-1}, int64 k0 = {1}, "
     "int64[4] widths = {0, 1, 0, 0}, int64[1] k = {1}, int64 start = {0}, int64 many = {50000}, int64 step = {1}, "
     "bool yes = {1}, int64 two = {2}, int64 none = {0}"

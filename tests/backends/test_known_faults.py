@@ -10,6 +10,7 @@ import isorun
 from isorun.plugin import faults, registry
 from isorun.testing import operators
 from isorun.types.faults import CONSTANTS, Fault, KnownFaults
+from isorun_backends import onnxruntime
 
 DECLARING = ("openvino", "ort-cpu", "reference")
 TABLES = {name: faults.of(registry.get(name)) for name in DECLARING}
@@ -71,3 +72,10 @@ def test_docs_show_the_tables() -> None:
     docs = (Path(__file__).parents[2] / "docs" / "backends.md").read_text()
     for table in TABLES.values():
         assert "\n".join(lines(table)) in docs
+
+
+def test_providers_of_openvino_have_its_rows() -> None:
+    declared = registry.get("ort-openvino").capabilities.faults
+    assert faults.of(registry.get("ort-openvino")).rows == TABLES["openvino"].rows
+    text = Path(onnxruntime.__file__).parent / "declarations" / "onnxruntime_ep_openvino.toml"
+    assert f'faults = "{declared}"' in text.read_text()

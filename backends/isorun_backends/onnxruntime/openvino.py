@@ -67,6 +67,7 @@ class OrtOpenVINO(Backend):
         package="onnxruntime",
         requirement=_LEGACY,
         reports=("placement", "precision"),
+        faults="isorun_backends.openvino.faults:PROVIDER",
     )
 
     def installed(self) -> Availability:

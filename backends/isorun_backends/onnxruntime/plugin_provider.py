@@ -33,7 +33,7 @@ _TEXT = "tensor(string)"
 _LIBRARY = Option("path of the library of a provider that is in no package", "path")
 _DECLARABLE = (
     *("dialects", "precisions", "refused", "devices", "dynamic_shapes", "data_dependent_shapes", "thread_safe"),
-    *("usable_after_failure", "checks_indices", "runs_on_caller", "tolerances", "priority"),
+    *("usable_after_failure", "checks_indices", "runs_on_caller", "tolerances", "priority", "faults"),
 )
 _PRECISION_OPTIONS = "precision_options"
 _measured: dict[tuple[Any, ...], str] = {}  # precision by provider, device and options

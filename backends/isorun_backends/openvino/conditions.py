@@ -32,6 +32,68 @@ def is_float(node: ir.Node, _: int) -> bool:
     return value is None or value.dtype is None or value.dtype.is_floating_point()
 
 
+def is_known_float(node: ir.Node, _: int) -> bool:
+    """Whether the elements are known to be floats: the equivalent has constants of their type."""
+    value = _input(node, 0)
+    return value is not None and value.dtype is not None and value.dtype.is_floating_point()
+
+
+def is_integer(node: ir.Node, _: int) -> bool:
+    """Whether the elements are integers."""
+    value = _input(node, 0)
+    return value is not None and value.dtype is not None and value.dtype.is_integer()
+
+
+def is_byte(node: ir.Node, _: int) -> bool:
+    """Whether the elements are known to be integers of 8 bits. Few models compute with them."""
+    return is_integer(node, 0) and _input(node, 0).dtype.itemsize == 1  # type: ignore[union-attr]
+
+
+def is_fmod(node: ir.Node, _: int) -> bool:
+    """Whether the remainder of floats is computed."""
+    return bool(_attribute(node, "fmod", 0)) and is_known_float(node, 0)
+
+
+def casts_float_to_bool(node: ir.Node, _: int) -> bool:
+    """Whether floats become booleans."""
+    return _attribute(node, "to") == 9 and is_known_float(node, 0)
+
+
+def reduces_nothing(node: ir.Node, _: int) -> bool:
+    """Whether there may be no axes, which means none rather than all."""
+    axes = _input(node, 1)
+    if not _attribute(node, "noop_with_empty_axes", 0):
+        return False
+    size = 0 if axes is None else len(_static(axes) or ()) or (axes.shape[0] if axes.shape is not None else 0)
+    return not isinstance(size, int) or size == 0
+
+
+def pads_with_computed_value(node: ir.Node, _: int) -> bool:
+    """Whether the value is not a constant, and may be of another type than float32."""
+    value = _input(node, 2)
+    return value is not None and _static(value) is None and (value.dtype is None or value.dtype != 1)
+
+
+def same_size(node: ir.Node, _: int) -> bool:
+    """Whether the padding follows from the size of the output."""
+    return str(_attribute(node, "auto_pad", "NOTSET")).startswith("SAME")
+
+
+def counts_padding(node: ir.Node, _: int) -> bool:
+    """Whether a window may end beyond the padding, and the padding counts."""
+    return bool(_attribute(node, "ceil_mode", 0) and _attribute(node, "count_include_pad", 0))
+
+
+def is_even(node: ir.Node, _: int) -> bool:
+    """Whether there is no channel in the middle."""
+    return bool(_attribute(node, "size", 1) % 2 == 0)
+
+
+def rounds_up(node: ir.Node, _: int) -> bool:
+    """Whether a window may end beyond the image."""
+    return bool(_attribute(node, "ceil_mode", 0))
+
+
 def tiles_many_axes(node: ir.Node, _: int) -> bool:
     """Whether repeats of three or more axes are computed."""
     repeats = _input(node, 1)
@@ -130,10 +192,10 @@ def crd(node: ir.Node, _: int) -> bool:
     return bool(_attribute(node, "mode", "DCR") == "CRD")
 
 
-def signed(node: ir.Node, _: int) -> bool:
-    """Whether the integers are signed."""
+def signed_or_byte(node: ir.Node, _: int) -> bool:
+    """Whether the integers are signed, or of 8 bits."""
     value = _input(node, 0)
-    return value is None or value.dtype is None or value.dtype.is_signed()
+    return value is None or value.dtype is None or value.dtype.is_signed() or value.dtype.itemsize == 1
 
 
 def number_beyond_32_bits(value: ir.Value, _: int) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +15,13 @@ def reduce_l1(node: ir.Node) -> list[ir.Node]:
     """The sum of absolute values."""
     absolute = _node("Abs", [node.inputs[0]])
     return [absolute, *_sum(node, absolute.outputs[0])]
+
+
+def reduce_l2(node: ir.Node) -> list[ir.Node]:
+    """The root of the sum of squares."""
+    square = _node("Mul", [node.inputs[0], node.inputs[0]])
+    nodes = [square, *_sum(node, square.outputs[0])]
+    return [*nodes, _node("Sqrt", [nodes[-1].outputs[0]])]
 
 
 def reduce_log_sum(node: ir.Node) -> list[ir.Node]:
@@ -85,11 +92,70 @@ def tile_by_axis(node: ir.Node) -> list[ir.Node]:
     return nodes
 
 
+def byte_arithmetic(node: ir.Node) -> list[ir.Node]:
+    """The operation in 32 bits. Of the result, the lower 8 bits are kept."""
+    kind = node.inputs[0].dtype  # type: ignore[union-attr]
+    assert kind is not None
+    offset, size = (_constant(np.array(number, np.int32)) for number in (128 if kind.is_signed() else 0, 256))
+    wide = [_node("Cast", [value], {"to": 6}) for value in node.inputs]
+    result = _node(node.op_type, [cast.outputs[0] for cast in wide])
+    above = _node("Add", [result.outputs[0], offset.outputs[0]])
+    lower = _node("Mod", [above.outputs[0], size.outputs[0]])
+    below = _node("Sub", [lower.outputs[0], offset.outputs[0]])
+    narrow = _node("Cast", [below.outputs[0]], {"to": int(kind)})
+    return [offset, size, *wide, result, above, lower, below, narrow]
+
+
+def comparison(swapped: str) -> Callable[[ir.Node], list[ir.Node]]:
+    """The opposite comparison of swapped inputs."""
+    return lambda node: [_node(swapped, [node.inputs[1], node.inputs[0]])]
+
+
+def is_not_zero(node: ir.Node) -> list[ir.Node]:
+    """Every number but zero is true, NaN too."""
+    zero = _constant(np.array(0, _float_type(node.inputs[0])))
+    equal = _node("Equal", [node.inputs[0], zero.outputs[0]])
+    return [zero, equal, _node("Not", [equal.outputs[0]])]
+
+
+def fmod(node: ir.Node) -> list[ir.Node]:
+    """The dividend, where only the divisor is infinite."""
+    infinity = _constant(np.array(np.inf, _float_type(node.inputs[0])))
+    remainder = _node("Mod", node.inputs, _attributes(node))
+    sizes = [_node("Abs", [value]) for value in node.inputs]
+    infinite = [_node("Equal", [size.outputs[0], infinity.outputs[0]]) for size in sizes]
+    finite = _node("Not", [infinite[0].outputs[0]])
+    kept = _node("And", [finite.outputs[0], infinite[1].outputs[0]])
+    chosen = _node("Where", [kept.outputs[0], node.inputs[0], remainder.outputs[0]])
+    return [infinity, remainder, *sizes, *infinite, finite, kept, chosen]
+
+
+def shrink(node: ir.Node) -> list[ir.Node]:
+    """Where instead of products with zero, which are NaN for infinities."""
+    x, kind = node.inputs[0], _float_type(node.inputs[0])
+    limit, bias = (_attributes(node).get(name, default) for name, default in (("lambd", 0.5), ("bias", 0.0)))
+    low, high, shift, zero = (_constant(np.array(number, kind)) for number in (-limit, limit, bias, 0))
+    below, above = _node("Less", [x, low.outputs[0]]), _node("Less", [high.outputs[0], x])
+    added, taken = _node("Add", [x, shift.outputs[0]]), _node("Sub", [x, shift.outputs[0]])
+    upper = _node("Where", [above.outputs[0], taken.outputs[0], zero.outputs[0]])
+    chosen = _node("Where", [below.outputs[0], added.outputs[0], upper.outputs[0]])
+    return [low, high, shift, zero, below, above, added, taken, upper, chosen]
+
+
+def thresholded_relu(node: ir.Node) -> list[ir.Node]:
+    """Where instead of a product with zero, which is NaN for infinities."""
+    x, kind = node.inputs[0], _float_type(node.inputs[0])
+    alpha, zero = (_constant(np.array(number, kind)) for number in (_attributes(node).get("alpha", 1.0), 0))
+    above = _node("Less", [alpha.outputs[0], x])
+    return [alpha, zero, above, _node("Where", [above.outputs[0], x, zero.outputs[0]])]
+
+
 def _sum(node: ir.Node, value: ir.Value | None) -> list[ir.Node]:
-    """ReduceSum over the axes of a reduction of opsets 13 to 17, which has them as an attribute."""
-    axes = node.attributes["axes"].as_ints()
-    constant = _constant(np.array(axes, np.int64))
-    attributes = {name: each.value for name, each in node.attributes.items() if name == "keepdims"}
+    """ReduceSum over the axes of a reduction: an attribute in opsets 13 to 17, then an input."""
+    attributes = {name: item for name, item in _attributes(node).items() if name != "axes"}
+    if "axes" not in node.attributes:
+        return [_node("ReduceSum", [value, *node.inputs[1:]], attributes)]
+    constant = _constant(np.array(node.attributes["axes"].as_ints(), np.int64))
     return [constant, _node("ReduceSum", [value, constant.outputs[0]], attributes)]
 
 

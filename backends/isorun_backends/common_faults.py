@@ -1,0 +1,77 @@
+"""Rows of the tables of known faults that several runtimes share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from isorun.plugin import Fault
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+
+def nonzero_of_scalar(versions: str, *, refused: bool = False) -> Fault:
+    """ONNX's result for a scalar has no rows (a rank of 0); NumPy's and that of the runtimes has one."""
+    return Fault(
+        operator="NonZero",
+        condition="of a scalar",
+        result="a row of indices instead of none",
+        versions=versions,
+        applies=_is_scalar,
+        rewrite=None if refused else _without_rows,
+        model="g (float x) => (int64[a, b] y) { y = NonZero (x) }",
+        feeds={"x": np.array(3, np.float32)},
+        expected=[np.zeros((0, 1), np.int64)],
+    )
+
+
+def flattened(operator: str, versions: str, opsets: range) -> Fault:
+    """Before opset 13, an input is coerced into a matrix at the axis."""
+
+    def applies(node: ir.Node, opset: int) -> bool:
+        axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 1
+        value = node.inputs[0]
+        rank = None if value is None or value.shape is None else len(value.shape)
+        return opset in opsets and axis != -1 and (rank is None or axis % rank != rank - 1)
+
+    x = np.arange(8, dtype=np.float32).reshape(2, 2, 2)
+    rows = x.reshape(2, 4) - x.reshape(2, 4).max(1, keepdims=True)
+    softmax = np.exp(rows) / np.exp(rows).sum(1, keepdims=True)
+    expected = {"Softmax": softmax, "LogSoftmax": np.log(softmax), "Hardmax": (rows == 0).astype(np.float32)}
+    return Fault(
+        operator=operator,
+        condition=f"opsets {opsets.start} to {opsets.stop - 1}, an axis other than the last",
+        result="along the axis alone",
+        versions=versions,
+        applies=applies,
+        rewrite=_as_matrix,
+        model=f"g (float[a, b, c] x) => (float[a, b, c] y) {{ y = {operator} <axis = 1> (x) }}",
+        opset=11,
+        feeds={"x": x},
+        expected=[expected[operator].reshape(x.shape)],
+    )
+
+
+def _as_matrix(node: ir.Node) -> list[ir.Node]:
+    import onnx_ir as ir
+
+    axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 1
+    matrix = ir.node("Flatten", node.inputs, {"axis": axis})
+    computed = ir.node(node.op_type, [matrix.outputs[0]], {"axis": 1})
+    shape = ir.node("Shape", node.inputs)
+    return [matrix, computed, shape, ir.node("Reshape", [computed.outputs[0], shape.outputs[0]])]
+
+
+def _is_scalar(node: ir.Node, _: int) -> bool:
+    value = node.inputs[0]
+    return value is not None and value.shape is not None and len(value.shape) == 0
+
+
+def _without_rows(node: ir.Node) -> list[ir.Node]:
+    import onnx_ir as ir
+
+    nowhere = ir.node("Constant", [], {"value": ir.tensor(np.zeros(0, np.int64))})
+    nonzero = ir.node("NonZero", node.inputs)
+    return [nowhere, nonzero, ir.node("Gather", [nonzero.outputs[0], nowhere.outputs[0]], {"axis": 0})]

@@ -1,0 +1,126 @@
+"""What OpenVINO computes wrongly by the type or the value of numbers: rows of the table in ``faults``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from isorun.plugin import Fault
+from isorun_backends.openvino import conditions, rewrites
+
+VERSIONS = "2026.4.1"
+_NUMBERS = np.array([np.nan, np.inf, -np.inf, 1, -2], np.float32)
+
+
+def _noop(operator: str, rewrite: Any, feeds: np.ndarray) -> Fault:
+    return Fault(
+        operator=operator,
+        condition="`noop_with_empty_axes` = 1 without axes",
+        result="the input as it is",
+        versions=VERSIONS,
+        applies=conditions.reduces_nothing,
+        rewrite=rewrite,
+        model=f"g (float[a, b] x) => (float[c, d] y) {{ y = {operator} <noop_with_empty_axes = 1> (x) }}",
+        opset=18,
+        feeds={"x": feeds},
+    )
+
+
+def _byte(operator: str, result: str, x: int, y: int) -> Fault:
+    return Fault(
+        operator=operator,
+        condition="integers of 8 bits",
+        result=result,
+        versions=VERSIONS,
+        applies=conditions.is_byte,
+        rewrite=rewrites.byte_arithmetic,
+        model=f"g (int8[n] x, int8[n] z) => (int8[n] y) {{ y = {operator} (x, z) }}",
+        feeds={"x": np.array([x, 3], np.int8), "z": np.array([y, 1], np.int8)},
+    )
+
+
+def _comparison(operator: str, swapped: str) -> Fault:
+    return Fault(
+        operator=operator,
+        condition="floats, of which one is NaN",
+        result="true",
+        versions=VERSIONS,
+        applies=conditions.is_float,
+        rewrite=rewrites.comparison(swapped),
+        model=f"g (float[n] x, float[m] z) => (bool[n] y) {{ y = {operator} (x, z) }}",
+        feeds={"x": _NUMBERS, "z": np.array([1], np.float32)},
+    )
+
+
+ROWS = (
+    _noop("ReduceL1", rewrites.reduce_l1, -np.ones((2, 2), np.float32)),
+    _noop("ReduceL2", rewrites.reduce_l2, -np.ones((2, 2), np.float32)),
+    _noop("ReduceLogSum", rewrites.reduce_log_sum, np.full((2, 2), 2, np.float32)),
+    Fault(
+        operator="ReduceLogSum",
+        condition="integers",
+        result="it rounds to the nearest",
+        versions=VERSIONS,
+        applies=conditions.is_integer,
+        model="g (int32[a, b] x) => (int32[c, 1] y) <int64[1] i = {1}> { y = ReduceLogSum (x, i) }",
+        opset=18,
+        feeds={"x": np.array([[6, 6], [1, 1]], np.int32)},
+        expected=[np.array([[2], [0]], np.int32)],
+    ),
+    _byte("Add", "it saturates", 127, 1),
+    _byte("Sub", "it saturates", -128, 1),
+    _byte("Mul", "it saturates", 100, 7),
+    _byte("Div", "it rounds to the nearest", 7, 2),
+    _comparison("Greater", "Less"),
+    _comparison("GreaterOrEqual", "LessOrEqual"),
+    Fault(
+        operator="Cast",
+        condition="NaN to a boolean",
+        result="false",
+        versions=VERSIONS,
+        applies=conditions.casts_float_to_bool,
+        rewrite=rewrites.is_not_zero,
+        model="g (float[n] x) => (bool[n] y) { y = Cast <to = 9> (x) }",
+        feeds={"x": _NUMBERS},
+    ),
+    Fault(
+        operator="Mod",
+        condition="`fmod` = 1 by an infinity",
+        result="NaN",
+        versions=VERSIONS,
+        applies=conditions.is_fmod,
+        rewrite=rewrites.fmod,
+        model="g (float[n] x, float[m] z) => (float[n] y) { y = Mod <fmod = 1> (x, z) }",
+        feeds={"x": _NUMBERS, "z": np.array([np.inf], np.float32)},
+    ),
+    Fault(
+        operator="Shrink",
+        condition="infinities and NaN",
+        result="NaN",
+        versions=VERSIONS,
+        applies=conditions.is_known_float,
+        rewrite=rewrites.shrink,
+        model="g (float[n] x) => (float[n] y) { y = Shrink <bias = 0.5> (x) }",
+        feeds={"x": _NUMBERS},
+    ),
+    Fault(
+        operator="ThresholdedRelu",
+        condition="negative infinity and NaN",
+        result="NaN",
+        versions=VERSIONS,
+        applies=conditions.is_known_float,
+        rewrite=rewrites.thresholded_relu,
+        model="g (float[n] x) => (float[n] y) { y = ThresholdedRelu <alpha = 0.5> (x) }",
+        feeds={"x": _NUMBERS},
+    ),
+    Fault(
+        operator="Pad",
+        condition="a computed value of another type than float",
+        result="it reads the value's bytes as a float",
+        versions=VERSIONS,
+        applies=conditions.pads_with_computed_value,
+        model="g (int32[n] x, int32 v) => (int32[m] y) <int64[2] p = {1, 0}> { y = Pad (x, p, v) }",
+        feeds={"x": np.array([1, 2], np.int32), "v": np.array(7, np.int32)},
+    ),
+)
