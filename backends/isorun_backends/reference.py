@@ -21,9 +21,7 @@ from isorun.plugin import (
     Capabilities,
     CompileConfig,
     Executable,
-    Fault,
     Feeds,
-    KnownFaults,
     LoweredModel,
     RuntimeReport,
     UnsupportedModel,
@@ -34,7 +32,6 @@ from isorun_backends.decisions import SUFFIX, separate
 
 if TYPE_CHECKING:
     import onnx
-    import onnx_ir as ir
     from onnx.reference import ReferenceEvaluator
 
 
@@ -53,7 +50,7 @@ class Reference(Backend):
         package="onnx",
         requirement="onnx",
         reports=("placement",),
-        faults="isorun_backends.reference:FAULTS",
+        faults="isorun_backends.reference_faults:FAULTS",
     )
 
     def compile(self, model: LoweredModel, config: CompileConfig) -> ReferenceExecutable:
@@ -112,47 +109,6 @@ class ReferenceExecutable(Executable):
             operators={"numpy": dict(self._operators.most_common())},
             versions={"onnx": onnx.__version__, "numpy": np.__version__},
         )
-
-
-def _ignores_lengths(node: ir.Node, _: int) -> bool:
-    """Whether there are sequence lengths that are not known to be that of the whole input."""
-    import onnx_ir
-
-    lengths = node.inputs[4] if len(node.inputs) > 4 else None
-    if lengths is None:
-        return False
-    tensor, x = onnx_ir.convenience.get_const_tensor(lengths), node.inputs[0]
-    if tensor is None or x is None or x.shape is None:
-        return True
-    return not (isinstance(x.shape[0], int) and (tensor.numpy() == x.shape[0]).all())
-
-
-def _recurrent(operator: str, gates: int, expected: float) -> Fault:
-    weights = ", ".join(["1"] * gates)
-    zeros = ", ".join(["0"] * gates)
-    return Fault(
-        operator=operator,
-        condition="`sequence_lens` shorter than the input",
-        result="it ignores them",
-        versions="onnx 1.23.2",
-        applies=_ignores_lengths,
-        model=(
-            f"g (float[2, 1, 1] x, int32[1] l) => (float[2, 1, 1, 1] y) <float[1, {gates}, 1] w = {{{weights}}}, "
-            f"float[1, {gates}, 1] r = {{{zeros}}}, float[1, {2 * gates}] b = {{{zeros}, {zeros}}}> "
-            f"{{ y = {operator} <hidden_size = 1> (x, w, r, b, l) }}"
-        ),
-        feeds={"x": np.ones((2, 1, 1), np.float32), "l": np.array([1], np.int32)},
-        expected=[np.array([expected, 0], np.float32).reshape(2, 1, 1, 1)],
-    )
-
-
-FAULTS = KnownFaults(
-    rows=(
-        _recurrent("LSTM", 4, 0.3696064),  # sigmoid(1) * tanh(sigmoid(1) * tanh(1))
-        _recurrent("GRU", 3, 0.2048242),  # (1 - sigmoid(1)) * tanh(1)
-        _recurrent("RNN", 1, 0.7615942),  # tanh(1)
-    )
-)
 
 
 def _corrected() -> list[Any]:

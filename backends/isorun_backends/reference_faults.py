@@ -1,0 +1,156 @@
+"""What ONNX's reference evaluator computes wrongly, without an error: the table of docs/backends.md."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from isorun.plugin import Fault, KnownFaults
+from isorun_backends.common_faults import flattened
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+_VERSIONS = "onnx 1.23.2"
+
+
+def _ignores_lengths(node: ir.Node, _: int) -> bool:
+    """Whether there are sequence lengths that are not known to be that of the whole input."""
+    import onnx_ir
+
+    lengths = node.inputs[4] if len(node.inputs) > 4 else None
+    if lengths is None:
+        return False
+    tensor, x = onnx_ir.convenience.get_const_tensor(lengths), node.inputs[0]
+    if tensor is None or x is None or x.shape is None:
+        return True
+    return not (isinstance(x.shape[0], int) and (tensor.numpy() == x.shape[0]).all())
+
+
+def _recurrent(operator: str, gates: int, expected: float) -> Fault:
+    weights = ", ".join(["1"] * gates)
+    zeros = ", ".join(["0"] * gates)
+    return Fault(
+        operator=operator,
+        condition="`sequence_lens` shorter than the input",
+        result="it ignores them",
+        versions=_VERSIONS,
+        applies=_ignores_lengths,
+        model=(
+            f"g (float[2, 1, 1] x, int32[1] l) => (float[2, 1, 1, 1] y) <float[1, {gates}, 1] w = {{{weights}}}, "
+            f"float[1, {gates}, 1] r = {{{zeros}}}, float[1, {2 * gates}] b = {{{zeros}, {zeros}}}> "
+            f"{{ y = {operator} <hidden_size = 1> (x, w, r, b, l) }}"
+        ),
+        feeds={"x": np.ones((2, 1, 1), np.float32), "l": np.array([1], np.int32)},
+        expected=[np.array([expected, 0], np.float32).reshape(2, 1, 1, 1)],
+    )
+
+
+def _has(name: str, *values: Any) -> Any:
+    """Whether an attribute has one of some values; any but its default if there are none."""
+
+    def applies(node: ir.Node, _: int) -> bool:
+        attribute = node.attributes.get(name)
+        return attribute is not None and (not values or attribute.value in values)
+
+    return applies
+
+
+def _refused(operator: str, condition: str, result: str, applies: Any, model: str, **fields: Any) -> Fault:
+    return Fault(
+        operator=operator,
+        condition=condition,
+        result=result,
+        versions=_VERSIONS,
+        applies=applies,
+        model=model,
+        **fields,
+    )
+
+
+def _clipped(operator: str, gates: int, expected: float) -> Fault:
+    weights = ", ".join(["1"] * gates)
+    return _refused(
+        operator,
+        "`clip`",
+        "it ignores it",
+        _has("clip"),
+        f"g (float[1, 1, 1] x) => (float[1, 1, 1, 1] y) <float[1, {gates}, 1] w = {{{weights}}}> "
+        f"{{ y = {operator} <hidden_size = 1, clip = 0.5> (x, w, w) }}",
+        feeds={"x": np.ones((1, 1, 1), np.float32)},
+        expected=[np.full((1, 1, 1, 1), expected, np.float32)],
+    )
+
+
+FAULTS = KnownFaults(
+    rows=(
+        _recurrent("LSTM", 4, 0.3696064),  # sigmoid(1) * tanh(sigmoid(1) * tanh(1))
+        _recurrent("GRU", 3, 0.2048242),  # (1 - sigmoid(1)) * tanh(1)
+        _recurrent("RNN", 1, 0.7615942),  # tanh(1)
+        _clipped("LSTM", 4, 0.1742706),  # with 0.5 in the place of 1
+        _clipped("GRU", 3, 0.1744677),
+        _clipped("RNN", 1, 0.4621172),
+        *(flattened(operator, _VERSIONS, range(1, 13)) for operator in ("Softmax", "LogSoftmax", "Hardmax")),
+        _refused(
+            "BatchNormalization",
+            "opsets 9 to 13",
+            "the mean and variance of the batch count too",
+            lambda _, opset: 9 <= opset < 14,
+            "g (float[1, 1, 2] x) => (float[1, 1, 2] y) <float[1] a = {1}, float[1] b = {0}, float[1] m = {0}, "
+            "float[1] v = {1}> { y = BatchNormalization <epsilon = 0.0> (x, a, b, m, v) }",
+            opset=9,
+            feeds={"x": np.array([[[1, 5]]], np.float32)},
+            expected=[np.array([[[1, 5]]], np.float32)],
+        ),
+        _refused(
+            "LpNormalization",
+            "`p` = 1",
+            "it adds signed numbers",
+            _has("p", 1),
+            "g (float[n] x) => (float[n] y) { y = LpNormalization <p = 1> (x) }",
+            feeds={"x": np.array([1, -3], np.float32)},
+            expected=[np.array([0.25, -0.75], np.float32)],
+        ),
+        _refused(
+            "LRN",
+            "always",
+            "sums for as many channels as there are rows",
+            lambda *_: True,
+            "g (float[1, 2, 1, 1] x) => (float[1, 2, 1, 1] y) "
+            "{ y = LRN <size = 3, alpha = 3.0, beta = 1.0, bias = 1.0> (x) }",
+            feeds={"x": np.ones((1, 2, 1, 1), np.float32)},
+            expected=[np.full((1, 2, 1, 1), 1 / 3, np.float32)],
+        ),
+        _refused(
+            "LpPool",
+            "`ceil_mode` = 1",
+            "a last window that ends outside counts as a whole one",
+            _has("ceil_mode", 1),
+            "g (float[1, 1, n] x) => (float[1, 1, m] y) "
+            "{ y = LpPool <p = 2, ceil_mode = 1, kernel_shape = [2], strides = [2]> (x) }",
+            opset=18,
+            feeds={"x": np.array([[[3, 4, 5]]], np.float32)},
+            expected=[np.array([[[5, 5]]], np.float32)],
+        ),
+        _refused(
+            "MaxPool",
+            "`auto_pad` = SAME_LOWER",
+            "an output of another shape",
+            _has("auto_pad", "SAME_LOWER"),
+            "g (float[1, 1, n] x) => (float[1, 1, m] y) "
+            '{ y = MaxPool <auto_pad = "SAME_LOWER", kernel_shape = [3], strides = [2]> (x) }',
+            feeds={"x": np.arange(7, dtype=np.float32).reshape(1, 1, 7)},
+            expected=[np.array([[[1, 3, 5, 6]]], np.float32)],
+        ),
+        _refused(
+            "GlobalMaxPool",
+            "a rank other than 4",
+            "the maximum over other axes",
+            lambda node, _: node.inputs[0].shape is None or len(node.inputs[0].shape) != 4,
+            "g (float[1, 2, n] x) => (float[1, 2, 1] y) { y = GlobalMaxPool (x) }",
+            feeds={"x": np.arange(6, dtype=np.float32).reshape(1, 2, 3)},
+            expected=[np.array([[[2], [5]]], np.float32)],
+        ),
+    )
+)
