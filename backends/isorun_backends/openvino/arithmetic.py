@@ -123,4 +123,15 @@ ROWS = (
         model="g (int32[n] x, int32 v) => (int32[m] y) <int64[2] p = {1, 0}> { y = Pad (x, p, v) }",
         feeds={"x": np.array([1, 2], np.int32), "v": np.array(7, np.int32)},
     ),
+    Fault(
+        operator="Range",
+        condition="a computed start or step that leads away from the limit",
+        result="numbers instead of none",
+        versions=VERSIONS,
+        applies=conditions.computes_range,
+        rewrite=rewrites.range_towards,
+        model="g (int64 x, int64 l, int64 d) => (int64[n] y) { y = Range (x, l, d) }",
+        feeds={"x": np.array(0), "l": np.array(5), "d": np.array(-1)},
+        expected=[np.zeros(0, np.int64)],
+    ),
 )

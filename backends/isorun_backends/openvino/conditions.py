@@ -74,6 +74,11 @@ def pads_with_computed_value(node: ir.Node, _: int) -> bool:
     return value is not None and _static(value) is None and (value.dtype is None or value.dtype != 1)
 
 
+def computes_range(node: ir.Node, _: int) -> bool:
+    """Whether the start or the step is computed, so that the direction is not known."""
+    return any(_static(_input(node, index)) is None for index in (0, 2))
+
+
 def same_size(node: ir.Node, _: int) -> bool:
     """Whether the padding follows from the size of the output."""
     return str(_attribute(node, "auto_pad", "NOTSET")).startswith("SAME")

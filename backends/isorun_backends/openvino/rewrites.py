@@ -142,6 +142,17 @@ def shrink(node: ir.Node) -> list[ir.Node]:
     return [low, high, shift, zero, below, above, added, taken, upper, chosen]
 
 
+def range_towards(node: ir.Node) -> list[ir.Node]:
+    """The same with the start as its limit, where the step leads away from the limit."""
+    start, limit, delta = node.inputs
+    distance = _node("Sub", [limit, start])
+    zero = _node("Sub", [start, start])
+    product = _node("Mul", [distance.outputs[0], delta])
+    towards = _node("Less", [zero.outputs[0], product.outputs[0]])
+    end = _node("Where", [towards.outputs[0], limit, start])
+    return [distance, zero, product, towards, end, _node("Range", [start, end.outputs[0], delta])]
+
+
 def thresholded_relu(node: ir.Node) -> list[ir.Node]:
     """Where instead of a product with zero, which is NaN for infinities."""
     x, kind = node.inputs[0], _float_type(node.inputs[0])
