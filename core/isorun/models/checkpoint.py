@@ -40,6 +40,10 @@ _HEADS = {
 }
 
 
+_ROUNDED = {"float16": "F16", "bfloat16": "BF16"}
+"""Types of a model that lose digits of float32, and their names in safetensors files."""
+
+
 class CheckpointWarning(UserWarning):
     """A checkpoint contains layers that its config does not count, or a head that its graph does not."""
 
@@ -90,7 +94,7 @@ def _encoder(folder: Path, settings: Mapping[str, Any]) -> tuple[ir.Model, Unuse
 
     kind, architecture = _architecture(folder, settings)
     settings = config_keys.check_config(settings, kind, str(folder / "config.json"))
-    weights = SafeTensors(folder, architecture.prefix)
+    weights = _weights(folder, settings, architecture.prefix)
     config = _config(folder, settings, architecture, weights)
     return encoder.encoder(config, weights, folder.name), weights.unused(config.num_hidden_layers)
 
@@ -102,9 +106,21 @@ def _rotary(folder: Path, settings: Mapping[str, Any]) -> tuple[ir.Model, Unused
     path = folder / "config.json"
     settings = config_keys.check_config(settings, settings["model_type"], str(path))
     config = rotary_config.read(settings, lambda why: InvalidModel(f"{path}: {why}"))
-    weights = SafeTensors(folder, config.family.prefix)
+    weights = _weights(folder, settings, config.family.prefix)
     config = replace(config, pooler="pooler.dense.weight" in weights)
     return rotary.encoder(config, weights, folder.name), weights.unused(len(config.layer_kinds))
+
+
+def _weights(folder: Path, settings: Mapping[str, Any], prefix: str) -> SafeTensors:
+    """The tensors, which transformers would round to the type that ``config.json`` states."""
+    weights = SafeTensors(folder, prefix)
+    stated = str(settings.get("dtype") or settings.get("torch_dtype")).removeprefix("torch.")
+    if stated in _ROUNDED and not weights.stores(_ROUNDED[stated]):
+        raise UnsupportedModel(
+            f"{folder / 'config.json'}: dtype is {stated!r}, but no weight is stored in it, and isorun does not round "
+            "weights. Set dtype to 'float32', or save the model in the type that it is used in"
+        )
+    return weights
 
 
 def _check_adapters(folder: Path) -> None:

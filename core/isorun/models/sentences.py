@@ -46,6 +46,7 @@ _DENSE = "dense"
 _KINDS = ("Transformer", "Pooling", "Dense", "Normalize")
 _MAX_MODULES = 64
 _UNLIMITED = 10**9  # transformers writes 1e30 where a tokenizer has no limit
+_DEFAULT_POSITIONS = {"modernbert": 8192, "qwen3": 32768, "gemma3_text": 131072, "eurobert": 8192, "nomic_bert": 2048}
 _CONFIGS = tuple(  # in the order in which sentence-transformers looks for them
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
@@ -61,6 +62,7 @@ _KEPT: Table = {  # in the metadata of an ONNX file
     "truncate_dim": optional(SIZE),
     "activation": optional(TEXT),
     "labels": TEXTS,
+    "saved_as": optional(TEXT),
     "dense_activations": items(str),
     "dense_sha256": TEXT,
 }
@@ -81,6 +83,7 @@ class SentenceSettings:
         truncate_dim: how many leading dimensions of a vector are kept; ``None`` for all.
         activation: what a cross-encoder applies to logits, by its import path; ``None`` for the default.
         labels: the names of a classifier's classes by their number.
+        saved_as: the class of sentence-transformers that saved the model, if known.
     """
 
     pooling: tuple[str, ...] = ()
@@ -93,6 +96,7 @@ class SentenceSettings:
     truncate_dim: int | None = None
     activation: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    saved_as: str | None = None
 
     @property
     def layers(self) -> list[Dense]:
@@ -192,13 +196,27 @@ def transformer_folder(folder: Path) -> Path:
 
 
 def token_limit(folder: Path) -> int | None:
-    """The maximum number of tokens by the tokenizer's own configuration; ``None`` if it has none."""
-    limit = _tokenizer_config(folder).get("model_max_length")
-    return int(limit) if isinstance(limit, int | float) and 1 <= limit < _UNLIMITED else None
+    """The maximum number of tokens that the tokenizer's and the model's own configurations state; ``None`` if neither
+    does. The latter also holds for models without a table of positions, as in sentence-transformers."""
+    limits = (
+        _object(folder, "tokenizer_config.json").get("model_max_length"),
+        _positions(_object(folder, "config.json")),
+    )
+    counts = [int(limit) for limit in limits if isinstance(limit, int | float) and 1 <= limit < _UNLIMITED]
+    return min(counts, default=None)
 
 
-def _tokenizer_config(folder: Path) -> Mapping[str, Any]:
-    path = inside(folder, "tokenizer_config.json")
+def _positions(config: Mapping[str, Any]) -> object:
+    """The number of positions of a model."""
+    kind = config.get("model_type")
+    default = _DEFAULT_POSITIONS.get(kind) if isinstance(kind, str) else None
+    if kind == "nomic_bert":  # as its authors publish it
+        default = config.get("n_positions", default)
+    return config.get("max_position_embeddings", default)
+
+
+def _object(folder: Path, name: str) -> Mapping[str, Any]:
+    path = inside(folder, name)
     return read_object(path) if path.is_file() else {}
 
 
@@ -240,14 +258,13 @@ def _model(folder: Path) -> dict[str, Any]:
         return {}
     fields = read_table(path, sentence_keys.MODEL)
     own = {"prompts": fields.get("prompts") or {}, "default_prompt": fields.get("default_prompt_name")}
-    own |= {"truncate_dim": fields.get("truncate_dim")}
+    own |= {"truncate_dim": fields.get("truncate_dim"), "saved_as": fields.get("model_type")}
     return {**own, "activation": fields["activation_fn"]} if fields.get("activation_fn") else own
 
 
 def _classifier(folder: Path) -> tuple[str | None, dict[str, str]]:
     """The activation of a cross-encoder in ``config.json``, and the names of its classes."""
-    path = inside(folder, "config.json")
-    fields = read_object(path) if path.is_file() else {}
+    path, fields = folder / "config.json", _object(folder, "config.json")
     labels, kept = fields.get("id2label") or {}, fields.get("sentence_transformers") or {}
     if not isinstance(labels, dict) or not isinstance(kept, dict):
         raise InvalidModel(f"{path}: id2label and sentence_transformers must be objects, got {labels!r} and {kept!r}")

@@ -68,10 +68,6 @@ def _named_tokens(settings: TokenizerSettings) -> dict[str, Any]:
     import tokenizers
 
     tokens: dict[str, Any] = dict(_DEFAULTS.get(settings.kind or "", {}))
-    if settings.kind == "MPNetTokenizer":
-        tokens = {key: tokenizers.AddedToken(text, lstrip=key == "mask_token") for key, text in tokens.items()}
-    elif settings.kind == "CamembertTokenizer":
-        tokens["mask_token"] = tokenizers.AddedToken("<mask>", lstrip=True, special=True)
     merged = {**settings.fields, **settings.special_tokens_map}
     extra = merged.get("extra_special_tokens") or merged.get("additional_special_tokens")
     more = {key: value for key, value in merged.items() if key.endswith("_token") and isinstance(value, str | dict)}
@@ -82,6 +78,12 @@ def _named_tokens(settings: TokenizerSettings) -> dict[str, Any]:
             if key in _DEFAULTS.get(settings.kind or "", {}):
                 raise settings.unsupported(key, f"{settings.kind} needs this token")
             tokens.pop(key, None)
+    for key in SPECIAL_TOKENS:  # the flags that these classes give to what is only a text
+        text = tokens.get(key)
+        if isinstance(text, str) and settings.kind == "MPNetTokenizer":
+            tokens[key] = tokenizers.AddedToken(text, lstrip=key == "mask_token")
+        elif isinstance(text, str) and settings.kind == "CamembertTokenizer" and key == "mask_token":
+            tokens[key] = tokenizers.AddedToken(text, lstrip=True, special=True)
     order = (*SPECIAL_TOKENS, *(key for key in tokens if key not in SPECIAL_TOKENS))
     return {key: tokens[key] for key in order if key in tokens}
 

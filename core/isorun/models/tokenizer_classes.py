@@ -127,8 +127,9 @@ def _unigrams(document: Mapping[str, Any], settings: TokenizerSettings, texts: _
     unknown = _UNIGRAMS[kind]
     if kind == "CamembertTokenizer":
         unknown = next((number for number, (token, _) in enumerate(pieces) if token == texts["unk_token"]), 0)
-    elif kind == "DebertaV2Tokenizer" and (texts["unk_token"], 0.0) in pieces:
-        unknown = pieces.index((texts["unk_token"], 0.0))
+    elif kind == "DebertaV2Tokenizer":
+        piece = (texts["unk_token"], 0.0)
+        unknown = pieces.index(piece) if piece in pieces else int(fields.get("unk_id", unknown))
     library = Tokenizer(models.Unigram(pieces, unk_id=unknown, byte_fallback=False))
     steps: list[Any] = []
     if kind == "DebertaV2Tokenizer":

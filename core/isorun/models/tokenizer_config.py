@@ -51,6 +51,7 @@ USED: Table = {
     "max_len": _LIMIT,
     "split_special_tokens": FLAG,
     "extra_ids": integer(0, 10_000),
+    "unk_id": integer(0, 2**31 - 1),
     "added_tokens_decoder": Key(lambda value: isinstance(value, dict), "an object"),
     **dict.fromkeys(SPECIAL_TOKENS, _TOKEN),
     **unused("auto_map additional_special_tokens extra_special_tokens"),

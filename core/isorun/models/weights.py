@@ -66,6 +66,10 @@ class SafeTensors:
     def __contains__(self, name: str) -> bool:
         return self._find(name) is not None
 
+    def stores(self, dtype: str) -> bool:
+        """Whether any tensor is of a type, by the name in the file's header."""
+        return any(opened.get_slice(name).get_dtype() == dtype for name, opened in self._files.items())
+
     def check(self, name: str, shape: tuple[int, ...]) -> None:
         """Check that a tensor can be read.
 

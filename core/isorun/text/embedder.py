@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from isorun.errors import InvalidArgument, InvalidModel, did_you_mean
+from isorun.errors import InvalidArgument, InvalidModel, UnsupportedModel, did_you_mean
 from isorun.models.pooling import normalized, pool
 from isorun.models.sentences import NORMALIZE, POOLINGS, Dense, SentenceSettings
 from isorun.text.inputs import checked, stream_of, texts_of
@@ -200,6 +200,10 @@ class Embedder(TextModel):
 
 
 def _steps(settings: SentenceSettings, normalize: bool | None) -> tuple[Dense | str, ...]:
+    if settings.saved_as == "CrossEncoder":  # sentence-transformers would ignore its modules
+        raise UnsupportedModel(
+            "The model's config_sentence_transformers.json has the model_type 'CrossEncoder'. Use isorun.CrossEncoder"
+        )
     if "dense" in settings.steps:
         raise InvalidModel(
             "The checkpoint of this ONNX file has dense layers after pooling, which an older isorun did not keep. "

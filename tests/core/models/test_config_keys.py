@@ -244,3 +244,12 @@ def test_rejects_other_rotations(fields: object, tmp_path: Path) -> None:
     folder = changed(exports.checkpoint("eurobert", tmp_path), rope_parameters=fields)
     with pytest.raises(InvalidModel, match=r"rope|rotation"):
         checkpoint.build(folder, tmp_path / "model.onnx")
+
+
+@pytest.mark.parametrize("key", ["dtype", "torch_dtype"])
+@pytest.mark.parametrize("name", ["bert", "qwen3"])
+def test_rejects_weights_that_transformers_would_round(key: str, name: str, tmp_path: Path) -> None:
+    folder = changed(exports.checkpoint(name, tmp_path), **{"dtype": ..., "torch_dtype": ..., key: "bfloat16"})
+    with pytest.raises(UnsupportedModel, match="dtype is 'bfloat16', but no weight is stored in it"):
+        checkpoint.build(folder, tmp_path / "model.onnx")
+    checkpoint.build(changed(folder, **{key: "float32"}), tmp_path / "model.onnx")

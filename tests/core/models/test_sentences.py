@@ -283,3 +283,28 @@ def test_activations(name: str) -> None:
     found = ACTIVATIONS[name](values)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"max_position_embeddings": 30}, 30),
+        ({"max_position_embeddings": 50}, 40),
+        ({"max_position_embeddings": -1}, 40),  # XLNet's, for no limit
+        ({"model_type": "nomic_bert", "n_positions": 20}, 20),
+        ({}, 40),
+    ],
+)
+def test_the_model_s_positions_limit_the_tokenizer_s_length(
+    folder: Path, config: dict[str, Any], expected: int
+) -> None:
+    write(folder / "config.json", config)
+    assert sentences.read(folder).max_tokens == expected
+    write(folder / "sentence_bert_config.json", {"max_seq_length": 35})
+    assert sentences.read(folder).max_tokens == 35
+
+
+def test_default_positions_limit_a_tokenizer_without_a_length(folder: Path) -> None:
+    write(folder / "tokenizer_config.json", {})
+    write(folder / "config.json", {"model_type": "modernbert"})
+    assert sentences.read(folder).max_tokens == 8192

@@ -158,3 +158,36 @@ def test_rejects_what_it_cannot_apply(folder: Path) -> None:
 
 def test_tables_name_a_key_once() -> None:
     assert not set(tokenizer_config.USED) & set(tokenizer_config.WITHOUT_EFFECT)
+
+
+def _unigrams(folder: Path, kind: str, **fields: Any) -> Path:
+    """A folder with a SentencePiece vocabulary."""
+    from tokenizers import Tokenizer as Library
+    from tokenizers import models
+
+    pieces = ["<pad>", "</s>", "<unk>", "<s>", "<mask>", "[CLS]", "[SEP]", "[PAD]", "[UNK]", "[MASK]"]
+    vocabulary = [*((piece, 0.0) for piece in pieces), ("▁", -1.0), ("a", -1.0)]
+    Library(models.Unigram(vocabulary, unk_id=2)).save(str(folder / "tokenizer.json"))
+    return _configure(folder, tokenizer_class=kind, **fields)
+
+
+def test_deberta_s_unknown_token_is_the_stated_one(tmp_path: Path) -> None:
+    unknown = [Tokenizer(_unigrams(tmp_path, "DebertaV2Tokenizer", unk_token="a", unk_id=number)) for number in (2, 4)]
+    ids = [tokenizer.encodings(["中"], None)[0].ids for tokenizer in unknown]
+    assert (ids[0][-2], ids[1][-2]) == (2, 4)
+    with pytest.raises(InvalidModel, match="unk_id=-1"):
+        Tokenizer(_unigrams(tmp_path, "DebertaV2Tokenizer", unk_id=-1))
+
+
+def test_a_mask_that_is_only_named_takes_the_space_before_it(tmp_path: Path) -> None:
+    path = _unigrams(tmp_path, "CamembertTokenizer", mask_token="@@", added_tokens_decoder={})
+    (encoding,) = Tokenizer(path).library.encode_batch(["a @@"])
+    assert (1, 4) in encoding.offsets
+
+
+def test_mpnet_s_mask_has_its_flag_by_any_name(folder: Path) -> None:
+    names = {"bos_token": "[CLS]", "eos_token": "[SEP]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    names |= {"unk_token": "[UNK]", "pad_token": "[PAD]", "mask_token": "H"}
+    path = _configure(folder, tokenizer_class="MPNetTokenizer", added_tokens_decoder={}, **names)
+    tokens = Tokenizer(path).library.get_added_tokens_decoder().values()
+    assert [token.lstrip for token in tokens if token.content == "H"] == [True]

@@ -128,6 +128,7 @@ def test_models_that_nothing_says_how_to_pool(tokenizer: Path, bert: Path, tmp_p
         ("1_Pooling/config.json", {"pooling_mode": "median"}, "pooling 'median'"),
         ("2_Dense/config.json", {"activation_function": "torch.nn.Hardswish"}, "activation Hardswish"),
         ("2_Dense/config.json", {"use_residual": True}, "without a residual"),
+        ("config_sentence_transformers.json", {"model_type": "CrossEncoder"}, r"Use isorun\.CrossEncoder"),
     ],
 )
 def test_rejects_settings_that_it_does_not_have(
