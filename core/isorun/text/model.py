@@ -91,6 +91,7 @@ class TextModel:
             self.close()
             raise
         self._batch_tokens = batch_tokens
+        self._requests = min(_WINDOW, session_options.get("max_queue", _WINDOW))
         shapes = [spec.shape for spec in self.session.get_inputs() if spec.shape and len(spec.shape) == 2]
         self._columns = next((shape[1] for shape in shapes if isinstance(shape[1], int)), None)
 
@@ -197,7 +198,18 @@ class TextModel:
         else:
             encodings = await asyncio.to_thread(self._encode, texts)
         requests = [self._feeds([encoding]) for encoding in encodings]
-        outputs = await asyncio.gather(*(self.session.arun(None, feeds) for feeds, _ in requests))
+        free = asyncio.Semaphore(self._requests)  # one call alone does not fill the queue
+
+        async def run(feeds: dict[str, npt.NDArray[Any]]) -> list[Any]:
+            async with free:
+                return await self.session.arun(None, feeds)
+
+        tasks = [asyncio.ensure_future(run(feeds)) for feeds, _ in requests]
+        try:
+            outputs = await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:  # after an error, nobody waits for the others
+                task.cancel()
         rows = [finish(output, mask) for (output,), (_, mask) in zip(outputs, requests, strict=True)]
         return np.concatenate(rows).astype(np.float32, copy=False)
 

@@ -202,3 +202,37 @@ def test_the_length_can_be_changed(embedder: isorun.Embedder) -> None:
     finally:
         embedder.limit_length(None)
     assert embedder.max_length == opened
+
+
+@pytest.fixture
+def busy(bert: Path, tokenizer: Path, tmp_path: Path) -> Iterator[isorun.Embedder]:
+    """An embedder with a short queue."""
+    (tmp_path / "model.onnx").write_bytes(bert.read_bytes())
+    (tmp_path / "tokenizer.json").write_bytes(tokenizer.read_bytes())
+    with isorun.Embedder(tmp_path / "model.onnx", backend="ort-cpu", pooling="mean", max_queue=4, threads=1) as opened:
+        yield opened
+
+
+def test_one_call_does_not_fill_the_queue(busy: isorun.Embedder) -> None:
+    texts = TEXTS * 30
+    np.testing.assert_allclose(asyncio.run(busy.aembed(texts)), busy.embed(texts), atol=1e-5)
+    assert busy.session.metrics().rejected == 0
+
+
+def test_an_error_stops_the_other_requests_of_a_call(busy: isorun.Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
+    answered: list[int] = []
+
+    async def arun(*_: object) -> list[np.ndarray]:
+        answered.append(len(answered))
+        await asyncio.sleep(0)
+        raise isorun.QueueFull(4)
+
+    async def call() -> None:
+        with pytest.raises(isorun.QueueFull):
+            await busy.aembed(TEXTS * 30)
+        for _ in range(100):
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(busy.session, "arun", arun)
+    asyncio.run(call())
+    assert len(answered) < 20
