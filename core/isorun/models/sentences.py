@@ -177,7 +177,9 @@ def read(folder: Path) -> SentenceSettings:
         settings |= {**_limits(folder), **_pooling(pooling)}
     activation, labels = _classifier(inner)
     settings |= {"activation": activation, "labels": labels}
-    return SentenceSettings(**{**settings, **_model(folder)})
+    if modules or pooling.is_file():  # sentence-transformers reads no file of its own without modules.json
+        settings |= _model(folder)
+    return SentenceSettings(**settings)
 
 
 def files(folder: Path) -> list[str]:

@@ -134,6 +134,10 @@ def read(folder: Path, prefix: str = "") -> TokenizerSettings:
     check_known(fields, USED, str(path))
     config = _object(folder / f"{prefix}config.json")
     settings = TokenizerSettings(path, _kind(fields, config), fields)
+    if (names := fields.get("model_input_names")) and not {"input_ids", "attention_mask"} <= set(names):
+        raise settings.unsupported(
+            "model_input_names", "it must contain input_ids and attention_mask: without a mask, padding changes results"
+        )
     if settings.kind in SLOW:
         raise settings.unsupported("tokenizer_class", f"{settings.kind} does not use tokenizer.json")
     if fields.get("padding_side") == "left" and str(config.get("model_type")) in _ABSOLUTE:

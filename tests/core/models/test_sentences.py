@@ -308,3 +308,12 @@ def test_default_positions_limit_a_tokenizer_without_a_length(folder: Path) -> N
     write(folder / "tokenizer_config.json", {})
     write(folder / "config.json", {"model_type": "modernbert"})
     assert sentences.read(folder).max_tokens == 8192
+
+
+def test_prompts_have_no_effect_without_modules(folder: Path) -> None:
+    assert sentences.read(folder).default_prompt == "query"
+    (folder / "modules.json").unlink()
+    assert sentences.read(folder).default_prompt == "query"  # a lone pooling is isorun's own layout
+    shutil.rmtree(folder / "1_Pooling")
+    settings = sentences.read(folder)
+    assert (settings.default_prompt, settings.truncate_dim, settings.activation) == (None, None, None)

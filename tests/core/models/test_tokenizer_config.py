@@ -79,8 +79,8 @@ def test_generic_classes_make_no_token_types(tmp_path: Path) -> None:
     for declared, typed in (("BertTokenizer", True), ("PreTrainedTokenizerFast", False), ("RobertaTokenizer", False)):
         _configure(tmp_path, tokenizer_class=declared)
         assert ("token_type_ids" in tokenizer_config.read(tmp_path).inputs) == typed
-    _configure(tmp_path, tokenizer_class="BertTokenizer", model_input_names=["input_ids"])
-    assert tokenizer_config.read(tmp_path).inputs == ("input_ids",)
+    _configure(tmp_path, tokenizer_class="BertTokenizer", model_input_names=["input_ids", "attention_mask"])
+    assert tokenizer_config.read(tmp_path).inputs == ("input_ids", "attention_mask")
 
 
 def test_token_types_are_zero_where_the_class_makes_none(folder: Path) -> None:
@@ -191,3 +191,9 @@ def test_mpnet_s_mask_has_its_flag_by_any_name(folder: Path) -> None:
     path = _configure(folder, tokenizer_class="MPNetTokenizer", added_tokens_decoder={}, **names)
     tokens = Tokenizer(path).library.get_added_tokens_decoder().values()
     assert [token.lstrip for token in tokens if token.content == "H"] == [True]
+
+
+@pytest.mark.parametrize("names", [["input_ids"], ["attention_mask", "token_type_ids"]])
+def test_rejects_inputs_without_a_mask(folder: Path, names: list[str]) -> None:
+    with pytest.raises(UnsupportedModel, match="must contain input_ids and attention_mask"):
+        Tokenizer(_configure(folder, model_input_names=names))
