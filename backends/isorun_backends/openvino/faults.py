@@ -11,7 +11,7 @@ import numpy as np
 
 from isorun.plugin import CONSTANTS, Fault, KnownFaults
 from isorun_backends.common_faults import flattened, nonzero_of_scalar
-from isorun_backends.openvino import arithmetic, conditions, images, rewrites
+from isorun_backends.openvino import arithmetic, conditions, images, loops, rewrites
 from isorun_backends.openvino.arithmetic import VERSIONS
 
 _INT64 = "OpenVINO's CPU plugin computes 64-bit integers in 32 bits"
@@ -72,6 +72,7 @@ def _recurrent(operator: str, gates: int) -> Fault:
 
 ROWS = (
     *arithmetic.ROWS,
+    *loops.ROWS,
     _reduction("ReduceL1", rewrites.reduce_l1),
     _reduction("ReduceLogSum", rewrites.reduce_log_sum),
     _reduction("ReduceLogSumExp", rewrites.reduce_log_sum_exp),

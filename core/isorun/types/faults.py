@@ -24,8 +24,8 @@ class Fault:
         versions: the versions of the runtime in which it was seen.
         applies: whether a node is affected, by its attributes and what is statically known of its inputs: gets the node
             (an ``onnx_ir.Node``) and the opset. ``None`` if only values at run time can tell: the row is documented.
-        rewrite: the nodes of an equivalent, in order; the outputs of the last replace those of the node. ``None`` if
-            there is no simple one: such models are refused with ``UnsupportedModel``.
+        rewrite: the nodes of an equivalent, in order; the outputs of the last replace those of the node, as many as it
+            has. ``None`` if there is no simple one: such models are refused with ``UnsupportedModel``.
         model: a model with the fault: an ONNX graph in text form, without the header.
         opset: of ``model``.
         feeds: its inputs.

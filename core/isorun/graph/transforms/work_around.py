@@ -54,7 +54,8 @@ def apply(model: ir.Model, faults: Sequence[Fault]) -> list[str]:
                 raise _refused(fault, label)
             new = list(fault.rewrite(node))
             outputs = node.outputs
-            ir.convenience.replace_nodes_and_values(node.graph, node, [node], new, outputs, new[-1].outputs)
+            equivalent = [value for part in new for value in part.outputs][-len(outputs) :]
+            ir.convenience.replace_nodes_and_values(node.graph, node, [node], new, outputs, equivalent)
             rewritten.append(f"{node.op_type} {node.name or outputs[0].name!r}: {fault.condition}")
             break
     return rewritten

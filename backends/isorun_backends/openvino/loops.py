@@ -1,0 +1,80 @@
+"""What OpenVINO computes wrongly in loops."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from isorun.plugin import Fault
+from isorun_backends.openvino.arithmetic import VERSIONS
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+# The inner loop runs three times, then not at all.
+_TWO_RUNS = """g (float x) => (float last, float[k] y) <int64 one = {1}, int64 two = {2}, int64 three = {3}> {
+    last, y = Loop <body = outer (int64 i, bool c, float s) => (bool c2, float s2, float total) {
+        c2 = Identity (c)
+        s2 = Identity (s)
+        rest = Sub (one, i)
+        trips = Mul (three, rest)
+        kept, parts = Loop <body = inner (int64 j, bool d, float t) => (bool d2, float t2, float part) {
+            d2 = Identity (d)
+            t2 = Identity (t)
+            part = Identity (t)
+        }> (trips, , s)
+        total = ReduceSum <keepdims = 0> (parts)
+    }> (two, , x)
+}"""
+
+
+def _may_not_iterate(node: ir.Node, _: int) -> bool:
+    """Whether a loop that collects results of its iterations may have none."""
+    import onnx_ir as ir
+
+    if len(node.attributes["body"].as_graph().outputs) - 1 <= len(node.inputs) - 2:
+        return False
+    trips, condition = (None if value is None else ir.convenience.get_const_tensor(value) for value in node.inputs[:2])
+    return trips is None or trips.numpy().item() < 1 or (node.inputs[1] is not None and condition is None)
+
+
+def _count_iterations(node: ir.Node) -> list[ir.Node]:
+    """The loop with one more value, the number of iterations, to which the collected results are cut."""
+    import onnx_ir as ir
+
+    def constant(value: int | list[int]) -> ir.Node:
+        return ir.node("Constant", [], {"value": ir.tensor(np.array(value, np.int64))})
+
+    body = node.attributes["body"].as_graph()
+    carried, prefix = len(node.inputs) - 2, node.outputs[0].name or node.name or "loop"
+    number = ir.Value(name=f"{prefix}.number", type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([]))
+    one = constant(1)
+    increased = ir.node("Add", [number, one.outputs[0]])
+    one.outputs[0].name, increased.outputs[0].name = f"{prefix}.one", f"{prefix}.increased"
+    increased.outputs[0].type, increased.outputs[0].shape = number.type, number.shape
+    body.extend([one, increased])
+    body.inputs.append(number)
+    body.outputs.insert(1 + carried, increased.outputs[0])
+    zero, first, vector = constant(0), constant([0]), constant([1])
+    loop = ir.node("Loop", [*node.inputs, zero.outputs[0]], {"body": body}, num_outputs=len(body.outputs) - 1)
+    count = ir.node("Reshape", [loop.outputs[carried], vector.outputs[0]])
+    same = [ir.node("Identity", [value]) for value in loop.outputs[:carried]]
+    ends = [first.outputs[0], count.outputs[0], first.outputs[0]]
+    cut = [ir.node("Slice", [value, *ends]) for value in loop.outputs[carried + 1 :]]
+    return [zero, first, vector, loop, count, *same, *cut]
+
+
+ROWS = (
+    Fault(
+        operator="Loop",
+        condition="no iteration, where results of each are collected",
+        result="those of the run before",
+        versions=VERSIONS,
+        applies=_may_not_iterate,
+        rewrite=_count_iterations,
+        model=_TWO_RUNS,
+        feeds={"x": np.array(2, np.float32)},
+        expected=[np.array(2, np.float32), np.array([6, 0], np.float32)],
+    ),
+)
