@@ -33,6 +33,12 @@ class Variant:
     feeds: dict[str, np.ndarray]
 
 
+def A(numbers: Any, kind: Any = None) -> np.ndarray:
+    """An array; what its type cannot hold becomes infinite."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.array(numbers, kind)
+
+
 def variant(
     operator: str,
     opset: int,

@@ -7,9 +7,7 @@ from itertools import product
 
 import numpy as np
 
-from operator_variants import F32, I64, Variant, ints, values, variant
-
-A = np.array
+from operator_variants import F32, I64, A, Variant, ints, values, variant
 
 
 def images() -> Iterator[Variant]:

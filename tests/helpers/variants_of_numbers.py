@@ -8,9 +8,7 @@ from itertools import product
 import numpy as np
 from onnx import TensorProto
 
-from operator_variants import EDGES, F32, FLOATS, I64, INF, INTEGERS, NAN, Variant, X, values, variant
-
-A = np.array
+from operator_variants import EDGES, F32, FLOATS, I64, INF, INTEGERS, NAN, A, Variant, X, values, variant
 
 
 def arithmetic() -> Iterator[Variant]:

@@ -7,9 +7,7 @@ from itertools import product
 
 import numpy as np
 
-from operator_variants import F32, FLOATS, I64, INTEGERS, Variant, X, ints, values, variant
-
-A = np.array
+from operator_variants import F32, FLOATS, I64, INTEGERS, A, Variant, X, ints, values, variant
 
 
 def indexing() -> Iterator[Variant]:
