@@ -165,7 +165,7 @@ class Crashing(Backend):
             how = config.options.get("how", "SIGSEGV")
             if isinstance(how, int):
                 os._exit(how)
-            os.kill(os.getpid(), signal.Signals[how])
+            signal.raise_signal(signal.Signals[how])  # at once: os.kill() may signal another thread, and return
 
         return _ActingExecutable(model, config, _choice(self, config.options, "when", _MOMENTS, "run"), crash)
 

