@@ -67,8 +67,9 @@ MODELS = {
 @pytest.mark.parametrize("name", MODELS)
 def test_runs_as_onnx_runtime_does(name: str, backend: str) -> None:
     content = MODELS[name].SerializeToString()
-    (expected,) = onnxruntime.InferenceSession(content).run(None, FEED)
-    assert expected.tolist() == [[0, -2], [4.5, -8]]
+    expected = np.array([[0, -2], [4.5, -8]], np.float32)
+    if name != "in a function":  # ONNX Runtime 1.31.1 itself runs that, but crashed twice, after other tests
+        np.testing.assert_array_equal(onnxruntime.InferenceSession(content).run(None, FEED)[0], expected)
     try:
         session = isorun.Session(content, backend)
     except UnsupportedModel:
