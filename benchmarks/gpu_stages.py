@@ -237,7 +237,7 @@ def one_parity(
 
 def conformance(stage: Stage) -> None:
     """The conformance suite on every available GPU backend."""
-    from isorun.testing.conformance import runner
+    from isorun_conformance import runner
 
     for backend in BACKENDS:
         if not registry.get(backend).availability().ok:

@@ -1,11 +1,14 @@
-"""What every test may use: a cache of the run's own, and a tiny BERT."""
+"""What every test may use: a cache of the run's own, a tiny BERT, and the command line in this process."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -64,3 +67,36 @@ def bert(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("models") / "bert.onnx"
     assert checkpoints.build(checkpoint, path) == []
     return path
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a command came to."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """All of standard output as JSON, where every number is one that JSON has."""
+        return json.loads(self.out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+
+
+Isorun = Callable[..., Ran]
+
+
+@pytest.fixture
+def isorun(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Isorun:
+    """Runs ``isorun`` with arguments, in this process, as wide as a terminal of 80 columns."""
+    from isorun.cli import main
+
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def run(*arguments: object) -> Ran:
+        capsys.readouterr()
+        code = main([str(each) for each in arguments])
+        out, err = capsys.readouterr()
+        return Ran(code, out, err)
+
+    return run

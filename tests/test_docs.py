@@ -101,7 +101,9 @@ def test_commands_and_options_on_a_page_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PROSE, ids=lambda page: str(page.relative_to(ROOT)))
 def test_paths_on_a_page_exist(page: Path) -> None:
-    named = re.findall(r"`((?:core|backends|matrix|plugins|benchmarks|docs|tests/\w+)/[\w./-]*)`", page.read_text())
+    named = re.findall(
+        r"`((?:core|backends|conformance|matrix|plugins|benchmarks|docs|tests/\w+)/[\w./-]*)`", page.read_text()
+    )
     missing = [path for path in named if not (ROOT / path).exists()]
     assert not missing
 

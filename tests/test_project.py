@@ -15,7 +15,7 @@ import pytest
 import isorun
 
 ROOT = Path(__file__).parents[1]
-ROOTS = ("core/isorun", "backends/isorun_backends", "matrix/isorun_matrix")
+ROOTS = ("core/isorun", "backends/isorun_backends", "matrix/isorun_matrix", "conformance/isorun_conformance")
 HEAVY = {
     *("onnx", "onnx_ir", "onnxruntime", "openvino", "stevedore", "typer", "rich", "pydantic", "google.protobuf"),
     *("plotly", "jinja2", "tokenizers", "safetensors", "huggingface_hub", "yaml"),

@@ -6,7 +6,8 @@ from importlib.util import find_spec
 
 import pytest
 
-from isorun.testing.conformance import Conformance, runner
+from isorun_conformance import runner
+from isorun_conformance.suite import Conformance
 
 INT64 = {
     f"test_inputs_and_outputs_of_every_type[{kind}]": "OpenVINO computes 64-bit integers in 32 bits"

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import isorun
+from isorun.cli.doctor import operator_tests
 from isorun.plugin import faults, registry
-from isorun.testing import operators
 from isorun.types.faults import CONSTANTS, Fault, KnownFaults
 from isorun_backends import onnxruntime
 
@@ -23,39 +23,39 @@ ROWS = [
 
 @pytest.mark.parametrize(("name", "row"), ROWS)
 def test_session_returns_no_wrong_number(name: str, row: Fault) -> None:
-    tested = operators.try_row(name, row, with_raw=row.action == "documented")
+    tested = operator_tests.try_row(name, row, with_raw=row.action == "documented")
     assert tested.session == {"rewritten": "right", "refused": "refused", "documented": tested.raw}[row.action]
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "row"), ROWS)
 def test_row_is_still_needed(name: str, row: Fault) -> None:
-    assert operators.try_row(name, row).raw != "right"
+    assert operator_tests.try_row(name, row).raw != "right"
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", DECLARING[:2])
 def test_wrong_node_tests_are_those_that_are_known(name: str) -> None:
-    assert set(operators.wrong_node_tests(name)) == set(TABLES[name].node_tests)
+    assert set(operator_tests.wrong_node_tests(name)) == set(TABLES[name].node_tests)
 
 
 @pytest.mark.parametrize("name", DECLARING[:2])
 def test_every_60th_node_test_is_right_or_known(name: str) -> None:
-    assert set(operators.wrong_node_tests(name, every=60)) <= set(TABLES[name].node_tests)
+    assert set(operator_tests.wrong_node_tests(name, every=60)) <= set(TABLES[name].node_tests)
 
 
 def test_refusal_names_the_node_the_reason_and_the_version() -> None:
     row = next(row for row in TABLES["openvino"].rows if row.operator == "RoiAlign")
     with pytest.raises(isorun.UnsupportedModel, match=r"'y' \(RoiAlign\).*2026\.4\.1.*`mode` = max") as caught:
-        isorun.Session(operators.model_of(row), "openvino")
+        isorun.Session(operator_tests.model_of(row), "openvino")
     assert caught.value.operators == ("RoiAlign",)
-    isorun.Session(operators.model_of(row), "ort-cpu").close()
+    isorun.Session(operator_tests.model_of(row), "ort-cpu").close()
 
 
 @pytest.mark.parametrize("row", [row for row in TABLES["openvino"].rows if row.operator == CONSTANTS])
 def test_refusal_names_the_constant(row: Fault) -> None:
     with pytest.raises(isorun.UnsupportedModel, match="The constant 'c'"):
-        isorun.Session(operators.model_of(row), "openvino")
+        isorun.Session(operator_tests.model_of(row), "openvino")
 
 
 def lines(table: KnownFaults) -> list[str]:

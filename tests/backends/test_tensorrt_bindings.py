@@ -33,7 +33,7 @@ TESTS = Path(__file__).with_name("tensorrt")
 LIBCUDA = Path(__file__).parents[1] / "helpers" / "fake_libcuda.c"
 SUITE = """
 import json
-from isorun.testing.conformance import runner
+from isorun_conformance import runner
 checks = runner.run("tensorrt").checks
 for each in checks:
     if each.outcome == "failed":

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 GROUP = "isorun.commands"
 COMMANDS = (
     *("backends", "fetch", "build", "fuse", "prune", "inspect", "run", "choose", "embed", "parity"),
-    *("conformance", "plugin", "doctor", "cache", "env"),
+    *("plugin", "doctor", "cache", "env"),
 )
 _MODULES = {"doctor": "doctor.command"}  # a command in a folder: its package runs where typer is absent
 

@@ -19,7 +19,9 @@ from isorun.session.session import Session
 _logger = logging.getLogger("isorun")
 
 # These need the original classes.
-_KEEP = frozenset(("isorun", "isorun_backends", "isorun_deepsparse", "isorun_matrix", "onnxruntime.capi"))
+_KEEP = frozenset(
+    ("isorun", "isorun_backends", "isorun_conformance", "isorun_deepsparse", "isorun_matrix", "onnxruntime.capi")
+)
 
 
 class Installation:

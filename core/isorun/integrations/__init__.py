@@ -1,1 +1,4 @@
-"""Adapters for other libraries. Each module needs that library, which an extra of the same name installs."""
+"""Adapters for other libraries. Each module needs that library.
+
+An extra of the same name installs it; ``graph`` installs ONNX.
+"""

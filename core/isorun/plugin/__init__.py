@@ -2,7 +2,7 @@
 
 A backend is a subclass of :class:`Backend`, registered under the entry point group ``isorun.backends``. It compiles a
 :class:`LoweredModel` into an :class:`Executable`. :mod:`isorun.plugin.fused` has tools for backends that read the fused
-form themselves, and ``isorun.testing.conformance`` the checks. docs/contract.md says what is public and how it changes.
+form themselves, and ``isorun_conformance`` the checks. docs/contract.md says what is public and how it changes.
 """
 
 from isorun.errors import (

@@ -1,6 +1,6 @@
 """Certificates of conformance as packages keep them: ``certificates/NAME.json`` beside a package's ``__init__.py``.
 
-``isorun conformance NAME --certificate FILE`` writes one; :mod:`isorun.testing.conformance.certificate` makes it.
+``isorun conformance NAME --certificate FILE`` writes one; :mod:`isorun_conformance.certificate` makes it.
 """
 
 from __future__ import annotations

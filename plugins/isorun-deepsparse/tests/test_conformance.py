@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from isorun.testing.conformance import runner
+from isorun_conformance import runner
 
 SKIPPED = {"dynamic shapes", "device arrays", "model bert-3l", "model bert-6l", "model bert-base"}
 

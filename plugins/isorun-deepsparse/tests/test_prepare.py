@@ -12,7 +12,7 @@ import pytest
 from isorun.models import lowering
 from isorun.models import source as models
 from isorun.system.cache import Cache
-from isorun.testing.conformance.sample_models import encoder
+from isorun_conformance.sample_models import encoder
 from isorun_deepsparse.prepare import prepare, private_copy
 
 SIZES = {"batch": 2, "sequence": 7}

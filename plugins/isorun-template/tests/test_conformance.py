@@ -1,6 +1,6 @@
 """isorun's conformance checks. Add tests of your own beside this file."""
 
-from isorun.testing.conformance import Conformance
+from isorun_conformance.suite import Conformance
 
 
 class TestTemplate(Conformance, backend="template"): ...

@@ -3,7 +3,7 @@
 import tomllib
 from pathlib import Path
 
-from isorun.testing.conformance import Conformance
+from isorun_conformance.suite import Conformance
 
 KNOWN_FAILURES = tomllib.loads(Path(__file__).with_name("known-failures.toml").read_text())
 

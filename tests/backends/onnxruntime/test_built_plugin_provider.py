@@ -14,7 +14,7 @@ import sites
 import tiny
 from isorun.errors import UnsupportedModel
 from isorun.isolation import environments
-from isorun.testing.conformance import runner
+from isorun_conformance import runner
 
 SOURCE = Path(__file__).parents[2] / "helpers" / "plugin_provider.c"
 PROVIDER, CPU = "TestExecutionProvider", "CPUExecutionProvider"

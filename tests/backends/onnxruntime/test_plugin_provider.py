@@ -15,7 +15,7 @@ from isorun.errors import BackendNotFound, BackendUnavailable, UnsupportedModel
 from isorun.isolation import environments
 from isorun.isolation.worker.backend import Worker
 from isorun.plugin import registry
-from isorun.testing.conformance.formulas import of_type
+from isorun_conformance.formulas import of_type
 
 LIBRARY = """
 def get_library_path():

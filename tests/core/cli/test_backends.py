@@ -9,7 +9,7 @@ import pytest
 
 from isorun.cli.probe import probe, probe_in_process
 from isorun.plugin import listing
-from isorun.testing import fakes
+from isorun_conformance import fakes
 
 _PLUGIN = """
 import os, signal, time

@@ -11,8 +11,7 @@ import pytest
 
 from isorun.cli.plugin import TEMPLATE
 from isorun.plugin import registry
-from isorun.testing import fakes
-from isorun.testing.conformance import runner
+from isorun_conformance import fakes, runner
 
 Isorun = Callable[..., Any]
 FILES = {

@@ -14,7 +14,7 @@ from isorun.errors import BackendNotFound, BackendUnavailable, InvalidArgument, 
 from isorun.plugin import listing
 from isorun.system.cache import Cache
 from isorun.system.threads import usable_cores
-from isorun.testing import fakes
+from isorun_conformance import fakes
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def exported() -> bytes:
 
 PRIORITIES = """
 from isorun.plugin import Capabilities
-from isorun.testing import fakes
+from isorun_conformance import fakes
 
 class First(fakes.Right):
     capabilities = Capabilities(dialects=("primitive",), priority=1000, package="no_such_engine")

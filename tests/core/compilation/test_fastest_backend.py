@@ -20,7 +20,7 @@ from isorun.errors import BackendNotFound
 from isorun.models.source import open_model
 from isorun.plugin import listing
 from isorun.system.cache import Cache
-from isorun.testing import fakes
+from isorun_conformance import fakes
 
 pytestmark = pytest.mark.filterwarnings("ignore:There is no tokenizer")
 NAMES = {name: fakes.NAMES[name] for name in ("fake-echo", "fake-crashing")}

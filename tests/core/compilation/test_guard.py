@@ -14,9 +14,8 @@ import isorun
 import tiny
 from isorun.errors import BackendFailed, BackendUnavailable, InvalidArgument, InvalidFeeds, UnsupportedModel
 from isorun.plugin import Capabilities, registry
-from isorun.testing import fakes
-from isorun.testing.conformance import sample_models
-from isorun.testing.conformance.sample_models import parsed
+from isorun_conformance import fakes, sample_models
+from isorun_conformance.sample_models import parsed
 
 WRONG_RESULTS = {
     "a tuple": lambda results: tuple(results),

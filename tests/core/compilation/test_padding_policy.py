@@ -22,8 +22,8 @@ from isorun.compilation.padding_policy import AdaptivePadding
 from isorun.errors import UnsupportedModel
 from isorun.graph.io import files
 from isorun.plugin.backend import Executable
-from isorun.testing import fakes
 from isorun.types import CompileConfig, Feeds, LoweredModel, ModelInfo, RuntimeReport, TensorSpec
+from isorun_conformance import fakes
 from onnx_text import graph
 
 MASK = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 0, 0, 0, 0], [0, 0, 0, 1, 1, 0], [0, 0, 0, 0, 0, 0]])  # packing pays

@@ -14,7 +14,7 @@ import tiny
 from bindings import bound
 from isorun.errors import BackendUnavailable
 from isorun.plugin import CONTRACT, SUPPORTED, listing, registry
-from isorun.testing import fakes
+from isorun_conformance import fakes
 
 ROOT = Path(__file__).parents[3]
 FROZEN = Path(__file__).parents[2] / "fixtures" / "contract_1"
@@ -35,7 +35,7 @@ def plugins() -> Iterator[None]:
         for path in FROZEN.glob("*.py"):
             (folder / path.name).write_text(path.read_text())
         for name, source in OTHERS.items():
-            (folder / f"{name.replace('-', '_')}.py").write_text(f"from isorun.testing import fakes\n{source}\n")
+            (folder / f"{name.replace('-', '_')}.py").write_text(f"from isorun_conformance import fakes\n{source}\n")
         yield
 
 

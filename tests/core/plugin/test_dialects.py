@@ -23,8 +23,8 @@ from isorun.models import lowering
 from isorun.models.source import open_model
 from isorun.plugin import Capabilities, Dialect, Executable, RuntimeReport, fused
 from isorun.system.cache import Cache
-from isorun.testing import fakes
 from isorun.types import DIALECTS
+from isorun_conformance import fakes
 
 GELU = """
 opset_import: ["" : 17, "my.engine" : 1, "isorun.fused" : 1]

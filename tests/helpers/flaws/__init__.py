@@ -1,6 +1,6 @@
 """Backends with one flaw each: every check of the conformance suite has at least one to catch.
 
-A backend's name is its class's. The modules mirror those in ``isorun/testing/conformance/checks``.
+A backend's name is its class's. The modules mirror those in ``isorun_conformance/checks``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import importlib
 import pkgutil
 
 from isorun.plugin.backend import Backend
-from isorun.testing.fakes import Right
+from isorun_conformance.fakes import Right
 
 
 class Honest(Right):

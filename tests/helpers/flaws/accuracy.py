@@ -9,8 +9,8 @@ import numpy as np
 
 from flaws.base import HONEST, Flawed, backend, declaring
 from isorun.errors import BackendFailed, BackendUnavailable
-from isorun.testing.fakes import Right
 from isorun.types import Dialect
+from isorun_conformance.fakes import Right
 
 
 @backend

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from isorun.testing.fakes import Right, RightExecutable
+from isorun_conformance.fakes import Right, RightExecutable
 
 HONEST = Right.capabilities
 

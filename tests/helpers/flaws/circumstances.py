@@ -13,7 +13,7 @@ import numpy as np
 
 from flaws.base import Flawed, backend
 from isorun.errors import BackendFailed
-from isorun.testing.fakes import Right
+from isorun_conformance.fakes import Right
 
 
 class Reusing(Flawed):

@@ -6,8 +6,8 @@ import itertools
 
 from flaws.base import declaring
 from isorun.errors import BackendUnavailable
-from isorun.testing.fakes import Right
 from isorun.types import Availability
+from isorun_conformance.fakes import Right
 
 UnknownDialect = declaring(__name__, dialects=("primitve",))
 OneDeviceTwice = declaring(__name__, devices=("cpu", "cpu"))

@@ -9,7 +9,7 @@ import numpy as np
 from flaws.base import Flawed, backend
 from isorun.errors import BackendFailed, InvalidModel, IsorunError
 from isorun.plugin.backend import Executable
-from isorun.testing.fakes import Right
+from isorun_conformance.fakes import Right
 
 
 @backend

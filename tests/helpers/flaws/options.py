@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from flaws.accuracy import Scaling
 from flaws.base import HONEST, Flawed
-from isorun.testing.fakes import Right
 from isorun.types.options import Option
+from isorun_conformance.fakes import Right
 
 
 class IgnoresAnOption(Right):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from flaws.base import HONEST, Flawed, backend, declaring, reading
-from isorun.testing.fakes import Right
+from isorun_conformance.fakes import Right
 
 
 def rounded(feeds, where):

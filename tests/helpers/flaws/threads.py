@@ -10,7 +10,7 @@ import numpy as np
 
 from flaws.accuracy import Scaling
 from flaws.base import HONEST, Flawed, backend
-from isorun.testing.fakes import Right
+from isorun_conformance.fakes import Right
 
 
 @backend

@@ -30,7 +30,7 @@ def findings(name: str, at: Callable[[str], object]) -> Iterator[Finding]:
         name: the backend's.
         at: called with each step before it begins.
     """
-    from isorun.testing import operators
+    from isorun.cli.doctor import operator_tests
 
     backend = registry.get(name)
     table, command = faults.of(backend), packages.pip("install", "--upgrade", registry.entry(name).distribution)
@@ -41,14 +41,14 @@ def findings(name: str, at: Callable[[str], object]) -> Iterator[Finding]:
     for row in table.rows:
         subject = f"the known fault of {name}: {row.operator}, {row.condition}"
         at(f"testing {row.operator}, {row.condition}")
-        tested = operators.try_row(name, row)
+        tested = operator_tests.try_row(name, row)
         if tested.raw == "right":
             why = "models with it are changed or refused without need"
             yield finding(subject, "warning", f"it is no longer needed with {_version(backend)}", why)
         if tested.session not in {"rewritten": ("right",), "refused": ("refused",)}.get(row.action, (tested.session,)):
             what = f"the model is not {row.action} as declared, but {tested.session}"
             yield finding(subject, "error", what, f"the table does not fit {_version(backend)}")
-    wrong = set(operators.wrong_node_tests(name, at=lambda test: at(f"running ONNX's {test}")))
+    wrong = set(operator_tests.wrong_node_tests(name, at=lambda test: at(f"running ONNX's {test}")))
     for test in sorted(wrong - table.node_tests.keys()):
         what = f"{_version(backend)} computes ONNX's {test} wrongly"
         yield finding(f"the backend {name}", "error", what, "its table of known faults lacks the operator")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from isorun.cli.doctor import operators
-from isorun.testing import operators as tests
+from isorun.cli.doctor import operator_tests, operators
 from isorun.types.faults import Fault, KnownFaults
 from isorun_backends.openvino.faults import ROWS
 
@@ -26,7 +25,7 @@ def fault(**changes):
 def findings(monkeypatch, rows, *, node_tests=(), wrong=()):
     table = KnownFaults(rows=tuple(rows), node_tests=dict.fromkeys(node_tests, "a reason"))
     monkeypatch.setattr("isorun.plugin.faults.of", lambda _: table)
-    monkeypatch.setattr(tests, "wrong_node_tests", lambda name, at: iter(wrong))
+    monkeypatch.setattr(operator_tests, "wrong_node_tests", lambda name, at: iter(wrong))
     return [(each.severity, each.what) for each in operators.findings("openvino", lambda step: None)]
 
 

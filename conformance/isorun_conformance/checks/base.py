@@ -1,0 +1,95 @@
+"""What every group of checks builds on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, TypeVar
+
+import pytest
+
+from isorun.errors import IsorunError
+from isorun.plugin import faults
+from isorun_conformance.backend_under_test import BackendUnderTest
+
+BIG_VARIABLE = "ISORUN_CONFORMANCE_BIG"
+DOES_NOT_APPLY = "does not apply"
+"""How the reason of a skipped check begins if it concerns a backend that declares something else."""
+
+_Check = TypeVar("_Check", bound=Callable[..., Any])
+
+
+def proves(capability: str) -> Callable[[_Check], _Check]:
+    """Mark a check with the capability that it proves.
+
+    Args:
+        capability: as the report names it; ``{precision}`` is replaced by the check's parameter of that name.
+    """
+
+    def mark(check: _Check) -> _Check:
+        check.proves = capability  # type: ignore[attr-defined]
+        return check
+
+    return mark
+
+
+def capability_of(check: Callable[..., Any], parameters: Mapping[str, Any]) -> str:
+    """The capability that a check proves, with its parameters filled in."""
+    name: str = getattr(check, "proves", check.__name__)
+    return name.format(**parameters)
+
+
+class Checks:
+    """A group of checks of one backend."""
+
+    under_test: ClassVar[BackendUnderTest]
+    known_failures: ClassVar[Mapping[str, str]] = {}
+
+    def __init_subclass__(
+        cls,
+        backend: str | None = None,
+        environment: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        big: bool | None = None,
+        known_failures: Mapping[str, str] | None = None,
+        **rest: Any,
+    ) -> None:
+        super().__init_subclass__(**rest)
+        for name in known_failures or ():
+            if not hasattr(cls, name.partition("[")[0]):
+                raise IsorunError(f"There is no check {name!r}, declared as a known failure")
+        cls.known_failures = known_failures or {}
+        if backend is not None:
+            big = os.environ.get(BIG_VARIABLE) == "1" if big is None else big
+            cls.under_test = BackendUnderTest(backend, environment, options or {}, big)
+
+    @pytest.fixture(autouse=True)
+    def _expect_known_failure(self, request: pytest.FixtureRequest) -> None:
+        name, known = request.node.name, self._all_known_failures()
+        if reason := known.get(name) or known.get(name.partition("[")[0]):
+            request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
+
+    def _all_known_failures(self) -> Mapping[str, str]:
+        """Those of the backend's table of known faults, and those of the class."""
+        try:
+            declared = faults.of(self.under_test.backend).checks
+        except IsorunError:
+            declared = {}  # the check itself meets the error and reports it
+        return {**declared, **self.known_failures}
+
+    @classmethod
+    def teardown_class(cls) -> None:
+        """pytest calls this after the last check."""
+        cls.under_test.close()
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Run a check with a parameter of one of these names once for each value that the backend declares."""
+        for name in ("dialect", "precision", "device"):
+            if name in metafunc.fixturenames:
+                metafunc.parametrize(name, self._declared(f"{name}s"))
+
+    def _declared(self, names: str) -> tuple[str, ...]:
+        try:
+            return tuple(getattr(self.under_test.capabilities, names))
+        except IsorunError:
+            return ("unknown",)  # the check itself meets the error and reports it

@@ -1,0 +1,106 @@
+"""Checks of a backend before it runs anything: found by name, described by data, truthful about its availability."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from isorun.errors import BackendUnavailable
+from isorun.plugin.backend import Backend
+from isorun.types import Availability
+from isorun.types.options import Option
+from isorun_conformance.checks.base import DOES_NOT_APPLY, Checks, proves
+from isorun_conformance.sample_models import dense
+
+# Needs a process of its own: this one may have imported the runtime already.
+_ASK = """
+import json, sys
+name, package, hide = sys.argv[1:]
+if hide:
+    sys.modules[package] = None  # for find_spec and import, as if it were not installed
+from isorun.plugin import registry
+from isorun.plugin.backend import Backend
+backend = registry.get(name)
+if type(backend).availability is Backend.availability:  # else a plugin of contract 1
+    backend.installed()
+else:
+    backend.availability()
+imported = package in sys.modules and not hide
+here = backend.availability()
+print(json.dumps({"ok": here.ok, "reason": here.reason, "remedy": here.remedy, "imported": imported}))
+"""
+
+
+class Discovery(Checks):
+    """Discovery, metadata, availability."""
+
+    @proves("discovery")
+    def test_found_by_name(self) -> None:
+        assert self.under_test.name in self.under_test.names()
+        backend = self.under_test.backend
+        assert isinstance(backend, Backend)
+        assert backend.name == self.under_test.name, "__init__() must pass the name on to Backend.__init__()"
+
+    @proves("discovery")
+    def test_availability_imports_no_runtime(self) -> None:
+        package = self._package()
+        assert not self._ask()["imported"], (
+            f"installed() imports {package!r}: import the runtime inside compile(), not at the top of a module"
+        )
+
+    @proves("metadata")
+    def test_capabilities_are_valid(self) -> None:
+        capabilities = self.under_test.capabilities  # an error if they are not
+        for field in ("dialects", "precisions", "typed", "devices", "reports"):
+            values = getattr(capabilities, field)
+            assert len(set(values)) == len(values), f"capabilities.{field} has a duplicate: {values}"
+
+    @proves("metadata")
+    def test_options_are_described(self) -> None:
+        options = self.under_test.capabilities.options
+        self.under_test.require(options, "options")
+        for key, declared in options.items():
+            assert Option.of(declared).help.strip(), f"option {key!r} has no description"
+
+    @proves("availability")
+    def test_unavailability_has_a_reason_and_a_remedy(self) -> None:
+        availability = self.under_test.backend.availability()
+        assert isinstance(availability, Availability)
+        assert availability.ok or availability.reason, "availability() is not ok and has no reason"
+        assert availability.ok or availability.remedy, "availability() is not ok and has no remedy"
+
+    @proves("availability")
+    def test_available_backend_computes(self) -> None:
+        self.under_test.require_available()
+        model = dense()
+        with self.under_test.open(model) as session:
+            self.under_test.assert_accurate(model, session, model.feeds())
+
+    @proves("availability")
+    def test_unavailable_backend_is_refused(self) -> None:
+        availability = self.under_test.backend.availability()
+        if availability.ok:
+            pytest.skip(f"{DOES_NOT_APPLY}: the backend is available")
+        with pytest.raises(BackendUnavailable) as refusal:
+            self.under_test.session(dense())
+        assert availability.reason in str(refusal.value)
+
+    @proves("availability")
+    def test_unavailable_without_its_package(self) -> None:
+        package = self._package()
+        answer = self._ask(hide=True)
+        assert not answer["ok"], f"without the package {package!r}, availability() is still ok"
+        assert package in answer["reason"], f"the reason does not name the package {package!r}: {answer['reason']}"
+        assert "install" in answer["remedy"].lower(), f"the remedy does not say what to install: {answer['remedy']}"
+
+    def _package(self) -> str:
+        package = self.under_test.capabilities.package
+        self.under_test.require(package, "a package that its runtime comes in")
+        assert package is not None
+        return package
+
+    def _ask(self, *, hide: bool = False) -> dict[str, Any]:
+        arguments = (self.under_test.name, self._package(), "hide" if hide else "")
+        answer: dict[str, Any] = self.under_test.run_script("calls availability()", _ASK, *arguments)
+        return answer

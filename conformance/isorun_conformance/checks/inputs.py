@@ -1,0 +1,122 @@
+"""Checks of feeds: their memory layout and types, that each value is read at each run, and that none is changed."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from isorun.types import TensorSpec
+from isorun_conformance.checks.base import Checks, proves
+from isorun_conformance.formulas import four_outputs, of_type, unused_input
+from isorun_conformance.sample_models import SampleModel, dense
+
+
+def _read_only(array: np.ndarray) -> np.ndarray:
+    array = array.copy()
+    array.flags.writeable = False
+    return array
+
+
+def _unaligned(array: np.ndarray) -> np.ndarray:
+    return np.frombuffer(b"\0" + array.tobytes(), np.uint8)[1:].view(array.dtype).reshape(array.shape)
+
+
+_LAYOUTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "read-only": _read_only,
+    "strided": lambda array: np.repeat(array, 2, axis=1)[:, ::2],
+    "rows of a larger array": lambda array: np.pad(array, ((1, 1), (0, 0)), mode="reflect")[1:-1],
+    "columns of a larger array": lambda array: np.pad(array, ((0, 0), (1, 2)), mode="reflect")[:, 1:-2],
+    "Fortran": np.asfortranarray,
+    "reversed": lambda array: array[::-1].copy()[::-1],
+    "broadcast": lambda array: np.broadcast_to(array[:1], array.shape),
+    "unaligned": _unaligned,
+    "a dtype with metadata": lambda array: array.astype(np.dtype(array.dtype, metadata={"unit": "token"})),
+}
+_TYPES = (
+    *("float16", "float", "double", "bool", "string"),
+    *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+)
+_UNUSUAL_NAMES = {"x": "eingang ä/0", "a": "入力:1", "mid": "a.b", "zeta": "Zeta", "alpha": "zeta", "last": "out put"}
+
+
+class Inputs(Checks):
+    """Feeds."""
+
+    @proves("feeds")
+    @pytest.mark.parametrize("layout", _LAYOUTS)
+    def test_feeds_of_any_memory_layout(self, layout: str) -> None:
+        for model in (dense(), self.under_test.encoder()):
+            with self.under_test.open(model) as session:
+                for seed in range(2):
+                    # Each alone too: a runtime may copy all feeds if one of them needs it.
+                    feeds = model.unmasked(seed)
+                    for names in (*([name] for name in feeds), list(feeds)):
+                        laid_out = {name: _LAYOUTS[layout](feeds[name]) for name in names}
+                        self.under_test.assert_accurate(model, session, {**feeds, **laid_out})
+
+    @proves("feeds")
+    def test_run_does_not_change_its_feeds(self) -> None:
+        for model in (dense(), self.under_test.encoder()):
+            feeds = model.feeds()
+            before = {name: array.copy() for name, array in feeds.items()}
+            arrays = dict(feeds)
+            with self.under_test.open(model) as session:
+                session.run(None, feeds)
+            assert list(feeds) == list(arrays), "run() changed the mapping of feeds"
+            for name, array in feeds.items():
+                assert array is arrays[name], f"run() replaced the feed {name!r} in the mapping"
+                np.testing.assert_array_equal(array, before[name], err_msg=f"run() changed the feed {name!r}")
+
+    @proves("feeds")
+    def test_every_value_is_read_at_every_run(self) -> None:
+        """One value changes, in place: a result that is kept from an earlier run, for whatever reason, is wrong."""
+        models: tuple[SampleModel, ...] = (self.under_test.encoder(), four_outputs(dynamic=False))
+        for model in models:
+            feeds = model.unmasked()
+            with self.under_test.open(model, padding="keep") as session:
+                self.under_test.assert_accurate(model, session, feeds)
+                for name, index in itertools.product(feeds, (0, feeds[next(iter(feeds))].size // 2, -1)):
+                    value = feeds[name].flat[index]
+                    feeds[name].flat[index] = 1 - value if value in (0, 1) else value / 2
+                    what = f"{model} after a change of one value of {name}"
+                    self.under_test.assert_accurate(model, session, feeds, what=what)
+
+    @proves("feeds")
+    def test_feeds_in_any_order(self) -> None:
+        for model in (self.under_test.encoder(), four_outputs(dynamic=False)):
+            feeds = model.feeds()
+            with self.under_test.open(model) as session:
+                for names in itertools.permutations(feeds):
+                    permuted = {name: feeds[name] for name in names}
+                    what = f"{model} with its feeds in another order"
+                    self.under_test.assert_accurate(model, session, permuted, what=what)
+
+    @proves("feeds")
+    def test_input_that_no_node_reads(self) -> None:
+        model = unused_input(dynamic=self.under_test.capabilities.dynamic_shapes)
+        with self.under_test.open_or_skip(model) as session:
+            self.under_test.assert_accurate(model, session, model.feeds())
+
+    @proves("names")
+    def test_names_of_inputs_and_outputs_may_hold_any_character(self) -> None:
+        model = four_outputs(dynamic=self.under_test.capabilities.dynamic_shapes, names=_UNUSUAL_NAMES)
+        with self.under_test.open(model) as session:
+            feeds = model.feeds()
+            self.under_test.assert_accurate(model, session, feeds)
+            names = ["zeta", "out put", "a.b"]
+            found = dict(zip(names, session.run(names, feeds), strict=True))
+            expected = self.under_test.expected(model, feeds)
+            for name, value in found.items():
+                np.testing.assert_allclose(value, expected[name], rtol=1e-2, atol=1e-2, err_msg=name)
+
+    @proves("types")
+    @pytest.mark.parametrize("kind", _TYPES)
+    def test_inputs_and_outputs_of_every_type(self, kind: str) -> None:
+        dtype = TensorSpec("x", f"tensor({kind})", ()).dtype or np.dtype(object)
+        model = of_type(kind, dtype, dynamic=self.under_test.capabilities.dynamic_shapes)
+        with self.under_test.open_or_skip(model) as session:
+            for seed in range(2):
+                self.under_test.assert_accurate(model, session, model.feeds(seed))

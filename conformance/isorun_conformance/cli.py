@@ -1,0 +1,172 @@
+"""Check that a backend honours the plugin contract."""
+
+from __future__ import annotations
+
+import json
+import time
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from isorun.cli import console
+from isorun.cli.run import option_settings
+from isorun.errors import BackendUnavailable, IsorunError
+from isorun.isolation import environments
+from isorun.isolation.worker.backend import Worker
+from isorun.plugin import registry
+from isorun.plugin.certificate import read
+
+if TYPE_CHECKING:
+    from isorun_conformance.result import Report
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+_COLOURS = {"proved": "green", "failed": "bold red", "not run": "red", "known failure": "yellow", "skipped": "yellow"}
+_SECONDS_BETWEEN_LINES = 30
+_DOES_NOT_APPLY = "does not apply"  # concerns backends that declare something else; not worth a line in a table
+
+
+@app.command()
+def conformance(
+    backend: Annotated[str, typer.Argument(metavar="BACKEND", help="The name of the backend.", show_default=False)],
+    environment: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Run in this isolated environment (see `isorun env`).")
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="An option of the backend, for every check. Repeatable."),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CAPABILITY", help="Run the checks of this capability only, as the table names it. Repeatable."
+        ),
+    ] = None,
+    big: Annotated[bool, typer.Option("--big", help="Also run bert-3l to bert-base, which takes minutes.")] = False,
+    seconds: Annotated[
+        float | None, typer.Option(metavar="S", min=1, help="The time limit of a check. Default: 300, with --big 1800.")
+    ] = None,
+    known_failures: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="TOML: the names of checks that fail, each with the reason."),
+    ] = None,
+    certificate: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a certificate to this JSON file.")
+    ] = None,
+    compare: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Exit with 1 on regressions from this earlier certificate."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Check that a backend honours the plugin contract, and report which capabilities were proved.
+
+    The checks run in a child process: a check that crashes or hangs has failed, and the others still run. Checks of
+    what the backend does not declare are skipped, with the reason. Exits with 1 if a check failed, or if one that is
+    declared as a known failure passed.
+    """
+    try:
+        from isorun_conformance import runner
+    except ModuleNotFoundError as error:
+        if error.name != "pytest":
+            raise
+        raise IsorunError("The conformance suite needs pytest. Install it with `pip install 'isorun[test]'`") from error
+    from isorun_conformance import certificate as certificates
+
+    if only and (certificate or compare):
+        raise IsorunError("A certificate covers the whole suite. Omit --only, or both --certificate and --compare")
+    settings = option_settings(option or [])
+    declared = {} if known_failures is None else _read_known_failures(known_failures)
+    before = None if compare is None else read(compare)
+    _require(backend, environment)
+    with _progress() as progress:
+        report = runner.run(
+            backend,
+            environment=environment,
+            options=settings,
+            big=big,
+            only=only or [],
+            known_failures=declared,
+            seconds=seconds,
+            progress=progress,
+        )
+    if as_json:
+        console.json_out(report.as_dict())
+    else:
+        _show(report)
+    document = certificates.certificate(report)
+    if certificate is not None:
+        certificate.write_text(json.dumps(document, indent=2) + "\n")
+    lost = [] if before is None else list(certificates.regressions(before, document))
+    if before is not None and lost:
+        for line in (f"Compared with {compare}:", *lost, *certificates.differences(before, document)):
+            console.note(line)
+    if lost or not report.passed:
+        raise typer.Exit(1)
+
+
+def _read_known_failures(path: Path) -> dict[str, str]:
+    try:
+        declared = tomllib.loads(path.read_text())
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise IsorunError(f"Cannot read the known failures in {path}: {error}") from error
+    for name, reason in declared.items():
+        if not isinstance(reason, str) or not reason.strip():
+            raise IsorunError(f"{path}: the known failure {name!r} must have a reason, got {reason!r}")
+    return declared
+
+
+def _require(name: str, environment: str | None) -> None:
+    """Refuse a backend that is unavailable, which every check would report again."""
+    if environment is None:
+        availability = registry.availability(registry.get(name))
+    else:
+        with closing(Worker(environments.get(environment))) as worker:
+            availability = worker.get(name).availability()
+    if not availability.ok:
+        raise BackendUnavailable(name, availability.reason, availability.remedy)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, int, int], None]]:
+    """Show the current check on standard error, in a line every half minute if that is not a terminal."""
+    terminal = console.stderr()
+    if not terminal.is_terminal:
+        shown = time.monotonic()
+
+        def show(check: str, done: int, total: int) -> None:
+            nonlocal shown
+            if time.monotonic() - shown >= _SECONDS_BETWEEN_LINES:
+                shown = time.monotonic()
+                console.note(f"{done} of {total} checks, at {check}")
+
+        yield show
+        return
+    with terminal.status("Starting") as status:
+        yield lambda check, done, total: status.update(f"{done} of {total}  {check}")
+
+
+def _show(report: Report) -> None:
+    from rich.text import Text
+
+    rows = []
+    for each in report.capabilities:
+        total = each.passed + each.failed + each.not_run + each.known
+        reasons = () if each.status == "failed" else each.reasons  # failures follow the table
+        shown = [reason for reason in reasons if not reason.startswith(_DOES_NOT_APPLY)]
+        checks = f"{each.passed} of {total}" if total else "-"
+        rows.append((each.name, Text(each.status, _COLOURS[each.status]), checks, "; ".join(shown)))
+    console.table(("capability", "status", "passed", "reason"), rows, right=("passed",))
+    for check, *others in report.causes:
+        message = check.message.replace("\n", "\n  ")
+        print(f"\n{check.capability}: {check.name} failed after {check.seconds:.1f} s\n  {message}")
+        if others:
+            names = ", ".join(dict.fromkeys(each.capability for each in others))
+            print(f"  {len(others)} more failed for this cause: {names}")
+    statuses = Counter(each.status for each in report.capabilities)
+    print(f"\n{report.backend}: {', '.join(f'{statuses[each]} {each}' for each in _COLOURS if statuses[each])}")

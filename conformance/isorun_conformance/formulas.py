@@ -1,0 +1,158 @@
+"""Small models that compute something simple, on inputs and outputs of many kinds, and the same in NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from isorun_conformance.sample_models import IR_VERSION, OPSET, SampleModel, parsed
+
+Arrays = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Formula(SampleModel):
+    """A model in ONNX's text format. ``ROWS`` in it is the batch, a symbol or a number.
+
+    Attributes:
+        graph: the signature and body.
+        arrays: feeds, from a generator and the number of rows.
+        compute: the outputs for feeds, in the types that the model declares.
+        names: other names for inputs and outputs, which may hold any character.
+    """
+
+    graph: str = ""
+    arrays: Callable[[np.random.Generator, int], Arrays] = lambda *_: {}
+    compute: Callable[..., Arrays] = dict
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    def write(self, path: Path) -> None:
+        import onnx
+
+        signature = self.graph.replace("ROWS", "rows" if self.dynamic else str(self.batch))
+        model = onnx.load_from_string(parsed(f'<ir_version: {IR_VERSION}, opset_import: ["" : {OPSET}]>\n{signature}'))
+        for value in (*model.graph.input, *model.graph.output):
+            value.name = self._renamed(value.name)
+        for node in model.graph.node:
+            node.input[:] = map(self._renamed, node.input)
+            node.output[:] = map(self._renamed, node.output)
+        onnx.save(model, path)
+
+    def feeds(self, seed: int = 0, *, rows: int | None = None) -> Arrays:
+        """Random feeds."""
+        made = self.arrays(np.random.default_rng(seed), self.batch if rows is None else rows)
+        return {self._renamed(name): array for name, array in made.items()}
+
+    def outputs(self, feeds: Mapping[str, Any]) -> Arrays:
+        """The outputs by name."""
+        original = {renamed: name for name, renamed in self.names.items()}
+        computed = self.compute(**{original.get(name, name): array for name, array in feeds.items()})
+        return {self._renamed(name): array for name, array in computed.items()}
+
+    def _renamed(self, name: str) -> str:
+        return self.names.get(name, name)
+
+
+def four_outputs(*, dynamic: bool, names: Mapping[str, str] | None = None) -> Formula:
+    """Two inputs and four outputs of one type and shape, in an order that no sorting gives."""
+    return Formula(
+        "four-outputs" if names is None else "unusual-names",
+        dynamic,
+        5,
+        graph="""g (float[ROWS, 3] x, float[ROWS, 3] a) =>
+            (float[ROWS, 3] mid, float[ROWS, 3] zeta, float[ROWS, 3] alpha, float[ROWS, 3] last)
+            { mid = Add (x, a)  zeta = Sub (x, a)  alpha = Mul (x, a)  last = Neg (a) }""",
+        arrays=lambda random, rows: {name: random.standard_normal((rows, 3), np.float32) for name in "xa"},
+        compute=lambda x, a: {"mid": x + a, "zeta": x - a, "alpha": x * a, "last": -a},
+        names=names or {},
+    )
+
+
+def of_type(onnx_type: str, dtype: np.dtype[Any], *, dynamic: bool) -> Formula:
+    """Outputs of an input's type: ``y`` is the input, ``z`` is it twice, one after the other."""
+
+    def arrays(random: np.random.Generator, rows: int) -> Arrays:
+        values = random.integers(0, 2**62, (rows, 3))
+        if dtype.kind == "O":
+            return {"x": np.array([f"{value:x} ümläut 文字" for value in values.flat], object).reshape(values.shape)}
+        if dtype.kind in "iu":  # up to the ends of the type, which a narrower one cannot hold
+            limits = np.iinfo(dtype)
+            x = random.integers(limits.min, limits.max, (rows, 3), dtype, endpoint=True)
+            x[:, 0] = limits.max
+            return {"x": x}
+        return {
+            "x": (values % 2).astype(bool) if dtype.kind == "b" else random.standard_normal((rows, 3)).astype(dtype)
+        }
+
+    return Formula(
+        f"type-{onnx_type}",
+        dynamic,
+        4,
+        graph=f"""g ({onnx_type}[ROWS, 3] x) => ({onnx_type}[ROWS, 3] y, {onnx_type}[ROWS, 6] z)
+            {{ y = Identity (x)  z = Concat <axis = 1> (x, x) }}""",
+        arrays=arrays,
+        compute=lambda x: {"y": x, "z": np.concatenate([x, x], axis=1)},
+    )
+
+
+def other_types(*, dynamic: bool) -> Formula:
+    """Outputs of other types than the input's: int64, bool, and a float of rank 0."""
+    return Formula(
+        "other-types",
+        dynamic,
+        4,
+        graph="""g (float[ROWS, 5] x) => (int64[ROWS] best, bool[ROWS, 5] positive, float[] total)
+            {
+                best = ArgMax <axis = 1, keepdims = 0> (x)
+                zero = Constant <value = float {0}> ()
+                positive = Greater (x, zero)
+                total = ReduceSum <keepdims = 0> (x)
+            }""",
+        arrays=lambda random, rows: {"x": random.standard_normal((rows, 5), np.float32)},
+        compute=lambda x: {"best": x.argmax(axis=1), "positive": x > 0, "total": np.asarray(x.sum(dtype=np.float64))},
+    )
+
+
+def views(*, dynamic: bool) -> Formula:
+    """Outputs that a runtime could return as views: of a feed, or of each other."""
+    return Formula(
+        "views",
+        dynamic,
+        4,
+        graph="""g (float[ROWS, 6] x) => (float[ROWS, 6] y, float[ROWS, 6] z, float[6, ROWS] t)
+            { y = Identity (x)  z = Identity (x)  t = Transpose <perm = [1, 0]> (x) }""",
+        arrays=lambda random, rows: {"x": random.standard_normal((rows, 6), np.float32)},
+        compute=lambda x: {"y": x, "z": x, "t": x.T},
+    )
+
+
+def unused_input(*, dynamic: bool) -> Formula:
+    """An input that no node reads, between two that are."""
+    return Formula(
+        "unused-input",
+        dynamic,
+        4,
+        graph="""g (float[ROWS, 3] x, int64[ROWS] unused, float[ROWS, 3] a) => (float[ROWS, 3] y)
+            { y = Sub (x, a) }""",
+        arrays=lambda random, rows: {
+            "x": random.standard_normal((rows, 3), np.float32),
+            "unused": np.arange(rows),
+            "a": random.standard_normal((rows, 3), np.float32),
+        },
+        compute=lambda x, unused, a: {"y": x - a},  # noqa: ARG005
+    )
+
+
+def one_operator(name: str) -> Formula:
+    """A model of one operator with one input and no weights."""
+    return Formula(
+        f"one-{name}",
+        False,
+        4,
+        graph=f"g (float[4, 8] x) => (float[4, 8] y) {{ y = {name} (x) }}",
+        arrays=lambda random, rows: {"x": random.standard_normal((rows, 8), np.float32)},
+    )

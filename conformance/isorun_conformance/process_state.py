@@ -1,0 +1,260 @@
+"""What a process shares between all of its code, and a script that reports what a backend changes of it.
+
+The script runs in the interpreter of the backend's environment, which has isorun but not this package::
+
+    python process_state.py REQUEST RESULT FOLDER
+"""
+
+from __future__ import annotations
+
+import builtins
+import ctypes
+import decimal
+import gc
+import itertools
+import json
+import locale
+import logging
+import multiprocessing
+import os
+import random
+import re
+import resource
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+_STATUS = ("Umask", "SigBlk", "SigIgn", "SigCgt", "NoNewPrivs", "Seccomp", "THP_enabled")
+_KERNEL_FILES = ("comm", "oom_score_adj", "coredump_filter", "timerslack_ns")
+_NAMED = 5  # members of a mapping that are named
+_THREAD_COUNTS = re.compile(r"openblas|libgomp|libi?omp|libmkl_rt")
+_COUNTERS = (
+    "omp_get_max_threads",
+    *(f"{name}openblas_get_num_threads{bits}" for name in ("", "scipy_") for bits in ("", "64_")),
+)
+
+
+def _status() -> dict[str, str]:
+    lines = (line.partition(":") for line in Path("/proc/self/status").read_text().splitlines())
+    return {key: value.strip() for key, _, value in lines if key in _STATUS}
+
+
+def _environment() -> dict[str, str]:
+    """The variables that C code sees; those of os.environ may differ. OpenMP registers itself in one."""
+    entries = ctypes.POINTER(ctypes.c_char_p).in_dll(ctypes.CDLL(None), "environ")
+    pairs = {}
+    for number in itertools.count():
+        entry = entries[number]
+        if entry is None:
+            break
+        name, _, value = entry.decode(errors="replace").partition("=")
+        pairs[name] = value
+    return {name: value for name, value in {**os.environ, **pairs}.items() if not name.startswith("__KMP_REGISTERED")}
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _rounding() -> tuple[Any, ...]:
+    """The rounding mode and whether denormal numbers are flushed: flags of this thread, and of those it starts."""
+    tiny, small = np.array([1e-40, -1e-40], np.float32), np.array([2e-38], np.float32)
+    sums = np.array([1, -1], np.float32) + np.array([2**-25, -(2**-25)], np.float32) * np.float32(1.5)
+    return ctypes.CDLL(None).fegetround(), (tiny * np.float32(1)).tolist(), (small / 4).tolist(), sums.tolist()
+
+
+def _thread_counts() -> dict[str, int]:
+    """The number of threads of each library of matrix products or of OpenMP that this process has loaded."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    paths = {line.split(maxsplit=5)[5] for line in lines if "/" in line}
+    counts = {}
+    for path in paths:
+        if _THREAD_COUNTS.search(Path(path).name):
+            library = ctypes.CDLL(path)
+            for name in _COUNTERS:
+                if function := getattr(library, name, None):
+                    counts[f"{Path(path).name}: {name}"] = function()
+    return counts
+
+
+def _streams() -> list[Any]:
+    """What the three standard streams are, for Python and for C."""
+    targets = [str(Path(f"/proc/self/fd/{number}").readlink()) for number in range(3)]
+    flags = [os.get_blocking(number) for number in range(3)]
+    return [*targets, *flags, *map(id, (sys.stdin, sys.stdout, sys.stderr))]
+
+
+def _start_method() -> str:
+    return multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+
+
+def _functions() -> dict[str, int]:
+    """The functions of modules that everybody uses, which no one may replace."""
+    modules: list[ModuleType] = [builtins, np, np.linalg, os, os.path, sys, time, threading, json, signal, warnings]
+    return {
+        f"{module.__name__}.{name}": id(value)
+        for module in modules
+        for name, value in vars(module).items()
+        if callable(value) and not name.startswith("_")
+    }
+
+
+def _loggers() -> dict[str, Any]:
+    """The settings of logging that concern every logger, and of the loggers of others."""
+    root = logging.root
+    found: dict[str, Any] = {
+        "root": (root.level, root.manager.disable, [*map(id, root.handlers)], [*map(id, root.filters)]),
+        "classes": (id(logging.getLoggerClass()), id(logging.getLogRecordFactory()), id(logging.lastResort)),
+    }
+    return found
+
+
+STATE: Mapping[str, Callable[[], Any]] = {
+    "environment variables": _environment,
+    "the working directory": os.getcwd,
+    "the file mode mask": _umask,
+    "the locale": lambda: locale.setlocale(locale.LC_ALL),
+    "the time zone": lambda: time.tzname,
+    "NumPy's handling of floating-point errors": lambda: (np.geterr(), np.geterrcall(), np.getbufsize()),
+    "how NumPy prints": lambda: repr(np.get_printoptions()),
+    "the state of the global random generators": lambda: {
+        "random": random.getstate(),
+        "numpy.random": repr(np.random.get_state()),  # noqa: NPY002
+    },
+    "signal handlers": lambda: [signal.getsignal(each) for each in sorted(signal.valid_signals())],
+    "timers": lambda: [signal.getitimer(each)[1] for each in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL)],
+    "the settings of logging": _loggers,
+    "filters of warnings": lambda: (list(warnings.filters), id(warnings.showwarning)),
+    "hooks of the interpreter": lambda: (
+        *(id(each) for each in (sys.excepthook, sys.displayhook, sys.unraisablehook, threading.excepthook)),
+        *(sys.gettrace(), sys.getprofile(), sys.getrecursionlimit(), sys.getswitchinterval()),
+    ),
+    "where modules are found": lambda: [*sys.path],
+    "garbage collection": lambda: (gc.isenabled(), gc.get_threshold(), gc.get_freeze_count() > 0),
+    "the decimal context": lambda: repr(decimal.getcontext()),
+    "the default timeout of sockets": socket.getdefaulttimeout,
+    "how multiprocessing starts processes": _start_method,
+    "functions of other modules": _functions,
+    "CPU affinity": lambda: sorted(os.sched_getaffinity(0)),
+    "the priority": lambda: (os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0)),
+    "resource limits": lambda: [resource.getrlimit(each) for each in range(16)],
+    "rounding, or how denormal numbers are computed": _rounding,
+    "the number of threads of other libraries": _thread_counts,
+    "the standard streams": _streams,
+    "signal masks or handlers of the process": _status,
+    "settings of the process": lambda: {name: Path(f"/proc/self/{name}").read_text() for name in _KERNEL_FILES},
+}
+"""What to call it, and how to look it up. Linux only."""
+
+
+def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """What differs, by name. What was added to a mapping counts only for environment variables."""
+    found = []
+    for what, value in before.items():
+        now = after[what]
+        if isinstance(value, dict):
+            keys = [key for key in value if key not in now or now[key] != value[key]]
+            if what == "environment variables":
+                keys += [key for key in now if key not in value]
+            if keys:
+                found.append(f"{what} ({', '.join(keys[:_NAMED])})")
+        elif now != value:
+            found.append(what)
+    return found
+
+
+def look() -> dict[str, Any]:
+    """The current state."""
+    return {what: function() for what, function in STATE.items()}
+
+
+@contextmanager
+def captured(path: Path, *descriptors: int) -> Iterator[None]:
+    """Redirect file descriptors to a file, so that C code is captured too."""
+    c_library = ctypes.CDLL(None)
+
+    def flush() -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        c_library.fflush(None)
+
+    flush()
+    kept = [os.dup(number) for number in descriptors]
+    with path.open("ab") as file:
+        for number in descriptors:
+            os.dup2(file.fileno(), number)
+    try:
+        yield
+    finally:
+        flush()
+        for number, copy in zip(descriptors, kept, strict=True):
+            os.dup2(copy, number)
+            os.close(copy)
+
+
+def use(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Compile, run, report and close each model, and look at the state after each step.
+
+    Args:
+        request: ``name`` and ``config`` of the backend, and ``models``: pairs of a lowered model and a file of feeds.
+        folder: for what is printed.
+
+    Returns:
+        ``changed``: pairs of a step and what it changed. ``printed``: what was written to stdout. ``logged``: what runs
+        but the first wrote to stderr. ``children``: the number of child processes that are left. ``temporary``: the
+        names of temporary files after the first model; some runtimes keep one.
+    """
+    from isorun.isolation.worker.server import Server
+
+    look()  # which loads libraries of its own
+    before = look()
+    found: dict[str, str] = {}
+
+    def step(what: str, function: Callable[[], Any], *descriptors: int) -> None:
+        with captured(folder / "stdout", 1), captured(folder / "stderr", *descriptors):
+            function()
+        for name in changed(before, look()):
+            found.setdefault(name, what)
+
+    (folder / "stderr").touch()
+    usual: list[str] = []
+    server = Server()
+    for number, (model, path) in enumerate(request["models"]):
+        feeds = dict(np.load(path))
+        arguments = {"name": request["name"], "model": model, "config": request["config"]}
+        outputs = [spec["name"] for spec in model["info"]["outputs"]]
+        step("compile()", lambda: server.compile(number, **arguments))  # noqa: B023 - called at once
+        for repetition in range(3):
+            descriptors = (2,) if repetition else ()
+            step("run()", lambda: server.executables[number][1].run(outputs, feeds), *descriptors)  # noqa: B023
+        step("report()", lambda: server.report(number))  # noqa: B023
+        step("close()", lambda: server.close(number))  # noqa: B023
+        usual = usual or [path.name for path in Path(tempfile.gettempdir()).iterdir()]
+    gc.collect()
+    children = Path("/proc/self/task").glob("*/children")
+    return {
+        "changed": [[what, name] for name, what in found.items()],
+        "printed": (folder / "stdout").read_text(errors="replace"),
+        "logged": (folder / "stderr").read_text(errors="replace"),
+        "children": sum(len(path.read_text().split()) for path in children),
+        "temporary": usual,
+    }
+
+
+if __name__ == "__main__":
+    result = Path(sys.argv[2])
+    os.chdir(sys.argv[3])
+    result.write_text(json.dumps(use(json.loads(Path(sys.argv[1]).read_text()), result.parent)))

@@ -1,0 +1,62 @@
+"""The checks that every backend has to pass, as a pytest suite. A plugin adopts it in one line of a test file::
+
+    from isorun_conformance.suite import Conformance
+
+    class TestMine(Conformance, backend="mine"): ...
+
+``isorun conformance mine`` runs the same checks and reports which capabilities were proved. Both need pytest
+(``pip install 'isorun[test]'``).
+
+A check depends on the capabilities that the backend declares, never on its name. Checks of what is not declared are
+skipped, with the reason. The expected outputs are those of ONNX's reference evaluator in fp64.
+"""
+
+from __future__ import annotations
+
+from isorun_conformance.checks.accuracy import Accuracy
+from isorun_conformance.checks.bindings import Bindings
+from isorun_conformance.checks.circumstances import Circumstances
+from isorun_conformance.checks.concurrency import Concurrency
+from isorun_conformance.checks.device_arrays import DeviceArrays
+from isorun_conformance.checks.discovery import Discovery
+from isorun_conformance.checks.errors import Errors
+from isorun_conformance.checks.inputs import Inputs
+from isorun_conformance.checks.lifetime import Lifetime
+from isorun_conformance.checks.options import Options
+from isorun_conformance.checks.outputs import Outputs
+from isorun_conformance.checks.process_state import ProcessState
+from isorun_conformance.checks.recovery import Recovery
+from isorun_conformance.checks.reports import Reports
+from isorun_conformance.checks.shapes import Shapes
+from isorun_conformance.checks.threads import Threads
+
+
+class Conformance(  # pytest runs the last base first: from simple checks to those of many circumstances
+    ProcessState,
+    Lifetime,
+    Circumstances,
+    Recovery,
+    Concurrency,
+    Errors,
+    DeviceArrays,
+    Bindings,
+    Threads,
+    Options,
+    Inputs,
+    Outputs,
+    Shapes,
+    Accuracy,
+    Reports,
+    Discovery,
+):
+    """All checks. Subclass it in a test file, under a name that pytest collects.
+
+    Keyword arguments of the class:
+        backend: the backend's name.
+        environment: the isolated environment that it runs in (``isorun env create``); ``None`` for this process.
+        options: for ``Session(options=...)``, in every check.
+        big: whether to run bert-3l to bert-base too, which takes minutes; ``None`` for
+            ``$ISORUN_CONFORMANCE_BIG == "1"``.
+        known_failures: name of a check, with its parameters or for any, to the reason why it fails, besides those that
+            the backend's table declares (``Capabilities.faults``). One that passes fails the suite.
+    """

@@ -1,0 +1,188 @@
+"""The suite in a child process, on the fakes that are shipped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import flaws
+import isolation
+from isorun.errors import IsorunError
+from isorun.isolation import environments
+from isorun_conformance import fakes, runner
+from isorun_conformance.result import Report
+
+
+@pytest.fixture(autouse=True)
+def installed() -> Iterator[None]:
+    with fakes.installed():
+        yield
+
+
+def by_status(report: Report) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for each in report.capabilities:
+        found.setdefault(each.status, set()).add(each.name)
+    return found
+
+
+@pytest.mark.long
+def test_backend_without_a_flaw_passes(flawed: None):
+    report = runner.run("Honest")
+    assert report.passed, report.causes
+    skipped = {"threads", "options", "device arrays", "true device times"}
+    skipped |= {"model bert-3l", "model bert-6l", "model bert-base"}
+    assert by_status(report)["skipped"] == skipped
+    assert set(by_status(report)) == {"proved", "skipped"}
+    assert all(check.message for check in report.checks if check.outcome == "skipped")
+
+
+@pytest.fixture
+def flawed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("PYTHONPATH", str(Path(flaws.__file__).parents[1]))
+    with fakes.installed(flaws.names()):
+        yield
+
+
+def test_backend_that_computes_nothing_fails():
+    proved, failed = {"discovery", "metadata"}, {"availability", "results", "binding", "true device", "wrapped errors"}
+    report = runner.run("fake-echo", only=[*proved, *failed])
+    assert not report.passed
+    assert by_status(report) == {"proved": proved, "failed": failed}
+
+
+def test_one_cause_is_reported_once(flawed: None):
+    (cause,) = runner.run("Doubles", only=["availability", "results", "model one-node"]).causes
+    assert cause[0].name == "test_available_backend_computes"
+    assert len(cause) > 5
+
+
+def test_failures_with_different_causes_are_reported_apart(flawed: None):
+    causes = runner.run("UnpacksScalars", only=["types", "availability", "wrapped errors"]).causes
+    assert [check.name for cause in causes for check in cause] == ["test_outputs_of_other_types_than_the_inputs"]
+
+
+def test_known_failure_is_expected_and_nothing_else(flawed: None):
+    known = {"test_damaged_file_is_rejected_with_the_cause": "the engine hides it"}
+    report = runner.run("ForgetsTheCauseOnLoading", only=["wrapped errors", "metadata"], known_failures=known)
+    assert report.passed
+    assert by_status(report) == {"proved": {"metadata"}, "known failure": {"wrapped errors"}}
+    report = runner.run("Honest", only=["wrapped errors"], known_failures=known)
+    assert not report.passed
+    assert "it passed, but is declared as a known failure (the engine hides it)" in report.causes[0][0].message
+    with pytest.raises(IsorunError, match=r"'test_capabilities_valid'.*'test_capabilities_are_valid'"):
+        runner.run("Honest", only=["metadata"], known_failures={"test_capabilities_valid": "no reason"})
+
+
+def test_failure_without_a_message_names_the_line(flawed: None):
+    report = runner.run("FailsWithoutMessage", only=["true device"])
+    (capability,) = report.capabilities
+    assert capability.status == "failed"
+    assert "AssertionError" in capability.reasons[0]
+    assert f"{Path('flaws', 'discovery.py')}:" in capability.reasons[0]
+
+
+def test_crash_fails_the_check_and_not_the_suite():
+    report = runner.run("fake-crashing")
+    assert not report.passed
+    failed = [check.message for check in report.checks if check.outcome == "failed"]
+    assert ["SIGSEGV" in message for message in failed] == [True] * runner.CRASHES
+    assert by_status(report)["proved"] == {"discovery", "metadata"}
+    remaining = [check for check in report.checks if check.outcome == "not run"]
+    assert len(remaining) > 50
+    assert all("3 times" in check.message for check in remaining)
+
+
+def test_checks_after_a_crash_still_run():
+    report = runner.run("fake-crashing", options={"when": "close", "how": 7}, only=["metadata", "provenance"])
+    assert by_status(report) == {"proved": {"metadata"}, "failed": {"provenance"}}
+    assert "code 7" in report.checks[-1].message
+
+
+def test_hanging_check_is_killed_with_all_that_it_started(tmp_path: Path):
+    with fakes.installed({"hangs": "hanging:Hangs"}) as folder:
+        (folder / "hanging.py").write_text(f"""
+import subprocess, time
+import onnx
+from isorun.graph import pipeline  # here, not in the check, which has a time limit
+from isorun.graph import model_info  # here, not in the check, which has a time limit
+from isorun.graph.io import files  # here, not in the check, which has a time limit
+from isorun_conformance.fakes import Right
+
+class Hangs(Right):
+    def compile(self, model, config):
+        child = subprocess.Popen(["sleep", "600"])
+        open({str(tmp_path / "pid")!r}, "w").write(str(child.pid))
+        time.sleep(600)
+""")
+        report = runner.run("hangs", only=["model one-node"], seconds=5)
+    (check,) = report.checks
+    assert check.outcome == "failed"
+    assert "within 5 s" in check.message
+    assert 5 <= check.seconds < 60
+    pid = int((tmp_path / "pid").read_text())
+    assert isolation.wait_until(lambda: not isolation.is_alive(pid))
+
+
+def test_crash_after_the_last_check_is_a_failure():
+    with fakes.installed({"crashes-at-exit": "crashing_at_exit:Crashes"}) as folder:
+        (folder / "crashing_at_exit.py").write_text("""
+import atexit, os
+from isorun_conformance.fakes import Right
+
+class Crashes(Right):
+    def compile(self, model, config):
+        atexit.register(os.abort)
+        return super().compile(model, config)
+""")
+        report = runner.run("crashes-at-exit", only=["model one-node"])
+    assert by_status(report) == {"proved": {"model one-node"}, "failed": {"closing"}}
+    assert "SIGABRT" in report.checks[-1].message
+
+
+def test_pytest_settings_of_the_user_are_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
+    (tmp_path / "conftest.py").write_text("raise RuntimeError('the conftest.py of the user was imported')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--no-such-option")
+    assert runner.run("ort-cpu", only=["metadata"]).passed
+
+
+def test_unknown_capability_is_rejected_with_the_nearest():
+    with pytest.raises(IsorunError, match=r"'bindings'.*'binding'"):
+        runner.run("ort-cpu", only=["leaks", "bindings"])
+
+
+def test_progress_is_called_for_every_check():
+    calls = []
+    runner.run("ort-cpu", only=["metadata"], progress=lambda *arguments: calls.append(arguments))
+    assert [done for _, done, _ in calls] == list(range(len(calls)))
+    assert {total for *_, total in calls} == {len(calls)}
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An isolated environment of this interpreter."""
+    monkeypatch.setenv(environments.FOLDER_VARIABLE, str(tmp_path))
+    return isolation.own_environment(tmp_path, "own")
+
+
+@pytest.mark.parametrize("only", [["results", "binding", "process state"], pytest.param([], marks=pytest.mark.long)])
+def test_backend_in_an_environment_passes(own: str, only: list[str]):
+    report = runner.run("ort-cpu", environment=own, only=only)
+    assert report.passed, [check for check in report.checks if check.outcome != "passed"]
+    assert report.as_dict()["environment"] == own
+    skipped = {"device arrays", "true device times", "model bert-3l", "model bert-6l", "model bert-base"}
+    assert by_status(report).get("skipped", set()) == (set() if only else skipped)
+
+
+def test_crash_in_an_environment_fails_the_check(tmp_path: Path, own: str):
+    with fakes.installed() as folder:
+        name = isolation.own_environment(tmp_path, "crashes", folder)
+        report = runner.run("fake-crashing", environment=name, only=["metadata", "provenance", "model one-node"])
+    assert by_status(report) == {"proved": {"metadata", "provenance"}, "failed": {"model one-node"}}
+    message = report.checks[0 if report.checks[0].outcome == "failed" else -1].message
+    assert message.startswith("WorkerDied")
+    assert "SIGSEGV" in message
