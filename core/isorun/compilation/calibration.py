@@ -1,7 +1,7 @@
 """Calibration: a model's dense layers are quantized for the activations that they see in use.
 
 The model runs in fp32 on the backend that it is quantized for, with padding removed if possible, so that only real
-tokens count. The result is cached by the model, the feeds and the code, and is the same for every backend.
+tokens count. The result is cached by the model and the feeds, and is the same for every backend.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from isorun.compilation.guard import compile_guarded
 from isorun.errors import InvalidModel, UnsupportedModel
 from isorun.models.lowering import ModelGraphs, Quantized
 from isorun.plugin.backend import Backend
-from isorun.system.cache import sha256
+from isorun.system.cache import sha256, versioned
 from isorun.system.hardware import cpu_flags
 from isorun.system.progress import logged
 from isorun.types import INDEX_ERRORS, CompileConfig, Feeds, LoweredModel
@@ -61,7 +61,8 @@ def calibrate(
     _warn_of_few(graphs.info.mask, feeds)
     reduce_range = not cpu_flags().intersection(_VNNI)
     digest = sha256(b"".join(name.encode() + np.asarray(batch[name]).tobytes() for batch in feeds for name in batch))
-    key = sha256(f"{corpus.code_digest()}|{graphs.source.fingerprint}|{digest}|{reduce_range}".encode())[:40]
+    key = sha256(f"{graphs.source.fingerprint}|{digest}|{reduce_range}".encode())[:40]
+    key = versioned(key, "lowering", "calibration")
 
     def make(folder: Path) -> dict[str, Any]:
         with logged("calibrated %s on %s", graphs.source.path, origin):

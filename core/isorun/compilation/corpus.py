@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from isorun import graph
 from isorun.errors import InvalidFeeds
 from isorun.models.feeds import FeedChecker
 from isorun.models.lowering import ModelGraphs
@@ -36,13 +35,6 @@ _ROWS = 8  # texts in a batch
 _LONG, _UPPER = 20, 3  # sentences of prose in a long text; one sentence in this many is repeated in upper case
 _RANDOM = (4, 32)  # batch and sequence of random feeds to judge on, unless the model fixes them
 _BATCHES, _MEDIAN, _SIGMA, _LONGEST = 16, 40, 0.6, 128  # random batches, and their lengths
-
-
-@functools.cache
-def code_digest() -> str:
-    """SHA-256 of the code that writes graphs and that calibrates and judges precisions: part of cache keys."""
-    modules = sorted(path.read_bytes() for path in Path(__file__).parent.glob("*.py"))
-    return sha256(b"".join([graph.code_digest().encode(), *modules]))
 
 
 def split(samples: Samples | None) -> tuple[list[Feeds | str] | None, list[Feeds | str]]:

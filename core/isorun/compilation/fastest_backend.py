@@ -29,7 +29,7 @@ from isorun.models.source import ModelSource
 from isorun.plugin import listing
 from isorun.plugin.listing import Description
 from isorun.system import json_files
-from isorun.system.cache import sha256
+from isorun.system.cache import sha256, versioned
 from isorun.system.hardware import cpu_name
 from isorun.system.threads import usable_cores
 from isorun.types import CompileConfig
@@ -245,7 +245,7 @@ def _judges(
 def _about(options: Options, usable: Sequence[Description] | Any) -> dict[str, Any]:
     """What a choice depends on, in the words of a message."""
     return {
-        "isorun": corpus.code_digest()[:16],
+        "isorun": versioned("made", "lowering", "calibration", "tuning"),
         "processor": cpu_name(),
         "threads": options.threads or usable_cores(),
         "padding": options.padding,

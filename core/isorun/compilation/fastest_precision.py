@@ -19,7 +19,7 @@ from isorun.compilation.measuring import BASE, Candidate, Judges, Pace
 from isorun.compilation.options import AUTO, TOLERANCE
 from isorun.errors import BackendFailed, BackendUnavailable, InvalidFeeds, UnsupportedModel
 from isorun.plugin.backend import Backend, Executable
-from isorun.system.cache import sha256
+from isorun.system.cache import sha256, versioned
 from isorun.system.hardware import cpu_name
 from isorun.system.progress import logged
 from isorun.types import CompileConfig, LoweredModel
@@ -129,4 +129,5 @@ def _key(
     request = (options.padding, tolerance, sorted((key, repr(value)) for key, value in config.options.items()))
     judged_on = corpus.digest(compiler.graphs, options.samples)
     parts = (backend.name, backend.version(), *machine, *request, *candidates, judged_on)
-    return sha256(repr((corpus.code_digest(), compiler.source.fingerprint, *parts)).encode())[:40]
+    key = sha256(repr((compiler.source.fingerprint, *parts)).encode())[:40]
+    return versioned(key, "lowering", "calibration", "tuning")

@@ -15,8 +15,6 @@ Nothing here is imported until a model must be read. A session on a cached model
 
 from __future__ import annotations
 
-import functools
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -83,15 +81,3 @@ def _with_existing_operators(report: FusionReport, model: onnx_ir.Model) -> Fusi
         if functions.is_fused(node) and (name := kind(node.op_type)) is not None:
             report.accept(name)
     return report
-
-
-@functools.cache
-def code_digest() -> str:
-    """SHA-256 of the code that writes graphs: part of cache keys, so that entries of other code are not used."""
-    import hashlib
-
-    digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.rglob("*")):
-        if path.suffix in (".py", ".onnxtxt"):
-            digest.update(path.read_bytes())
-    return digest.hexdigest()

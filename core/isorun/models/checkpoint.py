@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isorun.errors import InvalidModel, UnsupportedModel, did_you_mean
-from isorun.graph import code_digest
 from isorun.models import config_keys, keys, rotary_config, sentences
 from isorun.models.keys import read_object
 from isorun.models.weights import SafeTensors, Unused, weight_files
-from isorun.system.cache import Cache, is_private, sha256
+from isorun.system.cache import Cache, is_private, sha256, versioned
 from isorun.system.paths import inside
 
 if TYPE_CHECKING:
@@ -180,7 +179,7 @@ def build_cached(folder: Path, cache: Cache, *, whole: bool = True) -> Path:
     paths = files_of(folder)
     # With names, so that adding a file changes the key as well as editing one.
     prints = [[str(path.relative_to(folder)), cache.fingerprint([path].copy, path)] for path in paths]
-    key = sha256(json.dumps([code_digest(), prints]).encode())[:40]
+    key = versioned(sha256(json.dumps(prints).encode())[:40], "builders")
     entry = cache.get_or_make("built", key, make, private=is_private(paths))
     if layers := entry.meta["layers"]:
         warnings.warn(

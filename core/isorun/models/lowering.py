@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isorun.errors import UnsupportedModel
-from isorun.graph import code_digest
 from isorun.models.source import FILE, ModelSource, check_unchanged
-from isorun.system.cache import Cache, is_private, sha256
+from isorun.system.cache import Cache, is_private, sha256, versioned
 from isorun.system.progress import logged
 from isorun.types import Dialect, LoweredModel, ModelInfo
 from isorun.types.faults import Fault
@@ -333,9 +332,9 @@ class ModelGraphs:
         self._mapped = True
 
     def _key(self, *parts: str) -> str:
-        """A cache key of the model, of what else decides the result, and of the code that makes it."""
+        """A cache key of the model, and of what else decides the result."""
         how = () if self._fuses else ("unfused",)
-        return sha256("|".join((code_digest(), self.source.fingerprint, *how, *parts)).encode())[:40]
+        return versioned(sha256("|".join((self.source.fingerprint, *how, *parts)).encode())[:40], "lowering")
 
 
 def lower(

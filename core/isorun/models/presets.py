@@ -15,7 +15,7 @@ import numpy as np
 
 from isorun.errors import InvalidModel, did_you_mean
 from isorun.models import rotary_config
-from isorun.system.cache import Cache
+from isorun.system.cache import Cache, versioned
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -102,13 +102,12 @@ def graph(settings: Mapping[str, Any], seed: int, name: str) -> ir.Model:
 
 def build(name: str, seed: int, cache: Cache) -> Path:
     """The ONNX file of a preset, from the cache if it was written before."""
-    from isorun.graph import code_digest
 
     def make(folder: Path) -> dict[str, Any]:
         write(name, seed, folder / _ENTRY_MODEL)
         return {}
 
-    return cache.get_or_make("presets", f"{name}-{seed}-{code_digest()[:16]}", make).folder / _ENTRY_MODEL
+    return cache.get_or_make("presets", versioned(f"{name}-{seed}", "presets", "builders"), make).folder / _ENTRY_MODEL
 
 
 class SeededWeights:

@@ -20,6 +20,7 @@ import small_bert
 import tiny
 from isorun.compilation.calibration import CalibrationWarning
 from isorun.errors import InvalidFeeds, UnsupportedModel
+from isorun.system.cache import stages
 
 ADDITION = """<ir_version: 10, opset_import: ["" : 17]>
 addition (float[N] x, float[N] y) => (float[N] z) { z = Add (x, y) }"""
@@ -66,7 +67,7 @@ def test_int8_is_accurate_with_and_without_padding(backend: str, model: Path, tm
     assert cosine(answers["keep"][1], answers["remove"][1]) > 0.9999
 
 
-def test_calibration_is_cached_by_model_feeds_and_code(
+def test_calibration_is_cached_by_model_feeds_and_version(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings: dict[str, Any] = {"precision": "int8", "cache_dir": tmp_path, "backend": "ort-cpu"}
@@ -75,7 +76,7 @@ def test_calibration_is_cached_by_model_feeds_and_code(
     assert len(list((tmp_path / "calibrated").iterdir())) == 1
     isorun.Session(model, calibration=[small_bert.feeds(MANY, 1)], **settings).close()
     assert len(list((tmp_path / "calibrated").iterdir())) == 2
-    monkeypatch.setattr("isorun.compilation.corpus.code_digest", lambda: "other code in isorun.compilation")
+    monkeypatch.setitem(stages.VERSIONS, "calibration", 0)
     isorun.Session(model, calibration=[small_bert.feeds(MANY)], **settings).close()
     assert len(list((tmp_path / "calibrated").iterdir())) == 3
 
