@@ -28,7 +28,8 @@ def cache(
     limit: Annotated[
         str | None,
         typer.Option(
-            metavar="SIZE", help="Remove least recently used entries until at most SIZE remains (such as 20GB)."
+            metavar="SIZE",
+            help="Remove what was not used for the longest time until at most SIZE remains (such as 20GB).",
         ),
     ] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Hash every file of every entry.")] = False,
@@ -37,7 +38,7 @@ def cache(
     """Show, verify, trim or clear the cache.
 
     Removed entries are made again when they are needed. With --verify, the exit code is 1 if an entry is damaged.
-    $ISORUN_CACHE_LIMIT sets a limit that is enforced automatically.
+    $ISORUN_CACHE_LIMIT sets the limit that is enforced automatically: 10 GiB or a tenth of the disk by default.
     """
     if clear + verify + (remove is not None) + (limit is not None) > 1:
         raise typer.BadParameter("--clear, --remove, --limit and --verify are mutually exclusive")
@@ -45,12 +46,12 @@ def cache(
     if remove is not None or limit is not None:
         _remove_some(held, remove, limit, as_json=as_json)
         return
-    items = list(maintenance.survey(held))
+    items = list(maintenance.survey(held.root))
     counts = Counter(item.kind for item in items)
     sizes: Counter[str] = Counter()
     for item in items:
         sizes[item.kind] += item.bytes
-    left = maintenance.clear(held) if clear else {}
+    left = maintenance.clear(held.root) if clear else {}
     damaged = _verify(held) if verify else {}
     if as_json:
         listed = {kind: {"entries": count, "bytes": sizes[kind]} for kind, count in counts.items()}
@@ -81,15 +82,15 @@ def cache(
 
 def _remove_some(held: Cache, model: str | None, limit: str | None, *, as_json: bool) -> None:
     left: dict[Path, str] = {}
-    maintenance.check_used(held)
+    maintenance.check_used(held.root)
     if model is not None:
-        removed, left = maintenance.remove(held, *_identity(model))
+        removed, left = maintenance.remove(held.root, *_identity(model))
     else:
         try:
             size = size_in_bytes(limit or "")
         except ValueError as error:
             raise typer.BadParameter(f"--limit: {error}") from error
-        removed = maintenance.trim(held, size)
+        removed = maintenance.trim(held.root, size)
     freed = sum(item.bytes for item in removed)
     if as_json:
         names = [item.path.relative_to(held.root).as_posix() for item in removed]
@@ -112,7 +113,7 @@ def _identity(model: str) -> tuple[str, Path | None]:
 
 def _verify(held: Cache) -> dict[Path, str]:
     with console.transfer("Verifying") as progress:
-        return maintenance.damaged(held, full=True, progress=progress)
+        return maintenance.damaged(held.root, full=True, progress=progress)
 
 
 def _table(counts: Counter[str], sizes: Counter[str]) -> None:

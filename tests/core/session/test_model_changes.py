@@ -86,6 +86,6 @@ def test_a_model_that_is_replaced_while_the_runtime_loads_it_is_an_error(tmp_pat
 def test_clearing_leaves_what_an_open_session_uses(versions, expected, tmp_path):
     cache = Cache(tmp_path / "cache")
     with isorun.Session(versions[0], "ort-cpu", cache_dir=cache.root) as session:
-        assert {path.parent.name for path in maintenance.clear(cache)} == {"models", "lowered"}
+        assert {path.parent.name for path in maintenance.clear(cache.root)} == {"models", "lowered"}
         np.testing.assert_allclose(session.run(None, PADDED)[0], expected[2], atol=1e-5)
-    assert maintenance.clear(cache) == {}
+    assert maintenance.clear(cache.root) == {}

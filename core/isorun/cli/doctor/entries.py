@@ -30,7 +30,7 @@ def findings(cache: Cache) -> Iterator[Finding]:
     except CacheError as error:
         yield Finding(subject, "error", "other users can write to it, so it is not used", str(error), _ANOTHER)
         return
-    for folder, why in maintenance.damaged(cache).items():
+    for folder, why in maintenance.damaged(cache.root).items():
         yield Finding(
             subject,
             "warning",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import stat
 import time
 from collections.abc import Sequence
@@ -40,6 +41,15 @@ def new_folder(place: Path, *, private: bool = False) -> Path:
     work = place.with_name(f".{place.name}.{os.urandom(6).hex()}")
     work.mkdir(mode=files.PRIVATE if private else files.SHARED)
     return work
+
+
+def remove_leftovers(place: Path) -> None:
+    """Remove what interrupted makers and removals have left beside an entry."""
+    for leftover in place.parent.glob(f".{place.name}.*"):
+        if leftover.is_dir() and not leftover.is_symlink():
+            shutil.rmtree(leftover)
+        else:
+            leftover.unlink()
 
 
 def finish(work: Path, kind: str, key: str, meta: dict[str, Any], models: Sequence[str] = ()) -> None:

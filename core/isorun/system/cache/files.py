@@ -15,6 +15,9 @@ from typing import Any
 
 from isorun.system import json_files
 
+MARKER = ".isorun-cache"
+"""A file in the root of every cache that isorun has used; without it, nothing is cleared."""
+
 SHARED, PRIVATE = 0o755, 0o700
 """The permissions of folders, less the umask: of the cache, and of entries made from confidential models. Files have
 the same without execution."""

@@ -13,6 +13,15 @@ from isorun.system.cache import files
 _SILENT_SECONDS = 3.0  # of waiting before it is logged
 
 
+def lock_file(place: Path) -> Path:
+    """The lock file that is held while an entry is made or removed. It is never deleted.
+
+    Args:
+        place: the folder of the entry.
+    """
+    return place.parent.parent / "locks" / f"{place.parent.name}-{place.name}.lock"
+
+
 class InUse:
     """A lock on an entry's folder, held as long as this object exists.
 

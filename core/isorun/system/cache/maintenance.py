@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import re
@@ -12,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from isorun.errors import CacheError
-from isorun.system.cache import entries, files, locks, trust
-from isorun.system.cache.store import ENVIRONMENT_VARIABLE, MARKER, Cache, remove_leftovers
+from isorun.system.cache import entries, files, locks, stages, trust
 
 _logger = logging.getLogger("isorun")
 
+_LIMIT = 10 * 2**30
 _NOTES = "fingerprints"
 _NOTE = re.compile(r"[0-9a-f]{64}")
 # Written by the TensorRT backends without a record, so recognized by their names.
@@ -45,32 +46,32 @@ class Item:
     models: frozenset[str] = frozenset()
 
 
-def survey(cache: Cache) -> Iterator[Item]:
+def survey(root: Path) -> Iterator[Item]:
     """Everything in a cache that isorun created, sorted. Links and other files are skipped."""
-    for path in _candidates(cache.root):
+    for path in _candidates(root):
         kind = path.parent.name
         if path.is_symlink():
             continue
         if kind in _UNRECORDED:
             created = bool(_UNRECORDED[kind].fullmatch(path.name))
         else:
-            created = _is_note(path) if kind == _NOTES else _is_entry(cache, path)
+            created = _is_note(path) if kind == _NOTES else _is_entry(path)
         if created:
             yield Item(kind, path.name, path, files.size_of(path), _models_of(path))
 
 
 def damaged(
-    cache: Cache, *, full: bool = False, progress: Callable[[str, int, int], None] | None = None
+    root: Path, *, full: bool = False, progress: Callable[[str, int, int], None] | None = None
 ) -> dict[Path, str]:
     """The damaged entries, each with the reason. Nothing is changed.
 
     Args:
-        cache: the cache.
+        root: the folder of the cache.
         full: hash every file, which finds bit rot; otherwise only files whose stamp has changed.
         progress: called with the cache folder, the number of bytes checked, and the total.
     """
     reasons = {}
-    items = [item for item in survey(cache) if item.kind != _NOTES and item.kind not in _UNRECORDED]
+    items = [item for item in survey(root) if item.kind != _NOTES and item.kind not in _UNRECORDED]
     done, total = 0, sum(item.bytes for item in items)
     for item in items:
         try:
@@ -81,24 +82,24 @@ def damaged(
             reasons[item.path] = str(error)
         done += item.bytes
         if progress:
-            progress(str(cache.root), done, total)
+            progress(str(root), done, total)
     return reasons
 
 
-def check_used(cache: Cache) -> None:
+def check_used(root: Path) -> None:
     """Refuse to remove anything from a folder with files that isorun has never used as a cache.
 
     Raises:
         CacheError: it is one.
     """
-    if cache.root.is_dir() and any(cache.root.iterdir()) and not (cache.root / MARKER).is_file():
+    if root.is_dir() and any(root.iterdir()) and not (root / files.MARKER).is_file():
         raise CacheError(
-            f"Nothing was removed from {cache.root}: it has no {MARKER}, so isorun has not used it as a cache. Set "
-            f"${ENVIRONMENT_VARIABLE} to the folder of the cache."
+            f"Nothing was removed from {root}: it has no {files.MARKER}, so isorun has not used it as a cache. Set "
+            f"$ISORUN_CACHE_DIR to the folder of the cache."
         )
 
 
-def clear(cache: Cache) -> dict[Path, str]:
+def clear(root: Path) -> dict[Path, str]:
     """Remove everything that isorun created, except what is in use.
 
     Returns:
@@ -107,19 +108,19 @@ def clear(cache: Cache) -> dict[Path, str]:
     Raises:
         CacheError: the folder is not empty and isorun has never used it as a cache; or it is not trusted.
     """
-    check_used(cache)
-    trust.check(cache.root)
+    check_used(root)
+    trust.check(root)
     left = {}
-    for item in list(survey(cache)):
-        if why := _discard(cache, item):
+    for item in list(survey(root)):
+        if why := _discard(item):
             left[item.path] = why
-    for path in _candidates(cache.root, hidden=True):
+    for path in _candidates(root, hidden=True):
         key = _LEFTOVER.fullmatch(path.name)
-        if key and (lock := cache.lock_file(path.parent.name, key["key"])).exists():
+        if key and (lock := locks.lock_file(path.with_name(key["key"]))).exists():
             with locks.if_free(lock) as free:
                 if free:
-                    remove_leftovers(path.with_name(key["key"]))
-    for path in _candidates(cache.root):
+                    entries.remove_leftovers(path.with_name(key["key"]))
+    for path in _candidates(root):
         if path not in left and path.is_symlink():
             left[path] = "it is a symbolic link"
         elif path not in left and (path / entries.RECORD).exists():
@@ -127,69 +128,99 @@ def clear(cache: Cache) -> dict[Path, str]:
     return left
 
 
-def trim(cache: Cache, limit: int) -> list[Item]:
-    """Remove the entries that were not used for the longest time, until the cache is within a limit.
+def trim(root: Path, limit: int | None = None) -> list[Item]:
+    """Remove entries until the cache is within a limit: first those that this isorun cannot use, then those that were
+    not used for the longest time.
 
     Args:
-        cache: the cache.
-        limit: in bytes. Entries in use are left, so the cache may stay above it.
+        root: the folder of the cache.
+        limit: in bytes; ``None`` for 10 GiB or a tenth of the disk, the smaller. Entries in use are left, so the cache
+            may stay above it.
 
     Returns:
         What was removed.
     """
-    items = [(item.path.stat().st_mtime_ns, item) for item in survey(cache)]
-    total, removed = sum(item.bytes for _, item in items), []
-    for _, item in sorted(items, key=lambda each: each[0]):
-        if total <= limit:
+    allowed = _default_limit(root) if limit is None else limit
+    if files.size_of(root) <= allowed:
+        return []
+    items = list(survey(root))
+    total, removed = sum(item.bytes for item in items), []
+    for item in sorted(items, key=_usefulness):
+        if total <= allowed:
             break
-        if item.kind != _NOTES and not _discard(cache, item):
+        if item.kind != _NOTES and not _discard(item):
             total -= item.bytes
             removed.append(item)
+    if removed and limit is None:
+        _tell_limit(root, allowed)
     if removed:
-        _logger.info("removed %d cache entries to stay within %d bytes", len(removed), limit)
+        _logger.info("removed %d cache entries to stay within %d bytes", len(removed), allowed)
     return removed
 
 
-def remove(cache: Cache, fingerprint: str, folder: Path | None = None) -> tuple[list[Item], dict[Path, str]]:
+def _default_limit(root: Path) -> int:
+    return min(_LIMIT, shutil.disk_usage(root).total // 10)
+
+
+@functools.cache
+def _tell_limit(root: Path, limit: int) -> None:
+    """Log once that there is a limit, which the user did not set."""
+    _logger.warning(
+        "the cache %s is limited to %.1f GiB (at most a tenth of the disk): the least recently used entries are "
+        "removed. Set ISORUN_CACHE_LIMIT to another size, such as 50GB",
+        root,
+        limit / 2**30,
+    )
+
+
+def _usefulness(item: Item) -> tuple[bool, int]:
+    """What decides which of two items is kept."""
+    try:
+        return not stages.is_outdated(item.key), item.path.stat().st_mtime_ns
+    except FileNotFoundError:  # removed by another process
+        return False, 0
+
+
+def remove(root: Path, fingerprint: str, folder: Path | None = None) -> tuple[list[Item], dict[Path, str]]:
     """Remove everything that was made from a model.
 
     Args:
-        cache: the cache.
+        root: the folder of the cache.
         fingerprint: SHA-256 of the model (``provenance.fingerprint``).
         folder: the entry with the model itself, if it was built from a checkpoint.
 
     Returns:
         What was removed, and what was left, with the reason.
     """
-    items = list(survey(cache))
+    items = list(survey(root))
     # Its fingerprints with other outputs.
     known = frozenset({fingerprint}).union(*(item.models for item in items if fingerprint in item.models))
     removed, left = [], {}
     for item in items:
         if known.isdisjoint(item.models) and item.path != folder:
             continue
-        if why := _discard(cache, item):
+        if why := _discard(item):
             left[item.path] = why
         else:
             removed.append(item)
     return removed, left
 
 
-def _discard(cache: Cache, item: Item) -> str:
+def _discard(item: Item) -> str:
     """Remove one item unless it is being made or used; returns why it was left."""
     try:
         trust.check(item.path.parent)
         if item.path.is_file():  # a note or timings, which are never used in place
             item.path.unlink(missing_ok=True)
             return ""
-        return _remove(cache, item)
+        return _remove(item)
     except (OSError, CacheError) as error:
         return str(error)
 
 
-def _remove(cache: Cache, item: Item) -> str:
+def _remove(item: Item) -> str:
     """Remove an entry unless it is being made or used; returns why it was left."""
-    lock = cache.lock_file(item.kind, item.key)
+    lock = locks.lock_file(item.path)
     lock.parent.mkdir(mode=files.SHARED, exist_ok=True)
     with locks.if_free(lock) as free:
         if not free:
@@ -228,12 +259,12 @@ def _is_note(path: Path) -> bool:
     return _succeeds(lambda: path.name == files.sha256(os.fsencode(files.unsealed(path.read_bytes())["files"][0][0])))
 
 
-def _is_entry(cache: Cache, path: Path) -> bool:
+def _is_entry(path: Path) -> bool:
     """Whether isorun created a folder: its record is valid or, if that is damaged, its lock file exists."""
     if not path.is_dir():
         return False
     kind, key = path.parent.name, path.name
-    return _succeeds(lambda: entries.record_of(path, kind, key)) or cache.lock_file(kind, key).is_file()
+    return _succeeds(lambda: entries.record_of(path, kind, key)) or locks.lock_file(path).is_file()
 
 
 def _succeeds(read: Callable[[], Any]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -12,15 +13,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from isorun.errors import CacheError
-from isorun.system.cache import entries, fingerprints, locks, trust
+from isorun.system.cache import entries, fingerprints, locks, maintenance, trust
 from isorun.system.cache.entries import Entry
-from isorun.system.cache.files import SHARED, expanded, sha256, size_in_bytes, write_atomically
+from isorun.system.cache.files import MARKER, SHARED, expanded, sha256, size_in_bytes, write_atomically
 
 ENVIRONMENT_VARIABLE = "ISORUN_CACHE_DIR"
 VERIFY_VARIABLE = "ISORUN_CACHE_VERIFY"
 LIMIT_VARIABLE = "ISORUN_CACHE_LIMIT"
-MARKER = ".isorun-cache"
-"""A file in the root of every cache that isorun has used; without it, nothing is cleared."""
+_HOUR = 3600
 _MARK = b"This folder is a cache of isorun. `isorun cache --clear` empties it.\n"
 
 
@@ -72,8 +72,8 @@ class Cache:
     ) -> Entry:
         """The entry of that kind and key, made if it is missing or damaged.
 
-        Waits, and logs a warning, while another process makes it. If the cache is then above its limit, the entries
-        that were not used for the longest time are removed.
+        Waits, and logs a warning, while another process makes it. If the cache is then above its limit, entries are
+        removed (:func:`isorun.system.cache.maintenance.trim`).
 
         Args:
             kind: a folder's name, such as ``lowered``.
@@ -90,10 +90,10 @@ class Cache:
         if not again and (entry := self._usable(kind, key, private)):
             return entry
         place = self.root / kind / key
-        with self._writable(kind), locks.exclusive(self.lock_file(kind, key), f"the cache entry {kind}/{key}"):
+        with self._writable(kind), locks.exclusive(locks.lock_file(place), f"the cache entry {kind}/{key}"):
             if not again and (entry := self._usable(kind, key, private)):  # made by another process meanwhile
                 return entry
-            remove_leftovers(place)  # of a maker that died, since this process holds the lock
+            entries.remove_leftovers(place)  # of a maker that died, since this process holds the lock
             self._remove_other_leftovers(kind)
             work = entries.new_folder(place, private=private)
             try:
@@ -102,13 +102,10 @@ class Cache:
                     place.rename(work.with_name(work.name + ".damaged"))
                 work.rename(place)
             finally:
-                remove_leftovers(place)
+                entries.remove_leftovers(place)
             made = self._open(kind, key, full=False)
         if made:
-            if self.limit is not None:
-                from isorun.system.cache import maintenance
-
-                maintenance.trim(self, self.limit)
+            maintenance.trim(self.root, self.limit)
             return replace(made, found=False)
         raise CacheError(f"{place} was changed by another program right after it was created. Try again")
 
@@ -144,10 +141,6 @@ class Cache:
         if self._remove is not None:
             self._remove()
 
-    def lock_file(self, kind: str, key: str) -> Path:
-        """The lock file that is held while an entry is made or removed. It is never deleted."""
-        return self.root / "locks" / f"{kind}-{key}.lock"
-
     def _usable(self, kind: str, key: str, private: bool) -> Entry | None:
         entry = self.get(kind, key)
         return entry if entry and not (private and entry.folder.stat().st_mode & 0o077) else None
@@ -162,16 +155,17 @@ class Cache:
             return None
         self._in_use[place] = use
         with contextlib.suppress(OSError):  # a read-only cache
-            os.utime(place)  # when it was last used
+            if time.time() - place.stat().st_mtime > _HOUR:
+                os.utime(place)  # when it was last used, to the hour
         return entry
 
     def _remove_other_leftovers(self, kind: str) -> None:
         """Remove what makers of other entries have left that are dead, since nobody holds their lock."""
         for leftover in (self.root / kind).glob(".*.*"):
             key = leftover.name[1:].partition(".")[0]
-            with locks.if_free(self.lock_file(kind, key)) as free:
+            with locks.if_free(locks.lock_file(self.root / kind / key)) as free:
                 if free:
-                    remove_leftovers(self.root / kind / key)
+                    entries.remove_leftovers(self.root / kind / key)
 
     def _check(self, *folders: str) -> None:
         for folder in (self.root, *(self.root / name for name in folders)):
@@ -195,17 +189,6 @@ class Cache:
         self._check(*names)
         if not (self.root / MARKER).exists():
             write_atomically(self.root / MARKER, _MARK, SHARED & 0o666)
-
-
-def remove_leftovers(place: Path) -> None:
-    """Remove what interrupted makers and removals have left beside an entry."""
-    import shutil
-
-    for leftover in place.parent.glob(f".{place.name}.*"):
-        if leftover.is_dir() and not leftover.is_symlink():
-            shutil.rmtree(leftover)
-        else:
-            leftover.unlink()
 
 
 def _user_folder() -> Path:

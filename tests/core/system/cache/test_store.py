@@ -356,7 +356,7 @@ def test_removes_what_makers_of_other_entries_have_left(cache):
     for folder in (left, alive):
         folder.mkdir()
         (folder / "weights").write_bytes(PAYLOAD)
-    with locks.exclusive(cache.lock_file("kind", "alive"), "the entry"):
+    with locks.exclusive(locks.lock_file(cache.root / "kind" / "alive"), "the entry"):
         cache.get_or_make("kind", "another", Maker())
         assert (left.exists(), alive.exists()) == (False, True)
 
