@@ -56,7 +56,7 @@ def key(model: LoweredModel, precision: str, profiles: Sequence[Profile], target
     return _digest(
         {
             "fingerprint": model.fingerprint,
-            "lowered": model.path.parent.name,
+            "lowered": f"{model.path.parent.name}/{model.path.name}",
             "dialect": model.dialect,
             "precision": precision,
             "profiles": [profile.as_plain() for profile in profiles],

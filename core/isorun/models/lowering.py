@@ -6,14 +6,14 @@ A graph is read and fused the first time that a model is opened. After that the 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isorun.errors import UnsupportedModel
-from isorun.models.source import FILE, ModelSource, check_unchanged
-from isorun.system.cache import Cache, is_private, sha256, versioned
+from isorun.models.source import ModelSource, check_unchanged
+from isorun.system.cache import Cache, Entry, is_private, sha256, versioned
 from isorun.system.progress import logged
 from isorun.types import Dialect, LoweredModel, ModelInfo
 from isorun.types.faults import Fault
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from isorun.graph.pipeline import Job, Target
 
+_STAGE = "lowering"
 _AS_GIVEN = "fp32"  # the precision for which a graph keeps its types
 _PLAIN = "onnx"  # the dialect of a model without fused operators: backends get it as given
 
@@ -82,7 +83,7 @@ class ModelGraphs:
         self._fused: ir.Model | None = None
         self._mapped = False  # whether the fused graph's weights are in the cache, rather than in the model's files
 
-        entry = cache.get_or_make("models", self._key("files"), self._inspect, models=source.models)
+        entry = cache.get_or_make("models", versioned(self._form("files"), _STAGE), self._inspect, models=source.models)
         meta = entry.meta
         self._known = _Known(
             ModelInfo.from_dict(meta["info"]),
@@ -185,8 +186,11 @@ class ModelGraphs:
         if not suspects or (present is not None and suspects.isdisjoint(present)):
             return lowered
 
+        origin = lowered.path.name if lowered.path in self._operators else "as given"
+        name = f"{self._form('faults', origin, _digest(faults))}.onnx"
+
         def make(folder: Path) -> dict[str, Any]:
-            from isorun.graph.io import files
+            from isorun.graph.io import files, shared
             from isorun.graph.transforms import work_around
 
             with files.reading(str(self.source.path)):
@@ -196,21 +200,18 @@ class ModelGraphs:
                 except UnsupportedModel as error:
                     return {"refused": str(error), "operators": error.operators, "rewritten": []}
             if rewritten:
-                files.write(graph, folder / FILE, beside_above=0)
+                shared.write(graph, folder / name)
             if lowered.path == self.source.path:
                 check_unchanged(self.source, self.cache)
             return {"refused": "", "rewritten": rewritten}
 
-        origin = lowered.path.parent.name if lowered.path in self._operators else "as given"
-        key = self._key("faults", origin, _digest(faults))
-        source = self.source
-        entry = self.cache.get_or_make("lowered", key, make, models=source.models, private=self.private)
+        entry = self._entry(name, make)
         if entry.meta["refused"]:
             raise UnsupportedModel(entry.meta["refused"], entry.meta["operators"])
         if not entry.meta["rewritten"]:
             return lowered
         notes = {**lowered.notes, "worked_around": entry.meta["rewritten"]}
-        return replace(lowered, path=entry.folder / FILE, cached=entry.found, notes=notes)
+        return replace(lowered, path=entry.folder / name, cached=entry.found, notes=notes)
 
     def write(self, target: Target, path: Path) -> tuple[ir.Model, Job]:
         """Make the graph of a target and write it.
@@ -222,14 +223,14 @@ class ModelGraphs:
             UnsupportedModel, InvalidModel: as :meth:`lower`.
         """
         from isorun.graph import pipeline
-        from isorun.graph.io import files
+        from isorun.graph.io import files, shared
 
         with logged("lowered %s", self.source.path):
             with files.reading(str(self.source.path)):
                 graph = self._graph()
                 job = pipeline.transform(graph, target)
             graph.metadata_props.clear()  # sessions answer from the model as given; runtimes need no tokenizer
-            files.write(graph, path, beside_above=0)
+            shared.write(graph, path)
         if not self._mapped:
             check_unchanged(self.source, self.cache)  # weights beside the model were read only now
         return graph, job
@@ -294,7 +295,7 @@ class ModelGraphs:
             table = int8.load(quantized.folder) if quantized else None
             converted = precision if precision != _AS_GIVEN and not quantized else None
             target = Target(packed=packed, precision=converted, table=table, dialect=dialect, checks=checks)
-            graph, job = self.write(target, folder / FILE)
+            graph, job = self.write(target, folder / name)
             if quantized:
                 notes["int8"] = dict(quantized.note)
             return {"notes": notes | job.notes, "operators": work_around.operators(graph)}
@@ -307,9 +308,9 @@ class ModelGraphs:
             *(["checks"] if checks else []),
             *([precision] if precision != _AS_GIVEN else []),
         ]
-        key = self._key(*parts, *([quantized.key] if quantized else []))
-        entry = self.cache.get_or_make("lowered", key, make, models=source.models, private=self.private)
-        path = entry.folder / FILE
+        name = f"{self._form(*parts, *([quantized.key] if quantized else []))}.onnx"
+        entry = self._entry(name, make)
+        path = entry.folder / name
         self._operators[path] = entry.meta["operators"]
         self._map_weights(path)
         return LoweredModel(path, dialect or _PLAIN, source.fingerprint, self.info, entry.found, entry.meta["notes"])
@@ -331,10 +332,15 @@ class ModelGraphs:
             value.const_value = same
         self._mapped = True
 
-    def _key(self, *parts: str) -> str:
-        """A cache key of the model, and of what else decides the result."""
+    def _entry(self, name: str, make: Callable[[Path], dict[str, Any]]) -> Entry:
+        """The entry of all lowered forms of the model, which share their weights, with one of them made if missing."""
+        source, key = self.source, versioned(self.source.content[:40], _STAGE)
+        return self.cache.get_or_make("lowered", key, make, models=source.models, private=self.private, part=name)
+
+    def _form(self, *parts: str) -> str:
+        """A digest of the model, and of what else decides the result."""
         how = () if self._fuses else ("unfused",)
-        return versioned(sha256("|".join((self.source.fingerprint, *how, *parts)).encode())[:40], "lowering")
+        return sha256("|".join((self.source.fingerprint, *how, *parts)).encode())[:40]
 
 
 def lower(

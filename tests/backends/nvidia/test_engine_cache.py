@@ -24,6 +24,7 @@ def test_every_part_of_the_key_matters(bert, tmp_path):
         key(model, "fp32", [wide, narrow], target, workspace=0),
         key(model, "fp32", [wide], target, workspace=1),
         key(replace(model, fingerprint="0"), "fp32", [wide], target, workspace=0),
+        key(replace(model, path=model.path.with_name("other.onnx")), "fp32", [wide], target, workspace=0),
         key(replace(model, dialect="primitive"), "fp32", [wide], target, workspace=0),
         *(
             key(model, "fp32", [wide], replace(target, **{part: "other"}), workspace=0)

@@ -70,6 +70,21 @@ def test_another_version_of_lowering_makes_other_entries(bert, cache, monkeypatc
     assert (second.cached, second.path != first.path) == (False, True)
 
 
+def test_the_forms_of_a_model_share_their_weights(bert, tmp_path):
+    for dialect in ("onnx", "com.microsoft"):
+        for packed in (False, True):
+            cache = Cache(tmp_path / "cache")  # another process, which reads the model again
+            lowered = lowering.lower(open_model(bert, cache), (dialect,), cache, packed=packed)
+            written = onnx.load(lowered.path)
+            assert all(tensor.raw_data or not tensor.dims for tensor in written.graph.initializer)
+    folder = lowered.path.parent
+    assert len(list(folder.glob("*.onnx"))) == 4
+    # Q, K and V are composed for one dialect and not for the other.
+    total = sum(path.stat().st_size for path in folder.glob("*.weights.bin"))
+    largest = max(path.stat().st_size for path in folder.glob("*.weights.bin"))
+    assert total < 1.5 * largest
+
+
 def test_uses_the_first_dialect_that_can_express_the_model(bert, cache):
     for order in (DIALECTS, DIALECTS[::-1]):
         assert lower(bert, cache, order).dialect == order[0]

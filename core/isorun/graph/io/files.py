@@ -26,7 +26,7 @@ INLINE_LIMIT = 1024  # bytes; smaller tensors stay in the graph, where runtimes 
 # Keys in a model's meta: its external data files, its name, and whether its file has sparse tensors.
 _FILES, _NAME, _SPARSE = "isorun.files", "isorun.name", "isorun.sparse"
 _LFS_POINTER = b"version https://git-lfs"
-_ALIGNMENT = 4096  # bytes; allows a runtime to map tensors from the file
+ALIGNMENT = 4096  # bytes; allows a runtime to map tensors from the file
 
 
 def read_proto(path: Path) -> onnx.ModelProto:
@@ -171,22 +171,34 @@ def write(model: ir.Model, path: Path, *, beside_above: int) -> None:
         InvalidModel: the model cannot be serialized, or a weight cannot be computed or read.
     """
     beside = weight_bytes(model) > beside_above
+    with writing(model, path) as temporary:
+        external.load_attributes(model)
+        if not beside:
+            ir.external_data.load_to_model(model)
+        ir.save(
+            model,
+            temporary,
+            format="protobuf",
+            external_data=f"{path.stem}.weights.bin" if beside else None,
+            size_threshold_bytes=INLINE_LIMIT,
+            alignment=ALIGNMENT,
+            align_threshold=INLINE_LIMIT,
+        )
+        maps.restore(temporary, model)
+
+
+@contextmanager
+def writing(model: ir.Model, path: Path) -> Iterator[Path]:
+    """A temporary file that becomes a model's file.
+
+    Raises:
+        OSError: it cannot be written.
+        InvalidModel: the model cannot be serialized, or a weight cannot be computed or read.
+    """
     temporary = path.with_name(f".{path.name}.part")
     try:
         with reading(model.meta.get(_NAME, "The model"), except_for=OSError):
-            external.load_attributes(model)
-            if not beside:
-                ir.external_data.load_to_model(model)
-            ir.save(
-                model,
-                temporary,
-                format="protobuf",
-                external_data=f"{path.stem}.weights.bin" if beside else None,
-                size_threshold_bytes=INLINE_LIMIT,
-                alignment=_ALIGNMENT,
-                align_threshold=INLINE_LIMIT,
-            )
-            maps.restore(temporary, model)
+            yield temporary
         temporary.replace(path)
     except OSError as error:
         if error.errno is None:  # raised by onnx_ir: a weight file shrank in the meantime

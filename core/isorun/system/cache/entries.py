@@ -7,15 +7,16 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from isorun.errors import CacheError
-from isorun.system.cache import files, trust
+from isorun.system.cache import files, locks, trust
 
 RECORD = "entry.json"
+_TEMPORARY = f".{RECORD}."
 
 DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError)
 """The exceptions of :func:`read` for a missing or damaged entry."""
@@ -64,18 +65,65 @@ def finish(work: Path, kind: str, key: str, meta: dict[str, Any], models: Sequen
     Raises:
         CacheError: the folder holds something that is not a regular file.
     """
-    mode = stat.S_IMODE(work.stat().st_mode) & 0o666
-    paths = sorted(work.iterdir())
+    _write(work, {"kind": kind, "key": key, "files": _listed(work, ()), "meta": meta, "models": list(models)})
+
+
+def extend(
+    place: Path, kind: str, key: str, part: str, make: Callable[[Path], dict[str, Any]], models: Sequence[str]
+) -> None:
+    """Add a part to an entry while its lock is held. Readers find the part once the record has it.
+
+    Args:
+        place: the folder of the entry.
+        kind, key: its identity.
+        part: the name of the part.
+        make: writes files to the folder and returns JSON of the part.
+        models: the fingerprints of the model that it was made from.
+
+    Raises:
+        CacheError: the folder holds something that is not a regular file.
+    """
+    record = record_of(place, kind, key)
+    known = {RECORD, *record["files"]}
+    try:
+        _remove_others(place, known)  # of a maker that died
+        meta = make(place)
+        record["files"] |= _listed(place, known)
+    except BaseException:
+        _remove_others(place, known)
+        raise
+    record["meta"] |= {part: meta}
+    record["models"] = list(dict.fromkeys([*record["models"], *models]))
+    _write(place, record)
+
+
+def _listed(folder: Path, known: Collection[str]) -> dict[str, Any]:
+    """The stamps and digests of the files in a folder, except those that are known."""
+    mode = stat.S_IMODE(folder.stat().st_mode) & 0o666
+    paths = sorted(path for path in folder.iterdir() if path.name not in known and not path.name.startswith(_TEMPORARY))
     for path in paths:
         if not stat.S_ISREG(path.lstat().st_mode):
-            raise CacheError(f"The entry {kind}/{key} may hold regular files only, got {path.name}")
+            raise CacheError(f"The cache entry {folder} may hold regular files only, got {path.name}")
         path.chmod(mode)  # libraries may have set others
     digests = {path.name: files.sha256_of(path) for path in paths}
     files.wait_for_tick(paths)
-    listed = {path.name: {"stamp": files.stamp(path), "sha256": digests[path.name]} for path in paths}
-    record = work / RECORD
-    record.write_bytes(files.sealed({"kind": kind, "key": key, "files": listed, "meta": meta, "models": list(models)}))
-    record.chmod(mode)
+    return {path.name: {"stamp": files.stamp(path), "sha256": digests[path.name]} for path in paths}
+
+
+def _write(folder: Path, record: dict[str, Any]) -> None:
+    temporary = folder / f"{_TEMPORARY}{os.urandom(6).hex()}"
+    try:
+        temporary.write_bytes(files.sealed(record))
+        temporary.chmod(stat.S_IMODE(folder.stat().st_mode) & 0o666)
+        temporary.replace(folder / RECORD)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _remove_others(folder: Path, known: Collection[str]) -> None:
+    for path in folder.iterdir():
+        if path.name not in known:
+            path.unlink()
 
 
 def record_of(place: Path, kind: str, key: str) -> dict[str, Any]:
@@ -113,7 +161,7 @@ def read(
     trust.check(place)
     trust.check(place / RECORD)
     record = record_of(place, kind, key)
-    changed = False
+    changed: dict[str, files.Stamp] = {}
     for name, described in record["files"].items():
         path = place / name
         status = path.lstat()
@@ -125,9 +173,13 @@ def read(
             if stamp[0] != described["stamp"][0] or files.sha256_of(path) != described["sha256"]:
                 raise ValueError(f"{name} has changed")
             if stamp != described["stamp"] and files.is_conclusive(stamp, now):
-                described["stamp"], changed = stamp, True
+                changed[name] = stamp
     if changed and refresh:
-        with contextlib.suppress(OSError):  # a read-only cache: hashed again next time
-            mode = stat.S_IMODE((place / RECORD).stat().st_mode)
-            files.write_atomically(place / RECORD, files.sealed(record), mode)
+        # Not while another process adds a part. With a read-only cache, hashed again next time.
+        with contextlib.suppress(OSError), locks.if_free(locks.lock_file(place)) as free:
+            if free:
+                record = record_of(place, kind, key)
+                for name, stamp in changed.items():
+                    record["files"][name]["stamp"] = stamp
+                _write(place, record)
     return Entry(place, record["meta"], found=True)

@@ -80,7 +80,7 @@ def is_conclusive(taken: Stamp, now: int) -> bool:
     return changed % _SECOND != 0 and changed + _TICK <= now
 
 
-def sha256(content: bytes) -> str:
+def sha256(content: bytes | memoryview) -> str:
     """The SHA-256 of some bytes (hexadecimal)."""
     import hashlib
 

@@ -58,7 +58,7 @@ class Cache:
         Raises:
             CacheError: it belongs to another user, or other users can write to it.
         """
-        return self._open(kind, key, full=self.verify)
+        return self._open(kind, key, None, full=self.verify)
 
     def get_or_make(
         self,
@@ -69,6 +69,7 @@ class Cache:
         *,
         private: bool = False,
         again: bool = False,
+        part: str | None = None,
     ) -> Entry:
         """The entry of that kind and key, made if it is missing or damaged.
 
@@ -83,27 +84,33 @@ class Cache:
             private: whether its files are for their owner only (mode 600), whatever the umask. An existing entry that
                 others can read is made again.
             again: make it even if it exists, and replace it.
+            part: the name of one of several things in one folder, which are made one by one and removed together. The
+                JSON is that of the part, and ``make`` may read the files of others, which it must not change.
 
         Raises:
             CacheError: the folder cannot be written to, is full, belongs to another user, or is writable by others.
         """
-        if not again and (entry := self._usable(kind, key, private)):
+        if not again and (entry := self._usable(kind, key, private, part)):
             return entry
         place = self.root / kind / key
         with self._writable(kind), locks.exclusive(locks.lock_file(place), f"the cache entry {kind}/{key}"):
-            if not again and (entry := self._usable(kind, key, private)):  # made by another process meanwhile
+            if not again and (entry := self._usable(kind, key, private, part)):  # made by another process meanwhile
                 return entry
             entries.remove_leftovers(place)  # of a maker that died, since this process holds the lock
             self._remove_other_leftovers(kind)
-            work = entries.new_folder(place, private=private)
-            try:
-                entries.finish(work, kind, key, make(work), models)
-                if os.path.lexists(place):
-                    place.rename(work.with_name(work.name + ".damaged"))
-                work.rename(place)
-            finally:
-                entries.remove_leftovers(place)
-            made = self._open(kind, key, full=False)
+            if part is not None and self._usable(kind, key, private):
+                entries.extend(place, kind, key, part, make, models)
+            else:
+                work = entries.new_folder(place, private=private)
+                try:
+                    meta = make(work)
+                    entries.finish(work, kind, key, meta if part is None else {part: meta}, models)
+                    if os.path.lexists(place):
+                        place.rename(work.with_name(work.name + ".damaged"))
+                    work.rename(place)
+                finally:
+                    entries.remove_leftovers(place)
+            made = self._open(kind, key, part, full=False)
         if made:
             maintenance.trim(self.root, self.limit)
             return replace(made, found=False)
@@ -141,16 +148,18 @@ class Cache:
         if self._remove is not None:
             self._remove()
 
-    def _usable(self, kind: str, key: str, private: bool) -> Entry | None:
-        entry = self.get(kind, key)
+    def _usable(self, kind: str, key: str, private: bool, part: str | None = None) -> Entry | None:
+        entry = self._open(kind, key, part, full=self.verify)
         return entry if entry and not (private and entry.folder.stat().st_mode & 0o077) else None
 
-    def _open(self, kind: str, key: str, *, full: bool) -> Entry | None:
+    def _open(self, kind: str, key: str, part: str | None, *, full: bool) -> Entry | None:
         self._check(kind)
         place = self.root / kind / key
         try:
             use = locks.InUse(place)
             entry = entries.read(place, kind, key, full=full)
+            if part is not None:
+                entry = replace(entry, meta=entry.meta[part])
         except entries.DAMAGE:  # missing, damaged or being cleared: the caller makes it again
             return None
         self._in_use[place] = use
