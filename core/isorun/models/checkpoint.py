@@ -7,6 +7,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,13 +66,13 @@ def build(folder: Path, output: Path) -> list[str]:
     Raises:
         InvalidModel: the architecture is not supported, or the tensors do not match the config.
     """
-    left_out = _build(folder, output)
+    from isorun.graph.io import files
+
+    left_out = _build(folder, output, partial(files.write, beside_above=files.SINGLE_FILE_LIMIT))
     return sorted(left_out.heads + left_out.layers)
 
 
-def _build(folder: Path, output: Path) -> Unused:
-    from isorun.graph.io import files
-
+def _build(folder: Path, output: Path, write: Callable[[ir.Model, Path], None]) -> Unused:
     outer, folder = folder, sentences.transformer_folder(folder)
     _check_adapters(folder)
     settings = _settings(folder)
@@ -80,7 +81,7 @@ def _build(folder: Path, output: Path) -> Unused:
     model.metadata_props[sentences.METADATA] = kept.to_json()
     if omitted := {name: tensors for name, tensors in asdict(left_out).items() if tensors}:
         model.metadata_props[OMITTED] = json.dumps(omitted)
-    files.write(model, output, beside_above=files.SINGLE_FILE_LIMIT)
+    write(model, output)
     kept.save_dense(output)
     for name in _TOKENIZER_FILES:
         if (folder / name).is_file():
@@ -174,13 +175,15 @@ def build_cached(folder: Path, cache: Cache, *, whole: bool = True) -> Path:
     _check_adapters(folder)
 
     def make(output_folder: Path) -> dict[str, Any]:
-        return asdict(_build(folder, output_folder / _ENTRY_MODEL))
+        from isorun.graph.io import shared
+
+        return asdict(_build(folder, output_folder / _ENTRY_MODEL, shared.write))
 
     paths = files_of(folder)
     # With names, so that adding a file changes the key as well as editing one.
     prints = [[str(path.relative_to(folder)), cache.fingerprint([path].copy, path)] for path in paths]
     key = versioned(sha256(json.dumps(prints).encode())[:40], "builders")
-    entry = cache.get_or_make("built", key, make, private=is_private(paths))
+    entry = cache.get_or_make("built", key, make, private=is_private(paths), part=_ENTRY_MODEL)
     if layers := entry.meta["layers"]:
         warnings.warn(
             f"{folder} has {len(layers)} tensors of layers that its config.json does not count (the first is "

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from isorun.graph.pipeline import Job, Target
 
 _STAGE = "lowering"
+_BUILT = ("built", "presets")  # kinds of entries with models whose weights can be shared
 _AS_GIVEN = "fp32"  # the precision for which a graph keeps its types
 _PLAIN = "onnx"  # the dialect of a model without fused operators: backends get it as given
 
@@ -333,14 +334,20 @@ class ModelGraphs:
         self._mapped = True
 
     def _entry(self, name: str, make: Callable[[Path], dict[str, Any]]) -> Entry:
-        """The entry of all lowered forms of the model, which share their weights, with one of them made if missing."""
-        source, key = self.source, versioned(self.source.content[:40], _STAGE)
-        return self.cache.get_or_make("lowered", key, make, models=source.models, private=self.private, part=name)
+        """The entry of all lowered forms of the model, which share their weights, with one of them made if missing.
+
+        A model that was built in the cache shares its weights, too: they are all in its entry.
+        """
+        source, (kind, key) = self.source, ("lowered", versioned(self.source.content[:40], _STAGE))
+        folder = source.path.parent
+        if folder.parent.parent == self.cache.root and folder.parent.name in _BUILT:
+            kind, key = folder.parent.name, folder.name
+        return self.cache.get_or_make(kind, key, make, models=source.models, private=self.private, part=name)
 
     def _form(self, *parts: str) -> str:
         """A digest of the model, and of what else decides the result."""
         how = () if self._fuses else ("unfused",)
-        return sha256("|".join((self.source.fingerprint, *how, *parts)).encode())[:40]
+        return sha256("|".join((versioned("", _STAGE), self.source.fingerprint, *how, *parts)).encode())[:40]
 
 
 def lower(

@@ -104,10 +104,13 @@ def build(name: str, seed: int, cache: Cache) -> Path:
     """The ONNX file of a preset, from the cache if it was written before."""
 
     def make(folder: Path) -> dict[str, Any]:
-        write(name, seed, folder / _ENTRY_MODEL)
+        from isorun.graph.io import shared
+
+        shared.write(graph(sizes(name), seed, name), folder / _ENTRY_MODEL)
         return {}
 
-    return cache.get_or_make("presets", versioned(f"{name}-{seed}", "presets", "builders"), make).folder / _ENTRY_MODEL
+    key = versioned(f"{name}-{seed}", "presets", "builders")
+    return cache.get_or_make("presets", key, make, part=_ENTRY_MODEL).folder / _ENTRY_MODEL
 
 
 class SeededWeights:

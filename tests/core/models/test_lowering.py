@@ -85,6 +85,29 @@ def test_the_forms_of_a_model_share_their_weights(bert, tmp_path):
     assert total < 1.5 * largest
 
 
+def test_a_model_that_was_built_shares_its_weights_with_its_forms(checkpoint, cache):
+    lowered = [
+        lowering.lower(open_model(checkpoint, cache), ("onnx",), cache, packed=packed) for packed in (False, True)
+    ]
+    assert {form.path.parent.parent.name for form in lowered} == {"built"}
+    assert len(list(lowered[0].path.parent.glob("*.onnx"))) == 3
+    sizes = [path.stat().st_size for path in lowered[0].path.parent.glob("*.weights.bin")]
+    assert sum(sizes) < 1.5 * max(sizes)
+
+
+@pytest.mark.parametrize("damaged", ["the model", "a form"])
+def test_a_damaged_model_is_built_and_lowered_again(checkpoint, cache, damaged):
+    source = open_model(checkpoint, cache)
+    lowered = lowering.lower(source, ("onnx",), cache)
+    (source.path if damaged == "the model" else lowered.path).write_bytes(b"damaged")
+    again = Cache(cache.root)
+    source = open_model(checkpoint, again)
+    lowered = lowering.lower(source, ("onnx",), again)
+    assert onnx.load(source.path).graph.node
+    assert onnx.load(lowered.path).graph.node
+    assert open_model(checkpoint, again).path == source.path
+
+
 def test_uses_the_first_dialect_that_can_express_the_model(bert, cache):
     for order in (DIALECTS, DIALECTS[::-1]):
         assert lower(bert, cache, order).dialect == order[0]
