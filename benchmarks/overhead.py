@@ -16,45 +16,28 @@ import contextlib
 import json
 import statistics
 import tempfile
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import bare_runtimes as bare
 import numpy as np
+import overhead_worker
+from overhead_calls import RAW, RNG, addition, interleaved
 
 import isorun
-from isorun.graph.builders import encoder
+from isorun.graph.builders import encoder, encoder_config
 from isorun.graph.io import files
 from isorun.models import presets
 from isorun.system.threads import usable_cores
 
 _PAIRS = 6
-RNG = np.random.default_rng(0)
-
-
-def addition(folder: Path) -> tuple[Path, dict[str, np.ndarray]]:
-    """y = a + b + c, each (1, 128) float32."""
-    import onnx
-    from onnx import TensorProto, helper
-
-    def value(name: str) -> onnx.ValueInfoProto:
-        return helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", "m"])
-
-    nodes = [helper.make_node("Add", ["a", "b"], ["ab"]), helper.make_node("Add", ["ab", "c"], ["y"])]
-    graph = helper.make_graph(nodes, "addition", [value(name) for name in "abc"], [value("y")])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
-    path = folder / "addition.onnx"
-    onnx.save(model, path)
-    return path, {name: RNG.standard_normal((1, 128), dtype=np.float32) for name in "abc"}
 
 
 def narrow_bert(folder: Path) -> tuple[Path, dict[str, np.ndarray]]:
     """Two layers, 32 wide, on 1 x 128 tokens."""
 
-    config = encoder.EncoderConfig(
+    config = encoder_config.EncoderConfig(
         vocab_size=1000, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
     )
     path = folder / "bert.onnx"
@@ -67,29 +50,10 @@ def narrow_bert(folder: Path) -> tuple[Path, dict[str, np.ndarray]]:
     return path, feeds
 
 
-def raw_onnxruntime(model: Path, threads: int) -> Callable[[dict[str, np.ndarray]], Any]:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.add_session_config_entry("session.force_spinning_stop", "1")  # as isorun has it: two pools by turns
-    session = onnxruntime.InferenceSession(
-        str(model), options, providers=["CPUExecutionProvider"], disabled_optimizers=["SkipLayerNormFusion"]
-    )
-    return lambda feeds: session.run(None, feeds)
-
-
-def raw_openvino(model: Path, threads: int) -> Callable[[dict[str, np.ndarray]], Any]:
-    return bare.openvino_run(bare.open_openvino(model, threads))
-
-
-RAW = {"ort-cpu": raw_onnxruntime, "openvino": raw_openvino}
-
-
 def measure(
     model: Path, feeds: dict[str, np.ndarray], backend: str, rounds: int, threads: int, cache: Path
 ) -> dict[str, Any]:
-    """Medians in microseconds, by turns, the first tenth thrown away.
+    """Medians in microseconds, interleaved, the first tenth thrown away.
 
     Two compiled copies of one file can differ by more than what is measured here, so there are several pairs, opened
     and run in the one order and the other.
@@ -121,18 +85,6 @@ def _pair(
         return interleaved(opened, feeds, rounds)
 
 
-def interleaved(calls: dict[str, Callable[[Any], Any]], given: Any, rounds: int, turn: int = 1) -> dict[str, float]:
-    """The median of each call's time in microseconds, the first tenth thrown away. A turn is so many calls."""
-    taken: dict[str, list[int]] = {name: [] for name in calls}
-    for _ in range(rounds // turn):
-        for name, call in calls.items():
-            for _ in range(turn):
-                start = time.perf_counter_ns()
-                call(given)
-                taken[name].append(time.perf_counter_ns() - start)
-    return {name: statistics.median(times[rounds // 10 :]) / 1000 for name, times in taken.items()}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=20000)
@@ -141,8 +93,6 @@ def main() -> None:
     parser.add_argument("--worker", action="store_true")
     arguments = parser.parse_args()
     if arguments.worker:
-        import overhead_worker
-
         rows = overhead_worker.measure(arguments.rounds, arguments.threads)
     else:
         rows = measure_all(arguments.rounds, arguments.threads)

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx.parser
-from overhead import RAW, addition, interleaved
+from overhead_calls import RAW, addition, interleaved
 
 import isorun
 from isorun.isolation import environments

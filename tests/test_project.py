@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import graphlib
 import importlib.metadata
 import json
 import re
@@ -90,6 +91,13 @@ def test_imports_point_down():
     ran = subprocess.run([linter, "--no-cache"], cwd=ROOT, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert re.search(r"[1-9]\d* kept, 0 broken", ran.stdout)
+
+
+def test_benchmarks_import_each_other_without_cycles():
+    """The contract in pyproject.toml has those of packages."""
+    files = {path.stem: path for path in (ROOT / "benchmarks").glob("*.py")}
+    imported = {name: re.findall(r"(?m)^ *(?:import|from) (\w+)", path.read_text()) for name, path in files.items()}
+    graphlib.TopologicalSorter({name: files.keys() & names for name, names in imported.items()}).prepare()
 
 
 def test_no_file_names_a_local_path_or_a_package_index():

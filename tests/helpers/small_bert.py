@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph.builders import encoder
+from isorun.graph.builders import encoder, encoder_config
 from isorun.graph.io import files
 
 VOCABULARY, WIDTH, POSITIONS = 60, 16, 64
@@ -26,7 +26,7 @@ class Weights:
 
 
 def build(**settings: Any) -> ir.Model:
-    """The fused graph; settings of :class:`isorun.graph.builders.encoder.EncoderConfig` may differ."""
+    """The fused graph; settings of :class:`isorun.graph.builders.encoder_config.EncoderConfig` may differ."""
     config = {
         "vocab_size": VOCABULARY,
         "hidden_size": WIDTH,
@@ -36,7 +36,7 @@ def build(**settings: Any) -> ir.Model:
         "max_position_embeddings": POSITIONS,
         **settings,
     }
-    return encoder.encoder(encoder.EncoderConfig(**config), Weights(), "tiny")
+    return encoder.encoder(encoder_config.EncoderConfig(**config), Weights(), "tiny")
 
 
 def write(path: Path, **settings: Any) -> Path:

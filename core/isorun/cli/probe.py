@@ -114,7 +114,8 @@ def _layer(random: np.random.Generator) -> _Case:
     import onnx_ir as ir
 
     from isorun import Session
-    from isorun.graph.builders.encoder import EncoderConfig, encoder
+    from isorun.graph.builders.encoder import encoder
+    from isorun.graph.builders.encoder_config import EncoderConfig
     from isorun.models.presets import SeededWeights
 
     config = EncoderConfig(

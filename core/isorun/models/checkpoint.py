@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from isorun.graph.builders.architectures import Architecture
-    from isorun.graph.builders.encoder import EncoderConfig
+    from isorun.graph.builders.encoder_config import EncoderConfig
 
 OMITTED = "isorun.omitted"
 """The metadata property of an ONNX file with the tensors of its checkpoint that its graph omits, as JSON."""
@@ -233,7 +233,7 @@ def _architecture(folder: Path, settings: Mapping[str, Any]) -> tuple[str, Archi
 def _config(
     folder: Path, settings: Mapping[str, Any], architecture: Architecture, weights: SafeTensors
 ) -> EncoderConfig:
-    from isorun.graph.builders.encoder import ACTIVATIONS, EncoderConfig
+    from isorun.graph.builders.encoder_config import ACTIVATIONS, EncoderConfig
 
     def invalid(why: str) -> InvalidModel:
         return InvalidModel(f"{folder / 'config.json'}: {why}")

@@ -86,7 +86,7 @@ def graph(settings: Mapping[str, Any], seed: int, name: str) -> ir.Model:
         seed: of the weights, 0 or more.
         name: the graph's name.
     """
-    from isorun.graph.builders import architectures, encoder, rotary
+    from isorun.graph.builders import architectures, encoder, encoder_config, rotary
 
     if seed < 0:
         raise InvalidModel(f"The seed must be 0 or more, got {seed}")
@@ -97,7 +97,7 @@ def graph(settings: Mapping[str, Any], seed: int, name: str) -> ir.Model:
     if "relative_attention" in settings:
         config = {key: settings[key] for key in (*architectures.DEBERTA.sizes, "layer_norm_eps")}
         config |= {"architecture": architectures.DEBERTA, "settings": settings}
-    return encoder.encoder(encoder.EncoderConfig(**config), weights, name)
+    return encoder.encoder(encoder_config.EncoderConfig(**config), weights, name)
 
 
 def build(name: str, seed: int, cache: Cache) -> Path:

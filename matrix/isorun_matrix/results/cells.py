@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from isorun_matrix.measurement.statistics.aggregate import Measured, aggregate
+from isorun_matrix.measurement.aggregate import Measured, aggregate
 from isorun_matrix.results import reader
 from isorun_matrix.results.layout import SAMPLES
 from isorun_matrix.results.records import (
@@ -13,17 +14,24 @@ from isorun_matrix.results.records import (
     CellId,
     CellResult,
     JobResult,
+    LoadResult,
     PlannedCell,
     RecordedSpec,
     RoundResult,
     TrialResult,
 )
 
-if TYPE_CHECKING:
-    from isorun_matrix.results.folder import RunFolder
+
+class Stored(Protocol):
+    """What is stored of cells, by the names and keys of cells: the folder of a run."""
+
+    def trial(self, name: str, key: str) -> TrialResult | None: ...
+    def rounds(self, name: str, key: str) -> list[RoundResult]: ...
+    def round_folder(self, name: str, key: str, number: int) -> Path: ...
+    def load(self, name: str, key: str, scenario: Mapping[str, Any]) -> LoadResult | None: ...
 
 
-def assemble(folder: RunFolder, planned: PlannedCell, spec: RecordedSpec) -> CellResult:
+def assemble(folder: Stored, planned: PlannedCell, spec: RecordedSpec) -> CellResult:
     """The results of a cell under the key that belongs to the run.
 
     Args:

@@ -15,7 +15,7 @@ import exports
 import isorun
 import quantized_forms
 from isorun.errors import BackendUnavailable, InvalidFeeds, UnsupportedModel
-from isorun.graph.builders import encoder
+from isorun.graph.builders import encoder, encoder_config
 from isorun.graph.io import files
 from isorun.graph.transforms.prune import prune
 from isorun.parity.samples import MASKS
@@ -47,7 +47,7 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Callable[[float], Path]:
     def write(sparsity: float) -> Path:
         path = folder / f"{sparsity}.onnx"
         if not path.is_file():
-            config = encoder.EncoderConfig(num_hidden_layers=1, num_attention_heads=4, **SIZES)
+            config = encoder_config.EncoderConfig(num_hidden_layers=1, num_attention_heads=4, **SIZES)
             model = encoder.encoder(config, Weights(), "one-layer")
             if sparsity:
                 prune(model, sparsity)

@@ -49,7 +49,7 @@ def test_help_imports_nothing_heavy() -> None:
     assert done.stderr == "set()\n"
 
 
-@pytest.mark.parametrize("name", (*COMMANDS, "conformance"))
+@pytest.mark.parametrize("name", [*COMMANDS, "conformance"])
 def test_every_command_has_help(isorun: Callable[..., Any], name: str) -> None:
     ran = isorun(name, "--help")
     assert ran.code == 0

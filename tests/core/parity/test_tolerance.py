@@ -47,10 +47,10 @@ PLANTED: dict[str, tuple[str, Change]] = {
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two layers like MiniLM's, 64 wide, with weights that keep activations in a trained model's range."""
-    from isorun.graph.builders import encoder
+    from isorun.graph.builders import encoder, encoder_config
     from isorun.graph.io import files
 
-    config = encoder.EncoderConfig(
+    config = encoder_config.EncoderConfig(
         vocab_size=99,
         hidden_size=64,
         num_hidden_layers=2,

@@ -8,7 +8,9 @@ import numpy as np
 import onnx_ir as ir
 
 from isorun.errors import InvalidModel, did_you_mean
-from isorun.graph.builders.encoder import ACTIVATIONS, BertBuilder, Named
+from isorun.graph.builders.bert import BertBuilder
+from isorun.graph.builders.builder import Named
+from isorun.graph.builders.encoder_config import ACTIVATIONS
 from isorun.graph.ops import functions
 from isorun.graph.ops import positions as position_ops
 

@@ -8,7 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from isorun.errors import InvalidModel
-from isorun.graph.builders.encoder import BertBuilder, Named
+from isorun.graph.builders.bert import BertBuilder
+from isorun.graph.builders.builder import Named
 from isorun.graph.ops import functions
 from isorun.graph.ops import positions as position_ops
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph.builders.encoder import Builder, Named, Weights
+from isorun.graph.builders.builder import Builder, Named, Weights
 from isorun.graph.builders.rotary_families import RotaryFamily
 from isorun.graph.ops import functions
 from isorun.graph.ops import positions as position_ops

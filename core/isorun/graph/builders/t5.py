@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from isorun.errors import InvalidModel
-from isorun.graph.builders.encoder import BertBuilder
+from isorun.graph.builders.bert import BertBuilder
 from isorun.graph.ops import functions
 
 _GATED = {"gated-gelu": "GatedGeluTanh", "gated-silu": "GatedSilu"}

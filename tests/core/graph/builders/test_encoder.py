@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tiny
-from isorun.graph.builders import encoder
+from isorun.graph.builders import encoder, encoder_config
 from isorun.graph.io import files
 
 
@@ -31,7 +31,9 @@ class Watched:
 @pytest.fixture
 def config():
     names = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-    return encoder.EncoderConfig(**{name: tiny.CONFIG[name] for name in names}, max_position_embeddings=tiny.POSITIONS)
+    return encoder_config.EncoderConfig(
+        **{name: tiny.CONFIG[name] for name in names}, max_position_embeddings=tiny.POSITIONS
+    )
 
 
 def test_every_tensor_is_checked_before_any_is_read_and_read_once(config, tmp_path):
@@ -50,10 +52,10 @@ def test_sequence_classifier_reads_the_pooler(config):
         encoder.encoder(replace(config, pooler=False, head="sequence-classification"), Watched(), "tiny")
 
 
-@pytest.mark.parametrize("activation", encoder.ACTIVATIONS)
+@pytest.mark.parametrize("activation", encoder_config.ACTIVATIONS)
 def test_activations_become_fused_operators(config, activation):
     from dataclasses import replace
 
     model = encoder.encoder(replace(config, hidden_act=activation), Watched(), "tiny")
-    assert encoder.ACTIVATIONS[activation] in {node.op_type for node in model.graph}
-    assert encoder.ACTIVATIONS[activation] in {name for _, name, _ in model.functions}
+    assert encoder_config.ACTIVATIONS[activation] in {node.op_type for node in model.graph}
+    assert encoder_config.ACTIVATIONS[activation] in {name for _, name, _ in model.functions}

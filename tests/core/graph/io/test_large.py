@@ -11,12 +11,12 @@ import pytest
 import exports
 from isorun import Session
 from isorun.graph import pipeline
-from isorun.graph.builders import encoder
+from isorun.graph.builders import encoder, encoder_config
 from isorun.graph.io import files
 from isorun.graph.ops import lower
 from isorun.models import presets
 
-SIZES = encoder.EncoderConfig(
+SIZES = encoder_config.EncoderConfig(
     vocab_size=250_002,
     hidden_size=1024,
     num_hidden_layers=24,

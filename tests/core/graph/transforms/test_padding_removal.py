@@ -18,7 +18,7 @@ import small_bert
 from isorun.errors import UnsupportedModel
 from isorun.graph import model_info
 from isorun.graph.analysis import mask_input
-from isorun.graph.builders import encoder
+from isorun.graph.builders import encoder_config
 from isorun.graph.io import files
 from isorun.graph.ops import functions, lower
 from isorun.graph.transforms import padding_removal
@@ -121,7 +121,7 @@ def test_any_mask_of_any_shape(
     assert_same(packed(backend, dialect).run(None, fed), UNTOUCHED.run(None, fed), fed["attention_mask"])
 
 
-@pytest.mark.parametrize("head", encoder.HEADS)
+@pytest.mark.parametrize("head", encoder_config.HEADS)
 @pytest.mark.parametrize(("backend", "dialect"), PAIRS)
 def test_heads(backend: str, dialect: str, head: str, tmp_path: Path) -> None:
     made = model(head)

@@ -1,0 +1,223 @@
+"""BERT and the encoders that are built alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from isorun.graph.builders.builder import Builder, Named, Weights
+from isorun.graph.builders.encoder_config import ACTIVATIONS, EncoderConfig
+from isorun.graph.ops import functions
+from isorun.graph.ops import positions as position_ops
+
+
+class BertBuilder(Builder):
+    """Builds BERT; subclasses differ in some of its parts."""
+
+    def __init__(self, config: EncoderConfig, weights: Weights) -> None:
+        super().__init__(weights)
+        self._config = config
+        self._architecture = config.architecture
+
+    def model(self, name: str) -> ir.Model:
+        inputs = {label: self.input(label) for label in self._config.inputs}
+        ids, mask = inputs["input_ids"], inputs["attention_mask"]
+        hidden = self._project(self._embed(inputs))
+        bias = self._bias(ids)
+        for index, weights in enumerate(self._layers()):
+            hidden = self._layer(f"layer.{index}", weights, hidden, mask, bias)
+        outputs = self._outputs(hidden)
+        return self.graph(name, inputs, outputs)
+
+    def _layers(self) -> Iterator[str]:
+        """The prefix of each layer's weights, in execution order; layers that share weights have the same prefix."""
+        config = self._config
+        for layer in range(config.num_hidden_layers):
+            group = layer * config.num_hidden_groups // config.num_hidden_layers
+            for inner in range(config.inner_group_num):
+                yield self._architecture.layers.format(layer=layer, group=group, inner=inner)
+
+    def _embed(self, inputs: Mapping[str, ir.Value]) -> ir.Value:
+        """The embeddings, of the graph's inputs by name."""
+        ids, types = inputs["input_ids"], inputs.get("token_type_ids")
+        config, prefix = self._config, "embeddings"
+        width = config.embedding_size or config.hidden_size
+        nodes = Named(self, f"{prefix}.positions")
+        counts = self._architecture.padding_id is not None
+        positions = (
+            position_ops.counted(nodes, ids, config.pad_token_id) if counts else position_ops.in_order(nodes, ids)
+        )
+        words = self.weight(f"{prefix}.word_embeddings.weight", config.vocab_size, width)
+        norm = self._norm(f"{prefix}.LayerNorm", width)
+        typed = None
+        if types is not None:
+            typed = self.weight(f"{prefix}.token_type_embeddings.weight", config.type_vocab_size, width)
+        return self.fused(
+            functions.EMBEDDING,
+            prefix,
+            [ids, types, positions, words, self._position_table(width), typed, *norm],
+            epsilon=config.layer_norm_eps,
+        )
+
+    def _position_table(self, width: int) -> ir.Value:
+        """The position table, plus the row of the only token type if the architecture has no type input."""
+        name, shape = "embeddings.position_embeddings.weight", (self._config.max_position_embeddings, width)
+        if self._architecture.types != "zero":
+            return self.weight(name, *shape)
+        types, types_shape = "embeddings.token_type_embeddings.weight", (self._config.type_vocab_size, width)
+        self.weights.check(name, shape)
+        self.weights.check(types, types_shape)
+
+        def with_type_row() -> np.ndarray:
+            total: np.ndarray = np.add(
+                self.weights.read(name, shape), self.weights.read(types, types_shape)[0], dtype=np.float32
+            )
+            return total
+
+        return self.lazy(f"{name}.raised", with_type_row, shape)
+
+    def _project(self, embedded: ir.Value) -> ir.Value:
+        config, architecture = self._config, self._architecture
+        width = config.embedding_size or config.hidden_size
+        if architecture.projection is None or (width == config.hidden_size and not architecture.always_projects):
+            return embedded
+        return self._linear(architecture.projection, embedded, width, config.hidden_size)
+
+    def _bias(self, ids: ir.Value) -> ir.Value | None:
+        """The bias on the scores of every layer."""
+        if self._architecture.relative_bias is None:
+            return None
+        farthest = self._config.settings.get("relative_attention_max_distance", position_ops.FARTHEST)
+        buckets, heads = self._config.relative_attention_num_buckets, self._config.num_attention_heads
+        name, shape = f"{self._architecture.relative_bias}.weight", (buckets, heads)
+        rows = position_ops.buckets(buckets, farthest)
+        self.weights.check(name, shape)
+        table = self.lazy(f"{name}.by_distance", lambda: self.weights.read(name, shape)[rows], (len(rows), heads))
+        return position_ops.relative_bias(Named(self, "relative_bias"), ids, table, len(rows) // 2)
+
+    def _layer(self, name: str, prefix: str, hidden: ir.Value, mask: ir.Value, bias: ir.Value | None) -> ir.Value:
+        """Add a layer; ``name`` is the prefix of its nodes, ``prefix`` of its weights."""
+        names, width = self._architecture.layer, self._config.hidden_size
+        context = self._attend(f"{name}.attention", prefix, hidden, mask, bias)
+        hidden = self._skip(
+            f"{name}.attended",
+            self.dense(f"{prefix}.{names.attention_output}", context, width, width, f"{name}.attention_output"),
+            hidden,
+            f"{prefix}.{names.attention_output}.bias",
+            f"{prefix}.{names.attention_norm}",
+        )
+        return self._feed_forward(name, prefix, hidden)
+
+    def _attend(
+        self, name: str, prefix: str, hidden: ir.Value, mask: ir.Value, bias: ir.Value | None, **features: ir.Value
+    ) -> ir.Value:
+        """Add a self-attention, with features of the operator by the names of its inputs."""
+        weight, qkv_bias = self._qkv(prefix)
+        given = {"hidden": hidden, "key_mask": mask, "qkv_weight": weight, "qkv_bias": qkv_bias, "bias": bias}
+        return self.fused(
+            functions.ATTENTION,
+            name,
+            functions.ordered(functions.ATTENTION, given | features),
+            num_heads=self._config.num_attention_heads,
+            mask_filter_value=functions.LOWEST,
+            **self._attention_attributes(),
+        )
+
+    def _attention_attributes(self) -> dict[str, float]:
+        return {}
+
+    def _feed_forward(self, name: str, prefix: str, hidden: ir.Value) -> ir.Value:
+        config, names = self._config, self._architecture.layer
+        width, inner = config.hidden_size, config.intermediate_size
+        widened = self.dense(f"{prefix}.{names.intermediate}", hidden, width, inner, f"{name}.intermediate")
+        activated = self.fused(
+            ACTIVATIONS[config.hidden_act],
+            f"{name}.activation",
+            [widened, self.weight(f"{prefix}.{names.intermediate}.bias", inner)],
+        )
+        return self._skip(
+            name,
+            self.dense(f"{prefix}.{names.output}", activated, inner, width, f"{name}.output"),
+            hidden,
+            f"{prefix}.{names.output}.bias",
+            f"{prefix}.{names.output_norm}",
+        )
+
+    def _skip(self, name: str, product: ir.Value, skip: ir.Value, bias: str, norm: str) -> ir.Value:
+        width = self._config.hidden_size
+        return self.fused(
+            "SkipLayerNormalization",
+            name,
+            [product, skip, *self._norm(norm, width), self.weight(bias, width)],
+            epsilon=self._config.layer_norm_eps,
+        )
+
+    def _outputs(self, hidden: ir.Value) -> list[ir.Value]:
+        config, architecture = self._config, self._architecture
+        width = config.hidden_size
+        outputs = [self.output("last_hidden_state", hidden, "sequence", width)]
+        pooled = None
+        if config.pooler and architecture.pooler is not None:
+            pooled = self._first_token(architecture.pooler, "Tanh", hidden)
+            outputs.append(self.output("pooler_output", pooled, width))
+        if config.head == "sequence-classification":
+            head = architecture.classifier
+            if not architecture.classifies_pooled:
+                pooled = self._first_token(head.dense, self._head_activation(), hidden)
+            assert pooled is not None, "this classifier reads the pooler"
+            logits = self._linear(head.output, pooled, width, config.labels)
+            outputs.append(self.output("logits", logits, config.labels))
+        elif config.head == "token-classification":
+            logits = self._linear("classifier", hidden, width, config.labels)
+            outputs.append(self.output("logits", logits, "sequence", config.labels))
+        elif config.head == "question-answering":
+            both = self._linear("qa_outputs", hidden, width, 2)
+            split = ir.node("Split", [both], {"axis": -1}, num_outputs=2, name="qa_outputs.split")
+            self._nodes.append(split)
+            last = self.constant("qa_outputs.last", np.array([-1]))
+            for label, part in zip(("start_logits", "end_logits"), split.outputs, strict=True):
+                part.name = f"qa_outputs.{label}"
+                outputs.append(self.output(label, self.node("Squeeze", f"qa.{label}", [part, last]), "sequence"))
+        return outputs
+
+    def _head_activation(self) -> str:
+        return self._architecture.classifier.activation
+
+    def _first_token(self, dense: str, activation: str, hidden: ir.Value) -> ir.Value:
+        """Dense layer and activation at the first position, (B, H)."""
+        width = self._config.hidden_size
+        zero = self.constant("first.position", np.array(0))
+        first = self.node("Gather", f"{dense}.first", [hidden, zero], axis=1)
+        if activation in ACTIVATIONS.values():
+            product = self.dense(dense, first, width, width)
+            return self.fused(activation, f"{dense}.activated", [product, self.weight(f"{dense}.bias", width)])
+        return self.node(activation, f"{dense}.activated", [self._linear(dense, first, width, width)])
+
+    def _qkv(self, prefix: str) -> tuple[ir.Value, ir.Value | None]:
+        """The merged weight (H, 3 H) and bias (3 H) of the three projections."""
+        width, names = self._config.hidden_size, self._architecture.layer
+        parts = [f"{prefix}.{part}" for part in (names.query, names.key, names.value)]
+        for part in parts:
+            self.weights.check(f"{part}.weight", (width, width))
+            self.weights.check(f"{part}.bias", (width,))
+
+        def weight() -> np.ndarray:
+            return np.concatenate([self.weights.read(f"{part}.weight", (width, width)).T for part in parts], axis=1)
+
+        def bias() -> np.ndarray:
+            return np.concatenate([self.weights.read(f"{part}.bias", (width,)) for part in parts])
+
+        name = f"{parts[0].rpartition('.')[0]}.qkv"
+        return (
+            self.lazy(f"{name}.weight", weight, (width, 3 * width)),
+            self.lazy(f"{name}.bias", bias, (3 * width,)),
+        )
+
+    def _norm(self, prefix: str, width: int) -> list[ir.Value]:
+        return [self.weight(f"{prefix}.weight", width), self.weight(f"{prefix}.bias", width)]
+
+    def _linear(self, prefix: str, value: ir.Value, rows: int, columns: int) -> ir.Value:
+        product = self.dense(prefix, value, rows, columns)
+        return self.node("Add", f"{prefix}.biased", [product, self.weight(f"{prefix}.bias", columns)])

@@ -1,0 +1,116 @@
+"""Construction of a graph from weights, which are read one at a time as the file is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+import onnx_ir as ir
+
+from isorun.graph.ops import functions
+
+IR_VERSION = 10
+
+
+class Weights(Protocol):
+    """A source of weights, by Hugging Face's tensor names."""
+
+    def check(self, name: str, shape: tuple[int, ...]) -> None:
+        """Reject a tensor that is missing or has another shape. Called for all tensors before any is read."""
+
+    def read(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
+        """Read a tensor of that name and shape, float32."""
+
+
+class Builder:
+    """Adds nodes and weights to a graph.
+
+    Args:
+        weights: where they are read.
+    """
+
+    def __init__(self, weights: Weights) -> None:
+        self.weights = weights
+        self._nodes: list[ir.Node] = []
+        self._initializers: dict[str, ir.Value] = {}
+
+    def graph(self, name: str, inputs: Mapping[str, ir.Value], outputs: Sequence[ir.Value]) -> ir.Model:
+        """The model of what was added."""
+        opset = functions.opset(functions.BODIES)
+        graph = ir.Graph(
+            list(inputs.values()),
+            list(outputs),
+            nodes=self._nodes,
+            initializers=list(self._initializers.values()),
+            opset_imports={"": opset},
+            name=name,
+        )
+        model = ir.Model(graph, ir_version=IR_VERSION, producer_name="isorun")
+        functions.carry(model)
+        return model
+
+    @staticmethod
+    def input(name: str) -> ir.Value:
+        """An input, int64 (batch, sequence)."""
+        return ir.Value(name=name, shape=ir.Shape(["batch", "sequence"]), type=ir.TensorType(ir.DataType.INT64))
+
+    def output(self, name: str, value: ir.Value, *shape: int | str) -> ir.Value:
+        """Add a graph output; ``Identity`` keeps the name of the value, which other nodes may read."""
+        output = self.node("Identity", f"output.{name}", [value])
+        output.name = name
+        output.type = ir.TensorType(ir.DataType.FLOAT)
+        output.shape = ir.Shape(["batch", *shape])
+        return output
+
+    def dense(self, prefix: str, value: ir.Value, rows: int, columns: int, name: str | None = None) -> ir.Value:
+        """value @ W without the bias, which the following fused operator adds. ``name`` defaults to the prefix."""
+        self.weights.check(f"{prefix}.weight", (columns, rows))
+
+        def transposed() -> np.ndarray:
+            return np.ascontiguousarray(self.weights.read(f"{prefix}.weight", (columns, rows)).T)
+
+        weight = self.lazy(f"{prefix}.weight", transposed, (rows, columns))
+        return self.node("MatMul", name or prefix, [value, weight])
+
+    def weight(self, name: str, *shape: int) -> ir.Value:
+        self.weights.check(name, shape)
+        return self.lazy(name, lambda: self.weights.read(name, shape), shape)
+
+    def lazy(self, name: str, read: Callable[[], np.ndarray], shape: tuple[int, ...]) -> ir.Value:
+        tensor = ir.LazyTensor(lambda: ir.tensor(read()), dtype=ir.DataType.FLOAT, shape=ir.Shape(shape), name=name)
+        return self.initializer(name, tensor, shape)
+
+    def constant(self, name: str, array: np.ndarray) -> ir.Value:
+        return self.initializer(name, ir.tensor(array, name=name), array.shape)
+
+    def initializer(self, name: str, tensor: ir.TensorProtocol, shape: tuple[int, ...]) -> ir.Value:
+        """Add an initializer, unless there is one of that name."""
+        if name not in self._initializers:
+            kind = ir.TensorType(tensor.dtype)
+            self._initializers[name] = ir.Value(name=name, const_value=tensor, shape=ir.Shape(shape), type=kind)
+        return self._initializers[name]
+
+    def fused(self, kind: str, name: str, inputs: Sequence[ir.Value | None], **attributes: float) -> ir.Value:
+        return self.node(kind, name, inputs, domain=functions.DOMAIN, **attributes)
+
+    def node(
+        self, kind: str, name: str, inputs: Sequence[ir.Value | None], domain: str = "", **attributes: float | list[int]
+    ) -> ir.Value:
+        node = ir.node(kind, list(inputs), attributes, domain=domain, name=name)
+        self._nodes.append(node)
+        node.outputs[0].name = f"{name}:0"
+        return node.outputs[0]
+
+
+class Named:
+    """Adds nodes with a name prefix to a builder."""
+
+    def __init__(self, builder: Builder, prefix: str) -> None:
+        self._builder, self._prefix = builder, prefix
+
+    def node(self, label: str, kind: str, inputs: Sequence[ir.Value], **attributes: int | list[int]) -> ir.Value:
+        return self._builder.node(kind, f"{self._prefix}.{label}", inputs, "", **attributes)
+
+    def constant(self, label: str, array: np.ndarray) -> ir.Value:
+        return self._builder.constant(f"{self._prefix}.{label}", array)

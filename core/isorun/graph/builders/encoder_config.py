@@ -1,0 +1,56 @@
+"""The sizes and settings of an encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from isorun.graph.builders.architectures import BERT, Architecture
+
+ACTIVATIONS = {
+    "gelu": "BiasGelu",
+    "gelu_new": "BiasGeluTanh",
+    "gelu_fast": "BiasGeluTanh",
+    "gelu_pytorch_tanh": "BiasGeluTanh",
+}
+"""The fused operators by Hugging Face's names of activations."""
+
+HEADS = ("sequence-classification", "token-classification", "question-answering")
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """The sizes of an encoder, by the names in BERT's ``config.json``.
+
+    ``head`` is one of :data:`HEADS` or ``None``; ``labels`` is the width of a classifier. ``embedding_size`` is the
+    width of the embeddings, if it differs from the layers'. ``num_hidden_groups`` groups of ``inner_group_num``
+    layers share their weights, if the architecture shares any. ``settings`` is the whole ``config.json``, for what only
+    one family has.
+    """
+
+    vocab_size: int
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    intermediate_size: int
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    layer_norm_eps: float = 1e-12
+    hidden_act: str = "gelu"
+    pooler: bool = True
+    head: str | None = None
+    labels: int = 2
+    architecture: Architecture = BERT
+    embedding_size: int | None = None
+    pad_token_id: int = 0
+    num_hidden_groups: int = 1
+    inner_group_num: int = 1
+    relative_attention_num_buckets: int = 32
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of the graph's inputs."""
+        types = self.architecture.types == "input" and self.type_vocab_size > 0
+        return ("input_ids", "attention_mask", "token_type_ids")[: 3 if types else 2]
