@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx.parser
 import onnx_ir as ir
 
 from isorun.errors import UnsupportedModel
@@ -24,7 +23,7 @@ from isorun.graph.analysis.evaluate import CannotEvaluate, is_constant, sizes
 from isorun.graph.matching import subgraph
 from isorun.graph.matching.probes import Probes
 from isorun.graph.matching.report import CannotFuse, FusionReport
-from isorun.graph.ops import opset
+from isorun.graph.ops import compose, opset
 from isorun.graph.ops.inline import InlinePass
 
 DOMAIN = "com.microsoft"
@@ -351,11 +350,11 @@ _ATTENTIONS: dict[str, Callable[[_Node], _Values]] = {
 
 def _inline(model: ir.Model) -> None:
     """Inline the calls of formulas."""
-    for proto in onnx.parser.parse_model(_text()).functions:
-        proto.opset_import[0].version = model.graph.opset_imports[
+    for proto in compose.parse(_text(), _FORMULAS_DOMAIN).values():
+        function = ir.serde.deserialize_function(proto)
+        function.opset_imports[""] = model.graph.opset_imports[
             ""
         ]  # their operators are the same in all opsets since 17
-        function = ir.serde.deserialize_function(proto)
         model.functions[function.identifier()] = function
     InlinePass(lambda function: function.domain == _FORMULAS_DOMAIN)(model)
     for identifier in [key for key in model.functions if key[0] == _FORMULAS_DOMAIN]:

@@ -1,9 +1,9 @@
 """Function bodies for the fused operators of a model, composed from the pieces of a dialect.
 
 A dialect is a chain of texts: its own, then ``primitive.onnxtxt``, which every dialect inherits from, with overrides
-for fp16 before each. A text holds functions in ONNX's text form, under one header; numbers may be arguments (``3`` is
-an int64 scalar, ``[1, 2]`` an int64 vector, ``0.5`` a float scalar). Five rules make one function from pieces, for a
-node and what it has of the operator's optional inputs and attributes:
+for fp16 before each. A text holds functions in ONNX's text form, under one header; calls and numbers may be arguments
+(``3`` is an int64 scalar, ``[1, 2]`` an int64 vector, ``0.5`` a float scalar). Five rules make one function from
+pieces, for a node and what it has of the operator's optional inputs and attributes:
 
 - ``isorun.fused.X (...)`` calls the first function X in the chain that declares every input and attribute that the call
   has. A function that does not know one of them is skipped, and a body further down the chain answers.
@@ -22,6 +22,7 @@ name their inputs as the last definition in the chain does.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
@@ -40,6 +41,7 @@ _WHEN = "when"  # the attribute of an optional step that decides whether it is t
 _HEADER = re.compile(r"^opset_import: .*$", re.MULTILINE)
 _FUNCTION = re.compile(r"^(?=\w+ *[<(])", re.MULTILINE)
 _CALL = re.compile(r"(= [\w.]+ *(?:<[^<>]*> *)?)\(([^()]*)\)")
+_ARGUMENT = re.compile(r"(?<=[(,]) *([\w.]+ *(?:<[^<>]*> *)?\([^()]*\))")  # an argument that is a call
 _NUMBER = re.compile(r"\[[^\]]*\]|(?<![\w.])-?\d+(?:\.\d+)?(?![\w.])")
 
 Functions = Mapping[str, onnx.FunctionProto]
@@ -47,20 +49,22 @@ Identifier = tuple[str, str, str]
 
 
 @cache
-def parse(text: str) -> Functions:
-    """The functions of a text by name."""
+def parse(text: str, domain: str = DOMAIN) -> Functions:
+    """The functions of a text by name, in a domain."""
     header = _HEADER.search(text)
     if header is None:
         raise ValueError("The text has no header, expected a line 'opset_import: [...]'")
-    found = {}
-    for each in _FUNCTION.split(text[header.end() :])[1:]:
-        name = re.split(r"\W", each, maxsplit=1)[0]
+    functions = {}
+    for function in _FUNCTION.split(text[header.end() :])[1:]:
+        name = re.split(r"\W", function, maxsplit=1)[0]
         try:
-            found[name] = onnx.parser.parse_function(f'<domain: "{DOMAIN}", {header.group()}>\n{_with_constants(each)}')
+            functions[name] = onnx.parser.parse_function(
+                f'<domain: "{domain}", {header.group()}>\n{_in_steps(function)}'
+            )
         except onnx.parser.ParseError as error:
             reason = error.args[0].decode() if isinstance(error.args[0], bytes) else str(error)
             raise ValueError(f"function {name}: {reason}") from error
-    return found
+    return functions
 
 
 def check(text: str, chain: Sequence[str]) -> None:
@@ -101,8 +105,8 @@ def check(text: str, chain: Sequence[str]) -> None:
                 raise ValueError(f"function {name}: the header has no opset_import for the domain {node.domain!r}")
 
 
-def _with_constants(function: str) -> str:
-    """The text of a function with a Constant for each number among its arguments."""
+def _in_steps(function: str) -> str:
+    """The text of a function with a step for each call, and a Constant for each number, among its arguments."""
     names: dict[str, str] = {}
 
     def named(call: re.Match[str]) -> str:
@@ -114,8 +118,16 @@ def _with_constants(function: str) -> str:
             return f"int64[{number.count(',') + 1}] {{{number[1:-1]}}}"
         return f"{'float' if '.' in number else 'int64'} {{{number}}}"
 
-    signature, brace, body = function.partition("{")
-    body = _CALL.sub(named, body)
+    signature, brace, nested = function.partition("{")
+    lines = []
+    for line in nested.splitlines():
+        result, calls = re.split(r"\W", line.strip(), maxsplit=1)[0], itertools.count(1)
+        while call := _ARGUMENT.search(line):
+            name = f"{result}__{next(calls)}"
+            lines.append(f"  {name} = {call[1]}")
+            line = f"{line[: call.start(1)]}{name}{line[call.end(1) :]}"
+        lines.append(line)
+    body = _CALL.sub(named, "\n".join(lines))
     made = (f"\n  {name} = Constant <value = {constant(number)}> ()" for number, name in names.items())
     return "".join((signature, brace, *made, body))
 

@@ -45,6 +45,18 @@ def test_steps_whose_inputs_or_attribute_are_absent_are_left_out() -> None:
     assert composed(1, {"clipped": 0}) == composed(1, {})
 
 
+def test_calls_may_be_arguments() -> None:
+    text = "Two (x) => (y, z) { y, z = Split <axis = 1> (Add (Neg (x), Add (x, 2.0)), [3, 4]) }\n"
+    (function,) = parse(HEADER + text).values()
+    steps = {node.output[0]: (node.op_type, [*node.input]) for node in function.node if node.op_type != "Constant"}
+    assert steps == {
+        "y__1": ("Neg", ["x"]),
+        "y__2": ("Add", ["x", "number_0"]),
+        "y__3": ("Add", ["y__1", "y__2"]),
+        "y": ("Split", ["y__3", "number_1"]),
+    }
+
+
 def test_an_override_answers_for_what_it_declares() -> None:
     override = HEADER + "Piece (x) => (y) { y = Neg (x) }\n"
     assert composed(1, {}, override) == ("", {"Piece": 1, "Neg": 1})
