@@ -95,7 +95,7 @@ class BackendUnderTest:
         if self._worker is not None:
             return self._worker.names()
         family, colon, _ = self.name.partition(":")
-        return [*registry.names(), *(f"{family}:{each}" for each in (colon and registry.members(family)) or ())]
+        return [*registry.names(), *(f"{family}:{member}" for member in (colon and registry.members(family)) or ())]
 
     def run_script(self, doing: str, script: str, *arguments: str) -> Any:
         """Run Python code in a new process of the interpreter that imports the backend.

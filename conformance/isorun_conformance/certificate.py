@@ -52,8 +52,12 @@ def certificate(report: Report) -> dict[str, Any]:
             "cores": usable_cores(),
             "system": " ".join(filter(None, (platform.system(), platform.machine(), *platform.libc_ver()))),
         },
-        "proved": [each.name for each in report.capabilities if each.status == "proved"],
-        "skipped": {each.name: "; ".join(each.reasons) for each in report.capabilities if each.status == "skipped"},
+        "proved": [capability.name for capability in report.capabilities if capability.status == "proved"],
+        "skipped": {
+            capability.name: "; ".join(capability.reasons)
+            for capability in report.capabilities
+            if capability.status == "skipped"
+        },
         "known_failures": outcomes["known failure"],
         "failed": outcomes["failed"],
         "not_run": outcomes["not run"],

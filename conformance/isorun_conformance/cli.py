@@ -155,18 +155,18 @@ def _show(report: Report) -> None:
     from rich.text import Text
 
     rows = []
-    for each in report.capabilities:
-        total = each.passed + each.failed + each.not_run + each.known
-        reasons = () if each.status == "failed" else each.reasons  # failures follow the table
+    for capability in report.capabilities:
+        total = capability.passed + capability.failed + capability.not_run + capability.known
+        reasons = () if capability.status == "failed" else capability.reasons  # failures follow the table
         shown = [reason for reason in reasons if not reason.startswith(_DOES_NOT_APPLY)]
-        checks = f"{each.passed} of {total}" if total else "-"
-        rows.append((each.name, Text(each.status, _COLOURS[each.status]), checks, "; ".join(shown)))
+        checks = f"{capability.passed} of {total}" if total else "-"
+        rows.append((capability.name, Text(capability.status, _COLOURS[capability.status]), checks, "; ".join(shown)))
     console.table(("capability", "status", "passed", "reason"), rows, right=("passed",))
     for check, *others in report.causes:
         message = check.message.replace("\n", "\n  ")
         print(f"\n{check.capability}: {check.name} failed after {check.seconds:.1f} s\n  {message}")
         if others:
-            names = ", ".join(dict.fromkeys(each.capability for each in others))
+            names = ", ".join(dict.fromkeys(other.capability for other in others))
             print(f"  {len(others)} more failed for this cause: {names}")
-    statuses = Counter(each.status for each in report.capabilities)
-    print(f"\n{report.backend}: {', '.join(f'{statuses[each]} {each}' for each in _COLOURS if statuses[each])}")
+    statuses = Counter(capability.status for capability in report.capabilities)
+    print(f"\n{report.backend}: {', '.join(f'{statuses[status]} {status}' for status in _COLOURS if statuses[status])}")

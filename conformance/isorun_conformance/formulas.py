@@ -44,8 +44,8 @@ class Formula(SampleModel):
 
     def feeds(self, seed: int = 0, *, rows: int | None = None) -> Arrays:
         """Random feeds."""
-        made = self.arrays(np.random.default_rng(seed), self.batch if rows is None else rows)
-        return {self._renamed(name): array for name, array in made.items()}
+        arrays = self.arrays(np.random.default_rng(seed), self.batch if rows is None else rows)
+        return {self._renamed(name): array for name, array in arrays.items()}
 
     def outputs(self, feeds: Mapping[str, Any]) -> Arrays:
         """The outputs by name."""

@@ -115,11 +115,11 @@ def _functions() -> dict[str, int]:
 def _loggers() -> dict[str, Any]:
     """The settings of logging that concern every logger, and of the loggers of others."""
     root = logging.root
-    found: dict[str, Any] = {
+    effects: dict[str, Any] = {
         "root": (root.level, root.manager.disable, [*map(id, root.handlers)], [*map(id, root.filters)]),
         "classes": (id(logging.getLoggerClass()), id(logging.getLogRecordFactory()), id(logging.lastResort)),
     }
-    return found
+    return effects
 
 
 STATE: Mapping[str, Callable[[], Any]] = {
@@ -134,12 +134,12 @@ STATE: Mapping[str, Callable[[], Any]] = {
         "random": random.getstate(),
         "numpy.random": repr(np.random.get_state()),  # noqa: NPY002
     },
-    "signal handlers": lambda: [signal.getsignal(each) for each in sorted(signal.valid_signals())],
-    "timers": lambda: [signal.getitimer(each)[1] for each in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL)],
+    "signal handlers": lambda: [signal.getsignal(number) for number in sorted(signal.valid_signals())],
+    "timers": lambda: [signal.getitimer(timer)[1] for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL)],
     "the settings of logging": _loggers,
     "filters of warnings": lambda: (list(warnings.filters), id(warnings.showwarning)),
     "hooks of the interpreter": lambda: (
-        *(id(each) for each in (sys.excepthook, sys.displayhook, sys.unraisablehook, threading.excepthook)),
+        *(id(hook) for hook in (sys.excepthook, sys.displayhook, sys.unraisablehook, threading.excepthook)),
         *(sys.gettrace(), sys.getprofile(), sys.getrecursionlimit(), sys.getswitchinterval()),
     ),
     "where modules are found": lambda: [*sys.path],
@@ -150,7 +150,7 @@ STATE: Mapping[str, Callable[[], Any]] = {
     "functions of other modules": _functions,
     "CPU affinity": lambda: sorted(os.sched_getaffinity(0)),
     "the priority": lambda: (os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0)),
-    "resource limits": lambda: [resource.getrlimit(each) for each in range(16)],
+    "resource limits": lambda: [resource.getrlimit(limit) for limit in range(16)],
     "rounding, or how denormal numbers are computed": _rounding,
     "the number of threads of other libraries": _thread_counts,
     "the standard streams": _streams,
@@ -162,7 +162,7 @@ STATE: Mapping[str, Callable[[], Any]] = {
 
 def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """What differs, by name. What was added to a mapping counts only for environment variables."""
-    found = []
+    changes = []
     for what, value in before.items():
         now = after[what]
         if isinstance(value, dict):
@@ -170,10 +170,10 @@ def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
             if what == "environment variables":
                 keys += [key for key in now if key not in value]
             if keys:
-                found.append(f"{what} ({', '.join(keys[:_NAMED])})")
+                changes.append(f"{what} ({', '.join(keys[:_NAMED])})")
         elif now != value:
-            found.append(what)
-    return found
+            changes.append(what)
+    return changes
 
 
 def look() -> dict[str, Any]:
@@ -221,13 +221,13 @@ def use(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
     look()  # which loads libraries of its own
     before = look()
-    found: dict[str, str] = {}
+    changed_at: dict[str, str] = {}
 
     def step(what: str, function: Callable[[], Any], *descriptors: int) -> None:
         with captured(folder / "stdout", 1), captured(folder / "stderr", *descriptors):
             function()
         for name in changed(before, look()):
-            found.setdefault(name, what)
+            changed_at.setdefault(name, what)
 
     (folder / "stderr").touch()
     usual: list[str] = []
@@ -246,7 +246,7 @@ def use(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     gc.collect()
     children = Path("/proc/self/task").glob("*/children")
     return {
-        "changed": [[what, name] for name, what in found.items()],
+        "changed": [[what, name] for name, what in changed_at.items()],
         "printed": (folder / "stdout").read_text(errors="replace"),
         "logged": (folder / "stderr").read_text(errors="replace"),
         "children": sum(len(path.read_text().split()) for path in children),

@@ -102,7 +102,7 @@ class Report:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        capabilities = [asdict(each) for each in self.capabilities]
+        capabilities = [asdict(capability) for capability in self.capabilities]
         causes = [{"message": checks[0].message, "checks": [check.name for check in checks]} for checks in self.causes]
         return {**asdict(self), "passed": self.passed, "capabilities": capabilities, "causes": causes}
 
@@ -125,7 +125,7 @@ def with_known_failures(
             near = nearest(name, names)
             hint = f"; did you mean {near!r}?" if near else ""
             raise IsorunError(f"There is no check {name!r}, declared as a known failure{hint}")
-    found = []
+    selected = []
     for check in checks:
         reason = declared.get(check.name) or declared.get(_function(check.name))
         if reason and check.outcome == "failed":
@@ -133,8 +133,8 @@ def with_known_failures(
         elif reason and check.outcome == "passed":
             message = f"it passed, but is declared as a known failure ({reason}). Remove the declaration"
             check = replace(check, outcome="failed", message=message)
-        found.append(check)
-    return found
+        selected.append(check)
+    return selected
 
 
 def _function(name: str) -> str:

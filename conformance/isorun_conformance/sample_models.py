@@ -223,9 +223,9 @@ class Encoder(SampleModel):
             TensorSpec(name, "tensor(int64)", ("batch", "sequence"), bounds=(0, size - 1))
             for name, size in names.items()
         ]
-        made = MASK_KINDS[mask](rows, length, random)
+        mask_array = MASK_KINDS[mask](rows, length, random)
         info = ModelInfo(tuple(specs), (), OPSET, mask="attention_mask")
-        return random_feeds(info, random, batch=rows, sequence=length, mask=made)
+        return random_feeds(info, random, batch=rows, sequence=length, mask=mask_array)
 
     def unmasked(self, seed: int = 0) -> dict[str, np.ndarray]:
         return self.feeds(seed, mask="none")

@@ -10,7 +10,9 @@ def encodable(text: str) -> str:
 
 def printable(text: str) -> str:
     """A text with control characters and lone surrogates escaped, except line breaks."""
-    return "".join(each if each.isprintable() or each == "\n" else repr(each)[1:-1] for each in text)
+    return "".join(
+        character if character.isprintable() or character == "\n" else repr(character)[1:-1] for character in text
+    )
 
 
 def cut(text: str, most: int) -> str:

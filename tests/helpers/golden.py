@@ -24,7 +24,7 @@ from isorun.graph import model_info, pipeline
 from isorun.graph.io import files
 from isorun.graph.ops import lower
 from isorun.graph.transforms.precision import int8
-from isorun.graph.transforms.precision.ranges import Recipe, Seen
+from isorun.graph.transforms.precision.ranges import ActivationStats, Recipe
 from isorun.models import checkpoint, presets
 from isorun.system.cache import stages
 
@@ -132,7 +132,7 @@ def _table(model: ir.Model) -> dict[str, int8.QuantizedDense]:
 def _calibrated() -> Iterator[tuple[str, str]]:
     grid = np.arange(48 * 40, dtype=np.float32).reshape(48, 40)
     for name, outlier in (("even", 1), ("outliers", 60)):
-        seen = Seen(8)
+        seen = ActivationStats(8)
         for batch in range(8):
             activations = (grid[:, :40] * 7919 + batch * 31) % 101 / 101 - np.float32(0.4)
             activations[:, 3] *= outlier

@@ -37,9 +37,9 @@ class Accuracy(Checks):
         ):
             for mask in MASK_KINDS:
                 feeds = model.feeds(mask=mask)
-                found = dict(zip(names, executable.run(names, feeds), strict=True))
+                results = dict(zip(names, executable.run(names, feeds), strict=True))
                 what = f"{model} in {dialect}, mask {mask},"
-                self.under_test.assert_accurate(model, session, feeds, found, what=what)
+                self.under_test.assert_accurate(model, session, feeds, results, what=what)
 
     @proves("dialect {dialect}")
     @pytest.mark.parametrize("encoder", LATER)
@@ -50,9 +50,9 @@ class Accuracy(Checks):
         with self.under_test.compiled(lowered) as executable, self.under_test.open(model) as session:
             for mask in MASKS:
                 feeds = model.feeds(mask=mask)
-                found = dict(zip(names, executable.run(names, feeds), strict=True))
+                outputs = dict(zip(names, executable.run(names, feeds), strict=True))
                 self.under_test.assert_accurate(
-                    model, session, feeds, found, what=f"{model} in {dialect}, mask {mask},"
+                    model, session, feeds, outputs, what=f"{model} in {dialect}, mask {mask},"
                 )
                 self.under_test.assert_accurate(model, session, feeds)
 

@@ -124,7 +124,7 @@ class Bindings(Checks):
         with self.under_test.open(model) as session:
             names = list(self.under_test.expected(model, model.feeds()))
             feeds = [model.feeds(seed) for seed in range(3)]
-            bindings = [_bound(session, each, dict.fromkeys(names)) for each in feeds[:2]]
+            bindings = [_bound(session, fed, dict.fromkeys(names)) for fed in feeds[:2]]
             for _ in range(2):
                 for binding in bindings:
                     session.run_with_iobinding(binding)

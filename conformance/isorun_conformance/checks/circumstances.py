@@ -52,8 +52,11 @@ class Circumstances(Checks):
                 path.unlink()
             shutil.copyfile(lowered.path, path)
             # For the types of the outputs.
-            with self.under_test.open(model) as session, self.under_test.compiled(replace(lowered, path=path)) as found:
-                outputs = dict(zip(["y"], found.run(["y"], model.feeds()), strict=True))
+            with (
+                self.under_test.open(model) as session,
+                self.under_test.compiled(replace(lowered, path=path)) as executable,
+            ):
+                outputs = dict(zip(["y"], executable.run(["y"], model.feeds()), strict=True))
                 what = "a model in a file that held another one"
                 self.under_test.assert_accurate(model, session, model.feeds(), outputs, what=what)
 
@@ -65,7 +68,7 @@ class Circumstances(Checks):
         if self.under_test.capabilities.sets_threads:
             requests += [{**whole, "threads": 2}]
         with ExitStack() as stack:
-            sessions = [stack.enter_context(self.under_test.open(model, **each)) for each in requests]
+            sessions = [stack.enter_context(self.under_test.open(model, **request)) for request in requests]
             sessions[-1].close()
             for seed in range(2):
                 for session in sessions[:-1]:
@@ -78,9 +81,9 @@ class Circumstances(Checks):
         model, first = self.under_test.encoder("bert-2x128"), self.under_test.capabilities.precisions[0]
         with self.under_test.open(model, padding="keep") as session:
             with self.under_test.open(model, precision=precision, padding="keep") as other:
-                for each, asked in ((other, precision), (session, first), (other, precision)):
-                    what = f"{asked} beside a session in another precision"
-                    self.under_test.assert_accurate(model, each, model.feeds(), precision=asked, what=what)
+                for opened, requested in ((other, precision), (session, first), (other, precision)):
+                    what = f"{requested} beside a session in another precision"
+                    self.under_test.assert_accurate(model, opened, model.feeds(), precision=requested, what=what)
             self.under_test.assert_accurate(
                 model, session, model.feeds(), what=f"{first} after a session in {precision}"
             )

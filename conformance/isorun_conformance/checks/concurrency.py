@@ -35,9 +35,9 @@ class Concurrency(Checks):
         for threads in dict.fromkeys((self.under_test.config.threads, None)):
             with self.under_test.open(model, padding=padding, threads=threads) as session, _eager_switching():
                 self.under_test.assert_accurate(model, session, feeds[0])
-                expected = [session.run(None, each) for each in feeds]
-                found = in_threads(lambda number: session.run(None, feeds[number % 8]), calls=96)
-            for number, outputs in enumerate(found):
+                expected = [session.run(None, fed) for fed in feeds]
+                results = in_threads(lambda number: session.run(None, feeds[number % 8]), calls=96)
+            for number, outputs in enumerate(results):
                 assert_close(outputs, expected[number % 8], "a run returned the outputs of another one")
 
     @proves("concurrent runs")
@@ -54,8 +54,8 @@ class Concurrency(Checks):
                         model.feeds(number, batch=batch, sequence=sequence)
                         for number, (batch, sequence) in enumerate(shapes)
                     ]
-                    found = _at_once([partial(session.run, None, fed) for fed in feeds])
-                    for fed, outputs in zip(feeds, found, strict=True):
+                    results = _at_once([partial(session.run, None, fed) for fed in feeds])
+                    for fed, outputs in zip(feeds, results, strict=True):
                         what = "a run at a new shape, beside others,"
                         self.under_test.assert_accurate(model, session, fed, named(session, outputs), what=what)
 

@@ -107,9 +107,9 @@ class Inputs(Checks):
             feeds = model.feeds()
             self.under_test.assert_accurate(model, session, feeds)
             names = ["zeta", "out put", "a.b"]
-            found = dict(zip(names, session.run(names, feeds), strict=True))
+            outputs = dict(zip(names, session.run(names, feeds), strict=True))
             expected = self.under_test.expected(model, feeds)
-            for name, value in found.items():
+            for name, value in outputs.items():
                 np.testing.assert_allclose(value, expected[name], rtol=1e-2, atol=1e-2, err_msg=name)
 
     @proves("types")

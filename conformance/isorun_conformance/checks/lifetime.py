@@ -90,7 +90,7 @@ class Lifetime(Checks):
         """And the last of them computes what the first one did."""
         model = dense()
         feeds = [model.feeds(seed) for seed in range(7)]
-        expected = [self.under_test.expected(model, each)["y"] for each in feeds]
+        expected = [self.under_test.expected(model, fed)["y"] for fed in feeds]
         first: dict[int, np.ndarray] = {}
         with self.under_test.open(model) as session:
 

@@ -31,7 +31,7 @@ class Options(Checks):
         values = self._values()
         together = {key: tested[-1] for key, tested in values.items()}
         refusal, compiled = "", 0
-        with mock.patch.object(backend, "read_options", lambda given: _Watched(read_options(given.plain), read)):
+        with mock.patch.object(backend, "read_options", lambda options: _Watched(read_options(options.plain), read)):
             for options in ({}, *({key: value} for key, tested in values.items() for value in tested), together):
                 watched = _Watched({**self.under_test.options, **options}, read)
                 try:
@@ -72,9 +72,9 @@ class Options(Checks):
         values = {}
         for key, declared in self.under_test.capabilities.options.items():
             option = Option.of(declared)
-            found = [value for value in _candidates(option) if value != option.default and not option.problem(value)]
-            if found:
-                values[key] = found
+            others = [value for value in _candidates(option) if value != option.default and not option.problem(value)]
+            if others:
+                values[key] = others
         return values
 
 

@@ -44,7 +44,7 @@ class Reports(Checks):
         with self.under_test.open(self._product(precision), precision=precision) as session:
             reported = session.provenance.precision.split("+")
         assert precision in reported, f"requested {precision}, reports {'+'.join(reported)}"
-        narrower = [each for each in reported if _width(each) < _width(precision)]
+        narrower = [narrow for narrow in reported if _width(narrow) < _width(precision)]
         assert not narrower, f"requested {precision}, reports {'+'.join(narrower)} as well"
 
     @proves("true precision")
@@ -60,8 +60,8 @@ class Reports(Checks):
                 )
                 if "attention_mask" in feeds:
                     feeds["attention_mask"][...] = 1
-                (found, *_), (exact, *_) = session.run(None, feeds), self.under_test.expected(model, feeds).values()
-                error = float(np.sqrt(np.mean((found - exact) ** 2) / np.mean(exact**2)))
+                (output, *_), (exact, *_) = session.run(None, feeds), self.under_test.expected(model, feeds).values()
+                error = float(np.sqrt(np.mean((output - exact) ** 2) / np.mean(exact**2)))
                 assert minimum <= error <= maximum, (
                     f"reports {precision}, but did not compute in {precision}: the relative error (root mean square) "
                     f"is {error:.1e}, expected {minimum:.0e} to {maximum:.0e}"
@@ -171,8 +171,8 @@ class Reports(Checks):
             milliseconds = (time.perf_counter() - started) * 1e3
         if times is None:
             pytest.skip("not declared: times by a device's own events")
-        found = f"{times.dtype}{list(times.shape)}" if isinstance(times, np.ndarray) else type(times).__name__
-        assert found == "float64[20]", f"device_times() must return float64[20] for 20 runs, got {found}"
+        kind = f"{times.dtype}{list(times.shape)}" if isinstance(times, np.ndarray) else type(times).__name__
+        assert kind == "float64[20]", f"device_times() must return float64[20] for 20 runs, got {kind}"
         assert np.isfinite(times).all(), "a device time is not finite"
         assert times.min() > 1e-4, f"a run took {times.min():g} ms by device_times(), less than a processor's clock"
         assert times.sum() <= milliseconds, (

@@ -63,8 +63,8 @@ class Threads(Checks):
         with self.under_test.open(model, threads=fewest) as session, ThreadPoolExecutor(1) as pool:
             running = pool.submit(_run_often, session, model)
             while not running.done():  # some are bound during a run only
-                allowed = (each for thread, each in thread_cores().items() if thread not in before)
-                narrow |= {tuple(sorted(each)) for each in allowed if each < cores}
+                allowed = (cores for thread, cores in thread_cores().items() if thread not in before)
+                narrow |= {tuple(sorted(allowed_cores)) for allowed_cores in allowed if allowed_cores < cores}
                 time.sleep(0.002)
         assert not narrow, (
             f"with threads={fewest}, its threads are bound to the cores {sorted(narrow)} of {sorted(cores)}"
@@ -113,6 +113,6 @@ def _processor_time(session: Session, model: SampleModel) -> list[int]:
             session.run(None, feeds)
         total, by_thread = processor_ticks()
         if total - total_before >= _TICKS:
-            ticks = sorted((each - before.get(thread, 0) for thread, each in by_thread.items()), reverse=True)
+            ticks = sorted((now - before.get(thread, 0) for thread, now in by_thread.items()), reverse=True)
             return [*ticks, 0, max(0, total - total_before - sum(ticks))]
     pytest.skip(f"{_SECONDS} s of runs took too little processor time to tell threads apart")

@@ -26,7 +26,7 @@ from isorun.types import INDEX_ERRORS, CompileConfig, Feeds, LoweredModel
 
 if TYPE_CHECKING:
     from isorun.graph.transforms.precision.int8 import QuantizedDense
-    from isorun.graph.transforms.precision.ranges import Seen
+    from isorun.graph.transforms.precision.ranges import ActivationStats
 
 _FEW = 256  # real tokens: MiniLM's minimum cosine on text was 0.998 with 382 of them, 0.98 with 164, 0.84 with 37
 _VNNI = ("avx512_vnni", "avx_vnni", "amx_int8")
@@ -130,7 +130,7 @@ def _quantize(
     info = replace(info, outputs=tuple(spec for spec in info.outputs if spec.name != INDEX_ERRORS))
     model = LoweredModel(path, dialect, graphs.source.fingerprint, info, False, job.notes)
     executable = compile_guarded(backend, model, CompileConfig("fp32", config.device, config.threads))
-    seen = {name: ranges.Seen(len(feeds)) for name in job.weights}
+    seen = {name: ranges.ActivationStats(len(feeds)) for name in job.weights}
     try:
         for number, batch in enumerate(feeds):
             values = dict(zip(job.readers, executable.run(list(job.readers), batch), strict=True))
@@ -151,7 +151,11 @@ def _quantize(
 
 
 def _observe(
-    values: dict[str, np.ndarray], number: int, readers: Mapping[str, list[str]], seen: dict[str, Seen], path: Path
+    values: dict[str, np.ndarray],
+    number: int,
+    readers: Mapping[str, list[str]],
+    seen: dict[str, ActivationStats],
+    path: Path,
 ) -> None:
     """Record the activations of a batch, by its number, that each dense layer read."""
     for name, activations in values.items():

@@ -132,7 +132,7 @@ def _longest_read(graph: ir.Graph) -> int | None:
     MobileBERT's positions, or a table of rotations; ``None`` if there is none."""
     probes = Probes(graph)
     turns = (inputs(node).get("cos") for node in graph if is_fused(node) and node.op_type in (ATTENTION, CORE, PACKED))
-    found = [sizes(cos)[0] for cos in turns if cos is not None and is_constant(cos)]
+    rows = [sizes(cos)[0] for cos in turns if cos is not None and is_constant(cos)]
     for node in graph if not probes.fixed else ():
         if node.domain != "" or node.op_type != "Slice" or not is_constant(node.inputs[0]):
             continue
@@ -145,8 +145,8 @@ def _longest_read(graph: ir.Graph) -> int | None:
         except CannotEvaluate as why:
             _logger.info("the rows of %r that are read are unknown: %s", table.name, why)
             continue
-        found += [rows for *read, rows in zip(*shapes, sizes(table), strict=True) if tuple(read) == probes.lengths]
-    return min(found, default=None)
+        rows += [rows for *read, rows in zip(*shapes, sizes(table), strict=True) if tuple(read) == probes.lengths]
+    return min(rows, default=None)
 
 
 def _max_length(graph: ir.Graph, embedding: ir.Node) -> int | None:

@@ -274,11 +274,11 @@ def transform(model: ir.Model, target: Target) -> Job:
 
 def _run(model: ir.Model, job: Job, *stages: Stage) -> None:
     with _quiet_onnx_ir():
-        for each in PASSES:
-            if each.stage in stages and each.when(job.target):
+        for step in PASSES:
+            if step.stage in stages and step.when(job.target):
                 start = time.perf_counter()
-                each.apply(model, job)
-                _logger.debug("%s: %.0f ms, %d nodes", each.name, 1e3 * (time.perf_counter() - start), len(model.graph))
+                step.apply(model, job)
+                _logger.debug("%s: %.0f ms, %d nodes", step.name, 1e3 * (time.perf_counter() - start), len(model.graph))
 
 
 _quiet_lock = threading.Lock()

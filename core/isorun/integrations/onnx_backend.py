@@ -138,12 +138,12 @@ def adapter(backend: str, **arguments: Any) -> type[SessionBackend]:
         arguments: for every ``Session``. The default ``cache_dir`` is a temporary folder.
     """
     name = f"{backend.title().replace('-', '')}Backend"
-    made = type(name, (SessionBackend,), {"backend": backend, "arguments": arguments})
+    adapter_class = type(name, (SessionBackend,), {"backend": backend, "arguments": arguments})
     if "cache_dir" not in arguments:
         folder = tempfile.TemporaryDirectory(prefix="isorun-onnx-")
-        weakref.finalize(made, folder.cleanup)
+        weakref.finalize(adapter_class, folder.cleanup)
         arguments["cache_dir"] = folder.name
-    return made
+    return adapter_class
 
 
 def _device(device: str) -> str:

@@ -17,13 +17,13 @@ def check(
     from isorun.cli import console
     from isorun_matrix.results import audit, machines
 
-    found = [
+    problems = [
         (f"{name}: {place}" if machines.is_of_several(folder) else place, problem)
         for name, run in machines.folders(folder).items()
         for place, problem in audit.problems(run)
     ]
-    for place, problem in found:
+    for place, problem in problems:
         console.note(f"{place}: {problem}")
-    if found:
+    if problems:
         raise typer.Exit(CHECK_FAILED)
     typer.echo(f"{folder}: no problems found")

@@ -48,24 +48,24 @@ def report(
         return
     if len(folders) > 1 and form not in (Format.html, Format.csv):
         raise typer.BadParameter("several runs need --format html or csv. To compare them, use isorun matrix compare")
-    found, *others = (RunFolder(folder).run() for folder in folders)
+    document, *others = (RunFolder(folder).run() for folder in folders)
     if form is Format.terminal and output is None:
-        show(found)
+        show(document)
         return
     if form is Format.json:
-        text = json.dumps(found.as_document(), indent=1, allow_nan=False) + "\n"
+        text = json.dumps(document.as_document(), indent=1, allow_nan=False) + "\n"
     elif form is Format.md:
         from isorun_matrix.report import markdown
 
-        text = markdown.render(found)
+        text = markdown.render(document)
     elif form is Format.html:
         from isorun_matrix.report import html
 
-        text = html.render(found, *others)
+        text = html.render(document, *others)
     elif form is Format.csv:
         from isorun_matrix.report import csv
 
-        text = csv.render([found, *others])
+        text = csv.render([document, *others])
     else:
         raise typer.BadParameter(_NEEDS_FORMAT)
     _write(text, output)
@@ -109,20 +109,20 @@ def _report_machines(runs: MachineRuns, form: Format, output: Path | None) -> No
     from isorun_matrix.report.machines.overview import overview
     from isorun_matrix.results.records import SCHEMA
 
-    found = overview(runs)
+    compared = overview(runs)
     if form is Format.terminal:
         if output is not None:
             raise typer.BadParameter(_NEEDS_FORMAT)
         out = console.stdout()
-        out.print(tables.render(found, out.width))
+        out.print(tables.render(compared, out.width))
         return
     if form is Format.json:
         documents = {name: run.as_document() for name, run in runs.runs.items()}
         text = json.dumps({"schema": SCHEMA, "machines": documents}, indent=1, allow_nan=False) + "\n"
     elif form is Format.html:
-        text = html.render(*runs.runs.values(), overview=found)
+        text = html.render(*runs.runs.values(), overview=compared)
     else:
-        text = tables.as_markdown(found) if form is Format.md else tables.as_csv(found)
+        text = tables.as_markdown(compared) if form is Format.md else tables.as_csv(compared)
     _write(text, output)
 
 

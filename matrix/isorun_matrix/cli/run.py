@@ -132,7 +132,7 @@ def _run_on_cluster(spec: Spec, source: Path, out: Path, address: str, shown: Li
     for name, reason in stopped.items():
         shown.note(f"{name} stopped: {reason}. Continue with --resume")
     shown.note(f"More: isorun matrix report {shlex.quote(str(out))} --format html --output report.html")
-    codes = {_exit_code(found, choice.only) for found in runs.runs.values()}
+    codes = {_exit_code(run, choice.only) for run in runs.runs.values()}
     if code := CHECK_FAILED if stopped or CHECK_FAILED in codes else min(codes):
         raise typer.Exit(code)
 

@@ -38,11 +38,11 @@ def select(planned: Plan, patterns: Sequence[str]) -> set[str]:
     Raises:
         SpecError: a pattern matches no cell.
     """
-    found: set[str] = set()
+    names: set[str] = set()
     ids = [cell.id for cell in planned.cells if not cell.control]
     for pattern in patterns:
         matching = {name for name in ids if fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}/*")}
         if not matching:
             raise SpecError(f"--only {pattern!r} matches no cell. Cells have ids such as {shortened(ids)}")
-        found |= matching
-    return found
+        names |= matching
+    return names

@@ -37,13 +37,13 @@ def make(spec: Spec, progress: Lines) -> dict[str, Available]:
 
     One that cannot be created affects its own cells only.
     """
-    made = {}
+    available = {}
     for name, backends in spec.isolated.items():
         try:
-            made[name] = _inspect(_find_or_create(name, spec.environments.get(name), progress), backends)
+            available[name] = _inspect(_find_or_create(name, spec.environments.get(name), progress), backends)
         except IsorunError as error:
-            made[name] = Available(IsolatedEnvironment(failure=str(error)))
-    return made
+            available[name] = Available(IsolatedEnvironment(failure=str(error)))
+    return available
 
 
 def preview(spec: Spec) -> Iterator[str]:
@@ -77,15 +77,15 @@ def _inspect(environment: environments.Environment, backends: Sequence[str]) -> 
     packages = environment.packages()
     if old := versions.too_old(packages):
         raise EnvironmentBroken(f"environment {environment.name!r} cannot be used: {'; '.join(old)}")
-    found = {}
+    capabilities = {}
     with closing(Worker(environment)) as worker:
         for backend in backends:
             try:
-                found[backend] = worker.get(backend).capabilities
+                capabilities[backend] = worker.get(backend).capabilities
             except (BackendNotFound, BackendUnavailable):  # its cells report it
                 continue
     record = IsolatedEnvironment(environment.version, environment.install, packages)
-    return Available(record, found)
+    return Available(record, capabilities)
 
 
 def _listed(declared: Environment) -> str:

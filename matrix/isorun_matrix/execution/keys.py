@@ -38,13 +38,13 @@ def of_workloads(
     """
     cpu = machine.identity(environment)["cpu"]["model"]
     sources = {source.id: key(source) for source in plan.models}
-    found = {}
+    keyed = {}
     for job in plan.workloads:
         common = {**_software(spec, environment, job.backend), "cpu": cpu}
-        found[job.id] = JobKey(
+        keyed[job.id] = JobKey(
             key(job, **common, fingerprint=fingerprints.get(job.model)), key(job, **common, source=sources[job.model])
         )
-    return found
+    return keyed
 
 
 def of_cells(
@@ -56,7 +56,7 @@ def of_cells(
 ) -> dict[str, JobKey]:
     """The keys of the cells of a plan, by their ids; ``workloads`` are those of :func:`of_workloads`."""
     identity = machine.identity(environment)
-    found = {}
+    keyed = {}
     for cell in plan.cells:
         isolated = None if cell.environment is None else asdict(environment.environments[cell.environment])
         common = {
@@ -64,11 +64,11 @@ def of_cells(
             "machine": identity,
         }
         workload, more = workloads[cell.workload], {} if isolated is None else {"environment": isolated}
-        found[cell.id] = JobKey(
+        keyed[cell.id] = JobKey(
             key(cell, **common, **more, fingerprint=fingerprints.get(cell.model), workload=workload.key),
             key(cell, **common, workload=workload.request),
         )
-    return found
+    return keyed
 
 
 def _software(spec: Spec, environment: Environment, backend: str | None) -> dict[str, Any]:

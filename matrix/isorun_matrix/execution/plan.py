@@ -42,9 +42,13 @@ def plan(spec: Spec, seed: int, isolated: Mapping[str, Mapping[str, Capabilities
         isolated: of each isolated environment, the capabilities of the backends in it.
     """
     offers: dict[tuple[str | None, str], Capabilities]
-    offers = {(None, name): found for name in spec.backends_here if (found := _capabilities(name))}
-    offers |= {(environment, name): each for environment, found in isolated.items() for name, each in found.items()}
-    dialects = tuple(dict.fromkeys(each.dialects for each in offers.values()))
+    offers = {(None, name): capabilities for name in spec.backends_here if (capabilities := _capabilities(name))}
+    offers |= {
+        (environment, name): capabilities
+        for environment, of_environment in isolated.items()
+        for name, capabilities in of_environment.items()
+    }
+    dialects = tuple(dict.fromkeys(offer.dialects for offer in offers.values()))
     workloads: dict[str, Workload] = {}
     cells: dict[str, list[Cell]] = {}
     for name, shape, variant, precision in spec.combinations():

@@ -96,7 +96,9 @@ class Preparation:
         origin = earlier if earlier is not None or choice.prepared is None else choice.prepared.record()
         drawn = secrets.randbits(32) if origin is None else origin.seed
         self.seed = drawn if spec.seed is None else spec.seed
-        self.plan: Plan = plan(spec, self.seed, {name: each.capabilities for name, each in isolated.items()})
+        self.plan: Plan = plan(
+            spec, self.seed, {name: environment.capabilities for name, environment in isolated.items()}
+        )
         self.models: dict[str, PreparedModel | Failure] = {}
         self.keys: dict[str, str] = {}
         self.requests: dict[str, str] = {}
@@ -127,7 +129,7 @@ class Preparation:
                 raise SpecError(prepared.reason)
             models[job.id] = prepared
         self.record()
-        self.keys = {name: each.key for name, each in self._workload_keys().items()}
+        self.keys = {name: key.key for name, key in self._workload_keys().items()}
         for workload in self.plan.workloads:
             if isinstance(reference := self.reference(workload, models[workload.model]), Failure):
                 raise SpecError(reference.reason)
@@ -156,20 +158,20 @@ class Preparation:
     def reference(self, workload: Workload, model: PreparedModel) -> Reference | Failure:
         """The reference of a workload: the one in the folder, else one that is computed now."""
         digest = self.keys[workload.id]
-        found = self._folder.find_reference(workload.id, digest)
-        if found is None and self._choice.prepared is not None:
+        reference = self._folder.find_reference(workload.id, digest)
+        if reference is None and self._choice.prepared is not None:
             received = self._choice.prepared.reference(workload.id, digest)
             place = str(received.relative_to(self._choice.prepared.path))
             self._folder.receive(place, self._choice.prepared.files(place))
-            found = self._folder.find_reference(workload.id, digest)
-        if found is None or found.result is None:
+            reference = self._folder.find_reference(workload.id, digest)
+        if reference is None or reference.result is None:
             self._progress.started(f"Computing the reference of {workload.id}")
             work, status = run_job(
                 self._folder, "compute_reference", asdict(ReferenceJob(workload, model)), workload.time_limit
             )
             target = self._folder.reference(workload.id, digest)
-            found = self._folder.write(work, target, ReferenceResult.from_plain({"key": digest, **status}))
-        return found.result or Failure(f"the reference of {workload.id} could not be computed: {found.reason}")
+            reference = self._folder.write(work, target, ReferenceResult.from_plain({"key": digest, **status}))
+        return reference.result or Failure(f"the reference of {workload.id} could not be computed: {reference.reason}")
 
     def _prepare(self, job: ModelJob) -> PreparedModel | Failure:
         described = asdict(job)
@@ -200,18 +202,18 @@ class Preparation:
             self._folder.require_folder(self._folder.cell(cell.id))
 
     def _find_keys(self) -> None:
-        found = self._workload_keys()
-        found |= keys.of_cells(self._spec, self.plan, self._environment, self._fingerprints(), found)
-        self.keys = {name: each.key for name, each in found.items()}
-        self.requests = {name: each.request for name, each in found.items()}
+        keyed = self._workload_keys()
+        keyed |= keys.of_cells(self._spec, self.plan, self._environment, self._fingerprints(), keyed)
+        self.keys = {name: key.key for name, key in keyed.items()}
+        self.requests = {name: key.request for name, key in keyed.items()}
 
     def _workload_keys(self) -> dict[str, keys.JobKey]:
-        found = keys.of_workloads(self._spec, self.plan, self._environment, self._fingerprints())
+        keyed = keys.of_workloads(self._spec, self.plan, self._environment, self._fingerprints())
         if (prepared := self._choice.prepared) is not None:
-            for name in found:
+            for name in keyed:
                 (received,) = prepared.references(name)
-                found[name] = replace(found[name], key=received.key or "")
-        return found
+                keyed[name] = replace(keyed[name], key=received.key or "")
+        return keyed
 
     def _fingerprints(self) -> dict[str, str]:
         return {name: model.fingerprint for name, model in self.models.items() if isinstance(model, PreparedModel)}

@@ -48,7 +48,7 @@ def load(path: Path, models: Sequence[str]) -> tuple[Spec, Mapping[str, str]]:
     try:
         return Spec.model_validate(content), record.fingerprints
     except ValidationError as error:
-        lines = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
+        lines = [f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors()]
         raise SpecError(
             f"{path} cannot be run here. Give the place of a model with --model NAME=PATH:\n  " + "\n  ".join(lines)
         ) from None

@@ -23,12 +23,12 @@ def lacking(rounds: Rounds, wanted: int, repeats: int) -> list[str]:
         repeats: how many more than that it gets at most.
     """
     disturbed = {number for number in _numbers(rounds) if _is_disturbed(rounds, number)}
-    found = []
+    names = []
     for name, results in rounds.items():
         measured = {result.round.number for result in results if result.status in MEASURED and _whole(rounds, result)}
         if len(measured - disturbed) < wanted and len(measured) < wanted + repeats:
-            found.append(name)
-    return found
+            names.append(name)
+    return names
 
 
 def disturbed_rounds(rounds: Rounds) -> int:

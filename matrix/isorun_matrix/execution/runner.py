@@ -107,8 +107,8 @@ class _Runner:
         cells = [cell for cell in self._cells(workload) if cell.id not in failed]
         results = {cell.id: self._rounds(cell) for cell in cells}
         names = rounds.lacking(results, self._spec.rounds, self._repeats.get(workload.id, self._spec.repeats))
-        found = [cell for cell in cells if cell.id in names]
-        return found if any(not cell.control for cell in found) else []
+        chosen = [cell for cell in cells if cell.id in names]
+        return chosen if any(not cell.control for cell in chosen) else []
 
     def _more_repeats(self, workload: Workload) -> int:
         """How many rounds above those that the spec requires, so that each disturbed one is repeated."""

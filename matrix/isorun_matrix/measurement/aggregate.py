@@ -37,60 +37,60 @@ def aggregate(trial: Trial | None, rounds: Sequence[Measured]) -> Figures:
         trial: what was found before; its parity counts.
         rounds: disturbed ones are left out of the figures, unless all are disturbed.
     """
-    calm = [each for each in rounds if not each.measurement.disturbed] or list(rounds)
-    taken = [each.measurement for each in calm]
+    calm = [measured for measured in rounds if not measured.measurement.disturbed] or list(rounds)
+    taken = [measured.measurement for measured in calm]
 
     def middle(read: Callable[[Measurement], float | None]) -> float | None:
-        values = [value for each in taken if (value := read(each)) is not None]
+        values = [value for measurement in taken if (value := read(measurement)) is not None]
         return median(values) if values else None
 
-    medians = [each.latency_ms.p50 or each.latency_ms.mean for each in taken]
-    samples = np.concatenate([each.samples for each in calm])
+    medians = [measurement.latency_ms.p50 or measurement.latency_ms.mean for measurement in taken]
+    samples = np.concatenate([measured.samples for measured in calm])
     typical = taken[int(np.argsort(medians)[(len(medians) - 1) // 2])]
     first = taken[0]
-    tokens = middle(lambda each: each.throughput.tokens_per_s)
+    tokens = middle(lambda measurement: measurement.throughput.tokens_per_s)
     return Figures(
         parity=parity.merge(
-            [*([] if trial is None else [trial.parity]), *(each.measurement.parity for each in rounds)]
+            [*([] if trial is None else [trial.parity]), *(measured.measurement.parity for measured in rounds)]
         ),
         latency_ms=replace(latencies.latency(samples), p50=median(medians)),
         p50_interval=latencies.rank_interval(medians),
-        cpu_ms=middle(lambda each: each.cpu_ms),
+        cpu_ms=middle(lambda measurement: measurement.cpu_ms),
         device_ms=typical.device_ms,
         spread_ms=latencies.spread(samples),
         throughput=Throughput(
-            median(each.throughput.requests_per_s for each in taken),
-            median(each.throughput.rows_per_s for each in taken),
+            median(measurement.throughput.requests_per_s for measurement in taken),
+            median(measurement.throughput.rows_per_s for measurement in taken),
             tokens,
         ),
-        load_ms=median(each.load_ms for each in taken),
-        first_run_ms=median(each.first_run_ms for each in taken),
-        warmup_runs=int(median(each.warmup_runs for each in taken)),
-        steady=2 * sum(each.steady for each in taken) > len(taken),
+        load_ms=median(measurement.load_ms for measurement in taken),
+        first_run_ms=median(measurement.first_run_ms for measurement in taken),
+        warmup_runs=int(median(measurement.warmup_runs for measurement in taken)),
+        steady=2 * sum(measurement.steady for measurement in taken) > len(taken),
         memory_mib=Memory(
-            median(each.memory_mib.before_load for each in taken),
-            median(each.memory_mib.peak for each in taken),
-            middle(lambda each: each.memory_mib.gpu),
+            median(measurement.memory_mib.before_load for measurement in taken),
+            median(measurement.memory_mib.peak for measurement in taken),
+            middle(lambda measurement: measurement.memory_mib.gpu),
         ),
         load_average=first.load_average,
-        waited=middle(lambda each: each.waited),
-        stolen=middle(lambda each: each.stolen),
+        waited=middle(lambda measurement: measurement.waited),
+        stolen=middle(lambda measurement: measurement.stolen),
         threads=first.threads,
-        repeated=median(each.repetition.repeated_ms / each.repetition.varied_ms for each in taken),
+        repeated=median(measurement.repetition.repeated_ms / measurement.repetition.varied_ms for measurement in taken),
         provenance=taken[-1].provenance,
         notes=first.notes,
         rounds=[
             Round(
-                each.number,
-                each.position,
-                each.started,
-                each.measurement.latency_ms.p50 or each.measurement.latency_ms.mean,
-                each.measurement.cpu_ms,
-                each.measurement.waited,
-                each.measurement.stolen,
-                each.measurement.disturbed,
-                any(each is used for used in calm),
+                measured.number,
+                measured.position,
+                measured.started,
+                measured.measurement.latency_ms.p50 or measured.measurement.latency_ms.mean,
+                measured.measurement.cpu_ms,
+                measured.measurement.waited,
+                measured.measurement.stolen,
+                measured.measurement.disturbed,
+                any(measured is used for used in calm),
             )
-            for each in rounds
+            for measured in rounds
         ],
     )

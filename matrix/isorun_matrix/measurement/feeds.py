@@ -46,14 +46,14 @@ def make(workload: Workload, origin: str, info: ModelInfo) -> tuple[dict[str, Ar
     """
     notes: list[str] = []
     timed = _random(workload, info) if workload.texts is None else _tokenized(workload, origin, info, notes)
-    made = {f"{_TIMED}{index}": feeds for index, feeds in enumerate(timed)}
+    sets = {f"{_TIMED}{index}": feeds for index, feeds in enumerate(timed)}
     if workload.sequence is not None and info.mask is not None:
         for index, kind in enumerate(workload.masks):
             rng = np.random.default_rng([workload.seed, 1, index])
             mask = MASKS[kind](workload.batch, workload.sequence, rng)
             masked = _random_set(workload, info, rng, mask)
-            made[f"{_MASKED}{kind}"] = masked if workload.texts is None else _filled(masked, timed[0], info.mask)
-    return made, notes
+            sets[f"{_MASKED}{kind}"] = masked if workload.texts is None else _filled(masked, timed[0], info.mask)
+    return sets, notes
 
 
 def varied(workload: Workload, info: ModelInfo, first: Arrays) -> dict[str, Arrays]:
@@ -99,15 +99,15 @@ def load(path: Path, group: str) -> Arrays:
 
 def _random(workload: Workload, info: ModelInfo) -> list[Arrays]:
     lengths = _lengths(workload)
-    made = []
+    sets = []
     for index in range(workload.feeds):
         rng = np.random.default_rng([workload.seed, 0, index])
         mask = None
         if lengths is not None and workload.sequence is not None:
             rows = lengths[index * workload.batch : (index + 1) * workload.batch]
             mask = right_padded(rows, workload.sequence)
-        made.append(_random_set(workload, info, rng, mask))
-    return made
+        sets.append(_random_set(workload, info, rng, mask))
+    return sets
 
 
 def _lengths(workload: Workload) -> npt.NDArray[np.int64] | None:
@@ -136,13 +136,14 @@ def _random_set(workload: Workload, info: ModelInfo, rng: np.random.Generator, m
 def _filled(masked: Arrays, texts: Arrays, mask: str) -> Arrays:
     """Feeds with the tokens of texts where the mask is not 0, row by row, cut or repeated to fit it."""
     rows = [
-        (np.flatnonzero(there), np.flatnonzero(here)) for there, here in zip(masked[mask], texts[mask], strict=True)
+        (np.flatnonzero(in_mask), np.flatnonzero(in_text))
+        for in_mask, in_text in zip(masked[mask], texts[mask], strict=True)
     ]
     filled = {name: array.copy() for name, array in masked.items()}
     for name, array in filled.items():
         if name != mask and array.shape == masked[mask].shape:
-            for row, (there, here) in enumerate(rows):
-                array[row, there] = np.resize(texts[name][row, here], len(there))
+            for row, (in_mask, in_text) in enumerate(rows):
+                array[row, in_mask] = np.resize(texts[name][row, in_text], len(in_mask))
     return filled
 
 
@@ -150,7 +151,7 @@ def _tokenized(workload: Workload, origin: str, info: ModelInfo, notes: list[str
     from isorun.models.tokenizer import Tokenizer, TruncationWarning, feeds_of
 
     texts = workload.texts or ()
-    made = []
+    sets = []
     try:
         tokenizer = Tokenizer.beside(origin)
         for index in range(workload.feeds):
@@ -160,7 +161,7 @@ def _tokenized(workload: Workload, origin: str, info: ModelInfo, notes: list[str
                 warnings.simplefilter("always", TruncationWarning)
                 encoded = tokenizer.encode(rows, workload.sequence)
             notes += [f"{_TIMED}{index}: {warning.message}" for warning in caught]
-            made.append(feeds_of(encoded, info))
+            sets.append(feeds_of(encoded, info))
     except (InvalidModel, InvalidFeeds) as error:
         raise InvalidFeeds(f"Model {workload.model!r} cannot be fed texts: {error}") from error
-    return made
+    return sets

@@ -137,4 +137,4 @@ class Figures(_Common):
     @property
     def disturbed(self) -> bool:
         """Whether every round was disturbed."""
-        return all(each.disturbed for each in self.rounds)
+        return all(measured.disturbed for measured in self.rounds)

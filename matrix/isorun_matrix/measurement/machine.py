@@ -125,9 +125,11 @@ def collect(backends: Iterable[str], environments: Mapping[str, IsolatedEnvironm
 
 def identity(environment: Environment) -> dict[str, Any]:
     """What of the machine decides results, as plain data."""
-    found = {name: getattr(environment, name) for name in ("host", "virtualization", "nice", "variables", "memory_mib")}
+    document = {
+        name: getattr(environment, name) for name in ("host", "virtualization", "nice", "variables", "memory_mib")
+    }
     gpus = [[gpu.name, gpu.driver, gpu.memory_mib] for gpu in environment.gpus]
-    return {**found, "cpu": asdict(environment.cpu), "gpus": gpus}
+    return {**document, "cpu": asdict(environment.cpu), "gpus": gpus}
 
 
 def _host() -> str:
@@ -153,13 +155,13 @@ def _first_line(path: Path) -> str:
 
 def _ranges(cores: Sequence[int]) -> str:
     """Ascending numbers as ranges: 0-3,8."""
-    found: list[list[int]] = []
+    ranges: list[list[int]] = []
     for core in cores:
-        if found and core == found[-1][-1] + 1:
-            found[-1][1:] = [core]
+        if ranges and core == ranges[-1][-1] + 1:
+            ranges[-1][1:] = [core]
         else:
-            found.append([core])
-    return ",".join("-".join(map(str, ends)) for ends in found)
+            ranges.append([core])
+    return ",".join("-".join(map(str, ends)) for ends in ranges)
 
 
 def _packages(backends: Iterable[str]) -> dict[str, str]:

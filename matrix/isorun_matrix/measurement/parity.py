@@ -53,9 +53,11 @@ def check(
         tolerance: the limits.
     """
     cases = {}
-    for case, found in outputs:
+    for case, outputs_of_case in outputs:
         mask = None if reference.mask is None else feeds.load(feeds_file, case)[reference.mask]
-        parity = compare(found, feeds.load(outputs_file, case), mask, tolerance, token_level=reference.token_level)
+        parity = compare(
+            outputs_of_case, feeds.load(outputs_file, case), mask, tolerance, token_level=reference.token_level
+        )
         cases[case] = parity.as_dict()
     return _verdict(cases, tolerance)
 
@@ -64,9 +66,9 @@ def merge(parities: Sequence[CellParity]) -> CellParity:
     """The verdict on all outputs of several processes of a cell."""
     cases: dict[str, Any] = {}
     for parity in parities:
-        for case, found in parity.cases.items():
-            if case not in cases or found["verdict"] == "fail":
-                cases[case] = found
+        for case, errors in parity.cases.items():
+            if case not in cases or errors["verdict"] == "fail":
+                cases[case] = errors
     failing = next((parity for parity in parities if parity.verdict == "fail"), None)
     values = {measure: [getattr(parity, measure) for parity in parities] for measure in _WORST}
     return CellParity(
@@ -100,4 +102,4 @@ def _reason(failing: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _worst(values: Mapping[str, Sequence[float | None]]) -> dict[str, Any]:
-    return {measure: None if None in found else _WORST[measure](found) for measure, found in values.items()}
+    return {measure: None if None in errors else _WORST[measure](errors) for measure, errors in values.items()}

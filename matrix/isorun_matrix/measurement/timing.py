@@ -57,7 +57,7 @@ def warm_up(session: Session, feeds: Sequence[Feeds], minimum: int, seconds: flo
     window = len(feeds) * -(-_WINDOW // len(feeds))
     end = None if seconds is None else perf_counter_ns() + int(seconds * _NS_PER_S)
     times: list[int] = []
-    for given in itertools.cycle(feeds):
+    for request in itertools.cycle(feeds):
         now = perf_counter_ns()
         if len(times) >= max(minimum, 2 * window) and len(times) % window == 0:
             if median(times[-window:]) >= _STEADY * median(times[-2 * window : -window]):
@@ -66,7 +66,7 @@ def warm_up(session: Session, feeds: Sequence[Feeds], minimum: int, seconds: flo
                 break
         if end is not None and now >= end:
             break
-        session.run(None, given)
+        session.run(None, request)
         times.append(perf_counter_ns() - now)
     return WarmUp(len(times), steady=False, typical=median(times[-window:]) if times else 0.0)
 
@@ -159,9 +159,9 @@ def repeated_and_varied(
         for _ in range(blocks):
             for taken, source in zip(times, sources, strict=True):
                 for position in range(length):
-                    given = source()
+                    request = source()
                     start = perf_counter_ns()
-                    session.run(None, given)
+                    session.run(None, request)
                     if position:  # the first repeats nothing
                         taken.append(perf_counter_ns() - start)
     return median(times[0]), median(times[1])

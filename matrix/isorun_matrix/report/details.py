@@ -33,7 +33,9 @@ def of_cell(cell: CellResult) -> Facts:
     yield "model", ran.fingerprint
     if memory.gpu is not None:
         yield "device memory", f"{number(memory.gpu)} MiB"
-    medians = ", ".join(number(each.p50) + ("" if each.used else " (disturbed, left out)") for each in result.rounds)
+    medians = ", ".join(
+        number(measured.p50) + ("" if measured.used else " (disturbed, left out)") for measured in result.rounds
+    )
     yield "medians of rounds", f"{medians} ms"
     if (interval := result.p50_interval) is not None:
         ends = f"{number(interval.low)} to {number(interval.high)} ms"
@@ -57,26 +59,26 @@ def of_cell(cell: CellResult) -> Facts:
 
 def of_run(run: Run) -> Facts:
     """The machine and the software of a run."""
-    found, cpu = run.environment, run.environment.cpu
+    recorded, cpu = run.environment, run.environment.cpu
     quota = "" if cpu.cgroup_quota is None else f", a quota of {cpu.cgroup_quota:g}"
     yield "started", run.created
     yield "rounds", f"{run.spec.rounds}, with seed {run.seed}"
     yield "processor", f"{cpu.model} ({cpu.architecture})"
-    yield "machine", found.host + ("" if found.virtualization is None else f", {found.virtualization}")
+    yield "machine", recorded.host + ("" if recorded.virtualization is None else f", {recorded.virtualization}")
     yield "cores", f"{cpu.usable_cores} usable of {cpu.cores} ({cpu.affinity}){quota}"
-    variables = ", ".join(f"{name}={value}" for name, value in found.variables.items())
-    yield "settings", f"nice {found.nice}; " + (variables or "no environment variable of a thread pool is set")
+    variables = ", ".join(f"{name}={value}" for name, value in recorded.variables.items())
+    yield "settings", f"nice {recorded.nice}; " + (variables or "no environment variable of a thread pool is set")
     yield "features", ", ".join(cpu.flags) or "unknown"
     yield "governor", cpu.governor or "unknown"
-    yield "memory", f"{found.memory_mib / 1024:.1f} GiB"
-    for gpu in found.gpus:
+    yield "memory", f"{recorded.memory_mib / 1024:.1f} GiB"
+    for gpu in recorded.gpus:
         yield "GPU", _gpu(gpu)
-    yield "load average", ", ".join(f"{load:.2f}" for load in found.load_average) + " at the start of the run"
-    yield "system", f"{found.os}, kernel {found.kernel}"
-    yield "python", found.python
-    yield "versions", versions(found.packages)
+    yield "load average", ", ".join(f"{load:.2f}" for load in recorded.load_average) + " at the start of the run"
+    yield "system", f"{recorded.os}, kernel {recorded.kernel}"
+    yield "python", recorded.python
+    yield "versions", versions(recorded.packages)
     yield from isolated(run)
-    for name, environment in found.environments.items():
+    for name, environment in recorded.environments.items():
         if environment.failure is None:
             yield f"packages in {name}", versions(environment.packages)
 

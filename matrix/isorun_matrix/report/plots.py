@@ -36,7 +36,7 @@ def boxes(group: Group) -> Plot | None:
             continue
         latency, spread = cell.result.latency_ms, cell.result.spread_ms
         row: dict[str, Any] = {"name": str(escape(cell.name)), "correct": cell.status == "ok", "p99": latency.p99}
-        row |= vars(spread) | {"medians": [each.p50 for each in cell.result.rounds if each.used]}
+        row |= vars(spread) | {"medians": [measured.p50 for measured in cell.result.rounds if measured.used]}
         if latency.samples < samples_needed(95):
             row |= {"p5": latency.min, "p95": latency.max}
         rows.append(row)
@@ -63,22 +63,24 @@ def load(group: Group) -> Plot | None:
     """The 99th percentile at each rate that a search measured, the median where it measured a rate repeatedly."""
     series, bounds = [], set()
     for cell in group.cells:
-        for found in cell.loads:
-            trials = [] if found.result is None else [each for each in found.result.trials if each.rate and each.p99_ms]
+        for load in cell.loads:
+            trials = (
+                [] if load.result is None else [trial for trial in load.result.trials if trial.rate and trial.p99_ms]
+            )
             if trials:
-                bounds.add(found.load["p99_ms"])
+                bounds.add(load.load["p99_ms"])
                 at: dict[float, list[float]] = {}
                 for trial in trials:
                     at.setdefault(trial.rate or 0, []).append(trial.p99_ms or 0)
                 rates, times = sorted(at), [median(at[rate]) for rate in sorted(at)]
-                series.append(_series(f"{cell.name}, {found.name}", rates, times, cell.status == "ok"))
+                series.append(_series(f"{cell.name}, {load.name}", rates, times, cell.status == "ok"))
     axes = ("requests per second", "99th percentile, ms")
     return _lines("Latency under load", series, *axes, bounds=sorted(bounds)) if series else None
 
 
 def scaling(groups: Sequence[Group]) -> list[Plot]:
     """For each model with several shapes, real tokens a second of each cell at each shape, by batch and length."""
-    found = []
+    charts = []
     for model in dict.fromkeys(group.model for group in groups):
         cells = [cell for group in groups if group.model == model for cell in group.cells]
         rated = [(cell, cell.result.throughput.tokens_per_s) for cell in cells if cell.result is not None]
@@ -96,8 +98,8 @@ def scaling(groups: Sequence[Group]) -> list[Plot]:
                 series.append(_series(f"{name}{some}", x, y, len(wrong) < len(named)))
         shapes = [str(escape(shape)) for shape in sorted(sizes, key=lambda shape: sizes[shape])]
         title = f"{model}: throughput"
-        found.append(_lines(title, series, "batch x tokens", "real tokens/s", categories=shapes))
-    return found
+        charts.append(_lines(title, series, "batch x tokens", "real tokens/s", categories=shapes))
+    return charts
 
 
 def _series(name: str, x: Sequence[Any], y: Sequence[Any], correct: bool) -> dict[str, Any]:
@@ -107,14 +109,14 @@ def _series(name: str, x: Sequence[Any], y: Sequence[Any], correct: bool) -> dic
 
 def _lines(title: str, series: list[dict[str, Any]], x: str, y: str, **more: Any) -> Plot:
     names = "categories" in more
-    log_x = not names and _wide(value for each in series for value in each["x"])
-    log_y = _wide(value for each in series for value in each["y"])
+    log_x = not names and _wide(value for line in series for value in line["x"])
+    log_y = _wide(value for line in series for value in line["y"])
     return {"kind": "lines", "title": title, "series": series, "x": x, "y": y, "log_x": log_x, "log_y": log_y, **more}
 
 
 def _wide(values: Iterable[float]) -> bool:
-    found = list(values)
-    return min(found) > 0 and max(found) > _WIDE * min(found)
+    numbers = list(values)
+    return min(numbers) > 0 and max(numbers) > _WIDE * min(numbers)
 
 
 def _median(cell: CellResult) -> float | None:

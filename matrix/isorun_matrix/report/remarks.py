@@ -22,29 +22,29 @@ def explanation(cell: CellResult) -> str | None:
 
 def explanations(cells: Iterable[CellResult]) -> dict[str, list[CellResult]]:
     """Each explanation once, with all its cells."""
-    found: dict[str, list[CellResult]] = {}
+    explanations: dict[str, list[CellResult]] = {}
     for cell in cells:
         if (text := explanation(cell)) is not None:
-            found.setdefault(text, []).append(cell)
-    return found
+            explanations.setdefault(text, []).append(cell)
+    return explanations
 
 
 def failures(cells: Iterable[CellResult]) -> dict[str, str]:
     """For each status but ``ok``, which backends of which models have it, and at which shapes if not at all."""
     shapes: dict[tuple[str, str], list[str]] = {}
-    found: dict[str, dict[str, dict[str, list[str]]]] = {}
+    statuses: dict[str, dict[str, dict[str, list[str]]]] = {}
     for cell in cells:
         if not cell.control:
             shapes.setdefault((cell.model, cell.name), []).append(cell.shape)
             if cell.status != "ok":
-                models = found.setdefault(cell.status, {})
+                models = statuses.setdefault(cell.status, {})
                 models.setdefault(cell.model, {}).setdefault(cell.name, []).append(cell.shape)
     return {
         status: "; ".join(
             f"{model}: {shortened([_at(name, where, shapes[model, name]) for name, where in named.items()])}"
             for model, named in models.items()
         )
-        for status, models in found.items()
+        for status, models in statuses.items()
     }
 
 
@@ -65,32 +65,32 @@ def kind(cell: CellResult) -> str:
 def notes(group: Group) -> list[str]:
     """Remarks on the feeds, on time on the device, on cells that are kept, and on doubtful figures."""
     measured = [(cell, cell.result) for cell in group.cells if cell.result is not None]
-    found = [note for _, result in measured for note in result.notes]
+    notes = [note for _, result in measured for note in result.notes]
     for cell, result in measured:
         if device := result.device_ms:
             times = f"p50 {number(device.p50)} ms, p99 {number(device.p99)} ms"
-            found.append(f"{cell.name}: {times} on the device alone, by its own events")
+            notes.append(f"{cell.name}: {times} on the device alone, by its own events")
     for cell, result in measured:
         if (ran := result.provenance.precision) != cell.precision:
-            found.append(f"{cell.name} ran in {ran}")
-    found += [f"{cell.name}: kept from an earlier session; {cell.kept}" for cell in group.cells if cell.kept]
-    found = [*dict.fromkeys(found), *warnings(group)]
+            notes.append(f"{cell.name} ran in {ran}")
+    notes += [f"{cell.name}: kept from an earlier session; {cell.kept}" for cell in group.cells if cell.kept]
+    notes = [*dict.fromkeys(notes), *warnings(group)]
     if group.noise is not None:
-        found.append(f"noise: {group.twin}, measured twice in each round, differs from itself by {group.noise:.1%}")
-    return found
+        notes.append(f"noise: {group.twin}, measured twice in each round, differs from itself by {group.noise:.1%}")
+    return notes
 
 
 def warnings(group: Group) -> Iterator[str]:
     """What makes figures doubtful."""
     measured = [(cell, cell.result) for cell in group.cells if cell.result is not None]
-    few = [f"{cell.name} ({sum(not each.disturbed for each in result.rounds)})" for cell, result in measured]
+    few = [f"{cell.name} ({sum(not measured.disturbed for measured in result.rounds)})" for cell, result in measured]
     few = [text for text, (cell, _) in zip(few, measured, strict=True) if len(calm_rounds(cell)) < NEEDED]
     if few:
         yield f"fewer than {NEEDED} undisturbed rounds, so without a verdict: {shortened(few)}"
     disturbed = {
-        cell.name: f"{sum(each.disturbed for each in result.rounds)} of {len(result.rounds)}"
+        cell.name: f"{sum(measured.disturbed for measured in result.rounds)} of {len(result.rounds)}"
         for cell, result in measured
-        if any(each.disturbed for each in result.rounds)
+        if any(measured.disturbed for measured in result.rounds)
     }
     if disturbed:
         rounds = shortened([f"{name} ({count})" for name, count in disturbed.items()])

@@ -149,10 +149,10 @@ class Group:
 
 def groups(cells: Iterable[CellResult]) -> list[Group]:
     """Cells by model and shape, in the spec's order."""
-    found: dict[tuple[str, str], list[CellResult]] = {}
+    by_workload: dict[tuple[str, str], list[CellResult]] = {}
     for cell in cells:
-        found.setdefault((cell.model, cell.shape), []).append(cell)
-    return [_group(model, shape, cells) for (model, shape), cells in found.items()]
+        by_workload.setdefault((cell.model, cell.shape), []).append(cell)
+    return [_group(model, shape, cells) for (model, shape), cells in by_workload.items()]
 
 
 def _group(model: str, shape: str, cells: Sequence[CellResult]) -> Group:
@@ -175,7 +175,11 @@ def _group(model: str, shape: str, cells: Sequence[CellResult]) -> Group:
 
 def calm_rounds(cell: CellResult) -> Medians:
     """The median of a cell in each undisturbed round."""
-    return {} if cell.result is None else {each.number: each.p50 for each in cell.result.rounds if not each.disturbed}
+    return (
+        {}
+        if cell.result is None
+        else {measured.number: measured.p50 for measured in cell.result.rounds if not measured.disturbed}
+    )
 
 
 def median(cell: CellResult) -> float | None:

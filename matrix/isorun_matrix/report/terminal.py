@@ -22,15 +22,15 @@ _STYLES = {"ok": "green", "bad": "bold red", "lack": "yellow"}
 def render(run: Run, width: int) -> RenderableType:
     """A table ``width`` characters wide with a block for each model and shape; below it, why cells failed."""
     shown = columns("terminal")
-    found = summary.groups(run.cells)
-    blocks = {group.title: [_row(cell, group) for cell in group.cells] for group in found}
+    groups = summary.groups(run.cells)
+    blocks = {group.title: [_row(cell, group) for cell in group.cells] for group in groups}
     numeric = [column.numeric for column in shown]
     return Stack(
-        *_conclusions(found),
+        *_conclusions(groups),
         *tables([column.header for column in shown], numeric, blocks, width),
         Text(),
-        *_loads(found, width),
-        *_explanations(run, found),
+        *_loads(groups, width),
+        *_explanations(run, groups),
         Text(remarks.tally(run.cells), style="bold"),
     )
 
@@ -80,15 +80,15 @@ def _row(cell: CellResult, group: summary.Group) -> list[Text]:
     return row
 
 
-def _conclusions(found: Sequence[summary.Group]) -> Iterator[Text]:
-    for group in found:
+def _conclusions(groups: Sequence[summary.Group]) -> Iterator[Text]:
+    for group in groups:
         for line in (group.conclusion, *under_load.best(group)):
             yield Text.assemble((printable(group.title), "bold"), ": ", printable(line))
     yield Text()
 
 
-def _loads(found: Sequence[summary.Group], width: int) -> Iterator[RenderableType]:
-    for group in found:
+def _loads(groups: Sequence[summary.Group], width: int) -> Iterator[RenderableType]:
+    for group in groups:
         scenarios, rows = under_load.rates(group)
         if rows:
             blocks = {group.title: [[Text(printable(text)) for text in row] for row in rows]}
@@ -96,9 +96,9 @@ def _loads(found: Sequence[summary.Group], width: int) -> Iterator[RenderableTyp
             yield Text()
 
 
-def _explanations(run: Run, found: Sequence[summary.Group]) -> Iterator[Text]:
+def _explanations(run: Run, groups: Sequence[summary.Group]) -> Iterator[Text]:
     below = [(shortened([cell.id for cell in cells]), why) for why, cells in remarks.explanations(run.cells).items()]
-    below += [(f"{group.model}/{group.shape}", note) for group in found for note in remarks.notes(group)]
+    below += [(f"{group.model}/{group.shape}", note) for group in groups for note in remarks.notes(group)]
     below += details.isolated(run)
     for name, text in below:
         yield Text.assemble((printable(name), "bold"), ": ", printable(text))

@@ -14,9 +14,9 @@ def rates(group: Group) -> tuple[list[str], list[list[str]]]:
     scenarios = list(dict.fromkeys(load.name for cell in group.cells for load in cell.loads))
     rows = []
     for cell in group.cells:
-        found = {load.name: load for load in cell.loads}
-        if found:
-            texts = [_rate(found[name]) if name in found else NONE for name in scenarios]
+        loads = {load.name: load for load in cell.loads}
+        if loads:
+            texts = [_rate(loads[name]) if name in loads else NONE for name in scenarios]
             rows.append([cell.name, *texts])
     return scenarios, rows
 
@@ -34,7 +34,7 @@ def _between(figures: LoadFigures) -> str:
 def best(group: Group) -> list[str]:
     """For each scenario, the cells with the most requests a second, in a sentence. Cells whose rates may be the same
     are not told apart."""
-    found = []
+    conclusions = []
     for name in rates(group)[0]:
         measured = [
             (cell.name, load.load, load.result)
@@ -44,12 +44,12 @@ def best(group: Group) -> list[str]:
         ]
         if not measured:
             continue
-        ranked = sorted(measured, key=lambda each: -each[2].requests_per_s)
+        ranked = sorted(measured, key=lambda entry: -entry[2].requests_per_s)
         leader, scenario, figures = ranked[0]
         within = f" with 99% of the answers within {scenario['p99_ms']:g} ms" if scenario.get("p99_ms") else ""
         least = figures.requests_per_s if figures.between is None else figures.between[0]
-        close = [each for each, _, other in ranked[1:] if (other.between or (0, other.requests_per_s))[1] >= least]
+        close = [name for name, _, other in ranked[1:] if (other.between or (0, other.requests_per_s))[1] >= least]
         tied = f"; {shortened(close)} may answer as many" if close else ""
         most = "the most requests, " if ranked[1:] and not close else ""
-        found.append(f"{name}: {leader} answers {most}{_between(figures)} a second{within}{tied}")
-    return found
+        conclusions.append(f"{name}: {leader} answers {most}{_between(figures)} a second{within}{tied}")
+    return conclusions

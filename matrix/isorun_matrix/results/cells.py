@@ -49,21 +49,21 @@ def assemble(folder: Stored, planned: PlannedCell, spec: RecordedSpec) -> CellRe
     if trial is None and not rounds:
         status = "pending" if planned.failure is None else "skipped"
         return CellResult(**identity, status=status, reason=planned.failure)
-    found: dict[str, Any] = _status(trial, rounds, spec.rounds)
+    state: dict[str, Any] = _status(trial, rounds, spec.rounds)
     if measured:
         places = [folder.round_folder(planned.id, planned.key or "", result.round.number) for result in measured]
-        found["result"] = aggregate(
+        state["result"] = aggregate(
             None if trial is None else trial.result,
             [_measured(result, place) for result, place in zip(measured, places, strict=True)],
         )
-        if found["status"] == "ok" and found["result"].parity.verdict == "fail":
-            found |= {"status": "parity-failed", "reason": found["result"].parity.summary}
-        found["kept"] = planned.failure
+        if state["status"] == "ok" and state["result"].parity.verdict == "fail":
+            state |= {"status": "parity-failed", "reason": state["result"].parity.summary}
+        state["kept"] = planned.failure
     loads = [folder.load(planned.id, planned.key or "", scenario) for scenario in spec.load]
-    found["loads"] = [load for load in loads if load is not None]
-    results: list[JobResult] = [*([] if trial is None else [trial]), *rounds, *found["loads"]]
+    state["loads"] = [load for load in loads if load is not None]
+    results: list[JobResult] = [*([] if trial is None else [trial]), *rounds, *state["loads"]]
     wall_s = sum(result.wall_s or 0 for result in results)
-    return CellResult(**identity, started=results[0].started, wall_s=wall_s, **found)
+    return CellResult(**identity, started=results[0].started, wall_s=wall_s, **state)
 
 
 def _status(trial: TrialResult | None, rounds: list[RoundResult], wanted: int) -> dict[str, Any]:

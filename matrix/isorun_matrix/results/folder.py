@@ -214,8 +214,8 @@ class RunFolder:
     def rounds(self, name: str, key: str) -> list[RoundResult]:
         """A cell in each round so far, in their order."""
         places = self._keyed(name, key).glob(f"{_ROUND}*/{RESULT}")
-        found = [reader.read(place, RoundResult) for place in places]
-        return sorted(found, key=lambda result: result.round.number)
+        results = [reader.read(place, RoundResult) for place in places]
+        return sorted(results, key=lambda result: result.round.number)
 
     def round_folder(self, name: str, key: str, number: int) -> Path:
         """The folder of a cell in a round."""
@@ -233,9 +233,9 @@ class RunFolder:
     def key_of(self, name: str, request: str) -> str | None:
         """The key of the measurements of a cell with that request; ``None`` if there are none."""
         for place in self.cell(name).glob(f"*/{_ROUND}*/{RESULT}"):
-            found = reader.read(place, RoundResult)
-            if found.request == request and found.status in MEASURED:
-                return found.key
+            result = reader.read(place, RoundResult)
+            if result.request == request and result.status in MEASURED:
+                return result.key
         return None
 
     def write_run(self, run: RunRecord) -> None:
@@ -279,8 +279,8 @@ class RunFolder:
         """The folders of this run that can be copied elsewhere by themselves, with a digest of their content: those of
         finished jobs, and ``.`` for ``run.json``, which is the first."""
         results = sorted(path for path in self.path.rglob(RESULT) if _WORK not in path.parts)
-        found = [self.path / RUN, *results] if self.has_run() else []
-        return {str(path.parent.relative_to(self.path)): sha256(path.read_bytes()) for path in found}
+        files = [self.path / RUN, *results] if self.has_run() else []
+        return {str(path.parent.relative_to(self.path)): sha256(path.read_bytes()) for path in files}
 
     def files(self, place: str) -> dict[str, bytes]:
         """The files of one of the :meth:`jobs`, by name."""

@@ -47,10 +47,10 @@ def folders(path: Path) -> dict[str, RunFolder]:
     if not is_of_several(path):
         return {path.name: RunFolder(path)}
     places = (place for place in sorted((path / MACHINES).iterdir()) if not place.name.startswith("."))
-    found = {place.name: RunFolder(place) for place in places if RunFolder(place).has_run()}
-    if not found:
+    folders = {place.name: RunFolder(place) for place in places if RunFolder(place).has_run()}
+    if not folders:
         raise SpecError(f"No machine in {path / MACHINES} has results yet. Continue the run with --resume.")
-    return found
+    return folders
 
 
 def read(path: Path) -> MachineRuns:
@@ -60,9 +60,9 @@ def read(path: Path) -> MachineRuns:
         SpecError: it has none, or a file is damaged.
     """
     own = folders(path)
-    found = {name: folder.run() for name, folder in own.items()}
-    names = dict.fromkeys(name for run in found.values() for name in run.spec.machines if name in found)
-    runs = {name: found[name] for name in (names | dict.fromkeys(found))}
+    runs_by_name = {name: folder.run() for name, folder in own.items()}
+    names = dict.fromkeys(name for run in runs_by_name.values() for name in run.spec.machines if name in runs_by_name)
+    runs = {name: runs_by_name[name] for name in (names | dict.fromkeys(runs_by_name))}
     return MachineRuns(str(path), runs, {name: _feeds(own[name]) for name in runs})
 
 
@@ -78,9 +78,9 @@ def merge(folders: Sequence[str], out: Path) -> MachineRuns:
             or ``out`` exists and is not empty.
     """
     named: dict[str, RunFolder] = {}
-    for each in folders:
-        name, separator, place = each.partition("=")
-        folder = Path(place) if separator else Path(each).absolute()
+    for argument in folders:
+        name, separator, place = argument.partition("=")
+        folder = Path(place) if separator else Path(argument).absolute()
         name = name if separator else folder.name
         try:
             TypeAdapter(Name).validate_python(name)
@@ -108,7 +108,7 @@ def merge(folders: Sequence[str], out: Path) -> MachineRuns:
 
 def _feeds(folder: RunFolder) -> dict[str, str]:
     """The digest of the feeds of each measured cell: those of the reference that its last round was compared with."""
-    found = {}
+    digests = {}
     for cell in folder.record().cells:
         rounds = [] if cell.key is None else folder.rounds(cell.id, cell.key)
         if rounds:
@@ -116,5 +116,5 @@ def _feeds(folder: RunFolder) -> dict[str, str]:
             key = str(job["reference_folder"]).rpartition("/")[2]
             reference = folder.find_reference(f"{cell.model}/{cell.shape}", key)
             if reference is not None and FEEDS in reference.files:
-                found[cell.id] = reference.files[FEEDS]
-    return found
+                digests[cell.id] = reference.files[FEEDS]
+    return digests

@@ -41,7 +41,7 @@ class Environment(Strict):
     @classmethod
     def _located(cls, value: list[str], info: ValidationInfo) -> list[str]:
         try:
-            return [environments.requirement(each, folder(info)) for each in value]
+            return [environments.requirement(requirement, folder(info)) for requirement in value]
         except (IsorunError, OSError) as error:  # such as a name that is too long
             raise ValueError(str(error)) from error
 
@@ -101,7 +101,7 @@ class Entry(OrString):
         """The backend once for each of its settings, with the spec's defaults for what it leaves out."""
         threads = threads if self.threads is None else self.threads
         options = self.options
-        found = []
+        variants = []
         for count in threads if isinstance(threads, list) else [threads]:
             for index, chosen in enumerate(options if isinstance(options, list) else [options]):
                 parts = [self.label]
@@ -110,9 +110,9 @@ class Entry(OrString):
                 if isinstance(options, list):
                     parts.append(_named(chosen, index))
                 label = ".".join(parts)
-                given = (self.precisions or precisions, self.device or device, count, chosen, self.shapes)
-                found.append(Variant(self.name, self.environment, label, *given))
-        return found
+                settings = (self.precisions or precisions, self.device or device, count, chosen, self.shapes)
+                variants.append(Variant(self.name, self.environment, label, *settings))
+        return variants
 
 
 def _named(options: Mapping[str, Any], index: int) -> str:

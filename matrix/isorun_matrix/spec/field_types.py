@@ -85,5 +85,5 @@ def located(value: str, info: ValidationInfo) -> Path:
 
 def folder(info: ValidationInfo) -> Path:
     """The spec's folder."""
-    found: Path = (info.context or {}).get("folder", Path.cwd())
-    return found
+    folder: Path = (info.context or {}).get("folder", Path.cwd())
+    return folder

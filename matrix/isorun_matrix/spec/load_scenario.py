@@ -28,9 +28,9 @@ class Load(OrString):
     @model_validator(mode="after")
     def _check(self) -> Self:
         for scenario, key in _NEEDS.items():
-            given = getattr(self, key) is not None
-            if given != (self.scenario == scenario):
-                raise ValueError(f"scenario {self.scenario} {'does not support' if given else 'requires'} {key}")
+            is_set = getattr(self, key) is not None
+            if is_set != (self.scenario == scenario):
+                raise ValueError(f"scenario {self.scenario} {'does not support' if is_set else 'requires'} {key}")
         if not self.name:
             detail = "" if self.clients is None else f"-{self.clients}"
             detail += "" if self.p99_ms is None else f"-{self.p99_ms:g}ms"

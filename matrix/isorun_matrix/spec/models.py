@@ -89,10 +89,10 @@ class Model(Strict):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        given = [key for key in ("path", "checkpoint", "preset") if getattr(self, key) is not None]
-        if len(given) != 1:
+        sources = [key for key in ("path", "checkpoint", "preset") if getattr(self, key) is not None]
+        if len(sources) != 1:
             raise ValueError(
-                f"a model needs exactly one of path, checkpoint and preset, got {' and '.join(given) or 'none'}"
+                f"a model needs exactly one of path, checkpoint and preset, got {' and '.join(sources) or 'none'}"
             )
         if self.preset is None and self.seed is not None:
             raise ValueError("seed needs a preset: other models have weights. Remove it.")

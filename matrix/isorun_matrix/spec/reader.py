@@ -48,9 +48,9 @@ def load(path: Path) -> Spec:
         try:
             spec = Spec.model_validate(pruned.data, context={"folder": path.absolute().parent})
         except ValidationError as error:
-            found = [(pruned.place_in_file(_place(each)), each) for each in error.errors()]
-            problems += [_problem(place, each) for place, each in found if not pruned.explains(place)]
-            if not pruned.remove(_place(each) for each in error.errors()):
+            places = [(pruned.place_in_file(_place(detail)), detail) for detail in error.errors()]
+            problems += [_problem(place, detail) for place, detail in places if not pruned.explains(place)]
+            if not pruned.remove(_place(detail) for detail in error.errors()):
                 break
     if spec is not None:
         later = [*spec.problems(), *_backend_problems(spec), *_environment_problems(spec)]
@@ -76,10 +76,10 @@ class _Pruned:
 
     def place_in_file(self, place: Place) -> Place:
         """A place in what is left, as a place in the file."""
-        found: Place = ()
+        existing: Place = ()
         for part in place:
-            found += (self._left[found][part] if isinstance(part, int) and found in self._left else part,)
-        return found
+            existing += (self._left[existing][part] if isinstance(part, int) and existing in self._left else part,)
+        return existing
 
     def explains(self, place: Place) -> bool:
         """Whether something at or below a place was removed, which may be all that is wrong there."""
@@ -87,8 +87,8 @@ class _Pruned:
 
     def remove(self, places: Iterable[Place]) -> bool:
         """Remove what is at some places; returns whether anything could be removed."""
-        found = {self._existing(place) for place in places} - {()}
-        for place in sorted(found, key=lambda place: [str(part).zfill(9) for part in place], reverse=True):
+        existing = {self._existing(place) for place in places} - {()}
+        for place in sorted(existing, key=lambda place: [str(part).zfill(9) for part in place], reverse=True):
             *parents, last = place
             holder: Any = self.data
             for part in parents:
@@ -98,7 +98,7 @@ class _Pruned:
                 self._left.setdefault(original[:-1], list(range(len(holder)))).pop(int(last))
             del holder[last]
             self._removed.add(original)
-        return bool(found)
+        return bool(existing)
 
     def _existing(self, place: Place) -> Place:
         """The place, or the nearest parent that exists. What lacks a key is removed as a whole."""
@@ -114,8 +114,8 @@ class _Pruned:
 def _unshared(value: Any) -> Any:
     """A copy in which what was written once and used several times, with an anchor, is there several times."""
     if isinstance(value, dict):
-        return {key: _unshared(each) for key, each in value.items()}
-    return [_unshared(each) for each in value] if isinstance(value, list) else value
+        return {key: _unshared(child) for key, child in value.items()}
+    return [_unshared(child) for child in value] if isinstance(value, list) else value
 
 
 def _place(error: ErrorDetails) -> Place:
@@ -160,7 +160,7 @@ def _keys_at(annotation: Any, place: Sequence[int | str]) -> list[str]:
     if get_origin(annotation) in (Union, types.UnionType):
         tag = place[0] if place and str(place[0]).startswith("<") else None
         for member in arguments:
-            if tag is None or tag in [getattr(each, "tag", None) for each in getattr(member, "__metadata__", ())]:
+            if tag is None or tag in [getattr(item, "tag", None) for item in getattr(member, "__metadata__", ())]:
                 keys = _keys_at(member, place[1:] if tag else place)
                 if keys:
                     return keys
@@ -209,10 +209,10 @@ def _entry_problems(entry: Entry, place: Place, find: Callable[[str], Backend]) 
     if entry.device is not None and entry.device not in offers.devices:
         near = did_you_mean(entry.device, offers.devices)
         yield (*place, "device"), f"{entry.name} does not support device {entry.device!r}{near}"
-    given = entry.options if isinstance(entry.options, list) else [entry.options]
-    for index, each in enumerate(given):
+    choices = entry.options if isinstance(entry.options, list) else [entry.options]
+    for index, choice in enumerate(choices):
         number = (index,) if isinstance(entry.options, list) else ()
-        for key, problem in options.problems(offers.options, each):
+        for key, problem in options.problems(offers.options, choice):
             yield (*place, "options", *number, key), f"{entry.name}: {problem}"
     for index, precision in enumerate(entry.precisions or ()):
         if precision not in offers.precisions:
@@ -223,26 +223,26 @@ def _entry_problems(entry: Entry, place: Place, find: Callable[[str], Backend]) 
 
 def _environment_problems(spec: Spec) -> Iterator[Problem]:
     """Environments that do not exist and are not declared, or differ from their declaration; and their backends."""
-    made = environments.names()
+    created = environments.names()
     for name, declared in spec.environments.items():
         for index, requirement in enumerate(declared.install):
             if problem := versions.excluded(requirement):
                 yield ("environments", name, "install", index), problem
     for name in spec.isolated:
-        found = spec.environments.get(name)
-        here = {index: entry for index, entry in enumerate(spec.backends) if entry.environment == name}
-        place: Place = ("environments", name) if found else ("backends", min(here), "environment")
-        if name not in made:
-            if found is None:
-                known = did_you_mean(name, {*made, *spec.environments})
+        definition = spec.environments.get(name)
+        entries = {index: entry for index, entry in enumerate(spec.backends) if entry.environment == name}
+        place: Place = ("environments", name) if definition else ("backends", min(entries), "environment")
+        if name not in created:
+            if definition is None:
+                known = did_you_mean(name, {*created, *spec.environments})
                 yield place, f"unknown environment {name!r}{known}. Declare it under environments."
             continue
         try:
             environment = environments.get(name)
-            if found is not None:
-                environment.require(found.python, found.install)
+            if definition is not None:
+                environment.require(definition.python, definition.install)
             with closing(Worker(environment)) as worker:
-                for index, entry in here.items():
+                for index, entry in entries.items():
                     yield from _entry_problems(entry, ("backends", index), worker.get)
         except IsorunError as error:
             yield place, _lowered(str(error))

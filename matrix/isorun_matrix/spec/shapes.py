@@ -109,11 +109,11 @@ class Shape(OrString):
             return [self]
         batches = self.batch if isinstance(self.batch, list) else [self.batch]
         sequences = self.sequence if isinstance(self.sequence, list) else [self.sequence]
-        found = []
+        shapes = []
         for batch in batches:
             for sequence in sequences:
                 common = self.model_dump(exclude={"batch", "sequence", "name"}, exclude_defaults=True)
                 if self.name:
                     common["name"] = f"{batch}x{sequence}-{self.name}"
-                found.append(Shape(batch=batch, sequence=sequence, **common))
-        return found
+                shapes.append(Shape(batch=batch, sequence=sequence, **common))
+        return shapes

@@ -64,7 +64,9 @@ class Selection(Strict):
         )
         if self.threads is not None and self.threads != variant.threads:
             return False
-        return all(pattern is None or any(fnmatchcase(text, pattern) for text in found) for pattern, found in texts)
+        return all(
+            pattern is None or any(fnmatchcase(text, pattern) for text in candidates) for pattern, candidates in texts
+        )
 
 
 class Spec(Strict):
@@ -183,7 +185,7 @@ class Spec(Strict):
     @property
     def is_divided(self) -> bool:
         """Whether backends or models name machines, so that machines run different cells."""
-        named = [each.machines for each in self.backends] + [each.machines for each in self.models.values()]
+        named = [entry.machines for entry in self.backends] + [entry.machines for entry in self.models.values()]
         return any(machines is not None for machines in named)
 
     def _idle_selections(self) -> Iterator[Problem]:
@@ -231,21 +233,21 @@ class Spec(Strict):
     @property
     def backends_here(self) -> list[str]:
         """The distinct names of the backends that run in this environment, the reference's first."""
-        here = [entry.name for entry in self.backends if entry.environment is None]
-        return list(dict.fromkeys([self.reference.backend, *here]))
+        names = [entry.name for entry in self.backends if entry.environment is None]
+        return list(dict.fromkeys([self.reference.backend, *names]))
 
     @property
     def isolated(self) -> dict[str, list[str]]:
         """The environments that backends run in, each with the names of those backends."""
-        found: dict[str, list[str]] = {}
+        names: dict[str, list[str]] = {}
         for entry in self.backends:
             if entry.environment is not None:
-                found.setdefault(entry.environment, []).append(entry.name)
-        return found
+                names.setdefault(entry.environment, []).append(entry.name)
+        return names
 
     def shapes_of(self, model: str) -> list[Shape]:
         """The shapes that a model runs at."""
-        return [each for shape in self.models[model].shapes or self.shapes or [] for each in shape.each()]
+        return [form for shape in self.models[model].shapes or self.shapes or [] for form in shape.each()]
 
     def tolerance(self, precision: str, judged_as: str | None = None) -> Tolerance:
         """The limits of parity at a precision.
@@ -259,13 +261,13 @@ class Spec(Strict):
             ValueError: it has no default, and the spec lacks a required limit.
         """
         default = DEFAULT_TOLERANCES.get(judged_as or precision)
-        given = self.tolerances.get(precision, Limits()).model_dump(exclude_none=True)
-        if default is None and not {"max_rel", "rms", "cosine"} <= given.keys():
+        limits = self.tolerances.get(precision, Limits()).model_dump(exclude_none=True)
+        if default is None and not {"max_rel", "rms", "cosine"} <= limits.keys():
             raise ValueError(
                 f"tolerances has no default for {precision!r} (only for {', '.join(DEFAULT_TOLERANCES)}). "
                 f"Add max_rel, rms and cosine to tolerances.{precision}."
             )
-        return Tolerance(**given) if default is None else Tolerance(**{**vars(default), **given})
+        return Tolerance(**limits) if default is None else Tolerance(**{**vars(default), **limits})
 
 
 def _repeated(names: Iterable[str]) -> str | None:

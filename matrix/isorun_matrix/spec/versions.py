@@ -18,7 +18,7 @@ def too_old(packages: Mapping[str, str]) -> list[str]:
         packages: version by distribution.
     """
     needed = dict(_needed())
-    found = []
+    problems = []
     for name, version in packages.items():
         supported = needed.get(canonicalize_name(name))
         try:
@@ -26,8 +26,8 @@ def too_old(packages: Mapping[str, str]) -> list[str]:
                 continue
         except InvalidVersion:  # such as a build of one's own
             continue
-        found.append(f"{name} {version} is not supported (required: {name}{supported})")
-    return found
+        problems.append(f"{name} {version} is not supported (required: {name}{supported})")
+    return problems
 
 
 def excluded(requirement: str) -> str | None:

@@ -198,13 +198,13 @@ def _line(node: yaml.Node, place: Place) -> int:
     """The line of the key or item at a place, or of the nearest parent in the file."""
     line: int = node.start_mark.line
     for part in place:
-        found = None
+        entry = None
         if isinstance(node, yaml.MappingNode):
             # of duplicate keys the last, which is the wrong one
-            found = next(((key, value) for key, value in reversed(node.value) if key.value == str(part)), None)
+            entry = next(((key, value) for key, value in reversed(node.value) if key.value == str(part)), None)
         elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
-            found = (node.value[part], node.value[part])
-        if found is None:
+            entry = (node.value[part], node.value[part])
+        if entry is None:
             break
-        line, node = found[0].start_mark.line, found[1]
+        line, node = entry[0].start_mark.line, entry[1]
     return line + 1

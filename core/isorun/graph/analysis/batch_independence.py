@@ -84,7 +84,7 @@ class _Search:
         """
         for node in graph:
             graphs = _subgraphs(node)
-            captured = {value.name for inner in graphs for each in inner for value in each.inputs if value is not None}
+            captured = {value.name for inner in graphs for node in inner for value in node.inputs if value is not None}
             data = node.inputs[: _READS.get(node.op_type)] if node.domain == "" else node.inputs
             read = [value for value in data if value is not None and value.name in dependent]
             if not read and dependent.isdisjoint(captured):
@@ -149,18 +149,18 @@ class _Search:
         if not axes:
             return False
         if operator.startswith("Reduce"):
-            given = self._integers(node, 1, "axes")
-            if given is None:
+            axis_numbers = self._integers(node, 1, "axes")
+            if axis_numbers is None:
                 return not node.attributes.get_int("noop_with_empty_axes", 0)
-            return not axes.isdisjoint(map(at, given))
+            return not axes.isdisjoint(map(at, axis_numbers))
         if operator in _FLATTENING and self._opset < 13:
             return max(axes) >= at(node.attributes.get_int("axis", 1)) >= 0
         if operator in _FROM_AXIS:
             return max(axes) >= at(node.attributes.get_int("axis", _FROM_AXIS[operator])) >= 0
         if operator in _ALONG_AXIS:
-            given = self._integers(node, 1, "axis") if operator == "CumSum" else None
+            axis_numbers = self._integers(node, 1, "axis") if operator == "CumSum" else None
             axis = _ALONG_AXIS[operator]
-            along = given or ([] if axis is None else [node.attributes.get_int("axis", axis)])
+            along = axis_numbers or ([] if axis is None else [node.attributes.get_int("axis", axis)])
             return not along or not axes.isdisjoint(map(at, along))
         match operator:
             case "BatchNormalization":
@@ -212,8 +212,8 @@ class _Search:
         if len(node.inputs) > index and (value := node.inputs[index]) is not None:
             numbers = self._sizes.array(value)
             return [int(number) for number in np.reshape(numbers, -1)] if numbers is not None and numbers.size else None
-        given = node.attributes.get(name)
-        return None if given is None else [int(axis) for axis in given.as_ints()] or None
+        attribute = node.attributes.get(name)
+        return None if attribute is None else [int(axis) for axis in attribute.as_ints()] or None
 
 
 def _subgraphs(node: ir.Node) -> list[ir.Graph]:

@@ -60,19 +60,19 @@ def lookups(graph: ir.Graph) -> list[Lookup]:
 
     ``Gather`` counts negative indices from the end of its table; the fused embeddings reject them.
     """
-    found = []
+    lookups = []
     for node in graph.all_nodes():
         if is_fused(node) and node.op_type in EMBEDDINGS:
             for slot, table in (*TABLES.ids, (TABLES.at, TABLES.positions)):
                 if table < len(node.inputs) and node.inputs[slot] is not None:
                     rows = _rows(node.inputs[table], 0)
-                    found.append(Lookup(node, slot, None if rows is None else (0, rows - 1)))
+                    lookups.append(Lookup(node, slot, None if rows is None else (0, rows - 1)))
         elif node.domain == "" and node.op_type in _INDICES:
             slot, rows = _INDICES[node.op_type], None
             if node.op_type in ("Gather", "GatherElements"):
                 rows = _rows(node.inputs[0], node.attributes.get_int("axis", 0))
-            found.append(Lookup(node, slot, None if rows is None else (-rows, rows - 1)))
-    return found
+            lookups.append(Lookup(node, slot, None if rows is None else (-rows, rows - 1)))
+    return lookups
 
 
 def find(graph: ir.Graph) -> Bounds:
@@ -122,13 +122,13 @@ class _Narrowing:
                 self._follow(value, allowed)
 
     def bounds(self) -> Bounds:
-        found = {}
+        limits_of = {}
         for value, spans in self._inputs.items():
             assert value.dtype is not None
             limits = np.iinfo(value.dtype.numpy())
             low, high = hull(spans)
-            found[value.name or ""] = int(max(low, limits.min)), int(min(high, limits.max))
-        return found
+            limits_of[value.name or ""] = int(max(low, limits.min)), int(min(high, limits.max))
+        return limits_of
 
     def _follow(self, value: ir.Value, spans: Spans) -> None:
         """Note that all elements of a value must be in a set."""
@@ -206,8 +206,8 @@ def _selected(node: ir.Node, output: ir.Value) -> tuple[tuple[ir.Value, int, int
         chosen = range(*slice(starts[0], stops[0]).indices(size))
     else:
         parts = _integers(node.inputs[1]) if len(node.inputs) > 1 else node.attributes.get_ints("split", None)
-        each = -(-size // len(node.outputs))
-        sizes = list(parts) if parts else [each] * len(node.outputs)
+        part = -(-size // len(node.outputs))
+        sizes = list(parts) if parts else [part] * len(node.outputs)
         first = sum(sizes[: node.outputs.index(output)])
         chosen = range(first, min(first + sizes[node.outputs.index(output)], size))
     return (source, axis % rank, size), chosen

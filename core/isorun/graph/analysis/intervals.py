@@ -128,8 +128,8 @@ def hull(spans: Spans) -> Span:
 
 def scalar(value: ir.Value | None) -> int | None:
     """The number that all elements of a constant have; ``None`` if they differ or are no integers."""
-    found = constant_range(value)
-    return None if found is None or found[0] != found[1] else int(found[0])
+    span = constant_range(value)
+    return None if span is None or span[0] != span[1] else int(span[0])
 
 
 def constant_range(value: ir.Value | None) -> Span | None:
@@ -158,31 +158,31 @@ class Ranges:
         """The range of a value."""
         return self._range(value, {}, _STEPS)
 
-    def _range(self, value: ir.Value | None, given: Mapping[ir.Value, Span], steps: int) -> Span:
+    def _range(self, value: ir.Value | None, known: Mapping[ir.Value, Span], steps: int) -> Span:
         if value is None or steps == 0:
             return EVERYTHING
-        if value in given:
-            return given[value]
-        if not given and value in self._known:
+        if value in known:
+            return known[value]
+        if not known and value in self._known:
             return self._known[value]
         if (constant := constant_range(value)) is not None:
             return constant
 
         def of(operand: ir.Value | None, more: Mapping[ir.Value, Span] = MappingProxyType({})) -> Span:
-            return self._range(operand, {**given, **more}, steps - 1)
+            return self._range(operand, {**known, **more}, steps - 1)
 
         node = value.producer()
         if node is None:
-            found = self._inputs.get(value, EVERYTHING)
+            span = self._inputs.get(value, EVERYTHING)
         elif node.domain != "":
-            found = EVERYTHING
+            span = EVERYTHING
         else:
-            found = self._of_node(node, value, of)
+            span = self._of_node(node, value, of)
         if dtype_of(value) == ir.DataType.BOOL:
-            found = max(found[0], 0), min(found[1], 1)
-        if not given and steps > _STEPS // 2:
-            self._known[value] = found
-        return found
+            span = max(span[0], 0), min(span[1], 1)
+        if not known and steps > _STEPS // 2:
+            self._known[value] = span
+        return span
 
     def _of_node(self, node: ir.Node, value: ir.Value, of: Callable[..., Span]) -> Span:
         kind, operands = node.op_type, list(node.inputs)
@@ -216,19 +216,19 @@ class Ranges:
     @staticmethod
     def _where(operands: list[ir.Value | None], of: Callable[..., Span]) -> Span:
         condition, *branches = operands
-        found = []
+        branch_spans = []
         for branch, holds in zip(branches, (True, False), strict=True):
             compared = comparison(condition, holds=holds)
             if compared is None:
-                found.append(of(branch))
+                branch_spans.append(of(branch))
                 continue
             subject, spans = compared
             rest = intersection((of(subject),), spans)
             if rest:
-                found.append(of(branch, {subject: hull(rest)}))
-        if not found:
+                branch_spans.append(of(branch, {subject: hull(rest)}))
+        if not branch_spans:
             return EVERYTHING
-        return min(low for low, _ in found), max(high for _, high in found)
+        return min(low for low, _ in branch_spans), max(high for _, high in branch_spans)
 
 
 def comparison(condition: ir.Value | None, *, holds: bool) -> tuple[ir.Value, Spans] | None:

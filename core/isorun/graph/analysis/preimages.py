@@ -37,7 +37,7 @@ _STEPS = 32  # how far back operands are followed
 
 def operands(value: ir.Value) -> list[ir.Value]:
     """The values that a value is computed from element by element; itself if there are none."""
-    found: dict[ir.Value, None] = {}
+    preimages: dict[ir.Value, None] = {}
     seen: set[ir.Value] = set()
     stack = [(value, 0)]
     while stack:
@@ -47,10 +47,10 @@ def operands(value: ir.Value) -> list[ir.Value]:
         seen.add(current)
         node = current.producer()
         if node is None or node.domain != "" or node.op_type not in _ELEMENTWISE or depth == _STEPS:
-            found[current] = None
+            preimages[current] = None
         else:
             stack.extend((operand, depth + 1) for operand in node.inputs if operand is not None)
-    return list(found)
+    return list(preimages)
 
 
 class Preimage:

@@ -115,11 +115,17 @@ class BertBuilder(Builder):
     ) -> ir.Value:
         """Add a self-attention, with features of the operator by the names of its inputs."""
         weight, qkv_bias = self._qkv(prefix)
-        given = {"hidden": hidden, "key_mask": mask, "qkv_weight": weight, "qkv_bias": qkv_bias, "bias": bias}
+        features_by_name = {
+            "hidden": hidden,
+            "key_mask": mask,
+            "qkv_weight": weight,
+            "qkv_bias": qkv_bias,
+            "bias": bias,
+        }
         return self.fused(
             functions.ATTENTION,
             name,
-            functions.ordered(functions.ATTENTION, given | features),
+            functions.ordered(functions.ATTENTION, features_by_name | features),
             num_heads=self._config.num_attention_heads,
             mask_filter_value=functions.LOWEST,
             **self._attention_attributes(),

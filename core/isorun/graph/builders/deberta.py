@@ -28,17 +28,17 @@ class DebertaBuilder(BertBuilder):
         ids, mask, types = (inputs.get(name) for name in ("input_ids", "attention_mask", "token_type_ids"))
         assert ids is not None
         assert mask is not None
-        given: dict[str, ir.Value | None] = {"input_ids": ids, "token_type_ids": types}
-        given["word"] = self.weight(f"{prefix}.word_embeddings.weight", config.vocab_size, width)
-        given["gamma"], given["beta"] = self._norm(f"{prefix}.LayerNorm", width)
+        values: dict[str, ir.Value | None] = {"input_ids": ids, "token_type_ids": types}
+        values["word"] = self.weight(f"{prefix}.word_embeddings.weight", config.vocab_size, width)
+        values["gamma"], values["beta"] = self._norm(f"{prefix}.LayerNorm", width)
         if types is not None:
-            given["token_type"] = self.weight(f"{prefix}.token_type_embeddings.weight", config.type_vocab_size, width)
+            values["token_type"] = self.weight(f"{prefix}.token_type_embeddings.weight", config.type_vocab_size, width)
         self._positions = position_ops.in_order(Named(self, f"{prefix}.positions"), ids)
         if config.settings.get("position_biased_input", True):
-            given["position_ids"] = self._positions
+            values["position_ids"] = self._positions
             table = f"{prefix}.position_embeddings.weight"
-            given["position"] = self.weight(table, config.max_position_embeddings, width)
-        ordered = functions.ordered(functions.EMBEDDING, given)
+            values["position"] = self.weight(table, config.max_position_embeddings, width)
+        ordered = functions.ordered(functions.EMBEDDING, values)
         embedded = self.fused(functions.EMBEDDING, prefix, ordered, epsilon=config.layer_norm_eps)
         column = self.node("Unsqueeze", f"{prefix}.mask", [mask, self.constant(f"{prefix}.last", np.array([2]))])
         factor = self.node("Cast", f"{prefix}.factor", [column], to=int(ir.DataType.FLOAT))
@@ -107,7 +107,7 @@ class DebertaBuilder(BertBuilder):
         for tensor, shape in shapes.items():
             self.weights.check(tensor, shape)
 
-        def made() -> np.ndarray:
+        def by_bucket() -> np.ndarray:
             read = {tensor: self.weights.read(tensor, shape) for tensor, shape in shapes.items()}
             embedded = read[table]
             if normalized:
@@ -116,4 +116,4 @@ class DebertaBuilder(BertBuilder):
                 embedded = centered / deviation * read[f"{norm}.weight"] + read[f"{norm}.bias"]
             return np.asarray(embedded @ read[f"{projection}.weight"].T + read[f"{projection}.bias"], np.float32)
 
-        return self.lazy(f"{projection}.by_bucket", made, (rows, width))
+        return self.lazy(f"{projection}.by_bucket", by_bucket, (rows, width))

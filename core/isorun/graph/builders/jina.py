@@ -23,12 +23,12 @@ class JinaBuilder(BertBuilder):
         if kind != "geglu" or config.hidden_act != "gelu":
             raise InvalidModel(f"config.json: feed_forward_type must be 'geglu', with hidden_act 'gelu', got {kind!r}")
         width = config.hidden_size
-        given = {name: inputs[name] for name in ("input_ids", "token_type_ids")}
-        given["word"] = self.weight(f"{prefix}.word_embeddings.weight", config.vocab_size, width)
-        given["token_type"] = self.weight(f"{prefix}.token_type_embeddings.weight", config.type_vocab_size, width)
-        given["gamma"], given["beta"] = self._norm(f"{prefix}.LayerNorm", width)
+        values = {name: inputs[name] for name in ("input_ids", "token_type_ids")}
+        values["word"] = self.weight(f"{prefix}.word_embeddings.weight", config.vocab_size, width)
+        values["token_type"] = self.weight(f"{prefix}.token_type_embeddings.weight", config.type_vocab_size, width)
+        values["gamma"], values["beta"] = self._norm(f"{prefix}.LayerNorm", width)
         return self.fused(
-            functions.EMBEDDING, prefix, functions.ordered(functions.EMBEDDING, given), epsilon=config.layer_norm_eps
+            functions.EMBEDDING, prefix, functions.ordered(functions.EMBEDDING, values), epsilon=config.layer_norm_eps
         )
 
     def _bias(self, ids: ir.Value) -> ir.Value:

@@ -109,17 +109,17 @@ class _RotaryBuilder(Builder):
             return np.asarray(table * np.float32(config.hidden_size**0.5) if family.scaled else table)
 
         changed = one_type or family.scaled
-        given: dict[str, ir.Value | None] = {
+        values: dict[str, ir.Value | None] = {
             "input_ids": ids,
             "token_type_ids": types,
             "word": self.lazy(f"{name}.raised" if changed else name, words, shape),
         }
         if types is not None:
-            given["token_type"] = self.weight(added, config.type_vocab_size, config.hidden_size)
+            values["token_type"] = self.weight(added, config.type_vocab_size, config.hidden_size)
         if family.embedding_norm is None:
-            return self.fused("Embedding", "embeddings", functions.ordered("Embedding", given))
-        given |= dict(zip(("gamma", "beta"), self._norm_weights(family.embedding_norm), strict=False))
-        inputs = functions.ordered(functions.EMBEDDING, given)
+            return self.fused("Embedding", "embeddings", functions.ordered("Embedding", values))
+        values |= dict(zip(("gamma", "beta"), self._norm_weights(family.embedding_norm), strict=False))
+        inputs = functions.ordered(functions.EMBEDDING, values)
         return self.fused(functions.EMBEDDING, "embeddings", inputs, epsilon=config.epsilon)
 
     def _turn(self, ids: ir.Value, theta: float) -> tuple[ir.Value, ir.Value]:
@@ -150,10 +150,10 @@ class _RotaryBuilder(Builder):
         )
         read = hidden if mlp_norm is None else self._norm(f"{prefix}.{mlp_norm}", hidden, f"{name}.mlp_norm")
         inner = self._mlp(name, prefix, read)
-        given = self._dense(prefix, family.down, inner, config.intermediate_size, config.hidden_size, f"{name}.down")
+        down = self._dense(prefix, family.down, inner, config.intermediate_size, config.hidden_size, f"{name}.down")
         final = index == len(config.layer_kinds) - 1 and not family.rms and not family.post
         norm = family.final_norm if final else self._below(prefix, family.after[1])
-        return self._sum(prefix, family.down, "down", given, hidden, norm, f"{name}.mlp", final or family.post)
+        return self._sum(prefix, family.down, "down", down, hidden, norm, f"{name}.mlp", final or family.post)
 
     def _attend(
         self,
@@ -187,7 +187,7 @@ class _RotaryBuilder(Builder):
                 [weights.read(f"{part}.bias", (rows,)) for part, rows in zip(parts, shapes, strict=True)]
             )
 
-        given: dict[str, ir.Value | None] = {
+        values: dict[str, ir.Value | None] = {
             **{"hidden": read, "key_mask": mask, "cos": turn[0], "sin": turn[1], "positions": self._positions},
             "qkv_weight": self.lazy(f"{prefix}.qkv.weight", weight, (config.hidden_size, sum(widths))),
         }
@@ -196,10 +196,10 @@ class _RotaryBuilder(Builder):
             "mask_filter_value": functions.LOWEST,
         }
         if "attention" in config.biases:
-            given["qkv_bias"] = self.lazy(f"{prefix}.qkv.bias", bias, (sum(widths),))
+            values["qkv_bias"] = self.lazy(f"{prefix}.qkv.bias", bias, (sum(widths),))
         if family.head_norms is not None:
             for label, norm in zip(("query_gamma", "key_gamma"), family.head_norms, strict=True):
-                given[label] = self._gamma(f"{prefix}.{norm}", size)
+                values[label] = self._gamma(f"{prefix}.{norm}", size)
             attributes["norm_epsilon"] = config.epsilon
         if widths[0] != widths[1]:
             attributes["head_size"] = size
@@ -209,7 +209,7 @@ class _RotaryBuilder(Builder):
             attributes["causal"] = 1
         if config.scale is not None and not np.isclose(config.scale, size**-0.5, rtol=1e-4):
             attributes["scale"] = config.scale
-        inputs = functions.ordered(functions.ATTENTION, given)
+        inputs = functions.ordered(functions.ATTENTION, values)
         return self.fused(functions.ATTENTION, f"{name}.attention", inputs, **attributes)
 
     def _mlp(self, name: str, prefix: str, read: ir.Value) -> ir.Value:

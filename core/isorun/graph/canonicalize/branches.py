@@ -98,9 +98,9 @@ def _replace(node: ir.Node, branch: ir.Graph) -> None:
     outputs, nodes = list(branch.outputs), list(branch)
     branch.outputs.clear()
     branch.remove(nodes)
-    for index, each in enumerate(nodes):
-        each.name = f"{prefix}.{index}"
-        for value in each.outputs:
+    for index, current in enumerate(nodes):
+        current.name = f"{prefix}.{index}"
+        for value in current.outputs:
             value.name = f"{prefix}.{value.name}"
     graph.insert_before(node, nodes)
     for old, new in zip(node.outputs, outputs, strict=True):

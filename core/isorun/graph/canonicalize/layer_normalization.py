@@ -40,10 +40,10 @@ def _fuse(model: ir.Model, mean: ir.Node) -> bool:
     entry = mean.inputs[0]
     if entry is None or is_constant(entry) or not mean.outputs[0].uses():
         return False
-    found = _match(model, entry, mean, _layer_norm)
-    if found is None:
+    match = _match(model, entry, mean, _layer_norm)
+    if match is None:
         return False
-    value, source, gamma, beta, epsilon = found
+    value, source, gamma, beta, epsilon = match
     _replace(model, value, "", "LayerNormalization", [source, gamma, *([] if beta is None else [beta])], epsilon)
     model.graph.opset_imports[""] = max(model.graph.opset_imports[""], 17)
     return True
@@ -55,9 +55,9 @@ def _fuse_rms(model: ir.Model, mean: ir.Node) -> None:
     entry = None if square is None else square.inputs[0]
     if square is None or entry is None or square.op_type not in ("Pow", "Mul") or is_constant(entry):
         return
-    found = _match(model, entry, square, _rms_norm)
-    if found is not None:
-        value, source, gamma, _, epsilon = found
+    match = _match(model, entry, square, _rms_norm)
+    if match is not None:
+        value, source, gamma, _, epsilon = match
         _replace(model, value, functions.DOMAIN, functions.RMS_NORM, [source, gamma], epsilon)
 
 
@@ -75,10 +75,12 @@ def _move_rms(graph: ir.Graph, node: ir.Node) -> None:
     ):
         return
     epsilon = node.attributes.get_float("epsilon", 1e-5)
-    made = ir.node(functions.RMS_NORM, [source, gamma], {"epsilon": epsilon}, domain=functions.DOMAIN, name=node.name)
-    made.outputs[0].type, made.outputs[0].shape = node.outputs[0].type, node.outputs[0].shape
-    graph.insert_before(node, made)
-    subgraph.replace(node.outputs[0], made.outputs[0])
+    normalization = ir.node(
+        functions.RMS_NORM, [source, gamma], {"epsilon": epsilon}, domain=functions.DOMAIN, name=node.name
+    )
+    normalization.outputs[0].type, normalization.outputs[0].shape = node.outputs[0].type, node.outputs[0].shape
+    graph.insert_before(node, normalization)
+    subgraph.replace(node.outputs[0], normalization.outputs[0])
     graph.remove(node, safe=True)
 
 

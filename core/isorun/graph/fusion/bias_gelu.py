@@ -119,8 +119,8 @@ def _own_layer(value: ir.Value) -> ir.Value:
 
     def columns(whole: ir.Value, name: str) -> ir.Value:
         shape = (*sizes(whole)[:-1], end - begin)
-        made = subgraph.lazy(lambda: array(whole)[..., begin:end], dtype, shape)
-        return subgraph.constant(graph, f"{whole.name}.{name}.{begin}", made)
+        tensor = subgraph.lazy(lambda: array(whole)[..., begin:end], dtype, shape)
+        return subgraph.constant(graph, f"{whole.name}.{name}.{begin}", tensor)
 
     result = nodes.node("", "MatMul", [layer.input, columns(layer.weight, "columns")])
     if layer.bias is not None:

@@ -90,8 +90,8 @@ def _fold_factors(graph: ir.Graph) -> None:
         def scaled(table: ir.Value = table, scalar: np.ndarray = scalar) -> np.ndarray:
             return np.asarray(array(table) * scalar, array(table).dtype)
 
-        made = subgraph.constant(graph, f"{table.name}.scaled", subgraph.lazy(scaled, dtype, sizes(table)))
-        rows.replace_input_with(0, made)
+        scaled_table = subgraph.constant(graph, f"{table.name}.scaled", subgraph.lazy(scaled, dtype, sizes(table)))
+        rows.replace_input_with(0, scaled_table)
         subgraph.replace(node.outputs[0], rows.outputs[0])
 
 
@@ -107,8 +107,8 @@ def _fuse(graph: ir.Graph, probes: Probes, node: ir.Node, terms: list[_Rows | ir
     words = [term for term in gathers if _is_ids(term)]
     word = max(words, key=lambda term: sizes(term.table)[0])
     rest = [term for term in gathers if term is not word]
-    places = [term for term in rest if _is_of_place(term.index)]
-    rest = [term for term in rest if term not in places]
+    positional = [term for term in rest if _is_of_place(term.index)]
+    rest = [term for term in rest if term not in positional]
     positions = [term for term in rest if _varies(probes, term.index)]
     types = [term for term in rest if term not in positions]
     by_position = len(positions) + bool(fixed) + len(tables)
@@ -122,7 +122,7 @@ def _fuse(graph: ir.Graph, probes: Probes, node: ir.Node, terms: list[_Rows | ir
     if len(types) > 1 and not by_position:  # positions that are an input
         positions = [max(types, key=lambda term: sizes(term.table)[0])]
         types = [term for term in types if term not in positions]
-    places += types[1:]
+    positional += types[1:]
     table = (
         positions[0].table if positions else _fixed_table(graph, fixed) if fixed else next(iter(tables.values()), None)
     )
@@ -139,7 +139,7 @@ def _fuse(graph: ir.Graph, probes: Probes, node: ir.Node, terms: list[_Rows | ir
     elif table is not None:
         position_ids = position_ops.in_order(subgraph.Before(node), ids)
     type_ids, type_table = (_as_int64(node, _index(types[0])), types[0].table) if types else (None, None)
-    added_rows = _sum(node, places)
+    added_rows = _sum(node, positional)
     inputs = [ids, type_ids, position_ids, word_table, table, type_table, gamma, beta, added_rows]
     while inputs[-1] is None:
         inputs.pop()

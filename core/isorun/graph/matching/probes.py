@@ -93,5 +93,5 @@ def _fixed_size(graph: ir.Graph, axis: int) -> int | None:
         sizes.update(
             value.shape[axis] for value in dense if value is not None and value.shape and len(value.shape) == 3
         )
-    size = max(sizes, key=lambda each: sizes[each], default=None)
+    size = max(sizes, key=lambda label: sizes[label], default=None)
     return size or None if isinstance(size, int) else None

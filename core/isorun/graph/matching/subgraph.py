@@ -69,8 +69,8 @@ def part(value: ir.Value) -> tuple[DenseLayer, int, int] | None:
     if not all(other is None or is_constant(other) for other in node.inputs[1:]):
         return None
     if node.op_type == "Split" and node.attributes.get_int("axis", 0) in (-1, last):
-        count, given = len(node.outputs), node.inputs[1] if len(node.inputs) > 1 else None
-        widths = [width // count] * count if given is None else array(given).tolist()
+        count, split = len(node.outputs), node.inputs[1] if len(node.inputs) > 1 else None
+        widths = [width // count] * count if split is None else array(split).tolist()
         begin = sum(widths[: value.index() or 0])
         return layer, begin, begin + widths[value.index() or 0]
     if node.op_type == "Slice" and len(node.inputs) > 3:

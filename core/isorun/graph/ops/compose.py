@@ -79,7 +79,7 @@ def check(text: str, chain: Sequence[str]) -> None:
             not exist, or uses a domain that the header does not import.
     """
     own = parse(text)
-    known = {name: function for each in chain for name, function in parse(each).items()}
+    known = {name: function for other in chain for name, function in parse(other).items()}
     names = {*own, *known}
     steps = [node for function in own.values() for node in function.node]
     called = {node.op_type for node in steps if node.domain in (DOMAIN, _OPTIONAL)}
@@ -89,9 +89,9 @@ def check(text: str, chain: Sequence[str]) -> None:
         if name not in known and name not in called:
             raise ValueError(f"function {name}: nothing calls it{did_you_mean(name, sorted(known))}")
         inputs = known[name].input if name in known else function.input
-        if unknown := [each for each in function.input if each not in inputs]:
+        if unknown := [input_name for input_name in function.input if input_name not in inputs]:
             raise ValueError(f"function {name}: its inputs must be among {', '.join(inputs)}, got {', '.join(unknown)}")
-        declared = [*function.attribute, *(each.name for each in function.attribute_proto)]
+        declared = [*function.attribute, *(attribute.name for attribute in function.attribute_proto)]
         domains = {entry.domain for entry in function.opset_import}
         for node in function.node:
             for attribute in node.attribute:
@@ -128,8 +128,8 @@ def _in_steps(function: str) -> str:
             line = f"{line[: call.start(1)]}{name}{line[call.end(1) :]}"
         lines.append(line)
     body = _CALL.sub(named, "\n".join(lines))
-    made = (f"\n  {name} = Constant <value = {constant(number)}> ()" for number, name in names.items())
-    return "".join((signature, brace, *made, body))
+    constants = (f"\n  {name} = Constant <value = {constant(number)}> ()" for number, name in names.items())
+    return "".join((signature, brace, *constants, body))
 
 
 def opset(text: str) -> int:
@@ -165,39 +165,45 @@ class Composer:
             self.missing.add(node.op_type)
             return
         names = self._signatures[node.op_type].input
-        given = {name for name, value in zip(names, node.inputs, strict=False) if value is not None}
+        features = {name for name, value in zip(names, node.inputs, strict=False) if value is not None}
         optional = self.optional(node.op_type)
-        given |= {name for name, each in node.attributes.items() if name not in optional or each.value != 0}
+        features |= {
+            name for name, attribute in node.attributes.items() if name not in optional or attribute.value != 0
+        }
         try:
-            node.overload = self._compose(node.op_type, given, nested=False).overload
+            node.overload = self._compose(node.op_type, features, nested=False).overload
         except LookupError as error:
             self.missing.add(str(error))
 
-    def _compose(self, name: str, given: Collection[str], *, nested: bool) -> onnx.FunctionProto:
+    def _compose(self, name: str, features: Collection[str], *, nested: bool) -> onnx.FunctionProto:
         signature = self._signatures[name]
         parameters = (*signature.input, *signature.attribute)
-        optional = [each for each in parameters if each in self.optional(name) and each in given]
+        optional = [parameter for parameter in parameters if parameter in self.optional(name) and parameter in features]
         # ONNX Runtime does not look for overloads inside a function (1.31): there the name says it.
         identifier = (DOMAIN, "_".join((name, *optional)), "") if nested else (DOMAIN, name, "+".join(optional))
         if identifier not in self.functions:
-            source = self._source(name, given)
+            source = self._source(name, features)
             domain, called, overload = identifier
             inputs = list(signature.input)
-            while inputs and inputs[-1] not in given:
+            while inputs and inputs[-1] not in features:
                 inputs.pop()  # as many as the call has: ONNX's reference evaluator takes no fewer
-            made = onnx.FunctionProto(name=called, domain=domain, overload=overload, input=inputs)
-            made.attribute.extend(signature.attribute)
-            made.attribute_proto.extend(signature.attribute_proto)
-            _Body(self, made, source, given).write()
-            self.functions[identifier] = made
+            function = onnx.FunctionProto(name=called, domain=domain, overload=overload, input=inputs)
+            function.attribute.extend(signature.attribute)
+            function.attribute_proto.extend(signature.attribute_proto)
+            _Body(self, function, source, features).write()
+            self.functions[identifier] = function
         return self.functions[identifier]
 
-    def _source(self, name: str, given: Collection[str]) -> onnx.FunctionProto:
+    def _source(self, name: str, features: Collection[str]) -> onnx.FunctionProto:
         for source in (layer[name] for layer in self._layers if name in layer):
-            unknown = {*given} - {*source.input, *source.attribute, *(each.name for each in source.attribute_proto)}
-            if not unknown and _answers(source, given):
+            unknown = {*features} - {
+                *source.input,
+                *source.attribute,
+                *(attribute.name for attribute in source.attribute_proto),
+            }
+            if not unknown and _answers(source, features):
                 return source
-        raise LookupError(f"{name} with {', '.join(sorted(unknown or given))}")
+        raise LookupError(f"{name} with {', '.join(sorted(unknown or features))}")
 
     def optional(self, name: str) -> frozenset[str]:
         """The inputs and attributes of an operator or a piece that are optional, by its last definition."""
@@ -216,7 +222,7 @@ class Composer:
                 for attribute in node.attribute:
                     if attribute.ref_attr_name and attribute.name != _WHEN and attribute.name not in may_lack:
                         needed.add(attribute.ref_attr_name)
-            attributes = {*signature.attribute, *(each.name for each in signature.attribute_proto)}
+            attributes = {*signature.attribute, *(attribute.name for attribute in signature.attribute_proto)}
             self._optional[name] = frozenset({*signature.input, *attributes} - needed)
         return self._optional[name]
 
@@ -226,16 +232,16 @@ class Composer:
     def nested(self, node: onnx.NodeProto) -> onnx.FunctionProto:
         """The function that a node in a body calls."""
         names = self._signatures[node.op_type].input
-        given = {name for name, value in zip(names, node.input, strict=False) if value}
-        return self._compose(node.op_type, given | {attribute.name for attribute in node.attribute}, nested=True)
+        features = {name for name, value in zip(names, node.input, strict=False) if value}
+        return self._compose(node.op_type, features | {attribute.name for attribute in node.attribute}, nested=True)
 
 
-def _answers(source: onnx.FunctionProto, given: Collection[str]) -> bool:
+def _answers(source: onnx.FunctionProto, features: Collection[str]) -> bool:
     """Whether a call has what a function requires."""
     for node in source.node:
         if node.domain == _REQUIRED:
-            names = [*node.input, *(each.ref_attr_name for each in node.attribute)]
-            if not (all if node.op_type == "These" else any)(name in given for name in names):
+            names = [*node.input, *(attribute.ref_attr_name for attribute in node.attribute)]
+            if not (all if node.op_type == "These" else any)(name in features for name in names):
                 return False
     return True
 
@@ -245,13 +251,13 @@ class _Body:
     for one that is absent."""
 
     def __init__(
-        self, composer: Composer, made: onnx.FunctionProto, source: onnx.FunctionProto, given: Collection[str]
+        self, composer: Composer, function: onnx.FunctionProto, source: onnx.FunctionProto, features: Collection[str]
     ) -> None:
         self._composer = composer
-        self._made = made
+        self._made = function
         self._source = source
-        self._given = {*given, *(each.name for each in source.attribute_proto)}
-        self._passed = {name: "" for name in source.input if name not in given}
+        self._given = {*features, *(attribute.name for attribute in source.attribute_proto)}
+        self._passed = {name: "" for name in source.input if name not in features}
 
     def write(self) -> None:
         for original in self._source.node:
@@ -263,7 +269,7 @@ class _Body:
                 output = name
             self._made.output.append(output)
         used = {node.domain for node in self._made.node}
-        self._made.opset_import.extend(each for each in self._source.opset_import if each.domain in {"", *used})
+        self._made.opset_import.extend(entry for entry in self._source.opset_import if entry.domain in {"", *used})
 
     def _write(self, original: onnx.NodeProto) -> None:
         if original.domain == _REQUIRED:
@@ -272,10 +278,16 @@ class _Body:
         node.CopyFrom(original)
         del node.input[:], node.attribute[:]
         node.input.extend(self._passed.get(name, name) for name in original.input)
-        absent = [each for each in original.attribute if each.ref_attr_name and each.ref_attr_name not in self._given]
-        node.attribute.extend(each for each in original.attribute if each not in absent and each.name != _WHEN)
+        absent = [
+            attribute
+            for attribute in original.attribute
+            if attribute.ref_attr_name and attribute.ref_attr_name not in self._given
+        ]
+        node.attribute.extend(
+            attribute for attribute in original.attribute if attribute not in absent and attribute.name != _WHEN
+        )
         if node.domain == _OPTIONAL:
-            if not all(node.input) or any(each.name == _WHEN for each in absent):
+            if not all(node.input) or any(attribute.name == _WHEN for attribute in absent):
                 self._pass(node, node.input)
                 return
             node.domain = DOMAIN if self._composer.is_function(node.op_type) else ""

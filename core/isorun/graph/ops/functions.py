@@ -84,9 +84,9 @@ def inputs(node: ir.Node) -> dict[str, ir.Value]:
     return {name: value for name, value in zip(names, node.inputs, strict=False) if value is not None}
 
 
-def ordered(operator: str, given: Mapping[str, ir.Value | None]) -> list[ir.Value | None]:
+def ordered(operator: str, values_by_name: Mapping[str, ir.Value | None]) -> list[ir.Value | None]:
     """Inputs by name in a fused operator's order, without absent ones at the end."""
-    values = [given.get(name) for name in input_names(operator)]
+    values = [values_by_name.get(name) for name in input_names(operator)]
     while values and values[-1] is None:
         values.pop()
     return values
@@ -152,7 +152,7 @@ def put(model: ir.Model, dialect: str, overrides: Sequence[str] = ()) -> None:
     if composer.missing:
         names = ", ".join(f"{DOMAIN}.{name}" for name in sorted(composer.missing))
         raise UnsupportedModel(f"The dialect {dialect!r} has no {names}", sorted(composer.missing))
-    for identifier in [each for each in model.functions if each[0] == DOMAIN]:
+    for identifier in [key for key in model.functions if key[0] == DOMAIN]:
         del model.functions[identifier]
     for identifier, proto in composer.functions.items():
         if proto.node:

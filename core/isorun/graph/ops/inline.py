@@ -26,7 +26,7 @@ class InlinePass(common.InlinePass):
         called = node.op_identifier()
         if called not in self._names:
             nodes = list(self._functions[called].all_nodes())
-            parts: list[Any] = [*nodes, *(value for each in nodes for value in each.outputs)]
+            parts: list[Any] = [*nodes, *(value for node in nodes for value in node.outputs)]
             self._names[called] = [(part, part.name or "inlined") for part in parts]
         number = self._calls[called] = self._calls.get(called, 0) + 1
         if number > 1:

@@ -66,9 +66,11 @@ def move(graph: ir.Graph | ir.Function, target: int) -> None:
     graph.opset_imports[""] = target
 
 
-def _differs(operator: str, one: int, other: int) -> bool:
+def _differs(operator: str, current: int, other: int) -> bool:
     try:
-        since = {onnx.defs.get_schema(operator, max_inclusive_version=opset).since_version for opset in (one, other)}
+        since = {
+            onnx.defs.get_schema(operator, max_inclusive_version=opset).since_version for opset in (current, other)
+        }
     except onnx.defs.SchemaError:  # one of the two has no such operator
         return True
     return len(since) > 1
@@ -99,17 +101,17 @@ def _change(node: ir.Node, current: int, target: int) -> Callable[[ir.Node, int]
 
 def _usual(node: ir.Node, current: int, target: int) -> bool:
     """Whether the attributes that the target does not know have the values that they have where they are not given."""
-    here, there = _attributes(node.op_type, current), _attributes(node.op_type, target)
+    before, after = _attributes(node.op_type, current), _attributes(node.op_type, target)
     return all(
-        name in there or (name in here and attribute.value == _default(here[name]))
+        name in after or (name in before and attribute.value == _default(before[name]))
         for name, attribute in node.attributes.items()
     )
 
 
 def _default(attribute: onnx.defs.OpSchema.Attribute) -> object:
     """``None`` if it has none."""
-    given = attribute.default_value
-    return None if given.type == onnx.AttributeProto.UNDEFINED else ir.serde.deserialize_attribute(given).value
+    default = attribute.default_value
+    return None if default.type == onnx.AttributeProto.UNDEFINED else ir.serde.deserialize_attribute(default).value
 
 
 def _mode(node: ir.Node) -> str:
@@ -118,8 +120,8 @@ def _mode(node: ir.Node) -> str:
 
 
 def _drop_usual(node: ir.Node, target: int) -> None:
-    there = _attributes(node.op_type, target)
-    for name in [name for name in node.attributes if name not in there]:
+    after = _attributes(node.op_type, target)
+    for name in [name for name in node.attributes if name not in after]:
         del node.attributes[name]
 
 
@@ -147,10 +149,10 @@ def _reduction(node: ir.Node, target: int) -> None:
     graph = node.graph
     assert isinstance(graph, ir.Graph)
     if target >= _REDUCTIONS_CHANGED and "axes" in node.attributes:
-        given = np.array(node.attributes["axes"].as_ints(), np.int64)
+        numbers = np.array(node.attributes["axes"].as_ints(), np.int64)
         del node.attributes["axes"]
         node.resize_inputs(2)
-        node.replace_input_with(1, _constant(node, "axes", given))
+        node.replace_input_with(1, _constant(node, "axes", numbers))
     elif target < _REDUCTIONS_CHANGED:
         if axes := _axes(node):
             node.attributes["axes"] = ir.AttrInt64s("axes", axes)
@@ -175,14 +177,14 @@ def _gelu(node: ir.Node, _target: int) -> None:
     assert isinstance(graph, ir.Graph)
     assert x is not None
     numbers = {"root": math.sqrt(2), "one": 1.0, "half": 0.5}
-    root, one, half = (_constant(node, label, np.array(number, np.float32)) for label, number in numbers.items())
+    root, unit, half = (_constant(node, label, np.array(number, np.float32)) for label, number in numbers.items())
     nodes = [ir.node("Div", [x, root])]
     nodes.append(ir.node("Erf", [nodes[-1].outputs[0]]))
-    nodes.append(ir.node("Add", [nodes[-1].outputs[0], one]))
+    nodes.append(ir.node("Add", [nodes[-1].outputs[0], unit]))
     nodes.append(ir.node("Mul", [x, nodes[-1].outputs[0]]))
     nodes.append(ir.node("Mul", [nodes[-1].outputs[0], half]))
-    for index, made in enumerate(nodes):
-        made.outputs[0].name = _named(node, f"part{index}")
+    for index, part in enumerate(nodes):
+        part.outputs[0].name = _named(node, f"part{index}")
     graph.insert_before(node, nodes)
     old, new = node.outputs[0], nodes[-1].outputs[0]
     if old.is_graph_output():

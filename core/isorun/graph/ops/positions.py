@@ -29,8 +29,8 @@ def row(nodes: Nodes, ids: ir.Value) -> ir.Value:
     """0, 1, 2 and so on for ids (B, S): (S) int64."""
     length = nodes.node("length", "Shape", [ids], start=1, end=2)
     scalar = nodes.node("scalar", "Squeeze", [length])
-    zero, one = (nodes.constant(label, np.array(n, np.int64)) for label, n in (("zero", 0), ("one", 1)))
-    return nodes.node("row", "Range", [zero, scalar, one])
+    zero, step = (nodes.constant(label, np.array(n, np.int64)) for label, n in (("zero", 0), ("one", 1)))
+    return nodes.node("row", "Range", [zero, scalar, step])
 
 
 def in_order(nodes: Nodes, ids: ir.Value) -> ir.Value:
@@ -45,21 +45,21 @@ def flat(nodes: Nodes, value: ir.Value) -> ir.Value:
 
 def numbered(nodes: Nodes, value: ir.Value) -> ir.Value:
     """The numbers of a value's elements in :func:`flat`, in its shape: int64."""
-    zero, one = (nodes.constant(label, np.array(n, np.int64)) for label, n in (("zero", 0), ("one", 1)))
-    numbers = nodes.node("numbers", "Range", [zero, nodes.node("size", "Size", [value]), one])
+    zero, step = (nodes.constant(label, np.array(n, np.int64)) for label, n in (("zero", 0), ("one", 1)))
+    numbers = nodes.node("numbers", "Range", [zero, nodes.node("size", "Size", [value]), step])
     return nodes.node("numbered", "Reshape", [numbers, nodes.node("shape", "Shape", [value])])
 
 
-def rotation(nodes: Nodes, places: ir.Value, rates: ir.Value, dtype: ir.DataType) -> tuple[ir.Value, ir.Value]:
+def rotation(nodes: Nodes, positions: ir.Value, rates: ir.Value, dtype: ir.DataType) -> tuple[ir.Value, ir.Value]:
     """Cosines and sines of a rotation by position (Su et al., 2021): (n, r / 2) each.
 
     Args:
         nodes: where they are put.
-        places: the positions, such as :func:`row` gives: (n) integers.
+        positions: the positions, such as :func:`row` gives: (n) integers.
         rates: the angle of each pair of dimensions from one position to the next, (r / 2) float32.
         dtype: the type of the results.
     """
-    number = nodes.node("as_float", "Cast", [places], to=int(ir.DataType.FLOAT))
+    number = nodes.node("as_float", "Cast", [positions], to=int(ir.DataType.FLOAT))
     column = nodes.node("column", "Unsqueeze", [number, nodes.constant("last_axis", np.array([1], np.int64))])
     angles = nodes.node("angles", "Mul", [column, rates])
     both = nodes.node("cos", "Cos", [angles]), nodes.node("sin", "Sin", [angles])
@@ -76,9 +76,9 @@ def counted(nodes: Nodes, ids: ir.Value, padding: int) -> ir.Value:
     """
     pad = nodes.constant("padding", np.array(padding, np.int64))
     is_padding = nodes.node("is_padding", "Equal", [ids, pad])
-    one = nodes.node("ones", "Cast", [nodes.node("is_token", "Not", [is_padding])], to=ir.DataType.INT32.value)
-    count = nodes.node("count", "CumSum", [one, nodes.constant("along", np.array(1, np.int64))])
-    number = nodes.node("number", "Mul", [count, one])
+    is_real = nodes.node("ones", "Cast", [nodes.node("is_token", "Not", [is_padding])], to=ir.DataType.INT32.value)
+    count = nodes.node("count", "CumSum", [is_real, nodes.constant("along", np.array(1, np.int64))])
+    number = nodes.node("number", "Mul", [count, is_real])
     return nodes.node("counted", "Add", [nodes.node("wide", "Cast", [number], to=ir.DataType.INT64.value), pad])
 
 
@@ -90,9 +90,12 @@ def counted_array(ids: np.ndarray, padding: int) -> np.ndarray:
 
 def distances(nodes: Nodes, ids: ir.Value) -> ir.Value:
     """How far a query is behind a key, for ids (B, S): (S, S) int64."""
-    places = row(nodes, ids)
+    positions = row(nodes, ids)
     first, second = (nodes.constant(f"axis_{axis}", np.array([axis], np.int64)) for axis in (0, 1))
-    query, key = nodes.node("query", "Unsqueeze", [places, second]), nodes.node("key", "Unsqueeze", [places, first])
+    query, key = (
+        nodes.node("query", "Unsqueeze", [positions, second]),
+        nodes.node("key", "Unsqueeze", [positions, first]),
+    )
     return nodes.node("behind", "Sub", [query, key])
 
 
@@ -111,8 +114,8 @@ def relative_bias(nodes: Nodes, ids: ir.Value, table: ir.Value, farthest: int) -
         table: a number for each distance from -farthest to farthest and each head, (2 farthest + 1, N).
         farthest: a distance from which on nothing changes.
     """
-    found = nodes.node("by_place", "Gather", [table, by_distance(nodes, ids, farthest)], axis=0)
-    by_head = nodes.node("by_head", "Transpose", [found], perm=[2, 0, 1])
+    by_place = nodes.node("by_place", "Gather", [table, by_distance(nodes, ids, farthest)], axis=0)
+    by_head = nodes.node("by_head", "Transpose", [by_place], perm=[2, 0, 1])
     return nodes.node("bias", "Unsqueeze", [by_head, nodes.constant("axis_0", np.array([0], np.int64))])
 
 
@@ -185,9 +188,9 @@ def alibi_slopes(heads: int) -> np.ndarray:
 def slopes(rows: np.ndarray) -> np.ndarray | None:
     """What each unit of distance adds to a bias by distance, (N); ``None`` if it is not proportional to it."""
     farthest = len(rows) // 2
-    each = rows[farthest + 1]
-    linear = np.abs(np.arange(-farthest, farthest + 1))[:, None] * each
-    return each if each.all() and np.allclose(rows, linear, rtol=1e-6, atol=0) else None
+    slope = rows[farthest + 1]
+    linear = np.abs(np.arange(-farthest, farthest + 1))[:, None] * slope
+    return slope if slope.all() and np.allclose(rows, linear, rtol=1e-6, atol=0) else None
 
 
 def trimmed(rows: np.ndarray) -> np.ndarray:

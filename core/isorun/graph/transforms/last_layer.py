@@ -94,10 +94,10 @@ def _find(graph: ir.Graph) -> _Last | None:
 
 def _is_plain(attention: ir.Node) -> bool:
     """Whether an attention has no more than a bias on its scores, and constant weights."""
-    given = functions.inputs(attention)
-    weights = [given[name] for name in ("qkv_weight", "qkv_bias") if name in given]
+    inputs = functions.inputs(attention)
+    weights = [inputs[name] for name in ("qkv_weight", "qkv_bias") if name in inputs]
     return (
-        given.keys() <= {"hidden", "key_mask", "qkv_weight", "qkv_bias", "bias"}
+        inputs.keys() <= {"hidden", "key_mask", "qkv_weight", "qkv_bias", "bias"}
         and attention.attributes.keys() <= {"num_heads", "guarded", "mask_filter_value"}
         and all(tokens.constant(weight) is not None for weight in weights)
     )
@@ -168,5 +168,5 @@ def _thirds(graph: ir.Graph, value: ir.Value | None, part: str, begin: int, end:
     *rows, width = tensor.shape.numpy()
     third = width // 3
     shape = (*rows, (end - begin) * third)
-    made = subgraph.lazy(lambda: tensor.numpy()[..., begin * third : end * third], tensor.dtype, shape)
-    return subgraph.constant(graph, f"{value.name}.{part}", made)
+    part_tensor = subgraph.lazy(lambda: tensor.numpy()[..., begin * third : end * third], tensor.dtype, shape)
+    return subgraph.constant(graph, f"{value.name}.{part}", part_tensor)

@@ -117,9 +117,9 @@ class _Removal:
             if value in self._packed:
                 by_token.append(name or "")
                 value.name = f"{name}.packed"
-                given = self._once("restored", value)
-                given.name, given.shape, given.type = name, shape, kind
-                self._graph.outputs[index] = given
+                restored = self._once("restored", value)
+                restored.name, restored.shape, restored.type = name, shape, kind
+                self._graph.outputs[index] = restored
         self._graph.append(
             ir.node(
                 "PackedPlaces",
@@ -176,25 +176,25 @@ class _Removal:
 
     def _attend(self, node: ir.Node) -> None:
         """The product with Q, K and V over tokens, the attention core over each group of rows."""
-        given = functions.inputs(node)
+        by_name = functions.inputs(node)
         name = _name(node)
         if node.op_type == functions.ATTENTION:
-            hidden = self._packed_form(given["hidden"], name)
-            qkv = self._node("MatMul", f"{name}.product", [hidden, given["qkv_weight"]])
-            if "qkv_bias" in given:
-                qkv = self._node("Add", f"{name}.biased", [qkv, given["qkv_bias"]])
+            hidden = self._packed_form(by_name["hidden"], name)
+            qkv = self._node("MatMul", f"{name}.product", [hidden, by_name["qkv_weight"]])
+            if "qkv_bias" in by_name:
+                qkv = self._node("Add", f"{name}.biased", [qkv, by_name["qkv_bias"]])
         else:
-            parts = [self._packed_form(given[part], name) for part in ("query", "key", "value")]
+            parts = [self._packed_form(by_name[part], name) for part in ("query", "key", "value")]
             qkv = self._node("Concat", f"{name}.qkv", parts, axis=-1)
         attributes = {"mask_filter_value": functions.LOWEST, **{key: a.value for key, a in node.attributes.items()}}
-        inputs = {"qkv": qkv} | {key: given[key] for key in _SAME_FOR_ALL if key in given}
+        inputs = {"qkv": qkv} | {key: by_name[key] for key in _SAME_FOR_ALL if key in by_name}
         groups = {f"{group}{what}": self._places[f"{group}{what}"] for group in _GROUPS for what in ("", "_mask")}
         inputs |= groups | {what: self._places[what] for what in ("begin", "number", "length")}
-        if "positions" in given:
-            self._check_positions(given["positions"], name)
+        if "positions" in by_name:
+            self._check_positions(by_name["positions"], name)
             inputs |= {f"{group}_positions": self._places[f"{group}_positions"] for group in _GROUPS}
-        if "bias" in given:
-            inputs |= {f"{group}_bias": self._once(group, given["bias"]) for group in _GROUPS}
+        if "bias" in by_name:
+            inputs |= {f"{group}_bias": self._once(group, by_name["bias"]) for group in _GROUPS}
         windowed = "window" in attributes
         if windowed:
             inputs |= {"kept": self._places["kept"], "key_mask": self._mask}
@@ -246,10 +246,10 @@ class _Removal:
 
     def _rotate(self, node: ir.Node) -> None:
         """A rotation by position reads the positions of the tokens that are kept."""
-        given = functions.inputs(node)
-        node.replace_input_with(0, self._packed_form(given["x"], _name(node)))
+        inputs = functions.inputs(node)
+        node.replace_input_with(0, self._packed_form(inputs["x"], _name(node)))
         at = functions.input_names(functions.ROTATE).index("positions")
-        node.replace_input_with(at, self._once("ids", given["positions"]))
+        node.replace_input_with(at, self._once("ids", inputs["positions"]))
         self._pack(node.outputs[0], 3)
 
     def _take(self, node: ir.Node) -> None:

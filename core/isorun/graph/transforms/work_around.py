@@ -18,8 +18,8 @@ _READ = 2**20  # elements; a larger integer tensor is a table of weights, which 
 
 def operators(model: ir.Model) -> list[str]:
     """The standard operators of a model, with :data:`CONSTANTS` if it has integers that 32 bits cannot hold."""
-    found = {node.op_type for node in _nodes(model) if not node.domain}
-    return sorted(found | ({CONSTANTS} if any(True for _ in _wide_constants(model)) else set()))
+    operators = {node.op_type for node in _nodes(model) if not node.domain}
+    return sorted(operators | ({CONSTANTS} if any(True for _ in _wide_constants(model)) else set()))
 
 
 def apply(model: ir.Model, faults: Sequence[Fault]) -> list[str]:

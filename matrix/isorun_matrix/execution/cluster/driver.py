@@ -160,7 +160,7 @@ def _match(spec: Spec, nodes: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[
         SpecError: no node is left for a machine.
     """
     alive = [node for node in nodes if node["Alive"]]
-    found: dict[str, Mapping[str, Any]] = {}
+    assigned: dict[str, Mapping[str, Any]] = {}
     problems = []
     ordered = sorted(spec.machines.items(), key=lambda item: -len(item[1].labels) - len(item[1].resources))
     for name, machine in ordered:
@@ -169,8 +169,8 @@ def _match(spec: Spec, nodes: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[
         fitting = [
             node for node in labelled if all(node["Resources"].get(key, 0) >= count for key, count in required.items())
         ]
-        if free := [node for node in fitting if node not in found.values()]:
-            found[name] = min(free, key=lambda node: str(node["NodeID"]))
+        if free := [node for node in fitting if node not in assigned.values()]:
+            assigned[name] = min(free, key=lambda node: str(node["NodeID"]))
         elif fitting:
             problems.append(f"machine {name}: every node that fits is another machine of this spec")
         elif labelled:
@@ -188,24 +188,24 @@ def _match(spec: Spec, nodes: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[
             )
     if problems:
         raise SpecError("\n".join(problems))
-    return {name: found[name] for name in spec.machines}
+    return {name: assigned[name] for name in spec.machines}
 
 
 @contextmanager
 def _members(nodes: Mapping[str, Mapping[str, Any]]) -> Iterator[list[_Member]]:
     """The actors of a run, which end with the block."""
-    found = []
+    members = []
     for name, node in nodes.items():
         options = ray.remote(Node).options(
             num_cpus=0,
             resources={RESOURCE: 1},
             scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
         )
-        found.append(_Member(name, node["NodeID"], node["NodeManagerAddress"], options.remote()))
+        members.append(_Member(name, node["NodeID"], node["NodeManagerAddress"], options.remote()))
     try:
-        yield found
+        yield members
     finally:
-        for member in found:
+        for member in members:
             ray.kill(member.actor)
 
 
@@ -222,7 +222,7 @@ def _check(spec: Spec, members: Sequence[_Member], progress: Lines) -> None:
         try:
             member.call("__ray_ready__", timeout=max(0.1, deadline - time.monotonic()))
             before = time.time()
-            found = member.call("preflight", backends, timeout=_START_SECONDS)
+            state = member.call("preflight", backends, timeout=_START_SECONDS)
         except GetTimeoutError:
             problems.append(f"{member}: another run uses it, or it does not answer. Wait for that run, or restart Ray")
             continue
@@ -232,8 +232,8 @@ def _check(spec: Spec, members: Sequence[_Member], progress: Lines) -> None:
             else:  # cut off for so long that Ray gave it up, which it learns when it is back
                 problems.append(f"{member}: the node was lost. Start Ray there again")
             continue
-        problems += [f"{member}: {problem}" for problem in preflight.problems_of(found, before)]
-        progress.note(f"{member}: {preflight.described(found)}")
+        problems += [f"{member}: {problem}" for problem in preflight.problems_of(state, before)]
+        progress.note(f"{member}: {preflight.described(state)}")
     if problems:
         raise SpecError("\n".join(problems))
 
@@ -249,7 +249,7 @@ class _Model:
     @classmethod
     def read(cls, model: PreparedModel) -> _Model:
         """Put the files of a model into Ray's object store, once for all nodes."""
-        found = {}
+        files = {}
         for path in files_of(Path(model.path)):
             if path.parent != Path(model.path).parent:
                 raise SpecError(f"{model.path} has weights in another folder ({path}). Save it with weights beside it")
@@ -259,9 +259,9 @@ class _Model:
                 while part := file.read(_PART):
                     hashed.update(part)
                     parts.append(ray.put(part))
-            found[path.name] = (hashed.hexdigest(), parts)
-        digests = sorted((name, digest) for name, (digest, _) in found.items())
-        return cls(sha256(repr(digests).encode()), Path(model.path).name, found)
+            files[path.name] = (hashed.hexdigest(), parts)
+        digests = sorted((name, digest) for name, (digest, _) in files.items())
+        return cls(sha256(repr(digests).encode()), Path(model.path).name, files)
 
 
 def _run_on(

@@ -174,13 +174,13 @@ class _Events(Lines):
 
 def _main(folder: str, descriptor: str, request: str) -> None:
     """The process of the run."""
-    given = json.loads(request)
-    priority.adopt(given["parent"])
+    received = json.loads(request)
+    priority.adopt(received["parent"])
     prepared = RunFolder(Path(folder) / "prepared")
     try:
-        models = [f"{name}={path}" for name, path in given["models"].items()]
+        models = [f"{name}={path}" for name, path in received["models"].items()]
         spec, fingerprints = rerun.load(prepared.path / RUN, models)
-        choice = Choice(resume=True, fingerprints=fingerprints, prepared=prepared, **given["options"])
+        choice = Choice(resume=True, fingerprints=fingerprints, prepared=prepared, **received["options"])
         out = RunFolder(Path(folder) / "run")
         runner.run(spec, prepared.path / RUN, out, _Events(int(descriptor), out), choice)
     except IsorunError as error:

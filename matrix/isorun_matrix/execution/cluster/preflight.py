@@ -63,22 +63,22 @@ def look(backends: Sequence[str], folders: Sequence[Path], started_by: int) -> d
     }
 
 
-def problems_of(found: Mapping[str, Any], requested_at: float) -> Iterator[str]:
+def problems_of(state: Mapping[str, Any], requested_at: float) -> Iterator[str]:
     """What keeps a machine from taking part, in the eyes of the driver.
 
     Args:
-        found: what :func:`look` returned there.
+        state: what :func:`look` returned there.
         requested_at: the time of the request, in seconds since the epoch.
     """
-    if found["isorun"] != __version__:
-        yield f"it has isorun {found['isorun']}, and the driver has {__version__}. {INSTALLATION}"
-    yield from found["problems"]
-    if not requested_at - _CLOCK_SECONDS < found["time"] < time.time() + _CLOCK_SECONDS:
-        yield f"its clock differs by {found['time'] - requested_at:.0f} s. Synchronize it (NTP)"
+    if state["isorun"] != __version__:
+        yield f"it has isorun {state['isorun']}, and the driver has {__version__}. {INSTALLATION}"
+    yield from state["problems"]
+    if not requested_at - _CLOCK_SECONDS < state["time"] < time.time() + _CLOCK_SECONDS:
+        yield f"its clock differs by {state['time'] - requested_at:.0f} s. Synchronize it (NTP)"
 
 
-def described(found: Mapping[str, Any]) -> str:
+def described(state: Mapping[str, Any]) -> str:
     """The machine in a line."""
-    quota = "" if found["quota"] is None else f", a quota of {found['quota']:g}"
-    governor = f", governor {found['governor']}" if found["governor"] not in (None, "performance") else ""
-    return f"{found['cpu']}, {found['cores']} cores{quota}{governor}, load {found['load']:.1f}"
+    quota = "" if state["quota"] is None else f", a quota of {state['quota']:g}"
+    governor = f", governor {state['governor']}" if state["governor"] not in (None, "performance") else ""
+    return f"{state['cpu']}, {state['cores']} cores{quota}{governor}, load {state['load']:.1f}"

@@ -27,6 +27,8 @@ def variables(process: int) -> dict[str, str]:
         OSError: they cannot be read.
     """
     content = Path(f"/proc/{process}/environ").read_bytes()
-    found = dict(os.fsdecode(item).partition("=")[::2] for item in content.split(b"\0") if b"=" in item)
-    kept = [library for library in found.pop("LD_PRELOAD", "").split(":") if library and "/ray/core/" not in library]
-    return found | ({"LD_PRELOAD": ":".join(kept)} if kept else {})
+    variables = dict(os.fsdecode(item).partition("=")[::2] for item in content.split(b"\0") if b"=" in item)
+    kept = [
+        library for library in variables.pop("LD_PRELOAD", "").split(":") if library and "/ray/core/" not in library
+    ]
+    return variables | ({"LD_PRELOAD": ":".join(kept)} if kept else {})

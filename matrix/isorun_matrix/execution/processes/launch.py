@@ -82,9 +82,9 @@ class Process:
         """How it ended: the members of :class:`isorun_matrix.results.records.JobResult` from ``started`` to
         ``result``."""
         assert self._exit is not None
-        found = status(replace(self._exit, seconds=self._worked), self.folder, self._time_limit)
+        outcome = status(replace(self._exit, seconds=self._worked), self.folder, self._time_limit)
         (self.folder / OUTCOME).unlink(missing_ok=True)
-        return {"started": self._started, **found}
+        return {"started": self._started, **outcome}
 
 
 def run_job(results: RunFolder, module: str, job: Mapping[str, Any], time_limit: float) -> tuple[Path, dict[str, Any]]:
@@ -119,24 +119,24 @@ def status(ended: Exit, folder: Path, time_limit: float) -> dict[str, Any]:
     path = folder / OUTCOME
     outcome: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
     finished = " after the work was finished" if outcome else ""
-    found: dict[str, Any] = {"wall_s": ended.seconds, "result": None, "log": None}
+    fields: dict[str, Any] = {"wall_s": ended.seconds, "result": None, "log": None}
     if ended.timeout is not None:
         reason = f"stopped at its time limit of {time_limit:g} s{finished}; the log ends with its stack"
-        return found | {"status": "timeout", "reason": reason, "log": ended.log}
+        return fields | {"status": "timeout", "reason": reason, "log": ended.log}
     if ended.signal is not None:
         memory = "; the system does so when memory runs out" if ended.signal == "SIGKILL" else ""
         reason = f"the process was killed by {ended.signal}{finished}{memory}"
-        return found | {"status": "crashed", "reason": reason, "log": ended.log}
+        return fields | {"status": "crashed", "reason": reason, "log": ended.log}
     if ended.code != 0 or not outcome:
         last = f": {ended.last_line}" if ended.last_line else ""
         reason = f"the process ended with exit code {ended.code}{finished}{last}"
         if ended.code == 0:
             reason = "the process ended without a result: something in it called exit(0)"
-        return found | {"status": "error", "reason": reason, "log": ended.log}
-    found |= outcome
+        return fields | {"status": "error", "reason": reason, "log": ended.log}
+    fields |= outcome
     parity = (outcome.get("result") or {}).get("parity", {})
     if parity.get("verdict") == "fail":
-        found |= {"status": "parity-failed", "reason": parity["summary"]}
-    if found["status"] in ("crashed", "error"):
-        found["log"] = ended.log
-    return found
+        fields |= {"status": "parity-failed", "reason": parity["summary"]}
+    if fields["status"] in ("crashed", "error"):
+        fields["log"] = ended.log
+    return fields

@@ -22,12 +22,12 @@ def attempt(job: CellJob, _: Path) -> Trial:
     Raises:
         BackendFailed: the runtime failed, or computes in another precision than required.
     """
-    given, expected = (Path(job.reference_folder) / name for name in (FEEDS, REFERENCE_OUTPUTS))
+    feeds_file, expected = (Path(job.reference_folder) / name for name in (FEEDS, REFERENCE_OUTPUTS))
     with open_session(job) as session:
         require_precision(job.cell, session.provenance.precision)
         cases = job.reference.cases
-        outputs = ((case, named(session, session.run(None, feeds.load(given, case)))) for case in cases)
-        return Trial(parity.check(outputs, given, expected, job.reference, job.cell.tolerance))
+        outputs = ((case, named(session, session.run(None, feeds.load(feeds_file, case)))) for case in cases)
+        return Trial(parity.check(outputs, feeds_file, expected, job.reference, job.cell.tolerance))
 
 
 if __name__ == "__main__":

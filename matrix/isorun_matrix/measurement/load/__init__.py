@@ -51,10 +51,10 @@ def measure(
         trial = watched(lambda: generator.trial(None, typical))
         return LoadFigures(trial.requests_per_s, trial.requests_per_s * rows, trial, watched.trials, generator.version)
     assert scenario.p99_ms is not None
-    found = search(lambda rate: watched(lambda: generator.trial(rate, typical)), 0.5 / typical, scenario.p99_ms, seed)
-    if found is None:
+    limit = search(lambda rate: watched(lambda: generator.trial(rate, typical)), 0.5 / typical, scenario.p99_ms, seed)
+    if limit is None:
         return LoadFigures(0.0, 0.0, None, watched.trials, generator.version)
-    return LoadFigures(found.rate, found.rate * rows, found.nearest, watched.trials, generator.version, found.between)
+    return LoadFigures(limit.rate, limit.rate * rows, limit.nearest, watched.trials, generator.version, limit.between)
 
 
 class _Watched:
@@ -92,6 +92,6 @@ def _closed(scenario: Scenario, target: Target) -> Trial:
     for thread in threads:
         thread.join()
     seconds = (perf_counter_ns() - begin) / 1e9
-    times = np.concatenate([np.array(each) for each in taken]) / 1e6
+    times = np.concatenate([np.array(part) for part in taken]) / 1e6
     p50, p90, p99 = (float(np.percentile(times, percentile)) for percentile in PERCENTILES)
     return Trial(None, len(times), len(times) / seconds, p50, p90, p99)

@@ -66,11 +66,11 @@ def search(trial: Callable[[float], Trial], start: float, bound: float, seed: in
         elif len(held) > 1:
             same, step = 0, max(_LEAST, step / 2)
         rate += step if held[-1] else -step
-    ratios = [np.inf if each.p99_ms is None else each.p99_ms / bound for each in trials]
+    ratios = [np.inf if trial.p99_ms is None else trial.p99_ms / bound for trial in trials]
     beyond = np.log(np.clip(ratios, 1 / _FARTHEST, _FARTHEST))
-    found, low, high = _limit(np.array(rates), beyond, np.random.default_rng(seed))
-    nearest = min(np.flatnonzero(held), key=lambda index: abs(rates[index] - found))
-    return Found(exp(found), trials[nearest], (exp(low), exp(high)))
+    crossing, low, high = _limit(np.array(rates), beyond, np.random.default_rng(seed))
+    nearest = min(np.flatnonzero(held), key=lambda index: abs(rates[index] - crossing))
+    return Found(exp(crossing), trials[nearest], (exp(low), exp(high)))
 
 
 def _limit(
@@ -82,10 +82,10 @@ def _limit(
     96 to 98 % of the wider ones.
     """
     number = len(rates)
-    found = _crossing(rates, beyond, np.ones((1, number)))[0]
+    crossing = _crossing(rates, beyond, np.ones((1, number)))[0]
     resampled = _crossing(rates, beyond, rng.multinomial(number, np.full(number, 1 / number), _RESAMPLES))
-    low, high = found + _WIDER * (np.quantile(resampled, [0.025, 0.975]) - found)
-    return float(found), float(min(found, low)), float(max(found, high))
+    low, high = crossing + _WIDER * (np.quantile(resampled, [0.025, 0.975]) - crossing)
+    return float(crossing), float(min(crossing, low)), float(max(crossing, high))
 
 
 def _crossing(

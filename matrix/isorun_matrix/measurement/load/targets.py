@@ -71,8 +71,8 @@ class SchedulerTarget:
         self._thread.start()
 
     def submit(self, index: int, done: Done) -> None:
-        given = self._feeds[index % len(self._feeds)]
-        answer: Future[Any] = asyncio.run_coroutine_threadsafe(self._session.arun(None, given), self._loop)
+        request = self._feeds[index % len(self._feeds)]
+        answer: Future[Any] = asyncio.run_coroutine_threadsafe(self._session.arun(None, request), self._loop)
         answer.add_done_callback(lambda answer: self._finish(answer, done))
 
     def _finish(self, answer: Future[Any], done: Done) -> None:

@@ -163,13 +163,13 @@ def _splits(first: int, other: int) -> np.ndarray:
     """(splits, rounds), bool: which rounds are in the first run; the true split is the first."""
     total = first + other
     if math.comb(total, first) <= _PERMUTATIONS:
-        places = np.array(list(itertools.combinations(range(total), first)))
+        chosen = np.array(list(itertools.combinations(range(total), first)))
     else:
         rng = np.random.default_rng(0)
         drawn = rng.permuted(np.tile(np.arange(total), (_PERMUTATIONS - 1, 1)), axis=1)[:, :first]
-        places = np.vstack([np.arange(first), drawn])
-    splits = np.zeros((len(places), total), dtype=bool)
-    np.put_along_axis(splits, places, values=True, axis=1)
+        chosen = np.vstack([np.arange(first), drawn])
+    splits = np.zeros((len(chosen), total), dtype=bool)
+    np.put_along_axis(splits, chosen, values=True, axis=1)
     return splits
 
 
@@ -187,5 +187,5 @@ def _t(table: np.ndarray, splits: np.ndarray) -> np.ndarray:
         means = [total / count for total, count in zip(sums, counts, strict=True)]
         within = sum(square - total * mean for square, total, mean in zip(squares, sums, means, strict=True))
         error = np.sqrt(np.maximum(within, 1e-12) / (counts[0] + counts[1] - 2) * (1 / counts[0] + 1 / counts[1]))
-        found = np.abs(means[0] - means[1]) / error
-    return np.where(np.isfinite(found), found, 0.0)
+        ratios = np.abs(means[0] - means[1]) / error
+    return np.where(np.isfinite(ratios), ratios, 0.0)

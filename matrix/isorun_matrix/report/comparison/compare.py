@@ -126,7 +126,7 @@ def compare(runs: Sequence[Run]) -> Comparison:
             ComparedCell(
                 next(cells[name] for cells in by_id if name in cells),
                 [cells.get(name) for cells in by_id],
-                [found.get(name) for found in changes],
+                [by_name.get(name) for by_name in changes],
             )
             for name in dict.fromkeys(name for cells in by_id for name in cells)
         ],
@@ -140,18 +140,18 @@ def regressions(comparison: Comparison, percent: float) -> list[tuple[str, int, 
         comparison: of two or more runs.
         percent: how much the time may grow. Above that, the cell got worse if its verdict is ``slower``.
     """
-    found = []
+    lines = []
     for cell in comparison.cells:
         if (first := cell.results[0]) is None or first.status != "ok":
             continue
         for number, (result, change) in enumerate(zip(cell.results, cell.changes, strict=True)):
             if result is None or result.status != "ok":
-                found.append((cell.cell.id, number, f"was ok, is {result.status if result else 'missing'}"))
+                lines.append((cell.cell.id, number, f"was ok, is {result.status if result else 'missing'}"))
             elif change and change.verdict == "slower" and change.ratio > 1 + percent / 100:
                 what = "p50" if change.of == "p50" else "CPU time of a run"
                 chance = f"probability by chance {change.chance:.1%}"
-                found.append((cell.cell.id, number, f"{what} is {change.ratio:.2f} x that of run 1 ({chance})"))
-    return found
+                lines.append((cell.cell.id, number, f"{what} is {change.ratio:.2f} x that of run 1 ({chance})"))
+    return lines
 
 
 def _changes(
@@ -163,7 +163,7 @@ def _changes(
     enough = [name for name in names if min(map(len, values[name][1:])) >= verdicts.ENOUGH]
     tested = verdicts.permutation_test([values[name][1] for name in enough], [values[name][2] for name in enough])
     chances = dict(zip(enough, tested, strict=True))
-    found = {}
+    changes = {}
     for name, (of, before, now) in values.items():
         if not (before and now):
             continue
@@ -176,8 +176,8 @@ def _changes(
             verdict = "slower" if ratio > 1 else "faster"
         else:
             verdict = "same"
-        found[name] = Change(ratio, of, chance, verdict)
-    return found
+        changes[name] = Change(ratio, of, chance, verdict)
+    return changes
 
 
 def _values(first: CellResult, other: CellResult) -> tuple[str, Medians, Medians]:
@@ -188,15 +188,15 @@ def _values(first: CellResult, other: CellResult) -> tuple[str, Medians, Medians
     calm = summary.calm_rounds(first), summary.calm_rounds(other)
     if min(map(len, calm)) >= verdicts.ENOUGH:
         return "p50", *calm
-    cpu = _read(first, lambda each: each.cpu_ms), _read(other, lambda each: each.cpu_ms)
+    cpu = _read(first, lambda result: result.cpu_ms), _read(other, lambda result: result.cpu_ms)
     if min(map(len, cpu)) >= verdicts.ENOUGH:
         return "cpu", *cpu
-    return "p50", _read(first, lambda each: each.p50), _read(other, lambda each: each.p50)
+    return "p50", _read(first, lambda result: result.p50), _read(other, lambda result: result.p50)
 
 
 def _read(cell: CellResult, of: Callable[[Round], float | None]) -> Medians:
     rounds = () if cell.result is None else cell.result.rounds
-    return {each.number: value for each in rounds if (value := of(each))}
+    return {measured.number: value for measured in rounds if (value := of(measured))}
 
 
 def _noise(run: Run) -> dict[tuple[str, str], float]:

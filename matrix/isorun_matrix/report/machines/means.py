@@ -34,15 +34,15 @@ def of(machines: Sequence[Machine], titles: Sequence[str]) -> Means:
     names = dict.fromkeys(
         cell.name for machine in machines for group in machine.groups.values() for cell in group.cells
     )
-    found: dict[str, dict[str, _Mean]] = {}
+    means: dict[str, dict[str, _Mean]] = {}
     for name in names:
         having = [machine for machine in machines if any(machine.correct_cell(title, name) for title in titles)]
         common = [title for title in titles if all(machine.correct_cell(title, name) for machine in having)]
         if having and common:
-            found[name] = {
+            means[name] = {
                 machine.name: _mean([machine.correct_cell(title, name) for title in common]) for machine in having
             }
-    return found
+    return means
 
 
 def _mean(cells: Sequence[CellResult | None]) -> _Mean:
@@ -108,7 +108,7 @@ def best(means: Means, workloads: int) -> Iterator[str]:
         if mean.count == workloads
     ]
     if whole:
-        _, name, machine, mean = min(whole, key=lambda each: each[0])
+        _, name, machine, mean = min(whole, key=lambda entry: entry[0])
         yield (
             f"Over all {workloads} models and shapes, {name} on {machine} has the lowest geometric mean of p50: "
             f"{number(mean.mean)} ms{_ends(mean.interval)}."

@@ -12,11 +12,15 @@ _LEGEND = {"m": "the model differs", "f": "the feeds differ", "s": "the software
 
 def notes(machines: Sequence[Machine]) -> Iterator[str]:
     for machine in machines:
-        found, entry = machine.run.environment, machine.entry
-        parts = [found.cpu.model, f"{found.cpu.usable_cores} cores", *(gpu.name or "a GPU" for gpu in found.gpus)]
+        environment, entry = machine.run.environment, machine.entry
+        parts = [
+            environment.cpu.model,
+            f"{environment.cpu.usable_cores} cores",
+            *(gpu.name or "a GPU" for gpu in environment.gpus),
+        ]
         parts += [] if entry.cost is None else [f"{entry.cost:g} an hour"]
         parts += [] if entry.watts is None else [f"{entry.watts:g} W"]
-        yield f"{machine.name}: {', '.join(parts)}; {found.python}; {remarks.tally(machine.run.cells)}"
+        yield f"{machine.name}: {', '.join(parts)}; {environment.python}; {remarks.tally(machine.run.cells)}"
     hosts = [machine.run.environment.host for machine in machines]
     for index, machine in enumerate(machines):
         if hosts[index] in hosts[:index]:

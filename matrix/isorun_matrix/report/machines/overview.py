@@ -67,7 +67,7 @@ def _blocks(machines: Sequence[Machine], title: str) -> Iterator[Block]:
             if figure == "p50 ms":
                 noises = [machine.groups[title].noise if title in machine.groups else None for machine in machines]
                 if any(noise is not None for noise in noises):
-                    rows["noise"] = [Value(each, NONE if each is None else f"{each:.1%}") for each in noises]
+                    rows["noise"] = [Value(noise, NONE if noise is None else f"{noise:.1%}") for noise in noises]
             yield Block(title, figure, rows)
 
 
@@ -91,8 +91,8 @@ def _value(
 
 def _rate_in(scenario: str) -> Callable[[Machine, CellResult], float | None]:
     def rate(_: Machine, cell: CellResult) -> float | None:
-        found = next((load.result for load in cell.loads if load.name == scenario), None)
-        return None if found is None else found.requests_per_s
+        figures = next((load.result for load in cell.loads if load.name == scenario), None)
+        return None if figures is None else figures.requests_per_s
 
     return rate
 
@@ -117,23 +117,23 @@ def _energy(machine: Machine, cell: CellResult) -> float | None:
 
 def _conclusions(machines: Sequence[Machine], title: str) -> Iterator[str]:
     """The winner on each machine, and overall."""
-    found = []
+    ranked = []
     for machine in machines:
         if (group := machine.groups.get(title)) is not None:
             yield f"{title} on {machine.name}: {group.conclusion}"
             if group.fastest is not None and (p50 := summary.median(group.fastest)) is not None:
-                found.append((p50, machine.name, group))
-    if len(found) < 2:
+                ranked.append((p50, machine.name, group))
+    if len(ranked) < 2:
         return
-    found.sort(key=lambda each: each[:2])
-    best, *others = ((name, group, summary.calm_rounds(group.fastest)) for _, name, group in found if group.fastest)
+    ranked.sort(key=lambda entry: entry[:2])
+    best, *others = ((name, group, summary.calm_rounds(group.fastest)) for _, name, group in ranked if group.fastest)
     name, group, calm = best
     leader = f"{title} overall: {group.fastest and group.fastest.name} on {name}"
     if min(map(len, (calm, *(rounds for *_, rounds in others)))) < verdicts.ENOUGH:
         yield f"{leader} has the lowest median, but there are too few undisturbed rounds for a verdict."
         return
     chances = verdicts.permutation_test([calm] * len(others), [rounds for *_, rounds in others])
-    ratios = [p50 / found[0][0] for p50, *_ in found[1:]]
+    ratios = [p50 / ranked[0][0] for p50, *_ in ranked[1:]]
     unclear = [
         machine
         for (machine, other, _), chance, by in zip(others, chances, ratios, strict=True)

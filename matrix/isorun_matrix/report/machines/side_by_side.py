@@ -61,10 +61,10 @@ def marks(first: Machine, other: Machine, title: str, name: str) -> Iterator[str
     cell, own = first.correct_cell(title, name), other.correct_cell(title, name)
     if cell is None or own is None or cell.result is None or own.result is None:
         return
-    ran, here = cell.result.provenance, own.result.provenance
-    if ran.fingerprint != here.fingerprint:
+    ran, own_provenance = cell.result.provenance, own.result.provenance
+    if ran.fingerprint != own_provenance.fingerprint:
         yield "m"
     if first.feeds.get(cell.id) != other.feeds.get(own.id):
         yield "f"
-    if (ran.versions, first.run.environment.python) != (here.versions, other.run.environment.python):
+    if (ran.versions, first.run.environment.python) != (own_provenance.versions, other.run.environment.python):
         yield "s"

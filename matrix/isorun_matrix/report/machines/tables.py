@@ -19,14 +19,14 @@ from isorun_matrix.report.machines.side_by_side import Block
 from isorun_matrix.text import printable
 
 
-def render(found: Overview, width: int) -> RenderableType:
+def render(overview: Overview, width: int) -> RenderableType:
     """The overview in a terminal, ``width`` characters wide."""
     return Stack(
-        *(Text(printable(line)) for line in found.conclusions),
+        *(Text(printable(line)) for line in overview.conclusions),
         Text(),
-        *_tables(found.machines, found.figures, width),
-        *_tables(found.machines, found.means, width),
-        *(Text(printable(note)) for note in found.notes),
+        *_tables(overview.machines, overview.figures, width),
+        *_tables(overview.machines, overview.means, width),
+        *(Text(printable(note)) for note in overview.notes),
     )
 
 
@@ -42,26 +42,26 @@ def _tables(machines: Sequence[str], blocks: Sequence[Block], width: int) -> lis
     return [*terminal.tables(["", *machines], numeric, drawn, width), Text()] if drawn else []
 
 
-def as_markdown(found: Overview) -> str:
+def as_markdown(overview: Overview) -> str:
     """The same as GitHub's Markdown."""
-    numeric = [False, *(True for _ in found.machines)]
-    lines = ["# Machines compared", "", *(f"- {markdown.escaped(line)}" for line in found.conclusions), ""]
-    for block in found.blocks:
+    numeric = [False, *(True for _ in overview.machines)]
+    lines = ["# Machines compared", "", *(f"- {markdown.escaped(line)}" for line in overview.conclusions), ""]
+    for block in overview.blocks:
         rows = [
             [markdown.escaped(name), *(f"**{value.text}**" if value.leads else value.text for value in values)]
             for name, values in block.rows.items()
         ]
-        headers = [markdown.escaped(block.figure), *map(markdown.escaped, found.machines)]
+        headers = [markdown.escaped(block.figure), *map(markdown.escaped, overview.machines)]
         lines += [f"## {markdown.escaped(block.title)}", "", *markdown.table(headers, numeric, rows), ""]
-    return "\n".join([*lines, *(f"- {markdown.escaped(note)}" for note in found.notes)]) + "\n"
+    return "\n".join([*lines, *(f"- {markdown.escaped(note)}" for note in overview.notes)]) + "\n"
 
 
-def as_csv(found: Overview) -> str:
+def as_csv(overview: Overview) -> str:
     """The same as comma-separated values, with a column for each machine."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["cells", "figure", "cell", *found.machines])
-    for block in found.blocks:
+    writer.writerow(["cells", "figure", "cell", *overview.machines])
+    for block in overview.blocks:
         for name, values in block.rows.items():
             writer.writerow([block.title, block.figure, name, *(value.number for value in values)])
     return out.getvalue()

@@ -79,13 +79,13 @@ class Terms:
         """The terms of queries and keys from these layers; ``None`` if they have others, or other buckets."""
         by_layer = {id(term.layer): term for term in self.found}
         of_query, of_key = by_layer.pop(id(query), None), by_layer.pop(id(key), None)
-        given = of_query or of_key
-        if by_layer or given is None:
+        either = of_query or of_key
+        if by_layer or either is None:
             return None
-        buckets = of_query.buckets if of_query else given.buckets[::-1]
+        buckets = of_query.buckets if of_query else either.buckets[::-1]
         if of_key and not np.array_equal(of_key.buckets[::-1], buckets):
             return None
-        none = np.zeros_like(given.table)
+        none = np.zeros_like(either.table)
         keys, queries = (none if term is None else term.table for term in (of_query, of_key))
         return Disentangled(keys.reshape(len(keys), -1), queries.reshape(len(queries), -1), buckets)
 

@@ -51,7 +51,9 @@ def along(probes: Probes, around: Around, value: ir.Value) -> np.ndarray | None:
 
     S is a length at which the farthest distances are alike, if there is one; the only one of a graph that has one.
     """
-    tables = [sizes(each)[-1] for each in ancestors(value) if is_constant(each) and _is_square(sizes(each))]
+    tables = [
+        sizes(constant)[-1] for constant in ancestors(value) if is_constant(constant) and _is_square(sizes(constant))
+    ]
     rows = None
     shorter = False
     for longest in probes.lengths if probes.fixed else _LONG_LENGTHS:

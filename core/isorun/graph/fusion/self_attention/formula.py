@@ -123,20 +123,20 @@ class AttentionProbe:
                     expected[projections, turns_values] = _attention(
                         query, key, values, turned[0], allowed, scores, filter_value
                     )
-            errors = {each: _error(result[some], context[some]) for each, result in expected.items()}
-            found = [each for each, error in errors.items() if error < tolerance]
-            if not found:
+            errors = {terms: _error(result[some], context[some]) for terms, result in expected.items()}
+            fitting = [terms for terms, error in errors.items() if error < tolerance]
+            if not fitting:
                 what = f"the error on samples is {min(errors.values()):.2g}" if errors else "Q or K is another value"
                 raise CannotFuse(
                     f"it does not compute softmax(scale Q K^T + mask) V: {what} (a soft cap, or a mask that is not a "
                     "key mask)"
                 )
-            candidates = {each: tuple(also for other, also in found if other == each) for each, _ in found}
-            scale, turn = turns[found[0][0]]
+            candidates = {terms: tuple(also for other, also in fitting if other == terms) for terms, _ in fitting}
+            scale, turn = turns[fitting[0][0]]
             if not some.all() and np.isfinite(context[~some]).all():
-                masked = {"scores": expected[found[0]][~some], "zeros": np.zeros_like(context[~some])}
+                masked = {"scores": expected[fitting[0]][~some], "zeros": np.zeros_like(context[~some])}
                 if "summed" in fallbacks:
-                    part = found[0][0][2]
+                    part = fitting[0][0][2]
                     value = _by_head(part.of(sample[part.layer.output]).reshape(rows), size)
                     masked["summed"] = _summed(value, attend, heads)[~some]
                 fallbacks = {name for name in fallbacks if _error(masked[name], context[~some]) < tolerance}
@@ -146,7 +146,7 @@ class AttentionProbe:
             filter_value, fallbacks = functions.LOWEST, {"scores"}
         if not fallbacks:
             raise CannotFuse("no fused operator has its output for a fully masked row")
-        projections, turns_values = found[0]
+        projections, turns_values = fitting[0]
         turn = rotation.shortest(pattern, turn)
         positional = terms.of(projections[0].layer, projections[1].layer) if terms else None
         fallback = next(name for name in ("scores", "zeros", "summed") if name in fallbacks)
@@ -218,8 +218,8 @@ class AttentionProbe:
             return np.diagonal(pairs.reshape(rows, -1, *pairs.shape[-1:] * 2)[0], axis1=-2, axis2=-1).astype(np.float64)
 
         first, second, both = (
-            own(self._probes.evaluator({**sample, operands[0]: one * query, operands[1]: other * key})(scores))
-            for one, other in ((2, 1), (1, 2), (2, 2))
+            own(self._probes.evaluator({**sample, operands[0]: query_factor * query, operands[1]: other * key})(scores))
+            for query_factor, other in ((2, 1), (1, 2), (2, 2))
         )
         changes, products = both - first - second + own(evaluate(scores)), own(np.matmul(query, key))
         return float((changes * products).sum() / np.square(products).sum())
@@ -276,14 +276,14 @@ class AttentionProbe:
         return self._is_turned(pattern, formula, by_token, length, {pattern.positions: drawn})
 
     def _is_turned(
-        self, pattern: AttentionPattern, formula: Formula, by_token: Turn, length: int, given: Samples
+        self, pattern: AttentionPattern, formula: Formula, by_token: Turn, length: int, samples: Samples
     ) -> bool:
-        query, result = self._queries(pattern, formula, length, given)
+        query, result = self._queries(pattern, formula, length, samples)
         factor = formula.turn.factor
         return _error(result, factor * by_token.of(query)) < _TURN_TOLERANCE * max(1.0, abs(factor))
 
     def _queries(
-        self, pattern: AttentionPattern, formula: Formula, length: int, given: Samples
+        self, pattern: AttentionPattern, formula: Formula, length: int, samples: Samples
     ) -> tuple[np.ndarray, np.ndarray]:
         """Queries before and after their rotation, (B, N, S, d) each.
 
@@ -291,9 +291,9 @@ class AttentionProbe:
             pattern: the attention.
             formula: what it computes.
             length: of the rows, in tokens.
-            given: samples other than the usual ones.
+            samples: other than the usual ones.
         """
-        sample = {**self.sample(pattern, None, length)[0], **given}
+        sample = {**self.sample(pattern, None, length)[0], **samples}
         size, projection, norm = pattern.width // formula.heads, formula.projections[0], formula.norms[0]
         raw = projection.of(sample[projection.layer.output]).reshape(self._probes.rows, length, -1)
         query = _by_head(raw, size)

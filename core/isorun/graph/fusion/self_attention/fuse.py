@@ -127,13 +127,13 @@ class _Fusion:
         is_turned_before = formula.turn.size > 0 and pattern.positions is not None
         is_joint = pattern.is_joint and not formula.turns_values and not is_turned_before
         kind = KIND if is_joint else functions.CORE
-        given: dict[str, ir.Value | None] = {"key_mask": key_mask, "bias": bias}
+        values: dict[str, ir.Value | None] = {"key_mask": key_mask, "bias": bias}
         if is_joint:
             weight, qkv_bias = self._qkv(formula.projections)
-            given |= {"hidden": by_row(pattern.hidden), "qkv_weight": weight, "qkv_bias": qkv_bias}
+            values |= {"hidden": by_row(pattern.hidden), "qkv_weight": weight, "qkv_bias": qkv_bias}
         else:
             outputs = self._projected(pattern, formula.projections, before)
-            given |= dict(zip(("query", "key", "value"), map(by_row, outputs), strict=True))
+            values |= dict(zip(("query", "key", "value"), map(by_row, outputs), strict=True))
         gammas = [
             None if norm is None else self._typed(norm.gamma, subgraph.dtype(pattern.layers[0].weight))
             for norm in formula.norms
@@ -151,11 +151,11 @@ class _Fusion:
         epsilon = next((norm.epsilon for norm in formula.norms if norm is not None), None)
         if epsilon is not None and is_turned_before:
             for name, gamma in zip(("query", "key"), gammas, strict=True):
-                given[name] = _computed(
-                    functions.NORMALIZE_HEADS, given[name], {"gamma": gamma}, before, epsilon=epsilon
+                values[name] = _computed(
+                    functions.NORMALIZE_HEADS, values[name], {"gamma": gamma}, before, epsilon=epsilon
                 )
         elif epsilon is not None:
-            given |= dict(zip(("query_gamma", "key_gamma"), gammas, strict=True))
+            values |= dict(zip(("query_gamma", "key_gamma"), gammas, strict=True))
             attributes["norm_epsilon"] = epsilon
         if formula.turn.size:
             turning = self._rotations.inputs(pattern, formula, before)
@@ -165,19 +165,19 @@ class _Fusion:
             for name in [*turned, "value"] if formula.turns_values else turned:
                 heads = (pattern.width if name == "query" else pattern.key_width) // size
                 sizes_of = {key: attributes[key] for key in ("head_size",) if key in attributes}
-                given[name] = _computed(
-                    functions.ROTATE, given[name], turning, before, num_heads=heads, **sizes_of, **how
+                values[name] = _computed(
+                    functions.ROTATE, values[name], turning, before, num_heads=heads, **sizes_of, **how
                 )
             if not is_turned_before:
-                given |= turning
+                values |= turning
                 attributes |= how
         if formula.positional is not None:
-            given |= self._position_tables(formula.positional, pattern)
-            given["positions"] = positions.in_order(subgraph.Before(before), key_mask)
+            values |= self._position_tables(formula.positional, pattern)
+            values["positions"] = positions.in_order(subgraph.Before(before), key_mask)
             attributes["scale"] = _exact(formula.scale)
         subgraph.put(
             kind,
-            functions.ordered(kind, given),
+            functions.ordered(kind, values),
             attributes,
             pattern.context,
             flat=pattern.width if pattern.flat else None,
@@ -187,13 +187,13 @@ class _Fusion:
         """What scores have by distance: a table for queries, one for keys, and the row of each distance."""
         name, dtype = pattern.layers[0].weight.name, subgraph.dtype(pattern.layers[0].weight)
         tables = {"position_keys": positional.keys, "position_queries": positional.queries}
-        given = {
+        table_inputs = {
             part: subgraph.constant(self._graph, f"{name}.{part}", ir.tensor(table.astype(dtype.numpy())))
             for part, table in tables.items()
         }
         key, shape = ("buckets", positional.buckets.tobytes()), positional.buckets.shape
         buckets = self._shared(key, "isorun.buckets", lambda: positional.buckets, ir.DataType.INT64, shape)
-        return {**given, "buckets": buckets}
+        return {**table_inputs, "buckets": buckets}
 
     def _relative(self, pattern: AttentionPattern, bias: ir.Value) -> ir.Value:
         """A bias, in the canonical form of fused graphs if it is a bias by distance."""
@@ -235,8 +235,8 @@ class _Fusion:
         """A constant in another type: exports in fp16 normalize in fp32."""
         if value.dtype == dtype:
             return value
-        made = ir.tensor(array(value).astype(dtype.numpy()))
-        return subgraph.constant(self._graph, f"{value.name}.{dtype.name.lower()}", made)
+        tensor = ir.tensor(array(value).astype(dtype.numpy()))
+        return subgraph.constant(self._graph, f"{value.name}.{dtype.name.lower()}", tensor)
 
     def _projected(
         self, pattern: AttentionPattern, projections: tuple[Projection, ...], before: ir.Node
@@ -284,7 +284,7 @@ class _Fusion:
         if not merged:
             key = (*weights, layout)
             weight_value = self._shared(key, f"{name}.qkv.weight", weight, dtype, (rows, len(columns)))
-        if all(each is None for each in biases):
+        if all(part is None for part in biases):
             return weight_value, None
         if merged and biases[0] is not None:
             return weight_value, biases[0]

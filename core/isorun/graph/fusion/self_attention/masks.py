@@ -67,7 +67,7 @@ class Reach:
         return np.asarray(allowed & ((attend != 0)[:, :, None] | (not self.paired)))
 
     def __and__(self, other: Reach) -> Reach:
-        windows = [each.window for each in (self, other) if each.window is not None]
+        windows = [mask.window for mask in (self, other) if mask.window is not None]
         return Reach(min(windows, default=None), self.causal or other.causal, self.paired or other.paired)
 
 
@@ -143,7 +143,7 @@ class MaskClassifier:
         """Classify a value that depends on lengths only."""
         lengths = self._probes.lengths
         results = [self._evaluator(around, length)(value) for length in lengths]
-        by_key = all(_is_by_key(each, length) for each, length in zip(results, lengths, strict=True))
+        by_key = all(_is_by_key(result, length) for result, length in zip(results, lengths, strict=True))
         if not by_key or results[0].dtype.kind in "iu":
             return []  # a number, a shape, an index, a table
         if not self._probes.fixed:
@@ -156,7 +156,7 @@ class MaskClassifier:
             reaches = [_reach(result, np.ones((1, result.shape[-1]), bool)) for result in pairs]
             if reaches[-1] is not None:
                 reach, masked = reaches[-1]
-                if all(each is None or _is_within(each[0], reach) for each in reaches):
+                if all(reach_of is None or _is_within(reach_of[0], reach) for reach_of in reaches):
                     return [KeyMask(None, masked if results[-1].dtype.kind == "f" else None, reach)]
             raise CannotFuse(
                 f"{value.name!r} masks by position, and is no window or causal mask: {_example(results[0])}"
@@ -199,14 +199,18 @@ class MaskClassifier:
             if result.ndim not in (2, 4) or result.shape[0] != rows or result.shape[-1] != length:
                 raise CannotFuse(f"{value.name!r} is not a key mask: shape {result.shape} for a mask of {masks.shape}")
             floating = result.dtype.kind == "f"
-            found = _reach(result, masks != 0)
-            if found is None:
+            measured = _reach(result, masks != 0)
+            if measured is None:
                 raise CannotFuse(f"{value.name!r} is not a key mask: {_counterexample(result, masks)}")
-            reaches[length], lowered = found
+            reaches[length], lowered = measured
             masked.add(lowered)
             attended.add(float(result.reshape(-1)[_attended_at(masks, result.shape)]))
         reach = reaches[lengths[-1]]
-        if len(attended) != 1 or len(masked) != 1 or not all(_is_within(each, reach) for each in reaches.values()):
+        if (
+            len(attended) != 1
+            or len(masked) != 1
+            or not all(_is_within(reached, reach) for reached in reaches.values())
+        ):
             raise CannotFuse(f"{value.name!r} is not a key mask: it differs between lengths")
         return KeyMask(origin, masked.pop() if floating else None, reach)
 

@@ -157,8 +157,10 @@ def _read_outside(
     readers: set[ir.Node], inside: set[ir.Node], projections: Mapping[ir.Value, object]
 ) -> list[ir.Value]:
     """What nodes read that is neither a number, nor a list of them, nor computed inside."""
-    given = {value: None for node in readers for value in node.inputs if value is not None and value not in projections}
-    read = [value for value in given if (node := value.producer()) is None or node not in inside]
+    values = {
+        value: None for node in readers for value in node.inputs if value is not None and value not in projections
+    }
+    read = [value for value in values if (node := value.producer()) is None or node not in inside]
     return [value for value in read if not is_constant(value) or len(sizes(value)) > 1]
 
 
@@ -185,14 +187,14 @@ def _operands(root: ir.Node, inside: set[ir.Node], projections: set[ir.Value]) -
 
 def _ancestors(values: tuple[ir.Value, ...], inside: set[ir.Node]) -> set[ir.Node]:
     """The nodes inside that compute values."""
-    found: set[ir.Node] = set()
+    ancestors: set[ir.Node] = set()
     stack = list(values)
     while stack:
         node = stack.pop().producer()
-        if node is not None and node in inside and node not in found:
-            found.add(node)
+        if node is not None and node in inside and node not in ancestors:
+            ancestors.add(node)
             stack.extend(source for source in node.inputs if source is not None)
-    return found
+    return ancestors
 
 
 def _same_tokens(values: set[ir.Value]) -> bool:

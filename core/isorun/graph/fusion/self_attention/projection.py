@@ -30,17 +30,17 @@ def assignments(pattern: AttentionPattern, heads: int) -> list[tuple[Projection,
     """Every assignment of projections to Q, K and V, in every layout of a layer with several."""
     wide, narrow = pattern.width, pattern.key_width
     columns = [sizes(layer.weight)[1] for layer in pattern.layers]
-    found: dict[tuple[Projection, ...], None] = {}
+    orders: dict[tuple[Projection, ...], None] = {}
     if len(pattern.layers) == 3:
         for order in permutations(Projection(layer, tuple(range(sizes(layer.weight)[1]))) for layer in pattern.layers):
             if [len(part.columns) for part in order] == [wide, narrow, narrow]:
-                found[order] = None
-        return list(found)
+                orders[order] = None
+        return list(orders)
     for layout in _layouts(pattern.layers, columns, wide, narrow, heads):
         for order in permutations(layout):
             if [len(part.columns) for part in order] == [wide, narrow, narrow]:
-                found[order] = None
-    return list(found)
+                orders[order] = None
+    return list(orders)
 
 
 def _layouts(
@@ -65,7 +65,7 @@ def _layouts(
             if len(parts) == 3:
                 yield parts
     elif len(layers) == 2:
-        for one, other in (layers, layers[::-1]):
-            if sizes(one.weight)[1] == wide and sizes(other.weight)[1] == 2 * narrow:
+        for merged, other in (layers, layers[::-1]):
+            if sizes(merged.weight)[1] == wide and sizes(other.weight)[1] == 2 * narrow:
                 halves = tuple(range(narrow)), tuple(range(narrow, 2 * narrow))
-                yield [Projection(one, tuple(range(wide))), *(Projection(other, half) for half in halves)]
+                yield [Projection(merged, tuple(range(wide))), *(Projection(other, half) for half in halves)]

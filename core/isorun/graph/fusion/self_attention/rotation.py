@@ -62,8 +62,8 @@ class Turn:
     def like(self, other: Turn, tolerance: float) -> bool:
         """Whether another rotates alike, whatever its factor."""
         return (self.size, self.interleaved) == (other.size, other.interleaved) and all(
-            one.shape == two.shape and np.allclose(one, two, atol=10 * tolerance)
-            for one, two in ((self.cos, other.cos), (self.sin, other.sin))
+            table.shape == two.shape and np.allclose(table, two, atol=10 * tolerance)
+            for table, two in ((self.cos, other.cos), (self.sin, other.sin))
         )
 
     def of(self, x: np.ndarray) -> np.ndarray:
@@ -124,16 +124,16 @@ def fit(raw: np.ndarray, result: np.ndarray, sizes: Sequence[int], tolerance: fl
     for turned in sizes:
         for interleaved in (False, True):
             first, second = _pairs(raw, turned, interleaved)
-            one, two = _pairs(result, turned, interleaved)
+            first_part, two = _pairs(result, turned, interleaved)
             total = (np.square(first) + np.square(second)).sum((0, 1))
-            cos = (first * one + second * two).sum((0, 1)) / total
-            sin = (first * two - second * one).sum((0, 1)) / total
+            cos = (first * first_part + second * two).sum((0, 1)) / total
+            sin = (first * two - second * first_part).sum((0, 1)) / total
             scale = float(np.hypot(cos[0], sin[0]).mean())
             if scale < 1e-6:
                 continue
-            made = Turn(scale, turned, interleaved, cos / scale, sin / scale)
-            if np.abs(result - scale * made.of(raw)).max() < tolerance * max(1.0, scale):
-                return made
+            turn = Turn(scale, turned, interleaved, cos / scale, sin / scale)
+            if np.abs(result - scale * turn.of(raw)).max() < tolerance * max(1.0, scale):
+                return turn
     return None
 
 
@@ -156,11 +156,11 @@ def rates(pattern: AttentionPattern, turn: Turn) -> Iterator[np.ndarray]:
     for side in pattern.turns:
         for value in ancestors(side):
             if is_constant(value) and np.prod(sizes(value)) == half and value.dtype in (ir.DataType.FLOAT, *HALVES):
-                given = array(value).reshape(-1).astype(np.float32)
-                for rate in (given, -given):
+                rates = array(value).reshape(-1).astype(np.float32)
+                for rate in (rates, -rates):
                     angles = np.arange(len(turn.cos), dtype=np.float32)[:, None] * rate
                     both = ((np.cos(angles), turn.cos), (np.sin(angles), turn.sin))
-                    if all(np.allclose(one, other, atol=1e-3) for one, other in both):
+                    if all(np.allclose(table, other, atol=1e-3) for table, other in both):
                         yield rate
 
 

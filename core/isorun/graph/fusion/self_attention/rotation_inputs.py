@@ -73,32 +73,32 @@ class Rotations:
     def _by_table(
         self, pattern: AttentionPattern, whole: Turn, before: ir.Node, dtype: ir.DataType
     ) -> dict[str, ir.Value]:
-        nodes, given = subgraph.Before(before), pattern.positions
+        nodes, numbers = subgraph.Before(before), pattern.positions
         tables = {
             name: nodes.constant(name, table.astype(dtype.numpy()))
             for name, table in (("cos", whole.cos), ("sin", whole.sin))
         }
-        if given is None:
+        if numbers is None:
             return {**tables, "positions": self._places(before)}
-        is_long = given.dtype == ir.DataType.INT64
-        return {**tables, "positions": given if is_long else subgraph.cast(before, given, ir.DataType.INT64)}
+        is_long = numbers.dtype == ir.DataType.INT64
+        return {**tables, "positions": numbers if is_long else subgraph.cast(before, numbers, ir.DataType.INT64)}
 
     def _by_rates(
         self, pattern: AttentionPattern, rates: np.ndarray, before: ir.Node, dtype: ir.DataType
     ) -> dict[str, ir.Value]:
-        nodes, given = subgraph.Before(before), pattern.positions
+        nodes, numbers = subgraph.Before(before), pattern.positions
         constant = nodes.constant("rates", rates)
-        if given is None:
+        if numbers is None:
             cos, sin = positions.rotation(nodes, positions.row(nodes, self._ids()), constant, dtype)
             return {"cos": cos, "sin": sin, "positions": self._places(before)}
-        cos, sin = positions.rotation(nodes, positions.flat(nodes, given), constant, dtype)
-        return {"cos": cos, "sin": sin, "positions": positions.numbered(nodes, given)}
+        cos, sin = positions.rotation(nodes, positions.flat(nodes, numbers), constant, dtype)
+        return {"cos": cos, "sin": sin, "positions": positions.numbered(nodes, numbers)}
 
     def _places(self, before: ir.Node) -> ir.Value:
         """The positions of tokens in their rows, (1, S): constants if the length is fixed, as that of images is."""
         if self._in_order is None and self._probes.fixed:
-            places = np.arange(self._probes.lengths[0])[None]
-            self._in_order = subgraph.constant(self._graph, "isorun.positions", ir.tensor(places))
+            numbers = np.arange(self._probes.lengths[0])[None]
+            self._in_order = subgraph.constant(self._graph, "isorun.positions", ir.tensor(numbers))
         elif self._in_order is None:
             self._in_order = positions.in_order(subgraph.Before(before), self._ids())
         return self._in_order

@@ -125,7 +125,7 @@ def convert(model: ir.Model, half: ir.DataType = ir.DataType.FLOAT16) -> HalfRep
     conversion = _Conversion(model, half)
     report = conversion.run()
     if not report.converted and not any(value.dtype == half for value in model.graph.initializers.values()):
-        reasons = "; ".join(dict.fromkeys(f"{each.operator}: {each.reason}" for each in report.kept))
+        reasons = "; ".join(dict.fromkeys(f"{node.operator}: {node.reason}" for node in report.kept))
         raise UnsupportedModel(f"Nothing in the model can be converted to {name} ({reasons or 'it computes no fp32'})")
     common.RemoveUnusedNodesPass()(model)
     conversion.rename()
@@ -224,11 +224,11 @@ class _Conversion:
         """Whether a node is converted: it is faster in fp16, or its inputs are fp16."""
         if functions.is_fused(node) or (node.domain == "" and node.op_type in FASTER):
             return True
-        given = [value for value in node.inputs if value is not None and self._is_float(value)]
-        computed = [value for value in given if not is_constant(value)]
+        floats = [value for value in node.inputs if value is not None and self._is_float(value)]
+        computed = [value for value in floats if not is_constant(value)]
         if node.op_type == "Cast" and _integer(node, "to", 0) != _FLOAT:
             return False  # to numbers that rounding would change
-        return bool(given) and all(value in self._converted for value in computed)
+        return bool(floats) and all(value in self._converted for value in computed)
 
     def _convert(self, node: ir.Node) -> bool:
         """Convert the inputs of a node to fp16. Returns whether its outputs are fp16, too."""
@@ -237,11 +237,11 @@ class _Conversion:
                 node.replace_input_with(index, self._half(value))
         if node.op_type == "Cast":
             node.attributes["to"] = ir.AttrInt64("to", int(self._half_type))
-        given = [value for value in node.outputs if value.dtype == _FLOAT]
-        for value in given:
+        floats = [value for value in node.outputs if value.dtype == _FLOAT]
+        for value in floats:
             value.type = ir.TensorType(self._half_type)
             self._converted[value] = None
-        return bool(given)
+        return bool(floats)
 
     def _keep(self, node: ir.Node) -> None:
         for index, value in enumerate(node.inputs):
@@ -276,11 +276,11 @@ class _Conversion:
     def _constant(self, value: ir.Value) -> ir.Value:
         tensor, dtype = value.const_value, self._half_type
         assert tensor is not None
-        made = ir.LazyTensor(
+        lazy = ir.LazyTensor(
             lambda: ir.tensor(tensor.numpy().astype(dtype.numpy())), dtype=dtype, shape=ir.Shape(sizes(value))
         )
         half = ir.Value(
-            name=f"{value.name}.{self._name}", const_value=made, shape=made.shape, type=ir.TensorType(dtype)
+            name=f"{value.name}.{self._name}", const_value=lazy, shape=lazy.shape, type=ir.TensorType(dtype)
         )
         self._graph.register_initializer(half)
         return half
@@ -292,9 +292,9 @@ class _Conversion:
             self._graph.insert_before(next(iter(self._graph)), node)
         else:
             self._graph.insert_after(producer, node)
-        made = node.outputs[0]
-        made.name, made.type, made.shape = f"{value.name}.{label}", ir.TensorType(dtype), value.shape
-        return made
+        cast = node.outputs[0]
+        cast.name, cast.type, cast.shape = f"{value.name}.{label}", ir.TensorType(dtype), value.shape
+        return cast
 
 
 def _unfit(value: ir.Value, half: ir.DataType) -> tuple[str | None, bool]:

@@ -226,21 +226,21 @@ class _Quantizer:
 
     def _attention(self, node: ir.Node, layer: _Layer) -> None:
         """Three products and the attention core."""
-        given = functions.inputs(node)
+        inputs = functions.inputs(node)
         widths = functions.widths(node, layer.dense.weight.shape[1])
         ends = np.cumsum((0, *widths)).tolist()
         parts: dict[str, ir.Value | None] = {}
         for index, part in enumerate(_QKV):
             columns = (ends[index], ends[index + 1])
             parts[part] = product = self._product(layer, f".{part}", columns)
-            if (bias := given.get("qkv_bias")) is not None:
+            if (bias := inputs.get("qkv_bias")) is not None:
                 values = tokens.constant(bias)
                 assert values is not None
                 own_bias = self._constant(f"{bias.name}.{part}", values.numpy()[slice(*columns)])
                 parts[part] = self._node("Add", f"{layer.name}.{part}", [product, own_bias])
         core = ir.node(
             functions.CORE,
-            functions.ordered(functions.CORE, given | parts),
+            functions.ordered(functions.CORE, inputs | parts),
             dict(node.attributes),
             domain=functions.DOMAIN,
             name=f"{layer.name}.core",

@@ -56,7 +56,7 @@ class _Range:
         return np.argsort(-self.extent, kind="stable")
 
 
-class Seen:
+class ActivationStats:
     """A layer's activations: the range of each channel, and a sample of rows.
 
     Every fourth batch is held out to judge parameters that are chosen by the range of the others, so that they suit
@@ -102,7 +102,7 @@ class Seen:
             for exponent in _EXPONENTS if recipe.smooth else (None,):
                 got = _product(rows, _quantize(weight, self._others, exponent, count, recipe))
                 errors[exponent] = float((np.square(got - product).sum(axis=1) / sizes).mean())
-            exponent = min(errors, key=lambda each: errors[each])
+            exponent = min(errors, key=lambda exponent_of: errors[exponent_of])
             return errors[exponent], exponent
 
         extent = np.sort(self._others.extent)[::-1]

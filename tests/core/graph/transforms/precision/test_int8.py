@@ -14,7 +14,7 @@ from isorun.graph.ops import functions, lower
 from isorun.graph.pipeline import fuse
 from isorun.graph.transforms import padding_removal
 from isorun.graph.transforms.precision import int8
-from isorun.graph.transforms.precision.ranges import Recipe, Seen
+from isorun.graph.transforms.precision.ranges import ActivationStats, Recipe
 
 WIDE = {"hidden_size": 32, "intermediate_size": 48}
 MASK = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 0, 0, 0, 0], [0, 0, 0, 1, 1, 0], [1, 0, 1, 0, 0, 1], [0, 0, 0, 0, 0, 0]])
@@ -28,7 +28,7 @@ def table_of(model: ir.Model, given: dict[str, np.ndarray]) -> dict[str, int8.Qu
     """A table for a model in the fused form, from one batch; the model is of no more use."""
     weights, readers, _ = int8.tap(model)
     found = dict(zip([value.name for value in model.graph.outputs], answers(model, given), strict=True))
-    seen = {name: Seen() for name in weights}
+    seen = {name: ActivationStats() for name in weights}
     for read, names in readers.items():
         for name in names:  # several layers may share one
             seen[name].add(found[read])

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isorun.graph.transforms.precision.int8 import QuantizedDense
-from isorun.graph.transforms.precision.ranges import Recipe, Seen
+from isorun.graph.transforms.precision.ranges import ActivationStats, Recipe
 
 
 def product(rows: np.ndarray, dense: QuantizedDense) -> np.ndarray:
@@ -21,7 +21,7 @@ def product(rows: np.ndarray, dense: QuantizedDense) -> np.ndarray:
 
 
 def quantized(rows: np.ndarray, weight: np.ndarray, recipe: Recipe) -> QuantizedDense:
-    seen = Seen()
+    seen = ActivationStats()
     seen.add(rows)
     return seen.quantize(weight, recipe)
 
@@ -100,7 +100,7 @@ def test_quantizes_constant_activations(value: float) -> None:
 def test_sample_size_is_independent_of_the_number_of_batches() -> None:
     kept = []
     for batches in (4, 64):
-        seen = Seen(batches)
+        seen = ActivationStats(batches)
         for number in range(batches):
             x = np.random.default_rng(number).standard_normal((16, 128, 8)).astype(np.float32)
             seen.add(x, number)
@@ -117,7 +117,7 @@ def test_parameters_suit_rows_that_are_larger_than_those_of_most_batches(seed: i
         return (rng.standard_t(3, (count, 64)) * np.geomspace(0.1, 10, 64)).astype(np.float32)
 
     batches, others, weight = [rows(2) for _ in range(8)], rows(512), rng.standard_normal((64, 32)).astype(np.float32)
-    divided, whole = Seen(len(batches)), Seen()
+    divided, whole = ActivationStats(len(batches)), ActivationStats()
     for number, batch in enumerate(batches):
         divided.add(batch, number)
         whole.add(batch)
