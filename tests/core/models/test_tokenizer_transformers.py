@@ -135,7 +135,7 @@ def test_equals_auto_tokenizer(tmp_path: Path, kind: str, config: dict[str, Any]
     fields = {"tokenizer_class": _CLASSES[kind], **config}
     fields = {key: value for key, value in fields.items() if key != "tokenizer_class" or value is not None}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(fields))
-    _compare(transformers.AutoTokenizer.from_pretrained(tmp_path), tmp_path)
+    _assert_equal(transformers.AutoTokenizer.from_pretrained(tmp_path), tmp_path)
 
 
 @pytest.mark.parametrize("kind", _CLASSES)
@@ -144,10 +144,10 @@ def test_equals_auto_tokenizer_with_older_files(tmp_path: Path, kind: str) -> No
     _save(tmp_path, kind)
     (tmp_path / "special_tokens_map.json").write_text(json.dumps({"mask_token": _ADDED, "pad_token": "@@"}))
     (tmp_path / "added_tokens.json").write_text(json.dumps({"naïve": 2000}))
-    _compare(transformers.AutoTokenizer.from_pretrained(tmp_path), tmp_path)
+    _assert_equal(transformers.AutoTokenizer.from_pretrained(tmp_path), tmp_path)
 
 
-def _compare(reference: Any, folder: Path) -> None:
+def _assert_equal(reference: Any, folder: Path) -> None:
     texts = _texts()
     assert len(texts) >= 200
     tokenizer = Tokenizer(folder / "tokenizer.json", limit=9)
