@@ -28,7 +28,7 @@ class IOBinding(io_binding.IOBinding):
         return super().__new__(cls) if isinstance(session, Session) else raw.IOBinding(session)
 
     def __init__(self, session: Session) -> None:
-        super().__init__(*session._bound_parts())
+        super().__init__(session._model, session._checker)
         self._kept: dict[str, Any] = {}
 
     def bind_input(

@@ -9,13 +9,14 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from isorun.compilation.compiled_model import CompiledModel
 from isorun.compilation.compiler import Compiler
 from isorun.compilation.options import AUTO
 from isorun.errors import BackendFailed, BackendNotFound, BackendUnavailable, InvalidArgument, UnsupportedModel
 from isorun.models import checkpoint
 from isorun.plugin import listing, registry
-from isorun.plugin.backend import Backend, Executable
-from isorun.types import CompileConfig, LoweredModel, Provenance
+from isorun.plugin.backend import Backend
+from isorun.types import CompileConfig, Provenance
 
 if TYPE_CHECKING:
     from isorun.compilation.corpus import Samples
@@ -30,7 +31,7 @@ class Resolved(NamedTuple):
     """A model compiled on the backend that was selected.
 
     Attributes:
-        backend, model, config, executable: the backend, and what it compiled.
+        model: the model.
         tuned: what ``precision="auto"`` measured; empty for a precision that was requested.
         passed_over: the backends that were skipped, each with the reason.
         worker: where it runs; ``None`` for this process.
@@ -38,10 +39,7 @@ class Resolved(NamedTuple):
         samples: what int8 was calibrated on.
     """
 
-    backend: Backend
-    model: LoweredModel
-    config: CompileConfig
-    executable: Executable
+    model: CompiledModel
     tuned: Mapping[str, Any]
     passed_over: tuple[tuple[str, str], ...]
     worker: Worker | None
@@ -49,24 +47,34 @@ class Resolved(NamedTuple):
     samples: Samples | None
 
     @property
+    def backend(self) -> Backend:
+        """The backend that was selected."""
+        return self.model.backend
+
+    @property
+    def config(self) -> CompileConfig:
+        """What the model is compiled for."""
+        return self.model.config
+
+    @property
     def can_divide(self) -> bool:
         """Whether the same model can be compiled again, to run beside this one with fewer threads."""
         offers = self.backend.capabilities
         return self.worker is None and offers.thread_safe and offers.sets_threads and self.config.device == "cpu"
 
-    def compile_again(self, threads: int) -> Executable:
+    def compile_again(self, threads: int) -> CompiledModel:
         """Compile the same model for another number of threads.
 
         Raises:
             As :meth:`isorun.compilation.compiler.Compiler.compile`.
         """
         config = replace(self.config, threads=threads)
-        return self.compiler.compile(self.backend, config, self.samples).executable
+        return self.compiler.compile(self.backend, config, self.samples)
 
     def close(self) -> None:
         """Release the model and the worker."""
         try:
-            self.executable.close()
+            self.model.close()
         finally:
             if self.worker is not None:
                 self.worker.close()
@@ -75,8 +83,8 @@ class Resolved(NamedTuple):
         """What runs, where, and how it was made: obtained from the runtime."""
         from importlib.metadata import version
 
-        report = self.executable.report()
-        notes = {"graph": dict(self.model.notes), "precision": dict(self.tuned)}
+        report, lowered = self.model.report(), self.model.lowered
+        notes = {"graph": dict(lowered.notes), "precision": dict(self.tuned)}
         notes["omitted"] = dict(checkpoint.omitted(self.model.info.metadata.custom_metadata_map))
         if mixing := self.model.info.mixes_rows:
             notes["rows"] = {"independent": False, "mixed_by": mixing, "batches": "only if requested"}
@@ -90,9 +98,9 @@ class Resolved(NamedTuple):
             threads=self.config.threads,
             operators=report.operators,
             fused=self.model.info.fused,
-            dialect=self.model.dialect,
-            fingerprint=self.model.fingerprint,
-            cache="found" if self.model.cached else "made",
+            dialect=lowered.dialect,
+            fingerprint=lowered.fingerprint,
+            cache="found" if lowered.cached else "made",
             passed_over=self.passed_over,
             versions={"isorun": version("isorun"), **report.versions},
             environment={} if self.worker is None else self.worker.about(),
@@ -190,12 +198,12 @@ def _as_chosen(compiler: Compiler, skipped: list[tuple[str, str]]) -> Resolved |
     try:
         backend = registry.get(chosen.backend)
         config = replace(compiler.config(backend), precision=chosen.precision)
-        model, executable = compiler.compile(backend, config, samples)
+        model = compiler.compile(backend, config, samples)
     except _UNFIT as error:
         _logger.warning("`isorun choose` chose %s in %s, which fails: %s", chosen.backend, chosen.precision, error)
         skipped.append((f"{chosen.backend} in {chosen.precision}", _reason(error)))
         return None
-    resolved = Resolved(backend, model, config, executable, chosen.note(), chosen.skipped, None, compiler, samples)
+    resolved = Resolved(model, chosen.note(), chosen.skipped, None, compiler, samples)
     _log_opened(resolved, "as `isorun choose` chose")
     return resolved
 
@@ -214,11 +222,11 @@ def _compile(
     if config.precision == AUTO:
         from isorun.compilation import corpus, fastest_precision
 
-        made = fastest_precision.compile_fastest(compiler, backend, config)
-        resolved = Resolved(backend, *made, skipped, worker, compiler, corpus.split(samples)[0])
+        model, tuned = fastest_precision.compile_fastest(compiler, backend, config)
+        resolved = Resolved(model, tuned, skipped, worker, compiler, corpus.split(samples)[0])
     else:
-        model, executable = compiler.compile(backend, config, samples)
-        resolved = Resolved(backend, model, config, executable, {}, skipped, worker, compiler, samples)
+        model = compiler.compile(backend, config, samples)
+        resolved = Resolved(model, {}, skipped, worker, compiler, samples)
     _log_opened(resolved, f"{time.perf_counter() - start:.2f} s")
     return resolved
 
@@ -231,8 +239,8 @@ def _log_opened(resolved: Resolved, how: str) -> None:
         resolved.config.precision,
         how,
         ", ".join(f"{count} {kind}" for kind, count in resolved.model.info.fused.items()) or "nothing fused",
-        resolved.model.dialect,
-        "found" if resolved.model.cached else "made",
+        resolved.model.lowered.dialect,
+        "found" if resolved.model.lowered.cached else "made",
     )
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isorun.compilation import corpus
-from isorun.compilation.guard import compile_guarded
+from isorun.compilation.compiled_model import CompiledModel
 from isorun.errors import InvalidModel, UnsupportedModel
 from isorun.models.lowering import ModelGraphs, Quantized
 from isorun.plugin.backend import Backend
@@ -129,14 +129,14 @@ def _quantize(
     info = model_info.describe(graph)
     info = replace(info, outputs=tuple(spec for spec in info.outputs if spec.name != INDEX_ERRORS))
     model = LoweredModel(path, dialect, graphs.source.fingerprint, info, False, job.notes)
-    executable = compile_guarded(backend, model, CompileConfig("fp32", config.device, config.threads))
+    compiled = CompiledModel(backend, CompileConfig("fp32", config.device, config.threads), model)
     seen = {name: ranges.ActivationStats(len(feeds)) for name in job.weights}
     try:
         for number, batch in enumerate(feeds):
-            values = dict(zip(job.readers, executable.run(list(job.readers), batch), strict=True))
+            values = dict(zip(job.readers, compiled.run(list(job.readers), batch), strict=True))
             _observe(values, number, job.readers, seen, graphs.source.path)
     finally:
-        executable.close()
+        compiled.close()
         for temporary in folder.iterdir():
             temporary.unlink()
     table = {

@@ -4,30 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from isorun.compilation import padding_policy
-from isorun.compilation.any_mask import AnyMask
-from isorun.compilation.guard import Recompilations
+from isorun.compilation.compiled_model import AS_GIVEN, MAIN, PACKED, CompiledModel
 from isorun.compilation.options import AUTO, Options
+from isorun.compilation.padding import removal
+from isorun.compilation.recompilation import Recompilations
 from isorun.errors import BackendUnavailable, InvalidArgument, nearest
 from isorun.models.lowering import ModelGraphs, Quantized
-from isorun.models.source import ModelSource
-from isorun.plugin import registry
-from isorun.plugin.backend import Backend, Executable
+from isorun.models.source import ModelSource, check_unchanged
+from isorun.plugin import faults, registry
+from isorun.plugin.backend import Backend
 from isorun.system import threads as thread_counts
 from isorun.system.cache import Cache
 from isorun.types import DEVICES, PRECISIONS, CompileConfig, LoweredModel
 
 if TYPE_CHECKING:
     from isorun.compilation.corpus import Samples
-
-
-class Compiled(NamedTuple):
-    """A model that is ready to run."""
-
-    model: LoweredModel
-    executable: Executable
 
 
 class Compiler:
@@ -86,7 +79,7 @@ class Compiler:
         threads = options.threads or thread_counts.usable_cores() if offers.sets_threads else fixed
         return CompileConfig(options.precision, device, threads, backend_options, str(self.cache.root))
 
-    def compile(self, backend: Backend, config: CompileConfig, samples: Samples | None = None) -> Compiled:
+    def compile(self, backend: Backend, config: CompileConfig, samples: Samples | None = None) -> CompiledModel:
         """Compile the model in the precision of a config, after calibration if it is int8.
 
         Args:
@@ -104,34 +97,46 @@ class Compiler:
         quantized = None
         if config.precision == "int8" and not self.graphs.info.quantized:
             quantized = self.calibrate(backend, config, samples)
-        compiled = Compiled(
-            *padding_policy.compile_model(
-                self.graphs, backend, config, self.options.padding, quantized, self.recompilations
+        offers, padding = backend.capabilities, self.options.padding
+        if padding == "remove" and not offers.data_dependent_shapes:
+            raise BackendUnavailable(
+                backend.name,
+                "it does not support data-dependent shapes, which padding='remove' requires",
+                "Use padding='auto' or 'keep', or another backend.",
             )
+        precision = config.precision if config.precision in offers.typed else "fp32"
+        known = faults.of(backend)
+
+        def lower(graph: str) -> LoweredModel:
+            given = graph == AS_GIVEN
+            return (self.graphs.unfused() if given else self.graphs).lower(
+                offers.dialects,
+                packed=graph == PACKED,
+                precision=precision,
+                quantized=None if given else quantized,
+                checks=not offers.checks_indices,
+                faults=known.rows,
+            )
+
+        lowered = lower(PACKED if padding == "remove" else MAIN)
+        model = CompiledModel(
+            backend,
+            config,
+            lowered,
+            removal=removal(padding, lowered.info, backend, config),
+            lower=lower,
+            binary="with precision='int8', which quantizes the fused graph" if quantized else "",
+            verify=self._verify,
+            recompilations=self.recompilations,
         )
-        if compiled.model.info.masks:
-            compiled = compiled._replace(executable=self._any_mask(backend, config, *compiled, quantized))
         if config.precision == "int8" and quantized is None:
-            _check_in_8_bits(backend, compiled.executable)
-        return compiled
+            _check_in_8_bits(backend, model)
+        return model
 
-    def _any_mask(
-        self,
-        backend: Backend,
-        config: CompileConfig,
-        model: LoweredModel,
-        executable: Executable,
-        quantized: Quantized | None,
-    ) -> Executable:
-        """The executable of a fused model, for masks of any values."""
-
-        def compile_given() -> Executable:
-            graphs = self.graphs.unfused()
-            return padding_policy.compile_model(graphs, backend, config, "keep", None, self.recompilations)[1]
-
-        zeros = self.options.padding == "remove" or isinstance(executable, padding_policy.AdaptivePadding)
-        refusal = "with precision='int8', which quantizes the fused graph" if quantized else ""
-        return AnyMask(executable, compile_given, model.info, zeros=zeros, refusal=refusal)
+    def _verify(self, lowered: LoweredModel) -> None:
+        """Check that a user's own file, which a runtime has just read, is what was opened."""
+        if lowered.path == self.source.path and not lowered.path.is_relative_to(self.cache.root):
+            check_unchanged(self.source, self.cache)
 
     def calibrate(self, backend: Backend, config: CompileConfig, samples: Samples | None = None) -> Quantized:
         """:func:`isorun.compilation.calibration.calibrate` for this model, once for the same samples."""
@@ -170,15 +175,15 @@ def _check_owners(given: Mapping[str, Any], declared: Collection[str], requested
             raise InvalidArgument(f"options[{key!r}]: no requested backend has this name; did you mean {near!r}?")
 
 
-def _check_in_8_bits(backend: Backend, executable: Executable) -> None:
+def _check_in_8_bits(backend: Backend, model: CompiledModel) -> None:
     """Reject a quantized model that runs in floating point, as OpenVINO runs every form but Q and DQ."""
     try:
-        reported = executable.report().precision
+        reported = model.report().precision
     except BaseException:
-        executable.close()
+        model.close()
         raise
     if "int8" not in reported.split("+"):
-        executable.close()
+        model.close()
         raise BackendUnavailable(
             backend.name,
             f"the model is quantized in a form that this backend runs in {reported} instead of int8",

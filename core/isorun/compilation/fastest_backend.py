@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from isorun.compilation import accuracy, corpus, measuring
+from isorun.compilation.compiled_model import CompiledModel
 from isorun.compilation.compiler import Compiler
-from isorun.compilation.guard import compile_guarded
 from isorun.compilation.measuring import BASE, Candidate, Judges, Key, Pace
 from isorun.compilation.options import AUTO, TOLERANCE, Options
 from isorun.errors import BackendFailed, BackendNotFound, BackendUnavailable, InvalidFeeds, UnsupportedModel
@@ -153,12 +153,12 @@ def choose(compiler: Compiler, goal: str, names: Sequence[str] | None = None, sh
             try:
                 backend = worker.get(name)
                 config = replace(compiler.config(backend), precision=precision)
-                _, executable = compiler.compile(backend, config, calibrated_on)
+                model = compiler.compile(backend, config, calibrated_on)
             except _UNFIT as error:
                 tested.append(Candidate(backend=name, precision=precision, reason=str(error)))
                 worker.close()
                 continue
-            runs[name, precision] = run = partial(executable.run, graphs.info.output_names)
+            runs[name, precision] = run = partial(model.run, graphs.info.output_names)
             candidate = judges.judge((name, precision), run)
             tested.append(candidate)
             if candidate.reason:
@@ -228,8 +228,8 @@ def _judges(
             backend = worker.get(each.name)
             config = compiler.config(backend)
             plain = CompileConfig(BASE, config.device, config.threads, {}, config.cache_dir)
-            executable = compile_guarded(backend, graphs.as_given, plain)
-            run = partial(executable.run, graphs.info.output_names)
+            model = CompiledModel(backend, plain, graphs.as_given)
+            run = partial(model.run, graphs.info.output_names)
             return Judges.by(run, graphs.info, kinds, required), each.name
         except _UNFIT as error:
             refusals.append(f"\n  {each.name}: {error}")

@@ -14,15 +14,16 @@ from functools import partial
 from typing import Any
 
 from isorun.compilation import accuracy, corpus, measuring
-from isorun.compilation.compiler import Compiled, Compiler
+from isorun.compilation.compiled_model import CompiledModel
+from isorun.compilation.compiler import Compiler
 from isorun.compilation.measuring import BASE, Candidate, Judges, Pace
 from isorun.compilation.options import AUTO, TOLERANCE
 from isorun.errors import BackendFailed, BackendUnavailable, InvalidFeeds, UnsupportedModel
-from isorun.plugin.backend import Backend, Executable
+from isorun.plugin.backend import Backend
 from isorun.system.cache import sha256, versioned
 from isorun.system.hardware import cpu_name
 from isorun.system.progress import logged
-from isorun.types import CompileConfig, LoweredModel
+from isorun.types import CompileConfig
 
 _PACE = Pace(rounds=40, seconds=1.5, total=20.0, turn=1.5)
 
@@ -31,7 +32,7 @@ _logger = logging.getLogger(__name__)
 
 def compile_fastest(
     compiler: Compiler, backend: Backend, config: CompileConfig
-) -> tuple[LoweredModel, CompileConfig, Executable, dict[str, Any]]:
+) -> tuple[CompiledModel, dict[str, Any]]:
     """Compile a model in the fastest precision that stays within a tolerance of fp32 on unseen requests.
 
     Args:
@@ -42,7 +43,7 @@ def compile_fastest(
         config: from :meth:`Compiler.config`; its precision is ignored.
 
     Returns:
-        The model, the config with the chosen precision, the executable, and the candidates as plain data.
+        The model in the chosen precision, and the candidates as plain data.
 
     Raises:
         BackendUnavailable: the backend does not support fp32.
@@ -62,15 +63,14 @@ def compile_fastest(
     required = accuracy.required_cosine(tolerance)
     request = {"asked": AUTO, "tolerance": tolerance, "required": required}
     calibrated_on, held_out = corpus.split(options.samples)
-    compiled: dict[str, Compiled] = {}
+    compiled: dict[str, CompiledModel] = {}
 
-    def compile_in(precision: str) -> Compiled:
+    def compile_in(precision: str) -> CompiledModel:
         return compiler.compile(backend, replace(config, precision=precision), calibrated_on)
 
     if len(candidates) == 1:
-        model, executable = compile_in(BASE)
         note = {**request, "chosen": BASE, "tried": [], "measured": "not: the backend supports no other precision"}
-        return model, replace(config, precision=BASE), executable, note
+        return compile_in(BASE), note
 
     @logged("measured the precisions of %s", compiler.source.path)
     def measure(_: object) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def compile_fastest(
             except (BackendUnavailable, UnsupportedModel, BackendFailed, InvalidFeeds) as error:
                 tested.append(Candidate(backend=backend.name, precision=precision, reason=str(error)))
         outputs = graphs.info.output_names
-        runs = {(backend.name, name): partial(each.executable.run, outputs) for name, each in compiled.items()}
+        runs = {(backend.name, name): partial(each.run, outputs) for name, each in compiled.items()}
         base = backend.name, BASE
         judges = Judges.by(runs[base], graphs.info, kinds, required)
         tested.append(Candidate(backend=backend.name, precision=BASE, cosine=1.0))
@@ -112,12 +112,12 @@ def compile_fastest(
         key = _key(compiler, backend, config, tolerance, candidates)
         entry = compiler.cache.get_or_make("tuning", key, measure, models=compiler.source.models)
         chosen = entry.meta["chosen"]
-        model, executable = compiled.pop(chosen) if chosen in compiled else compile_in(chosen)
+        model = compiled.pop(chosen) if chosen in compiled else compile_in(chosen)
     finally:
         for other in compiled.values():
-            other.executable.close()
+            other.close()
     note = {**request, **entry.meta, "measured": "earlier" if entry.found else "now"}
-    return model, replace(config, precision=chosen), executable, note
+    return model, note
 
 
 def _key(

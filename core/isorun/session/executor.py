@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from isorun.compilation.compiled_model import CLOSED
 from isorun.errors import IsorunError
-from isorun.session.handle import CLOSED
 from isorun.session.metrics import Recorder
 from isorun.system.threads import usable_cores
 

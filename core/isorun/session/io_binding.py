@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from isorun.compilation.compiled_model import Bindings, CompiledModel
 from isorun.errors import InvalidFeeds
 from isorun.models.feeds import FeedChecker
-from isorun.plugin.backend import Binding, Executable
 from isorun.plugin.device_arrays import ON_DEVICE, DeviceArray, adopt
-from isorun.session.handle import Handle
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -53,30 +52,23 @@ class IOBinding:
     ``Session.io_binding()``.
     """
 
-    def __init__(
-        self,
-        executable: Executable,
-        checker: FeedChecker,
-        handle: Handle,
-        refuse_device: Callable[[str], None],
-    ) -> None:
-        self._executable = executable
-        self._handle = handle
+    def __init__(self, model: CompiledModel, checker: FeedChecker) -> None:
+        model.check_open()
+        self._model = model
         self._checker = checker
-        self._refuse_device = refuse_device
         self._inputs: dict[str, Any] = {}
         self._outputs: dict[str, Any] = {}
-        self._bound: Binding | None = None
+        self._bound: Bindings = {}
         self._results: list[Any] = []
 
-    def is_for(self, executable: Executable) -> bool:
-        """Whether it runs that executable."""
-        return self._executable is executable
+    def is_for(self, model: CompiledModel) -> bool:
+        """Whether it runs that model."""
+        return self._model is model
 
     def bind_cpu_input(self, name: str, arr_on_cpu: np.ndarray) -> None:
         """Bind an array to an input. A list is converted now; later changes to it are not seen."""
         self._inputs |= self._checker.with_arrays({name: arr_on_cpu})
-        self._bound = None
+        self._bound = {}
 
     def bind_input(
         self,
@@ -96,7 +88,7 @@ class IOBinding:
 
     def bind_device_input(self, name: str, array: Any) -> None:
         """Bind an array in a GPU's memory to an input: anything with ``__cuda_array_interface__`` or ``__dlpack__``."""
-        self._refuse_device(f"the input {name!r}")
+        self._model.backend.refuse_device_arrays(f"the input {name!r}")
         self.bind_cpu_input(name, adopt({name: array})[name])
 
     def bind_output(
@@ -120,15 +112,15 @@ class IOBinding:
             if element_type is None or shape is None:
                 raise InvalidFeeds(f"Output {name!r} is bound to an address without an element type and a shape")
             self._outputs[name] = self._array_at(name, device_type, device_id, element_type, shape, buffer_ptr)
-        self._bound = None
+        self._bound = {}
 
     def clear_binding_inputs(self) -> None:
         """Forget the inputs."""
-        self._inputs, self._bound = {}, None
+        self._inputs, self._bound = {}, {}
 
     def clear_binding_outputs(self) -> None:
         """Forget the outputs."""
-        self._outputs, self._bound = {}, None
+        self._outputs, self._bound = {}, {}
 
     def synchronize_inputs(self) -> None:
         """Nothing to wait for in host memory."""
@@ -156,23 +148,17 @@ class IOBinding:
             BackendFailed: the runtime failed; its own error is the cause.
             IsorunError: the session is closed.
         """
-        self._handle.check_open()
         self._checker.check(self._inputs)  # at every run: their contents may have changed
         if not self._outputs:
             raise InvalidFeeds("No output is bound. Call bind_output() for each output")
-        self._results = self._handle.call(self._run)
-
-    def _run(self) -> list[Any]:
-        if self._bound is None:
-            self._bound = self._executable.bind(dict(self._inputs), dict(self._outputs))
-        return self._bound.run()
+        self._results = self._model.run_bound(self._inputs, self._outputs, self._bound)
 
     def _on_device(self, name: str, device_type: str, device_id: int) -> bool:
         if (device_type, device_id) == ("cpu", 0):
             return False
         if device_type != "cuda":
             raise InvalidFeeds(f"{name!r}: unknown device {device_type}:{device_id}. Use cpu:0 or cuda")
-        self._refuse_device(f"{name!r} on {device_type}:{device_id}")
+        self._model.backend.refuse_device_arrays(f"{name!r} on {device_type}:{device_id}")
         return True
 
     def _array_at(

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from isorun.plugin.backend import Executable
-from isorun.session.handle import Handle
+from isorun.compilation.compiled_model import CompiledModel
 from isorun.session.metrics import Recorder
 from isorun.types import Feeds
 
@@ -19,7 +18,7 @@ class Arrangement(NamedTuple):
 
     Attributes:
         lanes: the number of runs at once.
-        threads: the threads of each; ``None`` if all lanes share the session's own executable.
+        threads: the threads of each; ``None`` if all lanes share the session's own model.
         batch_tokens: the maximum sum of the lengths of concurrent requests in a batch; 0 if batches do not pay.
     """
 
@@ -29,26 +28,24 @@ class Arrangement(NamedTuple):
 
 
 class Lanes:
-    """The executables that scheduled runs take turns on.
+    """The compiled models that scheduled runs take turns on.
 
-    A run that is alone gets the session's own executable, with all its threads. Runs that overlap get narrower ones.
+    A run that is alone gets the session's own model, with all its threads. Runs that overlap get narrower ones.
 
     Args:
-        wide: the session's own executable.
-        compile_narrow: compiles one with fewer threads; ``None`` if all lanes share the wide one.
-        shared: whether a single narrow executable serves all lanes.
+        wide: the session's own model.
+        compile_narrow: compiles it with fewer threads; ``None`` if all lanes share the wide one.
+        shared: whether a single narrow model serves all lanes.
         lanes: the number of runs at once.
-        handle: calls the executables.
         recorder: counts runs.
         mask: the model's mask input.
     """
 
     def __init__(
         self,
-        wide: Executable,
-        compile_narrow: Callable[[], Executable] | None,
+        wide: CompiledModel,
+        compile_narrow: Callable[[], CompiledModel] | None,
         lanes: int,
-        handle: Handle,
         recorder: Recorder,
         *,
         shared: bool,
@@ -58,11 +55,10 @@ class Lanes:
         self._wide = wide
         self._compile = compile_narrow if lanes > 1 else None
         self._shared = shared
-        self._handle = handle
         self._recorder = recorder
         self._mask = mask
         self._idle = list(range(lanes))
-        self._narrow: dict[int, Executable] = {}
+        self._narrow: dict[int, CompiledModel] = {}
         self._compiling = threading.Lock()
         self._changed = threading.Condition()
 
@@ -84,32 +80,32 @@ class Lanes:
                 wide = len(self._idle) == self.count and not self._recorder.waiting
             lane = self._idle.pop()
         try:
-            executable = self._wide if wide or self._compile is None else self._executable(lane)
+            model = self._wide if wide or self._compile is None else self._model(lane)
             rows, tokens, padding = self._sizes(feeds)
             with self._recorder.run(rows, tokens, padding):
-                return self._handle.call(executable.run, output_names, feeds)
+                return model.run(output_names, feeds)
         finally:
             with self._changed:
                 self._idle.append(lane)
                 self._changed.notify()
 
-    def executables(self) -> list[Executable]:
+    def models(self) -> list[CompiledModel]:
         """All of them, compiled now if they were not."""
         lanes = [] if self._compile is None else range(self.count)
-        return list(dict.fromkeys([self._wide, *(self._executable(lane) for lane in lanes)]))
+        return list(dict.fromkeys([self._wide, *(self._model(lane) for lane in lanes)]))
 
     def close(self) -> None:
-        """Release the narrow executables."""
+        """Release the narrow models."""
         with self._compiling:
             narrow, self._narrow = self._narrow, {}
-        for executable in narrow.values():
-            executable.close()
+        for model in narrow.values():
+            model.close()
 
-    def _executable(self, lane: int) -> Executable:
+    def _model(self, lane: int) -> CompiledModel:
         index = 0 if self._shared else lane
         with self._compiling:
             if index not in self._narrow:
-                self._handle.check_open()
+                self._wide.check_open()
                 assert self._compile is not None
                 self._narrow[index] = self._compile()
             return self._narrow[index]

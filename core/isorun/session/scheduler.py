@@ -11,11 +11,10 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from isorun.compilation.backend_selection import Resolved
+from isorun.compilation.compiled_model import CompiledModel
 from isorun.errors import DeadlineExceeded, IsorunError
 from isorun.models.feeds import FeedChecker, refuse_options
-from isorun.plugin.backend import Executable
 from isorun.session.executor import Executor
-from isorun.session.handle import Handle
 from isorun.session.lanes import Arrangement, Lanes
 from isorun.session.metrics import Metrics, Recorder
 from isorun.types import Feeds
@@ -36,10 +35,9 @@ class Scheduler:
     It does not keep its session alive, and starts no thread before its first request or :meth:`warmup`.
 
     Args:
-        resolved: the session's model and executable.
+        resolved: the session's model.
         checker: validates the arguments of runs.
-        handle: calls executables.
-        closers: what the session closes when it releases its executable; the lanes' executables are added.
+        closers: what the session closes when it releases its model; the lanes' models are added.
         max_queue: maximum number of waiting requests.
     """
 
@@ -47,14 +45,12 @@ class Scheduler:
         self,
         resolved: Resolved,
         checker: FeedChecker,
-        handle: Handle,
         closers: ExitStack,
         max_queue: int,
     ) -> None:
         self._resolved = resolved
         self._info = resolved.model.info
         self._checker = checker
-        self._handle = handle
         self._closers = closers
         self._recorder = Recorder(max_queue)
         self._executor = Executor(self._recorder)
@@ -93,18 +89,18 @@ class Scheduler:
             self.__dict__["arrangement"] = warmup.measured(self._resolved, unrecorded)
         feeds = warmup.feeds(self._resolved.compiler.graphs, self._checker, on)
         # On the thread of the first request: the first run on another takes 1.2 to 1.9 times as long. A request that is
-        # alone runs on the first executable, which is run last: its weights are in the caches then.
-        executables = self._lanes.executables()[::-1]
+        # alone runs on the first model, which is run last: its weights are in the caches then.
+        models = self._lanes.models()[::-1]
 
-        def run(executables: Iterable[Executable], given: Iterable[Feeds]) -> None:
-            for executable in executables:
-                for each in given:
-                    self._handle.call(executable.run, self._info.output_names, each)
+        def run(models: Iterable[CompiledModel], requests: Iterable[Feeds]) -> None:
+            for model in models:
+                for request in requests:
+                    model.run(self._info.output_names, request)
 
-        self._executor.call(run, executables, feeds)
+        self._executor.call(run, models, feeds)
         if self.arrangement.batch_tokens:
             single = [each for each in feeds if _is_single(each)]
-            self._batcher(None, self.arrangement.batch_tokens, 0.0, lambda: run(executables, single))
+            self._batcher(None, self.arrangement.batch_tokens, 0.0, lambda: run(models, single))
         return self.arrangement
 
     def submit(self, output_names: Sequence[str] | None, feeds: Feeds, *, more: bool = False) -> Future[list[Any]]:
@@ -217,10 +213,9 @@ class Scheduler:
     def _make_lanes(self, arrangement: Arrangement, recorder: Recorder) -> Lanes:
         resolved, threads = self._resolved, arrangement.threads
         return Lanes(
-            resolved.executable,
+            resolved.model,
             None if threads is None else lambda: resolved.compile_again(threads),
             arrangement.lanes,
-            self._handle,
             recorder,
             shared=threads == 1 and resolved.backend.capabilities.runs_on_caller,
             mask=self._info.mask,

@@ -19,7 +19,6 @@ from isorun.errors import InvalidArgument, InvalidFeeds
 from isorun.models.feeds import FeedChecker, refuse_options
 from isorun.models.source import open_model
 from isorun.session import fork
-from isorun.session.handle import Handle
 from isorun.session.io_binding import IOBinding
 from isorun.session.lanes import Arrangement
 from isorun.session.metrics import Metrics
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     import numpy as np
     import onnx
 
-    from isorun.plugin.backend import Executable
     from isorun.session import batching
 
 
@@ -132,14 +130,12 @@ class Session:
         cache = Cache(cache_dir, verify=verify_cache)
         source = open_model(model, cache, outputs)
         self._resolved = resolve(Compiler(source, compile_options, cache), backend)
-        self._backend, self._model = self._resolved.backend, self._resolved.model
-        self._executable = self._resolved.executable
-        capabilities = self._backend.capabilities
-        self._checker = FeedChecker(self._model.info, device_arrays=capabilities.device_arrays, any_mask=True)
+        self._model, self._backend = self._resolved.model, self._resolved.backend
+        device_arrays = self._backend.capabilities.device_arrays
+        self._checker = FeedChecker(self._model.info, device_arrays=device_arrays, any_mask=True)
         self._max_queue = max_queue
         self._closers = ExitStack()
         self._closers.callback(self._resolved.close)
-        self._handle = Handle(thread_safe=capabilities.thread_safe, release=self._closers.close)
         self._scheduler = self._make_scheduler()
         self._source, self._cache = source, cache
         self._provenance: Provenance | None = None
@@ -149,7 +145,7 @@ class Session:
         self,
         output_names: Sequence[str] | None,
         input_feed: Feeds,
-        run_options: None = None,
+        run_options: Any = None,
         *,
         device_outputs: bool = False,
     ) -> list[Any]:
@@ -172,10 +168,12 @@ class Session:
             BackendFailed: the runtime failed; its own error is the cause.
             BackendUnavailable: ``device_outputs`` with a backend without device arrays.
         """
-        self._handle.check_open()
-        refuse_options(run_options)
-        execute = self._on_device() if device_outputs else self._executable.run
-        return self._handle.call(execute, *self._checker.check_call(output_names, input_feed))
+        if run_options is not None:
+            refuse_options(run_options)
+        output_names, input_feed = self._checker.check_call(output_names, input_feed)
+        if device_outputs:
+            return self._model.run_on_device(output_names, input_feed)
+        return self._model.run(output_names, input_feed)
 
     def warmup(self, on: Iterable[tuple[int, int] | str | Feeds] | None = None, *, measure: bool = True) -> Arrangement:
         """Compile and run everything that requests may need, so that none of them waits for it.
@@ -196,7 +194,7 @@ class Session:
             InvalidFeeds: the model does not accept them.
             As :meth:`run`.
         """
-        self._handle.check_open()
+        self._model.check_open()
         return self._scheduler.warmup(on, measure=measure)
 
     @property
@@ -227,9 +225,7 @@ class Session:
         Raises:
             As :meth:`run`.
         """
-        self._handle.check_open()
-        input_feed = self._checker.check(input_feed)
-        return self._handle.call(self._executable.device_times, input_feed, runs)
+        return self._model.device_times(self._checker.check(input_feed), runs)
 
     def submit(self, output_names: Sequence[str] | None, input_feed: Feeds, *, more: bool = False) -> Future[list[Any]]:
         """Run on another thread, when it is this request's turn.
@@ -338,7 +334,7 @@ class Session:
 
     def io_binding(self) -> IOBinding:
         """A new binding of arrays to inputs and outputs, for :meth:`run_with_iobinding`."""
-        return IOBinding(*self._bound_parts())
+        return IOBinding(self._model, self._checker)
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: None = None) -> None:
         """Run once on bound arrays; the binding holds the results.
@@ -346,9 +342,8 @@ class Session:
         Raises:
             InvalidFeeds: the binding belongs to another session, or is not a binding of isorun.
         """
-        self._handle.check_open()
         refuse_options(run_options)
-        if not (isinstance(iobinding, IOBinding) and iobinding.is_for(self._executable)):
+        if not (isinstance(iobinding, IOBinding) and iobinding.is_for(self._model)):
             kind = type(iobinding).__name__
             what = "belongs to another session" if isinstance(iobinding, IOBinding) else f"is a {kind}"
             raise InvalidFeeds(f"The binding {what}. Create one with io_binding() of this session.")
@@ -386,8 +381,8 @@ class Session:
 
         After :meth:`close`, what it was when it was last read.
         """
-        if self._provenance is None or not self._handle.closed:
-            self._provenance = self._handle.call(self._resolved.provenance)
+        if self._provenance is None or not self._model.closed:
+            self._provenance = self._resolved.provenance()
         return self._provenance
 
     def close(self) -> None:
@@ -397,12 +392,12 @@ class Session:
         """
         if self._scheduler.close():
             try:
-                self._handle.close()
+                self._closers.close()
             finally:
                 self._cache.release()
 
     def __enter__(self) -> Self:
-        self._handle.check_open()
+        self._model.check_open()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -410,7 +405,7 @@ class Session:
 
     def __repr__(self) -> str:
         config = self._resolved.config
-        state = ", closed" if self._handle.closed else ""
+        state = ", closed" if self._model.closed else ""
         return (
             f"<isorun.{type(self).__name__} of {self._source.path.name} on {self._backend.name} "
             f"({config.device}, {config.precision}, {threads_in_words(config.threads)}{state})>"
@@ -421,25 +416,16 @@ class Session:
 
     def _forked(self) -> None:
         """In a forked child: a session with a worker starts another at its next call; any other refuses calls."""
-        if self._handle.closed:
+        if self._model.closed:
             return
         fork.keep_for_good(self._scheduler)
         self._scheduler = self._make_scheduler()
         if self._resolved.worker is not None:
-            self._handle.unlock_after_fork()
+            self._model.unlock_after_fork()
             return
-        fork.keep_for_good(self._executable)
-        self._handle.refuse(fork.REFUSAL)
+        fork.keep_for_good(self._model)
+        self._model.refuse(fork.REFUSAL)
         self._scheduler.refuse(fork.REFUSAL)
 
-    def _bound_parts(self) -> tuple[Executable, FeedChecker, Handle, Callable[[str], None]]:
-        """The arguments of :class:`IOBinding`."""
-        self._handle.check_open()
-        return self._executable, self._checker, self._handle, self._backend.refuse_device_arrays
-
-    def _on_device(self) -> Callable[..., list[Any]]:
-        self._backend.refuse_device_arrays("device_outputs=True")
-        return self._executable.run_on_device
-
     def _make_scheduler(self) -> Scheduler:
-        return Scheduler(self._resolved, self._checker, self._handle, self._closers, self._max_queue)
+        return Scheduler(self._resolved, self._checker, self._closers, self._max_queue)

@@ -130,7 +130,7 @@ def _key(resolved: Resolved) -> str:
     options = sorted((name, repr(value)) for name, value in config.options.items())
     machine = (cpu_name(), config.device, config.threads)
     about = (_VERSION, backend.name, backend.version(), config.precision, resolved.compiler.options.padding)
-    return sha256(repr((resolved.model.fingerprint, machine, about, options)).encode())[:40]
+    return sha256(repr((resolved.model.lowered.fingerprint, machine, about, options)).encode())[:40]
 
 
 def _candidates(resolved: Resolved) -> list[Arrangement]:
@@ -158,7 +158,7 @@ def _measure(
         for candidate in candidates:
             if candidate[:2] not in lanes:
                 lanes[candidate[:2]] = made = make_lanes(candidate)
-                made.executables()
+                made.models()
         first = next(iter(lanes.values()))
         for _ in range(2):  # the first time, runtimes prepare for each length
             start = time.perf_counter()

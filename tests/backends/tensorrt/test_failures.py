@@ -112,7 +112,7 @@ def test_a_failed_background_build_is_reported_at_the_next_run(bert, tmp_path):
 
 def test_a_closed_executable_raises_and_builds_nothing(bert, tmp_path):
     with open_session(bert, tmp_path, on_miss="build") as session:
-        executable = session._executable
+        executable = session._model._main.executable
     with pytest.raises(BackendFailed, match="was closed"):
         executable.run(None, tiny.feeds(1, 30))
     assert len(fake_tensorrt.builds) == 1

@@ -153,7 +153,7 @@ def test_session_options_reach_the_runtime(model, tmp_path):
     with ort.InferenceSession(model, options) as session:
         assert session.get_session_options() is options
         assert session.provenance.threads == 1
-        made = session._executable._fused._executable._session.get_session_options()
+        made = session._model._main.executable._session.get_session_options()
     assert (made.intra_op_num_threads, made.inter_op_num_threads) == (1, 2)
     assert made.execution_mode == ort.ExecutionMode.ORT_PARALLEL
     assert made.graph_optimization_level == ort.GraphOptimizationLevel.ORT_ENABLE_BASIC

@@ -100,8 +100,8 @@ def choose(bert: Path, tmp_path: Path) -> Choose:
     ) -> dict[str, Any]:
         options = Options(precision="auto", padding=padding, tolerance=tolerance, calibration=samples)
         compiler = Compiler(source, options, cache)
-        _, chosen, _, note = fastest_precision.compile_fastest(compiler, fake.backend(), CompileConfig(**config))
-        assert chosen.precision == note["chosen"]
+        model, note = fastest_precision.compile_fastest(compiler, fake.backend(), CompileConfig(**config))
+        assert model.config.precision == note["chosen"]
         return note
 
     return run

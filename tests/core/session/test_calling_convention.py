@@ -103,7 +103,7 @@ def test_run_async_calls_back_whatever_went_wrong(bert, monkeypatch):
         def run(*_):
             raise MemoryError
 
-        monkeypatch.setattr(session._executable, "run", run)
+        monkeypatch.setattr(session._model, "run", run)
         assert called_back(session, tiny.feeds()) == ([], None, "MemoryError")
 
 

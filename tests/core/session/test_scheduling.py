@@ -18,9 +18,8 @@ import pytest
 
 import isorun
 import small_bert
-from isorun.compilation import padding_policy
+from isorun.compilation.compiled_model import CompiledModel
 from isorun.session import warmup
-from isorun.session.handle import Handle
 from isorun.session.lanes import Arrangement
 from isorun.session.metrics import Recorder
 from singles import alone, assert_same, request
@@ -49,7 +48,7 @@ def test_nothing_is_compiled_after_warmup(backend: str, model: Path, monkeypatch
             return await asyncio.gather(*(session.arun(None, feeds) for feeds in requests))
 
         with monkeypatch.context() as patch:
-            patch.setattr(padding_policy, "compile_guarded", lambda *arguments: compiled.append(arguments))
+            patch.setattr(CompiledModel, "_compile", lambda *arguments: compiled.append(arguments))
             got = asyncio.run(together())
             session.run(None, padded)
             wait([session.submit(None, padded) for _ in range(4)])
@@ -90,13 +89,13 @@ def test_the_first_request_after_warmup_imports_nothing(model: Path, tmp_path: P
 
 
 def test_warmup_runs_each_length_between_those_given(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shapes, call = set(), Handle.call
+    shapes, run = set(), CompiledModel.run
 
-    def recorded(self: Handle, run: Any, names: Any, feeds: Any) -> Any:
+    def recorded(self: CompiledModel, names: Any, feeds: Any) -> Any:
         shapes.add(feeds["attention_mask"].shape)
-        return call(self, run, names, feeds)
+        return run(self, names, feeds)
 
-    monkeypatch.setattr(Handle, "call", recorded)
+    monkeypatch.setattr(CompiledModel, "run", recorded)
     with isorun.Session(model, "ort-cpu", threads=1) as session:
         session.warmup(rows([4, 9]), measure=False)
     assert shapes == {(1, length) for length in range(4, 10)}
@@ -104,13 +103,13 @@ def test_warmup_runs_each_length_between_those_given(model: Path, monkeypatch: p
 
 def test_overlapping_runs_use_narrow_executables(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[int | None] = []
-    compile_ = padding_policy.compile_guarded
+    compile_ = CompiledModel._compile
 
-    def recorded(backend: Any, lowered: Any, config: Any, **arguments: Any) -> Any:
-        threads.append(config.threads)
-        return compile_(backend, lowered, config, **arguments)
+    def recorded(self: CompiledModel, lowered: Any) -> Any:
+        threads.append(self.config.threads)
+        return compile_(self, lowered)
 
-    monkeypatch.setattr(padding_policy, "compile_guarded", recorded)
+    monkeypatch.setattr(CompiledModel, "_compile", recorded)
     monkeypatch.setattr(warmup, "remembered", lambda resolved: Arrangement(2, 2, 0))
     with isorun.Session(model, "ort-cpu", threads=4) as session:
         feeds = rows(range(8, 9))[0]
@@ -124,8 +123,8 @@ def test_overlapping_runs_use_narrow_executables(model: Path, monkeypatch: pytes
 
 def test_a_full_queue_and_a_deadline(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with isorun.Session(model, "ort-cpu", threads=1, max_queue=2) as session:
-        feeds, gate, call = rows(range(4, 5))[0], threading.Event(), Handle.call
-        monkeypatch.setattr(Handle, "call", lambda *given: gate.wait(20) and call(*given))
+        feeds, gate, run = rows(range(4, 5))[0], threading.Event(), CompiledModel.run
+        monkeypatch.setattr(CompiledModel, "run", lambda *arguments: gate.wait(20) and run(*arguments))
         with pytest.raises(isorun.QueueFull):  # noqa: PT012  # as many as there are threads may start
             for _ in range(100):
                 session.submit(None, feeds)
@@ -177,8 +176,8 @@ def test_measured_batches_change_no_result(model: Path, monkeypatch: pytest.Monk
     with isorun.Session(model, "ort-cpu", threads=2) as session:
         requests = rows(range(2, 40))
 
-        submitted, call = threading.Event(), Handle.call
-        monkeypatch.setattr(Handle, "call", lambda *given: submitted.wait(20) and call(*given))
+        submitted, run = threading.Event(), CompiledModel.run
+        monkeypatch.setattr(CompiledModel, "run", lambda *arguments: submitted.wait(20) and run(*arguments))
 
         async def together() -> list[Any]:
             tasks = [asyncio.create_task(session.arun(["last_hidden_state"], feeds)) for feeds in requests]

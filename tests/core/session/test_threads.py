@@ -4,33 +4,51 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
+import backends
 import isorun
 import tiny
 from bindings import bound
+from isorun_conformance import fakes
+
+
+class Watched(fakes.Right):
+    """Not thread-safe. It notes how many calls overlap."""
+
+    inside = most = 0
+
+    def compile(self, model, config):
+        return _Watched(model, config)
+
+
+class _Watched(fakes.RightExecutable):
+    def run(self, output_names, feeds):
+        with overlapping():
+            return super().run(output_names, feeds)
+
+    def report(self):
+        with overlapping():
+            return super().report()
+
+
+@contextmanager
+def overlapping():
+    Watched.inside += 1
+    Watched.most = max(Watched.most, Watched.inside)
+    try:
+        time.sleep(0.001)
+        yield
+    finally:
+        Watched.inside -= 1
 
 
 def test_a_backend_that_is_not_thread_safe_is_run_in_turns(bert):
-    with isorun.Session(bert, backend="reference", padding="keep") as session:
-        inside, most = 0, 0
-        run, report = session._executable.run, session._executable.report
-
-        def watched(call, *given):
-            nonlocal inside, most
-            inside += 1
-            most = max(most, inside)
-            try:
-                time.sleep(0.001)
-                return call(*given)
-            finally:
-                inside -= 1
-
-        session._executable.run = lambda names, feeds: watched(run, names, feeds)
-        session._executable.report = lambda: watched(report)
+    with backends.registered(watched=Watched), isorun.Session(bert, "watched", padding="auto") as session:
 
         def work(number: int) -> None:
             if number == 5:
-                assert session.provenance.backend == "reference"
+                assert session.provenance.backend == "watched"
                 return
             if number % 2:
                 session.run(None, tiny.feeds())
@@ -40,4 +58,4 @@ def test_a_backend_that_is_not_thread_safe_is_run_in_turns(bert):
 
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(work, range(24)))
-        assert most == 1
+        assert Watched.most == 1

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,17 +12,15 @@ import onnx
 import pytest
 
 import backends
+import counting
 import isorun
 import mask_forms
 import small_bert
 from bindings import bound
-from isorun.compilation import padding_policy
-from isorun.compilation.padding_policy import AdaptivePadding
+from isorun.compilation.padding import removal
 from isorun.errors import UnsupportedModel
 from isorun.graph.io import files
-from isorun.plugin.backend import Executable
-from isorun.types import CompileConfig, Feeds, LoweredModel, ModelInfo, RuntimeReport, TensorSpec
-from isorun_conformance import fakes
+from isorun.types import CompileConfig, Feeds, ModelInfo, TensorSpec
 from onnx_text import graph
 
 MASK = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 0, 0, 0, 0], [0, 0, 0, 1, 1, 0], [0, 0, 0, 0, 0, 0]])  # packing pays
@@ -96,65 +93,43 @@ KNOWN = ModelInfo(
     mask="mask",
     token_outputs=("each",),
     keeps_padding="",
+    fused={"Attention": 1},
 )
 OUTPUTS = [spec.name for spec in KNOWN.outputs]
 
 
-class Counting(Executable):
-    def __init__(self) -> None:
-        self.runs = 0
-        self.closed = 0
+AUTO = removal("auto", KNOWN, counting.Backend(list), CompileConfig())
+MUCH = np.arange(40)[None] < 10
 
-    def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
-        self.runs += 1
-        return [np.ones((1, 3)), np.ones(feeds["mask"].shape)]
 
-    def report(self) -> RuntimeReport:
-        return RuntimeReport("here", "fp32", {"cpu": {"Op": self.runs}}, {})
-
-    def close(self) -> None:
-        self.closed += 1
+def ones(feeds: Feeds) -> list[Any]:
+    return [np.ones((1, 3)), np.ones(feeds["mask"].shape)]
 
 
 def test_auto_compiles_the_packed_graph_once_and_uses_it_for_padded_batches() -> None:
-    padded, packed, made = Counting(), Counting(), []
-
-    def make() -> Executable:
-        made.append(packed)
-        return packed
-
-    policy = AdaptivePadding(padded, make, KNOWN)
-    _, each = policy.run(OUTPUTS, {"mask": np.ones((2, 3), np.int64)})
-    assert (padded.runs, packed.runs, len(made)) == (1, 0, 0)
+    model, backend, _ = counting.model(KNOWN, ones, AUTO)
+    _, each = model.run(OUTPUTS, {"mask": np.ones((2, 3), np.int64)})
+    assert (backend.runs, backend.compiled) == ({"main": 1}, {"main": 1})
     assert each.all()
     for _ in range(3):
-        policy.run(OUTPUTS, {"mask": np.arange(40)[None] < 10})
-    assert (padded.runs, packed.runs, len(made)) == (1, 3, 1)
-    note: Mapping[str, Any] = policy.report().details["padding"]
+        model.run(OUTPUTS, {"mask": MUCH})
+    assert (backend.runs, backend.compiled) == ({"main": 1, "packed": 3}, {"main": 1, "packed": 1})
+    note: Mapping[str, Any] = model.report().details["padding"]
     assert note == {"asked": "auto", "removed": "from batches that have enough of it", "operators": {"cpu": {"Op": 3}}}
-    policy.close()
-    assert (padded.closed, packed.closed) == (1, 1)
+    model.close()
+    assert backend.closed == {"main": 1, "packed": 1}
 
 
 def test_auto_keeps_padding_if_the_backend_lacks_an_operator() -> None:
-    padded, asked = Counting(), []
-
-    def make() -> Executable:
-        asked.append(1)
-        raise UnsupportedModel("no NonZero here", ["NonZero"])
-
-    policy = AdaptivePadding(padded, make, KNOWN)
+    error = UnsupportedModel("no NonZero here", ["NonZero"])
+    model, backend, requested = counting.model(KNOWN, ones, AUTO, error)
     for _ in range(2):
-        policy.run(OUTPUTS, {"mask": np.arange(40)[None] < 10})
-    assert (padded.runs, len(asked)) == (2, 1)
-    assert policy.report().details["padding"]["removed"] == "never: no NonZero here"
-    policy.close()
-    assert padded.closed == 1
-
-
-class CountingBackend(fakes.Right):
-    def compile(self, model: Any, config: Any) -> Executable:
-        return Counting()
+        _, each = model.run(OUTPUTS, {"mask": MUCH})
+        np.testing.assert_array_equal(each, MUCH)
+    assert (backend.runs, requested) == ({"main": 2}, ["packed"])
+    assert model.report().details["padding"]["removed"] == "never: no NonZero here"
+    model.close()
+    assert backend.closed == {"main": 1}
 
 
 @pytest.mark.parametrize(
@@ -163,16 +138,12 @@ class CountingBackend(fakes.Right):
 def test_auto_keeps_padding_if_an_output_may_be_token_level(shape: tuple[int | str | None, ...] | None) -> None:
     """Otherwise it would hold zeros in packed batches and vectors in others."""
     unknown = TensorSpec("unknown", "tensor(double)", shape)
-    info = replace(KNOWN, outputs=(*KNOWN.outputs, unknown), fused={"Attention": 1})
-    path = Path("model.onnx")
-    graphs: Any = SimpleNamespace(
-        source=SimpleNamespace(path=path),
-        cache=SimpleNamespace(root=path.parent),
-        lower=lambda *_, **__: LoweredModel(path, "primitive", "0" * 64, info, cached=False),
-    )
-    _, executable = padding_policy.compile_model(graphs, CountingBackend("counting"), CompileConfig(), "auto")
-    assert "'unknown'" in executable.report().details["padding"]["removed"]
-    assert not isinstance(executable, AdaptivePadding)
+    info = replace(KNOWN, outputs=(*KNOWN.outputs, unknown))
+    kept = removal("auto", info, counting.Backend(list), CompileConfig())
+    assert kept.note is not None
+    assert "'unknown'" in kept.note["removed"]
+    assert not kept.by_batch
+    assert not kept.zeros
 
 
 @pytest.fixture
@@ -259,10 +230,8 @@ def test_the_packed_graph_is_cached(model: Path, tmp_path: Path, monkeypatch: py
     ],
 )
 def test_packing_pays_by_the_tokens_that_it_saves(rows: int, length: int, kept: int, pays: bool) -> None:
-    padded, packed = Counting(), Counting()
     mask = np.zeros((rows, length), np.int64)
     mask.flat[:kept] = 1
-    policy = AdaptivePadding(padded, lambda: packed, KNOWN)
-    policy.run(OUTPUTS, {"mask": mask})
-    assert (packed.runs, padded.runs) == (int(pays), int(not pays))
-    assert policy.choose({"mask": mask}) is (packed if pays else padded)
+    model, backend, _ = counting.model(KNOWN, ones, AUTO)
+    model.run(OUTPUTS, {"mask": mask})
+    assert backend.runs == {"packed" if pays else "main": 1}

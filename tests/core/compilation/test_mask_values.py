@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 
 import backends
+import counting
 import isorun
 import mask_forms
 import small_bert
 from bindings import bound
-from isorun.compilation.any_mask import AnyMask
 from isorun.errors import InvalidFeeds, UnsupportedModel
-from isorun.plugin.backend import Executable
-from isorun.types import Feeds, ModelInfo, RuntimeReport, TensorSpec
+from isorun.types import Feeds, ModelInfo, TensorSpec
 
 LENGTH = 24
 REAL = np.ones((5, LENGTH), np.int64)
@@ -150,45 +149,35 @@ def test_calibration_refuses_other_values(cache: Path) -> None:
         )
 
 
-INFO = ModelInfo((TensorSpec("mask", "tensor(int64)", ("b", "s")),), (), 17, mask="mask", masks=("mask",))
+INFO = ModelInfo(
+    (TensorSpec("mask", "tensor(int64)", ("b", "s")),),
+    (TensorSpec("sum", "tensor(double)", ("b",)),),
+    17,
+    mask="mask",
+    masks=("mask",),
+)
 
 
-class Counting(Executable):
-    def __init__(self) -> None:
-        self.runs = self.closed = 0
-
-    def run(self, output_names: Sequence[str], feeds: Feeds) -> list[Any]:
-        self.runs += 1
-        return []
-
-    def report(self) -> RuntimeReport:
-        return RuntimeReport("here", "fp32", {}, {})
-
-    def close(self) -> None:
-        self.closed += 1
+def sums(feeds: Feeds) -> list[Any]:
+    return [feeds["mask"].sum(axis=1, dtype=np.float64)]
 
 
 def test_the_model_as_given_is_compiled_once_when_it_is_needed() -> None:
-    fused, given, made = Counting(), Counting(), []
-    either = AnyMask(fused, lambda: made.append(1) or given, INFO)
-    either.run([], {"mask": REAL})
-    assert (fused.runs, made) == (1, [])
+    model, backend, requested = counting.model(INFO, sums)
+    model.run(["sum"], {"mask": REAL})
+    assert (backend.runs, requested) == ({"main": 1}, [])
     for mask in (SEGMENTS, -REAL):
-        either.run([], {"mask": mask})
-    assert (fused.runs, given.runs, made) == (1, 2, [1])
-    either.close()
-    assert (fused.closed, given.closed) == (1, 1)
+        model.run(["sum"], {"mask": mask})
+    assert (backend.runs, requested) == ({"main": 1, "as given": 2}, ["as given"])
+    model.close()
+    assert backend.closed == {"main": 1, "as given": 1}
 
 
 def test_a_failure_to_compile_the_model_as_given_is_raised() -> None:
-    def fail() -> Executable:
-        raise UnsupportedModel("no Equal here", ["Equal"])
-
-    fused = Counting()
-    either = AnyMask(fused, fail, INFO)
+    model, backend, _ = counting.model(INFO, sums, error=UnsupportedModel("no Equal here", ["Equal"]))
     for _ in range(2):
         with pytest.raises(UnsupportedModel, match="no Equal here"):
-            either.run([], {"mask": SEGMENTS})
-    either.run([], {"mask": REAL})
-    either.close()
-    assert (fused.runs, fused.closed) == (1, 1)
+            model.run(["sum"], {"mask": SEGMENTS})
+    model.run(["sum"], {"mask": REAL})
+    model.close()
+    assert (backend.runs, backend.closed) == ({"main": 1}, {"main": 1})

@@ -1,0 +1,50 @@
+"""What plugins do wrong, as errors of isorun about that plugin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from isorun.errors import BackendFailed, IsorunError
+from isorun.plugin.backend import Backend
+
+_T = TypeVar("_T")
+
+
+def called(backend: Backend, method: str, function: Callable[..., _T], *arguments: object) -> _T:
+    """Call a function of a plugin.
+
+    Args:
+        backend: the plugin's.
+        method: what is called, for messages.
+        function, arguments: the call.
+
+    Raises:
+        BackendFailed: the plugin raises an exception of its own.
+        IsorunError: as the function.
+    """
+    try:
+        return function(*arguments)
+    except IsorunError:
+        raise
+    except Exception as error:
+        raise failure(backend, method, error) from error
+
+
+def failure(backend: Backend, method: str, error: BaseException) -> BackendFailed:
+    """The error for an exception that a plugin raised."""
+    return BackendFailed(f"{backend.name}: {method} raised {type(error).__name__}: {error}. {_report(backend)}")
+
+
+def violation(backend: Backend, method: str, expected: str) -> BackendFailed:
+    """The error for what a plugin returned: "must return ``expected``"."""
+    return BackendFailed(f"{backend.name}: {method} must return {expected}. {_report(backend)}")
+
+
+def wrong_type(backend: Backend, method: str, expected: str, actual: object) -> BackendFailed:
+    """The error for a value of another type than expected."""
+    return violation(backend, method, f"{expected}, got {type(actual).__name__}")
+
+
+def _report(backend: Backend) -> str:
+    return f"Report it to the authors of {type(backend).__module__}"
