@@ -73,7 +73,7 @@ def measure(
 def _pair(
     model: Path, feeds: dict[str, np.ndarray], backend: str, rounds: int, threads: int, cache: Path, raw_first: bool
 ) -> dict[str, float]:
-    path = isorun.Session(model, backend, threads=threads, cache_dir=cache)._model.path
+    path = isorun.Session(model, backend, threads=threads, cache_dir=cache)._model.lowered.path
     opened: dict[str, Callable[[dict[str, np.ndarray]], Any]] = {}
     with contextlib.ExitStack() as stack:
         for name in ("raw", "isorun") if raw_first else ("isorun", "raw"):

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from isorun.compilation.compiled_model import MAIN, CompiledModel
 from isorun.compilation.padding import KEPT, Removal
 from isorun.plugin.backend import Executable
-from isorun_conformance import fakes
 from isorun.types import CompileConfig, Feeds, LoweredModel, ModelInfo, RuntimeReport
+from isorun_conformance import fakes
 
 
 class Backend(fakes.Right):
-    """Counts what happens to each graph of a model.
+    """Counts what happens to each graph of a model. Its runs are serialized, its compilations are not.
 
     Args:
         results: the outputs of every run, by its feeds.
     """
+
+    capabilities = replace(fakes.Right.capabilities, thread_safe=True)
 
     def __init__(self, results: Callable[[Feeds], list[Any]]) -> None:
         super().__init__("counting")

@@ -27,21 +27,20 @@ import numpy as np
 
 from isorun.compilation.index_check import check_counts, counted, with_counts
 from isorun.compilation.output_check import OutputCheck
-from isorun.compilation.padding import KEPT, Removal, pays
+from isorun.compilation.padding import KEPT, Removal, pays, set_to_zero
 from isorun.compilation.plugin_errors import called, failure, violation, wrong_type
 from isorun.compilation.recompilation import Recompilations
 from isorun.errors import (
     BackendFailed,
     BackendUnavailable,
     CacheError,
-    InvalidFeeds,
     InvalidModel,
     IsorunError,
     UnsupportedModel,
     WorkerDied,
     WorkerTimeout,
 )
-from isorun.models.feeds import is_binary, other_value
+from isorun.models.feeds import is_binary, not_binary
 from isorun.plugin.backend import (
     Backend,
     Binding,
@@ -130,7 +129,6 @@ class CompiledModel:
         self._binary = binary
         self._verify = verify
         self._recompilations = recompilations or Recompilations()
-        self._by_batch, self._zeros = removal.by_batch, removal.zeros
         self._mask = lowered.info.mask or ""
         self._masks = lowered.info.masks if lower else ()
         self._by_token = frozenset(lowered.info.token_outputs or ())
@@ -260,8 +258,8 @@ class CompiledModel:
         for name in self._masks:
             mask = feeds.get(name)
             if type(mask) is np.ndarray and not is_binary(mask):  # masks on a GPU are not read
-                return self._graph_as_given(name, mask), self._zeros
-        if not self._by_batch:
+                return self._graph_as_given(name, mask), self._removal.zeros
+        if not self._removal.by_batch:
             return self._main, False
         mask = feeds.get(self._mask)
         if mask is None:  # the packed graph reads the model's default mask
@@ -288,9 +286,7 @@ class CompiledModel:
 
     def _graph_as_given(self, name: str, mask: np.ndarray) -> _Graph:
         if self._binary:
-            raise InvalidFeeds(
-                f"Input {name!r} must contain 1 for real tokens and 0 for padding {self._binary}, {other_value(mask)}"
-            )
+            raise not_binary(name, mask, self._binary)
         with self._compiling:
             if self._as_given is None:
                 _logger.info("the model is compiled as given: %r has other values than 0 and 1", name)
@@ -314,12 +310,11 @@ class CompiledModel:
         return None if self.backend.capabilities.usable_after_failure else threading.Lock()
 
     def _compile(self, lowered: LoweredModel) -> Executable:
-        with logged("compiled %s on %s", lowered.path, self.backend.name):
-            executable: object = called(
-                self.backend, "compile()", self.backend.compile, with_counts(lowered), self.config
-            )
+        backend = self.backend
+        with logged("compiled %s on %s", lowered.path, backend.name):
+            executable: object = called(backend, "compile()", backend.compile, with_counts(lowered), self.config)
             if not isinstance(executable, Executable):
-                raise wrong_type(self.backend, "compile()", "an isorun.plugin.Executable", executable)
+                raise wrong_type(backend, "compile()", "an isorun.plugin.Executable", executable)
             try:
                 self._verify(lowered)
             except BaseException:
@@ -328,16 +323,7 @@ class CompiledModel:
         return executable
 
     def _call(self, graph: _Graph, method: str, function: Callable[[Any], _T]) -> _T:
-        """Call a function of a graph's executable; after a failure, of a newly compiled one.
-
-        Args:
-            graph: the graph.
-            method: what it calls, for messages.
-            function: called with the executable.
-
-        Raises:
-            BackendFailed: the runtime failed.
-        """
+        """Call a function of a graph's executable; after a failure, of a newly compiled one."""
         with graph.lock or nullcontext():
             self.check_open()  # it may have been closed while this call waited
             if graph.failure:
@@ -384,16 +370,10 @@ class CompiledModel:
             check_counts(graph.counted, results.pop())
         if problem := graph.check.problem(output_names, results, feeds):
             raise violation(self.backend, method, problem)
-        mask = feeds.get(self._mask) if zeros else None
-        if mask is not None:
-            for name, result in zip(output_names, results, strict=True):
-                if name in self._by_token:
-                    if isinstance(result, DeviceArray):
-                        raise InvalidFeeds(
-                            f"Output {name!r} cannot be set to zero at padding in device memory, which these feeds "
-                            "require. Copy the outputs to the host, or use padding='keep'"
-                        )
-                    result[mask == 0] = 0
+        if zeros and (mask := feeds.get(self._mask)) is not None:
+            set_to_zero(
+                {name: results[index] for index, name in enumerate(output_names) if name in self._by_token}, mask
+            )
         return results  # type: ignore[no-any-return]
 
     def _report(self, graph: _Graph) -> RuntimeReport:

@@ -11,6 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from isorun.errors import InvalidFeeds
 from isorun.plugin.backend import Backend
 from isorun.types import CompileConfig, ModelInfo
 
@@ -90,3 +93,23 @@ def pays(padding: int, tokens: int) -> bool:
     """
     computed = -(-(tokens - padding) // _STEP) * _STEP
     return tokens - computed > tokens * _SHARE + _TOKENS
+
+
+def set_to_zero(results: Mapping[str, Any], mask: np.ndarray) -> None:
+    """Set token outputs to zero at padding, in place.
+
+    Args:
+        results: by name, (batch, sequence, ...).
+        mask: (batch, sequence).
+
+    Raises:
+        InvalidFeeds: they are in device memory.
+    """
+    padding = mask == 0
+    for name, result in results.items():
+        if not isinstance(result, np.ndarray):
+            raise InvalidFeeds(
+                f"Output {name!r} is in device memory, where isorun does not set it to zero at padding, as the mask of "
+                "these feeds requires. Copy the outputs to the host, or use padding='keep'"
+            )
+        result[padding] = 0

@@ -53,20 +53,16 @@ class FeedChecker:
         bounded = [spec for spec in info.inputs if spec.bounds and spec.dtype and not (any_mask and spec.name in masks)]
         self._ranges = [_range(spec, is_mask=spec.name in masks) for spec in bounded]
 
-    def check_call(self, output_names: Sequence[str] | None, feeds: Feeds) -> tuple[Sequence[str], Feeds]:
-        """The arguments of a run, validated: as :meth:`check`, with the names of all outputs for none."""
-        feeds = self.check(feeds)
-        if output_names is None or not len(output_names):
-            return self._outputs, feeds
-        self.check_outputs(output_names)
-        return output_names, feeds
-
     def check(self, feeds: Feeds) -> Feeds:
-        """Reject feeds that the model does not accept.
+        """The feeds of :meth:`check_call`, for all outputs."""
+        return self.check_call(None, feeds)[1]
+
+    def check_call(self, output_names: Sequence[str] | None, feeds: Feeds) -> tuple[Sequence[str], Feeds]:
+        """Reject a call that the model does not accept.
 
         Returns:
-            The feeds, with lists, Python numbers, NumPy scalars and instances of subclasses (without a copy) converted
-            to ``numpy.ndarray``.
+            The names of the outputs, of all for none. The feeds, with lists, Python numbers, NumPy scalars and
+            instances of subclasses (without a copy) converted to ``numpy.ndarray``.
 
         Raises:
             InvalidFeeds: the message names the input, the expected value and the actual one.
@@ -81,8 +77,11 @@ class FeedChecker:
             _check_ranges(self._ranges, feeds)
         if self._strings:
             converted = {spec.name: _strings(spec, feeds[spec.name]) for spec in self._strings if spec.name in feeds}
-            return {**feeds, **converted}
-        return feeds
+            feeds = {**feeds, **converted}
+        if output_names is None or not len(output_names):
+            return self._outputs, feeds
+        self.check_outputs(output_names)
+        return output_names, feeds
 
     def _fits(self, feeds: Feeds) -> bool:
         """Whether every feed is an array of the right dtype and shape: the fast path."""
@@ -213,10 +212,13 @@ def is_binary(mask: np.ndarray) -> bool:
     return bool(positive.item(positive.argmax()) <= 1)
 
 
-def other_value(mask: np.ndarray) -> str:
-    """The first value of a mask that is neither 0 nor 1, and where it is, for messages."""
+def not_binary(name: str, mask: np.ndarray, reason: str = "") -> InvalidFeeds:
+    """The error for a mask that holds other values than 0 and 1."""
     index = tuple(np.argwhere((mask != 0) & (mask != 1))[0])
-    return f"got {mask[index]} at [{', '.join(map(str, index))}]"
+    return InvalidFeeds(
+        f"Input {name!r} must contain 1 for real tokens and 0 for padding{reason and f' {reason}'}, "
+        f"got {mask[index]} at [{', '.join(map(str, index))}]"
+    )
 
 
 def _check_ranges(ranges: Iterable[_Range], feeds: Feeds) -> None:
@@ -226,9 +228,7 @@ def _check_ranges(ranges: Iterable[_Range], feeds: Feeds) -> None:
             continue
         if is_mask:
             if not is_binary(array):
-                raise InvalidFeeds(
-                    f"Input {name!r} must contain 1 for real tokens and 0 for padding, {other_value(array)}"
-                )
+                raise not_binary(name, array)
             continue
         # argmax and item take a sixth of the time of max on a short array
         if unsigned is not None:  # negative numbers are large ones as unsigned

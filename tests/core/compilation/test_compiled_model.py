@@ -1,19 +1,29 @@
-"""What a plugin does wrong in compile, run, report and close is an error of isorun about that plugin."""
+"""The way from a session to a plugin, and what plugins do wrong on it."""
 
 from __future__ import annotations
 
+import sys
+import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from dataclasses import replace
+from pathlib import Path
+from types import CodeType
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 import backends
+import counting
 import isorun
 import tiny
+from bindings import bound
 from isorun.errors import BackendFailed, BackendUnavailable, InvalidArgument, InvalidFeeds, UnsupportedModel
+from isorun.models.feeds import FeedChecker
 from isorun.plugin import Capabilities, registry
+from isorun.types import ModelInfo, TensorSpec
 from isorun_conformance import fakes, sample_models
 from isorun_conformance.sample_models import parsed
 
@@ -83,9 +93,35 @@ def fault(here: bool) -> None:
         raise KeyError("a bug")
 
 
+class Plain(fakes.Right):
+    """Its executables have no optional ability, and note who calls them."""
+
+    capabilities = replace(fakes.Right.capabilities, thread_safe=True, usable_after_failure=True, checks_indices=True)
+    callers: ClassVar[list[list[CodeType]]] = []
+
+    def compile(self, model, config):
+        return _Plain(model, config)
+
+
+class _Plain(fakes.RightExecutable):
+    def run(self, output_names, feeds):
+        frame, codes = sys._getframe(1), []
+        while frame is not None:
+            codes.append(frame.f_code)
+            frame = frame.f_back
+        Plain.callers.append(codes)
+        return super().run(output_names, feeds)
+
+
+class Serialized(Plain):
+    capabilities = replace(Plain.capabilities, usable_after_failure=False)
+
+
 @pytest.fixture(autouse=True)
 def faulty() -> Iterator[None]:
-    with backends.registered(faulty=Faulty, simple=NoDataDependentShapes, spoiled=Spoiled):
+    with backends.registered(
+        faulty=Faulty, simple=NoDataDependentShapes, spoiled=Spoiled, plain=Plain, serialized=Serialized
+    ):
         yield
 
 
@@ -244,3 +280,83 @@ def test_error_of_isorun_passes_through(bert, monkeypatch):
     monkeypatch.setattr(Faulty, "compile", refuse)
     with pytest.raises(UnsupportedModel, match="it lacks Erf"):
         use(bert)
+
+
+SHAPED = ModelInfo(
+    (TensorSpec("x", "tensor(float)", ("n",)),), (TensorSpec("y", "tensor(float)", ("n",)),), 17, masks=("x",)
+)
+
+
+REAL = np.ones(3, np.float32)
+
+
+def ones(feeds):
+    return [np.ones_like(feeds["x"])]
+
+
+@pytest.mark.parametrize(("backend", "calls"), [("plain", 1), ("serialized", 2)])
+def test_a_call_reaches_the_plugin_directly(bert, backend, calls):
+    with isorun.Session(bert, backend) as session:
+        session.run(None, tiny.feeds())
+        session.run_with_iobinding(bound(session, tiny.feeds(), "pooler_output"))
+        direct, through_binding = Plain.callers[-2:]
+    between = direct[: [code.co_name for code in direct].index("test_a_call_reaches_the_plugin_directly")]
+    assert [Path(code.co_filename).name for code in between] == ["compiled_model.py"] * calls + ["session.py"]
+    assert "run_with_iobinding" in [code.co_name for code in through_binding[:8]]
+
+
+def test_feeds_are_validated_once_whichever_way_they_come(bert, monkeypatch):
+    validated, check = [], FeedChecker.check_call
+    with isorun.Session(bert, "plain") as session:
+        session.warmup([(1, 8)], measure=False)
+        binding = bound(session, tiny.feeds(), "pooler_output")
+        monkeypatch.setattr(FeedChecker, "check_call", lambda *given: validated.append(1) or check(*given))
+        for call in (
+            lambda: session.run(None, tiny.feeds()),
+            lambda: session.run_with_iobinding(binding),
+            lambda: session.submit(None, tiny.feeds()).result(20),
+            lambda: session.device_times(tiny.feeds()),
+        ):
+            validated.clear()
+            call()
+            assert len(validated) == 1
+
+
+def test_a_forked_process_waits_for_no_thread_of_its_parent():
+    model, backend, _ = counting.model(SHAPED, ones)
+    inside, gate = threading.Event(), threading.Event()
+    backend.results = lambda feeds: inside.set() or (gate.wait(20) and ones(feeds))
+    with ThreadPoolExecutor(1) as pool:
+        stuck = pool.submit(model.run, ["y"], {"x": REAL})
+        assert inside.wait(20)
+        model.unlock_after_fork()
+        backend.results = ones
+        model.run(["y"], {"x": REAL})
+        assert not stuck.done()
+        gate.set()
+        stuck.result(20)
+
+
+def test_close_releases_a_graph_that_is_being_compiled():
+    model, backend, _ = counting.model(SHAPED, ones)
+    compiling, gate, compile_ = threading.Event(), threading.Event(), backend.compile
+
+    def slow(*arguments):
+        compiling.set()
+        gate.wait(20)
+        return compile_(*arguments)
+
+    backend.compile = slow
+    with ThreadPoolExecutor(2) as pool:
+        run = pool.submit(model.run, ["y"], {"x": 2 * REAL})
+        assert compiling.wait(20)
+        close = pool.submit(model.close)
+        while not model.closed:
+            time.sleep(0.001)
+        gate.set()
+        close.result(20)
+        with pytest.raises(isorun.IsorunError, match="This session is closed"):
+            run.result(20)
+    assert backend.closed == backend.compiled == {"main": 1, "as given": 1}
+    with pytest.raises(isorun.IsorunError, match="This session is closed"):
+        model.run(["y"], {"x": REAL})
