@@ -1,1 +1,1 @@
-"""From a model and options to an executable: backend selection, autotuning, calibration, padding policy."""
+"""From a model and options to a compiled model: backend selection, autotuning, calibration, padding policy."""
