@@ -205,21 +205,12 @@ class BertBuilder(Builder):
         """The merged weight (H, 3 H) and bias (3 H) of the three projections."""
         width, names = self._config.hidden_size, self._architecture.layer
         parts = [f"{prefix}.{part}" for part in (names.query, names.key, names.value)]
-        for part in parts:
-            self.weights.check(f"{part}.weight", (width, width))
-            self.weights.check(f"{part}.bias", (width,))
-
-        def weight() -> np.ndarray:
-            return np.concatenate([self.weights.read(f"{part}.weight", (width, width)).T for part in parts], axis=1)
-
-        def bias() -> np.ndarray:
-            return np.concatenate([self.weights.read(f"{part}.bias", (width,)) for part in parts])
-
         name = f"{parts[0].rpartition('.')[0]}.qkv"
-        return (
-            self.lazy(f"{name}.weight", weight, (width, 3 * width)),
-            self.lazy(f"{name}.bias", bias, (3 * width,)),
+        weight, bias = (
+            self.joined(f"{name}.{kind}", {f"{part}.{kind}": shape for part in parts})
+            for kind, shape in (("weight", (width, width)), ("bias", (width,)))
         )
+        return weight, bias
 
     def _norm(self, prefix: str, width: int) -> list[ir.Value]:
         return [self.weight(f"{prefix}.weight", width), self.weight(f"{prefix}.bias", width)]

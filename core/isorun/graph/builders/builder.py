@@ -65,17 +65,32 @@ class Builder:
 
     def dense(self, prefix: str, value: ir.Value, rows: int, columns: int, name: str | None = None) -> ir.Value:
         """value @ W without the bias, which the following fused operator adds. ``name`` defaults to the prefix."""
-        self.weights.check(f"{prefix}.weight", (columns, rows))
-
-        def transposed() -> np.ndarray:
-            return np.ascontiguousarray(self.weights.read(f"{prefix}.weight", (columns, rows)).T)
-
-        weight = self.lazy(f"{prefix}.weight", transposed, (rows, columns))
+        weight = self.joined(f"{prefix}.weight", {f"{prefix}.weight": (columns, rows)})
         return self.node("MatMul", name or prefix, [value, weight])
 
     def weight(self, name: str, *shape: int) -> ir.Value:
         self.weights.check(name, shape)
         return self.lazy(name, lambda: self.weights.read(name, shape), shape)
+
+    def joined(self, name: str, parts: Mapping[str, tuple[int, ...]]) -> ir.Value:
+        """Tensors, given with their shapes, side by side: matrices transposed, or vectors."""
+        for tensor, shape in parts.items():
+            self.weights.check(tensor, shape)
+        inner = next(iter(parts.values()))[1:]
+
+        def join() -> np.ndarray:
+            return np.concatenate([self.weights.read(tensor, shape).T for tensor, shape in parts.items()], axis=-1)
+
+        return self.lazy(name, join, (*inner, sum(shape[0] for shape in parts.values())))
+
+    def slice(self, name: str, tensor: str, shape: tuple[int, ...], begin: int, end: int) -> ir.Value:
+        """Some rows of a matrix, transposed, or some numbers of a vector."""
+        self.weights.check(tensor, shape)
+
+        def cut() -> np.ndarray:
+            return np.ascontiguousarray(self.weights.read(tensor, shape)[begin:end].T)
+
+        return self.lazy(name, cut, (*shape[1:], end - begin))
 
     def lazy(self, name: str, read: Callable[[], np.ndarray], shape: tuple[int, ...]) -> ir.Value:
         tensor = ir.LazyTensor(lambda: ir.tensor(read()), dtype=ir.DataType.FLOAT, shape=ir.Shape(shape), name=name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
 import onnx_ir as ir
 
 from isorun.errors import InvalidModel
@@ -39,18 +38,9 @@ class JinaBuilder(BertBuilder):
 
     def _feed_forward(self, name: str, prefix: str, hidden: ir.Value) -> ir.Value:
         width, inner = self._config.hidden_size, self._config.intermediate_size
-        halves = (self._gate(f"{prefix}.mlp.gated_layers", hidden, half, f"{name}.{half}") for half in (0, 1))
+        tensor, shape = f"{prefix}.mlp.gated_layers.weight", (2 * inner, width)
+        columns = (self.slice(f"{tensor}.{half}", tensor, shape, half * inner, (half + 1) * inner) for half in (0, 1))
+        halves = (self.node("MatMul", f"{name}.{half}", [hidden, part]) for half, part in enumerate(columns))
         activated = self.fused("GatedGelu", f"{name}.activation", list(halves))
         product = self.dense(f"{prefix}.mlp.wo", activated, inner, width, f"{name}.output")
         return self._skip(name, product, hidden, f"{prefix}.mlp.wo.bias", f"{prefix}.mlp.layernorm")
-
-    def _gate(self, prefix: str, hidden: ir.Value, half: int, name: str) -> ir.Value:
-        """The product with one half of a dense layer's columns."""
-        width, inner = self._config.hidden_size, self._config.intermediate_size
-        tensor, shape = f"{prefix}.weight", (2 * inner, width)
-        self.weights.check(tensor, shape)
-
-        def columns() -> np.ndarray:
-            return np.ascontiguousarray(self.weights.read(tensor, shape)[half * inner : (half + 1) * inner].T)
-
-        return self.node("MatMul", name, [hidden, self.lazy(f"{tensor}.{half}", columns, (width, inner))])

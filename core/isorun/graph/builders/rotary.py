@@ -168,35 +168,19 @@ class _RotaryBuilder(Builder):
         size = config.head_size
         widths = [heads * size for heads in (config.num_attention_heads, *[config.num_key_value_heads] * 2)]
         parts = [f"{prefix}.{part}" for part in (family.query, family.key, family.value) if part]
-        shapes = widths if len(parts) == 3 else [sum(widths)]
-        weights = self.weights
-        for part, rows in zip(parts, shapes, strict=True):
-            weights.check(f"{part}.weight", (rows, config.hidden_size))
-            if "attention" in config.biases:
-                weights.check(f"{part}.bias", (rows,))
-
-        def weight() -> np.ndarray:
-            read = [
-                weights.read(f"{part}.weight", (rows, config.hidden_size)).T
-                for part, rows in zip(parts, shapes, strict=True)
-            ]
-            return np.concatenate(read, axis=1)
-
-        def bias() -> np.ndarray:
-            return np.concatenate(
-                [weights.read(f"{part}.bias", (rows,)) for part, rows in zip(parts, shapes, strict=True)]
-            )
-
+        rows = dict(zip(parts, widths if len(parts) == 3 else [sum(widths)], strict=True))
+        weights = {f"{part}.weight": (count, config.hidden_size) for part, count in rows.items()}
         values: dict[str, ir.Value | None] = {
             **{"hidden": read, "key_mask": mask, "cos": turn[0], "sin": turn[1], "positions": self._positions},
-            "qkv_weight": self.lazy(f"{prefix}.qkv.weight", weight, (config.hidden_size, sum(widths))),
+            "qkv_weight": self.joined(f"{prefix}.qkv.weight", weights),
         }
         attributes: dict[str, float] = {
             "num_heads": config.num_attention_heads,
             "mask_filter_value": functions.LOWEST,
         }
         if "attention" in config.biases:
-            values["qkv_bias"] = self.lazy(f"{prefix}.qkv.bias", bias, (sum(widths),))
+            biases = {f"{part}.bias": (count,) for part, count in rows.items()}
+            values["qkv_bias"] = self.joined(f"{prefix}.qkv.bias", biases)
         if family.head_norms is not None:
             for label, norm in zip(("query_gamma", "key_gamma"), family.head_norms, strict=True):
                 values[label] = self._gamma(f"{prefix}.{norm}", size)
@@ -229,23 +213,13 @@ class _RotaryBuilder(Builder):
             )
             return self.fused(f"Gated{form}", f"{name}.activation", [gate, up])
         whole = f"{prefix}.{family.gate}"
-        self.weights.check(f"{whole}.weight", (2 * inner, width))
-        if "gate" in config.biases:
-            self.weights.check(f"{whole}.bias", (2 * inner,))
         halves = []
         for label, begin in (("gate", inner * family.gate_second), ("up", inner * (not family.gate_second))):
-
-            def columns(begin: int = begin) -> np.ndarray:
-                both = self.weights.read(f"{whole}.weight", (2 * inner, width))
-                return np.ascontiguousarray(both[begin : begin + inner].T)
-
-            def biases(begin: int = begin) -> np.ndarray:
-                return self.weights.read(f"{whole}.bias", (2 * inner,))[begin : begin + inner]
-
-            weight = self.lazy(f"{whole}.weight.{label}", columns, (width, inner))
+            shape, end = (2 * inner, width), begin + inner
+            weight = self.slice(f"{whole}.weight.{label}", f"{whole}.weight", shape, begin, end)
             product = self.node("MatMul", f"{name}.{label}", [read, weight])
             if "gate" in config.biases:
-                bias = self.lazy(f"{whole}.bias.{label}", biases, (inner,))
+                bias = self.slice(f"{whole}.bias.{label}", f"{whole}.bias", shape[:1], begin, end)
                 product = self.node("Add", f"{name}.{label}.biased", [product, bias])
             halves.append(product)
         return self.fused(f"Gated{form}", f"{name}.activation", halves)

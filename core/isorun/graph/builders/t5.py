@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
 import onnx_ir as ir
 
 from isorun.errors import InvalidModel
@@ -70,11 +69,5 @@ class T5Builder(BertBuilder):
 
     def _qkv(self, prefix: str) -> tuple[ir.Value, ir.Value | None]:
         shape, names = (self._inner, self._config.hidden_size), self._architecture.layer
-        parts = [f"{prefix}.{part}.weight" for part in (names.query, names.key, names.value)]
-        for part in parts:
-            self.weights.check(part, shape)
-
-        def weight() -> np.ndarray:
-            return np.concatenate([self.weights.read(part, shape).T for part in parts], axis=1)
-
-        return self.lazy(f"{prefix}.qkv.weight", weight, (shape[1], 3 * shape[0])), None
+        parts = {f"{prefix}.{part}.weight": shape for part in (names.query, names.key, names.value)}
+        return self.joined(f"{prefix}.qkv.weight", parts), None

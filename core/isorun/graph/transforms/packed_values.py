@@ -1,0 +1,99 @@
+"""Values that padding removal adds to a graph: where tokens are, and what is computed from other values there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from isorun.graph.ops import functions
+
+GROUPS = ("first", "second", "third", "fourth")
+_OF_GROUP = ("", "_mask", "_positions", "_rows")
+_LAYOUT = (
+    *("kept", "rows", "places", "begin", "number", "length"),
+    *(f"{group}{what}" for group in GROUPS for what in _OF_GROUP),
+)
+
+
+class PackedValues:
+    """Adds nodes to a graph whose padding is removed.
+
+    Args:
+        graph: of the model.
+        mask: the mask of all the attention layers.
+
+    Attributes:
+        layout: the outputs of ``PackedPlaces`` by name.
+    """
+
+    def __init__(self, graph: ir.Graph, mask: ir.Value) -> None:
+        self.graph = graph
+        self.mask = mask
+        self.layout = {name: ir.Value(name=f"padding.{name}") for name in _LAYOUT}
+        self._made: dict[tuple[str, ir.Value], ir.Value] = {}
+        self._constants: dict[tuple[int, ...] | int, ir.Value] = {}
+
+    def once(self, what: str, value: ir.Value) -> ir.Value:
+        """What is computed from a value, once for all that read it."""
+        if (what, value) not in self._made:
+            self._made[what, value] = self._make(what, value, f"{value.name}.{what}")
+        return self._made[what, value]
+
+    def _make(self, what: str, value: ir.Value, name: str) -> ir.Value:
+        if what == "ids":  # what broadcasts to (B, S) -> (1, T)
+            whole = self.node("Expand", f"{name}.whole", [value, self.once("shape", self.mask)])
+            flat = self.node("Reshape", f"{name}.flat", [whole, self.ints((-1,))])
+            return self.node("Gather", name, [flat, self.layout["kept"]], axis=0)
+        if what == "shape":
+            return self.node("Shape", name, [value])
+        if what == "guard":  # whether a token's row has any key, (1, T, 1)
+            attends = self.node("Cast", f"{name}.attends", [value], to=int(ir.DataType.BOOL))
+            numbers = self.node("Cast", f"{name}.numbers", [attends], to=int(ir.DataType.INT64))
+            count = self.node("ReduceSum", f"{name}.count", [numbers, self.ints((1,))], keepdims=1)
+            any_key = self.node("Cast", f"{name}.any", [count], to=int(ir.DataType.BOOL))
+            return self.node("Unsqueeze", name, [self.once("ids", any_key), self.ints((-1,))])
+        if what == "own_guard":  # whether a token is a key, (1, T, 1)
+            attends = self.node("Cast", f"{name}.attends", [value], to=int(ir.DataType.BOOL))
+            return self.node("Unsqueeze", name, [self.once("ids", attends), self.ints((-1,))])
+        if what == "gathered":  # what broadcasts to (B, S, W) -> (1, T, W)
+            shape = self.once("shape", self.mask)
+            target = self.node("Concat", f"{name}.target", [shape, self.ints((1,))], axis=0)
+            whole = self.node("Expand", f"{name}.whole", [value, target])
+            width = self.node("Shape", f"{name}.width", [value], start=2)
+            by_token = self.node("Concat", f"{name}.by_token", [self.ints((-1,)), width], axis=0)
+            flat = self.node("Reshape", f"{name}.flat", [whole, by_token])
+            return self.node("Gather", name, [flat, self.layout["kept"]], axis=0)
+        if what == "table":  # (1, T, ...) -> (T, ...)
+            return self.node("Squeeze", name, [value, self.ints((0,))])
+        if what == "restored":  # (1, T, ...) -> (B, S, ...) with zeros where the mask is 0
+            table = self.once("table", value)
+            own_shape = self.node("Shape", f"{name}.shape", [table], start=1)
+            row_shape = self.node("Concat", f"{name}.row_shape", [self.ints((1,)), own_shape], axis=0)
+            zero = self.node("CastLike", f"{name}.zero", [self.ints(0), table])
+            zeros = self.node("Expand", f"{name}.zeros", [zero, row_shape])
+            with_zeros = self.node("Concat", f"{name}.with_zeros", [table, zeros], axis=0)
+            return self.node("Gather", name, [with_zeros, self.layout["places"]], axis=0)
+        # the bias on the scores of a group
+        places = [self.layout[f"{what}_rows"], self.layout[f"{what}_positions"]]
+        return self.node("PackedBias", name, [value, *places], domain=functions.DOMAIN)
+
+    def ints(self, values: tuple[int, ...] | int) -> ir.Value:
+        """A constant, int64: a scalar or of one dimension."""
+        if values not in self._constants:
+            name = "padding.constant." + "_".join(map(str, values if isinstance(values, tuple) else ("scalar", values)))
+            tensor = ir.tensor(np.array(values, np.int64), name=name)
+            shape = ir.Shape(np.shape(values))
+            value = ir.Value(name=name, const_value=tensor, shape=shape, type=ir.TensorType(tensor.dtype))
+            self.graph.initializers.add(value)
+            self._constants[values] = value
+        return self._constants[values]
+
+    def node(
+        self, kind: str, name: str, inputs: Sequence[ir.Value | None], domain: str = "", **attributes: float
+    ) -> ir.Value:
+        node = ir.node(kind, list(inputs), attributes, domain=domain, name=name)
+        self.graph.append(node)
+        node.outputs[0].name = name
+        return node.outputs[0]
