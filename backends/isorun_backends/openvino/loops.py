@@ -49,11 +49,11 @@ def _count_iterations(node: ir.Node) -> list[ir.Node]:
     body = node.attributes["body"].as_graph()
     carried, prefix = len(node.inputs) - 2, node.outputs[0].name or node.name or "loop"
     number = ir.Value(name=f"{prefix}.number", type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([]))
-    one = constant(1)
-    increased = ir.node("Add", [number, one.outputs[0]])
-    one.outputs[0].name, increased.outputs[0].name = f"{prefix}.one", f"{prefix}.increased"
+    unit = constant(1)
+    increased = ir.node("Add", [number, unit.outputs[0]])
+    unit.outputs[0].name, increased.outputs[0].name = f"{prefix}.one", f"{prefix}.increased"
     increased.outputs[0].type, increased.outputs[0].shape = number.type, number.shape
-    body.extend([one, increased])
+    body.extend([unit, increased])
     body.inputs.append(number)
     body.outputs.insert(1 + carried, increased.outputs[0])
     zero, first, vector = constant(0), constant([0]), constant([1])

@@ -89,8 +89,8 @@ def checkpoint_folder(name: str, cache: Cache, progress: Progress | None = None)
     def make(folder: Path) -> dict[str, Any]:
         scratch = folder / "download"
         scratch.mkdir()
-        source, found = _download(identity, scratch, progress or _silent)
-        _keep(found, folder)
+        source, download = _download(identity, scratch, progress or _silent)
+        _keep(download, folder)
         shutil.rmtree(scratch)
         _check(identity, source, folder)
         return {"name": identity, "source": source}
@@ -255,9 +255,11 @@ def _watched(folder: Path, what: str, total: int, progress: Progress) -> Iterato
     progress(what, total or size_of(folder), total)
 
 
-def _keep(found: Path, folder: Path) -> None:
-    for name in _wanted(sorted(path.relative_to(found).as_posix() for path in found.rglob("*") if path.is_file())):
-        shutil.move(found / name, folder / name.replace("/", "."))
+def _keep(download: Path, folder: Path) -> None:
+    for name in _wanted(
+        sorted(path.relative_to(download).as_posix() for path in download.rglob("*") if path.is_file())
+    ):
+        shutil.move(download / name, folder / name.replace("/", "."))
 
 
 def _check(identity: str, source: str, folder: Path) -> None:

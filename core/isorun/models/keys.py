@@ -134,7 +134,9 @@ def shown(value: object) -> str:
 def only(*values: object) -> Key:
     """The values for which isorun computes what the library computes; others are not supported."""
     names = " or ".join(json.dumps(value) for value in values)
-    return Key(lambda given: any(type(given) is type(value) and given == value for value in values), names, True)
+    return Key(
+        lambda candidate: any(type(candidate) is type(value) and candidate == value for value in values), names, True
+    )
 
 
 def optional(key: Key) -> Key:

@@ -193,10 +193,10 @@ def _set_processor(library: tokenizers.Tokenizer, settings: TokenizerSettings, t
     kind, fields = settings.kind or "", settings.fields
 
     def number(text: str) -> int:
-        found = library.token_to_id(text)
-        if found is None:
+        number = library.token_to_id(text)
+        if number is None:
             raise UnsupportedModel(f"{settings.path}: {kind} needs the token {text!r}, which the vocabulary lacks")
-        return int(found)
+        return int(number)
 
     if kind in ("RobertaTokenizer", "MPNetTokenizer"):
         sep, cls = texts["sep_token"], texts["cls_token"]

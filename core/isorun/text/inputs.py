@@ -19,34 +19,34 @@ _MISSING = ("NoneType", "NAType", "NaTType")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def texts_of(given: object, name: str = "texts") -> list[str]:
+def texts_of(value: object, name: str = "texts") -> list[str]:
     """A list of the texts.
 
     Args:
-        given: a list, tuple or other sequence of str, an iterator, a one-dimensional array of NumPy, or a column of
+        value: a list, tuple or other sequence of str, an iterator, a one-dimensional array of NumPy, or a column of
             pandas, Polars or PyArrow, which is read by position.
         name: the argument, for messages.
 
     Raises:
-        InvalidArgument: ``given`` has no order or is a single text, a table, or not a collection.
+        InvalidArgument: ``value`` has no order or is a single text, a table, or not a collection.
         InvalidFeeds: an item is not a str, or is not valid Unicode.
     """
-    return list(stream_of(given, name))
+    return list(stream_of(value, name))
 
 
-def stream_of(given: object, name: str = "texts") -> Iterator[str]:
+def stream_of(value: object, name: str = "texts") -> Iterator[str]:
     """As :func:`texts_of`, one after the other: only what is not a str is reported as late as it is read."""
-    return (checked(text, f"Text {position}") for position, text in enumerate(_items(given, name, "str")))
+    return (checked(text, f"Text {position}") for position, text in enumerate(_items(value, name, "str")))
 
 
-def texts_or_pairs_of(given: object, name: str = "texts") -> list[Text]:
+def texts_or_pairs_of(value: object, name: str = "texts") -> list[Text]:
     """As :func:`texts_of`, where an item may also be a tuple or list of two texts, such as a query and a document."""
-    if isinstance(given, tuple) and len(given) == 2 and all(isinstance(part, str) for part in given):
+    if isinstance(value, tuple) and len(value) == 2 and all(isinstance(part, str) for part in value):
         raise InvalidArgument(
             f"Ambiguous {name}: got a tuple of two str. Pass [(query, document)] to score a pair, or a list to score "
             "two texts"
         )
-    items = _items(given, name, "str or of pairs")
+    items = _items(value, name, "str or of pairs")
     return [text_or_pair(item, f"Text {position}") for position, item in enumerate(items)]
 
 
@@ -80,33 +80,33 @@ def checked(text: object, name: str, expected: str = "a str") -> str:
     return text if type(text) is str else str.__str__(text)  # a subclass, such as numpy.str_, may print otherwise
 
 
-def _items(given: Any, name: str, expected: str) -> Iterable[object]:
+def _items(value: Any, name: str, expected: str) -> Iterable[object]:
     """The items in order; the collection itself is validated at once."""
-    kind = type(given).__name__
-    if isinstance(given, list | tuple):
-        return given
-    if isinstance(given, _SINGLE):
-        remedy = "Put it in a list" if isinstance(given, str) else "Decode it, and put it in a list"
+    kind = type(value).__name__
+    if isinstance(value, list | tuple):
+        return value
+    if isinstance(value, _SINGLE):
+        remedy = "Put it in a list" if isinstance(value, str) else "Decode it, and put it in a list"
         raise InvalidArgument(f"{name} must be a list of {expected}, got a single {kind}. {remedy}")
-    if isinstance(given, Mapping | Set | type):
-        raise InvalidArgument(f"{name} must be a list of {expected}, got {_named(given, kind)}. {_REMEDY}")
-    if hasattr(type(given), "columns") or hasattr(type(given), "column_names"):
+    if isinstance(value, Mapping | Set | type):
+        raise InvalidArgument(f"{name} must be a list of {expected}, got {_named(value, kind)}. {_REMEDY}")
+    if hasattr(type(value), "columns") or hasattr(type(value), "column_names"):
         raise InvalidArgument(f"{name} must be a list of {expected}, got a table ({kind}). Pass one of its columns")
-    shape = getattr(given, "shape", None)
+    shape = getattr(value, "shape", None)
     if isinstance(shape, tuple) and len(shape) != 1:
         raise InvalidArgument(f"{name} must have one dimension, got {kind} of shape {shape}. {_REMEDY}")
     # A column's own method gives str; iterating over one gives scalars of its library, or the labels of an index.
     for method in ("to_pylist", "to_list", "tolist"):
-        if callable(convert := getattr(given, method, None)):
+        if callable(convert := getattr(value, method, None)):
             converted: object = convert()
             if isinstance(converted, list):
                 return converted
     try:
-        items: Iterable[object] = iter(given)
+        items: Iterable[object] = iter(value)
     except TypeError:
         raise InvalidArgument(f"{name} must be a list of {expected}, got {kind}. {_REMEDY}") from None
     return items
 
 
-def _named(given: object, kind: str) -> str:
-    return f"the class {given.__name__}" if isinstance(given, type) else f"{kind}, whose items are not texts in order"
+def _named(value: object, kind: str) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else f"{kind}, whose items are not texts in order"
