@@ -22,6 +22,7 @@ from isorun.errors import BackendFailed, BackendUnavailable, InvalidFeeds, Unsup
 from isorun.plugin.backend import Backend
 from isorun.system.cache import sha256, versioned
 from isorun.system.hardware import cpu_name
+from isorun.system.process_usage import return_free_memory
 from isorun.system.progress import logged
 from isorun.types import CompileConfig
 
@@ -114,8 +115,10 @@ def compile_fastest(
         chosen = entry.meta["chosen"]
         model = compiled.pop(chosen) if chosen in compiled else compile_in(chosen)
     finally:
-        for other in compiled.values():
-            other.close()
+        if compiled:
+            for other in compiled.values():
+                other.close()
+            return_free_memory()
     note = {**request, **entry.meta, "measured": "earlier" if entry.found else "now"}
     return model, note
 

@@ -17,6 +17,7 @@ from isorun.models.feeds import FeedChecker, refuse_options
 from isorun.session.executor import Executor
 from isorun.session.lanes import Arrangement, Lanes
 from isorun.session.metrics import Metrics, Recorder
+from isorun.system.process_usage import return_free_memory
 from isorun.types import Feeds
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ class Scheduler:
         if self.arrangement.batch_tokens:
             single = [each for each in feeds if _is_single(each)]
             self._batcher(None, self.arrangement.batch_tokens, 0.0, lambda: run(models, single))
+        return_free_memory()  # of closed candidates, and of kernels for lengths that were run once
         return self.arrangement
 
     def submit(self, output_names: Sequence[str] | None, feeds: Feeds, *, more: bool = False) -> Future[list[Any]]:

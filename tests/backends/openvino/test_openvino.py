@@ -16,6 +16,7 @@ from isorun.errors import BackendFailed, BackendUnavailable, InvalidOption
 from isorun.models import lowering
 from isorun.models import source as models
 from isorun.system.cache import Cache
+from isorun.system.process_usage import resident_mib, return_free_memory
 from isorun.types import CompileConfig
 from isorun_backends.openvino.backend import OpenVINO
 from onnx_text import graph
@@ -223,3 +224,16 @@ def test_an_import_that_fails_without_a_home_names_the_remedy(tmp_path, monkeypa
     lowered = lowering.lower(models.open_model(model, Cache(tmp_path)), ("onnx",), Cache(tmp_path))
     with pytest.raises(BackendUnavailable, match=r"importing openvino failed: Could not .* Set HOME to a folder\.$"):
         OpenVINO("openvino").compile(lowered, CompileConfig("fp32", "cpu", 1))
+
+
+def test_kernels_of_past_lengths_are_released(bert):
+    samples = [tiny.feeds(64, 12) for _ in range(6)]
+    shapes = [(batch, length) for batch in range(1, 9) for length in range(1, tiny.POSITIONS + 1)]
+    with isorun.Session(bert, "openvino", precision="int8", padding="keep", calibration=samples) as session:
+        sizes = []
+        for part in (shapes[::2], shapes[1::2]):
+            for shape in part:
+                session.run(None, tiny.feeds(*shape))
+            return_free_memory()
+            sizes.append(resident_mib())
+    assert sizes[1] - sizes[0] < 30  # 96 without a limit
