@@ -23,10 +23,11 @@ CUDA_GRAPHS = Option("how many input shapes to keep as CUDA graphs", "int", defa
 
 
 def availability() -> Availability:
-    """Whether the driver reports a GPU."""
-    if problem := cuda_driver.driver().problem:
-        return Availability(False, problem, "This backend needs an NVIDIA GPU and its driver.")
-    return Availability(True)
+    """Whether the driver reports a GPU, and the names of all that it reports."""
+    driver = cuda_driver.driver()
+    if driver.problem:
+        return Availability(False, driver.problem, "This backend needs an NVIDIA GPU and its driver.")
+    return Availability(True, devices=tuple(gpu.name for gpu in driver.gpus))
 
 
 def select(name: str, index: int) -> cuda_driver.Gpu:

@@ -89,7 +89,8 @@ class OrtTensorRT(Backend):
     def probe(self) -> Availability:
         here = gpu.availability()
         if here.ok and installed() is None:  # the system may have it
-            return checked(lambda: _require_library(self.name))
+            library = checked(lambda: _require_library(self.name))
+            return here if library.ok else library
         return here
 
     def diagnose(self) -> list[Finding]:

@@ -10,15 +10,15 @@ from typing import Annotated, Any
 import typer
 
 from isorun.cli import BACKEND_TROUBLE, console, models
-from isorun.compilation import fastest_backend
 from isorun.compilation.compiler import Compiler
-from isorun.compilation.fastest_backend import LATENCY, THROUGHPUT, Choice
-from isorun.compilation.measuring import Candidate
 from isorun.compilation.options import AUTO, Options
 from isorun.errors import IsorunError
 from isorun.models.source import open_model
 from isorun.system.cache import Cache
 from isorun.system.threads import MOST
+from isorun.tuning import backend as best_backend
+from isorun.tuning.accuracy import Candidate
+from isorun.tuning.backend import LATENCY, THROUGHPUT, Choice
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -61,7 +61,7 @@ def choose(
     names = None if backend is None else models.names(backend)
     with console.working("Reading the model") as show:
         goal = THROUGHPUT if throughput else LATENCY
-        choice = fastest_backend.choose(Compiler(source, options, cache), goal, names, show)
+        choice = best_backend.choose(Compiler(source, options, cache), goal, names, show)
     if as_json:
         console.json_out({"model": model, **asdict(choice)})
     else:

@@ -35,6 +35,7 @@ _ROWS = 8  # texts in a batch
 _LONG, _UPPER = 20, 3  # sentences of prose in a long text; one sentence in this many is repeated in upper case
 _RANDOM = (4, 32)  # batch and sequence of random feeds to judge on, unless the model fixes them
 _BATCHES, _MEDIAN, _SIGMA, _LONGEST = 16, 40, 0.6, 128  # random batches, and their lengths
+_LENGTHS = 192  # in a sample of them
 
 
 def split(samples: Samples | None) -> tuple[list[Feeds | str] | None, list[Feeds | str]]:
@@ -91,13 +92,26 @@ def random_batches(info: ModelInfo, rows: int = _ROWS, count: int = _BATCHES) ->
     """
     rng = np.random.default_rng(0)
     batch, longest = sizes(info, rows, _LONGEST)
-    batches: list[Feeds] = []
-    for _ in range(count):
-        lengths = lognormal_lengths(batch, _MEDIAN, _SIGMA, 1, longest or 1, rng)
-        sequence = fixed_size(info.required, 1) or int(lengths.max())
-        mask = None if info.mask is None else right_padded(lengths, sequence)
-        batches.append(random_feeds(info, rng, batch=batch, sequence=longest and sequence, mask=mask))
-    return batches
+    lengths = (lognormal_lengths(batch, _MEDIAN, _SIGMA, 1, longest or 1, rng) for _ in range(count))
+    return [random_batch(info, each, rng) for each in lengths]
+
+
+def random_lengths(info: ModelInfo) -> np.ndarray:
+    """Lengths of real texts within the model's limits, in ascending order."""
+    longest = sizes(info, 1, _LONGEST)[1]
+    return np.sort(lognormal_lengths(_LENGTHS, _MEDIAN, _SIGMA, 1, longest or 1, np.random.default_rng(0)))
+
+
+def random_batch(info: ModelInfo, lengths: np.ndarray, rng: np.random.Generator) -> Feeds:
+    """A batch of random tokens, a row for each length, padded on the right.
+
+    Raises:
+        InvalidFeeds: as :func:`random_batches`.
+    """
+    sequence = fixed_size(info.required, 1) or int(lengths.max())
+    mask = None if info.mask is None else right_padded(lengths, sequence)
+    has_sequence = sizes(info, 1, _LONGEST)[1]
+    return random_feeds(info, rng, batch=len(lengths), sequence=has_sequence and sequence, mask=mask)
 
 
 def as_feeds(graphs: ModelGraphs, samples: Samples) -> list[Feeds]:

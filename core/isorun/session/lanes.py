@@ -4,27 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from isorun.compilation.compiled_model import CompiledModel
 from isorun.session.metrics import Recorder
 from isorun.types import Feeds
-
-
-class Arrangement(NamedTuple):
-    """How concurrent requests share a machine.
-
-    Attributes:
-        lanes: the number of runs at once.
-        threads: the threads of each; ``None`` if all lanes share the session's own model.
-        batch_tokens: the maximum sum of the lengths of concurrent requests in a batch; 0 if batches do not pay.
-    """
-
-    lanes: int
-    threads: int | None
-    batch_tokens: int
 
 
 class Lanes:
@@ -80,7 +66,7 @@ class Lanes:
                 wide = len(self._idle) == self.count and not self._recorder.waiting
             lane = self._idle.pop()
         try:
-            model = self._wide if wide or self._compile is None else self._model(lane)
+            model = self._wide if wide else self._model(lane)
             rows, tokens, padding = self._sizes(feeds)
             with self._recorder.run(rows, tokens, padding):
                 return model.run(output_names, feeds)
@@ -91,8 +77,11 @@ class Lanes:
 
     def models(self) -> list[CompiledModel]:
         """All of them, compiled now if they were not."""
-        lanes = [] if self._compile is None else range(self.count)
-        return list(dict.fromkeys([self._wide, *(self._model(lane) for lane in lanes)]))
+        return list(dict.fromkeys([self._wide, *self.of_overlapping_runs()]))
+
+    def of_overlapping_runs(self) -> list[CompiledModel]:
+        """The model of each lane, compiled now if it was not."""
+        return [self._model(lane) for lane in range(self.count)]
 
     def close(self) -> None:
         """Release the narrow models."""
@@ -102,11 +91,12 @@ class Lanes:
             model.close()
 
     def _model(self, lane: int) -> CompiledModel:
+        if self._compile is None:
+            return self._wide
         index = 0 if self._shared else lane
         with self._compiling:
             if index not in self._narrow:
                 self._wide.check_open()
-                assert self._compile is not None
                 self._narrow[index] = self._compile()
             return self._narrow[index]
 

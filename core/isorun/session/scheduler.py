@@ -10,12 +10,12 @@ from contextlib import ExitStack
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from isorun.compilation.backend_selection import Resolved
 from isorun.compilation.compiled_model import CompiledModel
 from isorun.errors import DeadlineExceeded, IsorunError
 from isorun.models.feeds import FeedChecker, refuse_options
+from isorun.session.backend_selection import Resolved
 from isorun.session.executor import Executor
-from isorun.session.lanes import Arrangement, Lanes
+from isorun.session.lanes import Lanes
 from isorun.session.metrics import Metrics, Recorder
 from isorun.system.process_usage import return_free_memory
 from isorun.types import Feeds
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from isorun.session import batching
+    from isorun.tuning.accuracy import Run
+    from isorun.tuning.concurrency import ConcurrencyPlan
+    from isorun.tuning.record import Subject
 
 _MAX_TOKENS = 4096  # of a batch of map
 
@@ -71,23 +74,28 @@ class Scheduler:
         return True
 
     @cached_property
-    def arrangement(self) -> Arrangement:
+    def arrangement(self) -> ConcurrencyPlan:
         """How concurrent requests are run."""
-        from isorun.session import warmup
+        from isorun.tuning import concurrency
 
-        return warmup.remembered(self._resolved) or warmup.default(self._resolved)
+        return concurrency.remembered(self._subject) or concurrency.default_plan(self._subject)
+
+    @property
+    def _subject(self) -> Subject:
+        from isorun.tuning.record import Subject
+
+        return Subject(self._resolved.compiler, self._resolved.backend, self._resolved.config)
 
     def metrics(self) -> Metrics:
         """Counts and times of all requests."""
         return self._recorder.snapshot()
 
-    def warmup(self, on: Iterable[tuple[int, int] | str | Feeds] | None, *, measure: bool) -> Arrangement:
+    def warmup(self, on: Iterable[tuple[int, int] | str | Feeds] | None, *, measure: bool) -> ConcurrencyPlan:
         """Compile and run everything that requests may need."""
         from isorun.session import warmup
 
         if measure and "_lanes" not in self.__dict__:
-            unrecorded = partial(self._make_lanes, recorder=Recorder())
-            self.__dict__["arrangement"] = warmup.measured(self._resolved, unrecorded)
+            self.__dict__["arrangement"] = self._measure()
         feeds = warmup.feeds(self._resolved.compiler.graphs, self._checker, on)
         # On the thread of the first request: the first run on another takes 1.2 to 1.9 times as long. A request that is
         # alone runs on the first model, which is run last: its weights are in the caches then.
@@ -104,6 +112,25 @@ class Scheduler:
             self._batcher(None, self.arrangement.batch_tokens, 0.0, lambda: run(models, single))
         return_free_memory()  # of closed candidates, and of kernels for lengths that were run once
         return self.arrangement
+
+    def _measure(self) -> ConcurrencyPlan:
+        """The best plan. Its lanes are kept: runtimes have compiled for them what shapes need."""
+        from isorun.tuning import concurrency
+
+        compiled: dict[tuple[int, int | None], Lanes] = {}
+
+        def open_lanes(plan: ConcurrencyPlan) -> list[Run]:
+            lanes = compiled[plan[:2]] = self._make_lanes(plan)
+            return [partial(model.run, self._info.output_names) for model in lanes.of_overlapping_runs()]
+
+        try:
+            plan = concurrency.measured(self._subject, self._info, open_lanes)
+            if kept := compiled.pop(plan[:2], None):
+                self._keep(kept)
+            return plan
+        finally:
+            for lanes in compiled.values():
+                lanes.close()
 
     def submit(self, output_names: Sequence[str] | None, feeds: Feeds, *, more: bool = False) -> Future[list[Any]]:
         """Run on another thread, when it is this request's turn."""
@@ -208,17 +235,20 @@ class Scheduler:
 
     @cached_property
     def _lanes(self) -> Lanes:
-        lanes = self._make_lanes(self.arrangement, self._recorder)
+        return self._keep(self._make_lanes(self.arrangement))
+
+    def _keep(self, lanes: Lanes) -> Lanes:
         self._closers.callback(lanes.close)
+        self.__dict__["_lanes"] = lanes
         return lanes
 
-    def _make_lanes(self, arrangement: Arrangement, recorder: Recorder) -> Lanes:
-        resolved, threads = self._resolved, arrangement.threads
+    def _make_lanes(self, plan: ConcurrencyPlan) -> Lanes:
+        resolved, threads = self._resolved, plan.threads
         return Lanes(
             resolved.model,
             None if threads is None else lambda: resolved.compile_again(threads),
-            arrangement.lanes,
-            recorder,
+            plan.lanes,
+            self._recorder,
             shared=threads == 1 and resolved.backend.capabilities.runs_on_caller,
             mask=self._info.mask,
         )

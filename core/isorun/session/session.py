@@ -1,6 +1,6 @@
 """The session: one model, one backend, one calling convention, whatever the hardware.
 
-It validates feeds and dispatches to the backend that :mod:`isorun.compilation.backend_selection` found: on this thread,
+It validates feeds and dispatches to the backend that :mod:`isorun.session.backend_selection` found: on this thread,
 or through the :mod:`isorun.session.scheduler` on others.
 """
 
@@ -12,15 +12,14 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
-from isorun.compilation.backend_selection import resolve
 from isorun.compilation.compiler import Compiler
 from isorun.compilation.options import Options
 from isorun.errors import InvalidArgument, InvalidFeeds
 from isorun.models.feeds import FeedChecker, refuse_options
 from isorun.models.source import open_model
 from isorun.session import fork
+from isorun.session.backend_selection import resolve
 from isorun.session.io_binding import IOBinding
-from isorun.session.lanes import Arrangement
 from isorun.session.metrics import Metrics
 from isorun.session.scheduler import Scheduler
 from isorun.system.cache import Cache
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     import onnx
 
     from isorun.session import batching
+    from isorun.tuning.concurrency import ConcurrencyPlan
 
 
 class Session:
@@ -175,7 +175,9 @@ class Session:
             return self._model.run_on_device(output_names, input_feed)
         return self._model.run(output_names, input_feed)
 
-    def warmup(self, on: Iterable[tuple[int, int] | str | Feeds] | None = None, *, measure: bool = True) -> Arrangement:
+    def warmup(
+        self, on: Iterable[tuple[int, int] | str | Feeds] | None = None, *, measure: bool = True
+    ) -> ConcurrencyPlan:
         """Compile and run everything that requests may need, so that none of them waits for it.
 
         That includes the graph without padding and the executables of concurrent requests. The best arrangement of
@@ -198,7 +200,7 @@ class Session:
         return self._scheduler.warmup(on, measure=measure)
 
     @property
-    def arrangement(self) -> Arrangement:
+    def arrangement(self) -> ConcurrencyPlan:
         """How concurrent requests are run: as :meth:`warmup` measured it, in any process, or by default."""
         return self._scheduler.arrangement
 

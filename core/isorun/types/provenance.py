@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 
 @dataclass(frozen=True)
 class Availability:
-    """Whether a backend can be used on this machine; if not, the reason and the remedy."""
+    """Whether a backend can be used on this machine.
+
+    Attributes:
+        ok: whether it can.
+        reason, remedy: if it cannot.
+        devices: the names of the GPUs or other accelerators that it may run on: what was measured on others does not
+            apply. Empty for processors.
+    """
 
     ok: bool
     reason: str = ""
     remedy: str = ""
+    devices: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

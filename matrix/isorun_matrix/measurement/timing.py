@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from time import perf_counter_ns
@@ -15,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from isorun import Session
+from isorun.tuning.timing import without_gc
 from isorun.types import Feeds
 
 _NS_PER_S = 1_000_000_000
@@ -98,7 +97,7 @@ class TimedRuns:
     def measure(self, minimum: int, seconds: float = 0.0) -> None:
         """Run so many times, and until so many seconds have passed."""
         end_of_runs = len(self._samples) + minimum
-        with _without_gc():
+        with without_gc():
             deadline = perf_counter_ns() + int(seconds * _NS_PER_S)
             while True:
                 index = len(self._samples) % len(self._feeds)
@@ -155,7 +154,7 @@ def repeated_and_varied(
     others = itertools.cycle(varied)
     times: tuple[list[int], list[int]] = ([], [])
     sources: tuple[Callable[[], Feeds], Callable[[], Feeds]] = (lambda: repeated, lambda: next(others))
-    with _without_gc():
+    with without_gc():
         for _ in range(blocks):
             for taken, source in zip(times, sources, strict=True):
                 for position in range(length):
@@ -165,12 +164,3 @@ def repeated_and_varied(
                     if position:  # the first repeats nothing
                         taken.append(perf_counter_ns() - start)
     return median(times[0]), median(times[1])
-
-
-@contextmanager
-def _without_gc() -> Iterator[None]:
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()

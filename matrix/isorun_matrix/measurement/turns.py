@@ -9,18 +9,16 @@ import itertools
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from time import perf_counter_ns, sleep
+from time import perf_counter_ns
 
 from isorun.system.disturbance import Scheduled, is_disturbed, scheduled
 from isorun.system.threads import usable_cores
 from isorun_matrix.measurement.timing import TimedRuns
 
-_FEWEST = 3  # runs in a turn, on average; else there are fewer turns
+_MIN_RUNS = 3  # in a turn, on average; else there are fewer turns
 _TICK = 10**7  # nanoseconds, in which the kernel counts stolen time
 _NOTHING = Scheduled(0, 0, 0, 0)
-_MOST_DISCARDED = 5 * 10**9  # nanoseconds of disturbed turns
-_LONGEST_SPIN = 3 * 10**8  # nanoseconds
-_ASLEEP = 2 * 10**6  # nanoseconds of CPU time in 5 ms: what it takes to look
+_MAX_DISCARDED = 5 * 10**9  # nanoseconds of disturbed turns
 
 
 @dataclass(frozen=True)
@@ -43,12 +41,12 @@ def divide(turns: int, repetitions: int | None, seconds: float | None, *, feeds:
         typical: about how long a run takes, in nanoseconds.
     """
     if repetitions is not None:
-        count = max(1, min(turns, repetitions // _FEWEST))
+        count = max(1, min(turns, repetitions // _MIN_RUNS))
         ends = [repetitions * index // count for index in range(count + 1)]
         return [Turn(end - start, 0.0) for start, end in itertools.pairwise(ends)]
     assert seconds is not None
     runs = max(feeds, int(seconds * 1e9 / typical))
-    count = max(1, min(turns, runs // _FEWEST))
+    count = max(1, min(turns, runs // _MIN_RUNS))
     return [Turn(-(-feeds // count), seconds / count)] * count
 
 
@@ -90,7 +88,7 @@ def measure(
     Yields:
         Before each turn, how many are left.
     """
-    left = _MOST_DISCARDED
+    left = _MAX_DISCARDED
     for index, turn in enumerate(turns):
         yield len(turns) - index
         while True:
@@ -109,17 +107,3 @@ def _is_disturbed(counted: Scheduled, duration: int, threads: int | None) -> boo
     # A turn can be so short that one tick of stolen time is a large share of it, which says nothing.
     stolen = None if counted.stolen is None else max(0, counted.stolen - _TICK)
     return is_disturbed(*Usage(counted._replace(stolen=stolen), duration).shares(threads))
-
-
-def settle(processes: Sequence[int]) -> None:
-    """Wait, for 0.3 s at most, until threads that spin after a run sleep: they would disturb the turn of another cell.
-
-    Args:
-        processes: this one and its descendants.
-    """
-    ran, end = scheduled(processes).ran, perf_counter_ns() + _LONGEST_SPIN
-    while ran is not None and perf_counter_ns() < end:
-        sleep(0.005)
-        before, ran = ran, scheduled(processes).ran
-        if ran is None or ran - before < _ASLEEP:
-            break

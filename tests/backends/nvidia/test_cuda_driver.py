@@ -14,12 +14,13 @@ FAKE = Path(__file__).parents[2] / "helpers" / "fake_libcuda.c"
 CODE = """
 import numpy as np
 from isorun.errors import BackendFailed
-from isorun_backends.nvidia import cuda_driver
+from isorun_backends.nvidia import cuda_driver, gpu
 from isorun_backends.nvidia.pinned import Pinned
 
 found = cuda_driver.driver()
 assert (found.cuda, found.problem) == ("13.0", ""), found
 assert found.gpus == (cuda_driver.Gpu("A stand-in", "9.0", 1 << 35),), found
+assert gpu.availability().devices == ("A stand-in",)
 stream = cuda_driver.Stream(0)
 runs = []
 assert cuda_driver.times(stream.handle, 0, lambda: runs.append(1), 3).tolist() == [1.5] * 3

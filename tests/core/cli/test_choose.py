@@ -8,16 +8,16 @@ import pytest
 
 import isorun
 from isorun.cli import main
-from isorun.compilation import fastest_backend
-from isorun.compilation.measuring import Pace
 from isorun.system.cache import ENVIRONMENT_VARIABLE
+from isorun.tuning import backend
+from isorun.tuning.timing import TimingBudget
 
 pytestmark = pytest.mark.filterwarnings("ignore:There is no tokenizer")
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(fastest_backend, "_PACE", Pace(rounds=1, seconds=0.2, total=1.0, turn=0.1))
+    monkeypatch.setattr(backend, "_BUDGET", TimingBudget(rounds=1, seconds=1.0))
     monkeypatch.setenv(ENVIRONMENT_VARIABLE, str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "80")
 

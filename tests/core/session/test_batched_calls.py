@@ -20,8 +20,8 @@ import isorun
 import singles
 import small_bert
 from isorun.errors import InvalidFeeds, IsorunError
-from isorun.session import warmup
-from isorun.session.lanes import Arrangement
+from isorun.tuning import concurrency
+from isorun.tuning.concurrency import ConcurrencyPlan
 from singles import alone, assert_same, request
 
 
@@ -96,7 +96,7 @@ def test_concurrent_callers_share_batches(model: Path) -> None:
 def test_a_session_that_nobody_closed_is_collected_with_its_threads(
     model: Path, monkeypatch: pytest.MonkeyPatch, warm: bool
 ) -> None:
-    monkeypatch.setattr(warmup, "default", lambda resolved: Arrangement(1, None, 60))
+    monkeypatch.setattr(concurrency, "default_plan", lambda subject: ConcurrencyPlan(1, None, 60))
     before = set(threading.enumerate())
     session = isorun.Session(model, "ort-cpu", threads=1)
     if warm:

@@ -63,7 +63,7 @@ def test_precisions_are_judged_at_real_tokens(model: Path, mask: str | None, tmp
         isorun.Session(model, "ort-cpu", precision="auto", tolerance=0.5, cache_dir=tmp_path) as session,
     ):
         note = session.provenance.details["precision"]
-    (int8,) = (each for each in note["tried"] if each["precision"] == "int8")
+    (int8,) = (each for each in note["candidates"] if each["precision"] == "int8")
     assert set(note["requests"]) == set(int8["cosines"])
     assert len(note["requests"]) == (1 if mask is None else 5)
     assert int8["reason"] == ""

@@ -14,7 +14,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 import isorun
-from isorun.session import warmup
+from isorun.tuning import concurrency
 
 # The scale of the quantization covers the whole batch: the text with the large vector takes the others' precision.
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>
@@ -68,7 +68,7 @@ def test_map_batches_if_asked(model: Path, caplog: pytest.LogCaptureFixture) -> 
 def test_arun_does_not_share_batches(
     model: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(warmup, "remembered", lambda resolved: warmup.Arrangement(1, None, 512))
+    monkeypatch.setattr(concurrency, "remembered", lambda subject: concurrency.ConcurrencyPlan(1, None, 512))
     with isorun.Session(model, "ort-cpu") as session:
 
         async def work() -> list[Any]:

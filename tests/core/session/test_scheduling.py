@@ -19,9 +19,9 @@ import pytest
 import isorun
 import small_bert
 from isorun.compilation.compiled_model import CompiledModel
-from isorun.session import warmup
-from isorun.session.lanes import Arrangement
 from isorun.session.metrics import Recorder
+from isorun.tuning import concurrency
+from isorun.tuning.concurrency import ConcurrencyPlan
 from singles import alone, assert_same, request
 
 
@@ -80,8 +80,8 @@ with isorun.Session(sys.argv[1], sys.argv[2], threads=2) as session:
 
 @pytest.mark.parametrize("batch_tokens", [0, 64])
 def test_the_first_request_after_warmup_imports_nothing(model: Path, tmp_path: Path, batch_tokens: int) -> None:
-    pinned = "from isorun.session import lanes, warmup\n"
-    pinned += f"warmup.default = lambda resolved: lanes.Arrangement(2, 1, {batch_tokens})\n"
+    pinned = "from isorun.tuning import concurrency\n"
+    pinned += f"concurrency.default_plan = lambda subject: concurrency.ConcurrencyPlan(2, 1, {batch_tokens})\n"
     command = [sys.executable, "-c", pinned + FIRST_REQUEST, str(model), "ort-cpu"]
     assert subprocess.check_output(command, text=True, env={**os.environ, "ISORUN_CACHE_DIR": str(tmp_path)}) == (
         "[]\n[]\n"
@@ -110,7 +110,7 @@ def test_overlapping_runs_use_narrow_executables(model: Path, monkeypatch: pytes
         return compile_(self, lowered)
 
     monkeypatch.setattr(CompiledModel, "_compile", recorded)
-    monkeypatch.setattr(warmup, "remembered", lambda resolved: Arrangement(2, 2, 0))
+    monkeypatch.setattr(concurrency, "remembered", lambda subject: ConcurrencyPlan(2, 2, 0))
     with isorun.Session(model, "ort-cpu", threads=4) as session:
         feeds = rows(range(8, 9))[0]
         session.submit(None, feeds).result(20)
@@ -172,7 +172,7 @@ def test_callbacks_may_wait_for_other_requests(model: Path) -> None:
 
 
 def test_measured_batches_change_no_result(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warmup, "remembered", lambda resolved: Arrangement(2, 1, 64))
+    monkeypatch.setattr(concurrency, "remembered", lambda subject: ConcurrencyPlan(2, 1, 64))
     with isorun.Session(model, "ort-cpu", threads=2) as session:
         requests = rows(range(2, 40))
 

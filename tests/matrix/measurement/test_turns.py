@@ -1,9 +1,6 @@
 from __future__ import annotations
 
 import itertools
-import os
-import threading
-import time
 from collections.abc import Callable
 from typing import cast
 
@@ -80,16 +77,3 @@ def test_a_disturbed_turn_is_measured_again(
 
 def test_the_share_of_waiting_is_of_all_threads() -> None:
     assert Usage(Scheduled(0, 20, None, 0), 20).shares(4) == (0.25, None)
-
-
-@pytest.mark.parametrize("spins", [0.0, 0.1])
-def test_settling_waits_for_threads_that_spin(spins: float) -> None:
-    def spin() -> None:
-        end = time.perf_counter() + spins
-        while time.perf_counter() < end:
-            pass
-
-    thread = threading.Thread(target=spin)
-    thread.start()
-    turns.settle([os.getpid()])
-    assert not thread.is_alive()

@@ -22,6 +22,7 @@ import numpy as np
 
 from isorun.system.hardware import DEVICE_FILES
 from isorun.system.process_usage import family, open_files, peak_resident_mib, resident_mib
+from isorun.tuning.timing import settle
 from isorun_matrix.execution.processes import main
 from isorun_matrix.execution.processes.main import Paused
 from isorun_matrix.execution.processes.session import named, open_session, require_precision
@@ -68,10 +69,10 @@ def measure(job: CellJob, folder: Path, pause: Callable[[Paused], None]) -> Meas
     resources, processes = Paused(0, resident_mib(), on_cpu=not accelerated), family()
     gc.collect()
     for left in turns.measure(runs, plan, cell.threads, processes, usage):
-        turns.settle(processes)
+        settle(processes)
         pause(replace(resources, turns=left))
         session.run(None, timed[(len(runs.samples) - 1) % len(timed)])  # its memory back into the processor's caches
-    turns.settle(processes)
+    settle(processes)
     pause(replace(resources, turns=0))
     samples = runs.samples
     memory = Memory(before, peak_resident_mib(), gpu.held_mib(family()))

@@ -11,25 +11,28 @@ import pytest
 
 import isorun
 import tiny
-from isorun.compilation import fastest_backend, fastest_precision
 from isorun.compilation.compiler import Compiler
-from isorun.compilation.fastest_backend import Choice
-from isorun.compilation.measuring import Candidate, Pace, best
 from isorun.compilation.options import Options
 from isorun.errors import BackendNotFound
 from isorun.models.source import open_model
 from isorun.plugin import listing
 from isorun.system.cache import Cache
+from isorun.tuning import backend as best_backend
+from isorun.tuning import precision
+from isorun.tuning.accuracy import Candidate
+from isorun.tuning.backend import Choice
+from isorun.tuning.candidates import best
+from isorun.tuning.timing import TimingBudget
 from isorun_conformance import fakes
 
 pytestmark = pytest.mark.filterwarnings("ignore:There is no tokenizer")
 NAMES = {name: fakes.NAMES[name] for name in ("fake-echo", "fake-crashing")}
-QUICK = Pace(rounds=1, seconds=0.2, total=1.0, turn=0.1)
+QUICK = TimingBudget(rounds=1, seconds=1.0)
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fastest_precision, "_PACE", QUICK)
+    monkeypatch.setattr(precision, "_BUDGET", QUICK)
 
 
 class Chosen(NamedTuple):
@@ -38,13 +41,13 @@ class Chosen(NamedTuple):
     said: list[str]
 
 
-def _choose(model: Path, folder: Path, names: list[str], goal: str = fastest_backend.LATENCY, **options: Any) -> Chosen:
+def _choose(model: Path, folder: Path, names: list[str], goal: str = best_backend.LATENCY, **options: Any) -> Chosen:
     said: list[str] = []
     cache = Cache(folder)
     compiler = Compiler(open_model(model, cache), Options(precision="auto", **options), cache)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fastest_backend, "_PACE", QUICK)
-        return Chosen(fastest_backend.choose(compiler, goal, names, said.append), folder, said)
+        patch.setattr(best_backend, "_BUDGET", QUICK)
+        return Chosen(best_backend.choose(compiler, goal, names, said.append), folder, said)
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +85,7 @@ def test_a_session_runs_what_was_chosen(chosen: Chosen, bert: Path):
             assert all(np.isfinite(array).all() for array in session.run(None, tiny.feeds()))
         note = provenance.details["precision"]
         assert (provenance.backend, note["chosen"], note["measured"]) == (*expected, "by `isorun choose`")
-        assert len(note["tried"]) == len(chosen.choice.candidates)
+        assert len(note["candidates"]) == len(chosen.choice.candidates)
 
 
 @pytest.mark.parametrize(
@@ -101,17 +104,17 @@ def test_does_not_hold_for_other_arguments(
 ):
     cache = Cache(chosen.cache_dir)
     compiler = Compiler(open_model(bert, cache), Options(precision="auto", **arguments), cache)
-    assert fastest_backend.remembered(compiler, listing.candidates(cache)) is None
+    assert best_backend.remembered(compiler, listing.candidates(cache)) is None
     assert reason in caplog.text
 
 
 def test_a_choice_does_not_outlive_the_machine(
     chosen: Chosen, bert: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr(fastest_backend, "cpu_name", lambda: "another processor")
+    monkeypatch.setattr(best_backend, "cpu_name", lambda: "another processor")
     cache = Cache(chosen.cache_dir)
     compiler = Compiler(open_model(bert, cache), Options(precision="auto"), cache)
-    assert fastest_backend.remembered(compiler, listing.candidates(cache)) is None
+    assert best_backend.remembered(compiler, listing.candidates(cache)) is None
     assert "now another processor. Run `isorun choose` again" in caplog.text
 
 
@@ -131,12 +134,11 @@ def test_int8_is_calibrated_as_it_was_judged(bert: Path, tmp_path: Path):
     texts = [f"text {number} about bread" for number in range(8)]
     compiler = Compiler(open_model(bert, cache), Options(precision="auto", calibration=texts), cache)
     int8 = Candidate(backend="ort-cpu", precision="int8", milliseconds=1.0, cosine=0.999)
-    available = [each for each in listing.candidates(cache) if each.status == "available"]
-    about = fastest_backend._about(compiler.options, available)
+    about = best_backend._about(compiler.options, listing.candidates(cache), "ort-cpu")
     choice = Choice(
         backend="ort-cpu",
         precision="int8",
-        goal=fastest_backend.LATENCY,
+        goal=best_backend.LATENCY,
         tolerance=0.99,
         required=0.995,
         candidates=(int8,),
@@ -148,12 +150,12 @@ def test_int8_is_calibrated_as_it_was_judged(bert: Path, tmp_path: Path):
         date="",
         about=about,
     )
-    fastest_backend._remember(compiler, choice, texts)
+    best_backend._remember(compiler, choice, texts)
     others = Compiler(compiler.source, Options(precision="auto"), cache)
-    found = fastest_backend.remembered(others, listing.candidates(cache))
+    found = best_backend.remembered(others, listing.candidates(cache))
     assert found is not None
-    assert (found.choice, found.samples) == (choice, texts)
-    (kept,) = tmp_path.glob("choices/*/calibration.json")
+    assert found == (choice, texts)
+    (kept,) = tmp_path.glob("tuning/*/calibration.json")
     assert kept.stat().st_mode & 0o777 == 0o600
 
 
@@ -165,7 +167,8 @@ def test_int8_is_calibrated_as_it_was_judged(bert: Path, tmp_path: Path):
 def test_prefers_accuracy_to_five_percent_of_speed(times: tuple[float, ...], expected: str):
     figures = zip(("fp32", "bf16", "int8"), times, (1.0, 0.9999, 0.996), strict=True)
     candidates = [
-        Candidate(backend="a", precision=name, milliseconds=taken, cosine=cosine) for name, taken, cosine in figures
+        Candidate(backend="a", precision=name, slowdown=taken / min(times), cosine=cosine)
+        for name, taken, cosine in figures
     ]
     found = best(candidates)
     assert found is not None

@@ -56,12 +56,6 @@ class Resolved(NamedTuple):
         """What the model is compiled for."""
         return self.model.config
 
-    @property
-    def can_divide(self) -> bool:
-        """Whether the same model can be compiled again, to run beside this one with fewer threads."""
-        offers = self.backend.capabilities
-        return self.worker is None and offers.thread_safe and offers.sets_threads and self.config.device == "cpu"
-
     def compile_again(self, threads: int) -> CompiledModel:
         """Compile the same model for another number of threads.
 
@@ -189,12 +183,12 @@ def _check_names(names: Sequence[str], worker: Worker | None) -> None:
 
 def _as_chosen(compiler: Compiler, skipped: list[tuple[str, str]]) -> Resolved | None:
     """The model as ``isorun choose`` chose; ``None`` if it did not, or if something has changed since."""
-    from isorun.compilation import fastest_backend
+    from isorun.tuning import backend as best_backend
 
-    found = fastest_backend.remembered(compiler, listing.candidates(compiler.cache))
-    if found is None:
+    remembered = best_backend.remembered(compiler, listing.candidates(compiler.cache))
+    if remembered is None:
         return None
-    chosen, samples = found
+    chosen, samples = remembered
     try:
         backend = registry.get(chosen.backend)
         config = replace(compiler.config(backend), precision=chosen.precision)
@@ -220,9 +214,10 @@ def _compile(
     config = compiler.config(backend, requested)
     samples = compiler.options.samples
     if config.precision == AUTO:
-        from isorun.compilation import corpus, fastest_precision
+        from isorun.compilation import corpus
+        from isorun.tuning import precision
 
-        model, tuned = fastest_precision.compile_fastest(compiler, backend, config)
+        model, tuned = precision.compile_fastest(compiler, backend, config)
         resolved = Resolved(model, tuned, skipped, worker, compiler, corpus.split(samples)[0])
     else:
         model = compiler.compile(backend, config, samples)

@@ -10,43 +10,41 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from isorun.compilation import accuracy, corpus, measuring
+from isorun.compilation import corpus
 from isorun.compilation.compiled_model import CompiledModel
 from isorun.compilation.compiler import Compiler
-from isorun.compilation.measuring import BASE, Candidate, Judges, Key, Pace
 from isorun.compilation.options import AUTO, TOLERANCE, Options
-from isorun.errors import BackendFailed, BackendNotFound, BackendUnavailable, InvalidFeeds, UnsupportedModel
+from isorun.errors import BackendNotFound, BackendUnavailable, InvalidFeeds, UnsupportedModel
 from isorun.isolation import environments
 from isorun.isolation.worker.backend import Worker
 from isorun.models.source import ModelSource
-from isorun.plugin import listing
+from isorun.plugin import listing, registry
 from isorun.plugin.listing import Description
 from isorun.system import json_files
 from isorun.system.cache import sha256, versioned
 from isorun.system.hardware import cpu_name
 from isorun.system.threads import usable_cores
+from isorun.tuning import accuracy, candidates
+from isorun.tuning.accuracy import Candidate, ReferenceOutputs, Run
+from isorun.tuning.candidates import BASE, UNFIT, Key
+from isorun.tuning.record import KIND, STAGES
+from isorun.tuning.timing import TimingBudget
 from isorun.types import CompileConfig
 
 LATENCY, THROUGHPUT = "latency", "throughput"
 _WORKLOADS = {LATENCY: (1, 64), THROUGHPUT: (32, 8)}  # rows of a batch, and number of batches
 _SAMPLES = 512  # of the caller's; a quarter is judged on
-_PACE = Pace(rounds=7, seconds=8.0, total=120.0, turn=1.0, pause=0.05)
+_BUDGET = TimingBudget(rounds=7, seconds=120.0)
 _RUN_SECONDS = 120.0  # of a run; then the worker is killed
-_KIND = "choices"  # of cache entries
 _TEXTS = "calibration.json"
-_UNFIT = (BackendFailed, BackendNotFound, BackendUnavailable, InvalidFeeds, UnsupportedModel)
 
 _logger = logging.getLogger("isorun")
-
-Show = Callable[[str], object]
-"""Called with what is being done."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,25 +83,20 @@ class Choice:
         """How a session's precision and backend were chosen, as plain data for provenance."""
         facts = asdict(self)
         kept = ("tolerance", "required", "goal", "judged_on", "requests", "timed_on", "base", "date")
-        chosen = {"asked": AUTO, "chosen": self.precision, "measured": "by `isorun choose`"}
-        return chosen | {name: facts[name] for name in kept} | {"tried": list(facts["candidates"])}
+        chosen = {"requested": AUTO, "chosen": self.precision, "measured": "by `isorun choose`"}
+        return chosen | {name: facts[name] for name in kept} | {"candidates": list(facts["candidates"])}
 
     @property
     def default(self) -> Candidate | None:
         """What a session runs if nothing is requested: the first backend, in fp32."""
-        by_key = {(each.backend, each.precision): each for each in self.candidates}
+        by_key = {(candidate.backend, candidate.precision): candidate for candidate in self.candidates}
         names = [name for name in self.about["backends"] if (name, BASE) in by_key]
         return by_key[names[0], BASE] if names else None
 
 
-class Remembered(NamedTuple):
-    """A choice that holds for a session, and the texts that its int8 is calibrated on; ``None`` for isorun's own."""
-
-    choice: Choice
-    samples: list[str] | None
-
-
-def choose(compiler: Compiler, goal: str, names: Sequence[str] | None = None, show: Show = lambda _: None) -> Choice:
+def choose(
+    compiler: Compiler, goal: str, names: Sequence[str] | None = None, show: Callable[[str], object] = lambda _: None
+) -> Choice:
     """Measure every available backend and precision, and remember the best one.
 
     Args:
@@ -121,14 +114,14 @@ def choose(compiler: Compiler, goal: str, names: Sequence[str] | None = None, sh
     """
     options, graphs = compiler.options, compiler.graphs
     listed = listing.candidates(compiler.cache)
-    usable = {each.name: each for each in listed if each.status == "available"}
-    skipped = [(each.name, each.problem) for each in listed if each.name not in usable]
+    usable = {description.name: description for description in listed if description.status == "available"}
+    skipped = [(description.name, description.problem) for description in listed if description.name not in usable]
     if names is not None:
         for name in names:
-            if name not in {each.name for each in listed}:
-                raise BackendNotFound(name, [each.name for each in listed])
+            if name not in {description.name for description in listed}:
+                raise BackendNotFound(name, [description.name for description in listed])
         skipped = [(name, reason) for name, reason in skipped if name in names]
-    considered = [each for each in usable.values() if names is None or each.name in names]
+    considered = [description for description in usable.values() if names is None or description.name in names]
     tolerance = TOLERANCE if options.tolerance is None else options.tolerance
     required = accuracy.required_cosine(tolerance)
     samples = None if options.samples is None else corpus.spread(options.samples, _SAMPLES)
@@ -140,48 +133,46 @@ def choose(compiler: Compiler, goal: str, names: Sequence[str] | None = None, sh
         workload, timed_on = corpus.workload(graphs, samples, *_WORKLOADS[goal])
     except InvalidFeeds as error:
         raise UnsupportedModel(f"The model cannot be measured: {error}") from error
-    keys = [(each.name, name) for each in considered for name in each.precisions if name not in measuring.WIDER]
+    keys = [
+        (description.name, name)
+        for description in considered
+        for name in description.precisions
+        if name not in candidates.WIDER
+    ]
     show("running the model's own file in fp32")
-    judges, base = _judges(compiler, considered, kinds, required)
-    with ExitStack() as stack:
-        runs: dict[Key, accuracy.Run] = {}
-        tested: list[Candidate] = []
-        for number, (name, precision) in enumerate(keys, 1):
-            show(f"compiling {name} in {precision} ({number} of {len(keys)})")
-            worker = Worker(environments.current(), compiler.cache.root, _RUN_SECONDS)
-            stack.callback(worker.close)
-            try:
-                backend = worker.get(name)
-                config = replace(compiler.config(backend), precision=precision)
-                model = compiler.compile(backend, config, calibrated_on)
-            except _UNFIT as error:
-                tested.append(Candidate(backend=name, precision=precision, reason=str(error)))
-                worker.close()
-                continue
-            runs[name, precision] = run = partial(model.run, graphs.info.output_names)
-            candidate = judges.judge((name, precision), run)
-            tested.append(candidate)
-            if candidate.reason:
-                runs.pop((name, precision))
-                worker.close()
-        show(f"timing {len(runs)} candidates, interleaved")
-        times, failed = measuring.times(runs, workload, _PACE)
-    tested = [each.timed(times, failed) for each in tested]
-    best = measuring.best(tested)
+    reference, base = _reference(compiler, considered, kinds, required)
+    workers: dict[Key, Worker] = {}
+
+    def open_run(key: Key) -> Run:
+        name, precision = key
+        show(f"compiling {name} in {precision} ({keys.index(key) + 1} of {len(keys)})")
+        workers[key] = Worker(environments.current(), compiler.cache.root, _RUN_SECONDS)
+        backend = workers[key].get(name)
+        config = replace(compiler.config(backend), precision=precision)
+        return partial(compiler.compile(backend, config, calibrated_on).run, graphs.info.output_names)
+
+    try:
+        tested = candidates.measure(
+            keys, open_run, reference, workload, _BUDGET, show, close=lambda key: workers[key].close()
+        )
+    finally:
+        for worker in workers.values():
+            worker.close()
+    best = candidates.best(tested)
     choice = Choice(
         backend=best.backend if best else "",
         precision=best.precision if best else "",
         goal=goal,
         tolerance=tolerance,
         required=required,
-        candidates=tuple(sorted(tested, key=lambda each: (bool(each.reason), each.milliseconds or 0.0))),
+        candidates=tuple(sorted(tested, key=lambda candidate: (bool(candidate.reason), candidate.milliseconds or 0.0))),
         skipped=tuple(skipped),
         base=base,
         judged_on=origin,
         requests=sum(corpus.requests(feeds) for batches in kinds.values() for feeds in batches),
         timed_on=timed_on,
         date=datetime.now(UTC).date().isoformat(),
-        about=_about(options, usable.values()),
+        about=_about(options, listed, best.backend if best else None),
     )
     if best:
         texts = calibrated_on if best.precision == "int8" else None
@@ -189,10 +180,10 @@ def choose(compiler: Compiler, goal: str, names: Sequence[str] | None = None, sh
     return choice
 
 
-def remembered(compiler: Compiler, listed: Sequence[Description]) -> Remembered | None:
-    """The choice that holds for a session; ``None`` if there is none. One that no longer holds is logged.
+def remembered(compiler: Compiler, listed: Sequence[Description]) -> tuple[Choice, list[str] | None] | None:
+    """The choice that holds for a session, and the texts that its int8 is calibrated on, ``None`` for isorun's own.
 
-    A choice that was made for all outputs also holds for some of them.
+    A choice that was made for all outputs also holds for some of them. One that no longer holds is logged.
 
     Args:
         compiler: the model, and the session's options.
@@ -200,60 +191,60 @@ def remembered(compiler: Compiler, listed: Sequence[Description]) -> Remembered 
     """
     source, options = compiler.source, compiler.options
     for outputs in dict.fromkeys((source.outputs, None)):
-        entry = compiler.cache.get(_KIND, _key(source, outputs))
+        entry = compiler.cache.get(KIND, _key(source, outputs))
         if entry is None:
             continue
         meta = entry.meta
-        candidates = tuple(Candidate(**each) for each in meta["candidates"])
+        tested = tuple(Candidate(**candidate) for candidate in meta["candidates"])
         skipped = tuple((name, reason) for name, reason in meta["skipped"])
-        choice = Choice(**{**meta, "candidates": candidates, "skipped": skipped})
-        if why := _why_not(choice, options, [each for each in listed if each.status == "available"]):
+        choice = Choice(**{**meta, "candidates": tested, "skipped": skipped})
+        if why := _why_not(choice, options, listed):
             _logger.warning(
                 "`isorun choose` chose %s in %s, which is not used: %s", choice.backend, choice.precision, why
             )
             return None
         texts = entry.folder / _TEXTS
-        return Remembered(choice, json_files.read(texts) if texts.is_file() else None)
+        return choice, json_files.read(texts) if texts.is_file() else None
     return None
 
 
-def _judges(
+def _reference(
     compiler: Compiler, considered: Sequence[Description], kinds: Mapping[str, Any], required: float
-) -> tuple[Judges, str]:
-    """Judges with the outputs of the model's own file, and what ran it: a backend on the CPU, if there is one."""
+) -> tuple[ReferenceOutputs, str]:
+    """The outputs of the model's own file, and what ran it: a backend on the CPU, if there is one."""
     graphs, refusals = compiler.graphs, []
-    for each in sorted(considered, key=lambda each: each.devices[:1] != ("cpu",)):
+    for description in sorted(considered, key=lambda description: description.devices[:1] != ("cpu",)):
         worker = Worker(environments.current(), compiler.cache.root, _RUN_SECONDS)
         try:
-            backend = worker.get(each.name)
+            backend = worker.get(description.name)
             config = compiler.config(backend)
             plain = CompileConfig(BASE, config.device, config.threads, {}, config.cache_dir)
-            model = CompiledModel(backend, plain, graphs.as_given)
-            run = partial(model.run, graphs.info.output_names)
-            return Judges.by(run, graphs.info, kinds, required), each.name
-        except _UNFIT as error:
-            refusals.append(f"\n  {each.name}: {error}")
+            run = partial(CompiledModel(backend, plain, graphs.as_given).run, graphs.info.output_names)
+            return ReferenceOutputs.of(run, graphs.info, kinds, required), description.name
+        except UNFIT as error:
+            refusals.append(f"\n  {description.name}: {error}")
         finally:
             worker.close()
     raise BackendUnavailable(
-        " or ".join(each.name for each in considered) or AUTO,
+        " or ".join(description.name for description in considered) or AUTO,
         "none of them runs the model's own file in fp32, so there is no baseline",
         f"Install another backend.{''.join(refusals)}",
     )
 
 
-def _about(options: Options, usable: Sequence[Description] | Any) -> dict[str, Any]:
+def _about(options: Options, listed: Sequence[Description], chosen: str | None) -> dict[str, Any]:
     """What a choice depends on, in the words of a message."""
     return {
-        "isorun": versioned("made", "lowering", "calibration", "tuning"),
+        "isorun": versioned("made", *STAGES),
         "processor": cpu_name(),
+        "devices": list(registry.availability(registry.get(chosen)).devices) if chosen else [],
         "threads": options.threads or usable_cores(),
         "padding": options.padding,
-        "backends": {each.name: each.version for each in usable},
+        "backends": {backend.name: backend.version for backend in listed if backend.status == "available"},
     }
 
 
-def _why_not(choice: Choice, options: Options, usable: Sequence[Description]) -> str:
+def _why_not(choice: Choice, options: Options, listed: Sequence[Description]) -> str:
     """Why a choice does not hold for a session; empty if it does."""
     for name in ("device", "environment", "backend_options", "samples"):
         if getattr(options, name):
@@ -261,8 +252,7 @@ def _why_not(choice: Choice, options: Options, usable: Sequence[Description]) ->
             return f"the session sets `{argument}`"
     if options.tolerance not in (None, choice.tolerance):
         return f"the session sets `tolerance` to {options.tolerance}, and it was made with {choice.tolerance}"
-    now = json.loads(json.dumps(_about(options, usable)))
-    before = choice.about
+    before, now = choice.about, json.loads(json.dumps(_about(options, listed, choice.backend)))
     changed = [f"{name} was {before[name]}, now {value}" for name, value in now.items() if before[name] != value]
     return f"{'; '.join(changed)}. Run `isorun choose` again" if changed else ""
 
@@ -274,8 +264,8 @@ def _remember(compiler: Compiler, choice: Choice, calibrated_on: Sequence[Any] |
         return asdict(choice)
 
     key = _key(compiler.source, compiler.source.outputs)
-    compiler.cache.get_or_make(_KIND, key, make, models=compiler.source.models, private=True, again=True)
+    compiler.cache.get_or_make(KIND, key, make, models=compiler.source.models, private=True, again=True)
 
 
 def _key(source: ModelSource, outputs: tuple[str, ...] | None) -> str:
-    return sha256(repr((source.content, outputs)).encode())[:40]
+    return sha256(repr(("backend", source.content, outputs)).encode())[:40]

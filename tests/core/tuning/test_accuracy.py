@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 import masks
-from isorun.compilation import accuracy
 from isorun.errors import BackendFailed
+from isorun.tuning import accuracy
 from isorun.types import ModelInfo, TensorSpec
 
 WIDTH = 32
 MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [0, 0, 0, 0, 0]])
 FEEDS = {masks.NAME: MASK}
+CANDIDATE = accuracy.Candidate(backend="fake", precision="fp8")
 INFO = ModelInfo(
     inputs=(TensorSpec(masks.NAME, "tensor(int64)", ("batch", "sequence")),),
     outputs=(
@@ -85,19 +86,16 @@ def test_held_out_requests_must_be_closer_than_the_tolerance() -> None:
     assert accuracy.required_cosine(0.5) == pytest.approx(0.75)
 
 
-def judge(errors: dict[str, float], cosine: float = 0.99) -> accuracy.Judgement:
+def judge(errors: dict[str, float], cosine: float = 0.99) -> accuracy.Candidate:
     """A precision with an error for each kind of request."""
     kinds = {kind: [{**FEEDS, "error": np.array(error)}] for kind, error in errors.items()}
-    expected = {kind: [outputs(0)] for kind in kinds}
-    return accuracy.judge(
-        INFO, lambda feeds: outputs(0, float(feeds["error"])), kinds, expected, accuracy.limits(cosine)
-    )
+    reference = accuracy.ReferenceOutputs.of(lambda _: outputs(0), INFO, kinds, cosine)
+    return reference.judge(CANDIDATE, lambda feeds: outputs(0, float(feeds["error"])))
 
 
 def test_judges_by_the_worst_kind() -> None:
     judged = judge({"prose": 0.01, "punctuation": 0.5, "code": 0.2})
-    kind, cosine = judged.worst
-    assert (kind, cosine) == ("punctuation", judged.cosines["punctuation"])
+    assert (judged.worst, judged.cosine) == ("punctuation", judged.cosines["punctuation"])
     assert "punctuation" in judged.reason
     assert list(judged.cosines) == ["prose", "punctuation", "code"]
     assert judge({"prose": 0.01, "punctuation": 0.02}).reason == ""
@@ -107,8 +105,8 @@ def test_rejects_a_precision_that_fails_on_a_request() -> None:
     def fails(_: object) -> list[Any]:
         raise BackendFailed("it broke")
 
-    judged = accuracy.judge(INFO, fails, {"prose": [FEEDS]}, {"prose": [outputs(0)]}, accuracy.limits(0.99))
-    assert judged.reason == "it broke"
+    reference = accuracy.ReferenceOutputs.of(lambda _: outputs(0), INFO, {"prose": [FEEDS]}, 0.99)
+    assert reference.judge(CANDIDATE, fails).reason == "it broke"
 
 
 def test_times_a_model_of_fixed_size_at_that_size() -> None:

@@ -7,8 +7,8 @@ Requests are held out of calibration (:mod:`isorun.compilation.corpus`) and grou
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,24 +27,28 @@ Run = Callable[[Feeds], Sequence[Any]]
 """Runs a model on feeds and returns its outputs in the model's order."""
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """A precision compared with fp32.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A backend and a precision that were tested.
 
     Attributes:
-        cosines: the minimum cosine of any request, by kind; ``None`` for a kind without comparable numbers.
-        reason: why it is not accurate enough; empty if it is.
+        backend, precision: their names.
+        milliseconds: the median time of a request, which is one row of a batch; ``None`` if it was not timed.
+        slowdown: how many times as long as the fastest candidate it took; ``None`` likewise.
+        cosine: the minimum cosine of any held-out request's outputs to those in fp32; ``None`` if there is none.
+        worst: the kind of that request.
+        cosines: the minimum cosine of each kind.
+        reason: why it cannot be chosen; empty if it can.
     """
 
-    cosines: Mapping[str, float | None]
-    reason: str
-
-    @property
-    def worst(self) -> tuple[str | None, float | None]:
-        """The kind of the least accurate request, and its cosine."""
-        measured = {kind: cosine for kind, cosine in self.cosines.items() if cosine is not None}
-        kind = min(measured, key=lambda name: measured[name], default=None)
-        return kind, None if kind is None else measured[kind]
+    backend: str
+    precision: str
+    milliseconds: float | None = None
+    slowdown: float | None = None
+    cosine: float | None = None
+    worst: str | None = None
+    cosines: Mapping[str, float | None] = field(default_factory=dict)
+    reason: str = ""
 
 
 def required_cosine(tolerance: float) -> float:
@@ -61,39 +65,51 @@ def limits(cosine: float) -> Tolerance:
     return Tolerance(max_rel=None, rms=min(0.99, 1.5 * float(np.sqrt(2 * (1 - cosine))) + 1e-6), cosine=cosine)
 
 
-def judge(
-    info: ModelInfo,
-    run: Run,
-    kinds: Mapping[str, Sequence[Feeds]],
-    expected: Mapping[str, Sequence[Sequence[Any]]],
-    within: Tolerance,
-) -> Judgement:
-    """Run a model on held-out requests and compare the outputs with fp32's.
+class ReferenceOutputs(NamedTuple):
+    """What candidates are compared with.
 
-    Args:
+    Attributes:
         info: the model.
-        run: runs it in the precision to judge.
-        kinds: the requests, by kind.
-        expected: the outputs in fp32, in the same order.
-        within: the limits.
+        kinds: held-out requests, by kind.
+        outputs: the model's outputs in fp32 for each of them.
+        required: the minimum cosine.
     """
-    cosines: dict[str, float | None] = {}
-    reasons: dict[str, str] = {}
-    for kind, batches in kinds.items():
-        measured = []
-        for feeds, right in zip(batches, expected[kind], strict=True):
-            try:
-                parity = differ(info, run(feeds), right, feeds, within)
-            except BackendFailed as error:
-                return Judgement(cosines, str(error))
-            measured.append(parity.as_dict()["cosine"])
-            if parity.reasons:
-                stated = next((reason for reason in parity.reasons if ": cosine is" in reason), parity.reasons[0])
-                reasons.setdefault(kind, f"{kind}: {stated}")
-        cosines[kind] = min((cosine for cosine in measured if cosine is not None), default=None)
-    judged = Judgement(cosines, "")
-    worst, _ = judged.worst
-    return replace(judged, reason=reasons.get(worst or "", next(iter(reasons.values()), "")))
+
+    info: ModelInfo
+    kinds: Mapping[str, Sequence[Feeds]]
+    outputs: Mapping[str, Sequence[Sequence[Any]]]
+    required: float
+
+    @classmethod
+    def of(cls, run: Run, info: ModelInfo, kinds: Mapping[str, Sequence[Feeds]], required: float) -> ReferenceOutputs:
+        """The outputs that a run in fp32 returns."""
+        return cls(info, kinds, {kind: [run(feeds) for feeds in batches] for kind, batches in kinds.items()}, required)
+
+    def judge(self, candidate: Candidate, run: Run) -> Candidate:
+        """Run a candidate on the requests and compare its outputs, in the model's order."""
+        cosines: dict[str, float] = {}
+        reasons: dict[str, str] = {}
+        for kind, batches in self.kinds.items():
+            for feeds, expected in zip(batches, self.outputs[kind], strict=True):
+                try:
+                    parity = differ(self.info, run(feeds), expected, feeds, limits(self.required))
+                except BackendFailed as error:
+                    return replace(candidate, cosines=cosines, reason=str(error))
+                cosine = parity.as_dict()["cosine"]
+                if cosine is not None:
+                    cosines[kind] = min(cosine, cosines.get(kind, cosine))
+                if parity.reasons:
+                    stated = next((reason for reason in parity.reasons if ": cosine is" in reason), parity.reasons[0])
+                    reasons.setdefault(kind, f"{kind}: {stated}")
+        worst = min(cosines, key=lambda kind: cosines[kind], default=None)
+        reason = reasons.get(worst or "", next(iter(reasons.values()), ""))
+        return replace(
+            candidate,
+            cosine=cosines.get(worst or ""),
+            worst=worst,
+            cosines=dict.fromkeys(self.kinds) | cosines,
+            reason=reason,
+        )
 
 
 def timed(info: ModelInfo) -> tuple[Feeds, str]:

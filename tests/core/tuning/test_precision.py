@@ -13,7 +13,6 @@ import pytest
 
 import isorun
 import tiny
-from isorun.compilation import fastest_precision
 from isorun.compilation.compiler import Compiler
 from isorun.compilation.options import Options
 from isorun.errors import BackendFailed, BackendUnavailable, UnsupportedModel
@@ -21,6 +20,7 @@ from isorun.models import source as models
 from isorun.parity.samples import MASKS
 from isorun.plugin.backend import Backend, Executable
 from isorun.system.cache import Cache
+from isorun.tuning import precision, record
 from isorun.types import Capabilities, CompileConfig, Feeds, LoweredModel, RuntimeReport
 from onnx_text import graph
 
@@ -100,7 +100,7 @@ def choose(bert: Path, tmp_path: Path) -> Choose:
     ) -> dict[str, Any]:
         options = Options(precision="auto", padding=padding, tolerance=tolerance, calibration=samples)
         compiler = Compiler(source, options, cache)
-        model, note = fastest_precision.compile_fastest(compiler, fake.backend(), CompileConfig(**config))
+        model, note = precision.compile_fastest(compiler, fake.backend(), CompileConfig(**config))
         assert model.config.precision == note["chosen"]
         return note
 
@@ -112,20 +112,20 @@ SLOW, FAST, FASTEST = Planted(0.012), Planted(0.006), Planted(0.0)
 
 def test_chooses_the_fastest_precision_within_the_tolerance(choose: Choose):
     note = choose(Fake({"fp32": SLOW, "bf16": FAST, "fp8": Planted(0.0, error=0.01)}))
-    assert (note["asked"], note["chosen"], note["measured"]) == ("auto", "fp8", "now")
+    assert (note["requested"], note["chosen"], note["measured"]) == ("auto", "fp8", "now")
     assert (note["judged_on"], note["timed_at"]) == ("random tokens", "1 x 40")
     assert set(note["requests"]) == {f"mask {kind}" for kind in MASKS}
-    tried = {each["precision"]: each for each in note["tried"]}
-    assert tried["fp32"]["milliseconds"] > tried["bf16"]["milliseconds"] > tried["fp8"]["milliseconds"]
-    assert tried["fp32"]["milliseconds"] >= 6
-    assert tried["bf16"]["cosine"] == pytest.approx(1, abs=1e-12)
-    assert 0.999 < tried["fp8"]["cosine"] < 1
+    tested = {candidate["precision"]: candidate for candidate in note["candidates"]}
+    assert tested["fp32"]["milliseconds"] > tested["bf16"]["milliseconds"] > tested["fp8"]["milliseconds"]
+    assert tested["fp32"]["milliseconds"] >= 6
+    assert tested["bf16"]["cosine"] == pytest.approx(1, abs=1e-12)
+    assert 0.999 < tested["fp8"]["cosine"] < 1
 
 
 def test_rejects_an_inaccurate_precision_and_reports_its_cosine(choose: Choose):
     note = choose(Fake({"fp32": SLOW, "bf16": FAST, "fp8": Planted(0.0, error=0.5)}))
     assert note["chosen"] == "bf16"
-    (fp8,) = (each for each in note["tried"] if each["precision"] == "fp8")
+    (fp8,) = (candidate for candidate in note["candidates"] if candidate["precision"] == "fp8")
     assert fp8["milliseconds"] is None
     assert fp8["cosine"] < 0.99
     assert fp8["cosine"] == min(fp8["cosines"].values()) == fp8["cosines"][fp8["worst"]]
@@ -134,7 +134,7 @@ def test_rejects_an_inaccurate_precision_and_reports_its_cosine(choose: Choose):
 
 def test_requires_a_margin_for_unseen_requests(choose: Choose):
     note = choose(Fake({"fp32": SLOW, "fp8": Planted(0.0, error=0.1)}))
-    (fp8,) = (each for each in note["tried"] if each["precision"] == "fp8")
+    (fp8,) = (candidate for candidate in note["candidates"] if candidate["precision"] == "fp8")
     within = 1 - (1 - fp8["cosine"]) * 1.5  # within the tolerance, but without the margin
     assert choose(Fake({"fp32": SLOW, "fp8": Planted(0.0, error=0.1)}), tolerance=within)["chosen"] == "fp32"
     looser = 1 - (1 - fp8["cosine"]) * 2.5
@@ -163,7 +163,7 @@ def test_minilm_in_int8_is_within_a_loose_tolerance(minilm_model: Path, minilm_c
     ) as session:
         note = session.provenance.details["precision"]
     assert "isorun's texts" in note["judged_on"]
-    (int8,) = (each for each in note["tried"] if each["precision"] == "int8")
+    (int8,) = (candidate for candidate in note["candidates"] if candidate["precision"] == "int8")
     assert 0.99 < int8["cosine"] < 0.999
     assert set(int8["cosines"]) == set(note["requests"]) >= {"prose", "punctuation", "languages"}
     assert bool(int8["reason"]) == (tolerance == 0.999)
@@ -173,7 +173,7 @@ def test_records_why_a_precision_failed(choose: Choose):
     missing = BackendUnavailable("fake", "there is no such arithmetic", "Use another.")
     note = choose(Fake({"fp32": SLOW, "bf16": Planted(at_compile=missing), "fp8": Planted(at_run=BackendFailed("no"))}))
     assert note["chosen"] == "fp32"
-    reasons = {each["precision"]: each["reason"] for each in note["tried"]}
+    reasons = {each["precision"]: each["reason"] for each in note["candidates"]}
     assert "there is no such arithmetic" in reasons["bf16"]
     assert reasons["fp8"] == "no"
     assert reasons["fp32"] == ""
@@ -182,7 +182,7 @@ def test_records_why_a_precision_failed(choose: Choose):
 def test_wider_precisions_are_not_candidates(choose: Choose):
     fake = Fake({"fp32": SLOW, "fp64": FASTEST})
     note = choose(fake)
-    assert (note["chosen"], note["tried"]) == ("fp32", [])
+    assert (note["chosen"], note["candidates"]) == ("fp32", [])
     assert set(fake.compiled) == {"fp32"}
     assert fake.compiled["fp32"].runs == 0
 
@@ -230,7 +230,7 @@ def test_another_request_is_measured_again(choose: Choose, other: dict[str, Any]
 def test_another_processor_is_measured_again(choose: Choose, monkeypatch: pytest.MonkeyPatch):
     planted = {"fp32": SLOW, "bf16": FASTEST}
     choose(Fake(planted))
-    monkeypatch.setattr(fastest_precision, "cpu_name", lambda: "another processor")
+    monkeypatch.setattr(record, "cpu_name", lambda: "another processor")
     assert choose(Fake(planted))["measured"] == "now"
 
 
@@ -254,7 +254,7 @@ def test_provenance_lists_the_candidates(bert: Path, tmp_path: Path):
             outputs = session.run(None, tiny.feeds())
         note = provenance.details["precision"]
         assert note["measured"] == measured
-        assert {each["precision"] for each in note["tried"]} == {"fp32", "bf16", "int8"}
+        assert {each["precision"] for each in note["candidates"]} == {"fp32", "bf16", "int8"}
         assert note["chosen"] in provenance.precision.split("+")
         assert all(np.isfinite(array).all() for array in outputs)
 
@@ -263,12 +263,12 @@ def test_a_model_that_is_not_an_encoder():
     model = graph("""g (float[N,4] x) => (float[N,4] y)
         <float[4,4] w = {1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7}> { y = MatMul (x, w) }""")
     with isorun.Session(model, "reference", precision="auto") as session:
-        tried = session.provenance.details["precision"]["tried"]
-        assert {each["precision"] for each in tried} == {"fp32", "fp16", "bf16"}
+        tested = session.provenance.details["precision"]["candidates"]
+        assert {each["precision"] for each in tested} == {"fp32", "fp16", "bf16"}
 
 
 def test_measuring_is_logged(choose: Choose, caplog: pytest.LogCaptureFixture):
-    with caplog.at_level("INFO", logger="isorun.compilation.fastest_precision"):
+    with caplog.at_level("INFO", logger="isorun.tuning.precision"):
         choose(Fake({"fp32": SLOW, "fp8": Planted(error=0.5)}))
     first, *rest = caplog.messages
     assert "fp32, fp8" in first

@@ -1,0 +1,112 @@
+"""Candidates timed in alternating turns: what slows down the machine for a while slows down all that are compared."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from statistics import median
+from typing import NamedTuple, TypeVar
+
+from isorun.errors import BackendFailed
+from isorun.system.disturbance import scheduled
+from isorun.system.process_usage import family
+
+K = TypeVar("K")
+
+_MAX_SPIN = 0.3  # seconds
+_POLL = 0.005  # seconds
+_ASLEEP = 2 * 10**6  # nanoseconds of CPU time between two polls: what polling itself takes
+_BEATEN = 0.5  # a candidate is dropped if it was always slower by this share, divided by its number of rounds
+
+
+class TimingBudget(NamedTuple):
+    """How long to measure.
+
+    Attributes:
+        rounds: the maximum number of rounds; every candidate that can still win has a turn in each.
+        seconds: in all, with what is compiled meanwhile. A quarter remains for the rounds, and the first always runs.
+    """
+
+    rounds: int
+    seconds: float
+
+
+def interleave(
+    turns: Mapping[K, Callable[[], float]], budget: TimingBudget
+) -> tuple[dict[K, list[float]], dict[K, str]]:
+    """Time candidates in alternating turns, after a turn each in which runtimes compile what shapes need. One that is
+    clearly slower than another has no further turns.
+
+    Args:
+        turns: measures a candidate once; returns seconds for some unit of work, the same for all.
+        budget: how long.
+
+    Returns:
+        The seconds of each candidate, by round, and why candidates failed.
+    """
+    times: dict[K, list[float]] = {key: [] for key in turns}
+    failed: dict[K, str] = {}
+    processes, end = family(), time.perf_counter() + budget.seconds
+    for number in range(budget.rounds + 1):
+        if number == 1:
+            end = max(end, time.perf_counter() + budget.seconds / 4)
+        elif time.perf_counter() >= end and number:
+            break
+        contenders = [key for key in times if not _is_beaten(times, key)]
+        for key in contenders if number % 2 == 0 else contenders[::-1]:
+            settle(processes)
+            try:
+                seconds = turns[key]()
+            except BackendFailed as error:
+                failed[key] = str(error)
+                del times[key]
+            else:
+                times[key] += [seconds] if number else []
+    return times, failed
+
+
+def slowdowns(times: Mapping[K, Sequence[float]]) -> dict[K, float]:
+    """How many times as long as the fastest candidate each one took: the median over the rounds that both had.
+
+    A candidate is no slower than the fastest if this is at most the factor that a caller accepts.
+    """
+    return {key: median(_ratios(times, key)) for key in times}
+
+
+def _is_beaten(times: Mapping[K, Sequence[float]], key: K) -> bool:
+    """Whether a candidate was slower than the fastest in every round, and by a share that noise does not explain."""
+    ratios = _ratios(times, key)
+    return bool(ratios) and min(ratios) > 1 + _BEATEN / len(ratios)
+
+
+def _ratios(times: Mapping[K, Sequence[float]], key: K) -> list[float]:
+    """By round, to the fastest candidate of those with the most rounds: others had different conditions."""
+    rounds = max(map(len, times.values()))
+    fastest = min((taken for taken in times.values() if len(taken) == rounds), key=lambda taken: median(taken or [0]))
+    return [mine / other for mine, other in zip(times[key], fastest, strict=False)]
+
+
+def settle(processes: Sequence[int]) -> None:
+    """Wait, for 0.3 s at most, until threads that spin after a run sleep: they would disturb the next turn.
+
+    Args:
+        processes: this one and its descendants.
+    """
+    ran, end = scheduled(processes).ran, time.perf_counter() + _MAX_SPIN
+    while ran is not None and time.perf_counter() < end:
+        time.sleep(_POLL)
+        before, ran = ran, scheduled(processes).ran
+        if ran is None or ran - before < _ASLEEP:
+            break
+
+
+@contextmanager
+def without_gc() -> Iterator[None]:
+    """Python's cyclic garbage collector is off in the block."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
