@@ -86,8 +86,8 @@ def own(engine: str, model: Path, output: str) -> Call:
 
     _, backend, precision = engine.split()
     session = isorun.Session(model, backend, precision=precision, outputs=[output])
-    arrangement = session.warmup(requests(96, seed=1))
-    print(f"{engine}: {session.provenance.precision}, {arrangement}", file=sys.stderr)
+    plan = session.warmup(requests(96, seed=1))
+    print(f"{engine}: {session.provenance.precision}, {plan}", file=sys.stderr)
     return lambda feeds: session.arun(None, feeds)
 
 

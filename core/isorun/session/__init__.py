@@ -1,1 +1,1 @@
-"""Sessions: one model, one backend, one calling convention; executor, bindings and batching."""
+"""Sessions: one model, one backend, one calling convention; bindings and the scheduler of concurrent requests."""

@@ -1,111 +1,300 @@
-"""Runs side by side: as many at once as the machine serves best, each with its share of the cores."""
+"""The threads that run waiting requests: as many batches at once as the machine serves best."""
 
 from __future__ import annotations
 
+import atexit
+import os
+import sys
 import threading
+import time
+import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future, wait
+from functools import partial
 from typing import Any
 
-import numpy as np
-
-from isorun.compilation.compiled_model import CompiledModel
+from isorun.compilation.compiled_model import CLOSED
+from isorun.errors import IsorunError, WorkerDied, WorkerTimeout
+from isorun.session.call_queue import CallQueue
+from isorun.session.calls import Call, Request
+from isorun.session.collator import Collator
+from isorun.session.lane_models import LaneModels
 from isorun.session.metrics import Recorder
-from isorun.types import Feeds
 
 
 class Lanes:
-    """The compiled models that scheduled runs take turns on.
+    """Runs the requests of a queue.
 
-    A run that is alone gets the session's own model, with all its threads. Runs that overlap get narrower ones.
+    There is a thread for each lane and one more, which assembles the next batch meanwhile. They start when there is
+    work for them, and do not keep the session alive. If a batch fails, its requests run again one by one, so that an
+    error affects only the request that caused it.
 
     Args:
-        wide: the session's own model.
-        compile_narrow: compiles it with fewer threads; ``None`` if all lanes share the wide one.
-        shared: whether a single narrow model serves all lanes.
-        lanes: the number of runs at once.
-        recorder: counts runs.
-        mask: the model's mask input.
+        models: what each lane runs on.
+        collator: assembles and splits batches.
+        recorder: counts requests and runs.
+        limit: the maximum number of waiting requests.
     """
 
     def __init__(
         self,
-        wide: CompiledModel,
-        compile_narrow: Callable[[], CompiledModel] | None,
-        lanes: int,
+        models: LaneModels,
+        collator: Collator,
         recorder: Recorder,
         *,
-        shared: bool,
-        mask: str | None,
+        limit: int = sys.maxsize,
     ) -> None:
-        self.count = lanes
-        self._wide = wide
-        self._compile = compile_narrow if lanes > 1 else None
-        self._shared = shared
+        self.models = models
+        self._collator = collator
         self._recorder = recorder
-        self._mask = mask
-        self._idle = list(range(lanes))
-        self._narrow: dict[int, CompiledModel] = {}
-        self._compiling = threading.Lock()
-        self._changed = threading.Condition()
+        self._limit = limit
+        self._weak = weakref.ref(self)
+        self._queue = CallQueue(limit)
+        self._closed = False
+        self._threads: list[threading.Thread] = []
+        self._resting = 0  # threads that wait for requests
+        self._holding: dict[int, Call] = {}  # by thread: what waits for a lane, assembled
+        self._idle = list(range(models.lanes))
+        self._warmups: list[deque[Callable[[], None]]] = [deque() for _ in range(models.lanes + 1)]
+        self._taking = False
+        lock = threading.RLock()  # a session that is collected during these calls closes its lanes on this thread
+        self._arrived, self._ended = threading.Condition(lock), threading.Condition(lock)
+        _alive.add(self)
 
-    def run(self, output_names: Sequence[str], feeds: Feeds, wide: bool | None = None) -> list[Any]:
-        """Run on the next free lane. Feeds have been validated.
-
-        Args:
-            output_names, feeds: what to run.
-            wide: whether to use all threads; ``None`` if this run is alone and no other waits.
+    def check_room(self, count: int) -> None:
+        """Reject a call of so many requests now if :meth:`put` would, before anything is done for it.
 
         Raises:
-            IsorunError: the session is closed.
-            BackendFailed: the runtime failed.
+            QueueFull: too many requests are waiting.
         """
-        with self._changed:
-            while not self._idle:
-                self._changed.wait()
-            if wide is None:
-                wide = len(self._idle) == self.count and not self._recorder.waiting
-            lane = self._idle.pop()
+        with self._arrived:
+            admitted = self._queue.admits(count)
+        if not admitted:
+            self._recorder.reject(count, self._limit)
+
+    def put(self, call: Call, requests: Sequence[Request]) -> None:
+        """Submit requests as part of a call, all of them or none.
+
+        A future that is cancelled while its request waits takes it out of the queue.
+
+        Raises:
+            QueueFull: too many requests are waiting.
+            IsorunError: the session is closed.
+        """
+        with self._arrived:
+            if self._closed:
+                raise IsorunError(CLOSED)
+            admitted = self._queue.put(call, requests)
+            if admitted:
+                self._recorder.enter(len(requests))
+                self._start_threads()
+                self._arrived.notify(len(requests))
+        if not admitted:
+            self._recorder.reject(len(requests), self._limit)
+        for request in requests:
+            # The future must not keep the models alive.
+            request.future.add_done_callback(partial(_on_done, self._weak, call, request.number))
+
+    def hurry(self, call: Call) -> None:
+        """Run what waits of a call: no further request is expected soon."""
+        with self._arrived:
+            call.hurry = True
+            self._arrived.notify()
+
+    def wait_for(self, call: Call) -> None:
+        """Wait for the batches of a call that run."""
+        with self._ended:
+            self._ended.wait_for(lambda: not call.taken)
+
+    def warm(self, run: Callable[[int], None], threads: int) -> None:
+        """Call ``run(index)`` on some of the threads, and wait: the first run on a thread takes longer than later ones.
+
+        Raises:
+            As ``run``.
+        """
+        if threading.current_thread() in self._threads:  # it would wait for itself
+            return run(0)
+        futures: list[Future[None]] = [Future() for _ in range(threads)]
+        with self._arrived:
+            if self._closed:
+                raise IsorunError(CLOSED)
+            for index, future in enumerate(futures):
+                self._warmups[index].append(partial(_fulfil, future, partial(run, index)))
+            self._start_threads(threads)
+            self._arrived.notify_all()
+        wait(futures)
+        for future in futures:
+            future.result()
+        return None
+
+    def close(self, *, cancel: bool = False, join: bool = True) -> None:
+        """Accept no further requests, and end the threads.
+
+        Args:
+            cancel: cancel waiting requests instead of running them.
+            join: wait for the threads, except this very one.
+        """
+        with self._arrived:
+            self._closed = True
+            waiting = self._queue.requests() if cancel else []
+            self._arrived.notify_all()
+        for request in waiting:
+            request.future.cancel()
+        for thread in self._threads if join else ():
+            if thread is not threading.current_thread():
+                thread.join()
+
+    def _start_threads(self, least: int = 0) -> None:
+        least = max(least, len(self._threads) + 1 if len(self._queue) > self._resting else 0)
+        while len(self._threads) < min(least, len(self._warmups)):
+            index = len(self._threads)
+            thread = threading.Thread(target=self._serve, args=(index,), name=f"isorun-{index}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _serve(self, index: int) -> None:
+        # No request is held while waiting: through tracebacks it would keep alive what closes a stream.
+        while work := self._next(index):
+            if callable(work):
+                work()
+            else:
+                self._answer(work)
+                with self._ended:
+                    work[0].call.taken -= 1
+                    self._ended.notify_all()
+            del work
+
+    def _next(self, index: int) -> list[Request] | Callable[[], None] | None:
+        """Wait for work; ``None`` once the lanes are closed and nothing waits."""
+        warmups = self._warmups[index]
+        with self._arrived:
+            while True:
+                if warmups:
+                    return warmups.popleft()
+                now = time.monotonic()
+                self._taking = True
+                requests = self._queue.take(now, self._may_run, all_due=self._closed)
+                self._taking = False
+                if requests:
+                    requests[0].call.taken += 1
+                    self._start_threads()
+                    return requests
+                if self._closed and not len(self._queue):
+                    self._arrived.notify_all()  # those that could not run what waited
+                    return None
+                due = self._queue.next_due(self._may_run)
+                self._resting += 1
+                self._arrived.wait(None if due is None else min(max(0.0, due - now), threading.TIMEOUT_MAX))
+                self._resting -= 1
+
+    def _may_run(self, call: Call) -> bool:
+        """Whether a thread may take a batch of a call. Only one thread holds a batch that may not run yet."""
+        at_once = self._at_once(call)
+        return call.taken < at_once or (call.taken == at_once and not self._holding)
+
+    def _at_once(self, call: Call) -> int:
+        return 1 if call.all_threads and self.models.divided else self.models.lanes
+
+    def _answer(self, requests: list[Request]) -> None:
         try:
-            model = self._wide if wide else self._model(lane)
-            rows, tokens, padding = self._sizes(feeds)
-            with self._recorder.run(rows, tokens, padding):
-                return model.run(output_names, feeds)
-        finally:
-            with self._changed:
-                self._idle.append(lane)
-                self._changed.notify()
+            feeds = self._collator.batch(requests)
+            lane, all_threads = self._occupy(requests[0].call)
+            try:
+                starting = [request for request in requests if self._start(request)]
+                if not starting:
+                    return
+                if len(starting) < len(requests):
+                    requests, feeds = starting, self._collator.batch(starting)
+                model = self.models.all_threads if all_threads else self.models.of_lane(lane)
+                with self._recorder.run(*self._collator.sizes(feeds)):
+                    outputs = model.run(requests[0].outputs, feeds)
+            finally:
+                self._vacate(requests[0].call, lane)
+            results = list(zip(requests, self._collator.split(outputs, requests), strict=True))
+        except BaseException as error:  # noqa: BLE001  # delivered through the requests' futures
+            # A time-out is not repeated: the request that caused it would take as long again, and stop another worker.
+            if len(requests) > 1 and not isinstance(error, WorkerTimeout | WorkerDied):
+                for request in requests:
+                    self._answer([request])
+                return
+            for request in requests:
+                self._recorder.fail()
+                request.future.set_exception(error)
+            return
+        for request, result in results:
+            request.future.set_result(result)
 
-    def models(self) -> list[CompiledModel]:
-        """All of them, compiled now if they were not."""
-        return list(dict.fromkeys([self._wide, *self.of_overlapping_runs()]))
+    def _occupy(self, call: Call) -> tuple[int, bool]:
+        """Wait for a lane, in the order of batches. Returns it, and whether to use all threads."""
+        thread = threading.get_ident()
+        with self._ended:
+            self._holding[thread] = call
+            self._ended.wait_for(lambda: self._idle and self._first_holder() == thread)
+            del self._holding[thread]
+            if self._holding:
+                self._ended.notify_all()
+            self._arrived.notify()  # another thread may assemble the next batch
+            all_threads = call.all_threads
+            if all_threads is None:
+                all_threads = len(self._idle) == self.models.lanes and not len(self._queue)
+            call.running += 1
+            return self._idle.pop(), all_threads
 
-    def of_overlapping_runs(self) -> list[CompiledModel]:
-        """The model of each lane, compiled now if it was not."""
-        return [self._model(lane) for lane in range(self.count)]
+    def _first_holder(self) -> int | None:
+        may_run = (thread for thread, call in self._holding.items() if call.running < self._at_once(call))
+        return next(may_run, None)
 
-    def close(self) -> None:
-        """Release the narrow models."""
-        with self._compiling:
-            narrow, self._narrow = self._narrow, {}
-        for model in narrow.values():
-            model.close()
+    def _vacate(self, call: Call, lane: int) -> None:
+        with self._ended:
+            call.running -= 1
+            self._idle.append(lane)
+            self._ended.notify_all()
 
-    def _model(self, lane: int) -> CompiledModel:
-        if self._compile is None:
-            return self._wide
-        index = 0 if self._shared else lane
-        with self._compiling:
-            if index not in self._narrow:
-                self._wide.check_open()
-                self._narrow[index] = self._compile()
-            return self._narrow[index]
+    def _start(self, request: Request) -> bool:
+        """Whether to run a request: somebody waits for it."""
+        if request.future.running():  # again, since its batch failed
+            if request.call.abandoned:
+                request.future.set_exception(CancelledError())
+            return not request.call.abandoned
+        if request.call.abandoned:
+            request.future.cancel()
+        if request.future.set_running_or_notify_cancel():
+            self._recorder.leave(time.monotonic() - request.arrived)
+            return True
+        self._recorder.drop()
+        return False
 
-    def _sizes(self, feeds: Feeds) -> tuple[int, int, int]:
-        """Rows, real tokens and padding."""
-        mask = feeds.get(self._mask) if self._mask is not None else None
-        if isinstance(mask, np.ndarray) and mask.ndim == 2:
-            tokens = int(np.count_nonzero(mask))
-            return len(mask), tokens, mask.size - tokens
-        arrays = [value for value in feeds.values() if isinstance(value, np.ndarray) and value.ndim]
-        largest = max(arrays, key=lambda array: array.ndim, default=None)
-        return (1, 0, 0) if largest is None else (len(largest), int(np.prod(largest.shape[:2])), 0)
+    def _remove_cancelled(self, call: Call, number: int, future: Future[list[Any]]) -> None:
+        with self._arrived:  # by a collection during take(), this thread may hold the lock already
+            removed = not self._taking and self._queue.remove(call, number)
+        if removed:
+            self._recorder.drop()
+            future.set_running_or_notify_cancel()  # those who wait for it learn that it is cancelled
+
+
+def _on_done(lanes: weakref.ref[Lanes], call: Call, number: int, future: Future[list[Any]]) -> None:
+    if future.cancelled() and (lane := lanes()):
+        lane._remove_cancelled(call, number, future)
+
+
+def _fulfil(future: Future[None], work: Callable[[], None]) -> None:
+    try:
+        work()
+        future.set_result(None)
+    except BaseException as error:  # noqa: BLE001  # raised where it is waited for
+        future.set_exception(error)
+
+
+_alive: weakref.WeakSet[Lanes] = weakref.WeakSet()  # including closed ones whose threads still run
+
+
+@atexit.register
+def _close_all() -> None:
+    """Python stops daemon threads anywhere at exit; a runtime that is running then aborts the process."""
+    for lanes in list(_alive):
+        lanes.close(cancel=True)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_alive.clear)  # threads do not survive a fork

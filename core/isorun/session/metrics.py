@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
@@ -57,7 +56,7 @@ class Metrics:
 
     Attributes:
         requests: requests that were submitted and accepted.
-        failed: requests that raised an error.
+        failed: those of them that raised an error.
         rejected: requests that raised ``QueueFull``.
         late: requests that raised ``DeadlineExceeded``.
         waiting, running: requests that wait at the moment, and batches that run.
@@ -134,58 +133,36 @@ class Metrics:
 
 
 class Recorder:
-    """Collects metrics, and rejects requests when too many wait.
+    """Collects metrics."""
 
-    Args:
-        limit: the maximum number of requests that wait.
-    """
-
-    def __init__(self, limit: int = sys.maxsize) -> None:
-        self.limit = limit
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._requests = self._failed = self._rejected = self._late = self._waiting = self._running = 0
         self._tokens = self._padding = 0
         self._queue, self._run, self._rows = _Counts(_SECONDS), _Counts(_SECONDS), _Counts(_ROWS)
 
-    @property
-    def waiting(self) -> int:
-        """The number of requests that wait."""
-        return self._waiting
-
-    def enter(self, *, bounded: bool = True) -> None:
-        """Count a request in.
-
-        Args:
-            bounded: reject it if the queue is full.
-
-        Raises:
-            QueueFull: as many requests as allowed are waiting already.
-        """
+    def enter(self, requests: int) -> None:
+        """Count requests into the queue."""
         with self._lock:
-            full = bounded and self._waiting >= self.limit
-            if not full:
-                self._requests += 1
-                self._waiting += 1
-        if full:
-            self.reject()
+            self._requests += requests
+            self._waiting += requests
 
-    def reject(self) -> NoReturn:
-        """Count a rejected request, and raise ``QueueFull``."""
+    def reject(self, requests: int, limit: int) -> NoReturn:
+        """Count rejected requests, and raise ``QueueFull``."""
         with self._lock:
-            self._rejected += 1
-        raise QueueFull(self.limit)
+            self._rejected += requests
+        raise QueueFull(limit)
 
-    def leave(self, seconds: Sequence[float]) -> None:
-        """Count requests out of the queue, each with the time for which it waited; a run follows."""
+    def leave(self, seconds: float) -> None:
+        """Count a request out of the queue that waited so long; its run follows."""
         with self._lock:
-            self._waiting -= len(seconds)
-            for value in seconds:
-                self._queue.add(value)
+            self._waiting -= 1
+            self._queue.add(seconds)
 
-    def drop(self, requests: int) -> None:
-        """Count requests out of the queue that will not run."""
+    def drop(self) -> None:
+        """Count a request out of the queue that will not run."""
         with self._lock:
-            self._waiting -= requests
+            self._waiting -= 1
 
     def fail(self) -> None:
         """Count an error of a request."""

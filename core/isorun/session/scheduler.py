@@ -1,36 +1,43 @@
-"""Concurrent requests of one session: when each runs, on which executable, alone or in a batch."""
+"""Concurrent requests of one session: when each runs, on which compiled model, alone or in a batch."""
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from isorun.compilation.compiled_model import CompiledModel
+from isorun.compilation.compiled_model import CLOSED
 from isorun.errors import DeadlineExceeded, IsorunError
 from isorun.models.feeds import FeedChecker, refuse_options
 from isorun.session.backend_selection import Resolved
-from isorun.session.executor import Executor
+from isorun.session.callbacks import Callbacks
+from isorun.session.calls import Batching, Call, Request
+from isorun.session.collator import Collator
+from isorun.session.lane_models import LaneModels
 from isorun.session.lanes import Lanes
 from isorun.session.metrics import Metrics, Recorder
+from isorun.session.results import Results
 from isorun.system.process_usage import return_free_memory
+from isorun.system.threads import usable_cores
 from isorun.types import Feeds
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
-    from isorun.session import batching
     from isorun.tuning.accuracy import Run
     from isorun.tuning.concurrency import ConcurrencyPlan
     from isorun.tuning.record import Subject
 
 _MAX_TOKENS = 4096  # of a batch of map
+_AHEAD = 4  # batches that map reads ahead
 
 _logger = logging.getLogger("isorun")
+_streams = itertools.count(1)
 
 
 class Scheduler:
@@ -41,7 +48,7 @@ class Scheduler:
     Args:
         resolved: the session's model.
         checker: validates the arguments of runs.
-        closers: what the session closes when it releases its model; the lanes' models are added.
+        closers: what the session closes when it releases its model; those of the lanes are added.
         max_queue: maximum number of waiting requests.
     """
 
@@ -53,32 +60,41 @@ class Scheduler:
         max_queue: int,
     ) -> None:
         self._resolved = resolved
-        self._info = resolved.model.info
+        self._mixes_rows = resolved.model.info.mixes_rows
         self._checker = checker
         self._closers = closers
-        self._recorder = Recorder(max_queue)
-        self._executor = Executor(self._recorder)
+        self._max_queue = max_queue
+        self._collator = Collator(resolved.model.info, checker)
+        self._recorder = Recorder()
+        self._callbacks = Callbacks(max_queue + usable_cores())  # the requests of some run: they do not wait
+        self._refusal = ""
+        self._lock = threading.Lock()
+        self._plan: ConcurrencyPlan | None = None
+        self._measured: LaneModels | None = None  # of the plan, if it was measured here
+        self._started: Lanes | None = None
         self._unwarned = threading.Lock()  # acquired for good by the call of `alone` that logs its warning
 
     def alone(self) -> bool:
         """Whether requests do not share batches unless the caller asks for it: their results would depend on one
         another. The first call that returns true logs a warning."""
-        if not self._info.mixes_rows:
+        if not self._mixes_rows:
             return False
         if self._unwarned.acquire(blocking=False):
             _logger.warning(
                 "Requests do not share batches: in this model, the results of one depend on the others in its batch "
                 "(%s). To batch nevertheless, pass max_tokens or batch_tokens",
-                self._info.mixes_rows,
+                self._mixes_rows,
             )
         return True
 
-    @cached_property
-    def arrangement(self) -> ConcurrencyPlan:
+    @property
+    def plan(self) -> ConcurrencyPlan:
         """How concurrent requests are run."""
-        from isorun.tuning import concurrency
+        if self._plan is None:
+            from isorun.tuning import concurrency
 
-        return concurrency.remembered(self._subject) or concurrency.default_plan(self._subject)
+            self._plan = concurrency.remembered(self._subject) or concurrency.default_plan(self._subject)
+        return self._plan
 
     @property
     def _subject(self) -> Subject:
@@ -94,49 +110,50 @@ class Scheduler:
         """Compile and run everything that requests may need."""
         from isorun.session import warmup
 
-        if measure and "_lanes" not in self.__dict__:
-            self.__dict__["arrangement"] = self._measure()
+        if measure and self._started is None:
+            self._measure()
         feeds = warmup.feeds(self._resolved.compiler.graphs, self._checker, on)
-        # On the thread of the first request: the first run on another takes 1.2 to 1.9 times as long. A request that is
-        # alone runs on the first model, which is run last: its weights are in the caches then.
-        models = self._lanes.models()[::-1]
+        single = [sample for sample in feeds if self._collator.is_single(sample)]
+        lanes = self._lanes()
+        # A request that is alone runs on the first model, which is run last: its weights are in the caches then.
+        models = lanes.models.all()[::-1]
+        outputs = self._resolved.model.info.output_names
 
-        def run(models: Iterable[CompiledModel], requests: Iterable[Feeds]) -> None:
+        def run(thread: int) -> None:
             for model in models:
-                for request in requests:
-                    model.run(self._info.output_names, request)
+                for sample in single if thread else feeds:
+                    model.run(outputs, sample)
 
-        self._executor.call(run, models, feeds)
-        if self.arrangement.batch_tokens:
-            single = [each for each in feeds if _is_single(each)]
-            self._batcher(None, self.arrangement.batch_tokens, 0.0, lambda: run(models, single))
+        # Batches are taken by any thread. Without them, the thread that rests takes the next request.
+        lanes.warm(run, lanes.models.lanes + 1 if self.plan.batch_tokens else 1)
         return_free_memory()  # of closed candidates, and of kernels for lengths that were run once
-        return self.arrangement
+        return self.plan
 
-    def _measure(self) -> ConcurrencyPlan:
-        """The best plan. Its lanes are kept: runtimes have compiled for them what shapes need."""
+    def _measure(self) -> None:
+        """Measure the best plan. Its models are kept: runtimes have compiled for them what shapes need."""
         from isorun.tuning import concurrency
 
-        compiled: dict[tuple[int, int | None], Lanes] = {}
+        compiled: dict[tuple[int, int | None], LaneModels] = {}
+        info = self._resolved.model.info
 
         def open_lanes(plan: ConcurrencyPlan) -> list[Run]:
-            lanes = compiled[plan[:2]] = self._make_lanes(plan)
-            return [partial(model.run, self._info.output_names) for model in lanes.of_overlapping_runs()]
+            models = compiled[plan[:2]] = self._models(plan)
+            return [partial(model.run, info.output_names) for model in models.of_lanes()]
 
         try:
-            plan = concurrency.measured(self._subject, self._info, open_lanes)
-            if kept := compiled.pop(plan[:2], None):
-                self._keep(kept)
-            return plan
+            self._plan = concurrency.measured(self._subject, info, open_lanes)
+            self._measured = compiled.pop(self._plan[:2], None)
+            if self._measured is not None:
+                self._closers.callback(self._measured.close)
         finally:
-            for lanes in compiled.values():
-                lanes.close()
+            for models in compiled.values():
+                models.close()
 
-    def submit(self, output_names: Sequence[str] | None, feeds: Feeds, *, more: bool = False) -> Future[list[Any]]:
+    def submit(self, output_names: Sequence[str] | None, feeds: Feeds) -> Future[list[Any]]:
         """Run on another thread, when it is this request's turn."""
-        return self._executor.submit(self._run, output_names, feeds, False if more else None)
+        return self._submit(Call(Batching()), output_names, feeds)
 
-    def submit_then(
+    def run_async(
         self,
         callback: Callable[[list[Any], Any, str], None],
         user_data: Any,
@@ -145,10 +162,6 @@ class Scheduler:
         run_options: object,
     ) -> None:
         """Run on another thread, and call ``callback(outputs, user_data, error)`` on one of its own."""
-
-        def work() -> list[Any]:
-            refuse_options(run_options)
-            return self._run(output_names, feeds)
 
         def called_back(future: Future[list[Any]]) -> None:
             try:
@@ -159,7 +172,35 @@ class Scheduler:
                 outputs, message = [], f"{type(error).__name__}: {error}".removesuffix(": ")
             callback(outputs, user_data, message)
 
-        self._executor.submit_then(called_back, work)
+        callbacks = self._callbacks
+        if not callbacks.reserve():
+            self._recorder.reject(1, self._max_queue)
+        try:
+            future = self._submit(Call(Batching()), output_names, feeds, run_options)
+        except BaseException:
+            callbacks.release()
+            raise
+        future.add_done_callback(lambda future: callbacks.start(partial(called_back, future)))
+
+    def run_batches(self, output_names: Sequence[str] | None, batches: Iterable[Feeds]) -> Iterator[list[Any]]:
+        """Run batches side by side, and yield their results in order."""
+        call = Call(Batching(), bounded=False, all_threads=False)
+        pending: deque[Future[list[Any]]] = deque()
+        try:
+            remaining = iter(batches)
+            feeds = next(remaining, None)
+            while feeds is not None:
+                following = next(remaining, None)
+                if following is None:
+                    call.all_threads = None
+                pending.append(self._submit(call, output_names, feeds))
+                if len(pending) > self.plan.lanes + 1:
+                    yield pending.popleft().result()
+                feeds = following
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            call.abandoned = True
 
     async def arun(
         self,
@@ -171,23 +212,24 @@ class Scheduler:
         timeout: float | None,
     ) -> list[Any]:
         """Run without blocking the event loop, when it is this request's turn."""
-        import asyncio
-
-        if max_tokens is None:
-            shared = _is_single(feeds) and not self.alone()
-            max_tokens, max_wait = (self.arrangement.batch_tokens if shared else 0), 0.0
-        if max_tokens == 0:
-            future = self.submit(output_names, feeds)
+        self.check_open()
+        if max_tokens:
+            batching = Batching(max_tokens, max_wait, max_tokens).check()
+            request = self._collator.row(output_names, feeds)
         else:
-            future = self._batcher(output_names, max_tokens, max_wait).submit(feeds)[0]
-        try:
-            async with asyncio.timeout(timeout) as deadline:
-                return await asyncio.wrap_future(future)
-        except TimeoutError:
-            if not deadline.expired():
-                raise
-            self._recorder.miss()
-            raise DeadlineExceeded(f"The request was not answered within {timeout:g} s") from None
+            batching = self._batching() if max_tokens is None else Batching()
+            request = self._collator.request(output_names, feeds, shared=partial(self._shares, batching))
+        return (await self._answers(Call(batching), [request], timeout))[0]
+
+    async def arun_many(
+        self, output_names: Sequence[str] | None, feeds: Sequence[Feeds], *, timeout: float | None
+    ) -> list[list[Any]]:
+        """Run requests as one call, without blocking the event loop."""
+        self.check_room(len(feeds))
+        batching = self._batching()
+        shared = partial(self._shares, batching)
+        requests = [self._collator.request(output_names, sample, shared=shared) for sample in feeds]
+        return await self._answers(Call(batching), requests, timeout) if requests else []
 
     def map(
         self,
@@ -197,29 +239,40 @@ class Scheduler:
         max_tokens: int | None,
         max_wait: float,
         return_exceptions: bool,
-    ) -> batching.Results:
+    ) -> Results:
         """Run single requests in batches of similar length."""
-        self._executor.check_open()
-        from isorun.session import batching
-
+        self.check_open()
+        if output_names:
+            self._checker.check_outputs(output_names)
         alone = max_tokens is None and self.alone()
-
-        # A batch is large enough for all threads, which share its weights in the processor's caches.
-        lanes, threads, _ = self.arrangement
-        return batching.results(
+        max_tokens = _MAX_TOKENS if max_tokens is None else max_tokens
+        window = _AHEAD * max_tokens
+        batching = Batching(max_tokens, max_wait, window, next(_streams)).check()
+        if alone:
+            batching = batching._replace(max_tokens=1, max_wait=0.0)
+        return Results(
             requests,
-            partial(self._run, wide=True),
-            batching.Layout(self._info, output_names, alone=alone),
-            recorder=self._recorder,
-            parallel=lanes if threads is None else 1,
-            max_tokens=_MAX_TOKENS if max_tokens is None else max_tokens,
-            max_wait=0.0 if alone else max_wait,
+            self._lanes(),
+            # A batch is large enough for all threads, which share its weights in the processor's caches.
+            Call(batching, bounded=False, all_threads=True),
+            partial(self._collator.row, output_names),
+            window,
             return_exceptions=return_exceptions,
+            owner=self,
         )
+
+    def check_room(self, requests: int) -> None:
+        """Raise ``QueueFull`` if a call of so many requests would be rejected now."""
+        self._lanes().check_room(requests)
+
+    def check_open(self) -> None:
+        """Raise ``IsorunError`` once new requests are refused; submitted ones still run."""
+        if self._refusal:
+            raise IsorunError(self._refusal)
 
     def refuse(self, reason: str) -> None:
         """Refuse new requests."""
-        self._executor.refuse(reason)
+        self._refusal = reason
 
     def close(self) -> bool:
         """Wait for submitted requests.
@@ -227,70 +280,73 @@ class Scheduler:
         Returns:
             Whether this call closed it; ``False`` if it was closed before.
         """
-        return self._executor.close()
+        with self._lock:
+            if self._refusal:
+                return False
+            self._refusal = CLOSED
+        if self._started is not None:
+            self._started.close()
+        self._callbacks.join()
+        return True
 
-    def _run(self, output_names: Sequence[str] | None, feeds: Feeds, wide: bool | None = None) -> list[Any]:
-        """As ``Session.run``, on the next free lane."""
-        return self._lanes.run(*self._checker.check_call(output_names, feeds), wide)
+    def _submit(
+        self, call: Call, output_names: Sequence[str] | None, feeds: Feeds, run_options: object = None
+    ) -> Future[list[Any]]:
+        """Submit a request that shares no batch. The future has the error if it is invalid."""
+        lanes = self._lanes()
+        try:
+            refuse_options(run_options)
+            request = self._collator.request(output_names, feeds, shared=lambda: False)
+        except Exception as error:  # noqa: BLE001  # delivered through the future
+            future: Future[list[Any]] = Future()
+            future.set_exception(error)
+            return future
+        lanes.put(call, [request])
+        return request.future
 
-    @cached_property
+    async def _answers(self, call: Call, requests: Sequence[Request], timeout: float | None) -> list[list[Any]]:
+        import asyncio
+
+        self._lanes().put(call, requests)
+        try:
+            async with asyncio.timeout(timeout) as deadline:
+                return await asyncio.gather(*(asyncio.wrap_future(request.future) for request in requests))
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            self._recorder.miss()
+            raise DeadlineExceeded(f"The request was not answered within {timeout:g} s") from None
+        finally:
+            call.abandoned = True
+            for request in requests:  # after an error, nobody waits for the others
+                request.future.cancel()
+
+    def _batching(self) -> Batching:
+        """How concurrent requests share batches, as :meth:`warmup` measured it."""
+        return Batching(self.plan.batch_tokens, 0.0, self.plan.batch_tokens)
+
+    def _shares(self, batching: Batching) -> bool:
+        return batching.max_tokens > 0 and not self.alone()
+
     def _lanes(self) -> Lanes:
-        return self._keep(self._make_lanes(self.arrangement))
+        """The lanes of this session, made for its first request."""
+        self.check_open()
+        if self._started is None:
+            with self._lock:
+                self.check_open()
+                if self._started is None:
+                    models = self._measured or self._models(self.plan)
+                    self._closers.callback(models.close)
+                    lanes = Lanes(models, self._collator, self._recorder, limit=self._max_queue)
+                    weakref.finalize(self, lanes.close, join=False).atexit = False
+                    self._started = lanes
+        return self._started
 
-    def _keep(self, lanes: Lanes) -> Lanes:
-        self._closers.callback(lanes.close)
-        self.__dict__["_lanes"] = lanes
-        return lanes
-
-    def _make_lanes(self, plan: ConcurrencyPlan) -> Lanes:
+    def _models(self, plan: ConcurrencyPlan) -> LaneModels:
         resolved, threads = self._resolved, plan.threads
-        return Lanes(
+        return LaneModels(
             resolved.model,
             None if threads is None else lambda: resolved.compile_again(threads),
             plan.lanes,
-            self._recorder,
             shared=threads == 1 and resolved.backend.capabilities.runs_on_caller,
-            mask=self._info.mask,
         )
-
-    def _layout(self, output_names: Sequence[str] | None) -> batching.Layout:
-        from isorun.session import batching
-
-        return batching.Layout(self._info, output_names)
-
-    def _batcher(
-        self,
-        output_names: Sequence[str] | None,
-        max_tokens: int,
-        max_wait: float,
-        initializer: Callable[[], object] | None = None,
-    ) -> batching.Batcher:
-        """The batcher that all callers with the same settings share."""
-        reference = weakref.ref(self)  # the batcher's threads must not keep the session alive
-
-        def run(names: Sequence[str], feeds: Feeds) -> list[Any]:
-            scheduler = reference()
-            assert scheduler is not None, "a caller that waits for a request holds the session"
-            return scheduler._run(names, feeds)
-
-        def make() -> batching.Batcher:
-            from isorun.session import batching
-
-            return batching.Batcher(
-                run,
-                self._layout(output_names),
-                max_tokens,
-                max_wait,
-                max_tokens,
-                recorder=self._recorder,
-                parallel=self.arrangement.lanes,
-                interactive=True,
-                initializer=initializer,
-            )
-
-        return self._executor.batcher((tuple(output_names or ()), max_tokens, max_wait), make)
-
-
-def _is_single(feeds: Feeds) -> bool:
-    """Whether feeds are arrays of one row each."""
-    return isinstance(feeds, Mapping) and all(getattr(value, "shape", ())[:1] == (1,) for value in feeds.values())

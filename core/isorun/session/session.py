@@ -7,7 +7,7 @@ or through the :mod:`isorun.session.scheduler` on others.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
@@ -21,6 +21,7 @@ from isorun.session import fork
 from isorun.session.backend_selection import resolve
 from isorun.session.io_binding import IOBinding
 from isorun.session.metrics import Metrics
+from isorun.session.results import Results
 from isorun.session.scheduler import Scheduler
 from isorun.system.cache import Cache
 from isorun.types import Feeds, ModelInfo, ModelMetadata, Provenance, TensorSpec, threads_in_words
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     import numpy as np
     import onnx
 
-    from isorun.session import batching
     from isorun.tuning.concurrency import ConcurrencyPlan
 
 
@@ -75,8 +75,8 @@ class Session:
             a tokenizer, random tokens (with a :class:`isorun.compilation.calibration.CalibrationWarning` for int8).
         outputs: the outputs to compute, in this order; ``None`` for all. If they read a single position, as a
             classifier or pooler reads the first token, the last layer is computed for that position only.
-        max_queue: maximum number of requests that wait for :meth:`submit`, :meth:`run_async` and :meth:`arun`; a
-            further one raises :class:`isorun.QueueFull`.
+        max_queue: maximum number of requests that wait for :meth:`submit`, :meth:`run_async`, :meth:`arun` and
+            :meth:`arun_many`; calls that exceed it raise :class:`isorun.QueueFull`, unless nothing is waiting.
         cache_dir: the cache folder; ``None`` for ``$ISORUN_CACHE_DIR`` or the user's cache folder; ``False`` for a
             temporary folder that only this user can read, removed when the session is closed.
         verify_cache: hash the model and every cached file that is opened, which detects bit rot (about 0.7 s per GB);
@@ -180,13 +180,13 @@ class Session:
     ) -> ConcurrencyPlan:
         """Compile and run everything that requests may need, so that none of them waits for it.
 
-        That includes the graph without padding and the executables of concurrent requests. The best arrangement of
-        those is measured once for this model and machine, which takes some seconds, and remembered in the cache.
+        That includes the graph without padding and the executables of concurrent requests. The best plan for those is
+        measured once for this model and machine, which takes some seconds, and remembered in the cache.
 
         Args:
             on: what requests look like: shapes (batch, sequence), texts for the tokenizer beside the model, or feeds;
                 ``None`` for a range of shapes.
-            measure: measure the arrangement if that was not done before. It has no effect on a session that has already
+            measure: measure the plan if that was not done before. It has no effect on a session that has already
                 scheduled a request.
 
         Returns:
@@ -200,14 +200,14 @@ class Session:
         return self._scheduler.warmup(on, measure=measure)
 
     @property
-    def arrangement(self) -> ConcurrencyPlan:
+    def concurrency_plan(self) -> ConcurrencyPlan:
         """How concurrent requests are run: as :meth:`warmup` measured it, in any process, or by default."""
-        return self._scheduler.arrangement
+        return self._scheduler.plan
 
     @property
     def concurrency(self) -> int:
         """The number of scheduled runs at once."""
-        return self._scheduler.arrangement.lanes
+        return self._scheduler.plan.lanes
 
     def metrics(self) -> Metrics:
         """Counts and times of all scheduled requests: :meth:`submit`, :meth:`run_async`, :meth:`arun`, :meth:`map`; and
@@ -229,12 +229,11 @@ class Session:
         """
         return self._model.device_times(self._checker.check(input_feed), runs)
 
-    def submit(self, output_names: Sequence[str] | None, input_feed: Feeds, *, more: bool = False) -> Future[list[Any]]:
+    def submit(self, output_names: Sequence[str] | None, input_feed: Feeds) -> Future[list[Any]]:
         """Run on another thread, when it is this request's turn.
 
         Args:
             output_names, input_feed: as in :meth:`run`.
-            more: another request follows at once, so this one is not to take all threads.
 
         Returns:
             A future with what :meth:`run` returns or raises.
@@ -242,7 +241,7 @@ class Session:
         Raises:
             QueueFull: ``max_queue`` requests are waiting.
         """
-        return self._scheduler.submit(output_names, input_feed, more=more)
+        return self._scheduler.submit(output_names, input_feed)
 
     def run_async(
         self,
@@ -256,9 +255,9 @@ class Session:
         that a callback may wait for other requests.
 
         ``error`` is empty if the run succeeded; if it failed, ``outputs`` is empty and ``error`` says why. Exceptions
-        of the callback are logged by ``concurrent.futures``.
+        of the callback are logged by the logger ``isorun``.
         """
-        self._scheduler.submit_then(callback, user_data, output_names, input_feed, run_options)
+        self._scheduler.run_async(callback, user_data, output_names, input_feed, run_options)
 
     async def arun(
         self,
@@ -293,6 +292,48 @@ class Session:
             output_names, input_feed, max_tokens=max_tokens, max_wait=max_wait, timeout=timeout
         )
 
+    async def arun_many(
+        self, output_names: Sequence[str] | None, input_feeds: Sequence[Feeds], *, timeout: float | None = None
+    ) -> list[list[Any]]:
+        """Run several requests as one call without blocking the event loop: all of them are accepted, or none.
+
+        They take turns with those of other callers, and share batches, as in :meth:`arun`. After an error, those that
+        are still waiting do not run.
+
+        Args:
+            output_names, timeout: as in :meth:`arun`.
+            input_feeds: the feeds of each, as in :meth:`run`.
+
+        Returns:
+            What :meth:`run` returns for each.
+
+        Raises:
+            QueueFull: the requests and those that are waiting are more than ``max_queue``, and some are waiting.
+            InvalidFeeds: one of them is invalid; none runs.
+            As :meth:`arun`: the first error of a request.
+        """
+        return await self._scheduler.arun_many(output_names, input_feeds, timeout=timeout)
+
+    def check_room(self, requests: int) -> None:
+        """Reject a call of so many requests before they are prepared.
+
+        Raises:
+            QueueFull: :meth:`arun_many` would raise it now.
+        """
+        self._scheduler.check_room(requests)
+
+    def run_batches(self, output_names: Sequence[str] | None, batches: Iterable[Feeds]) -> Iterator[list[Any]]:
+        """Run batches side by side, a few of which are read ahead, and yield their results in order.
+
+        Args:
+            output_names: as in :meth:`run`.
+            batches: the feeds of each, as in :meth:`run`.
+
+        Raises:
+            As :meth:`run`, where the results of that batch would be.
+        """
+        return self._scheduler.run_batches(output_names, batches)
+
     def map(
         self,
         requests: Iterable[Feeds],
@@ -301,7 +342,7 @@ class Session:
         max_tokens: int | None = None,
         max_wait: float = 0.05,
         return_exceptions: bool = False,
-    ) -> batching.Results:
+    ) -> Results:
         """Run single requests in batches of similar length.
 
         In some models a row's results depend on the other rows of its batch: those of dynamically quantized models,

@@ -8,7 +8,6 @@ import os
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -34,12 +33,11 @@ _ON_THIS_THREAD = 4  # texts; more are tokenized off the event loop
 
 
 class Batch(NamedTuple):
-    """Texts that run together: their positions among all texts, their feeds, and whether another batch follows."""
+    """Texts that run together: their positions among all texts, and their feeds."""
 
     positions: list[int]
     feeds: dict[str, npt.NDArray[Any]]
     mask: npt.NDArray[np.int64]
-    more: bool
 
 
 class TextModel:
@@ -91,7 +89,6 @@ class TextModel:
             self.close()
             raise
         self._batch_tokens = batch_tokens
-        self._requests = min(_WINDOW, session_options.get("max_queue", _WINDOW))
         shapes = [spec.shape for spec in self.session.get_inputs() if spec.shape and len(spec.shape) == 2]
         self._columns = next((shape[1] for shape in shapes if isinstance(shape[1], int)), None)
 
@@ -159,18 +156,16 @@ class TextModel:
             texts: read as far ahead as results are taken, plus one window.
             finish: from a batch's output and mask to one row for each text.
         """
-        pending: deque[tuple[Batch, Future[list[Any]]]] = deque()
+        pending: deque[Batch] = deque()
 
-        def first() -> tuple[list[int], Array]:
-            batch, future = pending.popleft()
-            return batch.positions, finish(future.result()[0], batch.mask)
+        def feeds() -> Iterator[dict[str, npt.NDArray[Any]]]:
+            for batch in self._batches(texts):
+                pending.append(batch)
+                yield batch.feeds
 
-        for batch in self._batches(texts):
-            pending.append((batch, self.session.submit(None, batch.feeds, more=batch.more)))
-            if len(pending) > self.session.concurrency + 1:
-                yield first()
-        while pending:
-            yield first()
+        for (output,) in self.session.run_batches(None, feeds()):
+            batch = pending.popleft()
+            yield batch.positions, finish(output, batch.mask)
 
     def _collect(
         self,
@@ -193,23 +188,13 @@ class TextModel:
         """As :meth:`_collect`, sharing batches with other callers."""
         if not texts:
             return np.empty((0, *width), np.float32)
+        self.session.check_room(len(texts))
         if len(texts) <= _ON_THIS_THREAD:
             encodings = self._encode(texts)
         else:
             encodings = await asyncio.to_thread(self._encode, texts)
         requests = [self._feeds([encoding]) for encoding in encodings]
-        free = asyncio.Semaphore(self._requests)  # one call alone does not fill the queue
-
-        async def run(feeds: dict[str, npt.NDArray[Any]]) -> list[Any]:
-            async with free:
-                return await self.session.arun(None, feeds)
-
-        tasks = [asyncio.ensure_future(run(feeds)) for feeds, _ in requests]
-        try:
-            outputs = await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:  # after an error, nobody waits for the others
-                task.cancel()
+        outputs = await self.session.arun_many(None, [feeds for feeds, _ in requests])
         rows = [finish(output, mask) for (output,), (_, mask) in zip(outputs, requests, strict=True)]
         return np.concatenate(rows).astype(np.float32, copy=False)
 
@@ -229,7 +214,7 @@ class TextModel:
                 rows = order[at : at + max(1, budget // max(1, int(lengths[order[at]])))]
                 at += len(rows)
                 feeds, mask = self._feeds([encodings[row] for row in rows])
-                yield Batch([start + int(row) for row in rows], feeds, mask, more=at < len(order))
+                yield Batch([start + int(row) for row in rows], feeds, mask)
             start += len(window)
 
     def _items(self, texts: Iterable[Text]) -> Sequence[Text]:

@@ -7,6 +7,7 @@ import pytest
 import backends
 import isolation
 import isorun
+import small_bert
 from isorun.isolation import environments
 
 ISOLATED = "ort-cpu in an environment"
@@ -25,3 +26,12 @@ def session(request, bert):
 @pytest.fixture(params=backends.BACKENDS)
 def any_backend(request):
     return request.param
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    """A small BERT on one thread, for requests of one row."""
+    folder = tmp_path_factory.mktemp("encoder")
+    model = small_bert.write(folder / "model.onnx")
+    with isorun.Session(model, "ort-cpu", threads=1, cache_dir=folder / "cache") as opened:
+        yield opened

@@ -1,4 +1,4 @@
-"""``Session.arun`` and ``Session.map``: what the session adds to :mod:`isorun.session.batching`."""
+"""``Session.arun`` and ``Session.map``: what the session adds to :mod:`isorun.session.lanes`."""
 
 from __future__ import annotations
 
@@ -101,14 +101,14 @@ def test_a_session_that_nobody_closed_is_collected_with_its_threads(
     session = isorun.Session(model, "ort-cpu", threads=1)
     if warm:
         session.warmup([(1, 4)], measure=False)
-        assert any(thread.name.startswith("isorun-batch") for thread in set(threading.enumerate()) - before)
+        assert any(thread.name.startswith("isorun-") for thread in set(threading.enumerate()) - before)
     asyncio.run(session.arun(None, request(4), max_tokens=60, max_wait=0))
     gone = weakref.ref(session)
     del session
     gc.collect()
     assert gone() is None
     for thread in set(threading.enumerate()) - before:
-        if thread.name.startswith("isorun-batch"):
+        if thread.name.startswith("isorun-"):
             thread.join(20)
             assert not thread.is_alive()
 

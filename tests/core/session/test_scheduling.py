@@ -1,4 +1,4 @@
-"""Concurrent requests: warm-up, arrangement, bounded queue, deadlines, metrics."""
+"""Concurrent requests: warm-up, plan, bounded queue, deadlines, metrics."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import pytest
 
 import isorun
 import small_bert
+from isolation import wait_until
 from isorun.compilation.compiled_model import CompiledModel
 from isorun.session.metrics import Recorder
 from isorun.tuning import concurrency
@@ -40,7 +41,7 @@ def test_nothing_is_compiled_after_warmup(backend: str, model: Path, monkeypatch
     requests, padded = rows(range(3, 30)), small_bert.feeds(np.tril(np.ones((8, 8), np.int64)))
     with isorun.Session(model, backend, threads=2) as session:
         before = session.metrics()
-        arrangement = session.warmup([(1, 8), (4, 32), padded])
+        plan = session.warmup([(1, 8), (4, 32), padded])
         assert session.metrics() == before
         compiled: list[Any] = []
 
@@ -57,7 +58,7 @@ def test_nothing_is_compiled_after_warmup(backend: str, model: Path, monkeypatch
         for feeds, result in zip(requests, got, strict=True):
             assert_same(result, session.run(None, feeds))
     with isorun.Session(model, backend, threads=2) as again:  # remembered
-        assert again.arrangement == arrangement
+        assert again.concurrency_plan == plan
 
 
 FIRST_REQUEST = """
@@ -101,7 +102,7 @@ def test_warmup_runs_each_length_between_those_given(model: Path, monkeypatch: p
     assert shapes == {(1, length) for length in range(4, 10)}
 
 
-def test_overlapping_runs_use_narrow_executables(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overlapping_runs_use_models_with_fewer_threads(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[int | None] = []
     compile_ = CompiledModel._compile
 
@@ -128,9 +129,10 @@ def test_a_full_queue_and_a_deadline(model: Path, monkeypatch: pytest.MonkeyPatc
         with pytest.raises(isorun.QueueFull):  # noqa: PT012  # as many as there are threads may start
             for _ in range(100):
                 session.submit(None, feeds)
-        with pytest.raises(isorun.QueueFull, match="2 requests are waiting"):
+        with pytest.raises(isorun.QueueFull, match="At most 2 requests"):
             session.run_async(None, feeds, print, None)
         gate.set()
+        assert wait_until(lambda: not session.metrics().waiting)
         asyncio.run(session.arun(None, feeds, max_tokens=10, timeout=20))
         with pytest.raises(isorun.DeadlineExceeded, match=r"within 0.01 s"):
             asyncio.run(session.arun(None, feeds, max_tokens=1000, max_wait=20, timeout=0.01))
@@ -194,10 +196,10 @@ def test_measured_batches_change_no_result(model: Path, monkeypatch: pytest.Monk
 
 def test_prometheus_page() -> None:
     recorder = Recorder()
-    recorder.enter()
-    recorder.leave([0.003])
+    recorder.enter(1)
+    recorder.leave(0.003)
     with recorder.run(4, 30, 10):
-        recorder.enter()
+        recorder.enter(1)
     metrics = recorder.snapshot()
     assert (metrics.requests, metrics.waiting, metrics.padding_share) == (2, 1, 0.25)
     assert metrics.queue_seconds.percentile(99) == 0.004
@@ -210,3 +212,16 @@ def test_prometheus_page() -> None:
     plain = recorder.snapshot().prometheus()
     assert "isorun_waiting 1\n" in plain
     assert "# TYPE isorun_run_seconds histogram\n" in plain
+
+
+def test_no_digits_are_lost_above_a_million() -> None:
+    recorder = Recorder()
+    recorder.enter(12_345_678)
+    recorder.leave(1_234_567.875)
+    with recorder.run(7_654_321, 123_456_789, 987_654_321):
+        pass
+    page = recorder.snapshot().prometheus()
+    for sample in ("requests_total 12345678", "waiting 12345677", "queue_seconds_sum 1234567.875"):
+        assert f"isorun_{sample}\n" in page
+    for sample in ("batch_rows_sum 7654321", "tokens_total 123456789", "padding_total 987654321"):
+        assert re.search(f"^isorun_{sample}(\\.0)?$", page, re.MULTILINE)

@@ -9,32 +9,33 @@ import pytest
 
 import isorun
 from isorun.errors import InvalidFeeds, IsorunError
-from isorun.session import batching
+from isorun.models.feeds import FeedChecker
+from isorun.session.collator import Collator
 from isorun.types import TensorSpec
 from recorder import FIXED, PADDABLE, Recorder, small
 from singles import alone, assert_same, request
 
 
-def test_masks_of_a_request_are_kept(session: isorun.Session) -> None:
+def test_masks_of_a_request_are_kept(encoder: isorun.Session) -> None:
     masks = [[1, 1, 1, 0, 0], [0, 0, 1, 1, 1], [1, 0, 1, 0, 1], [0, 0, 0, 0, 0], [1] * 9, [0] * 5, [0] * 3]
     requests = [request(len(mask), seed, mask) for seed, mask in enumerate(masks)]
-    for feeds, result in zip(requests, session.map(requests), strict=True):
-        assert_same(result, alone(session, feeds))
+    for feeds, result in zip(requests, encoder.map(requests), strict=True):
+        assert_same(result, alone(encoder, feeds))
 
 
-def test_results_have_the_axis_that_requests_have(session: isorun.Session) -> None:
+def test_results_have_the_axis_that_requests_have(encoder: isorun.Session) -> None:
     row = request(5)
     batch_of_one = {name: array[None] for name, array in row.items()}
-    first, second = session.map([row, batch_of_one], output_names=["pooler_output", "last_hidden_state"])
+    first, second = encoder.map([row, batch_of_one], output_names=["pooler_output", "last_hidden_state"])
     assert [array.shape for array in first] == [(16,), (5, 16)]
     assert [array.shape for array in second] == [(1, 16), (1, 5, 16)]
 
 
-def test_lists_are_taken_as_run_takes_them(session: isorun.Session) -> None:
+def test_lists_are_taken_as_run_takes_them(encoder: isorun.Session) -> None:
     row = request(5)
     lists = {name: array.tolist() for name, array in row.items()}
     batch_of_one = {name: [array] for name, array in lists.items()}
-    expected, plain, with_axis = session.map([row, lists, batch_of_one])
+    expected, plain, with_axis = encoder.map([row, lists, batch_of_one])
     assert_same(plain, expected)
     assert_same([array[0] for array in with_axis], expected)
 
@@ -45,27 +46,19 @@ def test_a_model_that_sees_padding_gets_none() -> None:
     assert sorted(model.batches) == [(4, 3), (4, 4)]
 
 
-def test_more_than_one_row_is_no_request(session: isorun.Session) -> None:
+def test_more_than_one_row_is_no_request(encoder: isorun.Session) -> None:
     two = {name: np.stack([array, array]) for name, array in request(4).items()}
     with pytest.raises(InvalidFeeds, match="single row"):
-        next(session.map([two]))
+        next(encoder.map([two]))
 
 
 def test_outputs_without_rows_are_refused() -> None:
     info = replace(PADDABLE, outputs=(TensorSpec("sum", "tensor(int64)", ()),))
-    layout = batching.Layout(info, None)
-    results = batching.results(
-        [small(2)],
-        lambda names, feeds: [np.array(3)],
-        layout,
-        max_tokens=8,
-        max_wait=0,
-        return_exceptions=False,
-    )
+    collator = Collator(info, FeedChecker(info))
     with pytest.raises(IsorunError, match="'sum' does not have one row"):
-        next(results)
+        collator.split([np.array(3)], [collator.row(None, small(2))])
 
 
-def test_an_unknown_output_is_refused_at_once(session: isorun.Session) -> None:
+def test_an_unknown_output_is_refused_at_once(encoder: isorun.Session) -> None:
     with pytest.raises(InvalidFeeds, match="pooler_output"):
-        session.map([], output_names=["pooler"])
+        encoder.map([], output_names=["pooler"])

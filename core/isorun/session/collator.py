@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from isorun.errors import InvalidFeeds, IsorunError
 from isorun.models.feeds import FeedChecker, is_binary
-from isorun.types import ModelInfo
+from isorun.session.calls import Request
+from isorun.types import Feeds, ModelInfo
 
 
-@dataclass(order=True, slots=True)
-class Request:
-    """One request, ordered by length, then by arrival."""
-
-    length: int
-    number: int
-    feeds: dict[str, np.ndarray] = field(compare=False)  # each (1, ...)
-    kind: tuple[Any, ...] = field(compare=False)  # requests of one kind can share a batch
-    keep_axis: bool = field(compare=False)  # whether results have a batch axis
-    arrived: float = field(compare=False)  # time.monotonic()
-    future: Future[list[Any]] = field(compare=False)
-
-
-class Layout:
+class Collator:
     """Assembles batches from single requests of one model, and splits their outputs.
 
     If the graph is known not to see padding, requests of different lengths share a batch: shorter ones are padded on
@@ -35,18 +21,14 @@ class Layout:
 
     Args:
         info: the model.
-        output_names: the outputs to return; ``None`` for all.
-        alone: no requests share a batch.
+        checker: validates arguments of runs.
     """
 
-    def __init__(self, info: ModelInfo, output_names: Sequence[str] | None, *, alone: bool = False) -> None:
+    def __init__(self, info: ModelInfo, checker: FeedChecker) -> None:
         self._specs = {spec.name: spec for spec in info.inputs}
-        self._checker = FeedChecker(info, any_mask=True)
+        self._checker = checker
+        self._counted_mask = info.mask
         self._masks = info.masks
-        self._alone = alone
-        if output_names:
-            self._checker.check_outputs(output_names)
-        self._outputs = list(output_names or [spec.name for spec in info.outputs])
         self._mask = None if info.keeps_padding else info.mask
         mask_shape = self._specs[self._mask].shape if self._mask else None
         symbol = mask_shape[1] if mask_shape and len(mask_shape) == 2 else None
@@ -56,13 +38,28 @@ class Layout:
             if isinstance(symbol, str) and spec.shape and len(spec.shape) > 1 and spec.shape[1] == symbol
         } | set(info.token_outputs or ())
 
-    @property
-    def outputs(self) -> list[str]:
-        """The outputs in each result."""
-        return self._outputs
+    def request(self, output_names: Sequence[str] | None, feeds: Feeds, *, shared: Callable[[], bool]) -> Request:
+        """Validate a request.
 
-    def request(self, feeds: Any, number: int, arrived: float) -> Request:
-        """Validate a request: every input without a batch axis, or with one of size 1.
+        Args:
+            output_names, feeds: as for ``Session.run``.
+            shared: whether it may share a batch if it is a single row.
+
+        Raises:
+            InvalidFeeds: the model does not accept it.
+        """
+        outputs, feeds = self._checker.check_call(output_names, feeds)
+        if self.is_single(feeds) and shared():
+            return self._single(outputs, feeds, keep_axis=True)
+        return Request(outputs, feeds)
+
+    @staticmethod
+    def is_single(feeds: Feeds) -> bool:
+        """Whether validated feeds are arrays of one row each."""
+        return all(isinstance(array, np.ndarray) and array.shape[:1] == (1,) for array in feeds.values())
+
+    def row(self, output_names: Sequence[str] | None, feeds: Any) -> Request:
+        """Validate a single request: every input without a batch axis, or with one of size 1.
 
         Raises:
             InvalidFeeds: the model does not accept it, or it has more than one row.
@@ -76,8 +73,8 @@ class Layout:
                 rows[name] = array[None]
             else:
                 rows[name], keep_axis = array, True
-        self._checker.check(rows)
-        for name, array in rows.items():
+        outputs, checked = self._checker.check_call(output_names, rows)
+        for name, array in checked.items():
             if not isinstance(array, np.ndarray):
                 raise InvalidFeeds(
                     f"Input {name!r} is a {type(array).__name__}, which cannot be batched. Use Session.run"
@@ -87,39 +84,43 @@ class Layout:
                     f"Input {name!r}: a request must be a single row, got shape {list(array.shape)}. "
                     "Use Session.run for a batch"
                 )
-        mask = None if self._mask is None else rows.get(self._mask)
+        return self._single(outputs, checked, keep_axis=keep_axis)
+
+    def _single(self, outputs: Sequence[str], feeds: Feeds, *, keep_axis: bool) -> Request:
+        mask = None if self._mask is None else feeds.get(self._mask)
         # With other values in a mask, the model runs as given, and may see padding and other rows.
-        given = any(not is_binary(rows[name]) for name in self._masks if name in rows)
+        as_given = any(not is_binary(feeds[name]) for name in self._masks if name in feeds)
         # A fully masked row attends to all its positions equally: padding would change it.
-        stretches = mask is not None and bool(np.count_nonzero(mask)) and not given
-        length = mask.shape[1] if mask is not None else max(array.size for array in rows.values())
-        kind = (stretches, given, *(self._rest(name, array, stretches) for name, array in sorted(rows.items())))
-        kind = (number,) if self._alone else kind
-        return Request(length, number, rows, kind, keep_axis, arrived, Future())
+        stretches = mask is not None and bool(np.count_nonzero(mask)) and not as_given
+        length = mask.shape[1] if mask is not None else max(array.size for array in feeds.values())
+        shapes = (
+            (name, array.shape[2:] if stretches and name in self._by_token else array.shape[1:])
+            for name, array in sorted(feeds.items())
+        )
+        return Request(outputs, feeds, (*outputs, stretches, as_given, *shapes), max(1, length), keep_axis)
 
-    def _rest(self, name: str, array: np.ndarray, stretches: bool) -> tuple[Any, ...]:
-        """The part of an input's shape that must be equal throughout a batch."""
-        return (name, array.shape[2:] if stretches and name in self._by_token else array.shape[1:])
-
-    def batch(self, requests: Sequence[Request]) -> dict[str, np.ndarray]:
+    def batch(self, requests: Sequence[Request]) -> Feeds:
         """The feeds of a batch: new arrays (B, S, ...), S the longest request's length."""
         if len(requests) == 1:
             return requests[0].feeds
         longest = max(request.length for request in requests)
-        made = {}
+        feeds = {}
         for name, first in requests[0].feeds.items():
             arrays = [request.feeds[name] for request in requests]
             if name not in self._by_token or all(array.shape == first.shape for array in arrays):
-                made[name] = np.concatenate(arrays)
+                feeds[name] = np.concatenate(arrays)
                 continue
-            made[name] = np.zeros((len(arrays), longest, *first.shape[2:]), first.dtype)
-            for row, array in zip(made[name], arrays, strict=True):
+            feeds[name] = np.zeros((len(arrays), longest, *first.shape[2:]), first.dtype)
+            for row, array in zip(feeds[name], arrays, strict=True):
                 row[: array.shape[1]] = array[0]
-        return made
+        return feeds
 
-    def split(self, outputs: Sequence[Any], requests: Sequence[Request]) -> list[list[Any]]:
+    def split(self, outputs: list[Any], requests: Sequence[Request]) -> list[list[Any]]:
         """Each request's results, cut to its length; copies, so that they do not keep the batch alive."""
-        for name, output in zip(self._outputs, outputs, strict=True):
+        names = requests[0].outputs
+        if not requests[0].length:
+            return [outputs]
+        for name, output in zip(names, outputs, strict=True):
             if not isinstance(output, np.ndarray) or output.ndim == 0 or output.shape[0] != len(requests):
                 raise IsorunError(
                     f"Output {name!r} does not have one row for each of the {len(requests)} requests of a batch, so it "
@@ -128,10 +129,20 @@ class Layout:
         results = []
         for index, request in enumerate(requests):
             row: list[Any] = []
-            for name, output in zip(self._outputs, outputs, strict=True):
+            for name, output in zip(names, outputs, strict=True):
                 part = output[index : index + 1] if request.keep_axis else output[index]
                 if name in self._by_token:
                     part = part[:, : request.length] if request.keep_axis else part[: request.length]
                 row.append(part.copy())
             results.append(row)
         return results
+
+    def sizes(self, feeds: Feeds) -> tuple[int, int, int]:
+        """Rows, real tokens and padding of a batch."""
+        mask = feeds.get(self._counted_mask) if self._counted_mask is not None else None
+        if isinstance(mask, np.ndarray) and mask.ndim == 2:
+            tokens = int(np.count_nonzero(mask))
+            return len(mask), tokens, mask.size - tokens
+        arrays = [value for value in feeds.values() if isinstance(value, np.ndarray) and value.ndim]
+        largest = max(arrays, key=lambda array: array.ndim, default=None)
+        return (1, 0, 0) if largest is None else (len(largest), int(np.prod(largest.shape[:2])), 0)

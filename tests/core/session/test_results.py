@@ -1,17 +1,25 @@
-"""Requests on their way: how far they are read ahead, and how that ends."""
+"""Results of an iterable: their order, their errors, how far requests are read ahead, and how that ends."""
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import itertools
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
+import numpy as np
 import pytest
 
+import isorun
+import small_bert
 from isolation import wait_until
+from isorun.errors import BackendFailed, InvalidFeeds
 from isorun.types import Feeds
 from recorder import Recorder, small
+from singles import alone, assert_same, request
 
 
 def test_an_error_of_the_iterable_comes_after_its_results() -> None:
@@ -62,6 +70,7 @@ def test_leaving_early_stops_the_threads() -> None:
     del results
     finished = Recorder().map([small(3)])
     assert len(list(finished)) == 1
+    del finished
     assert wait_until(lambda: threads() <= before)
 
 
@@ -122,3 +131,50 @@ def test_an_iterable_may_close_the_results_itself() -> None:
     next(results)
     results.close()
     assert list(results) == []
+
+
+def test_each_gets_its_own_in_order(encoder: isorun.Session) -> None:
+    lengths = np.random.default_rng(0).integers(1, 40, 60)
+    requests = [request(int(length), seed) for seed, length in enumerate(lengths)]
+    with encoder.map(requests, max_tokens=200) as results:
+        for feeds, result in zip(requests, results, strict=True):
+            assert_same(result, alone(encoder, feeds))
+
+
+def test_results_left_at_an_error_leave_no_threads() -> None:
+    def serving() -> set[threading.Thread]:
+        return {thread for thread in threading.enumerate() if thread.name.startswith("isorun-")}
+
+    before, model = serving(), Recorder()
+    model.poison = 3
+
+    def take() -> None:
+        for _ in model.map([small(4, 3)]):
+            pass
+
+    with contextlib.suppress(BackendFailed):
+        take()
+    assert wait_until(lambda: gc.collect() >= 0 and serving() <= before)
+
+
+def test_an_error_is_its_request_s_alone(encoder: isorun.Session) -> None:
+    bad_index = request(4)
+    bad_index["input_ids"][2] = small_bert.VOCABULARY
+    bad_type = {**request(4), "input_ids": np.ones(4, np.float32)}
+    requests: list[Any] = [request(3), bad_index, request(5), bad_type, {}, None, request(6)]
+    results = encoder.map(requests)
+    assert_same(next(results), alone(encoder, requests[0]))
+    with pytest.raises(InvalidFeeds, match=r"got 60 at \[0, 2\]"):
+        next(results)
+    assert_same(next(results), alone(encoder, requests[2]))
+    with pytest.raises(InvalidFeeds, match="float32"):
+        next(results)
+    with pytest.raises(InvalidFeeds, match="No feed for"):
+        next(results)
+    with pytest.raises(InvalidFeeds, match="mapping"):
+        next(results)
+    assert_same(next(results), alone(encoder, requests[6]))
+    with pytest.raises(StopIteration):
+        next(results)
+    with pytest.raises(StopIteration):
+        next(results)

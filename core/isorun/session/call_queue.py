@@ -1,0 +1,158 @@
+"""The requests that wait, by call: calls take turns, and requests of different calls may share a batch.
+
+Nothing here is thread-safe: :class:`isorun.session.lanes.Lanes` holds its lock during every call.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterator, Sequence
+
+from isorun.session.calls import Batching, Call, Request
+
+_PATIENCE = 1.0  # seconds for which large calls are rejected while small ones fill the queue
+_NOTHING = (0, float("inf"))  # the largest call that was rejected, and since when such calls have been
+
+
+class CallQueue:
+    """A bounded queue of calls.
+
+    A batch begins with the first request of the call whose turn it is, and holds one of each other call in turn, so
+    that a call of many requests delays others by its share only. Single requests are thus served in order of arrival.
+
+    Args:
+        limit: the maximum number of waiting requests of bounded calls.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._bounded = 0
+        self._refused = _NOTHING
+        self._tokens: Counter[Batching] = Counter()
+        self._calls: OrderedDict[Call, None] = OrderedDict()  # in the order of their turns
+        self._numbers = itertools.count()
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def admits(self, count: int) -> bool:
+        """Whether a bounded call of so many requests is admitted.
+
+        An empty queue admits a call of any size. Small calls may keep the queue from ever having room for a large one,
+        which is admitted after a while, one at a time.
+        """
+        if not self._bounded or self._bounded + count <= self._limit:
+            return True
+        if count == 1:
+            return False
+        largest, since = self._refused
+        now = time.monotonic()
+        self._refused = max(largest, count), min(since, now)
+        return self._bounded <= self._limit and now - since >= _PATIENCE
+
+    def put(self, call: Call, requests: Sequence[Request]) -> bool:
+        """Add requests to a call: all of them, or none and return ``False`` if they exceed the limit."""
+        if call.bounded:
+            if not self.admits(len(requests)):
+                return False
+            if len(requests) >= self._refused[0]:
+                self._refused = _NOTHING
+            self._bounded += len(requests)
+        for request in requests:
+            request.call, request.number = call, next(self._numbers)
+            call.waiting[request.number] = request
+            self._tokens[call.batching] += request.length
+        call.hurry = False
+        self._calls.setdefault(call)
+        return True
+
+    def take(self, now: float, may_run: Callable[[Call], bool], *, all_due: bool = False) -> list[Request]:
+        """Remove the next batch; empty if nothing waits, or if waiting requests may still be joined by others."""
+        for call in self._calls:
+            if may_run(call) and (all_due or self._is_due(call, now)):
+                break
+        else:
+            return []
+        requests = _of_similar_length(call) if call.batching.stream else self._in_turn(call)
+        for request in requests:
+            self.remove(request.call, request.number)
+            if request.call.waiting:
+                self._calls.move_to_end(request.call)
+        return requests
+
+    def remove(self, call: Call, number: int) -> bool:
+        """Remove a request; ``False`` if it does not wait any more."""
+        request = call.waiting.pop(number, None)
+        if request is None:
+            return False
+        self._bounded -= call.bounded
+        self._tokens[call.batching] -= request.length
+        if not call.waiting:
+            del self._calls[call]
+            if not self._tokens[call.batching]:
+                del self._tokens[call.batching]
+        return True
+
+    def next_due(self, may_run: Callable[[Call], bool]) -> float | None:
+        """When the first call is due; ``None`` if none may run."""
+        return min((call.due() for call in self._calls if may_run(call)), default=None)
+
+    def requests(self) -> list[Request]:
+        """All that wait."""
+        return [request for call in self._calls for request in call.waiting.values()]
+
+    def _is_due(self, call: Call, now: float) -> bool:
+        batching = call.batching
+        return not batching.max_wait or call.hurry or self._tokens[batching] >= batching.enough or call.due() <= now
+
+    def _in_turn(self, first: Call) -> list[Request]:
+        """One request of each call in turn, while their lengths sum to no more than the budget."""
+        oldest = next(iter(first.waiting.values()))
+        if not oldest.length:  # it never shares a batch
+            return [oldest]
+        requests: list[Request] = []
+        tokens = 0
+        for request in self._turns(first):
+            tokens += request.length
+            if requests and tokens > first.batching.max_tokens:
+                break
+            requests.append(request)
+        return requests
+
+    def _turns(self, first: Call) -> Iterator[Request]:
+        """The requests that may share a batch with a call's oldest one, that one first."""
+        kind = next(iter(first.waiting.values())).kind
+        others = (call for call in self._calls if call is not first and call.batching == first.batching)
+        again: deque[Iterator[Request]] = deque()
+        once = (iter(call.waiting.values()) for call in itertools.chain([first], others))
+        for requests in itertools.chain(once, iter(lambda: again.popleft() if again else None, None)):
+            for request in requests:
+                if request.kind == kind:
+                    yield request
+                    again.append(requests)
+                    break
+
+
+def _of_similar_length(call: Call) -> list[Request]:
+    """The oldest request and those closest to it in length, within the budget as padded."""
+    oldest = next(iter(call.waiting.values()))
+    alike = [request for request in call.waiting.values() if request.kind == oldest.kind]
+    alike.sort(key=lambda request: request.length)
+    most = call.batching.max_tokens
+    low = high = alike.index(oldest)
+    while True:
+        shorter = oldest.length - alike[low - 1].length if low > 0 else None
+        longer = alike[high + 1].length - oldest.length if high + 1 < len(alike) else None
+        count = high - low + 2
+        if longer is not None and count * alike[high + 1].length > most:
+            longer = None
+        if shorter is not None and count * alike[high].length > most:
+            shorter = None
+        if shorter is not None and (longer is None or shorter <= longer):
+            low -= 1
+        elif longer is not None:
+            high += 1
+        else:
+            return alike[low : high + 1]

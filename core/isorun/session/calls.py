@@ -1,0 +1,86 @@
+"""Requests, and the calls that they are part of."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from isorun.errors import InvalidArgument
+from isorun.types import Feeds
+
+_ALONE = ("alone",)
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One request, validated."""
+
+    outputs: Sequence[str]
+    feeds: Feeds
+    kind: tuple[Any, ...] = _ALONE  # requests of one kind can share a batch
+    length: int = 0  # 0 for a request that never shares a batch
+    keep_axis: bool = True  # whether results have a batch axis
+    arrived: float = field(default_factory=time.monotonic)
+    future: Future[list[Any]] = field(default_factory=Future)
+    call: Call = field(init=False)
+    number: int = field(init=False)
+
+
+class Batching(NamedTuple):
+    """How requests share batches. Those of calls with equal values may share one.
+
+    Attributes:
+        max_tokens: the maximum of the sum of the lengths in a batch, in order of arrival; 0 if each request runs alone.
+        max_wait: the maximum time in seconds that a request waits for others.
+        enough: the number of waiting tokens at which a batch starts at once.
+        stream: 0, or the number of a stream, whose batches hold its own requests only: those of similar length, as
+            long as rows times the longest row do not exceed ``max_tokens``.
+    """
+
+    max_tokens: int = 0
+    max_wait: float = 0.0
+    enough: int = 0
+    stream: int = 0
+
+    def check(self) -> Batching:
+        """These values.
+
+        Raises:
+            InvalidArgument: ``max_tokens`` is below 1, or ``max_wait`` negative or NaN.
+        """
+        if self.max_tokens < 1:
+            raise InvalidArgument(f"max_tokens must be at least 1, got {self.max_tokens}")
+        if not self.max_wait >= 0:
+            raise InvalidArgument(f"max_wait must be 0 or more seconds, got {self.max_wait}")
+        return self
+
+
+class Call:
+    """One caller's requests.
+
+    Args:
+        batching: how they share batches.
+        bounded: they are rejected if too many wait; otherwise the caller limits their number.
+        all_threads: whether they run on all threads; ``None``: if they are alone.
+
+    Attributes:
+        waiting: by number, in order of arrival.
+        hurry: no further request is expected soon: do not wait for ``max_wait``.
+        abandoned: nobody waits for an answer any more.
+        taken, running: batches that were taken from it and have not ended, and those of them that run.
+    """
+
+    def __init__(self, batching: Batching, *, bounded: bool = True, all_threads: bool | None = None) -> None:
+        self.batching = batching
+        self.bounded = bounded
+        self.all_threads = all_threads
+        self.waiting: dict[int, Request] = {}
+        self.hurry = self.abandoned = False
+        self.taken = self.running = 0
+
+    def due(self) -> float:
+        """The time until which its oldest request may wait for others."""
+        return next(iter(self.waiting.values())).arrived + self.batching.max_wait

@@ -1,0 +1,248 @@
+"""The threads of a session, and the requests that they take from its queue."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from concurrent.futures import CancelledError, wait
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from isolation import wait_until
+from isorun.errors import BackendFailed, InvalidArgument, IsorunError, QueueFull, WorkerTimeout
+from isorun.session import call_queue
+from isorun.session.call_queue import CallQueue
+from isorun.session.calls import Batching, Call, Request
+from isorun.types import Feeds, ModelInfo
+from recorder import FIXED, PADDABLE, Recorder, put, small
+
+ALONE = Batching()
+
+
+class Gated(Recorder):
+    """Runs wait until they are let through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.entered = threading.Semaphore(0)
+        self.rows: list[list[int]] = []
+
+    def run(self, output_names: Any, feeds: Feeds) -> list[Any]:
+        self.entered.release()
+        assert self.gate.wait(20)
+        self.rows.append(feeds["ids"][:, 0].tolist())
+        return super().run(output_names, feeds)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 30), max_size=40),
+    max_tokens=st.integers(1, 80),
+    info=st.sampled_from((PADDABLE, FIXED)),
+)
+def test_any_lengths_within_any_budget(lengths: list[int], max_tokens: int, info: ModelInfo) -> None:
+    model = Recorder()
+    requests = [small(length, value) for value, length in enumerate(lengths)]
+    got = list(model.map(requests, info, max_tokens=max_tokens))
+    assert [result[0].tolist() for result in got] == [feeds["ids"].tolist() for feeds in requests]
+    assert sum(rows for rows, _ in model.batches) == len(requests)
+    assert all(rows == 1 or rows * longest <= max_tokens for rows, longest in model.batches)
+
+
+def test_similar_lengths_share_a_batch() -> None:
+    model = Recorder()
+    list(model.map([small(length) for length in [2, 30] * 8], max_tokens=60, max_wait=60))
+    assert sum(rows * longest for rows, longest in model.batches) == 8 * 2 + 8 * 30  # nothing was padded
+    assert len(model.batches) < 16
+
+
+@pytest.mark.parametrize(("stream", "first"), [(1, (2, 2)), (0, (2, 6))])
+def test_requests_of_similar_length_come_first_unless_callers_wait(stream: int, first: tuple[int, int]) -> None:
+    model = Recorder()
+    lanes = model.lanes()
+    futures = put(lanes, Batching(8, 60, 1000, stream), *(small(length) for length in (2, 6, 8, 8, 2)))
+    lanes.close()
+    assert all(future.done() for future in futures)
+    assert model.batches[0] == first
+
+
+def test_calls_take_turns() -> None:
+    """A call of many requests delays others by its share of each batch only."""
+    model, batching = Gated(), Batching(4, 0.0, 4)
+    with model.opened() as lanes:
+        put(lanes, ALONE, small(1, 99)), put(lanes, ALONE, small(1, 99))  # one runs, one is next
+        assert model.entered.acquire(timeout=20)
+        assert wait_until(lambda: model.metrics.snapshot().running == 1 and len(lanes._queue) == 0)
+        long = put(lanes, batching, *(small(1, value) for value in range(100, 108)))
+        short = [put(lanes, batching, small(1, value)) for value in range(6)]
+        middle = put(lanes, batching, *(small(1, value) for value in (10, 11)))
+        model.gate.set()
+        wait([*long, *middle, *(future for futures in short for future in futures)], 20)
+    assert model.rows == [[99], [99], [100, 0, 1, 2], [3, 4, 5, 10], [101, 11, 102, 103], [104, 105, 106, 107]]
+
+
+def test_a_call_is_admitted_whole_or_not_at_all() -> None:
+    model = Gated()
+    with model.opened(limit=4) as lanes:
+        first = put(lanes, ALONE, *(small(1, value) for value in range(9)))  # the queue is empty
+        assert model.entered.acquire(timeout=20)
+        with pytest.raises(QueueFull, match="4 requests"):
+            put(lanes, ALONE, small(1, 50))
+        model.gate.set()
+        wait(first, 20)
+        assert [future.result()[0].item() for future in first] == list(range(9))
+        model.gate.clear()
+        put(lanes, ALONE, small(1, 60))
+        assert wait_until(lambda: model.metrics.snapshot().waiting == 0)
+        put(lanes, ALONE, *(small(1, 61 + value) for value in range(3)))
+        for count in (3, 5):
+            with pytest.raises(QueueFull):
+                put(lanes, ALONE, *(small(1, 50) for _ in range(count)))
+        model.gate.set()
+    assert model.metrics.snapshot().rejected == 9
+    assert [50] not in model.rows
+
+
+def test_a_batch_that_fails_is_run_again_one_by_one() -> None:
+    model = Recorder()
+    model.poison = 3
+    results = model.map([small(4, value) for value in range(1, 6)], max_wait=60, return_exceptions=True)
+    got = list(results)
+    assert isinstance(got[2], BackendFailed)
+    assert [result[0][0] for index, result in enumerate(got) if index != 2] == [1, 2, 4, 5]
+    assert model.batches == [(5, 4)] + [(1, 4)] * 5
+
+
+def test_a_time_out_is_not_repeated() -> None:
+    model = Recorder()
+    model.poison, model.error = 3, WorkerTimeout
+    got = list(model.map([small(4, value) for value in range(1, 6)], max_wait=60, return_exceptions=True))
+    assert [type(error) for error in got] == [WorkerTimeout] * 5
+    assert model.batches == [(5, 4)]
+
+
+def test_a_cancelled_request_leaves_the_queue_at_once() -> None:
+    model = Gated()
+    with model.opened() as lanes:
+        put(lanes, ALONE, small(1, 1))
+        assert model.entered.acquire(timeout=20)
+        assembled, queued, stays = (put(lanes, ALONE, small(1, value))[0] for value in (2, 3, 4))
+        assert wait_until(lambda: len(lanes._queue) == 2)
+        assert model.metrics.snapshot().waiting == 3
+        assert queued.cancel()
+        assert model.metrics.snapshot().waiting == 2
+        assert wait([queued], 20).done
+        assert assembled.cancel()
+        model.gate.set()
+        assert stays.result(20)[0].item() == 4
+    assert model.rows == [[1], [4]]
+    assert model.metrics.snapshot().waiting == 0
+
+
+def test_an_abandoned_call_is_not_run_again_after_its_batch_failed() -> None:
+    model = Gated()
+    model.poison = 1
+    with model.opened() as lanes:
+        rows = [lanes._collator.row(None, small(1, value)) for value in (1, 2)]
+        call = Call(Batching(8, 0.0, 8))
+        lanes.put(call, rows)
+        assert model.entered.acquire(timeout=20)
+        call.abandoned = True
+        model.gate.set()
+        for row in rows:
+            with pytest.raises(CancelledError):
+                row.future.result(20)
+    assert model.batches == [(2, 1)]
+
+
+@pytest.mark.parametrize("cancel", [False, True])
+def test_closing_runs_or_cancels_what_waits(cancel: bool) -> None:
+    model = Recorder()
+    lanes = model.lanes(lanes=3)
+    (future,) = put(lanes, Batching(100, 60, 100), small(3))
+    lanes.close(cancel=cancel)
+    assert future.cancelled() is cancel
+    assert len(model.batches) == (0 if cancel else 1)
+    with pytest.raises(IsorunError, match="closed"):
+        put(lanes, ALONE, small(2))
+
+
+def test_lanes_can_be_closed_from_their_own_threads() -> None:
+    model, closed = Gated(), threading.Event()
+    lanes = model.lanes()
+    first, *others = [put(lanes, ALONE, small(1))[0] for _ in range(5)]
+    first.add_done_callback(lambda _: (lanes.close(), closed.set()))
+    model.gate.set()
+    assert closed.wait(20)
+    assert all(future.result(20) for future in others)
+
+
+def test_waiting_may_take_as_long_as_others_need() -> None:
+    model = Recorder()
+    with model.opened() as lanes:
+        batching = Batching(8, float("inf"), 8)
+        (first,), (second,) = put(lanes, batching, small(4)), put(lanes, batching, small(4))
+        assert first.result(20)[0].shape == second.result(20)[0].shape == (4,)
+    assert model.batches == [(2, 4)]
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan")])
+def test_rejects_an_invalid_max_wait(seconds: float) -> None:
+    with pytest.raises(InvalidArgument, match="max_wait"):
+        Batching(8, seconds).check()
+
+
+def test_rejects_max_tokens_below_1() -> None:
+    with pytest.raises(InvalidArgument, match="max_tokens"):
+        Batching(0).check()
+
+
+def test_warms_each_thread_and_raises_its_error() -> None:
+    threads = set()
+    with Recorder().opened(lanes=2) as lanes:
+        lanes.warm(lambda _: threads.add(threading.current_thread().name), 3)
+        assert len(threads) == 3
+
+        def fail(thread: int) -> None:
+            raise BackendFailed(f"broken on {thread}")
+
+        with pytest.raises(BackendFailed, match="broken on 0"):
+            lanes.warm(fail, 1)
+        (future,) = put(lanes, ALONE, small(2, 5))
+        np.testing.assert_array_equal(future.result(20)[0], [5, 5])
+
+
+def test_the_future_of_a_request_does_not_keep_the_lanes() -> None:
+    model = Recorder()
+    before = set(threading.enumerate())
+    lanes = model.lanes()
+    (future,) = put(lanes, ALONE, small(2))
+    future.result(20)
+    lanes.close()
+    gone = lanes._weak
+    del lanes
+    gc.collect()
+    assert gone() is None
+    assert set(threading.enumerate()) <= before
+
+
+def test_small_calls_do_not_keep_out_a_large_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(call_queue.time, "monotonic", lambda: now)
+    queue, rows = CallQueue(4), [Request(["each"], {}) for _ in range(9)]
+    assert queue.put(Call(ALONE), rows[:1])
+    assert not queue.put(Call(ALONE), rows[1:9])
+    now = 0.9
+    assert not queue.put(Call(ALONE), rows[1:9])
+    now = 1.1
+    assert queue.put(Call(ALONE), rows[1:9])
+    assert not queue.admits(8)  # one at a time
+    assert not queue.admits(1)
+    while queue.take(now, lambda _: True):
+        pass
+    assert queue.admits(8)
