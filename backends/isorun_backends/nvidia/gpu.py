@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from isorun.plugin import (
     ON_DEVICE,
     Availability,
     BackendUnavailable,
+    Binding,
     DeviceArray,
     Executable,
     Feeds,
@@ -62,6 +64,10 @@ class GpuExecutable(Executable):
 
     def run_on_device(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[DeviceArray]:
         return self._run(output_names, feeds, ON_DEVICE)
+
+    @abstractmethod
+    def bind(self, feeds: Feeds, outputs: Mapping[str, Any]) -> Binding:
+        """Bind arrays, as :meth:`isorun.plugin.SupportsBinding.bind`."""
 
     def _run(self, output_names: Sequence[str] | None, feeds: Feeds, target: Any) -> list[Any]:
         targets: Mapping[str, Any] = dict.fromkeys(output_names or self.output_specs, target)

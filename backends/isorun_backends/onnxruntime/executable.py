@@ -50,7 +50,7 @@ class OrtExecutable(Executable):
 
     def bind(self, feeds: Feeds, outputs: Mapping[str, np.ndarray | None]) -> Binding:
         if any(array.dtype.kind in "OU" for array in feeds.values()):
-            return super().bind(feeds, outputs)  # ONNX Runtime cannot bind strings
+            return Binding(self, feeds, outputs)  # ONNX Runtime cannot bind strings
         with runtime_errors(f"{self._name} cannot bind"):
             return _OrtBinding(self._name, self._session, feeds, outputs)
 

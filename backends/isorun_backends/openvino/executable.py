@@ -165,7 +165,7 @@ class OpenVINOExecutable(Executable):
         targets = {name: array for name, array in outputs.items() if array is not None}
         is_input = any(self._results[self._outputs[name]].is_input for name in targets)
         if is_input or not all(_shareable(array) for array in [*feeds.values(), *targets.values()]):
-            return super().bind(feeds, outputs)
+            return Binding(self, feeds, outputs)
         with runtime_errors(f"{self._name} cannot bind"):
             request = self._compiled.create_infer_request()
             self._set_inputs(request, feeds)

@@ -20,12 +20,8 @@ name, package, hide = sys.argv[1:]
 if hide:
     sys.modules[package] = None  # for find_spec and import, as if it were not installed
 from isorun.plugin import registry
-from isorun.plugin.backend import Backend
 backend = registry.get(name)
-if type(backend).availability is Backend.availability:  # else a plugin of contract 1
-    backend.installed()
-else:
-    backend.availability()
+backend.installed()
 imported = package in sys.modules and not hide
 here = backend.availability()
 print(json.dumps({"ok": here.ok, "reason": here.reason, "remedy": here.remedy, "imported": imported}))

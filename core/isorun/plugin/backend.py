@@ -14,27 +14,12 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import numpy as np
 
 from isorun.errors import BackendFailed, BackendUnavailable, InvalidFeeds, IsorunError
-from isorun.plugin.contract import UNDECLARED
 from isorun.plugin.device_arrays import DeviceArray
 from isorun.system.packages import how_to_install, is_importable, package_owners, package_version
 from isorun.types import Availability, Capabilities, CompileConfig, Feeds, Finding, LoweredModel, RuntimeReport, options
 
 
-class _HooksOfContract1:
-    """Optional abilities as contract 1 had them, for plugins that call ``super()``; removed with its support."""
-
-    def run_on_device(self, output_names: Sequence[str], feeds: Feeds) -> list[DeviceArray]:  # noqa: ARG002
-        raise BackendFailed(f"{type(self).__name__} does not implement run_on_device()")
-
-    def bind(self, feeds: Feeds, outputs: Mapping[str, np.ndarray | None]) -> Binding:
-        assert isinstance(self, Executable)
-        return Binding(self, feeds, outputs)
-
-    def device_times(self, feeds: Feeds, runs: int) -> np.ndarray | None:  # noqa: ARG002
-        return None
-
-
-class Executable(_HooksOfContract1, ABC):
+class Executable(ABC):
     """A compiled model. Its feeds have been validated.
 
     Optional abilities are protocols: :class:`SupportsBinding`, :class:`SupportsDeviceArrays`,
@@ -140,7 +125,7 @@ def check_fits(name: str, bound: np.ndarray, shape: Sequence[int], dtype: np.dty
 class Backend(ABC):
     """A way to run models, named by its entry point in the group ``isorun.backends``."""
 
-    contract: ClassVar[int] = UNDECLARED
+    contract: ClassVar[int]
     """The version of the plugin contract that it is written for: :data:`isorun.plugin.CONTRACT` at that time, as a
     number."""
 

@@ -14,7 +14,7 @@ from isorun.types.options import Option
 
 
 def describe(backend: Backend) -> dict[str, Any]:
-    """The capabilities, availability and version of a backend, as plain data for JSON.
+    """The contract, capabilities, availability and version of a backend, as plain data for JSON.
 
     Raises:
         BackendUnavailable: its ``version()`` raises, or returns something else than text.
@@ -23,6 +23,7 @@ def describe(backend: Backend) -> dict[str, Any]:
         (str(name), name.as_dict() if isinstance(name, Dialect) else None) for name in backend.capabilities.dialects
     ]
     return {
+        "contract": backend.contract,
         "capabilities": {**asdict(backend.capabilities), "dialects": dialects},
         "availability": asdict(registry.availability(backend)),
         "version": registry.ask(backend, "version", str | None),
@@ -34,6 +35,7 @@ class DescribedBackend(Backend):
 
     def __init__(self, name: str, described: Mapping[str, Any]) -> None:
         super().__init__(name)
+        self.contract = described["contract"]  # type: ignore[misc]  # a class attribute elsewhere
         offers: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in described["capabilities"].items()
         }

@@ -175,9 +175,8 @@ def _described(backend: Backend, owner: str, probe: bool) -> Description:
         options={key: asdict(Option.of(value)) for key, value in offers.options.items()},
         certificate=certificate.summary(backend.name, type(backend).__module__),
     )
-    overridden = type(backend).availability is not Backend.availability  # contract 1
     try:
-        here = registry.ask(backend, "availability" if probe or overridden else "installed", Availability)
+        here = registry.ask(backend, "availability" if probe else "installed", Availability)
         version = registry.ask(backend, "version", str | None)
     except BackendUnavailable as error:
         return replace(description, reason=error.reason, remedy=error.remedy)

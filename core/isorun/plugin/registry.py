@@ -289,8 +289,9 @@ def _create(cls: Any, name: str, entry: Entry) -> Backend:
         raise BackendUnavailable(
             name, f"its entry point {entry.target!r} is not a subclass of isorun.plugin.Backend", entry.report()
         )
-    if problem := contract.problem(cls.contract):
-        raise BackendUnavailable(name, f"{entry.owner} {problem}", _other_contract(entry, cls.contract))
+    declared = getattr(cls, "contract", None)
+    if problem := contract.problem(declared):
+        raise BackendUnavailable(name, f"{entry.owner} {problem}", _other_contract(entry, declared))
     try:
         backend = cls(name)
     except BackendUnavailable:  # it says more than the line below
@@ -299,11 +300,11 @@ def _create(cls: Any, name: str, entry: Entry) -> Backend:
         reason = f"its class cannot be instantiated ({type(error).__name__}: {error})"
         raise BackendUnavailable(name, reason, entry.report()) from error
     try:
-        declared = backend.capabilities
+        capabilities = backend.capabilities
     except Exception as error:
         reason = f"its attribute `capabilities` raises {type(error).__name__}: {error}"
         raise BackendUnavailable(name, reason, entry.report()) from error
-    for problem in validation.problems(declared):
+    for problem in validation.problems(capabilities):
         raise BackendUnavailable(name, f"it is invalid: {problem}", entry.report())
     return backend
 

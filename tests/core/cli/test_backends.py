@@ -24,6 +24,7 @@ class _Zeros(Executable):
         return RuntimeReport("none", "fp32", {}, {})
 
 class Wrong(Backend):
+    contract = 2
     capabilities = Capabilities(dialects=("onnx",), options={"knob": "what it turns"})
     def compile(self, model, config):
         return _Zeros()

@@ -1,4 +1,4 @@
-"""Versions of the plugin contract: plugins of the previous one still work, others are refused with the remedy."""
+"""Versions of the plugin contract: plugins of an unsupported one are refused with the remedy."""
 
 from __future__ import annotations
 
@@ -6,22 +6,19 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-import isorun
-import tiny
-from bindings import bound
 from isorun.errors import BackendUnavailable
-from isorun.plugin import CONTRACT, SUPPORTED, listing, registry
+from isorun.models import lowering, source
+from isorun.plugin import CompileConfig, SupportsBinding, SupportsDeviceArrays, SupportsDeviceTimes, registry
+from isorun.system.cache import Cache
 from isorun_conformance import fakes
 
 ROOT = Path(__file__).parents[3]
-FROZEN = Path(__file__).parents[2] / "fixtures" / "contract_1"
-PREVIOUS = {"template-1": "template_1:Template", "hooks-1": "hooks_1:Hooks"}
 OTHERS = {
     "future": "class Mine(fakes.Right):\n    contract = 99",
     "past": "class Mine(fakes.Right):\n    contract = 0",
+    "undeclared": "from isorun.plugin import Backend\nclass Mine(Backend):\n    pass",
     "odd": "class Mine(fakes.Right):\n    contract = '2'",
     "new-name": "from isorun.plugin import Teleport",
     "new-field": "from isorun.plugin import Capabilities\nCapabilities(dialects=('onnx',), teleports=True)",
@@ -30,29 +27,20 @@ OTHERS = {
 
 @pytest.fixture(scope="module", autouse=True)
 def plugins() -> Iterator[None]:
-    names = PREVIOUS | {name: f"{name.replace('-', '_')}:Mine" for name in OTHERS}
-    with fakes.installed(names) as folder:
-        for path in FROZEN.glob("*.py"):
-            (folder / path.name).write_text(path.read_text())
+    with fakes.installed({name: f"{name.replace('-', '_')}:Mine" for name in OTHERS}) as folder:
         for name, source in OTHERS.items():
             (folder / f"{name.replace('-', '_')}.py").write_text(f"from isorun_conformance import fakes\n{source}\n")
         yield
 
 
-@pytest.mark.parametrize("name", PREVIOUS)
-def test_plugin_of_the_previous_contract_works(bert, name):
-    assert registry.get(name).contract == SUPPORTED[0] == CONTRACT - 1
-    assert [each.status for each in listing.describe(name)] == ["available"]
-    with isorun.Session(bert, "reference") as reference:
-        expected = reference.run(None, tiny.feeds())
-    with isorun.Session(bert, name) as session:
-        for output, other in zip(session.run(None, tiny.feeds()), expected, strict=True):
-            np.testing.assert_allclose(output, other, atol=1e-5)
-        binding = bound(session, tiny.feeds(), "last_hidden_state")
-        session.run_with_iobinding(binding)
-        np.testing.assert_allclose(binding.copy_outputs_to_cpu()[0], expected[0], atol=1e-5)
-        assert session.device_times(tiny.feeds(), 1) is None
-        assert session.provenance.operators["numpy"]
+def test_optional_abilities_are_those_that_an_executable_implements(bert, tmp_path):
+    cache = Cache(tmp_path)
+    model = lowering.lower(source.open_model(bert, cache), ("primitive",), cache)
+    executables = {name: registry.get(name).compile(model, CompileConfig()) for name in ("reference", "ort-cpu")}
+    assert not isinstance(executables["reference"], SupportsBinding | SupportsDeviceArrays | SupportsDeviceTimes)
+    assert isinstance(executables["ort-cpu"], SupportsBinding)
+    for executable in executables.values():
+        executable.close()
 
 
 @pytest.mark.parametrize(
@@ -60,11 +48,12 @@ def test_plugin_of_the_previous_contract_works(bert, name):
     [
         (
             "future",
-            "isorun-fakes 0 implements version 99 of the plugin contract, and isorun .* supports 1 and 2",
+            "isorun-fakes 0 implements version 99 of the plugin contract, and isorun .* supports 2",
             "isorun",
         ),
         ("past", "isorun-fakes 0 implements version 0 of the plugin contract", "isorun-fakes"),
-        ("odd", "`contract` that must be an integer, got '2'", "isorun-fakes"),
+        ("odd", "must declare an integer `contract`, got '2'", "isorun-fakes"),
+        ("undeclared", "must declare an integer `contract`, got None", "isorun-fakes"),
         ("new-name", "isorun-fakes 0 was not written for isorun .*Teleport", "isorun isorun-fakes"),
         ("new-field", "isorun-fakes 0 was not written for isorun .*teleports", "isorun isorun-fakes"),
     ],

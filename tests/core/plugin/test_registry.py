@@ -111,6 +111,7 @@ from isorun.plugin.backend import Backend
 from isorun.types import Capabilities
 
 class Several(Backend):
+    contract = 2
     capabilities = Capabilities(dialects=("onnx",))
     @classmethod
     def members(cls):

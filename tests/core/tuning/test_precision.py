@@ -74,6 +74,7 @@ class Fake:
         outer = self
 
         class FakeBackend(Backend):
+            contract = 2
             capabilities = Capabilities(("primitive",), precisions=tuple(outer.planted), dynamic_shapes=True)
 
             def compile(self, model: LoweredModel, config: CompileConfig) -> Executable:

@@ -91,7 +91,7 @@ class SharesOneBinding(Flawed):
     """The binding made last is every binding."""
 
     def bind(self, feeds, outputs):
-        self.kept = super().bind(feeds, outputs)
+        self.kept = Binding(self, feeds, outputs)
         return _Last(self, feeds, outputs)
 
 

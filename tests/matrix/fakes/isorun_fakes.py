@@ -17,6 +17,7 @@ from isorun.types import Capabilities, CompileConfig, Feeds, LoweredModel, Runti
 
 
 class Fake(Backend):
+    contract = 2
     capabilities = Capabilities(
         dialects=("onnx",),
         precisions=("fp32", "fp64", "bf16"),

@@ -19,6 +19,7 @@ from isorun.plugin.backend import Backend
 from isorun.types import Capabilities, Finding
 
 class Mine(Backend):
+    contract = 2
     capabilities = Capabilities(dialects=("onnx",), package={package!r})
     def compile(self, model, config):
         raise AssertionError("nothing is compiled here")

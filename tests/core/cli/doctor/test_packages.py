@@ -20,6 +20,7 @@ TWO = {"rival/__init__.py": "two = 2\n", "rival/native.so": b"two!" * 90, "rival
 
 
 class Rival(Backend):
+    contract = 2
     capabilities = Capabilities(dialects=("onnx",), package="rival", requirement="rival-one")
 
     def compile(self, model, config):

@@ -15,6 +15,7 @@ from isorun.types import Capabilities, RuntimeReport
 
 
 class Odd(Backend):
+    contract = 2
     capabilities = Capabilities(
         dialects=("onnx",),
         precisions=("fp32", "fp64"),
