@@ -118,9 +118,9 @@ class WorkerTimeout(BackendFailed):
 class EnvironmentNotFound(IsorunError):
     """No isolated environment of that name exists."""
 
-    def __init__(self, name: str, made: Sequence[str]) -> None:
+    def __init__(self, name: str, environments: Sequence[str]) -> None:
         self.name = name
-        known = did_you_mean(name, made)
+        known = did_you_mean(name, environments)
         super().__init__(
             f"There is no environment {name!r}{known}. Create it with: isorun env create {name} --install ..."
         )
@@ -206,7 +206,7 @@ def nearest(name: object, known: Iterable[str]) -> str | None:
     """The known name closest in spelling, ignoring case; ``None`` if none is close."""
     from difflib import get_close_matches
 
-    spelt = {each.casefold(): each for each in known}
+    spelt = {candidate.casefold(): candidate for candidate in known}
     near = get_close_matches(str(name).casefold(), spelt, n=1, cutoff=0.6)
     return spelt[near[0]] if near else None
 
@@ -221,7 +221,7 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
 
 def near_file(path: Path, others: Iterable[str] = ()) -> str:
     """The end of a message about a missing file: the closest name in its folder or among ``others``."""
-    beside = [each.name for each in path.parent.iterdir() if each != path] if path.parent.is_dir() else []
+    beside = [sibling.name for sibling in path.parent.iterdir() if sibling != path] if path.parent.is_dir() else []
     near = nearest(path.name, [*others, *beside])
     if near is None or nearest(path.stem, [type(path)(near).stem]) is None:  # alike in their suffixes alone
         return ""

@@ -113,9 +113,9 @@ class _Server(ABC):
     async def check_health(self) -> None:
         """Fail if the session no longer answers, so that Serve replaces the replica; and report the metrics."""
         await asyncio.to_thread(self._probe)
-        found = self._session.metrics()
+        figures = self._session.metrics()
         for name, gauge in self._gauges.items():
-            gauge.set(getattr(found, name))
+            gauge.set(getattr(figures, name))
 
     @abstractmethod
     def _probe(self) -> None:

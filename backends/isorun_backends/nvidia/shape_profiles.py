@@ -155,10 +155,10 @@ def _numbers(names: Sequence[str], shape: object) -> dict[str, list[Any]]:
     """The one to three sizes of each dimension that a declaration gives."""
     if isinstance(shape, str):
         matches = [_RANGE.fullmatch(part) for part in shape.split("x")]
-        found = [match for match in matches if match is not None]
-        if len(matches) != len(names) or len(found) != len(matches):
+        complete = [match for match in matches if match is not None]
+        if len(matches) != len(names) or len(complete) != len(matches):
             raise ValueError(f"expected {'x'.join(names) or 'no dimensions'}, each a size or a range, such as 1..8x128")
-        parsed = ([int(size) for size in match.groups() if size is not None] for match in found)
+        parsed = ([int(size) for size in match.groups() if size is not None] for match in complete)
         return dict(zip(names, parsed, strict=True))
     if isinstance(shape, Mapping):
         for key in shape:

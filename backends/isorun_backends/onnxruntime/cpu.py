@@ -99,14 +99,14 @@ def _optimized_operators(backend: OrtCpu, model: LoweredModel, config: CompileCo
     The assignment of an open session is recorded before the last optimizations, which turn quantized operators into
     integer ones. So the model is loaded once more and written as optimized; the written graph is what runs.
     """
-    name, given = backend.name, backend.read_options(config.options)
+    name, options = backend.name, backend.read_options(config.options)
     with tempfile.TemporaryDirectory(prefix="isorun-") as folder:
         path = Path(folder) / "optimized.onnx"
-        writing = session_options({**given, "profile_prefix": None}, config.threads)
+        writing = session_options({**options, "profile_prefix": None}, config.threads)
         writing.optimized_model_filepath = str(path)
         writing.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights.bin")
         open_session(name, model, writing, [_PROVIDER], disabled_optimizers=_SLOWER)
-        reading = session_options({**given, "profile_prefix": None, "graph_optimization_level": "disable"}, threads=1)
+        reading = session_options({**options, "profile_prefix": None, "graph_optimization_level": "disable"}, threads=1)
         optimized = open_session(name, replace(model, path=path), reading, [_PROVIDER])
         return placement.count(placement.assigned(name, optimized))
 

@@ -71,9 +71,9 @@ class OrtOpenVINO(Backend):
     )
 
     def installed(self) -> Availability:
-        here = super().installed()
-        if not here.ok or _has_plugin() or _is_legacy_wheel():
-            return here
+        availability = super().installed()
+        if not availability.ok or _has_plugin() or _is_legacy_wheel():
+            return availability
         return Availability(ok=False, reason=_no_provider(), remedy=_REMEDY)
 
     def probe(self) -> Availability:
@@ -85,9 +85,9 @@ class OrtOpenVINO(Backend):
         setup = _Setup(_package(self.name), self.name, _load_config(self.name, options["properties"], config))
         computed = _measured(setup)
         precision_probe.require(self.name, config.precision, computed)
-        made = session_options(options, config.threads)
+        ort_options = session_options(options, config.threads)
         try:
-            session = open_session(self.name, model, made, setup.add_provider(made))
+            session = open_session(self.name, model, ort_options, setup.add_provider(ort_options))
         except BackendFailed as error:
             if _CYCLE not in str(error):
                 raise
@@ -115,12 +115,12 @@ class _Setup(NamedTuple):
     name: str
     load_config: str
 
-    def add_provider(self, made: onnxruntime.SessionOptions) -> list[Any]:
+    def add_provider(self, ort_options: onnxruntime.SessionOptions) -> list[Any]:
         """Add the provider to session options, or return the ``providers`` argument."""
         options = {"load_config": self.load_config}
         if self.package == "legacy wheel":
             return [(_PROVIDER, {"device_type": "CPU", **options})]
-        made.add_provider_for_devices(_plugin_devices(self.name), options)
+        ort_options.add_provider_for_devices(_plugin_devices(self.name), options)
         return []
 
 
@@ -163,7 +163,7 @@ def _is_legacy_wheel() -> bool:
 
 def _plugin_devices(name: str) -> list[Any]:
     """The plugin's devices for the CPU."""
-    return [each for each in plugin_packages.devices(name, _PLUGIN) if each.device.type.name == "CPU"]
+    return [device for device in plugin_packages.devices(name, _PLUGIN) if device.device.type.name == "CPU"]
 
 
 def _load_config(name: str, properties: Mapping[str, Any], config: CompileConfig) -> str:

@@ -39,13 +39,13 @@ def installed() -> dict[str, str]:
     collide keep their import names.
     """
     named = {point.name: point.value for point in metadata.entry_points(group=GROUP)}
-    found = [
+    unnamed = [
         (_name(package, owners), package)
         for package, owners in sorted(packages_distributions().items())
         if package not in named.values() and _is_provider(package, owners)
     ]
-    names = [*named, *(name for name, _ in found)]
-    return named | {package if names.count(name) > 1 else name: package for name, package in found}
+    names = [*named, *(name for name, _ in unnamed)]
+    return named | {package if names.count(name) > 1 else name: package for name, package in unnamed}
 
 
 def _is_provider(package: str, owners: Sequence[str]) -> bool:
@@ -115,7 +115,7 @@ def devices(name: str, module: str, provider: str | None = None) -> Sequence[onn
     def load() -> tuple[Path, Sequence[str]]:
         functions = importlib.import_module(module)
         names = functions.get_ep_names() if hasattr(functions, "get_ep_names") else [functions.get_ep_name()]
-        return Path(functions.get_library_path()), [str(each) for each in names]
+        return Path(functions.get_library_path()), [str(provider_name) for provider_name in names]
 
     return _devices(name, lambda: title(module), load, provider)
 
@@ -144,10 +144,10 @@ def _devices(
     if provider is not None and provider not in (*names, *appeared):
         known = ", ".join(dict.fromkeys([*names, *appeared])) or "none"
         raise BackendUnavailable(name, f"{what()} has no provider {provider!r} (known: {known})", "Choose one of them.")
-    found = onnxruntime.get_ep_devices()
-    offered = [device for device in found if device.ep_name == (provider or next(iter(names), None))]
+    present = onnxruntime.get_ep_devices()
+    offered = [device for device in present if device.ep_name == (provider or next(iter(names), None))]
     if not offered:
-        hardware = sorted({f"{each.device.vendor} {each.device.type.name}" for each in found})
+        hardware = sorted({f"{device.device.vendor} {device.device.type.name}" for device in present})
         raise BackendUnavailable(
             name,
             f"{what()} offers no device on this machine ({', '.join(hardware)})",

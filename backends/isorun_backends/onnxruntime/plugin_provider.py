@@ -98,8 +98,8 @@ class OrtEp(Backend):
         return tuple(plugin_packages.installed())
 
     def installed(self) -> Availability:
-        here = super().installed()
-        return checked(self._module) if here.ok and self._member else here
+        availability = super().installed()
+        return checked(self._module) if availability.ok and self._member else availability
 
     def probe(self) -> Availability:
         """Loads the provider's library: nothing else can tell whether it has a device on this machine."""
@@ -131,17 +131,17 @@ class OrtEp(Backend):
                 "process (onnxruntime-ep-openvino 1.8.1). Use ort-cpu"
             )
         devices = self._devices(options)
-        chosen = [each for each in devices if config.device in (_ANY, each.device.type.name.lower())]
+        chosen = [device for device in devices if config.device in (_ANY, device.device.type.name.lower())]
         if not chosen:
-            kinds = sorted({each.device.type.name.lower() for each in devices})
+            kinds = sorted({device.device.type.name.lower() for device in devices})
             raise BackendUnavailable(
                 self.name, f"it has no device {config.device!r} here", f"Choose one of {', '.join(kinds)}."
             )
         provider = chosen[0].ep_name
         requested = as_text({**self._precision_options.get(config.precision, {}), **options["provider"]})
 
-        def add_provider(made: onnxruntime.SessionOptions) -> list[Any]:
-            made.add_provider_for_devices(chosen, requested)
+        def add_provider(ort_options: onnxruntime.SessionOptions) -> list[Any]:
+            ort_options.add_provider_for_devices(chosen, requested)
             return []
 
         key = (provider, config.device, *sorted(requested.items()))
@@ -149,11 +149,11 @@ class OrtEp(Backend):
             _measured[key] = precision_probe.measure(provider, add_provider)
         computed = _measured[key]
         precision_probe.require(self.name, config.precision, computed)
-        made = session_options(options, config.threads)
-        session = open_session(self.name, model, made, add_provider(made))
+        ort_options = session_options(options, config.threads)
+        session = open_session(self.name, model, ort_options, add_provider(ort_options))
         nodes = placement.assigned(self.name, session)
         placement.require(self.name, provider, nodes, model.path, allow_cpu_nodes=options["allow_cpu_nodes"])
-        hardware = [_hardware(each) for each in chosen]
+        hardware = [_hardware(device) for device in chosen]
         return PluginExecutable(
             self.name,
             session,

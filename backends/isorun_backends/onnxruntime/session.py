@@ -61,26 +61,26 @@ def session_options(options: Mapping[str, Any], threads: int | None) -> onnxrunt
     """
     import onnxruntime
 
-    made = onnxruntime.SessionOptions()
-    made.intra_op_num_threads = threads or usable_cores()
-    made.inter_op_num_threads = options["inter_op_threads"]
+    ort_options = onnxruntime.SessionOptions()
+    ort_options.intra_op_num_threads = threads or usable_cores()
+    ort_options.inter_op_num_threads = options["inter_op_threads"]
     if options["inter_op_threads"] > 1:
-        made.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL
-    made.use_deterministic_compute = options["deterministic"]
-    made.log_severity_level = SILENT
+        ort_options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL
+    ort_options.use_deterministic_compute = options["deterministic"]
+    ort_options.log_severity_level = SILENT
     level = _LEVELS[options["graph_optimization_level"]]
-    made.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
+    ort_options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
     # Threads that spin after a run slow down whatever runs next, other sessions above all.
     entries = {RECORD_ASSIGNMENT: "1", _STOP_SPINNING: "1", **as_text(options["session_config"])}
     for key, value in entries.items():
-        made.add_session_config_entry(key, value)
+        ort_options.add_session_config_entry(key, value)
     if options["profile_prefix"] is not None:
-        made.enable_profiling = True
-        made.profile_file_prefix = str(options["profile_prefix"])
+        ort_options.enable_profiling = True
+        ort_options.profile_file_prefix = str(options["profile_prefix"])
     for path in options["custom_ops"]:
         with runtime_errors(f"Cannot register the custom operators of {path}"):
-            made.register_custom_ops_library(os.fspath(path))
-    return made
+            ort_options.register_custom_ops_library(os.fspath(path))
+    return ort_options
 
 
 def checked(check: Callable[[], object]) -> Availability:

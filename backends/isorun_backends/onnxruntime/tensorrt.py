@@ -80,18 +80,18 @@ class OrtTensorRT(Backend):
     )
 
     def installed(self) -> Availability:
-        here = libraries.installed("tensorrt", super().installed())
-        if here.ok and (mismatch := _mismatch()):
+        availability = libraries.installed("tensorrt", super().installed())
+        if availability.ok and (mismatch := _mismatch()):
             reason, command = mismatch
             return Availability(False, reason, f"In a separate environment: {command}")
-        return here
+        return availability
 
     def probe(self) -> Availability:
-        here = gpu.availability()
-        if here.ok and installed() is None:  # the system may have it
+        availability = gpu.availability()
+        if availability.ok and installed() is None:  # the system may have it
             library = checked(lambda: _require_library(self.name))
-            return here if library.ok else library
-        return here
+            return availability if library.ok else library
+        return availability
 
     def diagnose(self) -> list[Finding]:
         if installed() is None:  # not wanted

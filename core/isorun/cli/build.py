@@ -50,14 +50,14 @@ def build(
 
         if preset not in presets.NAMES:
             raise IsorunError(f"Unknown preset {preset!r}{did_you_mean(preset, presets.NAMES)}")
-        with console.working(f"Building {preset}"), whole(output) as made:
-            presets.write(preset, seed or 0, made)
+        with console.working(f"Building {preset}"), whole(output) as temporary:
+            presets.write(preset, seed or 0, temporary)
     elif checkpoint is not None:
         from isorun.models import checkpoint as checkpoints
 
         folder = models.fetched(checkpoint, cache)
-        with console.working(f"Building {checkpoint}"), whole(output, checkpoints.files_of(folder)) as made:
-            left_out = checkpoints.build(folder, made)
+        with console.working(f"Building {checkpoint}"), whole(output, checkpoints.files_of(folder)) as temporary:
+            left_out = checkpoints.build(folder, temporary)
     described = describe(output, cache) | {"left_out": left_out}
     if as_json:
         console.json_out(described)
@@ -77,8 +77,8 @@ def whole(output: Path, sources: Iterable[Path] = ()) -> Iterator[Path]:
     """
     private = is_private(sources)
     with scratch_folder(output) as work:
-        yield (made := work / output.name)
-        for path in sorted(work.iterdir(), key=lambda path: path == made):  # the model after its weights
+        yield (temporary := work / output.name)
+        for path in sorted(work.iterdir(), key=lambda path: path == temporary):  # the model after its weights
             if private:
                 path.chmod(PRIVATE & 0o666)
             path.replace(output.parent / path.name)

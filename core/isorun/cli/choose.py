@@ -84,13 +84,13 @@ def _lines(path: Path) -> list[str]:
 def _show(choice: Choice) -> None:
     default = choice.default
     base = default.milliseconds if default else None
-    rows = [_row(choice, each, base) for each in choice.candidates]
+    rows = [_row(choice, candidate, base) for candidate in choice.candidates]
     speed = "texts/s" if choice.goal == THROUGHPUT else "ms"
     console.table(("backend", "precision", speed, "speed-up", "cosine", ""), rows, (speed, "speed-up", "cosine"))
     print()
-    for each in choice.candidates:
-        if each.reason:
-            _print(f"{each.backend} in {each.precision}: {each.reason}")
+    for candidate in choice.candidates:
+        if candidate.reason:
+            _print(f"{candidate.backend} in {candidate.precision}: {candidate.reason}")
     if choice.skipped:
         names = ", ".join(name for name, _ in choice.skipped)
         _print(f"Not available here: {names}. `isorun backends` says why.")
@@ -103,24 +103,26 @@ def _show(choice: Choice) -> None:
     _print(_recommendation(choice, default))
 
 
-def _row(choice: Choice, each: Candidate, base: float | None) -> tuple[Any, ...]:
-    taken = each.milliseconds
+def _row(choice: Choice, candidate: Candidate, base: float | None) -> tuple[Any, ...]:
+    taken = candidate.milliseconds
     speed = "-" if taken is None else f"{1e3 / taken:.1f}" if choice.goal == THROUGHPUT else f"{taken:.2f}"
     ratio = "-" if taken is None or base is None else f"{base / taken:.2f} x"
-    cosine = "-" if each.cosine is None else f"{each.cosine:.6f}"
-    chosen = (each.backend, each.precision) == (choice.backend, choice.precision)
+    cosine = "-" if candidate.cosine is None else f"{candidate.cosine:.6f}"
+    chosen = (candidate.backend, candidate.precision) == (choice.backend, choice.precision)
     note = "recommended" if chosen else ""
-    if each.reason:
-        note = "failed" if each.cosine is None or each.cosine >= choice.required else "inaccurate"
-    return each.backend, each.precision, speed, ratio, cosine, note
+    if candidate.reason:
+        note = "failed" if candidate.cosine is None or candidate.cosine >= choice.required else "inaccurate"
+    return candidate.backend, candidate.precision, speed, ratio, cosine, note
 
 
 def _recommendation(choice: Choice, default: Candidate | None) -> str:
-    chosen = next((each for each in choice.candidates if (each.backend, each.precision) == _key(choice)), None)
+    chosen = next(
+        (candidate for candidate in choice.candidates if (candidate.backend, candidate.precision) == _key(choice)), None
+    )
     if chosen is None:
         return "Nothing can be recommended: no candidate ran."
     why = "it is the fastest that is accurate enough"
-    others = [each for each in choice.candidates if not each.reason]
+    others = [candidate for candidate in choice.candidates if not candidate.reason]
     if chosen is not others[0]:
         why = f"it is as fast as {others[0].backend} in {others[0].precision} within 5 %, and more accurate"
     if default is chosen:

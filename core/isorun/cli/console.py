@@ -81,7 +81,7 @@ def shape(dimensions: Sequence[int | str | None] | None) -> str:
     """A shape as text; ``?`` for an unknown dimension."""
     if dimensions is None:
         return "any"
-    return "[" + ", ".join("?" if each is None else str(each) for each in dimensions) + "]"
+    return "[" + ", ".join("?" if dimension is None else str(dimension) for dimension in dimensions) + "]"
 
 
 @contextmanager
@@ -135,11 +135,11 @@ def working(what: str) -> Iterator[Callable[[str], None]]:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, np.ndarray | np.generic):
         return _plain(value.tolist())
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value if isinstance(value, str | int | float | bool | None) else str(value)

@@ -69,15 +69,15 @@ def list_(as_json: AsJson = False) -> None:
         print(f"No environments in {environments.root()}")
         return
     rows = [
-        (each["name"], each["python"], console.size(each["size"]), ", ".join(each["backends"]), _packages(each))
-        for each in listed
-        if "trouble" not in each
+        (entry["name"], entry["python"], console.size(entry["size"]), ", ".join(entry["backends"]), _packages(entry))
+        for entry in listed
+        if "trouble" not in entry
     ]
     if rows:
         console.table(("environment", "python", "size", "backends", "packages"), rows, right=["size"])
-    for each in listed:
-        if "trouble" in each:
-            print(f"\n{each['name']} is broken: {each['trouble']}")
+    for entry in listed:
+        if "trouble" in entry:
+            print(f"\n{entry['name']} is broken: {entry['trouble']}")
 
 
 @app.command()
@@ -98,7 +98,7 @@ def _describe(environment: Environment) -> dict[str, Any]:
     from isorun.isolation.worker.backend import Worker
 
     with closing(Worker(environment)) as worker:
-        backends = [each.name for each in worker.descriptions() if each.status == "available"]
+        backends = [backend.name for backend in worker.descriptions() if backend.status == "available"]
     return {
         "name": environment.name,
         "folder": str(environment.folder),
@@ -110,5 +110,5 @@ def _describe(environment: Environment) -> dict[str, Any]:
     }
 
 
-def _packages(each: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {version}" for name, version in each["packages"].items())
+def _packages(entry: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in entry["packages"].items())

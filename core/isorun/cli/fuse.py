@@ -130,11 +130,11 @@ def fuse(
 
     with (
         console.working(f"Writing {output}"),
-        whole(output, [model, *(model.parent / name for name in weights)]) as made,
+        whole(output, [model, *(model.parent / name for name in weights)]) as temporary,
     ):
         notes: dict[str, Any] = {}
         if fusion.not_encoder and not weights and precision == AS_GIVEN and kept is None:
-            shutil.copyfile(model, made)
+            shutil.copyfile(model, temporary)
         else:
             with files.reading(str(model), except_for=OSError):  # an OSError may be about the file of `--calibrate`
                 quantized = _calibrate(model, kept, calibrate) if precision == INT8 else None
@@ -148,9 +148,9 @@ def fuse(
                 if quantized:
                     notes[INT8] = dict(quantized.note)
             # External weights stay external: in one file, they would have to fit in memory.
-            files.write(graph, made, beside_above=0 if weights else files.SINGLE_FILE_LIMIT)
-        beside = files.external_files(files.read_proto(made))  # rejects a graph whose weights are missing
-        tokenizer = models.copy_tokenizer(model, made)
+            files.write(graph, temporary, beside_above=0 if weights else files.SINGLE_FILE_LIMIT)
+        beside = files.external_files(files.read_proto(temporary))  # rejects a graph whose weights are missing
+        tokenizer = models.copy_tokenizer(model, temporary)
     described["written"] = {
         "path": output,
         "dialect": None if fusion.not_encoder else dialect,
@@ -174,8 +174,8 @@ def _calibrate(path: Path, outputs: list[str] | None, texts: Path | None) -> Qua
 
     samples = None if texts is None else [line for line in texts.read_text().splitlines() if line.strip()]
     cache = Cache()
-    available = [registry.get(each.name) for each in listing.candidates(cache) if not each.problem]
-    backend = next((each for each in available if INT8 in each.capabilities.precisions), None)
+    available = [registry.get(candidate.name) for candidate in listing.candidates(cache) if not candidate.problem]
+    backend = next((candidate for candidate in available if INT8 in candidate.capabilities.precisions), None)
     if backend is None:
         raise BackendUnavailable(
             "auto",

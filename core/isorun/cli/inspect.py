@@ -39,16 +39,16 @@ def describe(path: Path, cache: Cache) -> dict[str, Any]:
     from isorun.graph.io import files
 
     source = model_module.open_model(path, cache)
-    found = look_into(source.path)
-    proto, info = files.read_proto(source.path), found.info
+    inspection = look_into(source.path)
+    proto, info = files.read_proto(source.path), inspection.info
     beside = files.external_files(proto)
     return {
         "path": str(source.path),
         "fingerprint": source.fingerprint,
         "bytes": sum(file.stat().st_size for file in (source.path, *(source.path.parent / name for name in beside))),
         "external_data": beside,
-        "parameters": sum(found.parameters.values()),
-        "parameters_by_precision": dict(found.parameters),
+        "parameters": sum(inspection.parameters.values()),
+        "parameters_by_precision": dict(inspection.parameters),
         "opset": info.opset,
         "producer": f"{proto.producer_name} {proto.producer_version}".strip(),
         "graph": info.metadata.graph_name,
@@ -59,14 +59,14 @@ def describe(path: Path, cache: Cache) -> dict[str, Any]:
         "token_outputs": None if info.token_outputs is None else list(info.token_outputs),
         "keeps_padding": info.keeps_padding or None,
         "mixes_rows": info.mixes_rows or None,
-        "is_encoder": found.is_encoder,
+        "is_encoder": inspection.is_encoder,
         "fused": dict(info.fused),
-        "operators": dict(found.operators),
-        "layers": [asdict(layer) for layer in found.layers],
-        "operations_per_token": found.operations_per_token,
-        "operations_per_token_and_key": found.operations_per_token_and_key,
+        "operators": dict(inspection.operators),
+        "layers": [asdict(layer) for layer in inspection.layers],
+        "operations_per_token": inspection.operations_per_token,
+        "operations_per_token_and_key": inspection.operations_per_token_and_key,
         "dialects": {
-            name: {"possible": not reason, "reason": reason or None} for name, reason in found.dialects.items()
+            name: {"possible": not reason, "reason": reason or None} for name, reason in inspection.dialects.items()
         },
         "metadata": info.metadata.custom_metadata_map,
     }
@@ -123,10 +123,10 @@ def _operations(described: dict[str, Any]) -> dict[str, str]:
 
 
 def _dialects(dialects: dict[str, Any]) -> str:
-    reasons = {each["reason"] for each in dialects.values()}
+    reasons = {entry["reason"] for entry in dialects.values()}
     if len(reasons) == 1 and None not in reasons:
         return f"none: {reasons.pop()}"
-    listed = (name if each["possible"] else f"not {name} ({each['reason']})" for name, each in dialects.items())
+    listed = (name if entry["possible"] else f"not {name} ({entry['reason']})" for name, entry in dialects.items())
     return ", ".join(listed)
 
 

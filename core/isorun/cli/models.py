@@ -48,9 +48,9 @@ def fetched(name: str, cache: Cache) -> Path:
         return checkpoint_folder(name, cache, progress)
 
 
-def names(given: str) -> list[str]:
+def names(listed: str) -> list[str]:
     """``A,B`` as a list."""
-    return [name.strip() for name in given.split(",")]
+    return [name.strip() for name in listed.split(",")]
 
 
 def check_input(path: Path, what: str) -> None:
@@ -76,10 +76,10 @@ def check_output(path: Path) -> None:
         raise IsorunError(f"Cannot write {path}: {error.strerror}") from error
 
 
-def check_choice(what: str, given: str, choices: Sequence[str]) -> None:
+def check_choice(what: str, value: str, choices: Sequence[str]) -> None:
     """Reject a value that is not one of the choices."""
-    if given not in choices:
-        raise IsorunError(f"Invalid {what} {given!r}{did_you_mean(given, choices)}")
+    if value not in choices:
+        raise IsorunError(f"Invalid {what} {value!r}{did_you_mean(value, choices)}")
 
 
 def check_apart(model: Path, weights: Sequence[str], output: Path) -> None:
@@ -91,7 +91,7 @@ def check_apart(model: Path, weights: Sequence[str], output: Path) -> None:
                 raise IsorunError(f"{written} is {what} and would be overwritten. Choose another --output")
 
 
-def copy_tokenizer(model: Path, made: Path) -> Path | None:
+def copy_tokenizer(model: Path, output: Path) -> Path | None:
     """Copy a model's tokenizer next to a file made from it; ``None`` if the model has none."""
     tokenizer = next((place for place in places_of(model) if place.is_file()), None)
-    return None if tokenizer is None else Path(shutil.copyfile(tokenizer, made.with_name(f"{made.stem}.{FILE}")))
+    return None if tokenizer is None else Path(shutil.copyfile(tokenizer, output.with_name(f"{output.stem}.{FILE}")))

@@ -59,8 +59,8 @@ def parity(
     Outputs are compared at real tokens; a NaN fails anywhere. The exit code is 1 if any differs by more than the
     tolerance of the precision.
     """
-    given = backend_names(backends)
-    names = [given] if isinstance(given, str) else given
+    requested = backend_names(backends)
+    names = [requested] if isinstance(requested, str) else requested
     if precision not in DEFAULT_TOLERANCES:
         raise IsorunError(f"Unknown precision {precision!r}{did_you_mean(precision, DEFAULT_TOLERANCES)}")
     offers = registry.get(against).capabilities
@@ -70,27 +70,29 @@ def parity(
     comparison = _Comparison(names, against, widest, precision, batch, sequence, seed, threads)
     if layers:
         with parity_layers.exposed(path) as (path, operators):
-            found, shape = comparison.run(path, **parity_layers.SETTINGS)
-        departures = {name: parity_layers.first_departure(by_mask, operators) for name, by_mask in found.items()}
+            parities, shape = comparison.run(path, **parity_layers.SETTINGS)
+        departures = {name: parity_layers.first_departure(by_mask, operators) for name, by_mask in parities.items()}
     else:
-        found, shape = comparison.run(path)
+        parities, shape = comparison.run(path)
 
     if as_json:
-        listed = {name: {mask: each.as_dict() for mask, each in by_mask.items()} for name, by_mask in found.items()}
+        listed = {
+            name: {mask: parity.as_dict() for mask, parity in by_mask.items()} for name, by_mask in parities.items()
+        }
         reference = {"backend": against, "precision": widest}
         result = {"model": model, "reference": reference, "precision": precision, "backends": listed}
         if layers:
-            result["departures"] = {name: each and each.as_dict() for name, each in departures.items()}
+            result["departures"] = {name: departure and departure.as_dict() for name, departure in departures.items()}
         console.json_out(result)
     else:
         print(f"Against {against} in {widest}; batch {shape[0]}, sequence {shape[1]}, seed {seed}\n")
         if layers:
             parity_layers.show(departures, operators)
         else:
-            _show(found)
-    failed = [(name, mask) for name, by_mask in found.items() for mask, each in by_mask.items() if each.reasons]
+            _show(parities)
+    failed = [(name, mask) for name, by_mask in parities.items() for mask, parity in by_mask.items() if parity.reasons]
     if failed:
-        total = sum(map(len, found.values()))
+        total = sum(map(len, parities.values()))
         raise ParityError(f"{len(failed)} of {total} comparisons failed: {', '.join(map(' on '.join, failed))}")
 
 
@@ -125,14 +127,14 @@ class _Comparison:
             sequence = self.sequence or fixed_size(inputs, 1) or _SEQUENCE
             cases = masked_cases(info, batch, sequence, self.seed)
             expected = {mask: _named(outputs, session.run(None, feeds)) for mask, feeds in cases.items()}
-        found: dict[str, dict[str, Parity]] = {}
+        parities: dict[str, dict[str, Parity]] = {}
         for name in self.backends:
             with (
                 console.working(f"Running {name}"),
                 Session(path, name, precision=self.precision, threads=self.threads, **settings) as session,
             ):
                 limits = registry.get(session.provenance.backend).capabilities.tolerance(self.precision)
-                found[name] = {
+                parities[name] = {
                     mask: compare(
                         _named(outputs, session.run(None, feeds)),
                         expected[mask],
@@ -142,28 +144,28 @@ class _Comparison:
                     )
                     for mask, feeds in cases.items()
                 }
-        return found, (batch, sequence)
+        return parities, (batch, sequence)
 
 
 def _named(specs: Sequence[TensorSpec], values: Sequence[Any]) -> dict[str, Any]:
     return {spec.name: value for spec, value in zip(specs, values, strict=True)}
 
 
-def _show(found: Mapping[str, Mapping[str, Parity]]) -> None:
+def _show(parities: Mapping[str, Mapping[str, Parity]]) -> None:
     from rich.text import Text
 
     measures = ("max abs", "max rel", "rms", "cosine")
     rows = []
-    for name, by_mask in found.items():
-        for mask, each in by_mask.items():
-            worst = each.as_dict()
-            verdict = Text(each.verdict, "green" if each.verdict == "pass" else "bold red")
+    for name, by_mask in parities.items():
+        for mask, parity in by_mask.items():
+            worst = parity.as_dict()
+            verdict = Text(parity.verdict, "green" if parity.verdict == "pass" else "bold red")
             figures = [_figure(measure, worst[measure.replace(" ", "_")]) for measure in measures]
             rows.append((name, mask, verdict, *figures))
     console.table(("backend", "mask", "verdict", *measures), rows, right=measures)
-    for name, by_mask in found.items():
-        for mask, each in by_mask.items():
-            for reason in each.reasons:
+    for name, by_mask in parities.items():
+        for mask, parity in by_mask.items():
+            for reason in parity.reasons:
                 print(f"{name}, {mask}: {reason}")
 
 

@@ -83,7 +83,7 @@ def first_departure(by_mask: Mapping[str, Parity], operators: Sequence[Operator]
         for position, measured in enumerate(parity.outputs)
         if measured.reasons
     ]
-    return min(failed, key=lambda each: each[0])[1] if failed else None
+    return min(failed, key=lambda failure: failure[0])[1] if failed else None
 
 
 def show(departures: Mapping[str, Departure | None], operators: Sequence[Operator]) -> None:

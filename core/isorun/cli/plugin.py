@@ -58,12 +58,12 @@ def write(name: str, target: Path) -> None:
         raise IsorunError(f"{target} already exists. Choose another folder with --folder")
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as part:
-        made = Path(part) / "made"
+        unfinished = Path(part) / "unfinished"
         for source in _files():
-            written = made / _named(str(source), name)
+            written = unfinished / _named(str(source), name)
             written.parent.mkdir(parents=True, exist_ok=True)
             written.write_text(_named((TEMPLATE / source).read_text(encoding="utf-8"), name), encoding="utf-8")
-        made.rename(target)
+        unfinished.rename(target)
 
 
 def _files() -> list[Path]:

@@ -91,7 +91,7 @@ def probe_in_process(
     message = f"the process {exit_.how}"
     if exit_.code > 0:
         message += f": {exit_.last_line}"
-    return results + [ProbeResult(each, ok=False, message=message) for each in precisions[len(results) :]]
+    return results + [ProbeResult(precision, ok=False, message=message) for precision in precisions[len(results) :]]
 
 
 _Case = tuple[bytes, dict[str, np.ndarray], np.ndarray]  # a model, its feeds, the expected output
@@ -133,5 +133,5 @@ def _layer(random: np.random.Generator) -> _Case:
 
 if __name__ == "__main__":
     path, backend, where, *requested = sys.argv[1:]
-    for each in requested:
-        tell(path, **asdict(probe(backend, each, where or None)))
+    for precision in requested:
+        tell(path, **asdict(probe(backend, precision, where or None)))

@@ -138,38 +138,38 @@ class Translated:
     ignored: list[str] = field(default_factory=list)
 
 
-def translate(given: Any) -> Translated:
+def translate(sess_options: Any) -> Translated:
     """Session options in isorun's terms.
 
     Args:
-        given: ``onnxruntime.SessionOptions``; ``None`` for the defaults. What methods have set on them is known only if
-            they are this module's.
+        sess_options: ``onnxruntime.SessionOptions``; ``None`` for the defaults. What methods have set on them is known
+            only if they are this module's.
 
     Raises:
         InvalidArgument: an option that changes results or writes files cannot be honoured.
         TypeError: they are something else.
     """
-    if given is None:
+    if sess_options is None:
         return Translated()
-    if not isinstance(given, raw.SessionOptions):
-        raise TypeError(f"sess_options must be an onnxruntime.SessionOptions, got {type(given).__name__}")
-    calls = getattr(given, "calls", None)
-    if calls is None and given.has_providers():
+    if not isinstance(sess_options, raw.SessionOptions):
+        raise TypeError(f"sess_options must be an onnxruntime.SessionOptions, got {type(sess_options).__name__}")
+    calls = getattr(sess_options, "calls", None)
+    if calls is None and sess_options.has_providers():
         _refuse("add_provider")
-    made = Translated(threads=given.intra_op_num_threads or None)
-    parallel = given.execution_mode == raw.ExecutionMode.ORT_PARALLEL
-    if parallel and given.inter_op_num_threads > 1:
-        made.options["inter_op_threads"] = given.inter_op_num_threads
-    elif parallel or given.inter_op_num_threads > 1:
-        made.ignored.append("execution_mode" if parallel else "inter_op_num_threads")
-    if given.graph_optimization_level in _LEVELS:
-        made.options["graph_optimization_level"] = _LEVELS[given.graph_optimization_level]
-    if given.enable_profiling:
-        made.options["profile_prefix"] = given.profile_file_prefix
-    if given.use_deterministic_compute:
-        made.options["deterministic"] = True
-    changed = _changed(given, raw.SessionOptions)
-    made.ignored += [name for name in changed if name in _IGNORED]
+    translated = Translated(threads=sess_options.intra_op_num_threads or None)
+    parallel = sess_options.execution_mode == raw.ExecutionMode.ORT_PARALLEL
+    if parallel and sess_options.inter_op_num_threads > 1:
+        translated.options["inter_op_threads"] = sess_options.inter_op_num_threads
+    elif parallel or sess_options.inter_op_num_threads > 1:
+        translated.ignored.append("execution_mode" if parallel else "inter_op_num_threads")
+    if sess_options.graph_optimization_level in _LEVELS:
+        translated.options["graph_optimization_level"] = _LEVELS[sess_options.graph_optimization_level]
+    if sess_options.enable_profiling:
+        translated.options["profile_prefix"] = sess_options.profile_file_prefix
+    if sess_options.use_deterministic_compute:
+        translated.options["deterministic"] = True
+    changed = _changed(sess_options, raw.SessionOptions)
+    translated.ignored += [name for name in changed if name in _IGNORED]
     for name in changed:
         if name not in (*_USED, *_IGNORED):
             _refuse(name)
@@ -177,36 +177,36 @@ def translate(given: Any) -> Translated:
         if name == "add_session_config_entry":
             if arguments[0] == _REFUSED_ENTRY:
                 _refuse(_REFUSED_ENTRY, f"isorun reads a model's weights from its folder. {_INSTEAD}")
-            made.options.setdefault("session_config", {})[arguments[0]] = arguments[1]
+            translated.options.setdefault("session_config", {})[arguments[0]] = arguments[1]
         elif name == "register_custom_ops_library":
-            made.options.setdefault("custom_ops", []).append(arguments[0])
+            translated.options.setdefault("custom_ops", []).append(arguments[0])
         elif name in _IGNORED_METHODS:
-            made.ignored.append(name)
+            translated.ignored.append(name)
         else:
             _refuse(name)
-    return made
+    return translated
 
 
-def check_run_options(given: Any) -> None:
+def check_run_options(run_options: Any) -> None:
     """Accept run options that do not change results, and ``None``.
 
     Raises:
         InvalidArgument: they have an adapter, terminate the run, or have an unknown option.
         TypeError: they are something else.
     """
-    if given is None:
+    if run_options is None:
         return
-    if not isinstance(given, raw.RunOptions):
-        raise TypeError(f"run_options must be an onnxruntime.RunOptions, got {type(given).__name__}")
-    called = [name for name, _ in getattr(given, "calls", ())]
-    for name in (*_changed(given, raw.RunOptions), *called):
+    if not isinstance(run_options, raw.RunOptions):
+        raise TypeError(f"run_options must be an onnxruntime.RunOptions, got {type(run_options).__name__}")
+    called = [name for name, _ in getattr(run_options, "calls", ())]
+    for name in (*_changed(run_options, raw.RunOptions), *called):
         if name not in (*_IGNORED_RUN, *_IGNORED_RUN_METHODS):
             _refuse(name)
 
 
-def _changed(given: Any, kind: type) -> list[str]:
+def _changed(options: Any, kind: type) -> list[str]:
     """The attributes that differ from their defaults."""
-    return [name for name, default in _defaults(kind) if getattr(given, name) != default]
+    return [name for name, default in _defaults(kind) if getattr(options, name) != default]
 
 
 @cache

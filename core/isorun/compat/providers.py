@@ -55,16 +55,16 @@ def candidates(
     if requested.pop(_REMOTE, None) is not None and not requested:
         requested[CPU] = {}
     skipped = [name for name in requested if name not in BACKENDS]
-    made = [
-        _candidate(name, given, options, fallback=CPU in requested)
-        for name, given in requested.items()
+    resolved = [
+        _candidate(name, settings, options, fallback=CPU in requested)
+        for name, settings in requested.items()
         if name in BACKENDS
     ]
-    if not made:
+    if not resolved:
         raise InvalidArgument(f"isorun has no backend for {', '.join(skipped)}. Use one of {', '.join(BACKENDS)}")
     if skipped:
         _logger.warning("isorun.compat: skipped %s: isorun has no backend for it", ", ".join(skipped))
-    return made
+    return resolved
 
 
 def provider_of(backend: str) -> str:
@@ -86,33 +86,33 @@ def _normalized(
     available = raw.get_available_providers()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        names, given = check_and_normalize_provider_args(providers or available, provider_options, available)
-    return dict(zip(names, given, strict=True))
+        names, normalized = check_and_normalize_provider_args(providers or available, provider_options, available)
+    return dict(zip(names, normalized, strict=True))
 
 
-def _candidate(provider: str, given: dict[str, str], options: Translated, *, fallback: bool) -> Candidate:
+def _candidate(provider: str, provider_options: dict[str, str], options: Translated, *, fallback: bool) -> Candidate:
     settings: dict[str, Any] = {"threads": options.threads, "options": dict(options.options)}
-    rest = dict(given)
+    rest = dict(provider_options)
     if provider in (_CUDA, _TENSORRT):
         settings["options"] |= {"device_id": int(rest.pop("device_id", 0)), "allow_cpu_nodes": fallback}
         if rest:
             settings["options"]["provider_options"] = rest
-        given = {"device_id": "0", **given}
+        provider_options = {"device_id": "0", **provider_options}
     elif provider == _OPENVINO:
         _openvino(rest, settings)
         settings["options"]["allow_cpu_nodes"] = fallback
     elif rest:
         _logger.info("isorun.compat: ignored the options %s of %s", ", ".join(rest), provider)
-    return Candidate(BACKENDS[provider], settings, provider, given)
+    return Candidate(BACKENDS[provider], settings, provider, provider_options)
 
 
-def _openvino(given: dict[str, str], settings: dict[str, Any]) -> None:
-    device = given.pop("device_type", "CPU")
-    precision = given.pop("precision", "FP32")
-    threads = given.pop("num_of_threads", None)
-    given.pop("cache_dir", None)  # isorun has a cache of its own
-    if device not in ("CPU", "CPU_FP32") or precision not in _PRECISIONS or given:
-        refused = given or {"device_type": device, "precision": precision}
+def _openvino(provider_options: dict[str, str], settings: dict[str, Any]) -> None:
+    device = provider_options.pop("device_type", "CPU")
+    precision = provider_options.pop("precision", "FP32")
+    threads = provider_options.pop("num_of_threads", None)
+    provider_options.pop("cache_dir", None)  # isorun has a cache of its own
+    if device not in ("CPU", "CPU_FP32") or precision not in _PRECISIONS or provider_options:
+        refused = provider_options or {"device_type": device, "precision": precision}
         raise InvalidArgument(
             f"isorun.compat does not support these options of {_OPENVINO}: {refused}. Pass "
             "backend='openvino' or 'ort-openvino' and options={'properties': ...} to the session"

@@ -81,8 +81,8 @@ class InferenceSession(Session):
 
     def _open(self, requested: Sequence[Any] | None, provider_options: Sequence[Mapping[str, Any]] | None) -> None:
         """Open the session on the first candidate that can run the model."""
-        given = dict(self._keywords)
-        backend = given.pop("backend", None)
+        keywords = dict(self._keywords)
+        backend = keywords.pop("backend", None)
         if backend is None:
             candidates = backends.candidates(requested, provider_options, self._translated)
         else:
@@ -98,16 +98,16 @@ class InferenceSession(Session):
         *preferred, last = candidates
         for candidate in preferred:
             try:
-                self._open_on(candidate, given)
+                self._open_on(candidate, keywords)
             except (BackendUnavailable, BackendFailed, UnsupportedModel) as error:
                 _logger.warning("isorun.compat: skipped %s: %s", candidate.provider, error)
             else:
                 return
-        self._open_on(last, given)
+        self._open_on(last, keywords)
 
-    def _open_on(self, candidate: Candidate, given: Mapping[str, Any]) -> None:
-        settings = {**candidate.settings, **given}
-        settings["options"] = {**candidate.settings.get("options", {}), **(given.get("options") or {})}
+    def _open_on(self, candidate: Candidate, keywords: Mapping[str, Any]) -> None:
+        settings = {**candidate.settings, **keywords}
+        settings["options"] = {**candidate.settings.get("options", {}), **(keywords.get("options") or {})}
         super().__init__(self._model_given, candidate.backend, **settings)
         provider = candidate.provider or backends.provider_of(self._backend.name)
         self._providers = [provider] if provider == CPU else [provider, CPU]
@@ -182,7 +182,7 @@ class InferenceSession(Session):
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
         """The options of each provider as given."""
-        return {name: dict(given) for name, given in self._provider_options.items()}
+        return {name: dict(settings) for name, settings in self._provider_options.items()}
 
     def set_providers(
         self, providers: Sequence[Any] | None = None, provider_options: Sequence[Mapping[str, Any]] | None = None

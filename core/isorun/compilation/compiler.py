@@ -108,12 +108,12 @@ class Compiler:
         known = faults.of(backend)
 
         def lower(graph: str) -> LoweredModel:
-            given = graph == AS_GIVEN
-            return (self.graphs.unfused() if given else self.graphs).lower(
+            as_given = graph == AS_GIVEN
+            return (self.graphs.unfused() if as_given else self.graphs).lower(
                 offers.dialects,
                 packed=graph == PACKED,
                 precision=precision,
-                quantized=None if given else quantized,
+                quantized=None if as_given else quantized,
                 checks=not offers.checks_indices,
                 faults=known.rows,
             )
@@ -151,7 +151,7 @@ def _check(
     backend: Backend, argument: str, value: Any, supported: Collection[str], known: Collection[str], *others: Any
 ) -> None:
     """Reject a value that a backend does not support, or that no backend knows."""
-    accepted = [*supported, *(each for group in others for each in group)]
+    accepted = [*supported, *(option for group in others for option in group)]
     if value in accepted:
         return
     if value not in known:
@@ -167,9 +167,9 @@ def _check(
     )
 
 
-def _check_owners(given: Mapping[str, Any], declared: Collection[str], requested: Collection[str]) -> None:
+def _check_owners(options: Mapping[str, Any], declared: Collection[str], requested: Collection[str]) -> None:
     """Reject options of a backend whose name is misspelt."""
-    for key, value in given.items():
+    for key, value in options.items():
         near = nearest(key, requested)
         if near and key not in declared and isinstance(value, Mapping):
             raise InvalidArgument(f"options[{key!r}]: no requested backend has this name; did you mean {near!r}?")

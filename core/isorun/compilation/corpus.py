@@ -93,7 +93,7 @@ def random_batches(info: ModelInfo, rows: int = _ROWS, count: int = _BATCHES) ->
     rng = np.random.default_rng(0)
     batch, longest = sizes(info, rows, _LONGEST)
     lengths = (lognormal_lengths(batch, _MEDIAN, _SIGMA, 1, longest or 1, rng) for _ in range(count))
-    return [random_batch(info, each, rng) for each in lengths]
+    return [random_batch(info, length, rng) for length in lengths]
 
 
 def random_lengths(info: ModelInfo) -> np.ndarray:

@@ -65,9 +65,9 @@ class Options:
 
     def of_backend(self, name: str, requested: Collection[str]) -> dict[str, Any]:
         """The options of one of the requested backends: those for all of them, then its own, under its name."""
-        given = self.backend_options or {}
-        own = {key: value for key, value in given.items() if key in requested and isinstance(value, Mapping)}
-        return {key: value for key, value in given.items() if key not in own} | dict(own.get(name, {}))
+        options = self.backend_options or {}
+        own = {key: value for key, value in options.items() if key in requested and isinstance(value, Mapping)}
+        return {key: value for key, value in options.items() if key not in own} | dict(own.get(name, {}))
 
     @property
     def samples(self) -> Sequence[Any] | None:

@@ -20,8 +20,8 @@ def cpu_quota(root: Path = ROOT, own: Path = OWN) -> float | None:
 
 def memory_left(root: Path = ROOT, own: Path = OWN) -> int | None:
     """How much of the memory limit is not in use, in bytes; ``None`` without a limit. Cached files are not in use."""
-    found = [left for folder in _groups("memory", root, own) if (left := _memory_left(folder)) is not None]
-    return min(found, default=None)
+    amounts = [left for folder in _groups("memory", root, own) if (left := _memory_left(folder)) is not None]
+    return min(amounts, default=None)
 
 
 def _groups(controller: str, root: Path, own: Path) -> list[Path]:

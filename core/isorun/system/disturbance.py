@@ -49,7 +49,7 @@ class Scheduled(NamedTuple):
 
     def _with(self, other: Scheduled, combine: Callable[[int, int], int]) -> Scheduled:
         pairs = zip(self, other, strict=True)
-        return Scheduled(*(None if one is None or two is None else combine(one, two) for one, two in pairs))
+        return Scheduled(*(None if mine is None or theirs is None else combine(mine, theirs) for mine, theirs in pairs))
 
 
 def scheduled(processes: Sequence[int] | None = None) -> Scheduled:
@@ -76,8 +76,8 @@ def scheduled(processes: Sequence[int] | None = None) -> Scheduled:
         first = Path("/proc/stat").read_text().splitlines()[0].split()
     except OSError:
         return Scheduled(ran, waited, None, None)
-    ticks, tick = [int(each) for each in first[1:]], 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-    return Scheduled(ran, waited, ticks[_STEAL] * tick, sum(ticks[each] for each in _BUSY) * tick)
+    ticks, tick = [int(field) for field in first[1:]], 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+    return Scheduled(ran, waited, ticks[_STEAL] * tick, sum(ticks[field] for field in _BUSY) * tick)
 
 
 def is_disturbed(waited: float | None, stolen: float | None) -> bool:

@@ -40,14 +40,14 @@ def recorded(distribution: Distribution) -> Iterator[tuple[str, str, int | None]
 
 def packages_distributions() -> dict[str, list[str]]:
     """The distributions of each import package. Reads the file lists of all distributions, which takes some ms."""
-    found: dict[str, set[str]] = {}
-    for each in distributions():
-        if each.read_text("METADATA") is None and each.read_text("PKG-INFO") is None:
+    owners_by_package: dict[str, set[str]] = {}
+    for owner in distributions():
+        if owner.read_text("METADATA") is None and owner.read_text("PKG-INFO") is None:
             continue  # damaged: it has no name
-        named = (each.read_text("top_level.txt") or "").split()
-        for package in named or {_import_name(path) for path, *_ in recorded(each)}:
-            found.setdefault(package, set()).update(each.metadata.get_all("Name", []))
-    return {package: sorted(owners) for package, owners in found.items()}
+        named = (owner.read_text("top_level.txt") or "").split()
+        for package in named or {_import_name(path) for path, *_ in recorded(owner)}:
+            owners_by_package.setdefault(package, set()).update(owner.metadata.get_all("Name", []))
+    return {package: sorted(owners) for package, owners in owners_by_package.items()}
 
 
 def _import_name(path: str) -> str:

@@ -20,10 +20,10 @@ def family() -> list[int]:
             continue
         if state != "Z":
             parents[int(stat.parent.name)] = int(parent)
-    found = [os.getpid()]
-    for process in found:  # grows while it is iterated
-        found += [child for child, parent in parents.items() if parent == process]
-    return found
+    processes = [os.getpid()]
+    for process in processes:  # grows while it is iterated
+        processes += [child for child, parent in parents.items() if parent == process]
+    return processes
 
 
 def resident_mib() -> float:

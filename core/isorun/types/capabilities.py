@@ -34,9 +34,9 @@ class Dialect(str):
     base: str
 
     def __new__(cls, name: str, *, functions: str, base: str = "primitive") -> Self:
-        made = super().__new__(cls, name)
-        made.functions, made.base = functions, base
-        return made
+        dialect = super().__new__(cls, name)
+        dialect.functions, dialect.base = functions, base
+        return dialect
 
     def __getnewargs_ex__(self) -> tuple[tuple[str], dict[str, str]]:
         return (str(self),), self.as_dict()

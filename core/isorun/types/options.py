@@ -79,26 +79,26 @@ class Option:
         return isinstance(value, TYPES[self.type][0])
 
 
-def problems(declared: Mapping[str, Option | str], given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def problems(declared: Mapping[str, Option | str], options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """The key of each invalid option, and what is wrong with it."""
-    for key, value in given.items():
+    for key, value in options.items():
         if key not in declared:
             yield key, f"unknown option {key!r}{did_you_mean(key, declared)}"
         elif problem := Option.of(declared[key]).problem(value):
             yield key, f"option {key!r} {problem}"
 
 
-def read(backend: str, declared: Mapping[str, Option | str], given: Mapping[str, Any]) -> dict[str, Any]:
+def read(backend: str, declared: Mapping[str, Option | str], options: Mapping[str, Any]) -> dict[str, Any]:
     """The value of every declared option, with defaults for those that are omitted.
 
     Args:
         backend: the backend's name, for errors.
         declared: ``Capabilities.options``.
-        given: what the caller passed.
+        options: what the caller passed.
 
     Raises:
         InvalidOption: a key is not declared, or its value is invalid.
     """
-    for key, problem in problems(declared, given):
+    for key, problem in problems(declared, options):
         raise InvalidOption(backend, key, problem)
-    return {key: given.get(key, Option.of(option).default) for key, option in declared.items()}
+    return {key: options.get(key, Option.of(option).default) for key, option in declared.items()}

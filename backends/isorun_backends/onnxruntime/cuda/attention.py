@@ -207,5 +207,5 @@ def _counts_from_zero(value: ir.Value | None) -> bool:
         node = None if value is None else value.producer()
     if node is None or node.op_type != "Range":
         return False
-    start, _, step = (fused.constant(each) for each in node.inputs)
+    start, _, step = (fused.constant(bound) for bound in node.inputs)
     return start is not None and step is not None and (int(start.numpy()), int(step.numpy())) == (0, 1)

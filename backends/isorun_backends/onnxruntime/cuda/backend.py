@@ -105,11 +105,11 @@ class OrtCuda(Backend):
         shapes = frozenset().union(*map(placement.shape_nodes, graphs_by_form.values()))
 
         def open_form(form: str, handle: int | None) -> onnxruntime.InferenceSession:
-            made = session_options(options, config.threads)
-            made.add_session_config_entry(_WEIGHTS_FOLDER, str(model.path.parent))
+            ort_options = session_options(options, config.threads)
+            ort_options.add_session_config_entry(_WEIGHTS_FOLDER, str(model.path.parent))
             record = {"enable_cuda_graph": "1"} if graphs and form in forms.recordable else {}
             providers = [(_PROVIDER, {**record, **provider, **on_stream(handle)})]
-            session = open_session(self.name, model, made, providers, content=forms.models[form])
+            session = open_session(self.name, model, ort_options, providers, content=forms.models[form])
             libraries.require_providers(self.name, session, {_PROVIDER: "cuda"}, preloaded)
             if any((node.domain, node.op_type) in _NEED_CUDNN for node in graphs_by_form[form].node):
                 libraries.require_cudnn(self.name)

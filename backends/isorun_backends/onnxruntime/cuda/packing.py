@@ -63,11 +63,11 @@ class Packing:
         """
         width = mask.shape[1]
         real = mask != 0
-        found = np.flatnonzero(real)
+        real_tokens = np.flatnonzero(real)
         step = _STEP * -(-mask.size // (_STEP * _MOST_STEPS))
-        total = min(-(-found.size // step) * step, mask.size)
+        total = min(-(-real_tokens.size // step) * step, mask.size)
         kept = np.zeros((1, total), np.int64)
-        kept[0, : found.size] = found
+        kept[0, : real_tokens.size] = real_tokens
         counts = real.sum(axis=1)
         rows = np.cumsum(real).reshape(mask.shape) - 1
         inside = np.arange(width) < counts[:, None]

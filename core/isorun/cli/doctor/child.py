@@ -35,7 +35,7 @@ def names() -> None:
         if not entry.refusal:
             tell(backend=entry.name)
             continue
-        last = [each for each in registry.entries() if each.name == entry.name][-1]
+        last = [other for other in registry.entries() if other.name == entry.name][-1]
         tell(
             finding=asdict(
                 Finding(
@@ -67,9 +67,9 @@ def examine(name: str) -> None:
         why = f"{error.reason}. {error.remedy}"
         tell(finding=asdict(Finding(subject, "error", "it cannot be loaded", why, command)))
         return
-    for each in [name] if members is None else [f"{name}:{member}" for member in members]:
-        tell(subject=f"the backend {each}", doing="diagnosing it", command=command)
-        _diagnose(registry.get(each), command)
+    for full_name in [name] if members is None else [f"{name}:{member}" for member in members]:
+        tell(subject=f"the backend {full_name}", doing="diagnosing it", command=command)
+        _diagnose(registry.get(full_name), command)
 
 
 def examine_packages(*names: str) -> None:

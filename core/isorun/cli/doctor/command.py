@@ -30,7 +30,7 @@ def doctor(
     with console.working("Checking backends, packages and environments"):
         findings = examine(operators=operators)
     if as_json:
-        console.json_out([asdict(each) for each in findings])
+        console.json_out([asdict(finding) for finding in findings])
     elif findings:
         print("\n\n".join(map(_text, findings)))
     else:

@@ -35,12 +35,16 @@ class _File:
 def findings(package: str) -> Iterator[Finding]:
     """The problems of an import package."""
     owners = [distribution(name) for name in package_owners(package)]
-    files = {each.name: _files(each, package) for each in owners}
-    contested = [one for one in owners if any(files[one.name].keys() & files[o.name] for o in owners if o != one)]
+    files = {owner.name: _files(owner, package) for owner in owners}
+    contested = [
+        owner
+        for owner in owners
+        if any(files[owner.name].keys() & files[other.name] for other in owners if other != owner)
+    ]
     if contested:
         yield _contested(package, contested, files)
-    for each in owners:
-        if each not in contested and (broken := _broken(package, each, files[each.name])):
+    for owner in owners:
+        if owner not in contested and (broken := _broken(package, owner, files[owner.name])):
             yield broken
 
 
@@ -50,7 +54,7 @@ def reinstall(package: str) -> str:
     With their dependencies, unless files are missing: otherwise the same files would fail again.
     """
     owners = [distribution(name) for name in package_owners(package)]
-    options = ["--no-deps"] if any(_lacks_files(each) for each in owners) else []
+    options = ["--no-deps"] if any(_lacks_files(owner) for owner in owners) else []
     return pip("install", "--force-reinstall", *options, *(map(requirement, owners) if owners else [package]))
 
 
@@ -71,27 +75,27 @@ def _lacks_files(owner: Distribution) -> bool:
 
 def _lacks_dependencies(owner: Distribution) -> bool:
     """Whether a distribution that it always requires is not installed."""
-    names = [re.match(r"[\w.-]+", each) for each in owner.requires or () if ";" not in each]
+    names = [re.match(r"[\w.-]+", dependency) for dependency in owner.requires or () if ";" not in dependency]
     return any(name is not None and not list(Distribution.discover(name=name[0])) for name in names)
 
 
-def requirement(each: Distribution) -> str:
+def requirement(owner: Distribution) -> str:
     """The requirement that installs the same distribution again."""
-    source = json.loads(each.read_text("direct_url.json") or "{}")
+    source = json.loads(owner.read_text("direct_url.json") or "{}")
     if not source:
-        return f"{each.name}=={each.version}"
+        return f"{owner.name}=={owner.version}"
     url = str(source["url"])
     editable = source.get("dir_info", {}).get("editable", False)
-    return f"--editable={url.removeprefix('file://')}" if editable else f"{each.name} @ {url}"
+    return f"--editable={url.removeprefix('file://')}" if editable else f"{owner.name} @ {url}"
 
 
 def _contested(package: str, owners: Sequence[Distribution], files: dict[str, dict[str, _File]]) -> Finding:
     """The finding about distributions that overwrite one another; the active one is the one whose files exist."""
-    names = [each.name for each in owners]
+    names = [owner.name for owner in owners]
     differing = _differing([files[name] for name in names])
     intact = {name: sum(_is_intact(files[name][path]) for path in differing) for name in names}
-    counts = ", ".join(f"{intact[each.name]} from {each.name} {each.version}" for each in owners)
-    active = max(owners, key=lambda each: intact[each.name])
+    counts = ", ".join(f"{intact[owner.name]} from {owner.name} {owner.version}" for owner in owners)
+    active = max(owners, key=lambda owner: intact[owner.name])
     state = f"{active.name} {active.version} is active"
     if not intact[active.name]:
         state = "neither is intact"
@@ -127,18 +131,18 @@ def _broken(package: str, owner: Distribution, files: dict[str, _File]) -> Findi
 
 def _files(owner: Distribution, package: str) -> dict[str, _File]:
     """The files of a package that a distribution installed, without byte code."""
-    found = {}
+    files = {}
     for path, digest, size in recorded(owner):
         parts = PurePosixPath(path).parts
         if (parts[0] == package or PurePosixPath(path).stem == package) and "__pycache__" not in parts:
-            found[path] = _File(Path(str(owner.locate_file(path))), digest, size)
-    return found
+            files[path] = _File(Path(str(owner.locate_file(path))), digest, size)
+    return files
 
 
 def _differing(files: Sequence[dict[str, _File]]) -> list[str]:
     """The files that all of them have, with different contents."""
     common = set.intersection(*map(set, files))
-    return sorted(path for path in common if len({each[path].digest for each in files}) > 1)
+    return sorted(path for path in common if len({listing[path].digest for listing in files}) > 1)
 
 
 def _exists(file: _File) -> bool:
@@ -157,12 +161,12 @@ def _is_intact(file: _File) -> bool:
 
 def pip(verb: str, *arguments: str) -> str:
     """A command of the installer for this interpreter."""
-    quoted = [shlex.quote(each) for each in arguments]
-    here = Path(sys.executable).parent
+    quoted = [shlex.quote(argument) for argument in arguments]
+    folder = Path(sys.executable).parent
     on_path = shutil.which("pip")
     if importlib.util.find_spec("pip") is None:  # uv creates environments without pip, and never asks
-        uv = [each for each in quoted if each not in ("-y", "--force-reinstall")]
+        uv = [argument for argument in quoted if argument not in ("-y", "--force-reinstall")]
         again = ["--reinstall"] if "--force-reinstall" in quoted else []
         return " ".join(["uv", "pip", verb, "--python", shlex.quote(sys.executable), *again, *uv])
-    pip = "pip" if on_path and Path(on_path).parent == here else f"{shlex.quote(sys.executable)} -m pip"
+    pip = "pip" if on_path and Path(on_path).parent == folder else f"{shlex.quote(sys.executable)} -m pip"
     return " ".join([pip, verb, *quoted])

@@ -49,8 +49,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 def names() -> list[str]:
     """The names of the environments, sorted."""
-    found = (record.parent.name for record in root().glob(f"*/{_RECORD}"))
-    return sorted(name for name in found if _NAME.fullmatch(name))
+    folders = (record.parent.name for record in root().glob(f"*/{_RECORD}"))
+    return sorted(name for name in folders if _NAME.fullmatch(name))
 
 
 def get(name: str) -> Environment:
@@ -90,7 +90,7 @@ def create(name: str, *, python: str | None = None, install: Sequence[str] = ())
             invalid.
     """
     _check_name(name)
-    requirements = [requirement(each, Path.cwd()) for each in install]
+    requirements = [requirement(specifier, Path.cwd()) for specifier in install]
     folder = root() / name
     with _lock(name):
         if (folder / _RECORD).is_file():
@@ -190,7 +190,7 @@ def _read(record: Path) -> tuple[str, tuple[str, ...]]:
         ValueError: it is not a record.
     """
     match json_files.read(record):
-        case {"python": str(version), "install": [*install]} if all(isinstance(each, str) for each in install):
+        case {"python": str(version), "install": [*install]} if all(isinstance(item, str) for item in install):
             return version, tuple(install)
     raise ValueError("expected an object with 'python' and 'install'")
 

@@ -89,15 +89,15 @@ class Environment:
     def commands(self, *more: str) -> str:
         """The commands that create it again, with more requirements if given."""
         options = [f"--python {'.'.join(self.version.split('.')[:2])}"]
-        options += [f"--install {shlex.quote(each)}" for each in (*self.install, *more)]
+        options += [f"--install {shlex.quote(requirement)}" for requirement in (*self.install, *more)]
         return f"isorun env remove {self.name} && isorun env create {self.name} {' '.join(options)}"
 
     def packages(self) -> dict[str, str]:
         """The versions of the installed distributions by name, without isorun."""
         from importlib.metadata import distributions
 
-        found = distributions(path=[str(installing.site_packages(self.folder))])
-        versions = {each.name: each.version for each in found if each.name != source.NAME}
+        installed = distributions(path=[str(installing.site_packages(self.folder))])
+        versions = {package.name: package.version for package in installed if package.name != source.NAME}
         return dict(sorted(versions.items(), key=lambda item: item[0].lower()))
 
     def size(self) -> int:

@@ -52,9 +52,9 @@ def find(python: str | None) -> Interpreter:
     if _VERSION.fullmatch(python):
         _check_version(f"Python {python}", tuple(map(int, python.split("."))))
         for path in _candidates(python):
-            found = _query(path)
-            if found and matches(python, ".".join(map(str, found.version))):
-                return found
+            interpreter = _query(path)
+            if interpreter and matches(python, ".".join(map(str, interpreter.version))):
+                return interpreter
         raise EnvironmentBroken(
             f"Python {python} was not found on the PATH{' or by uv' if shutil.which('uv') else ''}. "
             f"Install it, for example with `uv python install {python}`, or give the path of an interpreter"
@@ -62,11 +62,11 @@ def find(python: str | None) -> Interpreter:
     program = shutil.which(Path(python).expanduser())
     if program is None:
         raise EnvironmentBroken(f"python must be a version, such as 3.11, or an executable, got {python!r}")
-    found = _query(Path(program))
-    if found is None:
+    interpreter = _query(Path(program))
+    if interpreter is None:
         raise EnvironmentBroken(f"{program} is not a working CPython interpreter")
-    _check_version(f"Python {found}", found.version)
-    return found
+    _check_version(f"Python {interpreter}", interpreter.version)
+    return interpreter
 
 
 def matches(python: str, version: str) -> bool:
@@ -78,9 +78,9 @@ def _candidates(python: str) -> Iterator[Path]:
     """Executables that may be that version, the nearest first."""
     yield _own()
     if uv := shutil.which("uv"):
-        asked = run([uv, "python", "find", "--system", "--no-project", python], capture_output=True)
-        if asked.ok:
-            yield Path(asked.output.strip())
+        result = run([uv, "python", "find", "--system", "--no-project", python], capture_output=True)
+        if result.ok:
+            yield Path(result.output.strip())
     for name in (f"python{'.'.join(python.split('.')[:2])}", "python3", "python"):
         if program := shutil.which(name):
             yield Path(program)
@@ -95,8 +95,8 @@ def _query(path: Path) -> Interpreter | None:
     """Start an executable to learn its version; ``None`` if it is not a CPython that works."""
     try:
         # -I: the variables of this process's environment would make it look elsewhere for its library.
-        asked = run([str(path), "-I", "-c", _QUERY], timeout=_SECONDS, capture_output=True)
-        implementation, version = json.loads(asked.output)
+        result = run([str(path), "-I", "-c", _QUERY], timeout=_SECONDS, capture_output=True)
+        implementation, version = json.loads(result.output)
     except (OSError, ValueError):
         return None
     return Interpreter(path, tuple(version)) if implementation == "CPython" else None

@@ -25,7 +25,7 @@ _WHEEL = f"Wheel-Version: 1.0\nGenerator: {NAME}\nRoot-Is-Purelib: true\nTag: py
 
 def requirements() -> list[str]:
     """The requirements of isorun without extras, as for pip."""
-    return [each for each in _distribution().requires or [] if "extra ==" not in each]
+    return [requirement for requirement in _distribution().requires or [] if "extra ==" not in requirement]
 
 
 def links(root: Path) -> Path:

@@ -110,10 +110,10 @@ class Cache:
                     work.rename(place)
                 finally:
                     entries.remove_leftovers(place)
-            made = self._open(kind, key, part, full=False)
-        if made:
+            created = self._open(kind, key, part, full=False)
+        if created:
             maintenance.trim(self.root, self.limit)
-            return replace(made, found=False)
+            return replace(created, found=False)
         raise CacheError(f"{place} was changed by another program right after it was created. Try again")
 
     def fingerprint(self, paths: Callable[[], list[Path]], main: Path) -> str:
