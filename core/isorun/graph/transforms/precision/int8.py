@@ -51,7 +51,7 @@ class QuantizedDense:
     weight_scale: npt.NDArray[np.float32]
     factors: npt.NDArray[np.float32]
     scale: np.float32
-    zero_point: np.uint8 | np.int8
+    zero_point: np.uint8
     outliers: npt.NDArray[np.int64]
     outlier_weight: npt.NDArray[np.float32]
 

@@ -25,12 +25,10 @@ class Recipe:
     Attributes:
         reduce_range: weights within 7 bits (-64 to 64). Processors without VNNI add products of 8-bit integers in 16
             bits, which saturate.
-        symmetric: int8 activations with zero point 0, which TensorRT requires.
         smooth: whether channels may have factors other than 1.
     """
 
     reduce_range: bool = False
-    symmetric: bool = False
     smooth: bool = True
 
 
@@ -122,12 +120,8 @@ def _quantize(weight: Array, seen: _Range, exponent: float | None, count: int, r
     inside[outliers] = False
     low = min(float((seen.minimum / factors)[inside].min()), 0.0)
     high = max(float((seen.maximum / factors)[inside].max()), 0.0)
-    if recipe.symmetric:
-        scale = np.float32(max(-low, high, 1e-9) / 127)
-        zero_point: np.uint8 | np.int8 = np.int8(0)
-    else:
-        scale = np.float32(max(high - low, 1e-9) / 255)
-        zero_point = np.uint8(np.clip(round(-low / float(scale)), 0, 255))
+    scale = np.float32(max(high - low, 1e-9) / 255)
+    zero_point = np.uint8(np.clip(round(-low / float(scale)), 0, 255))
     scaled = weight * (factors * inside)[:, None]
     limit = 64 if recipe.reduce_range else 127
     weight_scale = np.maximum(np.abs(scaled).max(axis=0) / limit, 1e-12).astype(np.float32)
