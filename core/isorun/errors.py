@@ -169,7 +169,7 @@ class InvalidOption(InvalidArgument):
 
 
 class QueueFull(IsorunError):
-    """More requests would wait for a session than its ``max_queue`` allows.
+    """More rows would wait for a session than its ``max_queue`` allows.
 
     Attributes:
         limit: how many may wait.
@@ -178,7 +178,7 @@ class QueueFull(IsorunError):
     def __init__(self, limit: int) -> None:
         self.limit = limit
         super().__init__(
-            f"At most {limit} requests may wait. Try again later, or raise max_queue (HTTP: 503 with Retry-After)"
+            f"At most {limit} rows may wait. Try again later, or raise max_queue (HTTP: 503 with Retry-After)"
         )
 
 

@@ -156,7 +156,7 @@ class _SessionServer(_Server):
 
     Args:
         model: as for :class:`isorun.Session`.
-        options: its other arguments. ``max_queue`` limits how many requests wait.
+        options: its other arguments. ``max_queue`` limits how many rows wait.
     """
 
     def __init__(self, model: str | os.PathLike[str], **options: Any) -> None:

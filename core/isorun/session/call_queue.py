@@ -23,7 +23,7 @@ class CallQueue:
     that a call of many requests delays others by its share only. Single requests are thus served in order of arrival.
 
     Args:
-        limit: the maximum number of waiting requests of bounded calls.
+        limit: the maximum number of waiting rows, over the requests of bounded calls.
     """
 
     def __init__(self, limit: int) -> None:
@@ -37,29 +37,30 @@ class CallQueue:
     def __len__(self) -> int:
         return len(self._calls)
 
-    def admits(self, count: int) -> bool:
-        """Whether a bounded call of so many requests is admitted.
+    def admits(self, rows: int) -> bool:
+        """Whether a bounded call of so many rows is admitted.
 
         An empty queue admits a call of any size. Small calls may keep the queue from ever having room for a large one,
         which is admitted after a while, one at a time.
         """
-        if not self._bounded or self._bounded + count <= self._limit:
+        if not self._bounded or self._bounded + rows <= self._limit:
             return True
-        if count == 1:
+        if rows == 1:
             return False
         largest, since = self._refused
         now = time.monotonic()
-        self._refused = max(largest, count), min(since, now)
+        self._refused = max(largest, rows), min(since, now)
         return self._bounded <= self._limit and now - since >= _PATIENCE
 
     def put(self, call: Call, requests: Sequence[Request]) -> bool:
         """Add requests to a call: all of them, or none and return ``False`` if they exceed the limit."""
         if call.bounded:
-            if not self.admits(len(requests)):
+            rows = sum(request.rows for request in requests)
+            if not self.admits(rows):
                 return False
-            if len(requests) >= self._refused[0]:
+            if rows >= self._refused[0]:
                 self._refused = _NOTHING
-            self._bounded += len(requests)
+            self._bounded += rows
         for request in requests:
             request.call, request.number = call, next(self._numbers)
             call.waiting[request.number] = request
@@ -87,7 +88,7 @@ class CallQueue:
         request = call.waiting.pop(number, None)
         if request is None:
             return False
-        self._bounded -= call.bounded
+        self._bounded -= request.rows if call.bounded else 0
         self._tokens[call.batching] -= request.length
         if not call.waiting:
             del self._calls[call]

@@ -22,6 +22,7 @@ class Request:
     feeds: Feeds
     kind: tuple[Any, ...] = _ALONE  # requests of one kind can share a batch
     length: int = 0  # 0 for a request that never shares a batch
+    rows: int = 1
     keep_axis: bool = True  # whether results have a batch axis
     arrived: float = field(default_factory=time.monotonic)
     future: Future[list[Any]] = field(default_factory=Future)

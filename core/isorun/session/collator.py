@@ -51,7 +51,7 @@ class Collator:
         outputs, feeds = self._checker.check_call(output_names, feeds)
         if self.is_single(feeds) and shared():
             return self._single(outputs, feeds, keep_axis=True)
-        return Request(outputs, feeds)
+        return Request(outputs, feeds, rows=self._rows(feeds))
 
     @staticmethod
     def is_single(feeds: Feeds) -> bool:
@@ -97,7 +97,8 @@ class Collator:
             (name, array.shape[2:] if stretches and name in self._by_token else array.shape[1:])
             for name, array in sorted(feeds.items())
         )
-        return Request(outputs, feeds, (*outputs, stretches, as_given, *shapes), max(1, length), keep_axis)
+        kind = (*outputs, stretches, as_given, *shapes)
+        return Request(outputs, feeds, kind, max(1, length), keep_axis=keep_axis)
 
     def batch(self, requests: Sequence[Request]) -> Feeds:
         """The feeds of a batch: new arrays (B, S, ...), S the longest request's length."""
@@ -143,6 +144,14 @@ class Collator:
         if isinstance(mask, np.ndarray) and mask.ndim == 2:
             tokens = int(np.count_nonzero(mask))
             return len(mask), tokens, mask.size - tokens
-        arrays = [value for value in feeds.values() if isinstance(value, np.ndarray) and value.ndim]
-        largest = max(arrays, key=lambda array: array.ndim, default=None)
-        return (1, 0, 0) if largest is None else (len(largest), int(np.prod(largest.shape[:2])), 0)
+        return self._rows(feeds), int(np.prod(_largest(feeds)[:2])), 0
+
+    def _rows(self, feeds: Feeds) -> int:
+        mask = feeds.get(self._counted_mask) if self._counted_mask is not None else None
+        return next(iter(_largest(feeds) if mask is None else mask.shape), 1)
+
+
+def _largest(feeds: Feeds) -> tuple[int, ...]:
+    """The shape of a feed with the most axes."""
+    shapes: list[tuple[int, ...]] = [getattr(value, "shape", ()) for value in feeds.values()]
+    return max(shapes, key=len, default=())

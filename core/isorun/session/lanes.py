@@ -34,7 +34,7 @@ class Lanes:
         models: what each lane runs on.
         collator: assembles and splits batches.
         recorder: counts requests and runs.
-        limit: the maximum number of waiting requests.
+        limit: the maximum number of waiting rows.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Lanes:
         self._closed = False
         self._threads: list[threading.Thread] = []
         self._resting = 0  # threads that wait for requests
-        self._holding: dict[int, Call] = {}  # by thread: what waits for a lane, assembled
+        self._holding: dict[int, Call] = {}  # by thread, in the order of batches: what does not run yet
         self._idle = list(range(models.lanes))
         self._warmups: list[deque[Callable[[], None]]] = [deque() for _ in range(models.lanes + 1)]
         self._taking = False
@@ -62,16 +62,16 @@ class Lanes:
         self._arrived, self._ended = threading.Condition(lock), threading.Condition(lock)
         _alive.add(self)
 
-    def check_room(self, count: int) -> None:
-        """Reject a call of so many requests now if :meth:`put` would, before anything is done for it.
+    def check_room(self, rows: int) -> None:
+        """Reject a call of so many rows now if :meth:`put` would, before anything is done for it.
 
         Raises:
             QueueFull: too many requests are waiting.
         """
         with self._arrived:
-            admitted = self._queue.admits(count)
+            admitted = self._queue.admits(rows)
         if not admitted:
-            self._recorder.reject(count, self._limit)
+            self._recorder.reject(rows, self._limit)
 
     def put(self, call: Call, requests: Sequence[Request]) -> None:
         """Submit requests as part of a call, all of them or none.
@@ -161,6 +161,7 @@ class Lanes:
             else:
                 self._answer(work)
                 with self._ended:
+                    self._holding.pop(threading.get_ident(), None)
                     work[0].call.taken -= 1
                     self._ended.notify_all()
             del work
@@ -178,6 +179,7 @@ class Lanes:
                 self._taking = False
                 if requests:
                     requests[0].call.taken += 1
+                    self._holding[threading.get_ident()] = requests[0].call
                     self._start_threads()
                     return requests
                 if self._closed and not len(self._queue):
@@ -229,7 +231,7 @@ class Lanes:
         """Wait for a lane, in the order of batches. Returns it, and whether to use all threads."""
         thread = threading.get_ident()
         with self._ended:
-            self._holding[thread] = call
+            self._holding.setdefault(thread, call)
             self._ended.wait_for(lambda: self._idle and self._first_holder() == thread)
             del self._holding[thread]
             if self._holding:

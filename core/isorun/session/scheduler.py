@@ -49,7 +49,7 @@ class Scheduler:
         resolved: the session's model.
         checker: validates the arguments of runs.
         closers: what the session closes when it releases its model; those of the lanes are added.
-        max_queue: maximum number of waiting requests.
+        max_queue: maximum number of waiting rows.
     """
 
     def __init__(

@@ -75,7 +75,7 @@ class Session:
             a tokenizer, random tokens (with a :class:`isorun.compilation.calibration.CalibrationWarning` for int8).
         outputs: the outputs to compute, in this order; ``None`` for all. If they read a single position, as a
             classifier or pooler reads the first token, the last layer is computed for that position only.
-        max_queue: maximum number of requests that wait for :meth:`submit`, :meth:`run_async`, :meth:`arun` and
+        max_queue: maximum number of rows that wait for :meth:`submit`, :meth:`run_async`, :meth:`arun` and
             :meth:`arun_many`; calls that exceed it raise :class:`isorun.QueueFull`, unless nothing is waiting.
         cache_dir: the cache folder; ``None`` for ``$ISORUN_CACHE_DIR`` or the user's cache folder; ``False`` for a
             temporary folder that only this user can read, removed when the session is closed.
@@ -239,7 +239,7 @@ class Session:
             A future with what :meth:`run` returns or raises.
 
         Raises:
-            QueueFull: ``max_queue`` requests are waiting.
+            QueueFull: more than ``max_queue`` rows would wait.
         """
         return self._scheduler.submit(output_names, input_feed)
 
@@ -285,7 +285,7 @@ class Session:
             What :meth:`run` returns or raises; with ``max_tokens``, a request's result as in :meth:`map`.
 
         Raises:
-            QueueFull: ``max_queue`` requests are waiting.
+            QueueFull: more than ``max_queue`` rows would wait.
             DeadlineExceeded: ``timeout`` has passed.
         """
         return await self._scheduler.arun(
@@ -308,7 +308,7 @@ class Session:
             What :meth:`run` returns for each.
 
         Raises:
-            QueueFull: the requests and those that are waiting are more than ``max_queue``, and some are waiting.
+            QueueFull: more than ``max_queue`` rows would wait, and some are waiting already.
             InvalidFeeds: one of them is invalid; none runs.
             As :meth:`arun`: the first error of a request.
         """

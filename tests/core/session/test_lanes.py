@@ -91,7 +91,7 @@ def test_a_call_is_admitted_whole_or_not_at_all() -> None:
     with model.opened(limit=4) as lanes:
         first = put(lanes, ALONE, *(small(1, value) for value in range(9)))  # the queue is empty
         assert model.entered.acquire(timeout=20)
-        with pytest.raises(QueueFull, match="4 requests"):
+        with pytest.raises(QueueFull, match="4 rows"):
             put(lanes, ALONE, small(1, 50))
         model.gate.set()
         wait(first, 20)
@@ -229,6 +229,18 @@ def test_the_future_of_a_request_does_not_keep_the_lanes() -> None:
     gc.collect()
     assert gone() is None
     assert set(threading.enumerate()) <= before
+
+
+def test_the_limit_counts_rows() -> None:
+    model = Recorder()
+    collator, feeds = model.lanes()._collator, {"ids": np.zeros((3, 5), np.int64), "mask": np.ones((3, 5), np.int64)}
+    queue = CallQueue(5)
+    for _ in range(2):
+        request = collator.request(None, feeds, shared=lambda: False)
+        assert queue.put(Call(ALONE), [request])
+        assert queue.admits(2)
+        assert not queue.admits(3)
+        assert queue.take(0.0, lambda _: True) == [request]
 
 
 def test_small_calls_do_not_keep_out_a_large_one(monkeypatch: pytest.MonkeyPatch) -> None:
