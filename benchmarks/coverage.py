@@ -84,11 +84,11 @@ def verdicts_of(cells: list[dict[int, float]]) -> list[str | None]:
     floor = verdicts.self_ratio(cells[0], cells[-1]) or 0.0
     middles = [float(np.median([*cell.values()])) for cell in cells[:-1]]
     best = int(np.argmin(middles))
-    found: list[str | None] = []
+    statuses: list[str | None] = []
     for index in range(CELLS):
         ratio = verdicts.against(cells[best], cells[index], cells, floor)
-        found.append(None if index == best or ratio is None else ratio.verdict)
-    return found
+        statuses.append(None if index == best or ratio is None else ratio.verdict)
+    return statuses
 
 
 def synthetic(trials: int) -> None:
@@ -112,10 +112,10 @@ def synthetic(trials: int) -> None:
             ]
             print(
                 f"{name:<16} {rounds:>6} {held / trials:>7.1%} ({level:.1%})"
-                f" {np.mean(['slower' in found for found in same]):>11.1%}"
-                f" {np.mean([found.count('slower') == CELLS - 1 for found in same]):>13.1%}"
-                f" {np.mean([found == 'slower' for found in slow]):>10.1%}"
-                f" {np.mean([min(found) <= 0.05 for found in pairs]):>12.1%}",
+                f" {np.mean(['slower' in statuses for statuses in same]):>11.1%}"
+                f" {np.mean([statuses.count('slower') == CELLS - 1 for statuses in same]):>13.1%}"
+                f" {np.mean([verdict == 'slower' for verdict in slow]):>10.1%}"
+                f" {np.mean([min(p_values) <= 0.05 for p_values in pairs]):>12.1%}",
                 flush=True,
             )
 
@@ -138,12 +138,12 @@ def real(runs: int, *, load: bool) -> None:
         counts: dict[str, int] = dict.fromkeys(("sole fastest", "any slower", "8 % found", "8 % not found"), 0)
         for number in range(runs):
             for spec in ("same", "slower"):
-                found = _statuses(folder, spec, number)
+                statuses = _statuses(folder, spec, number)
                 if spec == "same":
-                    counts["any slower"] += "slower" in found
-                    counts["sole fastest"] += "fastest" in found
+                    counts["any slower"] += "slower" in statuses
+                    counts["sole fastest"] += "fastest" in statuses
                 else:
-                    counts["8 % found" if found == ["fastest", "slower"] else "8 % not found"] += 1
+                    counts["8 % found" if statuses == ["fastest", "slower"] else "8 % not found"] += 1
             print(json.dumps({"runs": number + 1, **counts}), flush=True)
         if load:
             burner.terminate()
@@ -174,5 +174,5 @@ if __name__ == "__main__":
     parser.add_argument("--trials", type=int, default=400)
     parser.add_argument("--real", type=int, default=0, metavar="RUNS")
     parser.add_argument("--load", action="store_true")
-    given = parser.parse_args()
-    real(given.real, load=given.load) if given.real else synthetic(given.trials)
+    arguments = parser.parse_args()
+    real(arguments.real, load=arguments.load) if arguments.real else synthetic(arguments.trials)

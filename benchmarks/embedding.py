@@ -150,7 +150,7 @@ def main() -> None:
         target = minilm / re.sub(r"^(\d+_\w+)\.", r"\1/", path.name)  # the cache has no sub-folders
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
-    found: dict[str, Any] = {}
+    results_by_model: dict[str, Any] = {}
     for model in arguments.models:
         folder = HERE / "out" / "embedding" / model
         in_process(arguments.peers_python, "--prepare", model, folder, minilm)
@@ -162,10 +162,10 @@ def main() -> None:
                 vectors = folder / f"{engine.replace(' ', '-')}.npy"
                 output = in_process(python, "--measure", engine, folder, COUNT[model], vectors)
                 results[engine].append(json.loads(output.splitlines()[-1]))
-        found[model] = results
+        results_by_model[model] = results
         report(model, folder, results)
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
-    arguments.json.write_text(json.dumps(found, indent=2))
+    arguments.json.write_text(json.dumps(results_by_model, indent=2))
     return None
 
 
@@ -176,7 +176,7 @@ def report(model: str, folder: Path, results: dict[str, list[dict[str, Any]]]) -
     for engine, rounds in results.items():
         line = f"{engine:<22}"
         for task in ("corpus", "batches"):
-            line += f"{task} {statistics.median(each[task] for each in rounds):8.1f}  "
+            line += f"{task} {statistics.median(figures[task] for figures in rounds):8.1f}  "
             peers = [peer for peer in PEERS if peer in results]
             if engine in OWN and peers:
                 ratios = [

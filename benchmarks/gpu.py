@@ -119,7 +119,9 @@ def prepare(work: Path, packages: Path | None) -> None:
     named.mkdir()
     (named / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
     groups = project["entry-points"].items()
-    lines = [f"[{group}]\n" + "".join(f"{key} = {value}\n" for key, value in each.items()) for group, each in groups]
+    lines = [
+        f"[{group}]\n" + "".join(f"{key} = {value}\n" for key, value in points.items()) for group, points in groups
+    ]
     (named / "entry_points.txt").write_text("\n".join(lines))
     paths = [str(work), *(str(ROOT / folder) for folder in FOLDERS)]
     paths += [str(packages.absolute())] if packages else []
@@ -132,19 +134,20 @@ def too_old() -> list[str]:
     """Installed packages that are too old: ``onnx-ir 1.0.0 (needs 1.1)``."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     requirements = [
-        each.partition(">=") for each in project["dependencies"] + project["optional-dependencies"]["graph"]
+        requirement.partition(">=")
+        for requirement in project["dependencies"] + project["optional-dependencies"]["graph"]
     ]
-    found = []
+    outdated = []
     for name, _, minimum in requirements:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # missing packages are reported separately
-            here = importlib.metadata.version(name)
-            if name.replace("-", "_") in NEEDED and numbers(here) < numbers(minimum):
-                found.append(f"{name} {here} (needs {minimum})")
-    return found
+            installed = importlib.metadata.version(name)
+            if name.replace("-", "_") in NEEDED and numbers(installed) < numbers(minimum):
+                outdated.append(f"{name} {installed} (needs {minimum})")
+    return outdated
 
 
 def numbers(version: str) -> list[int]:
-    return [int(each) for each in re.findall(r"\d+", version)[:3]]
+    return [int(number) for number in re.findall(r"\d+", version)[:3]]
 
 
 def importable(name: str) -> bool:
@@ -163,26 +166,31 @@ def describe() -> dict[str, Any]:
     from isorun_backends.nvidia.cuda_driver import driver
     from isorun_matrix.measurement import gpu
 
-    found = driver()
+    installed_driver = driver()
     return {
         "python": platform.python_version(),
         "packages": {
             name: package_version(name.partition(".")[0]) or "?" for name in (*NEEDED, *HELPFUL) if importable(name)
         },
-        "cuda_driver": found.cuda,
-        "gpus": [asdict(each) for each in found.gpus],
+        "cuda_driver": installed_driver.cuda,
+        "gpus": [asdict(device) for device in installed_driver.gpus],
         "nvml": [vars(device) for device in gpu.describe()],
-        "problem": found.problem,
+        "problem": installed_driver.problem,
         "backends": {name: asdict(registry.get(name).availability()) for name in BACKENDS},
     }
 
 
 def print_machine(machine: dict[str, Any]) -> None:
-    print(f"Python {machine['python']}; " + ", ".join(f"{name} {each}" for name, each in machine["packages"].items()))
-    for each in machine["gpus"]:
-        print(f"GPU: {each['name']}, compute capability {each['compute']}, {each['memory'] / 2**30:.0f} GiB")
-    for name, here in machine["backends"].items():
-        print(f"{name}: " + ("available" if here["ok"] else f"{here['reason']}. {here['remedy']}"))
+    print(
+        f"Python {machine['python']}; "
+        + ", ".join(f"{name} {installed}" for name, installed in machine["packages"].items())
+    )
+    for device in machine["gpus"]:
+        print(f"GPU: {device['name']}, compute capability {device['compute']}, {device['memory'] / 2**30:.0f} GiB")
+    for name, availability in machine["backends"].items():
+        print(
+            f"{name}: " + ("available" if availability["ok"] else f"{availability['reason']}. {availability['remedy']}")
+        )
 
 
 def run_stage(name: str, out: Path, seconds: float, *, quick: bool) -> dict[str, Any]:
@@ -232,8 +240,8 @@ def text_of(results: dict[str, dict[str, Any]]) -> str:
     words = {True: "passed", False: "FAILED", None: "skipped"}
     lines = []
     for name, result in results.items():
-        said = [line.rstrip().replace("\n", " ") for line in result["lines"]]
-        shown = [each if len(each) <= WIDTH else f"{each[: WIDTH // 2]} ... {each[-WIDTH // 2 :]}" for each in said]
+        printed = [line.rstrip().replace("\n", " ") for line in result["lines"]]
+        shown = [text if len(text) <= WIDTH else f"{text[: WIDTH // 2]} ... {text[-WIDTH // 2 :]}" for text in printed]
         lines += [f"{name}: {words[result['passed']]}", *(f"  {line}" for line in shown), ""]
     return "\n".join(lines)
 

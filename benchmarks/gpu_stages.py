@@ -91,22 +91,22 @@ class Stage:
             self.expect(False, f"{what}: {type(error).__name__}: {error}")
 
     def write(self) -> None:
-        found = {"passed": self.passed, "ended": self.ended, "lines": self.lines, "figures": self.figures}
-        self.file.write_text(json.dumps(found, indent=1))
+        record = {"passed": self.passed, "ended": self.ended, "lines": self.lines, "figures": self.figures}
+        self.file.write_text(json.dumps(record, indent=1))
 
     def earlier(self, name: str) -> dict[str, Any]:
         """The figures of another stage; empty if it did not run."""
         file = self.file.with_name(f"{name}.json")
-        found: dict[str, Any] = json.loads(file.read_text())["figures"] if file.is_file() else {}
-        return found
+        figures: dict[str, Any] = json.loads(file.read_text())["figures"] if file.is_file() else {}
+        return figures
 
 
 def smoke(stage: Stage) -> None:
     """Each backend, precision and mask form once, with and without CUDA graphs: whether it opens and is right, where
     its nodes run, and whether device times are available. What fails is not run again."""
-    model, given = build("bert-3l"), feeds(2, 64, MASKS["right"])
+    model, inputs = build("bert-3l"), feeds(2, 64, MASKS["right"])
     with isorun.Session(model, backend="ort-cpu", padding="keep") as session:
-        wanted = session.run(None, given)
+        wanted = session.run(None, inputs)
     for backend, precision in fp16_first(available(stage)):
         for form, graphs in ways(backend):
             what = key(backend, precision, form, graphs=graphs)
@@ -117,10 +117,10 @@ def smoke(stage: Stage) -> None:
                 opened(stage, model, backend, precision, ["2x64"], form=form, graphs=graphs) as session,
             ):
                 for _ in range(3):  # the first records a graph, the others replay it
-                    found = session.run(None, given)
-                real = given["attention_mask"] != 0
-                off = float(np.abs(found[0][real].astype(np.float64) - wanted[0][real]).max())
-                times = session.device_times(given, 20)
+                    outputs = session.run(None, inputs)
+                real = inputs["attention_mask"] != 0
+                off = float(np.abs(outputs[0][real].astype(np.float64) - wanted[0][real]).max())
+                times = session.device_times(inputs, 20)
                 stage.figures[what] = {
                     "ok": bool(off < SMOKE_OFF),
                     "device_ms": None if times is None else float(np.median(times)),
@@ -144,9 +144,11 @@ def ways(backend: str) -> list[tuple[str, bool]]:
 
 def best(stage: Stage, backend: str, precision: str) -> tuple[str, bool]:
     """The fastest configuration that was right in the stage ``smoke``; the fastest if it did not run."""
-    seen, there = stage.earlier("smoke"), ways(backend)
-    right = [way for way in there if seen.get(key(backend, precision, way[0], graphs=way[1]), {"ok": True})["ok"]]
-    return (right or there)[0]
+    seen, configurations = stage.earlier("smoke"), ways(backend)
+    right = [
+        way for way in configurations if seen.get(key(backend, precision, way[0], graphs=way[1]), {"ok": True})["ok"]
+    ]
+    return (right or configurations)[0]
 
 
 def fp16_first(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -188,15 +190,15 @@ def best_ms(work: Callable[[], Any]) -> float:
 
     for _ in range(3):
         work()
-    found = []
+    elapsed = []
     for _ in range(10):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
         work()
         end.record()
         end.synchronize()
-        found.append(start.elapsed_time(end))
-    return min(found)
+        elapsed.append(start.elapsed_time(end))
+    return min(elapsed)
 
 
 def parities(stage: Stage) -> None:
@@ -204,34 +206,34 @@ def parities(stage: Stage) -> None:
     model = build("bert-3l")
     cases = [(kind, feeds(4, 64, MASKS[kind])) for kind in MASKS]
     with isorun.Session(model, backend="ort-cpu", padding="keep") as session:
-        expected = [session.run(None, given) for _, given in cases]
+        expected = [session.run(None, inputs) for _, inputs in cases]
         names = [spec.name for spec in session.get_outputs()]
     for backend, precision in available(stage):
         what = f"{backend} {precision}"
         with stage.trying(what), opened(stage, model, backend, precision, ["1..4x64"]) as session:
             tolerance = parity.DEFAULT_TOLERANCES[precision]
-            for (kind, given), wanted in zip(cases, expected, strict=True):
+            for (kind, inputs), wanted in zip(cases, expected, strict=True):
                 with stage.trying(f"{what} {kind}"):  # each kind may use another graph
-                    one_parity(stage, f"{what} {kind}", given, session.run(None, given), wanted, names, tolerance.rms)
+                    one_parity(stage, f"{what} {kind}", inputs, session.run(None, inputs), wanted, names, tolerance.rms)
             stage.figures[f"{backend} {precision}"] = session.provenance.as_dict()
 
 
 def one_parity(
     stage: Stage,
     what: str,
-    given: dict[str, np.ndarray],
+    inputs: dict[str, np.ndarray],
     outputs: list[np.ndarray],
     expected: list[np.ndarray],
     names: list[str],
     most: float,
 ) -> None:
-    real = given["attention_mask"] != 0
-    for name, found, right in zip(names, outputs, expected, strict=True):
-        keep = real if found.ndim == 3 else real.any(axis=1)
-        off = np.abs(found[keep].astype(np.float64) - right[keep])
+    real = inputs["attention_mask"] != 0
+    for name, output, right in zip(names, outputs, expected, strict=True):
+        keep = real if output.ndim == 3 else real.any(axis=1)
+        off = np.abs(output[keep].astype(np.float64) - right[keep])
         scale = float(np.sqrt(np.mean(np.square(right[keep], dtype=np.float64))))
         rms = float(np.sqrt(np.mean(np.square(off)))) / scale
-        fits = bool(np.isfinite(found).all()) and rms <= most
+        fits = bool(np.isfinite(output).all()) and rms <= most
         stage.expect(fits, f"{what} {name}: rms {rms:.1e} of at most {most:.0e}")
 
 
@@ -259,8 +261,8 @@ def times(stage: Stage) -> None:
     rate = stage.earlier("limits").get("fp16_product_tflops")
     shapes = [f"{batch}x{sequence}" for batch, sequence in SHAPES]
     pairs = list(available(stage))
-    for precision in dict.fromkeys(each for _, each in fp16_first(pairs)):
-        for name, backend in product(models, [each for each, its in pairs if its == precision]):
+    for precision in dict.fromkeys(precision for _, precision in fp16_first(pairs)):
+        for name, backend in product(models, [candidate for candidate, supported in pairs if supported == precision]):
             what, (form, graphs) = f"{name} {backend} {precision}", best(stage, backend, precision)
             with (
                 stage.trying(what),
@@ -270,7 +272,7 @@ def times(stage: Stage) -> None:
                     with stage.trying(f"{what} {shape}"):
                         one_time(stage, session, (name, backend, precision), shape, rate)
                 way = {"form": form, "graphs": graphs}
-                gpus = [vars(each) for each in gpu.describe()]
+                gpus = [vars(device) for device in gpu.describe()]
                 stage.figures[what] = {**way, "provenance": session.provenance.as_dict(), "gpus": gpus}
                 if way != dict(zip(way, ways(backend)[0], strict=True)):
                     stage.say(f"       {what}: by {key('', '', form, graphs=graphs) or 'no graphs'}, the rest failed")
@@ -281,10 +283,10 @@ def one_time(
 ) -> None:
     name, backend, precision = what
     batch, sequence = shape
-    given = feeds(batch, sequence, MASKS["none"])
+    inputs = feeds(batch, sequence, MASKS["none"])
     runs = 20 if stage.quick else 200
-    wall = wall_ms(session, given, runs)
-    own = session.device_times(given, max(5, min(runs, int(SECONDS * 1e3 / wall))))
+    wall = wall_ms(session, inputs, runs)
+    own = session.device_times(inputs, max(5, min(runs, int(SECONDS * 1e3 / wall))))
     device = None if own is None else float(np.median(own))
     operations = encoder_operations(name, batch, sequence)
     which = f"{name} {backend} {precision} {batch}x{sequence}"
@@ -303,17 +305,17 @@ def one_time(
         stage.say(f"       {line}")
 
 
-def wall_ms(session: isorun.Session, given: dict[str, np.ndarray], runs: int) -> float:
+def wall_ms(session: isorun.Session, inputs: dict[str, np.ndarray], runs: int) -> float:
     """The median of the requested runs, or of as many as time permits, after warm-up runs."""
-    found: list[float] = []
+    samples: list[float] = []
     for _ in range(3):
-        session.run(None, given)
+        session.run(None, inputs)
     until = time.perf_counter() + SECONDS
-    while len(found) < runs and (len(found) < 5 or time.perf_counter() < until):
+    while len(samples) < runs and (len(samples) < 5 or time.perf_counter() < until):
         start = time.perf_counter_ns()
-        session.run(None, given)
-        found.append((time.perf_counter_ns() - start) / 1e6)
-    return float(np.median(found))
+        session.run(None, inputs)
+        samples.append((time.perf_counter_ns() - start) / 1e6)
+    return float(np.median(samples))
 
 
 def kernels(stage: Stage) -> None:
@@ -323,30 +325,32 @@ def kernels(stage: Stage) -> None:
     from torch.profiler import ProfilerActivity, profile
 
     model, runs = build("bert-3l" if stage.quick else "bert-base"), 5
-    given = feeds(8, 128, MASKS["right"])
+    inputs = feeds(8, 128, MASKS["right"])
     cases = [("ort-cuda", form) for form in (*FORMS, "packed")] + [("tensorrt", ""), ("ort-tensorrt", "")]
-    there = dict.fromkeys(backend for backend, _ in available(stage))
+    backends = dict.fromkeys(backend for backend, _ in available(stage))
     for backend, form in cases:
         what = f"{backend} fp16 {form}".rstrip()
         padding = "remove" if form == "packed" else "keep"
-        if backend not in there:
+        if backend not in backends:
             continue
         with (
             stage.trying(what),
             opened(stage, model, backend, "fp16", ["8x128"], form=form, graphs=False, padding=padding) as session,
         ):
             for _ in range(3):
-                session.run(None, given)
+                session.run(None, inputs)
             with profile(activities=[ProfilerActivity.CUDA]) as profiled:
                 for _ in range(runs):
-                    session.run(None, given)
-            found = sorted(profiled.key_averages(), key=lambda each: -each.self_device_time_total)
-            took = {each.key: {"us": each.self_device_time_total / runs, "calls": each.count / runs} for each in found}
+                    session.run(None, inputs)
+            events = sorted(profiled.key_averages(), key=lambda event: -event.self_device_time_total)
+            took = {
+                event.key: {"us": event.self_device_time_total / runs, "calls": event.count / runs} for event in events
+            }
             stage.figures[what] = took
-            total = sum(each["us"] for each in took.values())
+            total = sum(work["us"] for work in took.values())
             stage.expect(total > 0, f"{what}: {total:.0f} us of {len(took)} kinds of work on the device in a run")
-            for key, each in list(took.items())[:8]:
-                stage.say(f"       {each['us']:8.1f} us, {each['calls']:5.1f} calls  {key[:140]}")
+            for key, work in list(took.items())[:8]:
+                stage.say(f"       {work['us']:8.1f} us, {work['calls']:5.1f} calls  {key[:140]}")
 
 
 def packing(stage: Stage) -> None:
@@ -370,10 +374,10 @@ def packed_parity(stage: Stage, what: str, backend: str, precision: str) -> None
     ):
         names = [spec.name for spec in session.get_outputs()]
         for kind, mask in MASKS.items():
-            given = feeds(4, 64, mask)
+            inputs = feeds(4, 64, mask)
             for turn in ("first", "again"):  # with graphs: recorded, then replayed
-                found = session.run(None, given)
-                one_parity(stage, f"{what} {kind} {turn}", given, found, right.run(None, given), names, most)
+                outputs = session.run(None, inputs)
+                one_parity(stage, f"{what} {kind} {turn}", inputs, outputs, right.run(None, inputs), names, most)
 
 
 def packed_times(stage: Stage, name: str, precision: str) -> None:
@@ -395,51 +399,56 @@ def packed_times(stage: Stage, name: str, precision: str) -> None:
 
 def packed_time(stage: Stage, session: isorun.Session, what: str, way: str, batch: int, sequence: int) -> None:
     lengths = lognormal_lengths(batch, 40, 0.6, 4, sequence, np.random.default_rng(SEED))
-    given = feeds(batch, sequence, lambda *_: right_padded(lengths, sequence))
-    found = stage.figures.setdefault(what, {"tokens": int(lengths.sum())})
+    inputs = feeds(batch, sequence, lambda *_: right_padded(lengths, sequence))
+    timings = stage.figures.setdefault(what, {"tokens": int(lengths.sum())})
     runs = 20 if stage.quick else 100
-    host = wall_ms(session, given, runs)
-    device = session.device_times(given, max(5, min(runs, int(SECONDS * 1e3 / host))))
-    found[way] = {"host_ms": host, "device_ms": None if device is None else float(np.median(device))}
-    whole = found.get("padded", {}).get("host_ms")
+    host = wall_ms(session, inputs, runs)
+    device = session.device_times(inputs, max(5, min(runs, int(SECONDS * 1e3 / host))))
+    timings[way] = {"host_ms": host, "device_ms": None if device is None else float(np.median(device))}
+    whole = timings.get("padded", {}).get("host_ms")
     against = "" if whole is None else f", {host / whole:.2f} of the padded batch"
     shown = "-" if device is None else f"{np.median(device):.3f} ms"
     stage.passed = stage.passed is not False
-    tokens = f"{lengths.sum() / given['input_ids'].size:.0%} tokens"
+    tokens = f"{lengths.sum() / inputs['input_ids'].size:.0%} tokens"
     stage.say(f"       {what}, {tokens}, {way}: host {host:.3f} ms{against}, device {shown}")
 
 
 def arrays(stage: Stage) -> None:
     """Feeds from CuPy and PyTorch, and outputs that they accept without a copy."""
     model = build("bert-3l")
-    given = feeds(2, 64, MASKS["right"])
+    inputs = feeds(2, 64, MASKS["right"])
     for backend, precision in available(stage):
         with stage.trying(f"{backend} {precision}"), opened(stage, model, backend, precision, ["2x64"]) as session:
-            wanted = session.run(None, given)
-            late(stage, f"{backend} {precision}", session, given, wanted)
-            for library, there, back in libraries():
-                found = session.run(None, {name: there(array) for name, array in given.items()}, device_outputs=True)
-                off = max(float(np.abs(back(one) - other).max()) for one, other in zip(found, wanted, strict=True))
+            wanted = session.run(None, inputs)
+            late(stage, f"{backend} {precision}", session, inputs, wanted)
+            for library, to_device, to_host in libraries():
+                outputs = session.run(
+                    None, {name: to_device(array) for name, array in inputs.items()}, device_outputs=True
+                )
+                off = max(
+                    float(np.abs(to_host(output) - expected).max())
+                    for output, expected in zip(outputs, wanted, strict=True)
+                )
                 stage.expect(off < 0.05, f"{backend} {precision} with {library}: off by {off:.1e} from host memory")
 
 
 def late(
-    stage: Stage, what: str, session: isorun.Session, given: dict[str, np.ndarray], wanted: list[np.ndarray]
+    stage: Stage, what: str, session: isorun.Session, inputs: dict[str, np.ndarray], wanted: list[np.ndarray]
 ) -> None:
     """Feeds that a PyTorch stream is still computing when the run starts."""
     if lacks_torch(stage):
         return
     import torch
 
-    there = {name: torch.as_tensor(array, device="cuda") for name, array in given.items()}
+    on_device = {name: torch.as_tensor(array, device="cuda") for name, array in inputs.items()}
     square = torch.randn(8192, 8192, device="cuda")
     torch.cuda.synchronize()
     with torch.cuda.stream(torch.cuda.Stream()):
         for _ in range(10):  # tens of milliseconds
             square = square @ square
-        late_feeds = {name: array + 0 * square[0, 0].nan_to_num(0, 0, 0).long() for name, array in there.items()}
-        found = session.run(None, late_feeds)
-    off = max(float(np.abs(one - other).max()) for one, other in zip(found, wanted, strict=True))
+        late_feeds = {name: array + 0 * square[0, 0].nan_to_num(0, 0, 0).long() for name, array in on_device.items()}
+        outputs = session.run(None, late_feeds)
+    off = max(float(np.abs(output - expected).max()) for output, expected in zip(outputs, wanted, strict=True))
     stage.expect(off < SMOKE_OFF, f"{what} with feeds that a stream was still computing: off by {off:.1e}")
 
 
@@ -471,7 +480,7 @@ def threads(stage: Stage) -> None:
     for backend, precision in available(stage):
         what = f"{backend} {precision}"
         with stage.trying(what), opened(stage, model, backend, precision, ["1..8x1..128"]) as session:
-            wanted = [session.run(None, given) for given in cases]
+            wanted = [session.run(None, inputs) for inputs in cases]
             errors: list[str] = []
 
             def work(
@@ -483,11 +492,11 @@ def threads(stage: Stage) -> None:
                 for index in range(count):
                     which = index % len(cases)
                     try:
-                        found = session.run(None, cases[which])
+                        outputs = session.run(None, cases[which])
                     except IsorunError as error:
                         errors.append(str(error))
                         continue
-                    if not all(np.allclose(*pair, atol=SMOKE_OFF) for pair in zip(found, wanted[which], strict=True)):
+                    if not all(np.allclose(*pair, atol=SMOKE_OFF) for pair in zip(outputs, wanted[which], strict=True)):
                         errors.append(f"wrong outputs for shape {cases[which]['input_ids'].shape}")
 
             in_threads(lambda: work(len(cases) * 4))
@@ -503,14 +512,14 @@ def threads(stage: Stage) -> None:
 
 def used_mib() -> float | None:
     """Memory in use on the first GPU; ``None`` if unknown."""
-    found = gpu.describe()
-    return found[0].used_mib if found else None
+    devices = gpu.describe()
+    return devices[0].used_mib if devices else None
 
 
 def in_threads(work: Callable[[], None]) -> None:
     with ThreadPoolExecutor(4) as pool:
-        for each in [pool.submit(work) for _ in range(4)]:
-            each.result()
+        for future in [pool.submit(work) for _ in range(4)]:
+            future.result()
 
 
 def matrix(stage: Stage) -> None:
@@ -522,8 +531,8 @@ def matrix(stage: Stage) -> None:
         stage.expect(code == 0, f"isorun matrix run, which ends with {code}: {folder}")
     finally:
         report = [*isorun_matrix, "report", str(folder), "--format", "md"]
-        made = subprocess.run(report, check=False, capture_output=True, text=True)
-        folder.with_suffix(".md").write_text(made.stdout or made.stderr)
+        completed = subprocess.run(report, check=False, capture_output=True, text=True)
+        folder.with_suffix(".md").write_text(completed.stdout or completed.stderr)
 
 
 def build(name: str) -> Path:
@@ -543,12 +552,12 @@ def available(stage: Stage) -> Iterator[tuple[str, str]]:
     """Available backends and precisions that have not failed yet."""
     seen = stage.earlier("smoke")
     for backend in BACKENDS:
-        here = registry.get(backend)
-        if not here.availability().ok:
-            stage.say(f"       {backend} is skipped: {here.availability().reason}")
+        candidate = registry.get(backend)
+        if not candidate.availability().ok:
+            stage.say(f"       {backend} is skipped: {candidate.availability().reason}")
             continue
-        for precision in here.capabilities.precisions:
-            tried = [each["ok"] for what, each in seen.items() if f"{what} ".startswith(f"{backend} {precision} ")]
+        for precision in candidate.capabilities.precisions:
+            tried = [result["ok"] for what, result in seen.items() if f"{what} ".startswith(f"{backend} {precision} ")]
             if not tried or any(tried) or stage.file.stem == "smoke":
                 yield backend, precision
             else:
@@ -634,7 +643,7 @@ def main() -> int:
             STAGES[arguments.stage](stage)
         stage.ended = True
     finally:
-        stage.figures["gpus"] = [vars(each) for each in gpu.describe()]
+        stage.figures["gpus"] = [vars(device) for device in gpu.describe()]
         stage.write()
     return 1 if stage.passed is False else 0
 

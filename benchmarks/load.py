@@ -109,7 +109,7 @@ def peer(engine: str, model: Path, output: str) -> Call:
     core = openvino.Core()
     properties = {"PERFORMANCE_HINT": "THROUGHPUT", "INFERENCE_PRECISION_HINT": "f32"}
     graph = core.read_model(path)
-    results = [each for each in graph.get_results() if output in each.input_value(0).names]
+    results = [port for port in graph.get_results() if output in port.input_value(0).names]
     compiled = core.compile_model(openvino.Model(results, graph.get_parameters(), "part"), "CPU", properties)
     queue = openvino.AsyncInferQueue(compiled)
 
@@ -227,7 +227,7 @@ def main() -> None:
 def report(results: dict[str, list[dict[str, float]]], first: dict[str, dict[str, float]]) -> None:
     """Print a line for each engine."""
     medians = {
-        engine: {name: statistics.median(each[name] for each in slots) for name in slots[0]}
+        engine: {name: statistics.median(slot[name] for slot in slots) for name in slots[0]}
         for engine, slots in results.items()
     }
     peers = [medians[engine] for engine in PEERS if engine in medians]
@@ -240,7 +240,7 @@ def report(results: dict[str, list[dict[str, float]]], first: dict[str, dict[str
             line += f"  {figures['requests_per_second'] / best:.2f} x requests/s, {figures['p99'] / tail:.2f} x p99"
         if engine in OWN:
             line += "  first {first:.2f} x (slowest of {0} {slowest_first:.2f} x)".format(LENGTHS, **first[engine])
-        sizes = [each["resident_mib"] for each in results[engine]]
+        sizes = [slot["resident_mib"] for slot in results[engine]]
         if quarter := len(sizes) // 4:
             growth = statistics.median(sizes[-quarter:]) - statistics.median(sizes[:quarter])
             line += f"  memory {sizes[-1]:.0f} MiB ({growth:+.1f})"

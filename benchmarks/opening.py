@@ -38,28 +38,28 @@ BACKENDS = {"ort-cpu": ("onnxruntime", "com.microsoft"), "openvino": ("openvino"
 RAW, COLD, CACHED = "raw", "cold", "isorun"
 
 
-def child(who: str, backend: str, given: Path, bare_file: Path) -> None:
+def child(who: str, backend: str, model: Path, bare_file: Path) -> None:
     importlib.import_module(BACKENDS[backend][0])
     start = time.perf_counter()
-    kept = OPEN[backend](bare_file) if who == RAW else Session(given, backend)
+    kept = OPEN[backend](bare_file) if who == RAW else Session(model, backend)
     taken = time.perf_counter() - start
     print(json.dumps({"ms": 1000 * taken, "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
     del kept
 
 
 def rounds(
-    backend: str, given: Path, bare_file: Path, kinds: Sequence[str], count: int, cache: Path | None
+    backend: str, model: Path, bare_file: Path, kinds: Sequence[str], count: int, cache: Path | None
 ) -> dict[str, list[dict[str, float]]]:
     """What each kind of opening took, interleaved. ``cache`` replaces the user's; a cold opening empties it."""
     taken: dict[str, list[dict[str, float]]] = {who: [] for who in kinds}
     environment = os.environ if cache is None else {**os.environ, "ISORUN_CACHE_DIR": str(cache / "cache")}
     for _ in range(count):
-        for who, found in taken.items():
+        for who, measurements in taken.items():
             if who == COLD and cache is not None:
                 shutil.rmtree(cache / "cache", ignore_errors=True)
-            command = [sys.executable, __file__, "--child", who, backend, str(given), str(bare_file)]
+            command = [sys.executable, __file__, "--child", who, backend, str(model), str(bare_file)]
             done = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environment)
-            found.append(json.loads(done.stdout))
+            measurements.append(json.loads(done.stdout))
     return taken
 
 
@@ -73,8 +73,8 @@ def main() -> None:
     parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
-        who, backend, given, bare_file = arguments.child
-        child(who, backend, Path(given), Path(bare_file))
+        who, backend, model, bare_file = arguments.child
+        child(who, backend, Path(model), Path(bare_file))
         return
 
     export = arguments.export
@@ -82,20 +82,22 @@ def main() -> None:
     for backend, (_, dialect) in BACKENDS.items():
         with tempfile.TemporaryDirectory() as folder:
             if export is not None:
-                given = bare_file = export
-                taken = rounds(backend, given, bare_file, (RAW, COLD, CACHED), arguments.rounds, Path(folder))
+                model = bare_file = export
+                taken = rounds(backend, model, bare_file, (RAW, COLD, CACHED), arguments.rounds, Path(folder))
             else:
                 cache = Cache()
-                given = presets.build(arguments.preset, 0, cache)
-                bare_file = lowering.lower(source.open_model(given, cache), (dialect,), cache).path
-                taken = rounds(backend, given, bare_file, (RAW, CACHED), arguments.rounds, None)
+                model = presets.build(arguments.preset, 0, cache)
+                bare_file = lowering.lower(source.open_model(model, cache), (dialect,), cache).path
+                taken = rounds(backend, model, bare_file, (RAW, CACHED), arguments.rounds, None)
         results[backend] = {
-            who: {key: statistics.median(each[key] for each in found) for key in ("ms", "peak_mib")}
-            for who, found in taken.items()
+            who: {
+                key: statistics.median(measurement[key] for measurement in measurements) for key in ("ms", "peak_mib")
+            }
+            for who, measurements in taken.items()
         }
         raw = results[backend][RAW]
         for who, middle in results[backend].items():
-            span = [each["ms"] for each in taken[who]]
+            span = [measurement["ms"] for measurement in taken[who]]
             print(
                 f"{backend:<9} {who:<7} {middle['ms']:7.0f} ms ({min(span):.0f} to {max(span):.0f})"
                 f" {middle['peak_mib']:7.0f} MiB"

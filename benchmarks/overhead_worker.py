@@ -78,10 +78,10 @@ def large(folder: Path, open_: Callable[..., isorun.Session], environment: str) 
     shared[...] = 0
     with contextlib.ExitStack() as stack:
         calls = _opened(stack, model, open_, environment, worker_first=False)
-        calls["copy"] = lambda given: np.copyto(written, given["x"])
-        calls["shared copy"] = lambda given: np.copyto(shared, given["x"])
+        calls["copy"] = lambda inputs: np.copyto(written, inputs["x"])
+        calls["shared copy"] = lambda inputs: np.copyto(shared, inputs["x"])
         taken = interleaved(calls, feeds, _LARGE_ROUNDS)
-    return {"what": "100 MB of feeds", **{name: each / 1000 for name, each in taken.items()}}
+    return {"what": "100 MB of feeds", **{name: median / 1000 for name, median in taken.items()}}
 
 
 def _opened(

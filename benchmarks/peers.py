@@ -109,8 +109,8 @@ def sentence_transformers(backend: str, layers: int, folder: Path) -> traffic.Ru
     }[backend]
     exported = folder / backend
     if not exported.exists():
-        made = SentenceTransformer(str(source), device="cpu", backend=backend, model_kwargs={"export": True})
-        made.save_pretrained(str(exported))
+        exporting = SentenceTransformer(str(source), device="cpu", backend=backend, model_kwargs={"export": True})
+        exporting.save_pretrained(str(exported))
     model = SentenceTransformer(str(exported), device="cpu", backend=backend, model_kwargs=settings)
 
     def run(feeds: traffic.Feeds) -> Any:
@@ -189,8 +189,8 @@ def llama(kind: str, layers: int, folder: Path) -> traffic.Run:
         batch.n_tokens = count
         if library.llama_encode(context, batch):
             raise RuntimeError("llama_encode failed")
-        found = library.llama_get_embeddings(context)
-        return np.ctypeslib.as_array(found, (count, WIDTH)).copy()
+        embeddings = library.llama_get_embeddings(context)
+        return np.ctypeslib.as_array(embeddings, (count, WIDTH)).copy()
 
     def run(feeds: traffic.Feeds) -> list[np.ndarray]:
         lengths = feeds["attention_mask"].sum(axis=1)

@@ -46,9 +46,9 @@ def optimized(path: Path, config: tuple[int, int], folder: Path) -> Path:
 
     heads, width = config
     output = folder / "optimized.onnx"
-    made = optimizer.optimize_model(str(path), "bert", num_heads=heads, hidden_size=width, opt_level=0)
-    made.save_model_to_file(str(output))
-    print(f"onnxruntime optimizer fused {made.get_fused_operator_statistics()}", file=sys.stderr)
+    optimized_model = optimizer.optimize_model(str(path), "bert", num_heads=heads, hidden_size=width, opt_level=0)
+    optimized_model.save_model_to_file(str(output))
+    print(f"onnxruntime optimizer fused {optimized_model.get_fused_operator_statistics()}", file=sys.stderr)
     return output
 
 
@@ -135,19 +135,24 @@ def main() -> None:
         ).path
     inputs = [value.name for value in onnx.load(plain, load_external_data=False).graph.input]
     known = arguments.export and arguments.preset.startswith("bert-")
-    found = {mine: [peer for peer in peers if peer != OPTIMIZER or known] for mine, peers in PEERS.items()}
-    names = [name for mine, others in found.items() for name in (mine, *others)]
+    peers_of = {mine: [peer for peer in peers if peer != OPTIMIZER or known] for mine, peers in PEERS.items()}
+    names = [name for mine, others in peers_of.items() for name in (mine, *others)]
     short = argparse.Namespace(**{**vars(arguments), "sequence": 16, "seconds": 0.0})
     for mine in PEERS:  # lowering the model is not part of a session's memory
         in_process(mine, short, plain, inputs)
     rounds: list[dict[str, dict[str, float]]] = []
     for number in range(arguments.rounds):
         rounds.append({name: in_process(name, arguments, plain, inputs) for name in names})
-        line = (f"{name} {one['median']:.2f} ms {one['peak_mib']:.0f} MiB" for name, one in rounds[-1].items())
+        line = (
+            f"{name} {figures['median']:.2f} ms {figures['peak_mib']:.0f} MiB" for name, figures in rounds[-1].items()
+        )
         print(f"round {number + 1}: " + ", ".join(line), flush=True)
     ratios = {}
-    for mine, peers in found.items():
-        pairs = [(one[mine], min((one[peer] for peer in peers), key=lambda peer: peer["median"])) for one in rounds]
+    for mine, peers in peers_of.items():
+        pairs = [
+            (results[mine], min((results[peer] for peer in peers), key=lambda peer: peer["median"]))
+            for results in rounds
+        ]
         ratios[mine] = {
             key: statistics.median(own[key] / other[key] for own, other in pairs) for key in ("median", "peak_mib")
         }

@@ -111,11 +111,11 @@ def run_ray(model: str, count: int, batch_size: int, folder: Path, *, kill: bool
 
         def __call__(self, batch: Any) -> Any:
             began, cpu = time.time(), time.process_time()
-            found = super().__call__(batch)
+            vectors = super().__call__(batch)
             line = json.dumps([began, time.time(), cpu, time.process_time(), resident_mib()])
             with (folder / str(os.getpid())).open("a") as file:
                 file.write(line + "\n")
-            return found
+            return vectors
 
     for path in folder.iterdir():
         path.unlink()
@@ -145,9 +145,9 @@ def run_ray(model: str, count: int, batch_size: int, folder: Path, *, kill: bool
 
 
 def _kill_one(folder: Path) -> None:
-    while not (found := [path for path in folder.iterdir() if len(path.read_text().splitlines()) >= 2]):
+    while not (actors := [path for path in folder.iterdir() if len(path.read_text().splitlines()) >= 2]):
         time.sleep(0.1)
-    os.kill(int(found[0].name), signal.SIGKILL)
+    os.kill(int(actors[0].name), signal.SIGKILL)
 
 
 def main() -> None:
@@ -161,20 +161,20 @@ def main() -> None:
     parser.add_argument("--plain-texts", type=int, help="of the plain processes (default: as many as --texts)")
     parser.add_argument("--kill", action="store_true")
     parser.add_argument("--part", type=int, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.part is not None:
-        plain(given.model, given.texts, given.part)
+    arguments = parser.parse_args()
+    if arguments.part is not None:
+        plain(arguments.model, arguments.texts, arguments.part)
         return
-    start_cluster(given.nodes)
+    start_cluster(arguments.nodes)
     ratios = []
     with tempfile.TemporaryDirectory() as work:
-        for number in range(given.rounds):
-            alone = [run_plain(given.model, given.plain_texts or given.texts)]
-            actors = run_ray(given.model, given.texts, given.batch, Path(work))
-            if given.plain_texts:
-                alone.append(run_plain(given.model, given.plain_texts))
-            rates = " and ".join(f"{each['rate']:,.0f}" for each in alone)
-            rate, cpu = (statistics.mean(each[figure] for each in alone) for figure in ("rate", "cpu"))
+        for number in range(arguments.rounds):
+            alone = [run_plain(arguments.model, arguments.plain_texts or arguments.texts)]
+            actors = run_ray(arguments.model, arguments.texts, arguments.batch, Path(work))
+            if arguments.plain_texts:
+                alone.append(run_plain(arguments.model, arguments.plain_texts))
+            rates = " and ".join(f"{run['rate']:,.0f}" for run in alone)
+            rate, cpu = (statistics.mean(run[figure] for run in alone) for figure in ("rate", "cpu"))
             ratios.append(actors["rate"] / rate)
             print(
                 f"round {number + 1}: plain {rates} texts/s, CPU {cpu:.0f} us; "
@@ -183,9 +183,9 @@ def main() -> None:
                 flush=True,
             )
         print(f"ratio of throughput, median: {statistics.median(ratios):.3f}")
-        if given.kill:
-            killed = run_ray(given.model, given.texts, given.batch, Path(work), kill=True)
-            print(f"one of {killed['actors']:.0f} actors killed: {given.texts} texts, each once")
+        if arguments.kill:
+            killed = run_ray(arguments.model, arguments.texts, arguments.batch, Path(work), kill=True)
+            print(f"one of {killed['actors']:.0f} actors killed: {arguments.texts} texts, each once")
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--preset", default="bert-3l")
     parser.add_argument("--backends", nargs="+", default=["ort-cpu"])
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     import ray
 
     ray.init("local", num_cpus=1, resources={"isorun": 1}, include_dashboard=False, log_to_driver=False)
@@ -48,15 +48,15 @@ def main() -> None:
     ratios: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as work:
         spec = Path(work) / "spec.yaml"
-        spec.write_text(SPEC.format(preset=given.preset, backends=", ".join(given.backends)))
-        for number in range(given.runs):
+        spec.write_text(SPEC.format(preset=arguments.preset, backends=", ".join(arguments.backends)))
+        for number in range(arguments.runs):
             plain = medians(Path(work) / f"plain-{number}", spec)
             through_ray = medians(Path(work) / f"ray-{number}", spec, "--ray", address)
             for label, p50 in plain.items():
                 ratios.setdefault(label, []).append(through_ray[label] / p50)
                 print(f"{label}: {p50:.3f} ms, through Ray {through_ray[label]:.3f} ms: {ratios[label][-1]:.3f}")
-    for label, found in ratios.items():
-        print(f"{label}: median of {len(found)} ratios {statistics.median(found):.3f}")
+    for label, values in ratios.items():
+        print(f"{label}: median of {len(values)} ratios {statistics.median(values):.3f}")
 
 
 if __name__ == "__main__":

@@ -44,12 +44,12 @@ def serve(generator: str, backend: str, sequence: int, p99_ms: float, seconds: f
     rng = np.random.default_rng()
     session = isorun.Session(presets.build(PRESET, 0, Cache()), backend)
     ids = rng.integers(1, 1000, (SETS, 1, sequence))
-    given = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
-    feeds = [{each.name: given[each.name][index] for each in session.get_inputs()} for index in range(SETS)]
+    arrays = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
+    feeds = [{spec.name: arrays[spec.name][index] for spec in session.get_inputs()} for index in range(SETS)]
     taken = []
-    for each in feeds * 8:
+    for request in feeds * 8:
         start = time.perf_counter()
-        session.run(None, each)
+        session.run(None, request)
         taken.append(time.perf_counter() - start)
     alone = float(np.median(taken[-SETS:]))
 
@@ -90,7 +90,7 @@ def serve(generator: str, backend: str, sequence: int, p99_ms: float, seconds: f
         target.close()
 
 
-def searches(backend: str, given: argparse.Namespace) -> list[float]:
+def searches(backend: str, arguments: argparse.Namespace) -> list[float]:
     """The rates that searches find which take turns; prints them."""
     from isorun_matrix.measurement.load.figures import Trial
     from isorun_matrix.measurement.load.search import search
@@ -98,7 +98,14 @@ def searches(backend: str, given: argparse.Namespace) -> list[float]:
     def one(index: int) -> float:
         generator = generators[index]
         command = [sys.executable, __file__, "--serve", generator, "--backends", backend]
-        command += ["--sequence", str(given.sequence), "--p99-ms", str(given.p99_ms), "--seconds", str(given.seconds)]
+        command += [
+            "--sequence",
+            str(arguments.sequence),
+            "--p99-ms",
+            str(arguments.p99_ms),
+            "--seconds",
+            str(arguments.seconds),
+        ]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdin is not None
             assert process.stdout is not None
@@ -113,14 +120,14 @@ def searches(backend: str, given: argparse.Namespace) -> list[float]:
 
             alone = float(process.stdout.readline())
             ready.wait()
-            found = search(trial, 0.5 / alone, given.p99_ms, index)
+            capacity = search(trial, 0.5 / alone, arguments.p99_ms, index)
             process.stdin.close()
-        assert found is not None, f"no rate is within {given.p99_ms:g} ms"
-        low, high = found.between
-        print(f"{backend} {generator:8s} {found.rate:7.1f} requests/s ({low:.1f} to {high:.1f})", flush=True)
-        return found.rate
+        assert capacity is not None, f"no rate is within {arguments.p99_ms:g} ms"
+        low, high = capacity.between
+        print(f"{backend} {generator:8s} {capacity.rate:7.1f} requests/s ({low:.1f} to {high:.1f})", flush=True)
+        return capacity.rate
 
-    generators = ["loadgen"] * given.searches + ["own"]
+    generators = ["loadgen"] * arguments.searches + ["own"]
     turns = [threading.Semaphore(int(index == 0)) for index in range(len(generators))]
     ready = threading.Barrier(len(generators))
     with ThreadPoolExecutor(len(generators)) as pool:
@@ -135,13 +142,13 @@ def main() -> None:
     parser.add_argument("--searches", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--serve", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.serve:
-        serve(given.serve, *given.backends, given.sequence, given.p99_ms, given.seconds)
+    arguments = parser.parse_args()
+    if arguments.serve:
+        serve(arguments.serve, *arguments.backends, arguments.sequence, arguments.p99_ms, arguments.seconds)
         return
-    for backend in given.backends:
-        *found, other = searches(backend, given)
-        spread, beside = max(found) / min(found), other / float(np.median(found))
+    for backend in arguments.backends:
+        *rates, other = searches(backend, arguments)
+        spread, beside = max(rates) / min(rates), other / float(np.median(rates))
         print(f"{backend}: largest over smallest {spread:.3f}; the other generator over the median {beside:.3f}")
 
 

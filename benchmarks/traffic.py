@@ -60,12 +60,12 @@ Run = Callable[[Feeds], Any]
 def stream(batches: int, *, even: bool, pad_to: int = 0, seed: int = 0) -> list[Feeds]:
     """Batches (32, S) of random tokens, padded on the right."""
     random = np.random.default_rng(seed)
-    made = []
+    drawn_batches = []
     for _ in range(batches):
         drawn = np.clip(np.exp(random.normal(np.log(MEDIAN), SIGMA, ROWS)), LEAST, MOST).astype(int)
         lengths = np.full(ROWS, EVEN) if even else drawn
-        made.append(batch(lengths, max(pad_to, lengths.max()), random))
-    return made
+        drawn_batches.append(batch(lengths, max(pad_to, lengths.max()), random))
+    return drawn_batches
 
 
 def batch(lengths: np.ndarray, width: int, random: np.random.Generator) -> Feeds:
@@ -189,7 +189,7 @@ def measure(
 
     model = export or presets.build(preset, 0, Cache())
     inputs = [value.name for value in onnx.load(model, load_external_data=False).graph.input]
-    batches, first = ([{name: feeds[name] for name in inputs} for feeds in each] for each in (batches, first))
+    batches, first = ([{name: feeds[name] for name in inputs} for feeds in group] for group in (batches, first))
     result: dict[str, float] = {}
     samples = first[:3]  # what int8 is calibrated on
     if not engine.startswith("isorun"):
@@ -201,8 +201,8 @@ def measure(
         import isorun
 
         _, backend, precision, *by_map = engine.split()
-        given = samples if precision == "int8" else None
-        with isorun.Session(model, backend, precision=precision, calibration=given, outputs=outputs) as session:
+        calibration = samples if precision == "int8" else None
+        with isorun.Session(model, backend, precision=precision, calibration=calibration, outputs=outputs) as session:
             if by_map:
                 list(session.map(singles(first)))
                 requests = list(singles(batches))
@@ -236,20 +236,20 @@ def in_process(engine: str, arguments: argparse.Namespace, *, even: bool) -> dic
 
 def ratio(mine: list[dict[str, float]], others: list[dict[str, float]], key: str) -> float:
     """The median over the rounds of two engines' ratio."""
-    return statistics.median(one[key] / other[key] for one, other in zip(mine, others, strict=True))
+    return statistics.median(own[key] / other[key] for own, other in zip(mine, others, strict=True))
 
 
 def report(results: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, float]]:
     """Print a line for each engine; give its ratios."""
     ratios: dict[str, dict[str, float]] = {}
     for engine, rounds in results.items():
-        line = f"{engine:<28}{statistics.median(each['tokens_per_second'] for each in rounds):9.0f} tokens/s"
+        line = f"{engine:<28}{statistics.median(figures['tokens_per_second'] for figures in rounds):9.0f} tokens/s"
         if engine.startswith("isorun"):
             _, backend, precision, *_ = engine.split()
             peer = f"{RAW[backend]} {precision}"
             ratios[engine] = {}
             if "share" in rounds[0]:
-                ratios[engine]["share"] = statistics.median(each["share"] for each in rounds)
+                ratios[engine]["share"] = statistics.median(figures["share"] for figures in rounds)
                 line += f"  share {ratios[engine]['share']:.2f}"
             if peer in results:
                 for name, key in (("wall", "tokens_per_second"), ("cpu", "tokens_per_cpu_second")):
@@ -258,10 +258,10 @@ def report(results: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, fl
             if TORCH in results:
                 ratios[engine][TORCH] = ratio(rounds, results[TORCH], "tokens_per_second")
                 line += f"  {ratios[engine][TORCH]:.1f} x {TORCH}"
-            others = [each for each in results if PEERS.get(each) == precision]
+            others = [candidate for candidate in results if PEERS.get(candidate) == precision]
             if others:
-                compared = {each: ratio(rounds, results[each], "tokens_per_second") for each in others}
-                best = min(compared, key=lambda each: compared[each])
+                compared = {candidate: ratio(rounds, results[candidate], "tokens_per_second") for candidate in others}
+                best = min(compared, key=lambda candidate: compared[candidate])
                 ratios[engine]["best peer"] = compared[best]
                 line += f"  {compared[best]:.2f} x {best}"
         print(line, flush=True)
@@ -293,7 +293,7 @@ def main() -> None:
         )
         return
     engines = arguments.engines + (arguments.peers if arguments.peers_python else [])
-    found: dict[str, Any] = {}
+    reports: dict[str, Any] = {}
     for label, even in (("traffic", False), ("no padding", True)):
         results: dict[str, list[dict[str, float]]] = {engine: [] for engine in engines}
         for _ in range(arguments.rounds):
@@ -311,9 +311,9 @@ def main() -> None:
         print(
             f"\n{label}: {tokens(batches)} tokens in {len(batches)} batches, {tokens(batches) / whole:.0%} of them real"
         )
-        found[label] = {"rounds": results, "ratios": report(results)}
+        reports[label] = {"rounds": results, "ratios": report(results)}
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
-    arguments.json.write_text(json.dumps(found, indent=2))
+    arguments.json.write_text(json.dumps(reports, indent=2))
 
 
 if __name__ == "__main__":

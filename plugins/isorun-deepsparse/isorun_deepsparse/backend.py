@@ -60,14 +60,14 @@ class DeepSparse(Backend):
     )
 
     def installed(self) -> Availability:
-        here = super().installed()
-        if not here.ok:
-            return Availability(False, here.reason, _REMEDY)
+        availability = super().installed()
+        if not availability.ok:
+            return Availability(False, availability.reason, _REMEDY)
         if (flags := cpu_flags()) and not flags & {"avx2", "asimd"}:
             return Availability(
                 False, "this processor has neither AVX2 nor Advanced SIMD", "Use another backend, such as ort-cpu."
             )
-        return here
+        return availability
 
     def compile(self, model: LoweredModel, config: CompileConfig) -> DeepSparseExecutable:
         sizes = dimensions.sizes(self.name, model.info, config.options.get(dimensions.OPTION))
@@ -94,7 +94,7 @@ class DeepSparseExecutable(Executable):
             self._engine = engine.compile_model(path, threads)
             self._supported = self._engine.fraction_of_supported_ops
             self._inputs = dict(zip(self._engine.input_names, self._engine.input_shapes, strict=True))
-            self._outputs = {each: index for index, each in enumerate(self._engine.output_names)}
+            self._outputs = {output: index for index, output in enumerate(self._engine.output_names)}
 
     def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
         inputs = [self._input(name, shape, feeds[name]) for name, shape in self._inputs.items()]

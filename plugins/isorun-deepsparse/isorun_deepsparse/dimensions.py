@@ -25,8 +25,8 @@ def sizes(name: str, info: ModelInfo, option: Any) -> dict[str, int]:
     wanted = _symbols(name, info)
     if option is not None and not isinstance(option, Mapping):
         raise BackendUnavailable(name, f"{OPTION} must be a mapping, got {option!r}", _remedy(wanted))
-    found = dict(option or {})
-    for key, size in found.items():
+    chosen = dict(option or {})
+    for key, size in chosen.items():
         if key not in wanted:
             raise BackendUnavailable(
                 name,
@@ -38,18 +38,18 @@ def sizes(name: str, info: ModelInfo, option: Any) -> dict[str, int]:
         limit = info.limits.get(key)
         if limit is not None and size > limit:
             raise BackendUnavailable(name, f"the maximum of {key!r} in this model is {limit}, got {size}", "Reduce it.")
-    if missing := [each for each in wanted if each not in found]:
+    if missing := [dimension for dimension in wanted if dimension not in chosen]:
         raise BackendUnavailable(
             name,
             f"it builds an engine for one shape, and the option {OPTION} has no size for {' and '.join(missing)}",
             _remedy(wanted),
         )
-    return found
+    return chosen
 
 
-def shape(declared: tuple[int | str | None, ...], found: Mapping[str, int]) -> tuple[int, ...]:
+def shape(declared: tuple[int | str | None, ...], sizes: Mapping[str, int]) -> tuple[int, ...]:
     """An input's shape with sizes for its symbols."""
-    return tuple(found[size] if isinstance(size, str) else size or 0 for size in declared)
+    return tuple(sizes[size] if isinstance(size, str) else size or 0 for size in declared)
 
 
 def _symbols(name: str, info: ModelInfo) -> list[str]:
@@ -66,5 +66,5 @@ def _symbols(name: str, info: ModelInfo) -> list[str]:
 
 
 def _remedy(wanted: list[str]) -> str:
-    sizes = ", ".join(f'"{each}": {128 if each == "sequence" else 1}' for each in wanted)
+    sizes = ", ".join(f'"{dimension}": {128 if dimension == "sequence" else 1}' for dimension in wanted)
     return f'Set the sizes with options={{"{OPTION}": {{{sizes}}}}}.'

@@ -64,7 +64,7 @@ def prepare(source: Path, sizes: Mapping[str, int], folder: Path) -> Path:
     used = {node.domain for node in model.graph.node}
     if "com.microsoft" in used - {node.domain for node in onnx.load(str(source), load_external_data=False).graph.node}:
         raise BackendFailed("ONNX Runtime added com.microsoft operators to the copy for DeepSparse")
-    for imported in [each for each in model.opset_import if each.domain not in used | {""}]:
+    for imported in [opset for opset in model.opset_import if opset.domain not in used | {""}]:
         model.opset_import.remove(imported)  # ONNX Runtime lists all domains that it has
     model.ir_version = min(model.ir_version, _NEWEST_IR)
     onnx.save(model, str(path))

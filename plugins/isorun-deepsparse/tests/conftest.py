@@ -19,10 +19,10 @@ def environment() -> str:
     """The name of the environment; skips without one, fails if DeepSparse is unavailable in it."""
     name = os.environ.get(VARIABLE, "deepsparse")
     try:
-        found = environments.get(name)
+        isolated = environments.get(name)
     except EnvironmentNotFound as error:
         pytest.skip(f"{error} (see README.md; ${VARIABLE} may name another)")
-    with closing(Worker(found)) as worker:
-        here = worker.get("deepsparse").availability()
-    assert here.ok, here.reason
+    with closing(Worker(isolated)) as worker:
+        availability = worker.get("deepsparse").availability()
+    assert availability.ok, availability.reason
     return name

@@ -93,15 +93,15 @@ def feeds(mask: str = "right", seed: int = 0) -> dict[str, np.ndarray]:
 def test_symbolic_model_at_the_requested_sizes(
     opened: Callable[[float], isorun.Session], bert: Callable[[float], Path], sparsity: float, mask: str, tmp_path: Path
 ) -> None:
-    given = feeds(mask)
+    inputs = feeds(mask)
     with isorun.Session(bert(sparsity), "reference", padding="keep", cache_dir=tmp_path) as reference:
-        expected = reference.run(None, given)
-    for one, other in zip(opened(sparsity).run(None, given), expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=0, atol=2e-5)
+        expected = reference.run(None, inputs)
+    for output, wanted in zip(opened(sparsity).run(None, inputs), expected, strict=True):
+        np.testing.assert_allclose(output, wanted, rtol=0, atol=2e-5)
 
 
 def test_provenance_reports_the_zeros_that_are_skipped(opened: Callable[[float], isorun.Session]) -> None:
-    dense, sparse = (opened(each).provenance for each in (0, 0.9))
+    dense, sparse = (opened(sparsity).provenance for sparsity in (0, 0.9))
     assert dense.details["sparse_layers"] == {}
     shares = sparse.details["sparse_layers"]
     assert "layer.0.intermediate:0" in shares
@@ -154,8 +154,8 @@ def test_quantized_sparseml_checkpoint_runs_unchanged(
     ) as session:
         got = session.run(None, samples[0])
         provenance = session.provenance
-    for one, other in zip(got, exports.run(content, samples[0]), strict=True):
-        assert np.sum(one * other) / np.linalg.norm(one) / np.linalg.norm(other) > 0.9999
+    for output, expected in zip(got, exports.run(content, samples[0]), strict=True):
+        assert np.sum(output * expected) / np.linalg.norm(output) / np.linalg.norm(expected) > 0.9999
     assert provenance.precision == "fp32+int8"
     assert len(provenance.details["sparse_layers"]) >= 6
     assert list(provenance.details["sparse_layers"].values()) == pytest.approx(
@@ -165,9 +165,9 @@ def test_quantized_sparseml_checkpoint_runs_unchanged(
 
 @pytest.mark.skipif(find_spec("deepsparse") is not None, reason="it is installed here")
 def test_unavailable_backend_says_how_to_install_it() -> None:
-    here = DeepSparse("deepsparse").availability()
-    assert not here.ok
-    assert "isorun env create deepsparse --python 3.11 --install isorun-deepsparse" in here.remedy
+    availability = DeepSparse("deepsparse").availability()
+    assert not availability.ok
+    assert "isorun env create deepsparse --python 3.11 --install isorun-deepsparse" in availability.remedy
 
 
 def test_counts_layers_by_what_runs_them() -> None:

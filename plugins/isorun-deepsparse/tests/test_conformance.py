@@ -10,4 +10,4 @@ SKIPPED = {"dynamic shapes", "device arrays", "model bert-3l", "model bert-6l", 
 def test_passes_conformance(environment: str) -> None:
     report = runner.run("deepsparse", environment=environment)
     assert report.passed, [check for check in report.checks if check.outcome not in ("passed", "skipped")]
-    assert {each.name for each in report.capabilities if each.status == "skipped"} == SKIPPED
+    assert {capability.name for capability in report.capabilities if capability.status == "skipped"} == SKIPPED

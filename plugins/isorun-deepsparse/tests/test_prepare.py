@@ -24,31 +24,31 @@ g (float[N, 4] x) => (float[N, 4] y) { y = com.microsoft.Gelu (x) }"""
 def lowered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
     cache = Cache(folder / "cache")
-    given = encoder("bert-2x32", dynamic=True).path(folder)
-    return lowering.lower(models.open_model(given, cache), ("primitive",), cache).path
+    model = encoder("bert-2x32", dynamic=True).path(folder)
+    return lowering.lower(models.open_model(model, cache), ("primitive",), cache).path
 
 
 def test_copy_has_fixed_shapes_and_folded_constants(lowered: Path, tmp_path: Path) -> None:
     model = onnx.load(str(prepare(lowered, SIZES, tmp_path)))
-    inputs = [[each.dim_value for each in value.type.tensor_type.shape.dim] for value in model.graph.input]
+    inputs = [[dimension.dim_value for dimension in value.type.tensor_type.shape.dim] for value in model.graph.input]
     assert inputs == [[2, 7]] * 3
     kinds = {node.op_type for node in model.graph.node}
     assert not kinds & {"Shape", "Range", "Concat", "Split", "ConstantOfShape", "Constant"}
     assert {"MatMul", "Softmax", "Erf"} <= kinds
     assert "Gemm" not in kinds
     assert model.ir_version <= 8
-    assert [(each.domain, each.version) for each in model.opset_import] == [("", 17)]
+    assert [(opset.domain, opset.version) for opset in model.opset_import] == [("", 17)]
 
 
 def test_copy_computes_the_same(lowered: Path, tmp_path: Path) -> None:
     feeds = encoder("bert-2x32", dynamic=True).feeds(batch=2, sequence=7)
     copy = prepare(lowered, SIZES, tmp_path)
-    found, expected = (
+    outputs, expected = (
         onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, feeds)
         for path in (copy, lowered)
     )
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=0, atol=2e-6)
+    for output, wanted in zip(outputs, expected, strict=True):
+        np.testing.assert_allclose(output, wanted, rtol=0, atol=2e-6)
 
 
 def test_source_is_unchanged_and_copy_is_removed(lowered: Path) -> None:
@@ -77,4 +77,4 @@ def test_operators_of_other_domains_are_kept(tmp_path: Path) -> None:
     (tmp_path / "copy").mkdir()
     copy = onnx.load(str(prepare(source, {"N": 3}, tmp_path / "copy")))
     assert [(node.domain, node.op_type) for node in copy.graph.node] == [("com.microsoft", "Gelu")]
-    assert "com.microsoft" in {each.domain for each in copy.opset_import}
+    assert "com.microsoft" in {opset.domain for opset in copy.opset_import}
