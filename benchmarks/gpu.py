@@ -119,9 +119,7 @@ def prepare(work: Path, packages: Path | None) -> None:
     named.mkdir()
     (named / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
     groups = project["entry-points"].items()
-    lines = [
-        f"[{group}]\n" + "".join(f"{key} = {value}\n" for key, value in points.items()) for group, points in groups
-    ]
+    lines = [f"[{group}]\n" + "".join(f"{key} = {value}\n" for key, value in entry.items()) for group, entry in groups]
     (named / "entry_points.txt").write_text("\n".join(lines))
     paths = [str(work), *(str(ROOT / folder) for folder in FOLDERS)]
     paths += [str(packages.absolute())] if packages else []
@@ -134,8 +132,7 @@ def too_old() -> list[str]:
     """Installed packages that are too old: ``onnx-ir 1.0.0 (needs 1.1)``."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     requirements = [
-        requirement.partition(">=")
-        for requirement in project["dependencies"] + project["optional-dependencies"]["graph"]
+        spec.partition(">=") for spec in project["dependencies"] + project["optional-dependencies"]["graph"]
     ]
     outdated = []
     for name, _, minimum in requirements:
@@ -181,16 +178,11 @@ def describe() -> dict[str, Any]:
 
 
 def print_machine(machine: dict[str, Any]) -> None:
-    print(
-        f"Python {machine['python']}; "
-        + ", ".join(f"{name} {installed}" for name, installed in machine["packages"].items())
-    )
+    print(f"Python {machine['python']}; " + ", ".join(map(" ".join, machine["packages"].items())))
     for device in machine["gpus"]:
         print(f"GPU: {device['name']}, compute capability {device['compute']}, {device['memory'] / 2**30:.0f} GiB")
-    for name, availability in machine["backends"].items():
-        print(
-            f"{name}: " + ("available" if availability["ok"] else f"{availability['reason']}. {availability['remedy']}")
-        )
+    for name, state in machine["backends"].items():
+        print(f"{name}: " + ("available" if state["ok"] else f"{state['reason']}. {state['remedy']}"))
 
 
 def run_stage(name: str, out: Path, seconds: float, *, quick: bool) -> dict[str, Any]:

@@ -144,11 +144,9 @@ def ways(backend: str) -> list[tuple[str, bool]]:
 
 def best(stage: Stage, backend: str, precision: str) -> tuple[str, bool]:
     """The fastest configuration that was right in the stage ``smoke``; the fastest if it did not run."""
-    seen, configurations = stage.earlier("smoke"), ways(backend)
-    right = [
-        way for way in configurations if seen.get(key(backend, precision, way[0], graphs=way[1]), {"ok": True})["ok"]
-    ]
-    return (right or configurations)[0]
+    seen, known = stage.earlier("smoke"), ways(backend)
+    right = [way for way in known if seen.get(key(backend, precision, way[0], graphs=way[1]), {"ok": True})["ok"]]
+    return (right or known)[0]
 
 
 def fp16_first(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -342,10 +340,8 @@ def kernels(stage: Stage) -> None:
             with profile(activities=[ProfilerActivity.CUDA]) as profiled:
                 for _ in range(runs):
                     session.run(None, inputs)
-            events = sorted(profiled.key_averages(), key=lambda event: -event.self_device_time_total)
-            took = {
-                event.key: {"us": event.self_device_time_total / runs, "calls": event.count / runs} for event in events
-            }
+            kinds = sorted(profiled.key_averages(), key=lambda kind: -kind.self_device_time_total)
+            took = {kind.key: {"us": kind.self_device_time_total / runs, "calls": kind.count / runs} for kind in kinds}
             stage.figures[what] = took
             total = sum(work["us"] for work in took.values())
             stage.expect(total > 0, f"{what}: {total:.0f} us of {len(took)} kinds of work on the device in a run")
@@ -421,13 +417,11 @@ def arrays(stage: Stage) -> None:
         with stage.trying(f"{backend} {precision}"), opened(stage, model, backend, precision, ["2x64"]) as session:
             wanted = session.run(None, inputs)
             late(stage, f"{backend} {precision}", session, inputs, wanted)
-            for library, to_device, to_host in libraries():
-                outputs = session.run(
-                    None, {name: to_device(array) for name, array in inputs.items()}, device_outputs=True
-                )
+            for library, upload, fetch in libraries():
+                on_device = {name: upload(array) for name, array in inputs.items()}
+                outputs = session.run(None, on_device, device_outputs=True)
                 off = max(
-                    float(np.abs(to_host(output) - expected).max())
-                    for output, expected in zip(outputs, wanted, strict=True)
+                    float(np.abs(fetch(output) - right).max()) for output, right in zip(outputs, wanted, strict=True)
                 )
                 stage.expect(off < 0.05, f"{backend} {precision} with {library}: off by {off:.1e} from host memory")
 

@@ -54,12 +54,12 @@ def rounds(
     taken: dict[str, list[dict[str, float]]] = {who: [] for who in kinds}
     environment = os.environ if cache is None else {**os.environ, "ISORUN_CACHE_DIR": str(cache / "cache")}
     for _ in range(count):
-        for who, measurements in taken.items():
+        for who, trials in taken.items():
             if who == COLD and cache is not None:
                 shutil.rmtree(cache / "cache", ignore_errors=True)
             command = [sys.executable, __file__, "--child", who, backend, str(model), str(bare_file)]
             done = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environment)
-            measurements.append(json.loads(done.stdout))
+            trials.append(json.loads(done.stdout))
     return taken
 
 
@@ -90,14 +90,12 @@ def main() -> None:
                 bare_file = lowering.lower(source.open_model(model, cache), (dialect,), cache).path
                 taken = rounds(backend, model, bare_file, (RAW, CACHED), arguments.rounds, None)
         results[backend] = {
-            who: {
-                key: statistics.median(measurement[key] for measurement in measurements) for key in ("ms", "peak_mib")
-            }
-            for who, measurements in taken.items()
+            who: {key: statistics.median(trial[key] for trial in trials) for key in ("ms", "peak_mib")}
+            for who, trials in taken.items()
         }
         raw = results[backend][RAW]
         for who, middle in results[backend].items():
-            span = [measurement["ms"] for measurement in taken[who]]
+            span = [trial["ms"] for trial in taken[who]]
             print(
                 f"{backend:<9} {who:<7} {middle['ms']:7.0f} ms ({min(span):.0f} to {max(span):.0f})"
                 f" {middle['peak_mib']:7.0f} MiB"

@@ -143,16 +143,11 @@ def main() -> None:
     rounds: list[dict[str, dict[str, float]]] = []
     for number in range(arguments.rounds):
         rounds.append({name: in_process(name, arguments, plain, inputs) for name in names})
-        line = (
-            f"{name} {figures['median']:.2f} ms {figures['peak_mib']:.0f} MiB" for name, figures in rounds[-1].items()
-        )
+        line = (f"{name} {cost['median']:.2f} ms {cost['peak_mib']:.0f} MiB" for name, cost in rounds[-1].items())
         print(f"round {number + 1}: " + ", ".join(line), flush=True)
     ratios = {}
     for mine, peers in peers_of.items():
-        pairs = [
-            (results[mine], min((results[peer] for peer in peers), key=lambda peer: peer["median"]))
-            for results in rounds
-        ]
+        pairs = [(row[mine], min((row[peer] for peer in peers), key=lambda peer: peer["median"])) for row in rounds]
         ratios[mine] = {
             key: statistics.median(own[key] / other[key] for own, other in pairs) for key in ("median", "peak_mib")
         }

@@ -90,22 +90,15 @@ def serve(generator: str, backend: str, sequence: int, p99_ms: float, seconds: f
         target.close()
 
 
-def searches(backend: str, arguments: argparse.Namespace) -> list[float]:
+def searches(backend: str, args: argparse.Namespace) -> list[float]:
     """The rates that searches find which take turns; prints them."""
     from isorun_matrix.measurement.load.figures import Trial
     from isorun_matrix.measurement.load.search import search
 
-    def one(index: int) -> float:
+    def measured_rate(index: int) -> float:
         generator = generators[index]
         command = [sys.executable, __file__, "--serve", generator, "--backends", backend]
-        command += [
-            "--sequence",
-            str(arguments.sequence),
-            "--p99-ms",
-            str(arguments.p99_ms),
-            "--seconds",
-            str(arguments.seconds),
-        ]
+        command += ["--sequence", str(args.sequence), "--p99-ms", str(args.p99_ms), "--seconds", str(args.seconds)]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdin is not None
             assert process.stdout is not None
@@ -120,18 +113,18 @@ def searches(backend: str, arguments: argparse.Namespace) -> list[float]:
 
             alone = float(process.stdout.readline())
             ready.wait()
-            capacity = search(trial, 0.5 / alone, arguments.p99_ms, index)
+            capacity = search(trial, 0.5 / alone, args.p99_ms, index)
             process.stdin.close()
-        assert capacity is not None, f"no rate is within {arguments.p99_ms:g} ms"
+        assert capacity is not None, f"no rate is within {args.p99_ms:g} ms"
         low, high = capacity.between
         print(f"{backend} {generator:8s} {capacity.rate:7.1f} requests/s ({low:.1f} to {high:.1f})", flush=True)
         return capacity.rate
 
-    generators = ["loadgen"] * arguments.searches + ["own"]
+    generators = ["loadgen"] * args.searches + ["own"]
     turns = [threading.Semaphore(int(index == 0)) for index in range(len(generators))]
     ready = threading.Barrier(len(generators))
     with ThreadPoolExecutor(len(generators)) as pool:
-        return list(pool.map(one, range(len(generators))))
+        return list(pool.map(measured_rate, range(len(generators))))
 
 
 def main() -> None:
@@ -142,12 +135,12 @@ def main() -> None:
     parser.add_argument("--searches", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--serve", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.serve:
-        serve(arguments.serve, *arguments.backends, arguments.sequence, arguments.p99_ms, arguments.seconds)
+    args = parser.parse_args()
+    if args.serve:
+        serve(args.serve, *args.backends, args.sequence, args.p99_ms, args.seconds)
         return
-    for backend in arguments.backends:
-        *rates, other = searches(backend, arguments)
+    for backend in args.backends:
+        *rates, other = searches(backend, args)
         spread, beside = max(rates) / min(rates), other / float(np.median(rates))
         print(f"{backend}: largest over smallest {spread:.3f}; the other generator over the median {beside:.3f}")
 
