@@ -37,7 +37,7 @@ ROUNDS = (0.99, 1.0, 0.995, 1.01, 1.005)
 def _provenance() -> dict[str, Any]:
     provenance = {"backend": "b", "device": "a CPU", "precision": "fp32", "threads": 2}
     provenance |= {"operators": {"CPU": {"MatMul": 7}}, "fused": {"SelfAttention": 3}, "dialect": "onnx"}
-    return provenance | {"fingerprint": "f00d", "cache": "found", "passed_over": [], "versions": {"isorun": "1"}}
+    return provenance | {"fingerprint": "f00d", "cache": "found", "skipped": [], "versions": {"isorun": "1"}}
 
 
 def _latency(p50: float) -> dict[str, Any]:

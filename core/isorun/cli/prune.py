@@ -71,7 +71,7 @@ def prune(
             "external_data": described["external_data"],
             "tokenizer": output.with_name(tokenizer.name) if tokenizer else None,
         },
-        "asked": {"sparsity": sparsity, "pattern": pattern},
+        "requested": {"sparsity": sparsity, "pattern": pattern},
         "pruned": found,
         "share_of_weights": sum(measured[each.weight]["bytes"] for each in pruned) / total,
     }

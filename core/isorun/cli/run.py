@@ -295,5 +295,5 @@ def _short(session: Session, requested: str | list[str]) -> str:
     nodes = ", ".join(f"{sum(counts.values())} nodes on {place}" for place, counts in ran.operators.items())
     where = f", in the environment {ran.environment['name']}" if ran.environment else ""
     first = f"{ran.backend}, {ran.precision}, {threads_in_words(ran.threads)}, {ran.device}{where}"
-    passed = "".join(f"skipped {name}: {reason}\n" for name, reason in ran.passed_over if requested != AUTO)
+    passed = "".join(f"skipped {name}: {reason}\n" for name, reason in ran.skipped if requested != AUTO)
     return f"{passed}{first}\n{nodes}; graph lowered to {ran.dialect} (--provenance for details)"

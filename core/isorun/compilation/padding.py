@@ -48,12 +48,12 @@ def removal(padding: str, info: ModelInfo, backend: Backend, config: CompileConf
         backend, config: what it is compiled for.
     """
     if padding == "remove":
-        return Removal(zeros=True, note={"asked": padding, "removed": "always"})
+        return Removal(zeros=True, note={"requested": padding, "removed": "always"})
     if padding == "keep" or (not info.fused and info.mask is None):
         return KEPT
     if kept := _why_kept(info, backend, config):
-        return Removal(note={"asked": padding, "removed": f"never: {kept}"})
-    return Removal(True, True, {"asked": padding, "removed": "from batches that have enough of it"})
+        return Removal(note={"requested": padding, "removed": f"never: {kept}"})
+    return Removal(True, True, {"requested": padding, "removed": "from batches that have enough of it"})
 
 
 def _why_kept(info: ModelInfo, backend: Backend, config: CompileConfig) -> str:

@@ -33,7 +33,7 @@ class Resolved(NamedTuple):
     Attributes:
         model: the model.
         tuned: what ``precision="auto"`` measured; empty for a precision that was requested.
-        passed_over: the backends that were skipped, each with the reason.
+        skipped: the backends that were skipped, each with the reason.
         worker: where it runs; ``None`` for this process.
         compiler: compiles it again.
         samples: what int8 was calibrated on.
@@ -41,7 +41,7 @@ class Resolved(NamedTuple):
 
     model: CompiledModel
     tuned: Mapping[str, Any]
-    passed_over: tuple[tuple[str, str], ...]
+    skipped: tuple[tuple[str, str], ...]
     worker: Worker | None
     compiler: Compiler
     samples: Samples | None
@@ -95,7 +95,7 @@ class Resolved(NamedTuple):
             dialect=lowered.dialect,
             fingerprint=lowered.fingerprint,
             cache="found" if lowered.cached else "made",
-            passed_over=self.passed_over,
+            skipped=self.skipped,
             versions={"isorun": version("isorun"), **report.versions},
             environment={} if self.worker is None else self.worker.about(),
             details={**report.details, **notes},

@@ -52,7 +52,7 @@ class Session:
         backend: a backend's name; a list of names in order of preference; or ``"auto"``, which is every installed
             backend by its declared priority: those on GPUs first (docs/backends.md). With a list or ``"auto"``, a
             backend that does not support the request is skipped, which is logged and recorded in
-            ``provenance.passed_over``. A single name has no fallback.
+            ``provenance.skipped``. A single name has no fallback.
         device: one of the backend's devices; ``None`` for its first.
         precision: ``"fp32"``, ``"tf32"``, ``"bf16"``, ``"fp16"``, ``"int8"`` or ``"fp64"``; never another. ``"auto"``
             measures once and selects the fastest precision of the backend within the tolerance; with

@@ -74,7 +74,7 @@ class Provenance:
         dialect: the dialect that the graph was lowered to.
         fingerprint: SHA-256 of the original model, and of the requested outputs unless all are.
         cache: whether the lowered model was ``"found"`` in the cache or ``"made"``.
-        passed_over: the skipped backends that precede this one, each with the reason.
+        skipped: the skipped backends that precede this one, each with the reason.
         versions: package versions, including isorun's.
         environment: the isolated environment: its name and its versions of Python and NumPy; empty for this process.
         details: other data that the runtime reports.
@@ -89,7 +89,7 @@ class Provenance:
     dialect: str
     fingerprint: str
     cache: str
-    passed_over: tuple[tuple[str, str], ...]
+    skipped: tuple[tuple[str, str], ...]
     versions: Mapping[str, str]
     environment: Mapping[str, str] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
@@ -112,7 +112,7 @@ class Provenance:
         if self.environment:
             python, numpy = self.environment["python"], self.environment["numpy"]
             lines.append(("environment", f"{self.environment['name']}: Python {python}, NumPy {numpy}"))
-        lines += [("skipped", f"{name}: {reason}") for name, reason in self.passed_over]
+        lines += [("skipped", f"{name}: {reason}") for name, reason in self.skipped]
         return "\n".join(f"{label:<13}{value}" for label, value in lines)
 
 

@@ -85,7 +85,7 @@ def test_bf16_computes_in_bf16_or_is_rejected(bert, environment, reference):
 def test_padding_is_removed(session, bert, environment):
     feeds = tiny.feeds(8, 32, kind="right")
     hidden, _ = session.run(None, feeds)
-    assert session.provenance.details["padding"]["asked"] == "auto"
+    assert session.provenance.details["padding"]["requested"] == "auto"
     with isorun.Session(bert, "ort-openvino", environment=environment, padding="remove") as without:
         np.testing.assert_allclose(without.run(None, feeds)[0], hidden, atol=1e-5)
     assert (hidden[feeds["attention_mask"] == 0] == 0).all()

@@ -115,7 +115,11 @@ def test_auto_compiles_the_packed_graph_once_and_uses_it_for_padded_batches() ->
         model.run(OUTPUTS, {"mask": MUCH})
     assert (backend.runs, backend.compiled) == ({"main": 1, "packed": 3}, {"main": 1, "packed": 1})
     note: Mapping[str, Any] = model.report().details["padding"]
-    assert note == {"asked": "auto", "removed": "from batches that have enough of it", "operators": {"cpu": {"Op": 3}}}
+    assert note == {
+        "requested": "auto",
+        "removed": "from batches that have enough of it",
+        "operators": {"cpu": {"Op": 3}},
+    }
     model.close()
     assert backend.closed == {"main": 1, "packed": 1}
 
@@ -205,8 +209,8 @@ def test_provenance_reports_padding(model: Path, cache: Path) -> None:
             assert session.get_outputs()[0].shape == ("batch", "sequence", 16)
     assert notes == {
         "keep": None,
-        "remove": {"asked": "remove", "removed": "always"},
-        "auto": {"asked": "auto", "removed": "from batches that have enough of it"},
+        "remove": {"requested": "remove", "removed": "always"},
+        "auto": {"requested": "auto", "removed": "from batches that have enough of it"},
     }
 
 

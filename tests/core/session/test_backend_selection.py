@@ -43,7 +43,7 @@ def test_auto_considers_every_backend_by_priority(bert, caplog):
         (folder / "priorities.py").write_text(PRIORITIES)
         with caplog.at_level(logging.INFO, "isorun"), isorun.Session(bert) as session:
             assert session.provenance.backend == "a-second"
-            assert [name for name, _ in session.provenance.passed_over] == ["a-first"]
+            assert [name for name, _ in session.provenance.skipped] == ["a-first"]
         (record,) = [each for each in caplog.records if "backend='auto'" in each.getMessage()]
         assert "a-first: the package 'no_such_engine' is not installed" in record.getMessage()
         order = [each.name for each in listing.candidates(Cache())]
@@ -55,14 +55,14 @@ def test_auto_considers_every_backend_by_priority(bert, caplog):
 def test_auto_uses_ort_cpu_without_a_gpu(bert):
     with isorun.Session(bert) as session:
         assert session.provenance.backend == "ort-cpu"
-        assert {"ort-cuda", "tensorrt", "ort-tensorrt"} == {name for name, _ in session.provenance.passed_over}
+        assert {"ort-cuda", "tensorrt", "ort-tensorrt"} == {name for name, _ in session.provenance.skipped}
 
 
 def test_a_list_is_an_order_of_preference_and_skips_are_recorded(bert):
     with isorun.Session(bert, backend=["ort-cpu", "openvino", "reference"], precision="fp64") as session:
         provenance = session.provenance
     assert (provenance.backend, provenance.precision) == ("reference", "fp64")
-    reasons = dict(provenance.passed_over)
+    reasons = dict(provenance.skipped)
     assert list(reasons) == ["ort-cpu", "openvino"]
     assert "precision 'fp64' (supported: fp32" in reasons["ort-cpu"]
     assert "skipped" in str(provenance)
@@ -136,7 +136,7 @@ def test_skips_a_plugin_that_breaks_its_contract(bert, plugin, reason):
             isorun.Session(bert, plugin)
         assert "flaws.discovery" in str(caught.value)
         with isorun.Session(bert, [plugin, "reference"]) as session:
-            ((name, why),) = session.provenance.passed_over
+            ((name, why),) = session.provenance.skipped
     assert name == plugin
     assert reason in why
 
@@ -216,7 +216,7 @@ def test_a_backend_without_a_thread_setting_rejects_threads(bert):
         isorun.Session(bert, backend="reference", threads=2)
     with isorun.Session(bert, backend=["reference", "ort-cpu"], threads=2) as session:
         assert (session.provenance.backend, session.provenance.threads) == ("ort-cpu", 2)
-        assert [name for name, _ in session.provenance.passed_over] == ["reference"]
+        assert [name for name, _ in session.provenance.skipped] == ["reference"]
 
 
 def test_a_backend_without_a_thread_setting_reports_none(bert):

@@ -18,7 +18,7 @@ PROVENANCE = Provenance(
     dialect="onnx",
     fingerprint="ab" * 32,
     cache="made",
-    passed_over=(("openvino", "it has no device 'gpu'. It runs on cpu."),),
+    skipped=(("openvino", "it has no device 'gpu'. It runs on cpu."),),
     versions={"isorun": "0.1.0"},
 )
 

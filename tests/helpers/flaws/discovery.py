@@ -55,10 +55,10 @@ class FailsWithoutMessage(Right):
 
 
 class ImportsAtTheTop(Right):
-    def availability(self):
+    def installed(self):
         import onnx  # noqa: F401
 
-        return super().availability()
+        return super().installed()
 
 
 class NeverComputes(Right):

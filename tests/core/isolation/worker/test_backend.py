@@ -192,7 +192,7 @@ def test_runtime_that_is_not_installed(bert, fakes):
 def test_first_available_of_several(bert, fakes):
     with isorun.Session(bert, ["absent", "ort-cpu"], environment=fakes) as session:
         assert session.provenance.backend == "ort-cpu"
-        assert [name for name, _ in session.provenance.passed_over] == ["absent"]
+        assert [name for name, _ in session.provenance.skipped] == ["absent"]
     with pytest.raises(BackendNotFound, match="'no-such' is installed in the environment"):
         isorun.Session(bert, ["ort-cpu", "no-such"], environment=fakes)
 
