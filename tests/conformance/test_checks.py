@@ -200,7 +200,7 @@ CASES = [
     ),
     Case("FreesItsOutputs", "garbage_collection_and_freed_feeds", "is wrong"),
     Case("SpoiledByAFork", "fork_harms_neither_process", "after a fork"),
-    Case("WritesToItsModel", "model_file_is_not_changed", "wrote to model.onnx"),
+    Case("WritesToItsModel", "model_file_is_not_changed", "wrote to .*onnx"),
     Case("PinsItself", "process_state_is_not_changed", r"CPU affinity \(in compile"),
     Case("SilencesNumpy", "process_state_is_not_changed", r"floating-point errors \(in run"),
     Case("StopsCollecting", "process_state_is_not_changed", r"garbage collection \(in close"),
