@@ -15,12 +15,12 @@ import numpy as np
 
 from isorun.errors import BackendFailed
 from isorun.models.feeds import FeedChecker
-from isorun.session.call_queue import Batching, Call
-from isorun.session.collator import Collator
-from isorun.session.lane_models import LaneModels
-from isorun.session.lanes import Lanes
-from isorun.session.metrics import Recorder as Metrics
-from isorun.session.results import Results
+from isorun.session.scheduling.call_queue import Batching, Call
+from isorun.session.scheduling.collator import Collator
+from isorun.session.scheduling.lane_models import LaneModels
+from isorun.session.scheduling.lanes import Lanes
+from isorun.session.scheduling.metrics import Recorder as Metrics
+from isorun.session.scheduling.results import Results
 from isorun.types import Feeds, ModelInfo, TensorSpec
 
 INPUTS = tuple(TensorSpec(name, "tensor(int64)", ("batch", "sequence")) for name in ("ids", "mask"))

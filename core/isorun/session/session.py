@@ -1,7 +1,7 @@
 """The session: one model, one backend, one calling convention, whatever the hardware.
 
 It validates feeds and dispatches to the backend that :mod:`isorun.session.backend_selection` found: on this thread,
-or through the :mod:`isorun.session.scheduler` on others.
+or through the :mod:`isorun.session.scheduling.scheduler` on others.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from isorun.models.source import open_model
 from isorun.session import fork
 from isorun.session.backend_selection import resolve
 from isorun.session.io_binding import IOBinding
-from isorun.session.metrics import Metrics
-from isorun.session.results import Results
-from isorun.session.scheduler import Scheduler
+from isorun.session.scheduling.metrics import Metrics
+from isorun.session.scheduling.results import Results
+from isorun.session.scheduling.scheduler import Scheduler
 from isorun.system.cache import Cache
 from isorun.types import Feeds, ModelInfo, ModelMetadata, Provenance, TensorSpec, threads_in_words
 

@@ -20,7 +20,7 @@ import isorun
 import small_bert
 from isolation import wait_until
 from isorun.compilation.compiled_model import CompiledModel
-from isorun.session.metrics import Recorder
+from isorun.session.scheduling.metrics import Recorder
 from isorun.tuning import concurrency
 from isorun.tuning.concurrency import ConcurrencyPlan
 from singles import alone, assert_same, request

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from isolation import wait_until
 from isorun.errors import BackendFailed, InvalidArgument, IsorunError, QueueFull, WorkerTimeout
-from isorun.session import call_queue
-from isorun.session.call_queue import CallQueue
-from isorun.session.calls import Batching, Call, Request
+from isorun.session.scheduling import call_queue
+from isorun.session.scheduling.call_queue import CallQueue
+from isorun.session.scheduling.calls import Batching, Call, Request
 from isorun.types import Feeds, ModelInfo
 from recorder import FIXED, PADDABLE, Recorder, put, small
 

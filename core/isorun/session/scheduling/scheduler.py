@@ -17,13 +17,13 @@ from isorun.compilation.compiled_model import CLOSED
 from isorun.errors import DeadlineExceeded, IsorunError
 from isorun.models.feeds import FeedChecker, refuse_options
 from isorun.session.backend_selection import Resolved
-from isorun.session.callbacks import Callbacks
-from isorun.session.calls import Batching, Call, Request
-from isorun.session.collator import Collator
-from isorun.session.lane_models import LaneModels
-from isorun.session.lanes import Lanes
-from isorun.session.metrics import Metrics, Recorder
-from isorun.session.results import Results
+from isorun.session.scheduling.callbacks import Callbacks
+from isorun.session.scheduling.calls import Batching, Call, Request
+from isorun.session.scheduling.collator import Collator
+from isorun.session.scheduling.lane_models import LaneModels
+from isorun.session.scheduling.lanes import Lanes
+from isorun.session.scheduling.metrics import Metrics, Recorder
+from isorun.session.scheduling.results import Results
 from isorun.system.process_usage import return_free_memory
 from isorun.system.threads import usable_cores
 from isorun.types import Feeds
@@ -108,7 +108,7 @@ class Scheduler:
 
     def warmup(self, on: Iterable[tuple[int, int] | str | Feeds] | None, *, measure: bool) -> ConcurrencyPlan:
         """Compile and run everything that requests may need."""
-        from isorun.session import warmup
+        from isorun.session.scheduling import warmup
 
         if measure and self._started is None:
             self._measure()

@@ -9,7 +9,7 @@ import numpy as np
 
 from isorun.errors import InvalidFeeds, IsorunError
 from isorun.models.feeds import FeedChecker, is_binary
-from isorun.session.calls import Request
+from isorun.session.scheduling.calls import Request
 from isorun.types import Feeds, ModelInfo
 
 

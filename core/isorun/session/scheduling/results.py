@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Future
 from typing import Any, Self
 
-from isorun.session.calls import Call, Request
-from isorun.session.lanes import Lanes
+from isorun.session.scheduling.calls import Call, Request
+from isorun.session.scheduling.lanes import Lanes
 from isorun.types import Feeds
 
 _logger = logging.getLogger("isorun")

@@ -1,4 +1,4 @@
-"""``Session.arun`` and ``Session.map``: what the session adds to :mod:`isorun.session.lanes`."""
+"""``Session.arun`` and ``Session.map``: what the session adds to :mod:`isorun.session.scheduling.lanes`."""
 
 from __future__ import annotations
 

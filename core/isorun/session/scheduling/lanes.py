@@ -16,11 +16,11 @@ from typing import Any
 
 from isorun.compilation.compiled_model import CLOSED
 from isorun.errors import IsorunError, WorkerDied, WorkerTimeout
-from isorun.session.call_queue import CallQueue
-from isorun.session.calls import Call, Request
-from isorun.session.collator import Collator
-from isorun.session.lane_models import LaneModels
-from isorun.session.metrics import Recorder
+from isorun.session.scheduling.call_queue import CallQueue
+from isorun.session.scheduling.calls import Call, Request
+from isorun.session.scheduling.collator import Collator
+from isorun.session.scheduling.lane_models import LaneModels
+from isorun.session.scheduling.metrics import Recorder
 
 
 class Lanes:

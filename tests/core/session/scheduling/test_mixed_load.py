@@ -112,7 +112,7 @@ def test_a_cancelled_call_leaves_the_queue_at_once(model: Path, monkeypatch: pyt
 def test_at_most_nine_calls_from_arun_to_the_plugin(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of isorun on the way of a request: on the caller's thread to the queue, and from there to the plugin."""
     monkeypatch.setattr(concurrency, "remembered", lambda subject: ConcurrencyPlan(1, None, 64))
-    from isorun.session.call_queue import CallQueue
+    from isorun.session.scheduling.call_queue import CallQueue
     from isorun_backends.onnxruntime.executable import OrtExecutable
 
     ways: list[list[str]] = []

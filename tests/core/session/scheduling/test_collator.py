@@ -10,7 +10,7 @@ import pytest
 import isorun
 from isorun.errors import InvalidFeeds, IsorunError
 from isorun.models.feeds import FeedChecker
-from isorun.session.collator import Collator
+from isorun.session.scheduling.collator import Collator
 from isorun.types import TensorSpec
 from recorder import FIXED, PADDABLE, Recorder, small
 from singles import alone, assert_same, request

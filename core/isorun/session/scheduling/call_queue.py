@@ -1,6 +1,6 @@
 """The requests that wait, by call: calls take turns, and requests of different calls may share a batch.
 
-Nothing here is thread-safe: :class:`isorun.session.lanes.Lanes` holds its lock during every call.
+Nothing here is thread-safe: :class:`isorun.session.scheduling.lanes.Lanes` holds its lock during every call.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 
-from isorun.session.calls import Batching, Call, Request
+from isorun.session.scheduling.calls import Batching, Call, Request
 
 _PATIENCE = 1.0  # seconds for which large calls are rejected while small ones fill the queue
 _NOTHING = (0, float("inf"))  # the largest call that was rejected, and since when such calls have been

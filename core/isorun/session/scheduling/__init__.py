@@ -1,0 +1,1 @@
+"""Concurrent requests: calls wait in one queue, from which lanes take batches."""
