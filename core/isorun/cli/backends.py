@@ -37,26 +37,26 @@ def backends(
     row. --probe runs each backend, also in a separate process.
     """
     if environment is None:
-        found = listing.descriptions()
+        descriptions = listing.descriptions()
     else:
         with _worker(environment) as worker:
-            found = worker.descriptions()
-    described = [asdict(each) for each in found]
+            descriptions = worker.descriptions()
+    described = [asdict(entry) for entry in descriptions]
     if probe:
         from isorun.cli.probe import probe_in_process
 
-        for each in described:
-            if each["status"] == "available":
-                with console.working(f"Probing {each['name']}"):
-                    results = probe_in_process(each["name"], each["precisions"], environment)
-                each["probe"] = [asdict(result) for result in results]
+        for entry in described:
+            if entry["status"] == "available":
+                with console.working(f"Probing {entry['name']}"):
+                    results = probe_in_process(entry["name"], entry["precisions"], environment)
+                entry["probe"] = [asdict(result) for result in results]
     if as_json:
         console.json_out(described)
     elif options:
         _show_options(described)
     else:
         _show(described, probe)
-    if any(result["ok"] is False for each in described for result in each.get("probe", [])):
+    if any(result["ok"] is False for entry in described for result in entry.get("probe", [])):
         raise typer.Exit(1)
 
 
@@ -71,34 +71,34 @@ def _worker(environment: str) -> Iterator[Worker]:
 
 def _show(described: list[dict[str, Any]], probed: bool) -> None:
     columns = ["backend", "status", "version", "device", "precisions", *(["probe"] if probed else [])]
-    rows = [_row(each, probed) for each in described]
-    if any(each["certificate"] for each in described):
+    rows = [_row(entry, probed) for entry in described]
+    if any(entry["certificate"] for entry in described):
         columns.append("conformance")
-        rows = [[*row, _conformance(each["certificate"])] for row, each in zip(rows, described, strict=True)]
+        rows = [[*row, _conformance(entry["certificate"])] for row, entry in zip(rows, described, strict=True)]
     console.table(columns, rows)
-    problems = [each for each in described if each["status"] != "available"]
-    for each in problems:
-        owner = f" ({each['distribution']})" if each["status"] == "broken" and each["distribution"] else ""
-        print(f"\n{each['name']}{owner} is {each['status']}: {each['reason']}\n  {each['remedy']}")
-    for each in described:
-        for result in each.get("probe", []):
+    problems = [entry for entry in described if entry["status"] != "available"]
+    for entry in problems:
+        owner = f" ({entry['distribution']})" if entry["status"] == "broken" and entry["distribution"] else ""
+        print(f"\n{entry['name']}{owner} is {entry['status']}: {entry['reason']}\n  {entry['remedy']}")
+    for entry in described:
+        for result in entry.get("probe", []):
             if not result["ok"]:
-                print(f"\n{each['name']}, {result['precision']}: {result['message']}")
+                print(f"\n{entry['name']}, {result['precision']}: {result['message']}")
 
 
-def _row(each: dict[str, Any], probed: bool) -> list[object]:
+def _row(entry: dict[str, Any], probed: bool) -> list[object]:
     from rich.text import Text
 
-    colour = {"available": "green", "unavailable": "yellow", "broken": "red"}[each["status"]]
-    row: list[object] = [each["name"], Text(each["status"], colour), each["version"] or "-"]
-    row += [", ".join(each["devices"]) or "-", ", ".join(each["precisions"]) or "-"]
+    colour = {"available": "green", "unavailable": "yellow", "broken": "red"}[entry["status"]]
+    row: list[object] = [entry["name"], Text(entry["status"], colour), entry["version"] or "-"]
+    row += [", ".join(entry["devices"]) or "-", ", ".join(entry["precisions"]) or "-"]
     if probed:
         row.append(
             "\n".join(
                 f"{result['precision']} ok, {result['milliseconds']:.2f} ms, error {result['error']:.0e}"
                 if result["ok"]
                 else f"{result['precision']} {'unavailable' if result['ok'] is None else 'FAILED'}"
-                for result in each.get("probe", [])
+                for result in entry.get("probe", [])
             )
             or "-"
         )
@@ -117,9 +117,9 @@ def _conformance(certificate: dict[str, Any] | None) -> str:
 
 def _show_options(described: list[dict[str, Any]]) -> None:
     rows = [
-        (each["name"], key, _allowed(option), "-" if option["default"] is None else option["default"], option["help"])
-        for each in described
-        for key, option in each["options"].items()
+        (entry["name"], key, _allowed(option), "-" if option["default"] is None else option["default"], option["help"])
+        for entry in described
+        for key, option in entry["options"].items()
     ]
     if rows:
         console.table(("backend", "option", "type", "default", "meaning"), rows)

@@ -53,14 +53,17 @@ def prune(
     with console.working(f"Pruning {model}"), files.reading(str(path)):
         graph = pipeline.read(path).model
         pruned = pruning.prune(graph, sparsity, pattern, layers=layers)
-    with console.working(f"Writing {output}"), whole(output, [path, *(path.parent / name for name in weights)]) as made:
-        files.write(graph, made, beside_above=0 if weights else files.SINGLE_FILE_LIMIT)
-        tokenizer = models.copy_tokenizer(path, made)
+    with (
+        console.working(f"Writing {output}"),
+        whole(output, [path, *(path.parent / name for name in weights)]) as written,
+    ):
+        files.write(graph, written, beside_above=0 if weights else files.SINGLE_FILE_LIMIT)
+        tokenizer = models.copy_tokenizer(path, written)
     described = describe(output, cache)
     measured = {layer["weight"]: layer for layer in described["layers"]}
-    found = [
-        {**asdict(each), **{key: measured[each.weight][key] for key in ("sparsity", "zero_blocks", "pattern")}}
-        for each in pruned
+    matrices = [
+        {**asdict(layer), **{key: measured[layer.weight][key] for key in ("sparsity", "zero_blocks", "pattern")}}
+        for layer in pruned
     ]
     total = sum(layer["bytes"] for layer in described["layers"])
     result = {
@@ -72,22 +75,22 @@ def prune(
             "tokenizer": output.with_name(tokenizer.name) if tokenizer else None,
         },
         "requested": {"sparsity": sparsity, "pattern": pattern},
-        "pruned": found,
-        "share_of_weights": sum(measured[each.weight]["bytes"] for each in pruned) / total,
+        "pruned": matrices,
+        "share_of_weights": sum(measured[layer.weight]["bytes"] for layer in pruned) / total,
     }
     if as_json:
         console.json_out(result)
         return
     rows = [
         (
-            each["layer"],
-            f"{each['elements']:,}",
-            f"{each['sparsity']:.2%}",
-            "-" if each["zero_blocks"] is None else f"{each['zero_blocks']:.2%}",
-            each["pattern"],
+            matrix["layer"],
+            f"{matrix['elements']:,}",
+            f"{matrix['sparsity']:.2%}",
+            "-" if matrix["zero_blocks"] is None else f"{matrix['zero_blocks']:.2%}",
+            matrix["pattern"],
         )
-        for each in found
+        for matrix in matrices
     ]
     right = ("weights", "zeros", "zero blocks")
     console.table(("layer", *right, "pattern"), rows, right)
-    print(f"\n{len(found)} matrices, {result['share_of_weights']:.0%} of the model's weights, written to {output}")
+    print(f"\n{len(matrices)} matrices, {result['share_of_weights']:.0%} of the model's weights, written to {output}")

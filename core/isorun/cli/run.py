@@ -95,7 +95,7 @@ def run(
     if output is not None:
         models.check_output(output)
     cache = Cache()
-    wanted = backend_names(backend, here=environment is None)
+    wanted = backend_names(backend, local=environment is None)
     path = models.model_path(model, cache)
     for read in (path, feeds):
         if output is not None and read is not None and output.exists() and output.samefile(read):
@@ -131,11 +131,11 @@ def run(
             print(f"\n{session.provenance if provenance else _short(session, wanted)}")
 
 
-def backend_names(given: str, *, here: bool = True) -> str | list[str]:
+def backend_names(joined: str, *, local: bool = True) -> str | list[str]:
     """``--backend`` or ``--backends``: one name, or several in order. Rejects names that are not installed ``here``."""
-    names = models.names(given)
+    names = models.names(joined)
     for name in names:
-        if here and (name != "auto" or len(names) > 1):
+        if local and (name != "auto" or len(names) > 1):
             registry.get(name)
     return names[0] if len(names) == 1 else names
 
@@ -143,10 +143,10 @@ def backend_names(given: str, *, here: bool = True) -> str | list[str]:
 def option_settings(given: Sequence[str]) -> dict[str, Any]:
     """``--option KEY=VALUE``, repeated, as ``Session(options=...)`` expects them."""
     settings: dict[str, Any] = {}
-    for each in given:
-        key, equals, value = each.partition("=")
+    for setting in given:
+        key, equals, value = setting.partition("=")
         if not (key and equals):
-            raise IsorunError(f"Invalid --option {each!r}: expected KEY=VALUE")
+            raise IsorunError(f"Invalid --option {setting!r}: expected KEY=VALUE")
         try:
             settings[key] = json.loads(value)
         except ValueError:  # not JSON: a plain string
@@ -174,7 +174,7 @@ def _encode(path: Path, texts: Sequence[str], session: Session) -> dict[str, np.
     limits = [most for most in info.limits.values() if most is not None]
     tokenizer = Tokenizer.beside(path, limit=min(limits, default=None))
     fixed = {spec.shape[1] for spec in session.get_inputs() if spec.shape and len(spec.shape) == 2}
-    length = next((each for each in fixed if isinstance(each, int)), None)
+    length = next((size for size in fixed if isinstance(size, int)), None)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", TruncationWarning)
         encoded = tokenizer.encode(texts_of(texts, "--text"), length)
@@ -198,7 +198,7 @@ def _time(session: Session, feeds: Mapping[str, np.ndarray], repeat: int) -> dic
         start = time.perf_counter_ns()
         session.run(None, feeds)
         samples[index] = (time.perf_counter_ns() - start) / 1e6
-    percentiles = {f"p{each}": float(np.percentile(samples, each)) for each in (50, 90, 95, 99)}
+    percentiles = {f"p{percent}": float(np.percentile(samples, percent)) for percent in (50, 90, 95, 99)}
     return {"runs": repeat, "min": float(samples.min()), **percentiles, "max": float(samples.max())} | {
         "mean": float(samples.mean()),
         "std": float(samples.std()),

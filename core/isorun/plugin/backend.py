@@ -136,8 +136,8 @@ class Backend(ABC):
 
     def availability(self) -> Availability:
         """Whether it can be used here: :meth:`installed`, then :meth:`probe`. Override those instead."""
-        here = self.installed()
-        return self.probe() if here.ok else here
+        installed = self.installed()
+        return self.probe() if installed.ok else installed
 
     def probe(self) -> Availability:
         """Whether the installed runtime is usable on this machine. May load a library or ask a driver; must not raise.

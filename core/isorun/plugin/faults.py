@@ -20,17 +20,17 @@ def of(backend: Backend) -> KnownFaults:
         return KnownFaults()
     module, _, name = declared.partition(":")
     try:
-        found = getattr(import_module(module), name)
+        faults = getattr(import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise BackendUnavailable(
             backend.name,
             f"its table of known faults {declared!r} cannot be imported: {error}",
             "Install its distribution in the environment of this process too.",
         ) from error
-    if not isinstance(found, KnownFaults):
+    if not isinstance(faults, KnownFaults):
         raise BackendUnavailable(
             backend.name,
-            f"{declared} must be an isorun.plugin.KnownFaults, got {type(found).__name__}",
+            f"{declared} must be an isorun.plugin.KnownFaults, got {type(faults).__name__}",
             "Report it to the authors of the backend.",
         )
-    return found
+    return faults

@@ -75,13 +75,13 @@ def descriptions() -> list[Description]:
     installed = registry.entries()
     refused = [_refused(entry) for entry in installed if entry.refusal]
     usable = [entry for entry in installed if not entry.refusal]
-    found = [*_describe_own([entry.name for entry in usable if entry.own]), *refused]
+    descriptions = [*_describe_own([entry.name for entry in usable if entry.own]), *refused]
     for name in registry.registered():
-        found += describe(name)
+        descriptions += describe(name)
     others = _by_distribution([entry for entry in usable if not entry.own])
     for described in _in_children(others):
-        found += described
-    return sorted(found, key=lambda each: each.name)
+        descriptions += described
+    return sorted(descriptions, key=lambda description: description.name)
 
 
 def candidates(cache: Cache) -> list[Description]:
@@ -95,11 +95,11 @@ def candidates(cache: Cache) -> list[Description]:
     """
     usable = [entry for entry in registry.entries() if not entry.refusal]
     own = [entry.name for entry in usable if entry.own] + registry.registered()
-    found = [each for name in own for each in describe(name, probe=False)]
+    descriptions = [description for name in own for description in describe(name, probe=False)]
     for entries in _by_distribution([entry for entry in usable if not entry.own]):
-        found += _remembered(entries, cache)
-    ordered = [each for each in found if each.priority is not None]
-    ordered.sort(key=lambda each: (-(each.priority or 0), each.name))
+        descriptions += _remembered(entries, cache)
+    ordered = [description for description in descriptions if description.priority is not None]
+    ordered.sort(key=lambda description: (-(description.priority or 0), description.name))
     return ordered
 
 
@@ -117,7 +117,7 @@ def describe(name: str, *, probe: bool = True) -> list[Description]:
         backends = [registry.get(f"{name}:{member}") for member in members or ()] or [backend]
     except BackendUnavailable as error:
         return [Description(name=name, distribution=owner, reason=error.reason, remedy=error.remedy)]
-    return [_described(each, owner, probe) for each in backends]
+    return [_described(backend, owner, probe) for backend in backends]
 
 
 def load(name: str) -> Backend:
@@ -135,12 +135,12 @@ def load(name: str) -> Backend:
     entry = registry.entry(name)
     if entry.own or entry.refusal:
         return registry.get(name)
-    found = _found_elsewhere(name, entry)
-    if "installed" in found:
-        raise BackendNotFound(name, found["installed"])
-    if "reason" in found:
-        raise BackendUnavailable(name, found["reason"], found["remedy"])
-    return DescribedBackend(name, found)
+    reported = _found_elsewhere(name, entry)
+    if "installed" in reported:
+        raise BackendNotFound(name, reported["installed"])
+    if "reason" in reported:
+        raise BackendUnavailable(name, reported["reason"], reported["remedy"])
+    return DescribedBackend(name, reported)
 
 
 @cache
@@ -176,22 +176,24 @@ def _described(backend: Backend, owner: str, probe: bool) -> Description:
         certificate=certificate.summary(backend.name, type(backend).__module__),
     )
     try:
-        here = registry.ask(backend, "availability" if probe else "installed", Availability)
+        availability = registry.ask(backend, "availability" if probe else "installed", Availability)
         version = registry.ask(backend, "version", str | None)
     except BackendUnavailable as error:
         return replace(description, reason=error.reason, remedy=error.remedy)
-    status = "available" if here.ok else "unavailable"
-    return replace(description, status=status, version=version, reason=str(here.reason), remedy=str(here.remedy))
+    status = "available" if availability.ok else "unavailable"
+    return replace(
+        description, status=status, version=version, reason=str(availability.reason), remedy=str(availability.remedy)
+    )
 
 
 def _describe_own(names: Sequence[str]) -> Iterator[Description]:
     """isorun's own: in this process as far as nothing has to be loaded."""
     for name in names:
-        for each in describe(name, probe=False):
-            if each.status == "available" and type(registry.get(each.name)).probe is not Backend.probe:
-                yield from _in_child([each.name], _owner(name))
+        for description in describe(name, probe=False):
+            if description.status == "available" and type(registry.get(description.name)).probe is not Backend.probe:
+                yield from _in_child([description.name], _owner(name))
             else:
-                yield each
+                yield description
 
 
 def _by_distribution(entries: Sequence[registry.Entry]) -> list[list[registry.Entry]]:
@@ -212,18 +214,18 @@ def _in_children(groups: Sequence[Sequence[registry.Entry]]) -> Iterator[list[De
 
 def _in_child(names: Sequence[str], owner: str) -> list[Description]:
     """The backends of one distribution. One that ends the process is broken; the others continue in another."""
-    found: list[Description] = []
+    descriptions: list[Description] = []
     remaining = list(names)
     while remaining:
         events, exit_ = ask(__name__, *remaining, timeout=SECONDS)
-        found += [Description(**event["backend"]) for event in events if "backend" in event]
+        descriptions += [Description(**event["backend"]) for event in events if "backend" in event]
         if events and "done" in events[-1]:
             break
         blamed = next((event["loading"] for event in reversed(events) if "loading" in event), remaining[0])
         reason, remedy = _ended(exit_, owner)
-        found.append(Description(name=blamed, distribution=owner, reason=reason, remedy=remedy))
+        descriptions.append(Description(name=blamed, distribution=owner, reason=reason, remedy=remedy))
         remaining = remaining[remaining.index(blamed) + 1 :]
-    return found
+    return descriptions
 
 
 def _ended(exit_: Exit, owner: str) -> tuple[str, str]:
@@ -239,11 +241,11 @@ def _remembered(entries: Sequence[registry.Entry], cache: Cache) -> list[Descrip
     today = sha256(f"{key} {int(time.time() // _DAY)}".encode())[:40]
     stored = cache.get(_KIND, key) or cache.get(_KIND, today)
     if stored is None:
-        found = _in_child([entry.name for entry in entries], entries[0].owner)
-        healthy = all(each.status != "broken" for each in found)
-        meta = {"described": [asdict(each) for each in found]}
+        descriptions = _in_child([entry.name for entry in entries], entries[0].owner)
+        healthy = all(description.status != "broken" for description in descriptions)
+        meta = {"described": [asdict(description) for description in descriptions]}
         stored = cache.get_or_make(_KIND, key if healthy else today, lambda _: meta)
-    return [Description(**each) for each in stored.meta["described"]]
+    return [Description(**fields) for fields in stored.meta["described"]]
 
 
 def _stamp(target: str) -> Any:
@@ -276,8 +278,8 @@ def _main(path: str, *names: str) -> None:
         os._exit(0)
     for name in names:
         tell(path, loading=name)
-        for each in describe(name):
-            tell(path, backend=asdict(each))
+        for description in describe(name):
+            tell(path, backend=asdict(description))
     tell(path, done=True)
     os._exit(0)  # a plugin's threads and exit handlers cannot delay it
 

@@ -63,26 +63,26 @@ class Entry:
 @cache
 def entries() -> tuple[Entry, ...]:
     """The installed backends by name, those that are refused included. No backend is imported."""
-    found = {}
+    distinct = {}
     for point in reversed(list(metadata.entry_points(group=GROUP))):  # the first on the path wins
         about: Any = point.dist.metadata if point.dist else {}
         if about and about["Name"]:  # else the remains of a distribution that was uninstalled
-            found[point.name, point.value] = Entry(point.name, point.value, about["Name"], about["Version"] or "")
-    ordered = sorted(found.values(), key=lambda entry: (entry.name, not entry.own, entry.distribution, entry.target))
+            distinct[point.name, point.value] = Entry(point.name, point.value, about["Name"], about["Version"] or "")
+    ordered = sorted(distinct.values(), key=lambda entry: (entry.name, not entry.own, entry.distribution, entry.target))
     return tuple(_judged(entry, [other for other in ordered if other.name == entry.name]) for entry in ordered)
 
 
 def _judged(entry: Entry, same: Sequence[Entry]) -> Entry:
     """An entry, refused if its name is invalid or belongs to another one."""
-    others = sorted({each.distribution for each in same} - {entry.distribution})
+    others = sorted({other.distribution for other in same} - {entry.distribution})
     uninstall = f"Uninstall it: pip uninstall {entry.distribution}"
     if problem := backend_names.problem(entry.name):
         return replace(entry, refusal=problem, remedy=entry.report())
-    if not entry.own and any(each.own for each in same):
+    if not entry.own and any(other.own for other in same):
         refusal = f"its name {entry.name!r} belongs to a backend of isorun, and {entry.owner} registers it too"
         return replace(entry, refusal=refusal, remedy=uninstall)
     if len(same) > 1 and not entry.own:
-        owners = " and ".join(f"{each.distribution} ({each.target})" for each in same)
+        owners = " and ".join(f"{other.distribution} ({other.target})" for other in same)
         remedy = f"Uninstall all but one: pip uninstall {others[-1]}" if others else entry.report()
         return replace(entry, refusal=f"{len(same)} classes are registered under this name: {owners}", remedy=remedy)
     return entry
@@ -156,7 +156,7 @@ def get(name: str) -> Backend:
     if colon:
         known = _members(cls, entry)
         if known is None or member not in known:
-            raise BackendNotFound(name, [f"{family}:{each}" for each in known] if known else names())
+            raise BackendNotFound(name, [f"{family}:{member}" for member in known] if known else names())
     return _create(cls, name, entry)
 
 
@@ -167,9 +167,9 @@ def entry(name: str) -> Entry:
         BackendNotFound: it is not installed.
     """
     family = name.partition(":")[0]
-    for each in entries():
-        if each.name == family:  # isorun's own come first
-            return each
+    for candidate in entries():
+        if candidate.name == family:  # isorun's own come first
+            return candidate
     raise BackendNotFound(name, names())
 
 
@@ -184,29 +184,29 @@ def members(name: str) -> tuple[str, ...] | None:
 
 def _members(cls: type[Backend], entry: Entry) -> tuple[str, ...] | None:
     try:
-        found: Any = cls.members()
+        members: Any = cls.members()
     except Exception as error:
         reason = f"its members() raises {type(error).__name__}: {error}"
         raise BackendUnavailable(entry.name, reason, entry.report()) from error
-    if found is None:
+    if members is None:
         return None
-    listed = isinstance(found, tuple | list)
-    if not listed or not all(map(backend_names.is_member, found)) or len(set(found)) < len(found):
+    listed = isinstance(members, tuple | list)
+    if not listed or not all(map(backend_names.is_member, members)) or len(set(members)) < len(members):
         raise BackendUnavailable(
             entry.name,
-            f"its members() must return None or a tuple of distinct names without colons, got {found!r}",
+            f"its members() must return None or a tuple of distinct names without colons, got {members!r}",
             entry.report(),
         )
-    return tuple(found)
+    return tuple(members)
 
 
 def availability(backend: Backend) -> Availability:
     """A backend's availability; not available if its method raises or returns something else."""
     try:
-        here: Availability = ask(backend, "availability", Availability)
+        answer: Availability = ask(backend, "availability", Availability)
     except BackendUnavailable as error:
         return Availability(ok=False, reason=error.reason, remedy=error.remedy)
-    return here
+    return answer
 
 
 def ask(backend: Backend, method: str, kind: Any) -> Any:
@@ -235,15 +235,15 @@ def _class(name: str, family: str) -> tuple[type[Backend], Entry]:
     """A backend's class, and what it belongs to."""
     if family in _registered:
         return _registered[family], _program(family, _registered[family])
-    found = entry(name)
-    if found.refusal:
-        raise BackendUnavailable(name, found.refusal, found.remedy)
+    named = entry(name)
+    if named.refusal:
+        raise BackendUnavailable(name, named.refusal, named.remedy)
     try:
-        return _load(found), found
+        return _load(named), named
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
-        reason, remedy = _unloadable(found, error)
+        reason, remedy = _unloadable(named, error)
         raise BackendUnavailable(name, reason, remedy) from error
 
 

@@ -59,7 +59,7 @@ def _option(key: Any, option: Any) -> Iterator[str]:
 
 
 def _strings(value: Any) -> bool:
-    return isinstance(value, tuple) and all(isinstance(each, str) for each in value)
+    return isinstance(value, tuple) and all(isinstance(item, str) for item in value)
 
 
 def _some(value: Any) -> bool:
@@ -67,7 +67,7 @@ def _some(value: Any) -> bool:
 
 
 def _texts(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(isinstance(each, str) for pair in value.items() for each in pair)
+    return isinstance(value, Mapping) and all(isinstance(text, str) for pair in value.items() for text in pair)
 
 
 def _optional_text(value: Any) -> bool:

@@ -50,18 +50,20 @@ class Worker:
 
     def names(self) -> list[str]:
         """The names of the backends in the environment."""
-        return list(dict.fromkeys(each["name"] for each in self.connection().ask("descriptions")))
+        return list(dict.fromkeys(description["name"] for description in self.connection().ask("descriptions")))
 
     def candidates(self) -> list[Description]:
         """The candidates of ``backend="auto"`` in the environment: :func:`isorun.plugin.listing.candidates`."""
-        return [Description(**each) for each in self.connection().ask("candidates")]
+        return [Description(**fields) for fields in self.connection().ask("candidates")]
 
     def descriptions(self) -> list[Description]:
         """The backends in the environment in full: :func:`isorun.plugin.listing.descriptions`."""
-        found = [Description(**each) for each in self.connection().ask("descriptions")]
+        descriptions = [Description(**fields) for fields in self.connection().ask("descriptions")]
         return [
-            replace(each, remedy=self.get(each.name).availability().remedy) if each.status == "unavailable" else each
-            for each in found
+            replace(description, remedy=self.get(description.name).availability().remedy)
+            if description.status == "unavailable"
+            else description
+            for description in descriptions
         ]
 
     def get(self, name: str) -> IsolatedBackend:
@@ -213,9 +215,9 @@ def _plain(backend: str, key: str, value: Any) -> Any:
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, Mapping):
-        return {str(name): _plain(backend, key, each) for name, each in value.items()}
+        return {str(name): _plain(backend, key, item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(backend, key, each) for each in value]
+        return [_plain(backend, key, item) for item in value]
     raise BackendUnavailable(
         backend,
         f"its option {key!r} holds a {type(value).__name__}, which cannot be sent to an environment",

@@ -101,7 +101,7 @@ class Channel:
     ) -> tuple[_Request, Iterable[Any]]:
         names = None if output_names is None else tuple(output_names)
         try:
-            key = executable, names, tuple([(name, each.dtype, each.shape) for name, each in feeds.items()])
+            key = executable, names, tuple([(name, array.dtype, array.shape) for name, array in feeds.items()])
             return self._requests[key], feeds.values()
         except (KeyError, AttributeError):  # it is new, or a feed is not an array
             pass

@@ -33,7 +33,7 @@ def describe(error: BaseException) -> dict[str, Any]:
     attributes = {name: value for name, value in vars(error).items() if _is_plain(value)}
     cause = error.__cause__ or (None if isinstance(error, IsorunError) else error)
     return {
-        "classes": [each.__name__ for each in type(error).__mro__],
+        "classes": [cls.__name__ for cls in type(error).__mro__],
         "message": str(error),
         "attributes": attributes,
         "cause": None if cause is None else {
@@ -66,7 +66,7 @@ def _known(name: str) -> type[Exception] | None:
     own = getattr(errors, name, None)
     if isinstance(own, type) and issubclass(own, IsorunError):
         return own
-    return next((each for each in _BUILT_IN if each.__name__ == name), None)
+    return next((known for known in _BUILT_IN if known.__name__ == name), None)
 
 
 def _is_plain(value: Any) -> bool:

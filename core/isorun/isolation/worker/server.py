@@ -75,11 +75,11 @@ class Server:
 
     def candidates(self) -> list[dict[str, Any]]:
         """The candidates of ``backend="auto"`` here: :func:`isorun.plugin.listing.candidates`."""
-        return [asdict(each) for each in listing.candidates(Cache())]
+        return [asdict(description) for description in listing.candidates(Cache())]
 
     def descriptions(self) -> list[dict[str, Any]]:
         """The backends of this environment in full."""
-        return [asdict(each) for each in listing.descriptions()]
+        return [asdict(description) for description in listing.descriptions()]
 
     def backend(self, name: str) -> dict[str, Any]:
         """The capabilities, availability and version of a backend."""
@@ -164,12 +164,12 @@ class _Channel:
         request = self._requests.get(text) or self._parse(text)
         name, executable = self.server.executables[request.executable]
         outputs = executable.run(request.outputs, request.feeds)
-        key = tuple([(each.dtype, each.shape) if is_plain(each) else None for each in outputs])
+        key = tuple([(output.dtype, output.shape) if is_plain(output) else None for output in outputs])
         if results := self._results.get(key):
             return self._store(results, outputs)
         packing = Packing()
         try:
-            described = [packing.describe(each) for each in outputs]
+            described = [packing.describe(output) for output in outputs]
         except TypeError as error:
             raise BackendFailed(f"{name} returned an invalid output: {error}") from error
         results = _Results(json.dumps(described).encode(), packing.offsets, packing.size)

@@ -53,9 +53,9 @@ class Packing:
         if value is None or isinstance(value, bool | int | float | str):
             return {"value": value}
         if isinstance(value, list | tuple):
-            return {"list": [self.describe(each) for each in value]}
+            return {"list": [self.describe(item) for item in value]}
         if isinstance(value, Mapping):
-            return {"map": [[self.describe(key), self.describe(each)] for key, each in value.items()]}
+            return {"map": [[self.describe(key), self.describe(item)] for key, item in value.items()]}
         raise TypeError(f"expected an array, string, number, list, mapping or None, got {type(value).__name__}")
 
     def _array(self, value: Any) -> dict[str, Any]:
@@ -67,7 +67,7 @@ class Packing:
             self.size = offset + value.nbytes
             return {"array": value.dtype.str, "shape": shape, "offset": offset}
         strings = value.reshape(-1).tolist() if kind in _STRINGS else [None]
-        if all(isinstance(each, str) for each in strings):
+        if all(isinstance(item, str) for item in strings):
             return {"strings": value.dtype.str, "shape": shape, "values": strings}
         raise TypeError(f"cannot send an array of {value.dtype} to another process")
 
@@ -84,9 +84,9 @@ def rebuild(described: Mapping[str, Any], view: Viewer) -> Any:
     if "strings" in described:
         return np.array(described["values"], dtype=described["strings"]).reshape(described["shape"])
     if "list" in described:
-        return [rebuild(each, view) for each in described["list"]]
+        return [rebuild(item, view) for item in described["list"]]
     if "map" in described:
-        return {rebuild(key, view): rebuild(each, view) for key, each in described["map"]}
+        return {rebuild(key, view): rebuild(item, view) for key, item in described["map"]}
     return described["value"]
 
 
