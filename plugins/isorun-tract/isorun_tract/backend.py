@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from isorun.plugin import (
     Backend,
@@ -84,7 +87,7 @@ class TractExecutable(Executable):
         """Run once, in a state of its own, so that several threads may run at a time."""
         with runtime_errors(f"{self._name} failed while running", _translate):
             results = self._runnable.run([feeds[name] for name in self._inputs])
-            return [results[self._outputs[name]].to_numpy() for name in output_names or self._outputs]
+            return [_array(results[self._outputs[name]]) for name in output_names or self._outputs]
 
     def report(self) -> RuntimeReport:
         """The operators of the optimized graph, from tract's own list."""
@@ -101,6 +104,15 @@ class TractExecutable(Executable):
     def close(self) -> None:
         """Release the model. A run that has begun keeps it until it ends."""
         del self._runnable
+
+
+def _array(tensor: tract.Tensor) -> np.ndarray:
+    """A copy of a tensor. Its own to_numpy() makes a ctypes array type for each shape, which ctypes keeps for good."""
+    datum, shape, address = tensor._parts()
+    dtype = "?" if datum.name == "BOOL" else f"{datum.name[0].lower()}{int(datum.name[1:]) // 8}"
+    array = np.empty(shape, dtype)
+    ctypes.memmove(array.ctypes.data, address, array.nbytes)
+    return array
 
 
 def _translate(error: Exception) -> UnsupportedModel | BackendFailed:
