@@ -35,7 +35,7 @@ class TestOpenVINOProvider(Conformance, backend="ort-ep:openvino", known_failure
     pass
 
 
-@pytest.mark.parametrize("backend", ["openvino", "reference"])
+@pytest.mark.parametrize("backend", ["openvino", pytest.param("reference", marks=pytest.mark.long)])
 def test_most_important_checks(backend: str) -> None:
     """Of backends whose whole suite takes minutes."""
     only = [

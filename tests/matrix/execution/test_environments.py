@@ -155,6 +155,7 @@ backends:
     assert "backends[2].precisions[0]: " in refused.stderr
 
 
+@pytest.mark.long  # the backends are real; those of test_a_backend_that_only_the_environment_has are not
 def test_onnx_runtime_and_its_openvino_build_in_one_run(isorun: Isorun, bert: Path, tmp_path: Path) -> None:
     """The two cannot be installed together."""
     text = f"""

@@ -175,6 +175,7 @@ def test_rejects_a_folder_that_is_not_writable(isorun: Isorun, tiny: Path, tmp_p
     assert f"{tmp_path / 'file' / 'out'}" in done.stderr
 
 
+@pytest.mark.long  # tests/matrix/measurement/test_load_scenarios.py runs each alone
 def test_load_scenarios(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
     pytest.importorskip("mlperf_loadgen")
     text = SLOW.replace("{backend: fake}", "{backend: ort-cpu, precision: fp32}")

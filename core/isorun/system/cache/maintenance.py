@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,10 @@ from isorun.system.cache import entries, files, locks, stages, trust
 _logger = logging.getLogger("isorun")
 
 _LIMIT = 10 * 2**30
+_MEASURED_FOR = 60.0  # seconds; other processes add entries too
+_room: dict[tuple[Path, int | None], tuple[float, int]] = {}
+"""By cache and limit: when its size was measured, and the bytes that may be added before it is measured again."""
+
 _NOTES = "fingerprints"
 _NOTE = re.compile(r"[0-9a-f]{64}")
 # Written by the TensorRT backends without a record, so recognized by their names.
@@ -128,6 +133,20 @@ def clear(root: Path) -> dict[Path, str]:
     return left
 
 
+def trim_after(root: Path, limit: int | None, added: int) -> None:
+    """:func:`trim` after an entry was added, unless there is room by the last measurement: it reads the whole cache.
+
+    Args:
+        root, limit: as for :func:`trim`.
+        added: the size of the entry in bytes.
+    """
+    measured, room = _room.get((root, limit), (0.0, 0))
+    if room > added and time.monotonic() - measured < _MEASURED_FOR:
+        _room[root, limit] = measured, room - added
+    else:
+        trim(root, limit)
+
+
 def trim(root: Path, limit: int | None = None) -> list[Item]:
     """Remove entries until the cache is within a limit: first those that this isorun cannot use, then those that were
     not used for the longest time.
@@ -141,8 +160,10 @@ def trim(root: Path, limit: int | None = None) -> list[Item]:
         What was removed.
     """
     allowed = _default_limit(root) if limit is None else limit
-    if files.size_of(root) <= allowed:
+    if (size := files.size_of(root)) <= allowed:
+        _room[root, limit] = time.monotonic(), (allowed - size) // 2  # others may use the other half
         return []
+    _room.pop((root, limit), None)
     items = list(survey(root))
     total, removed = sum(item.bytes for item in items), []
     for item in sorted(items, key=_usefulness):

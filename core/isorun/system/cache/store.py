@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from isorun.errors import CacheError
-from isorun.system.cache import entries, fingerprints, locks, maintenance, trust
+from isorun.system.cache import entries, files, fingerprints, locks, maintenance, trust
 from isorun.system.cache.entries import Entry
 from isorun.system.cache.files import MARKER, SHARED, expanded, sha256, size_in_bytes, write_atomically
 
@@ -112,7 +112,7 @@ class Cache:
                     entries.remove_leftovers(place)
             created = self._open(kind, key, part, full=False)
         if created:
-            maintenance.trim(self.root, self.limit)
+            maintenance.trim_after(self.root, self.limit, files.size_of(created.folder))
             return replace(created, found=False)
         raise CacheError(f"{place} was changed by another program right after it was created. Try again")
 
