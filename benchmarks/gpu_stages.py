@@ -551,8 +551,10 @@ def available(stage: Stage) -> Iterator[tuple[str, str]]:
             stage.say(f"       {backend} is skipped: {candidate.availability().reason}")
             continue
         for precision in candidate.capabilities.precisions:
-            tried = [result["ok"] for what, result in seen.items() if f"{what} ".startswith(f"{backend} {precision} ")]
-            if not tried or any(tried) or stage.file.stem == "smoke":
+            outcomes = [
+                result["ok"] for what, result in seen.items() if f"{what} ".startswith(f"{backend} {precision} ")
+            ]
+            if not outcomes or any(outcomes) or stage.file.stem == "smoke":
                 yield backend, precision
             else:
                 stage.say(f"       {backend} {precision} is skipped: it failed in the stage smoke")

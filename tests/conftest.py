@@ -71,7 +71,7 @@ def bert(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass(frozen=True)
 class Ran:
-    """What a command came to."""
+    """The exit status and output of a command."""
 
     code: int
     out: str
