@@ -124,6 +124,10 @@ def open_session(
     # From the module that defines it: `isorun.compat.install()` replaces the name in `onnxruntime`.
     from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession
 
+    # A plan of the memory is kept for every shape that was run: 10 MiB for MiniLM's batches, and no faster.
+    options.enable_mem_pattern = all(
+        spec.shape is not None and all(isinstance(size, int) for size in spec.shape) for spec in model.info.inputs
+    )
     with runtime_errors(f"{name} cannot load {model.path}", partial(_recognize, name, model)):
         # By default ONNX Runtime replaces a provider that fails, now or during a run, and prints a line.
         return InferenceSession(
