@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from isorun.cli import console
-from isorun.cli.run import option_settings
+from isorun.cli import console, options
 from isorun.errors import BackendUnavailable, IsorunError
 from isorun.isolation import environments
 from isorun.isolation.worker.backend import Worker
@@ -34,9 +33,7 @@ _DOES_NOT_APPLY = "does not apply"  # concerns backends that declare something e
 @app.command()
 def conformance(
     backend: Annotated[str, typer.Argument(metavar="BACKEND", help="The name of the backend.", show_default=False)],
-    environment: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Run in this isolated environment (see `isorun env`).")
-    ] = None,
+    environment: options.Environment = None,
     option: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="An option of the backend, for every check. Repeatable."),
@@ -62,7 +59,7 @@ def conformance(
         Path | None,
         typer.Option(metavar="FILE", help="Exit with 1 on regressions from this earlier certificate."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Check that a backend honours the plugin contract, and report which capabilities were proved.
 
@@ -80,7 +77,7 @@ def conformance(
 
     if only and (certificate or compare):
         raise IsorunError("A certificate covers the whole suite. Omit --only, or both --certificate and --compare")
-    settings = option_settings(option or [])
+    settings = options.settings_of(option)
     declared = {} if known_failures is None else _read_known_failures(known_failures)
     before = None if compare is None else read(compare)
     _require(backend, environment)

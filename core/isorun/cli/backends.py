@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from isorun.cli import console
+from isorun.cli import console, options
 from isorun.plugin import listing
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def backends(
         str | None,
         typer.Option(metavar="NAME", help="List the backends of an isolated environment (see `isorun env`)."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """List the backends and whether each is available.
 

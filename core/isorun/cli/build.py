@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from isorun.cli import console, models
+from isorun.cli import console, models, options
 from isorun.cli.inspect import describe, show
 from isorun.errors import IsorunError, did_you_mean
 from isorun.system.cache import Cache, is_private, scratch_folder
@@ -35,7 +35,7 @@ def build(
     seed: Annotated[
         int | None, typer.Option(metavar="N", min=0, help="Seed of a preset's random weights. Default: 0.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Build the fused graph of an encoder's checkpoint, or of a preset. An existing file is replaced."""
     if (checkpoint is None) == (preset is None):

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from isorun.cli import CHECK_FAILED, console
+from isorun.cli import CHECK_FAILED, console, options
 from isorun.system.cache import Cache, maintenance
 from isorun.system.cache.files import size_in_bytes
 
@@ -33,7 +33,7 @@ def cache(
         ),
     ] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Hash every file of every entry.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Show, verify, trim or clear the cache.
 

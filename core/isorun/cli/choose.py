@@ -9,13 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
-from isorun.cli import BACKEND_TROUBLE, console, models
+from isorun.cli import BACKEND_TROUBLE, console, models, options
 from isorun.compilation.compiler import Compiler
 from isorun.compilation.options import AUTO, Options
 from isorun.errors import IsorunError
 from isorun.models.source import open_model
 from isorun.system.cache import Cache
-from isorun.system.threads import MOST
 from isorun.tuning import backend as best_backend
 from isorun.tuning.accuracy import Candidate
 from isorun.tuning.backend import LATENCY, THROUGHPUT, Choice
@@ -39,11 +38,9 @@ def choose(
     backend: Annotated[
         str | None, typer.Option(metavar="A,B", help="Measure these backends only. Default: all available ones.")
     ] = None,
-    threads: Annotated[
-        int | None, typer.Option(metavar="N", min=1, max=MOST, help="Threads of a run. Default: all usable cores.")
-    ] = None,
+    threads: options.Threads = None,
     outputs: Annotated[str | None, typer.Option(metavar="A,B", help="The outputs to compute. Default: all.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Measure every backend and precision on a model, and remember the best one.
 

@@ -12,13 +12,11 @@ import numpy as np
 import typer
 
 from isorun import Embedder
-from isorun.cli import console, models
-from isorun.cli.run import backend_names
+from isorun.cli import console, models, options
 from isorun.cli.vectors_file import VectorsFile
 from isorun.errors import IsorunError
 from isorun.models.hub import KNOWN
 from isorun.system.cache import Cache, sha256
-from isorun.system.threads import MOST
 
 _STEP = 4096  # lines between two saves
 
@@ -32,16 +30,9 @@ def embed(
     model: Annotated[str, typer.Option(metavar="MODEL", help="A checkpoint's folder or name, or an ONNX file.")] = next(
         iter(KNOWN)
     ),
-    backend: Annotated[
-        str, typer.Option(metavar="NAME", help="A backend, several in order of preference (A,B), or auto.")
-    ] = "auto",
-    precision: Annotated[
-        str, typer.Option(metavar="NAME", help="fp32, bf16, fp16, int8, or auto (the fastest accurate one).")
-    ] = "fp32",
-    threads: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, max=MOST, help="Threads of a run. Default: all usable cores."),
-    ] = None,
+    backend: options.BackendNames = "auto",
+    precision: options.Precision = "fp32",
+    threads: options.Threads = None,
     pooling: Annotated[
         str | None, typer.Option(metavar="NAME", help="How to pool a text's tokens. Default: the model's.")
     ] = None,
@@ -69,12 +60,12 @@ def embed(
     cache = Cache()
     path = models.model_path(model, cache)
     lines = sum(1 for _ in _lines(texts))
-    options: dict[str, Any] = {"precision": precision, "pooling": pooling, "normalize": normalize}
-    options |= {"truncate_dim": truncate_dim, "batch_tokens": batch_tokens}
-    with Embedder(path, backend=backend_names(backend), threads=threads, **options) as embedder:
+    settings: dict[str, Any] = {"precision": precision, "pooling": pooling, "normalize": normalize}
+    settings |= {"truncate_dim": truncate_dim, "batch_tokens": batch_tokens}
+    with Embedder(path, backend=options.backend_names(backend), threads=threads, **settings) as embedder:
         stat = texts.stat()
         about = [embedder.session.provenance.fingerprint, str(texts.absolute()), stat.st_size, stat.st_mtime_ns]
-        key = sha256(json.dumps([*about, prompt, embedder.session.provenance.backend, options]).encode())
+        key = sha256(json.dumps([*about, prompt, embedder.session.provenance.backend, settings]).encode())
         with VectorsFile(output, (lines, embedder.dimension), key) as part:
             if part.done:
                 console.note(f"Continuing after {part.done} of {lines} lines")

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from isorun.cli import console
+from isorun.cli import console, options
 from isorun.errors import EnvironmentBroken, WorkerDied
 from isorun.isolation import environments
 from isorun.isolation.environments import Environment
@@ -18,7 +18,6 @@ Name = Annotated[
     str,
     typer.Argument(metavar="NAME", show_default=False, help="Its name: letters, digits, dots, dashes, underscores."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.callback()
@@ -36,7 +35,7 @@ def create(
     install: Annotated[
         list[str] | None, typer.Option(metavar="REQUIREMENT", help="A requirement or path, as for pip. Repeatable.")
     ] = None,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Create an environment and list the backends that are available in it.
 
@@ -59,7 +58,7 @@ def create(
 
 
 @app.command("list")
-def list_(as_json: AsJson = False) -> None:
+def list_(as_json: options.AsJson = False) -> None:
     """List the environments with their size, packages and available backends."""
     listed = [_described(name) for name in environments.names()]
     if as_json:

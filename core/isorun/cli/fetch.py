@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from isorun.cli import console, models
+from isorun.cli import console, models, options
 from isorun.system.cache import Cache
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -15,7 +15,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 @app.command()
 def fetch(
     name: Annotated[str, typer.Argument(metavar="NAME", help="all-MiniLM-L6-v2, or an id on the Hugging Face hub.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Download a checkpoint into the cache and print its folder."""
     folder = models.fetched(name, Cache())

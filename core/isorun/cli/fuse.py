@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from isorun.cli import CHECK_FAILED, console, models
+from isorun.cli import CHECK_FAILED, console, models, options
 from isorun.cli.build import whole
 from isorun.errors import BackendUnavailable, InvalidModel, UnsupportedModel
 
@@ -81,7 +81,7 @@ def fuse(
     require_complete: Annotated[
         bool, typer.Option("--require-complete", help="Write nothing and exit with 1 unless everything was fused.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Fuse an encoder from any exporter, and report what was fused. An existing file is replaced.
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from isorun.cli import console, models
+from isorun.cli import console, models, options
 from isorun.models import source as model_module
 from isorun.system.cache import Cache
 
@@ -18,7 +18,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 @app.command()
 def inspect(
     model: models.Model,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Show what a model is made of: inputs, outputs, layers, precision, sparsity, operations, dialects.
 

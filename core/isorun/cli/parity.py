@@ -10,8 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from isorun import Session
-from isorun.cli import console, models, parity_layers
-from isorun.cli.run import backend_names
+from isorun.cli import console, models, options, parity_layers
 from isorun.errors import IsorunError, ParityError, did_you_mean
 from isorun.parity import DEFAULT_TOLERANCES, Parity, compare
 from isorun.parity.samples import fixed_size, masked_cases
@@ -52,14 +51,14 @@ def parity(
     layers: Annotated[
         bool, typer.Option("--layers", help="Compare the value of every fused operator; name the first that differs.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Compare backends with a reference, on five kinds of mask: none, right, left, holes, a fully masked row.
 
     Outputs are compared at real tokens; a NaN fails anywhere. The exit code is 1 if any differs by more than the
     tolerance of the precision.
     """
-    requested = backend_names(backends)
+    requested = options.backend_names(backends)
     names = [requested] if isinstance(requested, str) else requested
     if precision not in DEFAULT_TOLERANCES:
         raise IsorunError(f"Unknown precision {precision!r}{did_you_mean(precision, DEFAULT_TOLERANCES)}")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from isorun.cli import console, models
+from isorun.cli import console, models, options
 from isorun.cli.build import whole
 from isorun.cli.inspect import describe
 from isorun.models import source as model_module
@@ -32,7 +32,7 @@ def prune(
         list[str] | None,
         typer.Option(metavar="NAME", help="Layers to prune, with * and ?; repeatable. Default: the encoder's."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Prune an encoder's dense layers by magnitude, for engines that exploit sparsity.
 

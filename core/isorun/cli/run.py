@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 import warnings
 import zipfile
@@ -15,15 +14,13 @@ import numpy as np
 import typer
 
 from isorun import Session
-from isorun.cli import console, models
+from isorun.cli import console, models, options
 from isorun.compilation.options import AUTO, PADDINGS
 from isorun.errors import InvalidFeeds, IsorunError, did_you_mean
 from isorun.models.pooling import cosine_matrix, pool
 from isorun.models.sentences import METADATA, POOLINGS, SentenceSettings
 from isorun.models.tokenizer import Tokenizer, TruncationWarning, feeds_of
-from isorun.plugin import registry
 from isorun.system.cache import Cache, write_atomically
-from isorun.system.threads import MOST
 from isorun.text.inputs import texts_of
 from isorun.types import threads_in_words
 
@@ -49,31 +46,20 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 @app.command()
 def run(
     model: models.Model,
-    backend: Annotated[
-        str, typer.Option(metavar="NAME", help="A backend, several in order of preference (A,B), or auto.")
-    ] = "auto",
+    backend: options.BackendNames = "auto",
     feeds: Annotated[Path | None, typer.Option(metavar="F.npz", help="A file with one array for each input.")] = None,
     text: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="A text; repeat for a batch.")] = None,
     outputs: Annotated[str | None, typer.Option(metavar="A,B", help="The outputs to compute. Default: all.")] = None,
-    precision: Annotated[
-        str, typer.Option(metavar="NAME", help="fp32, bf16, fp16, int8, fp64, or auto (the fastest accurate one).")
-    ] = "fp32",
+    precision: options.Precision = "fp32",
     device: Annotated[
         str | None, typer.Option(metavar="NAME", help="A device of the backend. Default: its first.")
     ] = None,
     padding: Annotated[
         str, typer.Option(metavar="auto|keep|remove", help="Whether to skip the computation of padding.")
     ] = "auto",
-    threads: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, max=MOST, help="Threads of a run. Default: all usable cores."),
-    ] = None,
-    environment: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Run in this isolated environment (see `isorun env`).")
-    ] = None,
-    option: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of the backend; repeatable.")
-    ] = None,
+    threads: options.Threads = None,
+    environment: options.Environment = None,
+    option: options.Settings = None,
     pooling: Annotated[
         str | None,
         typer.Option(metavar="mean|cls|...", help="How to pool a text's tokens. Default: from the model's metadata."),
@@ -81,7 +67,7 @@ def run(
     repeat: Annotated[int | None, typer.Option(metavar="N", min=1, help="Run N more times and report latency.")] = None,
     output: Annotated[Path | None, typer.Option(metavar="F.npz", help="Save the outputs.")] = None,
     provenance: Annotated[bool, typer.Option("--provenance", help="Show the full provenance.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Run a model on arrays or text: results, latency, provenance."""
     if (feeds is None) == (not text):
@@ -95,21 +81,20 @@ def run(
     if output is not None:
         models.check_output(output)
     cache = Cache()
-    wanted = backend_names(backend, local=environment is None)
+    requested = options.backend_names(backend, local=environment is None)
     path = models.model_path(model, cache)
     for read in (path, feeds):
         if output is not None and read is not None and output.exists() and output.samefile(read):
             raise IsorunError(f"--output {output} is also an input. Choose another file.")
-    settings = option_settings(option or [])
     with Session(
         path,
-        backend=wanted,
+        backend=requested,
         device=device,
         precision=precision,
         padding=padding,
         threads=threads,
         environment=environment,
-        options=settings,
+        options=options.settings_of(option),
         outputs=None if outputs is None else models.names(outputs),
     ) as session:
         arrays = _load(feeds) if feeds is not None else _encode(path, text or [], session)
@@ -128,30 +113,7 @@ def run(
             console.json_out(_as_dict(model, arrays, result, session))
         else:
             _show(arrays, result)
-            print(f"\n{session.provenance if provenance else _short(session, wanted)}")
-
-
-def backend_names(joined: str, *, local: bool = True) -> str | list[str]:
-    """``--backend`` or ``--backends``: one name, or several in order. Rejects names that are not installed ``here``."""
-    names = models.names(joined)
-    for name in names:
-        if local and (name != "auto" or len(names) > 1):
-            registry.get(name)
-    return names[0] if len(names) == 1 else names
-
-
-def option_settings(given: Sequence[str]) -> dict[str, Any]:
-    """``--option KEY=VALUE``, repeated, as ``Session(options=...)`` expects them."""
-    settings: dict[str, Any] = {}
-    for setting in given:
-        key, equals, value = setting.partition("=")
-        if not (key and equals):
-            raise IsorunError(f"Invalid --option {setting!r}: expected KEY=VALUE")
-        try:
-            settings[key] = json.loads(value)
-        except ValueError:  # not JSON: a plain string
-            settings[key] = value
-    return settings
+            print(f"\n{session.provenance if provenance else _short(session, requested)}")
 
 
 def _load(path: Path) -> dict[str, np.ndarray]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from isorun.cli import CHECK_FAILED, console
+from isorun.cli import CHECK_FAILED, console, options
 from isorun.types import Finding
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -19,7 +19,7 @@ def doctor(
         bool,
         typer.Option("--operators", help="Also test the known faults of the installed runtimes, which takes minutes."),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Diagnose this installation: packages, libraries, the cache, environments.
 

@@ -1,0 +1,52 @@
+"""Options that commands share: how they are written, and what they mean for a session."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from isorun.cli import models
+from isorun.errors import IsorunError
+from isorun.plugin import registry
+from isorun.system.threads import MOST
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+BackendNames = Annotated[
+    str, typer.Option(metavar="NAME", help="A backend, several in order of preference (A,B), or auto.")
+]
+Precision = Annotated[
+    str, typer.Option(metavar="NAME", help="fp32, bf16, fp16, int8, fp64, or auto (the fastest accurate one).")
+]
+Threads = Annotated[
+    int | None, typer.Option(metavar="N", min=1, max=MOST, help="Threads of a run. Default: all usable cores.")
+]
+Environment = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Run in this isolated environment (see `isorun env`).")
+]
+Settings = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of the backend; repeatable.")]
+
+
+def backend_names(joined: str, *, local: bool = True) -> str | list[str]:
+    """``--backend`` or ``--backends``: one name, or several in order. Rejects names of no backend, if local."""
+    names = models.names(joined)
+    for name in names:
+        if local and (name != "auto" or len(names) > 1):
+            registry.get(name)
+    return names[0] if len(names) == 1 else names
+
+
+def settings_of(options: Sequence[str] | None) -> dict[str, Any]:
+    """``--option KEY=VALUE``, repeated, as ``Session(options=...)`` expects them."""
+    settings: dict[str, Any] = {}
+    for setting in options or ():
+        key, equals, value = setting.partition("=")
+        if not (key and equals):
+            raise IsorunError(f"Invalid --option {setting!r}: expected KEY=VALUE")
+        try:
+            settings[key] = json.loads(value)
+        except ValueError:  # not JSON: a plain string
+            settings[key] = value
+    return settings
