@@ -6,13 +6,15 @@
      "versions": {"isorun": "0.1.0", "isorun-mine": "1.2", "mine-runtime": "3.4", "python": "3.12.3", "numpy": "2.3.5"},
      "hardware": {"device": "...", "processor": "...", "cores": 2, "system": "Linux x86_64 glibc 2.36"},
      "proved": ["binding"], "skipped": {"threads": "not declared: ..."},
-     "known_failures": {"test_x[y]": "..."}, "failed": {"test_z": "..."}, "not_run": {}}
+     "known_failures": {"test_x[y]": {"reason": "...", "kind": "never", "exception": "...", "reference": "..."}},
+     "failed": {"test_z": "..."}, "not_run": {}}
 """
 
 from __future__ import annotations
 
 import platform
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -36,7 +38,7 @@ def certificate(report: Report) -> dict[str, Any]:
         versions |= {name: environment[name] for name in ("python", "numpy") if name in environment}
     outcomes = {
         outcome: {check.name: check.message for check in report.checks if check.outcome == outcome}
-        for outcome in ("known failure", "failed", "not run")
+        for outcome in ("failed", "not run")
     }
     return {
         "certificate": FORMAT,
@@ -58,7 +60,7 @@ def certificate(report: Report) -> dict[str, Any]:
             for capability in report.capabilities
             if capability.status == "skipped"
         },
-        "known_failures": outcomes["known failure"],
+        "known_failures": {check.name: asdict(check.known) for check in report.checks if check.known is not None},
         "failed": outcomes["failed"],
         "not_run": outcomes["not run"],
     }
@@ -73,9 +75,9 @@ def regressions(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[s
         if name not in now["proved"]:
             skipped = now["skipped"].get(name)
             yield f"{name} was proved" + (f" and is skipped: {skipped}" if skipped else " and is not any more")
-    for name, reason in now["known_failures"].items():
+    for name, known in now["known_failures"].items():
         if name not in before["known_failures"]:
-            yield f"{name} is a new known failure: {reason}"
+            yield f"{name} is a new known failure: {known['reason']}"
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -50,7 +49,9 @@ def conformance(
     ] = None,
     known_failures: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="TOML: the names of checks that fail, each with the reason."),
+        typer.Option(
+            metavar="FILE", help="TOML or JSON: checks that fail, each with reason, kind, exception and reference."
+        ),
     ] = None,
     certificate: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a certificate to this JSON file.")
@@ -74,11 +75,12 @@ def conformance(
             raise
         raise IsorunError("The conformance suite needs pytest. Install it with `pip install 'isorun[test]'`") from error
     from isorun_conformance import certificate as certificates
+    from isorun_conformance import known_failures as known_failures_file
 
     if only and (certificate or compare):
         raise IsorunError("A certificate covers the whole suite. Omit --only, or both --certificate and --compare")
     settings = options.settings_of(option)
-    declared = {} if known_failures is None else _read_known_failures(known_failures)
+    declared = {} if known_failures is None else known_failures_file.read(known_failures)
     before = None if compare is None else read(compare)
     _require(backend, environment)
     with _progress() as progress:
@@ -105,17 +107,6 @@ def conformance(
             console.note(line)
     if lost or not report.passed:
         raise typer.Exit(1)
-
-
-def _read_known_failures(path: Path) -> dict[str, str]:
-    try:
-        declared = tomllib.loads(path.read_text())
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        raise IsorunError(f"Cannot read the known failures in {path}: {error}") from error
-    for name, reason in declared.items():
-        if not isinstance(reason, str) or not reason.strip():
-            raise IsorunError(f"{path}: the known failure {name!r} must have a reason, got {reason!r}")
-    return declared
 
 
 def _require(name: str, environment: str | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from isorun.types.faults import KnownFailure
 from isorun_conformance.recorder import settings
 from isorun_conformance.suite import Conformance
 
@@ -19,6 +20,6 @@ class TestConformance(
 ):
     """All checks."""
 
-    def _all_known_failures(self) -> Mapping[str, str]:
+    def _all_known_failures(self) -> Mapping[str, KnownFailure]:
         """The parent process knows them: here they fail."""
         return {}

@@ -11,7 +11,7 @@ import re
 import time
 import traceback
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from isorun.errors import IsorunError
 from isorun.isolation.worker.failures import RemoteError
 from isorun.plugin import faults
 from isorun_conformance.checks.base import capability_of
+from isorun_conformance.known_failures import class_names
 
 SETTINGS_VARIABLE = "ISORUN_CONFORMANCE"
 _MESSAGE_LINES = 12
@@ -105,17 +106,18 @@ class _Recorder:
                 seconds=seconds,
                 message=message,
                 wrong=wrong,
+                exceptions=class_names(call.excinfo.value) if call.excinfo else (),
                 about=about,
             )
         return report
 
 
-def _known_failures(items: list[pytest.Item]) -> dict[str, str]:
+def _known_failures(items: list[pytest.Item]) -> dict[str, dict[str, str]]:
     """Those that the backend's table declares."""
     for item in items:
         if isinstance(item, pytest.Function) and item.cls is not None:
             try:
-                return dict(faults.of(item.cls.under_test.backend).checks)
+                return {name: asdict(known) for name, known in faults.of(item.cls.under_test.backend).checks.items()}
             except IsorunError:  # the checks meet the error and report it
                 break
     return {}

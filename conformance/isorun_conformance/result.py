@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from isorun.errors import IsorunError, nearest
+from isorun.types.faults import KnownFailure
+from isorun_conformance import known_failures
 
 _COMPUTES = "test_available_backend_computes"
 """The simplest check of outputs: if it finds wrong ones, they are the cause of all that are wrong."""
@@ -26,6 +27,8 @@ class CheckResult:
         seconds: how long it took.
         message: why it failed, was skipped or was not run; the declared reason of a known failure.
         wrong: the kind of model whose outputs were found wrong; empty if it failed for another reason.
+        exceptions: the names of the classes of what it raised, the narrowest first; or ``crash`` or ``timeout``.
+        known: the declaration of a known failure.
     """
 
     name: str
@@ -34,6 +37,8 @@ class CheckResult:
     seconds: float = 0.0
     message: str = ""
     wrong: str = ""
+    exceptions: tuple[str, ...] = ()
+    known: KnownFailure | None = None
 
 
 @dataclass(frozen=True)
@@ -108,37 +113,34 @@ class Report:
 
 
 def with_known_failures(
-    checks: Iterable[CheckResult], declared: Mapping[str, str], known: Iterable[str]
+    checks: Iterable[CheckResult], declared: Mapping[str, KnownFailure], names: Iterable[str]
 ) -> list[CheckResult]:
-    """Checks with the failures among them that are declared, strictly: a declared check that passes has failed.
+    """Checks with the failures among them that are declared.
+
+    It is strict: a declared check that passes has failed, and so has one that raises another exception.
 
     Args:
-        declared: the name of a check, with its parameters or for any, to the reason why it fails.
-        known: the names of all checks.
+        declared: by the name of a check, with its parameters or for any.
+        names: of all checks.
 
     Raises:
         IsorunError: there is no check of a declared name.
     """
-    names = {name for full in known for name in (full, _function(full))}
-    for name in declared:
-        if name not in names:
-            near = nearest(name, names)
-            hint = f"; did you mean {near!r}?" if near else ""
-            raise IsorunError(f"There is no check {name!r}, declared as a known failure{hint}")
-    selected = []
-    for check in checks:
-        reason = declared.get(check.name) or declared.get(_function(check.name))
-        if reason and check.outcome == "failed":
-            check = replace(check, outcome="known failure", message=reason)
-        elif reason and check.outcome == "passed":
-            message = f"it passed, but is declared as a known failure ({reason}). Remove the declaration"
-            check = replace(check, outcome="failed", message=message)
-        selected.append(check)
-    return selected
+    known_failures.require_checks(declared, names)
+    return [_compared(check, known_failures.of(check.name, declared)) for check in checks]
 
 
-def _function(name: str) -> str:
-    return name.partition("[")[0]
+def _compared(check: CheckResult, known: KnownFailure | None) -> CheckResult:
+    if known is None or check.outcome not in ("failed", "passed"):
+        return check
+    if check.outcome == "passed":
+        message = f"it passed, but is declared as a known failure ({known.reason}). Remove the declaration"
+        return replace(check, outcome="failed", message=message)
+    if known.exception not in check.exceptions:
+        raised = check.exceptions[0] if check.exceptions else "no exception"
+        declaration = f"the known failure is declared with {known.exception} ({known.reason}), got {raised}"
+        return replace(check, message=f"{check.message}\n{declaration}")
+    return replace(check, outcome="known failure", message=f"{known.reason} ({known.kind})", known=known)
 
 
 def _key(message: str) -> str:

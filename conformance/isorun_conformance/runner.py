@@ -18,13 +18,16 @@ import pytest
 
 from isorun.errors import IsorunError, did_you_mean
 from isorun.system.subprocesses import Child, python_module
+from isorun.types.faults import ENDINGS, KnownFailure
 from isorun_conformance import recorder
+from isorun_conformance.known_failures import Declared, of, parse
 from isorun_conformance.result import CheckResult, Report, with_known_failures
 
 SECONDS, BIG_SECONDS = 300.0, 1800.0
 """The time limit of a check, without and with the models that take minutes."""
 CRASHES = 3
 """After so many crashes and hangs, the remaining checks are not run."""
+_CRASH, _TIMEOUT = ENDINGS
 _POLL = 0.1
 _EXIT = "the exit of the process"
 _EXPECTED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
@@ -37,7 +40,7 @@ def run(
     options: Mapping[str, Any] | None = None,
     big: bool = False,
     only: Sequence[str] = (),
-    known_failures: Mapping[str, str] | None = None,
+    known_failures: Declared | None = None,
     seconds: float | None = None,
     progress: Callable[[str, int, int], None] = lambda *_: None,
 ) -> Report:
@@ -49,21 +52,22 @@ def run(
         options: for ``Session(options=...)``, in every check.
         big: whether to run bert-3l to bert-base too.
         only: the capabilities whose checks run; empty for all.
-        known_failures: name of a check to the reason why it fails, besides those that the backend's table declares
-            (``Capabilities.faults``); one that passes has failed.
+        known_failures: checks that fail, by name, besides those that the backend's table declares
+            (``Capabilities.faults``); one that passes, or raises another exception, has failed.
         seconds: the time limit of a check; ``None`` for :data:`SECONDS` or, with ``big``, :data:`BIG_SECONDS`.
         progress: called as each check starts, with its name, the number of checks that have ended, and of all.
 
     Raises:
-        IsorunError: there is no such capability or check, or the suite itself does not run.
+        IsorunError: there is no such capability or check, a known failure is invalid, or the suite itself does not
+            run.
     """
+    given = parse(known_failures or {})
     report = Report(backend, environment, dict(options or {}))
     with tempfile.TemporaryDirectory(prefix="isorun-conformance-") as folder:
         settings = recorder.Settings(backend, environment, report.options, big, list(only), [], f"{folder}/events")
-        run_ = _Run(settings, seconds or (BIG_SECONDS if big else SECONDS), progress)
+        run_ = _Run(settings, seconds or (BIG_SECONDS if big else SECONDS), progress, given)
         run_.run()
-    declared = {**run_.known_failures, **(known_failures or {})}
-    report.checks += with_known_failures(run_.results(), declared, run_.known)
+    report.checks += with_known_failures(run_.results(), run_.known_failures, run_.known)
     report.about = run_.about
     return report
 
@@ -71,24 +75,33 @@ def run(
 class _Run:
     """The processes that run the suite one after another, and the events that they write."""
 
-    def __init__(self, settings: recorder.Settings, seconds: float, progress: Callable[[str, int, int], None]) -> None:
+    def __init__(
+        self,
+        settings: recorder.Settings,
+        seconds: float,
+        progress: Callable[[str, int, int], None],
+        known_failures: Mapping[str, KnownFailure],
+    ) -> None:
         self._settings = settings
         self._seconds = seconds
         self._progress = progress
         self._capabilities: dict[str, str] = {}  # of each check
         self._ended: dict[str, CheckResult] = {}
         self.known: list[str] = []  # all checks, selected or not
-        self.known_failures: dict[str, str] = {}  # of the backend's table
+        self.known_failures = dict(known_failures)  # and those of the backend's table, once it is loaded
         self.about: dict[str, Any] = {}
         self._current = ""  # the check that runs; empty between checks
         self._since = 0.0
 
     def run(self) -> None:
         """Run until every check has ended, or the process has crashed or hung too often."""
-        for _ in range(CRASHES):
-            how, log = self._run_process()
+        unexpected = 0
+        while unexpected < CRASHES:
+            how, log, ending = self._run_process()
+            known = of(self._current, self.known_failures) if self._current else None
+            unexpected += known is None or known.exception != ending
             if self._current:
-                self._end(self._current, "failed", time.monotonic() - self._since, how)
+                self._end(self._current, "failed", time.monotonic() - self._since, how, exceptions=(ending,))
             elif not self._capabilities or len(self._ended) < len(self._capabilities):
                 raise IsorunError(f"The conformance suite stopped between checks: {how}\n{log}")
             elif how:
@@ -105,8 +118,12 @@ class _Run:
             for name, capability in self._capabilities.items()
         ]
 
-    def _run_process(self) -> tuple[str, str]:
-        """Run the remaining checks. How the process ended if that was not expected, and the end of its log."""
+    def _run_process(self) -> tuple[str, str, str]:
+        """Run the remaining checks.
+
+        Returns:
+            How the process ended if that was not expected, the end of its log, and what that is in a declaration.
+        """
         events = Path(self._settings.events)
         events.write_text("")
         # No settings and plugins of pytest but these apply, whatever the user's folder and environment say.
@@ -130,17 +147,17 @@ class _Run:
                 for line in lines:
                     self._handle(json.loads(line))
                 if exit_ is not None:
-                    return "" if exit_.code in _EXPECTED else f"its process {exit_.how}", exit_.log
+                    return "" if exit_.code in _EXPECTED else f"its process {exit_.how}", exit_.log, _CRASH
                 # Between checks, the process starts, imports modules or exits.
                 limit = self._seconds if self._current else max(self._seconds, SECONDS)
                 if time.monotonic() - self._since > limit:
-                    return f"it did not finish within {limit:g} s", child.log()
+                    return f"it did not finish within {limit:g} s", child.log(), _TIMEOUT
 
     def _handle(self, event: dict[str, Any]) -> None:
         self._since = time.monotonic()
         if event["event"] == "collected":
             self._capabilities, self.known = event["checks"], event["known"]
-            self.known_failures = event["known_failures"]
+            self.known_failures = {**parse(event["known_failures"]), **self.known_failures}
         elif event["event"] == "unknown":
             hint = did_you_mean(event["capability"], event["known"])
             raise IsorunError(f"There is no capability {event['capability']!r}{hint}")
@@ -149,9 +166,13 @@ class _Run:
             self._progress(self._current, len(self._ended), len(self._capabilities))
         else:
             self.about = event["about"] or self.about
-            self._end(event["check"], event["outcome"], event["seconds"], event["message"], event["wrong"])
+            result = {key: event[key] for key in ("outcome", "seconds", "message", "wrong", "exceptions")}
+            self._end(event["check"], **result)
 
-    def _end(self, check: str, outcome: str, seconds: float, message: str, wrong: str = "") -> None:
+    def _end(
+        self, check: str, outcome: str, seconds: float, message: str, wrong: str = "", exceptions: Sequence[str] = ()
+    ) -> None:
         self._current = ""
         if check not in self._ended or self._ended[check].outcome != "failed":  # an error of the teardown says less
-            self._ended[check] = CheckResult(check, self._capabilities[check], outcome, seconds, message, wrong)
+            capability = self._capabilities[check]
+            self._ended[check] = CheckResult(check, capability, outcome, seconds, message, wrong, tuple(exceptions))

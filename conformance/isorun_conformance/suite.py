@@ -57,6 +57,7 @@ class Conformance(  # pytest runs the last base first: from simple checks to tho
         options: for ``Session(options=...)``, in every check.
         big: whether to run bert-3l to bert-base too, which takes minutes; ``None`` for
             ``$ISORUN_CONFORMANCE_BIG == "1"``.
-        known_failures: name of a check, with its parameters or for any, to the reason why it fails, besides those that
-            the backend's table declares (``Capabilities.faults``). One that passes fails the suite.
+        known_failures: checks that fail, by name, with parameters or for any: a mapping to ``KnownFailure`` or to its
+            fields, or the path of a TOML or JSON file; besides those that the backend's table declares
+            (``Capabilities.faults``). One that passes, or raises another exception, fails the suite.
     """

@@ -81,13 +81,14 @@ def test_certificate_is_written_and_compared(
 
 
 def test_known_failures_are_read_from_a_file(isorun: Callable[..., Any], tmp_path: Path) -> None:
-    path = tmp_path / "known.toml"
-    path.write_text('test_capabilities_are_valid = "none"\n')
+    path = tmp_path / "known.json"
+    known = {"reason": "it is odd", "kind": "never", "exception": "AssertionError", "reference": "none: a test"}
+    path.write_text(json.dumps({"test_capabilities_are_valid": known}))
     ran = isorun("conformance", "ort-cpu", "--only", "metadata", "--known-failures", path)
     assert ran.code == 1
-    assert "declared as a known failure (none)" in ran.out
-    path.write_text("test_capabilities_are_valid = 3\n")
-    assert "must have a reason" in isorun("conformance", "ort-cpu", "--known-failures", path).err
+    assert "declared as a known failure (it is odd)" in ran.out
+    path.write_text("[]")
+    assert "must be a table" in isorun("conformance", "ort-cpu", "--known-failures", path).err
 
 
 def test_unknown_and_unavailable_backends(isorun: Callable[..., Any]) -> None:

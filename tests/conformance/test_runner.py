@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ import flaws
 import isolation
 from isorun.errors import IsorunError
 from isorun.isolation import environments
+from isorun.types.faults import KnownFailure
 from isorun_conformance import fakes, runner
-from isorun_conformance.result import Report
+from isorun_conformance.result import CheckResult, Report, with_known_failures
 
 
 @pytest.fixture(autouse=True)
@@ -65,15 +67,49 @@ def test_failures_with_different_causes_are_reported_apart(flawed: None):
 
 
 def test_known_failure_is_expected_and_nothing_else(flawed: None):
-    known = {"test_damaged_file_is_rejected_with_the_cause": "the engine hides it"}
-    report = runner.run("ForgetsTheCauseOnLoading", only=["wrapped errors", "metadata"], known_failures=known)
+    check = "test_damaged_file_is_rejected_with_the_cause"
+    known = {"reason": "it hides it", "kind": "never", "exception": "AssertionError", "reference": "none: by design"}
+    only = ["wrapped errors", "metadata"]
+    report = runner.run("ForgetsTheCauseOnLoading", only=only, known_failures={check: known})
     assert report.passed
     assert by_status(report) == {"proved": {"metadata"}, "known failure": {"wrapped errors"}}
-    report = runner.run("Honest", only=["wrapped errors"], known_failures=known)
+    (declared,) = [result.known for result in report.checks if result.name == check]
+    assert declared is not None
+    assert (declared.kind, declared.reference) == ("never", "none: by design")
+    report = runner.run("Honest", only=["wrapped errors"], known_failures={check: KnownFailure(**known)})
     assert not report.passed
-    assert "it passed, but is declared as a known failure (the engine hides it)" in report.causes[0][0].message
+    assert "it passed, but is declared as a known failure (it hides it)" in report.causes[0][0].message
     with pytest.raises(IsorunError, match=r"'test_capabilities_valid'.*'test_capabilities_are_valid'"):
-        runner.run("Honest", only=["metadata"], known_failures={"test_capabilities_valid": "no reason"})
+        runner.run("Honest", only=["metadata"], known_failures={"test_capabilities_valid": known})
+
+
+def test_known_failure_with_another_exception_fails():
+    known = KnownFailure(
+        reason="no bits", kind="not_yet", exception="UnsupportedModel", reference="https://example.org"
+    )
+    checks = [
+        CheckResult("test_a[x]", "a", "failed", message="off", exceptions=("WrongOutputs", "AssertionError")),
+        CheckResult("test_b", "b", "failed", message="no", exceptions=("UnsupportedModel", "IsorunError")),
+        CheckResult("test_c", "c", "failed", message="it was killed", exceptions=("crash",)),
+        CheckResult("test_d", "d", "skipped", message="not declared"),
+    ]
+    names = [check.name for check in checks]
+    compared = with_known_failures(checks, dict.fromkeys(("test_a", "test_b", "test_c", "test_d"), known), names)
+    assert [check.outcome for check in compared] == ["failed", "known failure", "failed", "skipped"]
+    assert compared[0].message == "off\nthe known failure is declared with UnsupportedModel (no bits), got WrongOutputs"
+    assert "got crash" in compared[2].message
+    wider = replace(known, exception="AssertionError")
+    assert with_known_failures(checks, {"test_a": wider}, names)[0].outcome == "known failure"
+
+
+def test_crash_that_is_known_is_no_failure(monkeypatch: pytest.MonkeyPatch):
+    """Nor does it count among those after which the suite gives up."""
+    monkeypatch.setattr(runner, "CRASHES", 1)
+    known = KnownFailure(reason="it crashes", kind="not_yet", exception="crash", reference="https://example.org")
+    only = ["model one-node", "model few-nodes", "metadata"]
+    report = runner.run("fake-crashing", only=only, known_failures={"test_models_of_every_size": known})
+    assert by_status(report) == {"proved": {"metadata"}, "known failure": {"model one-node", "model few-nodes"}}
+    assert report.passed
 
 
 def test_failure_without_a_message_names_the_line(flawed: None):

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import pytest
 
 from isorun.errors import IsorunError
 from isorun.plugin import faults
+from isorun.types.faults import ENDINGS, KnownFailure
 from isorun_conformance.backend_under_test import BackendUnderTest
+from isorun_conformance.known_failures import Declared, function, matcher, of, parse, read, require_checks
 
 BIG_VARIABLE = "ISORUN_CONFORMANCE_BIG"
 DOES_NOT_APPLY = "does not apply"
@@ -43,7 +46,7 @@ class Checks:
     """A group of checks of one backend."""
 
     under_test: ClassVar[BackendUnderTest]
-    known_failures: ClassVar[Mapping[str, str]] = {}
+    known_failures: ClassVar[Mapping[str, KnownFailure]] = {}
 
     def __init_subclass__(
         cls,
@@ -51,25 +54,27 @@ class Checks:
         environment: str | None = None,
         options: Mapping[str, Any] | None = None,
         big: bool | None = None,
-        known_failures: Mapping[str, str] | None = None,
+        known_failures: Declared | Path | None = None,
         **rest: Any,
     ) -> None:
         super().__init_subclass__(**rest)
-        for name in known_failures or ():
-            if not hasattr(cls, name.partition("[")[0]):
-                raise IsorunError(f"There is no check {name!r}, declared as a known failure")
-        cls.known_failures = known_failures or {}
+        if known_failures is not None:
+            declared = read(known_failures) if isinstance(known_failures, Path) else parse(known_failures)
+            require_checks(map(function, declared), (name for name in dir(cls) if name.startswith("test_")))
+            cls.known_failures = declared
         if backend is not None:
             big = os.environ.get(BIG_VARIABLE) == "1" if big is None else big
             cls.under_test = BackendUnderTest(backend, environment, options or {}, big)
 
     @pytest.fixture(autouse=True)
     def _expect_known_failure(self, request: pytest.FixtureRequest) -> None:
-        name, known = request.node.name, self._all_known_failures()
-        if reason := known.get(name) or known.get(name.partition("[")[0]):
-            request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
+        known = of(request.node.name, self._all_known_failures())
+        if known is not None and known.exception in ENDINGS:  # it would end this process
+            request.applymarker(pytest.mark.xfail(reason=known.reason, run=False))
+        elif known is not None:
+            request.applymarker(pytest.mark.xfail(reason=known.reason, strict=True, raises=matcher(known.exception)))
 
-    def _all_known_failures(self) -> Mapping[str, str]:
+    def _all_known_failures(self) -> Mapping[str, KnownFailure]:
         """Those of the backend's table of known faults, and those of the class."""
         try:
             declared = faults.of(self.under_test.backend).checks

@@ -43,7 +43,7 @@ from isorun.types import (
     RuntimeReport,
     TensorSpec,
 )
-from isorun.types.faults import CONSTANTS, Fault, KnownFaults
+from isorun.types.faults import CONSTANTS, Fault, KnownFailure, KnownFaults
 from isorun.types.options import Option
 
 __all__ = [
@@ -67,6 +67,7 @@ __all__ = [
     # the known faults of its runtime
     "CONSTANTS",
     "Fault",
+    "KnownFailure",
     "KnownFaults",
     # what it gets
     "CompileConfig",
