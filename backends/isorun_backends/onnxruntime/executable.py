@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -76,7 +78,25 @@ class PluginExecutable(OrtExecutable):
     """A model loaded on a plugin provider, without ONNX Runtime's own binding.
 
     With onnxruntime-ep-openvino 1.8.1 a binding returns wrong outputs, of other runs or none, where ``run`` is right.
+
+    Args:
+        lock: held while the session runs and while it is freed; ``None`` if sessions do not disturb each other.
+        arguments: of :class:`OrtExecutable`.
     """
+
+    def __init__(self, *arguments: Any, lock: threading.RLock | None = None) -> None:
+        self._lock = lock
+        super().__init__(*arguments)
+
+    def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
+        if self._lock is None:
+            return super().run(output_names, feeds)
+        with self._lock:
+            return super().run(output_names, feeds)
+
+    def close(self) -> None:
+        with self._lock or nullcontext():
+            super().close()
 
     def bind(self, feeds: Feeds, outputs: Mapping[str, np.ndarray | None]) -> Binding:
         return Binding(self, feeds, outputs)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from isorun.plugin import Option, UnsupportedModel, runtime_errors
 
@@ -22,7 +22,12 @@ ALLOW_CPU_NODES = Option(
     "bool",
     default=False,
 )
+CpuNodes = Literal["none", "shapes", "integers"]
+"""Which nodes may run on the CPU provider: none; those that compute with shapes and constants; or those, and what
+computes indices and masks, from integers and booleans to integers and booleans."""
 _SHAPES = frozenset({"Shape", "Size"})
+_INTEGERS = frozenset(range(2, 8)) | {9, 12, 13}  # of onnx.TensorProto.DataType: the integers, and BOOL
+_PRODUCTS = ("MatMul", "Conv", "Gemm", "Einsum")  # in the name of an operator: real work, in integers too
 _LIKE = "CastLike"  # uses only the type of its second input
 
 
@@ -62,6 +67,38 @@ def shape_nodes(graph: onnx.GraphProto) -> frozenset[str]:
             known.update(node.output)
             names.add(node.name)
     return frozenset(names - {""})
+
+
+def integer_nodes(model: onnx.ModelProto) -> frozenset[str]:
+    """The names of the nodes that compute indices and masks: integers and booleans from integers and booleans.
+
+    Matrix products and convolutions are not among them.
+    """
+    import onnx
+
+    graph = onnx.shape_inference.infer_shapes(model).graph
+    values = (*graph.input, *graph.output, *graph.value_info)
+    types = {value.name: value.type.tensor_type.elem_type for value in values}
+    types |= {tensor.name: tensor.data_type for tensor in graph.initializer}
+    integers = {name for name, kind in types.items() if kind in _INTEGERS} | {""}
+    return frozenset(
+        node.name
+        for node in graph.node
+        if node.name
+        and integers.issuperset((*node.input, *node.output))
+        and not any(product in node.op_type for product in _PRODUCTS)
+    )
+
+
+def may_run_on_cpu(path: Path, kinds: CpuNodes) -> frozenset[str] | None:
+    """The names of the nodes of a model that may run on the CPU provider; ``None`` for none."""
+    if kinds == "none":
+        return None
+    import onnx
+
+    with runtime_errors(f"cannot read {path}"):
+        model = onnx.load(path, load_external_data=False)
+        return shape_nodes(model.graph) | (integer_nodes(model) if kinds == "integers" else frozenset())
 
 
 def is_shape_node(node: Node, shapes: Collection[str]) -> bool:

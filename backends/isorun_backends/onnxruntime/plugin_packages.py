@@ -117,7 +117,7 @@ def devices(name: str, module: str, provider: str | None = None) -> Sequence[onn
         names = functions.get_ep_names() if hasattr(functions, "get_ep_names") else [functions.get_ep_name()]
         return Path(functions.get_library_path()), [str(provider_name) for provider_name in names]
 
-    return _devices(name, lambda: title(module), load, provider)
+    return _devices(name, lambda: title(module), load, provider, declared(name, module).get("no_device", ""))
 
 
 def library_devices(name: str, library: Path, provider: str | None = None) -> Sequence[onnxruntime.OrtEpDevice]:
@@ -126,7 +126,11 @@ def library_devices(name: str, library: Path, provider: str | None = None) -> Se
 
 
 def _devices(
-    name: str, what: Callable[[], str], load: Callable[[], tuple[Path, Sequence[str]]], provider: str | None
+    name: str,
+    what: Callable[[], str],
+    load: Callable[[], tuple[Path, Sequence[str]]],
+    provider: str | None,
+    remedy: str = "",
 ) -> Sequence[onnxruntime.OrtEpDevice]:
     import onnxruntime
 
@@ -151,7 +155,7 @@ def _devices(
         raise BackendUnavailable(
             name,
             f"{what()} offers no device on this machine ({', '.join(hardware)})",
-            "Run it on a machine with its hardware, or choose another backend.",
+            remedy or "Run it on a machine with its hardware, or choose another backend.",
         )
     return offered
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import threading
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from isorun.plugin import (
     Availability,
     Backend,
+    BackendFailed,
     BackendUnavailable,
     Capabilities,
     CompileConfig,
@@ -21,7 +26,7 @@ from isorun.plugin import (
     did_you_mean,
     package_owners,
 )
-from isorun_backends.onnxruntime import placement, plugin_packages, precision_probe
+from isorun_backends.onnxruntime import declaration, placement, plugin_packages, precision_probe
 from isorun_backends.onnxruntime.executable import PluginExecutable
 from isorun_backends.onnxruntime.session import OPTIONS, as_text, checked, open_session, session_options
 
@@ -31,11 +36,7 @@ if TYPE_CHECKING:
 _ANY = "any"
 _TEXT = "tensor(string)"
 _LIBRARY = Option("path of the library of a provider that is in no package", "path")
-_DECLARABLE = (
-    *("dialects", "precisions", "refused", "devices", "dynamic_shapes", "data_dependent_shapes", "thread_safe"),
-    *("usable_after_failure", "checks_indices", "runs_on_caller", "tolerances", "priority", "faults"),
-)
-_PRECISION_OPTIONS = "precision_options"
+_exclusive = threading.RLock()  # of all sessions of providers that are exclusive
 _measured: dict[tuple[Any, ...], str] = {}  # precision by provider, device and options
 
 
@@ -65,33 +66,16 @@ class OrtEp(Backend):
         super().__init__(name)
         self._member = name.partition(":")[2]
         self._found: str | None = None  # the module of a member
-        self._precision_options: Mapping[str, Mapping[str, Any]] = {}
         offers = type(self).capabilities
+        self._declared = declaration.Declaration(offers)
         if self._member:
             self._found = plugin_packages.installed().get(self._member)
-            offers = offers if self._found is None else self._declared(self._found)
+            if self._found is not None:
+                self._declared = declaration.read(self.name, self._found, offers)
+            offers = self._declared.capabilities
         else:  # never selected automatically, since it needs a library
             offers = replace(offers, options={**offers.options, "library": _LIBRARY}, priority=None)
         self.capabilities = offers  # type: ignore[misc]  # a class attribute elsewhere
-
-    def _declared(self, module: str) -> Capabilities:
-        declared = dict(plugin_packages.declared(self.name, module))
-        self._precision_options = declared.pop(_PRECISION_OPTIONS, {})
-        for key in declared:
-            if key not in _DECLARABLE:
-                hint = did_you_mean(key, [*_DECLARABLE, _PRECISION_OPTIONS])
-                raise plugin_packages.invalid(self.name, module, f"unknown key {key!r}{hint}")
-        fields: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in declared.items()
-        }
-        offers = replace(type(self).capabilities, **fields)
-        tables = self._precision_options
-        if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
-            raise plugin_packages.invalid(self.name, module, f"{_PRECISION_OPTIONS} must be a table of tables")
-        if unknown := [precision for precision in tables if precision not in offers.precisions]:
-            problem = f"{_PRECISION_OPTIONS}: {unknown[0]!r} is not one of its precisions"
-            raise plugin_packages.invalid(self.name, module, problem)
-        return offers
 
     @classmethod
     def members(cls) -> tuple[str, ...]:
@@ -102,10 +86,20 @@ class OrtEp(Backend):
         return checked(self._module) if availability.ok and self._member else availability
 
     def probe(self) -> Availability:
-        """Loads the provider's library: nothing else can tell whether it has a device on this machine."""
+        """Computes a matrix product on the provider: nothing else can tell whether it has a device on this machine.
+
+        onnxruntime-ep-webgpu 0.4.0 offers a software device whether or not there is a driver for it.
+        """
         if not self._member:
             return Availability(ok=True)  # the library is not known before compile()
-        return checked(lambda: plugin_packages.devices(self.name, self._module()))
+        return checked(self._compute)
+
+    def _compute(self) -> None:
+        offers = self.capabilities
+        config = CompileConfig(precision=offers.precisions[0], device=offers.devices[0])
+        options = self.read_options({})
+        with self._exclusively():
+            self._measure(config, self._chosen(config, options), self._requested(config.precision, options))
 
     def diagnose(self) -> list[Finding]:
         if not self._member:
@@ -130,6 +124,53 @@ class OrtEp(Backend):
                 f"{self.name}: {model.path} has string tensors ({', '.join(text)}), on which providers abort the "
                 "process (onnxruntime-ep-openvino 1.8.1). Use ort-cpu"
             )
+        with self._exclusively():
+            return self._open(model, config, options)
+
+    def _open(self, model: LoweredModel, config: CompileConfig, options: Mapping[str, Any]) -> PluginExecutable:
+        devices = self._chosen(config, options)
+        provider, requested = devices[0].ep_name, self._requested(config.precision, options)
+        computed = self._measure(config, devices, requested)
+        precision_probe.require(self.name, config.precision, computed)
+        ort_options = session_options(options, config.threads)
+        ort_options.add_provider_for_devices(devices, requested)
+        session = open_session(self.name, model, ort_options, [])
+        nodes = placement.assigned(self.name, session)
+        anywhere = None
+        if any(node.provider != provider for node in nodes) and not options["allow_cpu_nodes"]:
+            anywhere = placement.may_run_on_cpu(model.path, self._declared.cpu_nodes)
+        placement.require(
+            self.name, provider, nodes, model.path, allow_cpu_nodes=options["allow_cpu_nodes"], shapes=anywhere
+        )
+        return PluginExecutable(
+            self.name,
+            session,
+            _device_name(devices[0]),
+            computed,
+            self._versions(devices[0]),
+            {"provider": provider, "devices": [*map(_hardware, devices)], "provider_options": requested},
+            lock=_exclusive if self._declared.exclusive else None,
+        )
+
+    @contextmanager
+    def _exclusively(self) -> Iterator[None]:
+        """Keep other sessions from being opened, run or closed, if the provider is exclusive."""
+        if not self._declared.exclusive:
+            yield
+            return
+        with _exclusive:
+            try:
+                yield
+            except BaseException as error:
+                _clear_frames(error)
+                raise
+
+    def _chosen(self, config: CompileConfig, options: Mapping[str, Any]) -> list[onnxruntime.OrtEpDevice]:
+        """The devices of the provider that a session gets.
+
+        Raises:
+            BackendUnavailable: it has none of the requested kind.
+        """
         devices = self._devices(options)
         chosen = [device for device in devices if config.device in (_ANY, device.device.type.name.lower())]
         if not chosen:
@@ -137,31 +178,40 @@ class OrtEp(Backend):
             raise BackendUnavailable(
                 self.name, f"it has no device {config.device!r} here", f"Choose one of {', '.join(kinds)}."
             )
-        provider = chosen[0].ep_name
-        requested = as_text({**self._precision_options.get(config.precision, {}), **options["provider"]})
+        return chosen[:1] if self._declared.first_device else chosen
+
+    def _requested(self, precision: str, options: Mapping[str, Any]) -> dict[str, str]:
+        """The options of the provider: declared ones, those of the precision, the caller's."""
+        of_precision = self._declared.precision_options.get(precision, {})
+        return as_text({**self._declared.provider_options, **of_precision, **options["provider"]})
+
+    def _measure(
+        self, config: CompileConfig, devices: Sequence[onnxruntime.OrtEpDevice], requested: Mapping[str, str]
+    ) -> str:
+        """The precision that the provider computes in, measured once.
+
+        Raises:
+            BackendUnavailable: it cannot compute a matrix product here.
+        """
+        typed = config.precision in self.capabilities.typed
+        model = precision_probe.TYPED.get(config.precision) if typed else None
 
         def add_provider(ort_options: onnxruntime.SessionOptions) -> list[Any]:
-            ort_options.add_provider_for_devices(chosen, requested)
+            ort_options.add_provider_for_devices(devices, requested)
             return []
 
-        key = (provider, config.device, *sorted(requested.items()))
+        key = (devices[0].ep_name, config.device, model, *sorted(requested.items()))
         if key not in _measured:
-            _measured[key] = precision_probe.measure(provider, add_provider)
-        computed = _measured[key]
-        precision_probe.require(self.name, config.precision, computed)
-        ort_options = session_options(options, config.threads)
-        session = open_session(self.name, model, ort_options, add_provider(ort_options))
-        nodes = placement.assigned(self.name, session)
-        placement.require(self.name, provider, nodes, model.path, allow_cpu_nodes=options["allow_cpu_nodes"])
-        hardware = [_hardware(device) for device in chosen]
-        return PluginExecutable(
-            self.name,
-            session,
-            _device_name(chosen[0]),
-            computed,
-            self._versions(chosen[0]),
-            {"provider": provider, "devices": hardware, "provider_options": requested},
-        )
+            try:
+                computed = precision_probe.measure(devices[0].ep_name, add_provider, model or precision_probe.MODEL)
+            except BackendFailed as error:
+                if typed:
+                    reason = f"the device does not support precision={config.precision!r} ({error})"
+                    raise BackendUnavailable(self.name, reason, "Choose another precision or device.") from error
+                remedy = self._declared.no_device or "Run it on a machine with its hardware, or choose another backend."
+                raise BackendUnavailable(self.name, str(error), remedy) from error
+            _measured[key] = computed
+        return _measured[key]
 
     def _devices(self, options: Mapping[str, Any]) -> Sequence[onnxruntime.OrtEpDevice]:
         """The devices of the requested provider.
@@ -199,6 +249,22 @@ class OrtEp(Backend):
     def _known(self) -> str:
         installed = plugin_packages.installed()
         return did_you_mean(self._member, installed) if installed else "; none is installed"
+
+
+def _clear_frames(error: BaseException | None) -> None:
+    """Free the sessions that the frames of an error hold, which would otherwise be freed at any later time."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
+
+
+def _unlock_after_fork() -> None:
+    """Replace the lock: the thread that held it may not exist in this process."""
+    global _exclusive
+    _exclusive = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_unlock_after_fork)
 
 
 def _hardware(device: onnxruntime.OrtEpDevice) -> str:

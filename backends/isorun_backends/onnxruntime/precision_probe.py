@@ -1,7 +1,8 @@
 """Measure what a provider computes matrix products in: most do not report it, and some choose for themselves.
 
-``precision_probe.onnx`` holds ``y = x @ w`` with a constant ``w`` (``tests/fixtures/make_precision_probe.py``). The
-error of its result shows the mantissa: 24 bits in fp32, 11 in fp16 and TF32, 8 in bf16. A second run on numbers above
+``precision_probe.onnx`` holds ``y = x @ w`` with a constant ``w`` (``tests/fixtures/make_precision_probe.py``), and
+``precision_probe_fp16.onnx`` the same product in fp16, for a runtime that computes in the types of the graph. The error
+of the result shows the mantissa: 24 bits in fp32, 11 in fp16 and TF32, 8 in bf16. A second run on numbers above
 65504, the maximum of fp16, tells fp16 from TF32.
 """
 
@@ -20,8 +21,11 @@ if TYPE_CHECKING:
     import onnxruntime
 
 MODEL = Path(__file__).with_suffix(".onnx")
+TYPED = {precision: MODEL.with_stem(f"{MODEL.stem}_{precision}") for precision in ("fp16", "bf16")}
+"""The same product in graphs of other types."""
 # Root mean square errors relative to the result's, between those of 24, 11 and 8 bits: 1e-7, 3e-4 and 2e-3.
 _FP32, _TF32 = 1e-5, 1e-3
+_IN_RANGE = 1e-2  # above the error of 8 bits
 _ABOVE_FP16 = 2.0**17
 
 
@@ -45,12 +49,13 @@ def require(name: str, requested: str, computed: str) -> None:
         )
 
 
-def measure(provider: str, set_up: Callable[[onnxruntime.SessionOptions], Sequence[Any]]) -> str:
+def measure(provider: str, set_up: Callable[[onnxruntime.SessionOptions], Sequence[Any]], model: Path = MODEL) -> str:
     """The precision in which a provider computes a matrix product: ``fp32``, ``tf32``, ``fp16`` or ``bf16``.
 
     Args:
         provider: its name.
         set_up: adds it to the session options, or returns the ``providers`` argument.
+        model: :data:`MODEL`, or one of :data:`TYPED`.
 
     Raises:
         BackendFailed: another provider computes the product, or the result is not finite.
@@ -62,7 +67,8 @@ def measure(provider: str, set_up: Callable[[onnxruntime.SessionOptions], Sequen
     options.add_session_config_entry(RECORD_ASSIGNMENT, "1")
     options.log_severity_level = SILENT
     with runtime_errors(f"{provider} cannot be set up"):
-        session = InferenceSession(MODEL.read_bytes(), options, providers=set_up(options))
+        # With its fallback, ONNX Runtime measures the CPU provider where the requested one fails.
+        session = InferenceSession(model.read_bytes(), options, providers=set_up(options), enable_fallback=0)
         placed = {part.ep_name for part in session.get_provider_graph_assignment_info()}
     if placed != {provider}:
         raise BackendFailed(
@@ -78,7 +84,8 @@ def of_session(session: onnxruntime.InferenceSession) -> str:
     def error(scale: float) -> float:
         x = numbers(32, 64, 101) * np.float32(scale)
         expected = x.astype(np.float64) @ numbers(64, 16, 37)
-        (result,) = session.run(None, {"x": x})
+        with runtime_errors("The provider cannot compute a matrix product"):
+            (result,) = session.run(None, {"x": x})
         return float(np.sqrt(np.mean(np.square(result - expected)) / np.mean(np.square(expected))))
 
     usual = error(1.0)
@@ -86,6 +93,6 @@ def of_session(session: onnxruntime.InferenceSession) -> str:
         raise BackendFailed("The provider's matrix product is not finite")
     if usual < _FP32:
         return "fp32"
-    if usual >= _TF32:
-        return "bf16"
-    return "tf32" if error(_ABOVE_FP16) < _TF32 else "fp16"  # NaN compares as false
+    if not error(_ABOVE_FP16) < _IN_RANGE:  # NaN compares as false
+        return "fp16"  # sums in fp16 too have the error of bf16
+    return "tf32" if usual < _TF32 else "bf16"
