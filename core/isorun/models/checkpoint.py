@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isorun.errors import InvalidModel, UnsupportedModel, did_you_mean
-from isorun.models import config_keys, keys, rotary_config, sentences
+from isorun.models import config_keys, heads, keys, rotary_config, sentences
 from isorun.models.keys import read_object
 from isorun.models.weights import SafeTensors, Unused, weight_files
 from isorun.system.cache import Cache, is_private, sha256, versioned
@@ -33,12 +33,6 @@ _TOKENIZER_FILES = (
     "config.json",  # the type of the model decides the tokenizer's class
 )
 _OMITTED = {field.name: keys.items(str) for field in fields(Unused)}
-_HEADS = {
-    "ForSequenceClassification": "sequence-classification",
-    "ForTokenClassification": "token-classification",
-    "ForQuestionAnswering": "question-answering",
-}
-
 
 _ROUNDED = {"float16": "F16", "bfloat16": "BF16"}
 """Types of a model that lose digits of float32, and their names in safetensors files."""
@@ -100,14 +94,28 @@ def _encoder(folder: Path, settings: Mapping[str, Any]) -> tuple[ir.Model, Unuse
 
 
 def _rotary(folder: Path, settings: Mapping[str, Any]) -> tuple[ir.Model, Unused]:
-    """The graph of an encoder with rotary positions. It gives hidden states; heads are left out."""
+    """The graph of an encoder with rotary positions."""
     from isorun.graph.builders import rotary
+
+    def invalid(why: str) -> InvalidModel:
+        return InvalidModel(f"{path}: {why}")
 
     path = folder / "config.json"
     settings = config_keys.check_config(settings, settings["model_type"], str(path))
-    config = rotary_config.read(settings, lambda why: InvalidModel(f"{path}: {why}"))
-    weights = _weights(folder, settings, config.family.prefix)
-    config = replace(config, pooler="pooler.dense.weight" in weights)
+    config = rotary_config.read(settings, invalid)
+    prefix = config.family.prefixes.get(heads.named(settings, invalid) or "", config.family.prefix)
+    weights = _weights(folder, settings, prefix)
+    task, head = heads.of(settings, config.family.heads, weights, invalid)
+    config = replace(
+        config,
+        pooler=f"{rotary.POOLER}.weight" in weights,
+        task=task,
+        head=head,
+        labels=heads.labels(settings, task, config.vocab_size, invalid),
+        padding_id=settings.get("pad_token_id"),
+    )
+    if head is not None and head.reads == "pooler" and not config.pooler:
+        raise invalid("the sequence classifier needs a pooler, which the checkpoint does not contain")
     return rotary.encoder(config, weights, folder.name), weights.unused(len(config.layer_kinds))
 
 
@@ -134,22 +142,27 @@ def _check_adapters(folder: Path) -> None:
         )
 
 
-def check_classifier(folder: Path) -> None:
-    """Reject a checkpoint without a head that classifies sequences, which a cross-encoder needs.
+def check_task(folder: Path, task: str, instead: str) -> None:
+    """Reject a checkpoint without the head that a task needs.
+
+    Args:
+        folder: the checkpoint.
+        task: one of :data:`isorun.graph.builders.heads.TASKS`.
+        instead: what to use such a checkpoint with.
 
     Raises:
         InvalidModel: ``config.json`` names no such head.
         UnsupportedModel: isorun does not build it for this kind of encoder.
     """
+    from isorun.graph.builders.heads import TASKS
+
     path, settings = folder / "config.json", _settings(folder)
-    kind, names = settings.get("model_type"), settings.get("architectures") or []
-    named = isinstance(names, list) and any(str(name).endswith("ForSequenceClassification") for name in names)
-    if not named:
-        raise InvalidModel(
-            f"{path}: architectures must name a model ForSequenceClassification, got {names!r}. For vectors of texts "
-            "use Embedder"
-        )
-    if kind in (*rotary_config.KINDS, "t5", "mt5"):
+    names = settings.get("architectures") or []
+    ending = next(ending for ending, named in TASKS.items() if named == task)
+    if heads.named(settings, lambda why: InvalidModel(f"{path}: {why}")) != task:
+        raise InvalidModel(f"{path}: architectures must name a model {ending}, got {names!r}. {instead}")
+    kind = settings.get("model_type")
+    if task not in heads.known(kind):
         raise UnsupportedModel(
             f"{path}: isorun does not build the head of {', '.join(map(str, names))} (model_type {kind!r}). Export the "
             "model to ONNX and pass that file"
@@ -245,9 +258,9 @@ def _config(
         if not (usual or _is_count(sizes[size])):
             raise invalid(f"{key} must be an integer above 0, got {sizes[size]!r}")
     if architecture.builder != "t5" and sizes["hidden_size"] % sizes["num_attention_heads"]:
-        width, heads = architecture.sizes["hidden_size"], architecture.sizes["num_attention_heads"]
+        width, count = architecture.sizes["hidden_size"], architecture.sizes["num_attention_heads"]
         raise invalid(
-            f"{width} must be a multiple of {heads}, got {sizes['hidden_size']} and {sizes['num_attention_heads']}"
+            f"{width} must be a multiple of {count}, got {sizes['hidden_size']} and {sizes['num_attention_heads']}"
         )
     if not 4 <= (buckets := sizes.get("relative_attention_num_buckets", 32)) < 512:
         raise invalid(f"relative_attention_num_buckets must be 4 to 511, got {buckets}")
@@ -262,20 +275,18 @@ def _config(
     epsilon = settings.get("layer_norm_eps", architecture.epsilon)
     if type(epsilon) not in (int, float) or not 0 <= epsilon < 1:
         raise invalid(f"layer_norm_eps must be a number of at least 0 and below 1, got {epsilon!r}")
-    architectures = settings.get("architectures") or []
-    if not isinstance(architectures, list) or not all(isinstance(name, str) for name in architectures):
-        raise invalid(f"architectures must be a list of names, got {architectures!r}")
-    head = None if architecture.builder == "t5" else _head(architectures)
+    task, head = heads.of(settings, architecture.heads, weights, invalid, sizes.get("embedding_size"))
     pooler = architecture.pooler is not None and f"{architecture.pooler}.weight" in weights
-    if head == "sequence-classification" and architecture.classifies_pooled and not pooler:
+    if head is not None and head.reads == "pooler" and not pooler:
         raise invalid("the sequence classifier needs a pooler, which the checkpoint does not contain")
     return EncoderConfig(
         **sizes,
         layer_norm_eps=float(epsilon),
         hidden_act=activation,
         pooler=pooler,
+        task=task,
         head=head,
-        labels=_labels(settings, invalid),
+        labels=heads.labels(settings, task, sizes["vocab_size"], invalid),
         architecture=architecture,
         settings=settings,
         pad_token_id=_padding_id(settings, architecture, sizes["vocab_size"], invalid),
@@ -294,29 +305,8 @@ def _padding_id(
     return padding_id
 
 
-def _labels(settings: Mapping[str, Any], invalid: Callable[[str], InvalidModel]) -> int:
-    """The number of a classifier's classes; 2 by default."""
-    if "id2label" in settings:
-        names = settings["id2label"]
-        if not isinstance(names, dict) or not names:
-            raise invalid(f"id2label must be an object with a name for each class, got {names!r}")
-        return len(names)
-    count = settings.get("num_labels", 2)
-    if not _is_count(count):
-        raise invalid(f"num_labels must be an integer above 0, got {count!r}")
-    return int(count)
-
-
 def _is_count(value: object) -> bool:
     return type(value) is int and value > 0
-
-
-def _head(architectures: Iterable[str]) -> str | None:
-    for architecture in architectures:
-        for ending, head in _HEADS.items():
-            if architecture.endswith(ending):
-                return head
-    return None
 
 
 def _settings(folder: Path) -> Mapping[str, Any]:

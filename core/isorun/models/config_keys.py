@@ -204,16 +204,18 @@ TABLES: Mapping[str, Table] = {
         "global_rope_theta": number(0, above=True),
         "local_rope_theta": optional(number(0, above=True)),
         "layer_norm_eps": ANY,  # transformers reads norm_eps
+        **dict.fromkeys(("decoder_bias", "classifier_bias"), FLAG),
+        **dict.fromkeys(("classifier_pooling", "classifier_activation"), TEXT),
         **unused(
-            "initializer_cutoff_factor embedding_dropout mlp_dropout decoder_bias classifier_pooling classifier_bias "
-            "classifier_activation deterministic_flash_attn sparse_prediction sparse_pred_ignore_index "
-            "reference_compile repad_logits_with_grad"
+            "initializer_cutoff_factor embedding_dropout mlp_dropout deterministic_flash_attn sparse_prediction "
+            "sparse_pred_ignore_index reference_compile repad_logits_with_grad"
         ),
     },
-    "eurobert": {**_LLAMA, "mlp_bias": FLAG, **unused("classifier_pooling clf_pooling")},
+    "eurobert": {**_LLAMA, "mlp_bias": FLAG, **dict.fromkeys(("classifier_pooling", "clf_pooling"), TEXT)},
     "qwen3": {
         **_LLAMA,
         "is_causal": FLAG,
+        "token_classification_bias": FLAG,
         "use_sliding_window": FLAG,
         "sliding_window": ANY,
         "layer_types": ANY,

@@ -76,7 +76,7 @@ def read(settings: Mapping[str, Any], invalid: Callable[[str], InvalidModel]) ->
         raise invalid("use_bidirectional_attention must be true: decoders are not supported, only encoders")
     if settings.get("attn_logit_softcapping"):
         raise invalid("attn_logit_softcapping is not supported")
-    family = _family(kind)
+    family = family_of(kind)
     if settings.get("is_causal") is False:
         family = replace(family, causal=False)
     activation = settings.get(_ACTIVATIONS.get(kind, "hidden_act"), _DEFAULT_ACTIVATIONS.get(kind, "gelu"))
@@ -108,7 +108,8 @@ def read(settings: Mapping[str, Any], invalid: Callable[[str], InvalidModel]) ->
     )
 
 
-def _family(kind: str) -> RotaryFamily:
+def family_of(kind: str) -> RotaryFamily:
+    """The family of a ``model_type``."""
     from isorun.graph.builders import rotary_families as known
 
     families = (
@@ -116,7 +117,7 @@ def _family(kind: str) -> RotaryFamily:
         known.EUROBERT,
         known.NOMIC,
         known.GTE,
-        known.GTE,
+        known.NEW,
         known.JINA,
         known.GEMMA,
         known.QWEN3,

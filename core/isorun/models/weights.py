@@ -96,6 +96,11 @@ class SafeTensors:
         assert stored is not None
         return np.asarray(self._files[stored].get_tensor(stored), dtype=np.float32)
 
+    def account(self, name: str) -> None:
+        """Count a tensor as used, if there is one, since another takes its place."""
+        if (stored := self._find(name)) is not None:
+            self._used.add(stored)
+
     def unused(self, layers: int) -> Unused:
         """The tensors that were not checked, once the graph is built.
 

@@ -139,7 +139,10 @@ class CrossEncoder(TextModel):
 
     def _choose(self, outputs: dict[str, int]) -> str:
         if not outputs:  # of a checkpoint's graph
-            checkpoint.check_classifier(sentences.transformer_folder(self.folder))
+            from isorun.graph.builders.heads import SEQUENCE
+
+            folder = sentences.transformer_folder(self.folder)
+            checkpoint.check_task(folder, SEQUENCE, "For vectors of texts use Embedder")
         elif _LOGITS not in outputs:
             raise InvalidModel(
                 f"The model has no output {_LOGITS!r}, only {', '.join(outputs)}. Use a model with a classification "

@@ -118,8 +118,7 @@ def test_rejects_other_activations_and_modules_of_the_model(tokenizer: Path, tmp
         ("bert", ["BertForTokenClassification"], InvalidModel),
         ("bert", None, InvalidModel),
         ("bert", 3, InvalidModel),
-        ("modernbert", ["ModernBertForSequenceClassification"], UnsupportedModel),
-        ("qwen3", ["Qwen3ForSequenceClassification"], UnsupportedModel),
+        ("t5", ["T5ForSequenceClassification"], UnsupportedModel),
     ],
 )
 def test_rejects_checkpoints_without_a_head_that_isorun_builds(
@@ -129,5 +128,5 @@ def test_rejects_checkpoints_without_a_head_that_isorun_builds(
     settings = json.loads((folder / "config.json").read_text())
     settings |= {"model_type": kind, "architectures": architectures}
     (folder / "config.json").write_text(json.dumps(settings))
-    with pytest.raises(error, match="ForSequenceClassification"):
+    with pytest.raises(error, match=r"architectures|ForSequenceClassification"):
         isorun.CrossEncoder(folder, backend="ort-cpu")

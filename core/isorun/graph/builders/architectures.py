@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from isorun.graph.builders.heads import ANSWERS, SEQUENCE, TOKENS, WORDS, Head
+
 
 @dataclass(frozen=True)
 class LayerTensors:
@@ -18,18 +20,6 @@ class LayerTensors:
     intermediate: str = "intermediate.dense"
     output: str = "output.dense"
     output_norm: str = "output.LayerNorm"
-
-
-@dataclass(frozen=True)
-class FirstTokenHead:
-    """A sequence classifier: dense layer, activation and dense layer over the first position.
-
-    ``dense`` may be the pooler itself. ``activation`` is an operator: ``Tanh``, ``Relu`` or the fused ``BiasGelu``.
-    """
-
-    dense: str
-    activation: str
-    output: str
 
 
 def _sizes(*more: str, without: str = "", **renamed: str) -> Mapping[str, str]:
@@ -48,6 +38,7 @@ class Architecture:
 
     Attributes:
         prefix: the prefix of the encoder's tensors in a model with a head.
+        heads: the heads, by task.
         sizes: the keys of the sizes in ``config.json``, by isorun's names.
         defaults: the sizes that ``config.json`` may omit.
         activation: the key of the activation in ``config.json``, and its default.
@@ -66,7 +57,7 @@ class Architecture:
     """
 
     prefix: str
-    classifier: FirstTokenHead
+    heads: Mapping[str, Head]
     sizes: Mapping[str, str] = field(default_factory=_sizes)
     defaults: Mapping[str, int] = field(default_factory=dict)
     activation: tuple[str, str] = ("hidden_act", "gelu")
@@ -82,19 +73,39 @@ class Architecture:
     epsilon: float = 1e-12
     builder: str = "bert"
 
-    @property
-    def classifies_pooled(self) -> bool:
-        """Whether the sequence classifier reads the pooler."""
-        return self.classifier.dense == self.pooler
+
+WORD_TABLE = "embeddings.word_embeddings"
+"""The table that heads for masked words share."""
 
 
-_ROBERTA_CLASSIFIER = FirstTokenHead("classifier.dense", "Tanh", "classifier.out_proj")
+def _heads(sequence: Head, words: Head) -> Mapping[str, Head]:
+    """The heads of a family whose other two are BERT's."""
+    return {SEQUENCE: sequence, TOKENS: Head("classifier"), ANSWERS: Head("qa_outputs"), WORDS: words}
 
-BERT = Architecture("bert", FirstTokenHead("pooler.dense", "Tanh", "classifier"))
-ROBERTA = Architecture("roberta", _ROBERTA_CLASSIFIER, types="zero", padding_id=1)
+
+def _words(dense: str, norm: str, output: str, activation: str = "hidden_act", bias: str = "") -> Head:
+    """A head for masked words; ``activation`` may be a key of ``config.json``."""
+    return Head(output, dense=dense, activation=activation, norm=norm, bias=bias, tied=WORD_TABLE)
+
+
+BERT_WORDS = _words(
+    "cls.predictions.transform.dense",
+    "cls.predictions.transform.LayerNorm",
+    "cls.predictions.decoder",
+    bias="cls.predictions.bias",
+)
+ROBERTA_WORDS = _words("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "gelu", "lm_head.bias")
+ROBERTA_HEADS = _heads(Head("classifier.out_proj", "first", "classifier.dense"), ROBERTA_WORDS)
+_BERT_HEADS = _heads(Head("classifier", "pooler"), BERT_WORDS)
+
+BERT = Architecture("bert", _BERT_HEADS)
+ROBERTA = Architecture("roberta", ROBERTA_HEADS, types="zero", padding_id=1)
 DISTILBERT = Architecture(
     "distilbert",
-    FirstTokenHead("pre_classifier", "Relu", "classifier"),
+    _heads(
+        Head("classifier", "first", "pre_classifier", "relu"),
+        _words("vocab_transform", "vocab_layer_norm", "vocab_projector", "activation"),
+    ),
     sizes=_sizes(
         without="type_vocab_size",
         hidden_size="dim",
@@ -119,14 +130,20 @@ DISTILBERT = Architecture(
 )
 ELECTRA = Architecture(
     "electra",
-    FirstTokenHead("classifier.dense", "BiasGelu", "classifier.out_proj"),
+    _heads(
+        Head("classifier.out_proj", "first", "classifier.dense", "gelu"),
+        _words("generator_predictions.dense", "generator_predictions.LayerNorm", "generator_lm_head", "gelu"),
+    ),
     sizes=_sizes("embedding_size"),
     projection="embeddings_project",
     pooler=None,
 )
 ALBERT = Architecture(
     "albert",
-    FirstTokenHead("pooler", "Tanh", "classifier"),
+    _heads(
+        Head("classifier", "pooler"),
+        _words("predictions.dense", "predictions.LayerNorm", "predictions.decoder", bias="predictions.bias"),
+    ),
     sizes=_sizes("embedding_size", "num_hidden_groups", "inner_group_num"),
     defaults={"num_hidden_groups": 1, "inner_group_num": 1},
     activation=("hidden_act", "gelu_new"),
@@ -147,7 +164,7 @@ ALBERT = Architecture(
 )
 MPNET = Architecture(
     "mpnet",
-    _ROBERTA_CLASSIFIER,
+    ROBERTA_HEADS,
     sizes=_sizes("relative_attention_num_buckets", without="type_vocab_size"),
     defaults={"relative_attention_num_buckets": 32},
     layer=LayerTensors(
@@ -165,7 +182,7 @@ MPNET = Architecture(
 
 DEBERTA = Architecture(
     "deberta",
-    FirstTokenHead("pooler.dense", "BiasGelu", "classifier"),
+    _heads(Head("classifier", "first", "pooler.dense", "pooler_hidden_act"), BERT_WORDS),
     defaults={"type_vocab_size": 0},
     layer=LayerTensors(
         query="attention.self.query_proj", key="attention.self.key_proj", value="attention.self.value_proj"
@@ -174,10 +191,10 @@ DEBERTA = Architecture(
     epsilon=1e-7,
     builder="deberta",
 )
-JINA = Architecture("bert", FirstTokenHead("pooler.dense", "Tanh", "classifier"), builder="jina")
+JINA = Architecture("bert", _BERT_HEADS, builder="jina")
 T5 = Architecture(
     "transformer",
-    FirstTokenHead("", "", ""),
+    {TOKENS: Head("classifier")},
     sizes={
         **{"vocab_size": "vocab_size", "hidden_size": "d_model", "num_hidden_layers": "num_layers"},
         **{"num_attention_heads": "num_heads", "intermediate_size": "d_ff"},

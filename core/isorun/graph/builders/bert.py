@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import onnx_ir as ir
 
+from isorun.graph.builders import heads
 from isorun.graph.builders.builder import Builder, Named, Weights
 from isorun.graph.builders.encoder_config import ACTIVATIONS, EncoderConfig
 from isorun.graph.ops import functions
@@ -28,7 +29,7 @@ class BertBuilder(Builder):
         bias = self._bias(ids)
         for index, weights in enumerate(self._layers()):
             hidden = self._layer(f"layer.{index}", weights, hidden, mask, bias)
-        outputs = self._outputs(hidden)
+        outputs = self._outputs(hidden, inputs)
         return self.graph(name, inputs, outputs)
 
     def _layers(self) -> Iterator[str]:
@@ -160,46 +161,28 @@ class BertBuilder(Builder):
             epsilon=self._config.layer_norm_eps,
         )
 
-    def _outputs(self, hidden: ir.Value) -> list[ir.Value]:
+    def _outputs(self, hidden: ir.Value, inputs: Mapping[str, ir.Value]) -> list[ir.Value]:
         config, architecture = self._config, self._architecture
         width = config.hidden_size
         outputs = [self.output("last_hidden_state", hidden, "sequence", width)]
         pooled = None
         if config.pooler and architecture.pooler is not None:
-            pooled = self._first_token(architecture.pooler, "Tanh", hidden)
+            pooled = self._pooled(architecture.pooler, hidden)
             outputs.append(self.output("pooler_output", pooled, width))
-        if config.head == "sequence-classification":
-            head = architecture.classifier
-            if not architecture.classifies_pooled:
-                pooled = self._first_token(head.dense, self._head_activation(), hidden)
-            assert pooled is not None, "this classifier reads the pooler"
-            logits = self._linear(head.output, pooled, width, config.labels)
-            outputs.append(self.output("logits", logits, config.labels))
-        elif config.head == "token-classification":
-            logits = self._linear("classifier", hidden, width, config.labels)
-            outputs.append(self.output("logits", logits, "sequence", config.labels))
-        elif config.head == "question-answering":
-            both = self._linear("qa_outputs", hidden, width, 2)
-            split = ir.node("Split", [both], {"axis": -1}, num_outputs=2, name="qa_outputs.split")
-            self._nodes.append(split)
-            last = self.constant("qa_outputs.last", np.array([-1]))
-            for label, part in zip(("start_logits", "end_logits"), split.outputs, strict=True):
-                part.name = f"qa_outputs.{label}"
-                outputs.append(self.output(label, self.node("Squeeze", f"qa.{label}", [part, last]), "sequence"))
+        if config.task is not None and config.head is not None:
+            read = heads.Read(
+                *(inputs["input_ids"], inputs["attention_mask"], hidden, pooled, width),
+                *(config.layer_norm_eps, config.pad_token_id),
+            )
+            outputs += heads.add(self, config.task, config.head, config.labels, read)
         return outputs
 
-    def _head_activation(self) -> str:
-        return self._architecture.classifier.activation
-
-    def _first_token(self, dense: str, activation: str, hidden: ir.Value) -> ir.Value:
-        """Dense layer and activation at the first position, (B, H)."""
+    def _pooled(self, dense: str, hidden: ir.Value) -> ir.Value:
+        """The first position through a dense layer, (B, H)."""
         width = self._config.hidden_size
         zero = self.constant("first.position", np.array(0))
         first = self.node("Gather", f"{dense}.first", [hidden, zero], axis=1)
-        if activation in ACTIVATIONS.values():
-            product = self.dense(dense, first, width, width)
-            return self.fused(activation, f"{dense}.activated", [product, self.weight(f"{dense}.bias", width)])
-        return self.node(activation, f"{dense}.activated", [self._linear(dense, first, width, width)])
+        return self.node("Tanh", f"{dense}.activated", [self._linear(dense, first, width, width)])
 
     def _qkv(self, prefix: str) -> tuple[ir.Value, ir.Value | None]:
         """The merged weight (H, 3 H) and bias (3 H) of the three projections."""

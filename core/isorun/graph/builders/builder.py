@@ -117,6 +117,14 @@ class Builder:
         node.outputs[0].name = f"{name}:0"
         return node.outputs[0]
 
+    def split(self, name: str, value: ir.Value, count: int) -> Sequence[ir.Value]:
+        """A value in parts of equal size along its last axis."""
+        node = ir.node("Split", [value], {"axis": -1}, num_outputs=count, name=name)
+        self._nodes.append(node)
+        for index, part in enumerate(node.outputs):
+            part.name = f"{name}:{index}"
+        return node.outputs
+
 
 class Named:
     """Adds nodes with a name prefix to a builder."""

@@ -7,19 +7,16 @@ from collections.abc import Mapping
 import numpy as np
 import onnx_ir as ir
 
-from isorun.errors import InvalidModel, did_you_mean
+from isorun.errors import InvalidModel
 from isorun.graph.builders.bert import BertBuilder
 from isorun.graph.builders.builder import Named
-from isorun.graph.builders.encoder_config import ACTIVATIONS
 from isorun.graph.ops import functions
 from isorun.graph.ops import positions as position_ops
 
-_POOLER_ACTIVATIONS = {**ACTIVATIONS, "tanh": "Tanh", "relu": "Relu", "sigmoid": "Sigmoid", "linear": "Identity"}
-
 
 class DebertaBuilder(BertBuilder):
-    """Reads ``position_buckets``, ``max_relative_positions``, ``share_att_key``, ``pos_att_type``, ``norm_rel_ebd``,
-    ``position_biased_input`` and ``pooler_hidden_act`` from ``config.json``."""
+    """Reads ``position_buckets``, ``max_relative_positions``, ``share_att_key``, ``pos_att_type``, ``norm_rel_ebd`` and
+    ``position_biased_input`` from ``config.json``."""
 
     def _embed(self, inputs: Mapping[str, ir.Value]) -> ir.Value:
         config, prefix = self._config, "embeddings"
@@ -60,14 +57,6 @@ class DebertaBuilder(BertBuilder):
             raise InvalidModel(
                 "config.json: conv_kernel_size, or an embedding_size other than hidden_size, is not supported"
             )
-
-    def _head_activation(self) -> str:
-        name = self._config.settings.get("pooler_hidden_act", "gelu")
-        if name not in _POOLER_ACTIVATIONS:
-            raise InvalidModel(
-                f"config.json: unsupported pooler_hidden_act {name!r}{did_you_mean(name, _POOLER_ACTIVATIONS)}"
-            )
-        return _POOLER_ACTIVATIONS[name]
 
     def _attend(
         self, name: str, prefix: str, hidden: ir.Value, mask: ir.Value, bias: ir.Value | None, **features: ir.Value

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from isorun.graph.builders.architectures import BERT, Architecture
+from isorun.graph.builders.heads import Head
 
 ACTIVATIONS = {
     "gelu": "BiasGelu",
@@ -16,17 +17,15 @@ ACTIVATIONS = {
 }
 """The fused operators by Hugging Face's names of activations."""
 
-HEADS = ("sequence-classification", "token-classification", "question-answering")
-
 
 @dataclass(frozen=True)
 class EncoderConfig:
     """The sizes of an encoder, by the names in BERT's ``config.json``.
 
-    ``head`` is one of :data:`HEADS` or ``None``; ``labels`` is the width of a classifier. ``embedding_size`` is the
-    width of the embeddings, if it differs from the layers'. ``num_hidden_groups`` groups of ``inner_group_num``
-    layers share their weights, if the architecture shares any. ``settings`` is the whole ``config.json``, for what only
-    one family has.
+    ``task`` is the task of a head, ``head`` its layers, or both are ``None``; ``labels`` is the width of its logits.
+    ``embedding_size`` is the width of the embeddings, if it differs from the layers'. ``num_hidden_groups`` groups of
+    ``inner_group_num`` layers share their weights, if the architecture shares any. ``settings`` is the whole
+    ``config.json``, for what only one family has.
     """
 
     vocab_size: int
@@ -39,7 +38,8 @@ class EncoderConfig:
     layer_norm_eps: float = 1e-12
     hidden_act: str = "gelu"
     pooler: bool = True
-    head: str | None = None
+    task: str | None = None
+    head: Head | None = None
     labels: int = 2
     architecture: Architecture = BERT
     embedding_size: int | None = None

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from isorun.graph.builders import heads
 from isorun.graph.builders.builder import Builder, Named, Weights
+from isorun.graph.builders.heads import Head
 from isorun.graph.builders.rotary_families import RotaryFamily
 from isorun.graph.ops import functions
 from isorun.graph.ops import positions as position_ops
 
-_POOLER = "pooler.dense"
+POOLER = "pooler.dense"
 
 ACTIVATIONS = {
     "gelu": "Gelu",
@@ -35,6 +37,8 @@ class RotaryConfig:
         biases: which parts have biases: those of :attr:`RotaryFamily.biases`.
         scale: of the scores; ``None`` for 1 / sqrt(head_size).
         pooler: whether there is a pooler.
+        task, head, labels: the task of a head, its layers, and the width of its logits; ``None`` if there is no head.
+        padding_id: the id of padding, where a head looks for it.
         stretch: NTK scaling of the rotation: its base is multiplied by it, and its angles are divided by its power of
             2 / head_size.
     """
@@ -54,6 +58,10 @@ class RotaryConfig:
     scale: float | None = None
     pooler: bool = False
     stretch: float = 1.0
+    task: str | None = None
+    head: Head | None = None
+    labels: int = 2
+    padding_id: int | None = None
 
 
 def encoder(config: RotaryConfig, weights: Weights, name: str) -> ir.Model:
@@ -61,7 +69,7 @@ def encoder(config: RotaryConfig, weights: Weights, name: str) -> ir.Model:
 
     Inputs, int64 (batch, sequence): ``input_ids``, ``attention_mask`` and, with more than one token type,
     ``token_type_ids``. Outputs, float32: ``last_hidden_state`` (batch, sequence, hidden); with a pooler,
-    ``pooler_output`` (batch, hidden).
+    ``pooler_output`` (batch, hidden); with a head, those of :func:`isorun.graph.builders.heads.add`.
     """
     return _RotaryBuilder(config, weights).model(name)
 
@@ -85,12 +93,16 @@ class _RotaryBuilder(Builder):
         if family.final_norm is not None and family.rms:
             hidden = self._norm(family.final_norm, hidden, "final_norm")
         outputs = [self.output("last_hidden_state", hidden, "sequence", config.hidden_size)]
+        pooled = None
         if config.pooler:
             first = self.node("Gather", "pooler.first", [hidden, self.constant("first", np.array(0))], axis=1)
-            product = self.dense(_POOLER, first, config.hidden_size, config.hidden_size)
-            biased = self.node("Add", "pooler.biased", [product, self.weight(f"{_POOLER}.bias", config.hidden_size)])
+            product = self.dense(POOLER, first, config.hidden_size, config.hidden_size)
+            biased = self.node("Add", "pooler.biased", [product, self.weight(f"{POOLER}.bias", config.hidden_size)])
             pooled = self.node("Tanh", "pooler.activated", [biased])
             outputs.append(self.output("pooler_output", pooled, config.hidden_size))
+        if config.task is not None and config.head is not None:
+            read = heads.Read(ids, mask, hidden, pooled, config.hidden_size, config.epsilon, config.padding_id)
+            outputs += heads.add(self, config.task, config.head, config.labels, read)
         return self.graph(name, inputs, outputs)
 
     def _embed(self, ids: ir.Value, types: ir.Value | None) -> ir.Value:

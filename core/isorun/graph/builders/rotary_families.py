@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from isorun.graph.builders.architectures import BERT_WORDS, ROBERTA_HEADS, ROBERTA_WORDS
+from isorun.graph.builders.heads import ANSWERS, SEQUENCE, TOKENS, WORDS, Head
+
 
 @dataclass(frozen=True)
 class RotaryFamily:
@@ -31,6 +34,8 @@ class RotaryFamily:
         first_norm: whether the first layer has a normalization before its attention.
         scaled: whether embeddings are multiplied by the root of their width.
         causal: whether tokens attend to none after them.
+        heads: the heads, by task.
+        prefixes: the prefix in a model with a head, where the task decides.
     """
 
     words: str
@@ -58,9 +63,29 @@ class RotaryFamily:
     first_norm: bool = True
     scaled: bool = False
     causal: bool = False
+    heads: Mapping[str, Head] = field(default_factory=dict)
+    prefixes: Mapping[str, str] = field(default_factory=dict)
 
 
+_MODERNBERT_HEAD = Head(
+    "classifier",
+    dense="head.dense",
+    activation="classifier_activation",
+    norm="head.norm",
+    flags={"dense_bias": ("classifier_bias", False), "norm_bias": ("norm_bias", False)},
+)
 MODERNBERT = RotaryFamily(
+    heads={
+        SEQUENCE: replace(_MODERNBERT_HEAD, reads="classifier_pooling"),
+        TOKENS: _MODERNBERT_HEAD,
+        ANSWERS: _MODERNBERT_HEAD,
+        WORDS: replace(
+            _MODERNBERT_HEAD,
+            output="decoder",
+            tied="embeddings.tok_embeddings",
+            flags={**_MODERNBERT_HEAD.flags, "has_bias": ("decoder_bias", True)},
+        ),
+    },
     words="embeddings.tok_embeddings",
     embedding_norm="embeddings.norm",
     query="attn.Wqkv",
@@ -82,6 +107,11 @@ _LLAMA: dict[str, Any] = {
 }
 EUROBERT = RotaryFamily(
     **_LLAMA,
+    heads={
+        SEQUENCE: Head("classifier", "classifier_pooling", "dense", "gelu"),
+        TOKENS: Head("classifier"),
+        WORDS: Head("lm_head", tied="embed_tokens", flags={"has_bias": ("mlp_bias", False)}),
+    },
     words="embed_tokens",
     before=("input_layernorm", "post_attention_layernorm"),
     final_norm="norm",
@@ -91,14 +121,22 @@ EUROBERT = RotaryFamily(
     },
 )
 _HEAD_NORMS = ("self_attn.q_norm", "self_attn.k_norm")
+_LAST = Head("score", "last", has_bias=False)
 QWEN3 = replace(
     EUROBERT,
+    heads={
+        SEQUENCE: _LAST,
+        TOKENS: Head("score", flags={"has_bias": ("token_classification_bias", True)}),
+        ANSWERS: Head("qa_outputs"),
+    },
+    prefixes={ANSWERS: "transformer"},
     head_norms=_HEAD_NORMS,
     biases={"attention": "attention_bias", "attention_output": "attention_bias"},
     causal=True,
 )
 GEMMA = RotaryFamily(
     **_LLAMA,
+    heads={SEQUENCE: _LAST},
     words="embed_tokens",
     head_norms=_HEAD_NORMS,
     before=("input_layernorm", "pre_feedforward_layernorm"),
@@ -111,14 +149,17 @@ GEMMA = RotaryFamily(
 )
 _POST: dict[str, Any] = {
     **{"words": "embeddings.word_embeddings", "types": "embeddings.token_type_embeddings"},
-    **{"post": True, "prefix": ""},
+    "post": True,
 }
+_POOLED: Mapping[str, Head] = {SEQUENCE: Head("classifier", "pooler"), TOKENS: Head("classifier")}
 _FLASH: dict[str, Any] = {
     **{"embedding_norm": "emb_ln", "layers": "encoder.layers.{layer}", "after": ("norm1", "norm2"), "down": "mlp.fc2"}
 }
 NOMIC = RotaryFamily(
     **_POST,
     **_FLASH,
+    prefix="nomic_bert",
+    heads={**_POOLED, WORDS: replace(BERT_WORDS, norm="cls.predictions.transform.layer_norm")},
     query="attn.Wqkv",
     attention_output="attn.out_proj",
     gate="mlp.fc12",
@@ -128,6 +169,8 @@ NOMIC = RotaryFamily(
 JINA = RotaryFamily(
     **_POST,
     **_FLASH,
+    prefix="roberta",
+    heads=ROBERTA_HEADS,
     query="mixer.Wqkv",
     attention_output="mixer.out_proj",
     gate="mlp.fc1",
@@ -136,6 +179,8 @@ JINA = RotaryFamily(
 )
 GTE = RotaryFamily(
     **_POST,
+    prefix="gte",
+    heads={**_POOLED, WORDS: replace(ROBERTA_WORDS, norm="lm_head.norm", bias="")},
     query="attention.qkv_proj",
     embedding_norm="embeddings.LayerNorm",
     layers="encoder.layer.{layer}",
@@ -146,3 +191,5 @@ GTE = RotaryFamily(
     down="mlp.down_proj",
     biases={"norm": True, "attention": True, "attention_output": True, "down": True},
 )
+NEW = replace(GTE, prefix="new")
+"""GTE as its authors publish it."""

@@ -51,8 +51,8 @@ class T5Builder(BertBuilder):
             raise InvalidModel(f"config.json: feed_forward_proj must be relu, {' or '.join(_GATED)}, got {kind!r}")
         return self.dense(f"{prefix}.wo", activated, inner, width, f"{name}.output")
 
-    def _outputs(self, hidden: ir.Value) -> list[ir.Value]:
-        return super()._outputs(self._rms("encoder.final_layer_norm", hidden))
+    def _outputs(self, hidden: ir.Value, inputs: Mapping[str, ir.Value]) -> list[ir.Value]:
+        return super()._outputs(self._rms("encoder.final_layer_norm", hidden), inputs)
 
     def _rms(self, prefix: str, value: ir.Value) -> ir.Value:
         gamma = self.weight(f"{prefix}.weight", self._config.hidden_size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ import small_bert
 from isorun.errors import UnsupportedModel
 from isorun.graph import model_info
 from isorun.graph.analysis import mask_input
-from isorun.graph.builders import encoder_config
+from isorun.graph.builders import architectures, heads
 from isorun.graph.io import files
 from isorun.graph.ops import functions, lower
 from isorun.graph.transforms import padding_removal
@@ -50,8 +51,10 @@ MASKS = {
 }
 
 
-def model(head: str | None = None) -> ir.Model:
-    return small_bert.build(head=head, labels=3)
+def model(task: str | None = None) -> ir.Model:
+    head = None if task is None else replace(architectures.BERT.heads[task], activation="gelu")
+    labels = {heads.ANSWERS: 2, heads.WORDS: small_bert.VOCABULARY}.get(task or "", 3)
+    return small_bert.build(task=task, head=head, labels=labels)
 
 
 def open_on(backend: str, dialect: str, made: ir.Model, path: Path) -> Executable:
@@ -121,7 +124,7 @@ def test_any_mask_of_any_shape(
     assert_same(packed(backend, dialect).run(None, fed), UNTOUCHED.run(None, fed), fed["attention_mask"])
 
 
-@pytest.mark.parametrize("head", encoder_config.HEADS)
+@pytest.mark.parametrize("head", heads.TASKS.values())
 @pytest.mark.parametrize(("backend", "dialect"), PAIRS)
 def test_heads(backend: str, dialect: str, head: str, tmp_path: Path) -> None:
     made = model(head)
@@ -132,6 +135,7 @@ def test_heads(backend: str, dialect: str, head: str, tmp_path: Path) -> None:
         "sequence-classification": ("last_hidden_state",),
         "token-classification": ("last_hidden_state", "logits"),
         "question-answering": ("last_hidden_state", "start_logits", "end_logits"),
+        "masked-language-model": ("last_hidden_state", "logits"),
     }
     assert known == ("attention_mask", tokens[head])
     by_token = tuple(value.name in tokens[head] for value in made.graph.outputs)

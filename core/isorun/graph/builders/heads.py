@@ -1,0 +1,195 @@
+"""Heads on an encoder: classes of texts and tokens, spans of answers, words behind masks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import numpy as np
+import onnx_ir as ir
+
+from isorun.graph.builders.builder import Builder
+
+SEQUENCE, TOKENS, ANSWERS, WORDS = (
+    *("sequence-classification", "token-classification", "question-answering"),
+    "masked-language-model",
+)
+TASKS: Mapping[str, str] = MappingProxyType(
+    {
+        "ForSequenceClassification": SEQUENCE,
+        "ForTokenClassification": TOKENS,
+        "ForQuestionAnswering": ANSWERS,
+        "ForMaskedLM": WORDS,
+    }
+)
+"""The tasks, by the endings of transformers' names of models in ``architectures``."""
+
+ACTIVATIONS = {
+    "gelu": "BiasGelu",
+    "gelu_new": "BiasGeluTanh",
+    "gelu_fast": "BiasGeluTanh",
+    "gelu_pytorch_tanh": "BiasGeluTanh",
+    "tanh": "Tanh",
+    "relu": "Relu",
+    "sigmoid": "Sigmoid",
+    "linear": "Identity",
+    "silu": "Silu",
+    "swish": "Silu",
+}
+"""The operators by Hugging Face's names of activations: those with a bias are fused."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """A head, by the names of its layers.
+
+    Attributes:
+        output: the last dense layer.
+        reads: what the head reads of the hidden states: ``tokens`` (all); ``pooler``; ``first``; ``last`` (the last
+            token that is not padding by its id); ``mean`` of the tokens in the mask; ``late`` for the mean of the
+            tokens' logits; or ``classifier_pooling``, if that key of ``config.json`` says which.
+        dense: a dense layer before; ``None`` if there is none.
+        activation: after it: one of :data:`ACTIVATIONS`, or the key of ``config.json`` that says which.
+        norm: a layer normalization after the activation; ``None`` if there is none.
+        inner: the width of the dense layer; ``None`` for the encoder's.
+        dense_bias, norm_bias: whether these layers have biases.
+        has_bias: whether the last layer has a bias.
+        bias: its tensor; empty for the last layer's own.
+        tied: the table of words whose transpose the last layer is; ``None`` if it has a matrix of its own.
+        flags: the fields that a key of ``config.json`` decides, each with the key and its default.
+    """
+
+    output: str
+    reads: str = "tokens"
+    dense: str | None = None
+    activation: str = "tanh"
+    norm: str | None = None
+    inner: int | None = None
+    dense_bias: bool = True
+    norm_bias: bool = True
+    has_bias: bool = True
+    bias: str = ""
+    tied: str | None = None
+    flags: Mapping[str, tuple[str, bool]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Read:
+    """What an encoder gives to a head.
+
+    Attributes:
+        ids, mask: the graph's inputs.
+        hidden: the hidden states, (B, S, width).
+        pooled: the pooler's output, (B, width); ``None`` if there is none.
+        width: of the encoder.
+        epsilon: of normalizations.
+        padding_id: the id of padding.
+    """
+
+    ids: ir.Value
+    mask: ir.Value
+    hidden: ir.Value
+    pooled: ir.Value | None
+    width: int
+    epsilon: float
+    padding_id: int | None
+
+
+def add(builder: Builder, task: str, head: Head, labels: int, read: Read) -> list[ir.Value]:
+    """Add a head to a graph.
+
+    Args:
+        builder: of the graph.
+        task: one of the values of :data:`TASKS`.
+        head: its layers.
+        labels: the width of the logits.
+        read: what it reads.
+
+    Returns:
+        The outputs, float32: ``logits``, (batch, labels) of a sequence classifier or (batch, sequence, labels); of
+        question answering, ``start_logits`` and ``end_logits``, (batch, sequence).
+    """
+    logits = _logits(builder, head, labels, read)
+    if task == SEQUENCE:
+        return [builder.output("logits", logits, labels)]
+    if task != ANSWERS:
+        return [builder.output("logits", logits, "sequence", labels)]
+    last = builder.constant(f"{head.output}.last", np.array([-1]))
+    ends = zip(("start_logits", "end_logits"), builder.split(f"{head.output}.split", logits, 2), strict=True)
+    return [
+        builder.output(label, builder.node("Squeeze", f"{head.output}.{label}", [end, last]), "sequence")
+        for label, end in ends
+    ]
+
+
+def _logits(builder: Builder, head: Head, labels: int, read: Read) -> ir.Value:
+    value, width = _value(builder, head, read), read.width
+    if head.dense is not None:
+        inner = head.inner or width
+        value = _activated(builder, head, builder.dense(head.dense, value, width, inner), inner)
+        width = inner
+        if head.norm is not None:
+            weights = [builder.weight(f"{head.norm}.weight", width)]
+            weights += [builder.weight(f"{head.norm}.bias", width)] if head.norm_bias else []
+            value = builder.node(
+                "LayerNormalization", f"{head.norm}.normalized", [value, *weights], axis=-1, epsilon=read.epsilon
+            )
+    matrix = builder.joined(f"{head.output}.weight", {f"{head.tied or head.output}.weight": (labels, width)})
+    logits = builder.node("MatMul", head.output, [value, matrix])
+    if head.has_bias:
+        bias = builder.weight(head.bias or f"{head.output}.bias", labels)
+        logits = builder.node("Add", f"{head.output}.biased", [logits, bias])
+    return _mean(builder, logits, read.mask) if head.reads == "late" else logits
+
+
+def _value(builder: Builder, head: Head, read: Read) -> ir.Value:
+    """What the first layer reads."""
+    if head.reads == "pooler":
+        assert read.pooled is not None, "this head reads the pooler"
+        return read.pooled
+    if head.reads == "first":
+        zero = builder.constant("first.position", np.array(0))
+        return builder.node("Gather", f"{head.dense or head.output}.first", [read.hidden, zero], axis=1)
+    if head.reads == "mean":
+        return _mean(builder, read.hidden, read.mask)
+    return _last(builder, read) if head.reads == "last" else read.hidden
+
+
+def _activated(builder: Builder, head: Head, product: ir.Value, width: int) -> ir.Value:
+    kind, name = ACTIVATIONS[head.activation], f"{head.dense}.activated"
+    if head.dense_bias:
+        bias = builder.weight(f"{head.dense}.bias", width)
+    else:
+        bias = builder.constant(f"zeros.{width}", np.zeros(width, np.float32))
+    if kind.startswith("Bias"):
+        return builder.fused(kind, name, [product, bias])
+    biased = builder.node("Add", f"{head.dense}.biased", [product, bias]) if head.dense_bias else product
+    if kind == "Silu":
+        return builder.node("Mul", name, [biased, builder.node("Sigmoid", f"{head.dense}.sigmoid", [biased])])
+    return builder.node(kind, name, [biased])
+
+
+def _mean(builder: Builder, value: ir.Value, mask: ir.Value) -> ir.Value:
+    """The mean over the tokens in the mask, (B, width)."""
+    axis = builder.constant("mean.axis", np.array([1]))
+    last = builder.constant("mean.last", np.array([2]))
+    real = builder.node("Cast", "mean.real", [mask], to=int(ir.DataType.FLOAT))
+    column = builder.node("Unsqueeze", "mean.column", [real, last])
+    kept = builder.node("Mul", "mean.kept", [value, column])
+    total = builder.node("ReduceSum", "mean.total", [kept, axis], keepdims=0)
+    count = builder.node("ReduceSum", "mean.count", [real, axis], keepdims=1)
+    return builder.node("Div", "mean", [total, count])
+
+
+def _last(builder: Builder, read: Read) -> ir.Value:
+    """The hidden state of the last token whose id is not that of padding; of the first, if all are padding."""
+    assert read.padding_id is not None, "this head looks for padding"
+    padding = builder.constant("last.padding", np.array(read.padding_id))
+    is_padding = builder.node("Equal", "last.is_padding", [read.ids, padding])
+    real = builder.node("Not", "last.is_real", [is_padding])
+    ones = builder.node("Cast", "last.ones", [real], to=int(ir.DataType.INT64))
+    counted = builder.node("CumSum", "last.counted", [ones, builder.constant("last.axis", np.array(1))])
+    numbered = builder.node("Mul", "last.numbered", [counted, ones])
+    position = builder.node("ArgMax", "last.position", [numbered], axis=1, keepdims=1)
+    return builder.node("GatherND", "last.hidden", [read.hidden, position], batch_dims=1)

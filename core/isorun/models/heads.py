@@ -1,0 +1,115 @@
+"""The head that a checkpoint's ``config.json`` names, and what of it depends on settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from isorun.errors import InvalidModel, did_you_mean
+
+if TYPE_CHECKING:
+    from isorun.graph.builders.heads import Head
+    from isorun.models.weights import SafeTensors
+
+_POOLINGS = {"cls": "first", "bos": "first", "mean": "mean", "late": "late"}
+_DEFAULT_POOLING = {"modernbert": "cls", "eurobert": "late"}
+
+
+def of(
+    settings: Mapping[str, Any],
+    known: Mapping[str, Head],
+    weights: SafeTensors,
+    invalid: Callable[[str], InvalidModel],
+    inner: int | None = None,
+) -> tuple[str | None, Head | None]:
+    """The task of a checkpoint and the layers of its head; ``None`` twice if the family has no such head.
+
+    Args:
+        settings: the content of ``config.json``.
+        known: the heads of the family, by task.
+        weights: the checkpoint's tensors.
+        invalid: makes an error about ``config.json``.
+        inner: the width of the table of words, if it differs from the encoder's.
+
+    Raises:
+        InvalidModel: a setting of the head is invalid.
+    """
+    from isorun.graph.builders.heads import ACTIVATIONS, WORDS
+
+    task = named(settings, invalid)
+    if task is None or task not in known:
+        return None, None
+    head = known[task]
+    if task == WORDS and head.dense is not None and f"{head.dense}.weight" not in weights:
+        return None, None  # only the encoder was saved
+    key = head.activation
+    if head.dense is not None and key not in ACTIVATIONS:  # a key of config.json
+        name = settings.get(key, "gelu")
+        if name not in ACTIVATIONS:
+            raise invalid(f"unsupported {key} {name!r}{did_you_mean(str(name), ACTIVATIONS)}")
+        head = replace(head, activation=name)
+    if head.reads == "classifier_pooling":
+        default = _DEFAULT_POOLING[settings["model_type"]]
+        pooling = settings.get("classifier_pooling", settings.get("clf_pooling", default))
+        if pooling not in _POOLINGS:
+            raise invalid(f"classifier_pooling must be one of {', '.join(_POOLINGS)}, got {pooling!r}")
+        head = replace(head, reads=_POOLINGS[pooling])
+    if head.reads == "last" and settings.get("pad_token_id") is None:
+        raise invalid("pad_token_id must be set, to find the last token of a text, which the classifier reads")
+    flags: dict[str, Any] = {name: settings.get(key, default) for name, (key, default) in head.flags.items()}
+    head = replace(head, inner=inner if task == WORDS else head.inner, **flags)
+    return task, _with_tensors(head, settings, weights)
+
+
+def known(kind: Any) -> Mapping[str, Head]:
+    """The heads that isorun builds for a ``model_type``, by task."""
+    from isorun.graph.builders.architectures import ARCHITECTURES
+    from isorun.models import rotary_config
+
+    if kind in rotary_config.KINDS:
+        return rotary_config.family_of(kind).heads
+    return ARCHITECTURES[kind].heads if kind in ARCHITECTURES else {}
+
+
+def named(settings: Mapping[str, Any], invalid: Callable[[str], InvalidModel]) -> str | None:
+    """The task that ``architectures`` names, if any.
+
+    Raises:
+        InvalidModel: it is not a list of names.
+    """
+    from isorun.graph.builders.heads import TASKS
+
+    architectures = settings.get("architectures") or []
+    if not isinstance(architectures, list) or not all(isinstance(name, str) for name in architectures):
+        raise invalid(f"architectures must be a list of names, got {architectures!r}")
+    tasks = (task for name in architectures for ending, task in TASKS.items() if name.endswith(ending))
+    return next(tasks, None)
+
+
+def labels(settings: Mapping[str, Any], task: str | None, words: int, invalid: Callable[[str], InvalidModel]) -> int:
+    """The width of the logits: the number of classes (2 by default), of words, or the two ends of an answer."""
+    from isorun.graph.builders.heads import ANSWERS, WORDS
+
+    if task in (ANSWERS, WORDS):
+        return 2 if task == ANSWERS else words
+    if "id2label" in settings:
+        names = settings["id2label"]
+        if not isinstance(names, dict) or not names:
+            raise invalid(f"id2label must be an object with a name for each class, got {names!r}")
+        return len(names)
+    count = settings.get("num_labels", 2)
+    if type(count) is not int or count < 1:
+        raise invalid(f"num_labels must be an integer above 0, got {count!r}")
+    return count
+
+
+def _with_tensors(head: Head, settings: Mapping[str, Any], weights: SafeTensors) -> Head:
+    """A head by the tensors that are stored, as in transformers: those of the last layer, or else the shared ones."""
+    tied, bias = head.tied, head.bias
+    if f"{head.output}.weight" in weights or not settings.get("tie_word_embeddings", True):
+        tied = None
+    if bias and f"{head.output}.bias" in weights:
+        weights.account(bias)
+        bias = ""
+    return replace(head, tied=tied, bias=bias)

@@ -1,0 +1,91 @@
+"""Checkpoints with heads answer as transformers does."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import exports
+import isorun
+from isorun.graph.builders import heads as layers
+from isorun.models import checkpoint, heads
+
+with tarfile.open(exports.FOLDER / "heads.tar.xz") as packed:
+    NAMES = sorted({name.partition("/")[0] for name in packed.getnames()})
+TOLERANCE = 1e-5  # of 1 + |x|
+CPU = "ort-cpu"
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("heads")
+    with tarfile.open(exports.FOLDER / "heads.tar.xz") as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+def assert_answers(folder: Path, backend: str, padding: str) -> None:
+    expected = np.load(folder / "expected.npz")
+    mask = expected["attention_mask"]
+    with isorun.Session(folder, backend, padding=padding, threads=1) as session:
+        feeds = {spec.name: expected[spec.name] for spec in session.get_inputs() if spec.name in expected}
+        feeds |= {spec.name: np.zeros_like(mask) for spec in session.get_inputs() if spec.name not in feeds}
+        names = [spec.name for spec in session.get_outputs()]
+        outputs = dict(zip(names, session.run(None, feeds), strict=True))
+    for name in expected.files:
+        if name not in ("input_ids", "attention_mask"):
+            kept = mask > 0 if outputs[name].shape[:2] == mask.shape else ...
+            difference = np.abs(outputs[name] - expected[name]) / (1 + np.abs(expected[name]))
+            assert difference[kept].max() < TOLERANCE, name
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", NAMES)
+def test_answers_with_padding(name: str, checkpoints: Path) -> None:
+    assert_answers(checkpoints / name, CPU, "keep")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_answers_without_padding(name: str, checkpoints: Path) -> None:
+    if name in ("qwen3-SequenceClassification", "gemma3_text-SequenceClassification"):
+        pytest.skip("its head finds the last token by the ids, not by the mask")
+    assert_answers(checkpoints / name, CPU, "remove")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", NAMES)
+def test_answers_on_openvino(name: str, checkpoints: Path) -> None:
+    assert_answers(checkpoints / name, "openvino", "auto")
+
+
+def changed(folder: Path, **settings: object) -> Path:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        ("modernbert-SequenceClassification", "classifier_pooling", "max"),
+        ("modernbert-SequenceClassification", "classifier_activation", "prelu"),
+        ("deberta-v2-SequenceClassification", "pooler_hidden_act", "prelu"),
+        ("qwen3-SequenceClassification", "pad_token_id", None),
+        ("bert-TokenClassification", "id2label", {}),
+    ],
+)
+def test_rejects_a_setting_of_the_head(name: str, key: str, value: object, tmp_path: Path) -> None:
+    with tarfile.open(exports.FOLDER / "heads.tar.xz") as archive:
+        members = [entry for entry in archive.getmembers() if entry.name.startswith(f"{name}/")]
+        archive.extractall(tmp_path, members, filter="data")
+    with pytest.raises(isorun.InvalidModel, match=key):
+        checkpoint.build(changed(tmp_path / name, **{key: value}), tmp_path / "built.onnx")
+
+
+def test_the_kinds_without_a_head_have_none() -> None:
+    assert heads.known("gpt2") == {}
+    assert set(heads.known("t5")) == {layers.TOKENS}
