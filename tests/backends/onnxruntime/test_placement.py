@@ -9,7 +9,7 @@ import onnx.parser
 import pytest
 
 from isorun.errors import UnsupportedModel
-from isorun_backends.onnxruntime.placement import Node, count, require, shape_nodes
+from isorun_backends.onnxruntime.placement import Node, count, integer_nodes, may_run_on_cpu, require, shape_nodes
 
 NODES = [Node("Mine", "n", "Neg"), Node("CPUExecutionProvider", "d", "Det")]
 MODEL = Path("det.onnx")
@@ -72,3 +72,26 @@ def test_only_the_type_of_the_second_input_of_castlike_counts():
         """
     )
     assert shape_nodes(graph) == {"shape", "cast", "root"}
+
+
+MASKED = """<ir_version: 8, opset_import: ["" : 17]>
+g (int64[B,S] mask, float[B,S] x, int32[S,S] table) => (float[B,S] out, int32[B,S] product, int64[1,N] kept)
+<int64 axis = {1}>
+{
+  [sums] sums = CumSum (mask, axis)
+  [attends] attends = Cast <to = 9> (mask)
+  [short] short = Cast <to = 6> (sums)
+  [kept] kept = NonZero (attends)
+  [factors] factors = Cast <to = 1> (attends)
+  [product] product = MatMul (short, table)
+  [scaled] out = Mul (x, factors)
+}"""
+
+
+def test_index_computations_are_those_on_integers_alone(tmp_path):
+    model = onnx.parser.parse_model(MASKED)
+    assert integer_nodes(model) == {"sums", "attends", "short", "kept"}
+    onnx.save(model, tmp_path / "model.onnx")
+    assert may_run_on_cpu(tmp_path / "model.onnx", "integers") == integer_nodes(model)
+    assert may_run_on_cpu(tmp_path / "model.onnx", "shapes") == frozenset()
+    assert may_run_on_cpu(tmp_path / "model.onnx", "none") is None

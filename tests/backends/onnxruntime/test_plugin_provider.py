@@ -59,15 +59,18 @@ PACKAGES: dict[str, dict[str, str]] = {
             ("invents", "precisions = ['fp12']"),
             ("damaged", "precisions = ["),
             ("confuses", "precisions = ['fp32']\nprecision_options = { fp16 = {} }"),
+            ("overflows", "cpu_nodes = 'all'"),
+            ("hesitates", "exclusive = 'maybe'"),
         )
     },
     "onnxruntime-tools": {"onnxruntime_tools/__init__.py": "raise OSError('it is no provider')"},
     "my-provider": {"my_provider/__init__.py": "", "my_provider/ort.py": BROKEN},
 }
+WRONG = ("misspells", "invents", "damaged", "confuses", "overflows", "hesitates")
 NAMED = {"my-provider": {"mine": "my_provider.ort", "twin": "my_provider.ort"}}
 MEMBERS = {
     *("broken", "single", "elsewhere", "onnxruntime_ep_twin", "unrelated", "raises", "declares", "mine", "twin"),
-    *("contoso", "misspells", "invents", "damaged", "confuses"),
+    *("contoso", *WRONG),
 }
 
 
@@ -89,7 +92,7 @@ def worker(environment):
 def test_each_package_with_a_provider_is_a_backend(worker):
     found = {name for name in worker.names() if name.startswith("ort-ep")}
     assert found - {"ort-ep:openvino"} <= {"ort-ep", *(f"ort-ep:{member}" for member in MEMBERS)}
-    for member in MEMBERS - {"misspells", "invents", "damaged", "confuses"}:
+    for member in MEMBERS - set(WRONG):
         assert worker.get(f"ort-ep:{member}").name == f"ort-ep:{member}"
 
 
@@ -134,6 +137,8 @@ def test_a_package_declares_capabilities(worker):
         ("invents", "unknown value 'fp12'"),
         ("damaged", "not TOML"),
         ("confuses", "'fp16' is not one of its precisions"),
+        ("overflows", "cpu_nodes must be one of 'none', 'shapes', 'integers', got 'all'"),
+        ("hesitates", "exclusive must be true or false, got 'maybe'"),
     ],
 )
 def test_a_wrong_declaration_costs_its_own_provider(worker, member, problem):

@@ -20,12 +20,17 @@ import make_precision_probe
 class Rounding:
     """A session that rounds the operands and the result of its product."""
 
-    def __init__(self, rounded):
-        self._rounded = rounded
+    def __init__(self, rounded, *, sums=False):
+        self._rounded, self._sums = rounded, sums
 
     def run(self, _, feeds):
-        w = precision_probe.numbers(64, 16, 37)
-        return [self._rounded(self._rounded(feeds["x"]) @ self._rounded(w))]
+        x, w = self._rounded(feeds["x"]), self._rounded(precision_probe.numbers(64, 16, 37))
+        if not self._sums:
+            return [self._rounded(x @ w)]
+        total = np.zeros((32, 16), np.float32)
+        for column, row in zip(x.T, w, strict=True):
+            total = self._rounded(total + self._rounded(np.outer(column, row)))
+        return [total]
 
 
 def to_bits(bits):
@@ -53,6 +58,12 @@ def test_tells_precisions_apart(rounded, name):
     assert precision_probe.of_session(Rounding(rounded)) == name
 
 
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning", "ignore:invalid value:RuntimeWarning")
+def test_sums_in_fp16_are_not_taken_for_bf16():
+    session = Rounding(lambda array: array.astype(np.float16).astype(np.float32), sums=True)
+    assert precision_probe.of_session(session) == "fp16"
+
+
 def test_rejects_a_result_that_is_not_finite():
     with pytest.raises(BackendFailed, match="not finite"):
         precision_probe.of_session(Rounding(lambda array: array * np.nan))
@@ -75,5 +86,15 @@ def test_rejects_a_provider_that_cannot_be_set_up():
         precision_probe.measure("OddProvider", refuse)
 
 
-def test_the_model_is_what_its_script_writes():
-    assert onnx.load(precision_probe.MODEL) == make_precision_probe.model()
+def test_the_models_are_what_their_script_writes():
+    for precision, path in {"fp32": precision_probe.MODEL, **precision_probe.TYPED}.items():
+        assert onnx.load(path) == make_precision_probe.model(precision)
+
+
+def test_a_provider_that_fails_to_run_is_a_failure_of_the_backend():
+    class Failing:
+        def run(self, *_):
+            raise RuntimeError("the device does not support f16")
+
+    with pytest.raises(BackendFailed, match="does not support f16"):
+        precision_probe.of_session(Failing())
