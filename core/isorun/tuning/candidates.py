@@ -76,7 +76,7 @@ def measure(
     turns = {key: _turn(run, workload[: max(1, count)]) for key, run in runs.items()}
     times, failed = interleave(turns, budget)
     for key, reason in failed.items():
-        tested[key] = replace(tested[key], reason=reason)
+        tested[key] = replace(tested[key], reason=str(reason))
     for key, slowdown in slowdowns(times).items():
         milliseconds = round(median(times[key]) * 1e3, 4)
         tested[key] = replace(tested[key], milliseconds=milliseconds, slowdown=round(slowdown, 4))

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from isorun.compilation import corpus
-from isorun.errors import BackendFailed
+from isorun.errors import InvalidFeeds
 from isorun.parity.samples import fixed_size
 from isorun.system.threads import usable_cores
 from isorun.tuning.accuracy import Run
@@ -76,6 +76,9 @@ def measured(subject: Subject, info: ModelInfo, open_lanes: OpenLanes) -> Concur
         subject: the model, compiled for one request at a time.
         info: the model.
         open_lanes: compiles plans; called once for all with the same lanes and threads.
+
+    Returns:
+        The best plan; the default if the backend has no engines for the shapes of concurrent requests.
     """
     plans = _candidates(subject, info)
     if len(plans) == 1 or info.mask is None:
@@ -91,7 +94,11 @@ def measured(subject: Subject, info: ModelInfo, open_lanes: OpenLanes) -> Concur
         _logger.info("measured %d plans for concurrent requests in %.1f s: %s", len(plans), seconds, chosen)
         return {"chosen": list(chosen), "slowdowns": [[*plan, round(slower[plan], 4)] for plan in times]}
 
-    entry = subject.compiler.cache.get_or_make(KIND, _key(subject), measure, models=subject.compiler.source.models)
+    try:
+        entry = subject.compiler.cache.get_or_make(KIND, _key(subject), measure, models=subject.compiler.source.models)
+    except InvalidFeeds as error:
+        _logger.warning("concurrent requests run by the default plan, since none could be measured: %s", error)
+        return default_plan(subject)
     return ConcurrencyPlan(*entry.meta["chosen"])
 
 
@@ -125,7 +132,7 @@ def _measure(
         turns = {plan: partial(_turn, pool, opened[plan[:2]], *_work(info, plan.batch_tokens)) for plan in plans}
         times, failed = interleave(turns, _BUDGET)
     if not times:
-        raise BackendFailed(next(iter(failed.values())))
+        raise next(iter(failed.values()))
     return times
 
 

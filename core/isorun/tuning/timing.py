@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from statistics import median
 from typing import NamedTuple, TypeVar
 
-from isorun.errors import BackendFailed
+from isorun.errors import BackendFailed, InvalidFeeds, IsorunError
 from isorun.system.disturbance import scheduled
 from isorun.system.process_usage import family
 
@@ -35,7 +35,7 @@ class TimingBudget(NamedTuple):
 
 def interleave(
     turns: Mapping[K, Callable[[], float]], budget: TimingBudget
-) -> tuple[dict[K, list[float]], dict[K, str]]:
+) -> tuple[dict[K, list[float]], dict[K, IsorunError]]:
     """Time candidates in alternating turns, after a turn each in which runtimes compile what shapes need. One that is
     clearly slower than another has no further turns.
 
@@ -44,10 +44,11 @@ def interleave(
         budget: how long.
 
     Returns:
-        The seconds of each candidate, by round, and why candidates failed.
+        The seconds of each candidate, by round, and why candidates failed: ``InvalidFeeds`` if a backend has no
+        engine for the shape.
     """
     times: dict[K, list[float]] = {key: [] for key in turns}
-    failed: dict[K, str] = {}
+    failed: dict[K, IsorunError] = {}
     processes, end = family(), time.perf_counter() + budget.seconds
     for number in range(budget.rounds + 1):
         if number == 1:
@@ -59,8 +60,8 @@ def interleave(
             settle(processes)
             try:
                 seconds = turns[key]()
-            except BackendFailed as error:
-                failed[key] = str(error)
+            except (BackendFailed, InvalidFeeds) as error:
+                failed[key] = error
                 del times[key]
             else:
                 times[key] += [seconds] if number else []

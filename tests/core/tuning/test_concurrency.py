@@ -15,7 +15,7 @@ import pytest
 import small_bert
 from isorun.compilation.compiler import Compiler
 from isorun.compilation.options import Options
-from isorun.errors import BackendFailed
+from isorun.errors import BackendFailed, InvalidFeeds
 from isorun.models.source import open_model
 from isorun.plugin.backend import Backend, Executable
 from isorun.system.cache import Cache
@@ -118,6 +118,16 @@ def test_a_plan_that_fails_is_not_chosen(compiler: Compiler) -> None:
         return [run] * plan.lanes
 
     assert measured(subject, compiler.graphs.info, open_lanes) == ConcurrencyPlan(1, None, 0)
+
+
+def test_a_backend_without_engines_for_the_shapes_has_the_default_plan(compiler: Compiler) -> None:
+    subject = subject_of(compiler, FakeBackend("GPU", devices=("cuda",), sets_threads=False), "cuda", None)
+
+    def run(feeds: Any) -> list[Any]:
+        raise InvalidFeeds("no engine was built for this shape")
+
+    assert measured(subject, compiler.graphs.info, lambda plan: [run] * plan.lanes) == default_plan(subject)
+    assert remembered(subject) is None
 
 
 def test_fails_if_every_plan_fails(compiler: Compiler) -> None:

@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from isorun.errors import BackendFailed
+from isorun.errors import BackendFailed, InvalidFeeds, IsorunError
 from isorun.tuning import timing
 from isorun.tuning.timing import TimingBudget, interleave, slowdowns
 
@@ -64,12 +64,13 @@ def test_one_slow_turn_drops_nothing_for_good() -> None:
     assert slowdowns(times)["b"] == 1.0
 
 
-def test_a_failure_costs_its_own_candidate() -> None:
+@pytest.mark.parametrize("error", [BackendFailed("it broke"), InvalidFeeds("it broke")])
+def test_a_failure_costs_its_own_candidate(error: IsorunError) -> None:
     def fails() -> float:
-        raise BackendFailed("it broke")
+        raise error
 
     times, failed = interleave({"a": lambda: 1.0, "b": fails}, ROUNDS)
-    assert (list(times), failed) == (["a"], {"b": "it broke"})
+    assert (list(times), failed) == (["a"], {"b": error})
 
 
 def test_no_round_starts_after_the_time() -> None:

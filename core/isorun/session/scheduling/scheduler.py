@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from isorun.compilation.compiled_model import CLOSED
-from isorun.errors import DeadlineExceeded, IsorunError
+from isorun.errors import DeadlineExceeded, InvalidFeeds, IsorunError
 from isorun.models.feeds import FeedChecker, refuse_options
 from isorun.session.backend_selection import Resolved
 from isorun.session.scheduling.callbacks import Callbacks
@@ -112,20 +112,30 @@ class Scheduler:
 
         if measure and self._started is None:
             self._measure()
-        feeds = warmup.feeds(self._resolved.compiler.graphs, self._checker, on)
+        feeds = warmup.feeds(self._resolved.compiler.graphs, self._checker, on, self._resolved.config.device)
         single = [sample for sample in feeds if self._collator.is_single(sample)]
         lanes = self._lanes()
         # A request that is alone runs on the first model, which is run last: its weights are in the caches then.
         models = lanes.models.all()[::-1]
         outputs = self._resolved.model.info.output_names
+        ran, rejected = threading.Event(), list[InvalidFeeds]()
 
         def run(thread: int) -> None:
             for model in models:
                 for sample in single if thread else feeds:
-                    model.run(outputs, sample)
+                    try:
+                        model.run(outputs, sample)
+                    except InvalidFeeds as error:  # the backend has no engine for this shape
+                        if on is not None:
+                            raise
+                        rejected.append(error)
+                    else:
+                        ran.set()
 
         # Batches are taken by any thread. Without them, the thread that rests takes the next request.
         lanes.warm(run, lanes.models.lanes + 1 if self.plan.batch_tokens else 1)
+        if rejected and not ran.is_set():
+            raise rejected[0]
         return_free_memory()  # of closed candidates, and of kernels for lengths that were run once
         return self.plan
 

@@ -10,20 +10,27 @@ import numpy as np
 from isorun.compilation import corpus
 from isorun.models.feeds import FeedChecker
 from isorun.models.lowering import ModelGraphs
-from isorun.parity.samples import random_feeds, right_padded
+from isorun.parity.samples import MASKS, random_feeds, right_padded
 from isorun.types import Feeds
 
 _SHAPES = ((1, 16), (1, 64), (8, 32), (8, 128))  # batch, sequence
 _MAX_LENGTHS = 128
+_KINDS = ("left", "masked-row")  # of masks, besides none and padding on the right
 
 
-def feeds(graphs: ModelGraphs, checker: FeedChecker, on: Iterable[tuple[int, int] | str | Feeds] | None) -> list[Feeds]:
+def feeds(
+    graphs: ModelGraphs, checker: FeedChecker, on: Iterable[tuple[int, int] | str | Feeds] | None, device: str
+) -> list[Feeds]:
     """Feeds to warm up with, validated: with padding and without, so that every graph of the model is compiled.
+
+    On a GPU the kernels depend on where padding is (docs/gpu.md): shapes have padding on the left, and a row without a
+    token, too.
 
     Args:
         graphs: the model.
         checker: validates.
         on: shapes (batch, sequence), texts or feeds; ``None`` for a range of shapes.
+        device: the session's.
 
     Raises:
         InvalidFeeds: the model does not accept them, or random feeds cannot be generated for it.
@@ -40,6 +47,9 @@ def feeds(graphs: ModelGraphs, checker: FeedChecker, on: Iterable[tuple[int, int
         for lengths in (np.full(batch, sequence), np.full(batch, max(1, sequence // 3))):
             lengths[0] = sequence
             mask = None if info.mask is None else right_padded(lengths, sequence)
+            runs.append(checker.check(random_feeds(info, rng, batch=batch, sequence=sequence, mask=mask)))
+        for kind in _KINDS if device != "cpu" and info.mask is not None else ():
+            mask = MASKS[kind](batch, sequence, rng)
             runs.append(checker.check(random_feeds(info, rng, batch=batch, sequence=sequence, mask=mask)))
     between = (random_feeds(info, rng, batch=1, sequence=length) for length in _lengths_between(info.mask, runs))
     return [*runs, *map(checker.check, between)]
