@@ -1,20 +1,18 @@
-"""TensorRT engines on disk: the key of an engine, and the folders that engines may be loaded from.
+"""TensorRT engines on disk: the key of an engine, and building the one that is missing.
 
-An engine is machine code: loading an engine that someone else could have written means running their code. Engines are
-only loaded from a folder that belongs to this user and that nobody else may write to.
+An engine is machine code: loading an engine that someone else could have written means running their code. The cache
+rejects files that other users can write.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from isorun.plugin import BackendUnavailable, Cache, Entry, LoweredModel, sha256
+from isorun.plugin import Cache, Entry, LoweredModel, sha256
 from isorun_backends.nvidia import cuda_driver
 from isorun_backends.nvidia.shape_profiles import Profile
 
@@ -67,12 +65,11 @@ def key(model: LoweredModel, precision: str, profiles: Sequence[Profile], target
 
 
 def load_or_build(
-    name: str, cache: Cache, identity: str, build: Callable[[], bytes], notes: Mapping[str, Any], fingerprint: str
+    cache: Cache, identity: str, build: Callable[[], bytes], notes: Mapping[str, Any], fingerprint: str
 ) -> tuple[bytes, Entry]:
     """The bytes of an engine, built under a lock if it is not cached.
 
     Args:
-        name: the backend's name.
         cache: the session's cache.
         identity: the engine's :func:`key`.
         build: builds the engine; called by the one process that holds the lock.
@@ -80,9 +77,8 @@ def load_or_build(
         fingerprint: the model's.
 
     Raises:
-        BackendUnavailable: the folder is not private to this user.
+        CacheError: another user may have written it.
     """
-    private_folder(name, cache.root / _KIND)
 
     def make(folder: Path) -> dict[str, Any]:
         (folder / _ENGINE).write_bytes(build())
@@ -90,23 +86,6 @@ def load_or_build(
 
     entry = cache.get_or_make(_KIND, identity, make, models=[fingerprint])
     return (entry.folder / _ENGINE).read_bytes(), entry
-
-
-def private_folder(name: str, folder: Path) -> None:
-    """Create a folder for engines, or reject one that others can write to.
-
-    Raises:
-        BackendUnavailable: it belongs to another user, or others may write to it.
-    """
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    status = folder.stat()
-    if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        problem = "belongs to another user" if status.st_uid != os.getuid() else "is writable by others"
-        raise BackendUnavailable(
-            name,
-            f"the engine folder {folder} {problem}, and engines are executable code",
-            f"Run `chmod go-w {folder}`, or choose another cache with cache_dir=.",
-        )
 
 
 def _digest(parts: Mapping[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from isorun.plugin import (
@@ -19,6 +19,7 @@ from isorun.plugin import (
     Option,
 )
 from isorun_backends.nvidia import cuda_driver
+from isorun_backends.nvidia.device_memory import DeviceMemory
 
 DEVICE_ID = Option("index of the GPU", "int", default=0, minimum=0)
 CUDA_GRAPHS = Option("how many input shapes to keep as CUDA graphs", "int", default=0, minimum=0)
@@ -78,19 +79,33 @@ def check_device(what: str, array: DeviceArray, index: int) -> None:
     """Reject an array that is not on the GPU of an index.
 
     Raises:
-        InvalidFeeds: with the indices of both.
+        InvalidFeeds: it is on another GPU, or its library does not say on which of several it is.
     """
-    if array.device_id != index:
+    if array.device_id is None and len(cuda_driver.driver().gpus) > 1:
+        raise InvalidFeeds(
+            f"{what} does not say on which GPU it is, and there are several. Pass an array with `__dlpack_device__`, "
+            f"such as CuPy's or PyTorch's, or a DeviceArray with device_id={index}"
+        )
+    if array.device_id not in (None, index):
         raise InvalidFeeds(f"{what} is on GPU {array.device_id}; this session is on GPU {index}")
 
 
-def input_address(name: str, array: DeviceArray, index: int) -> int:
+def input_address(name: str, array: DeviceArray, index: int, memory: Callable[[], DeviceMemory]) -> int:
     """The address of a feed on the GPU of an index, once the stream that it came with has written it.
 
+    Args:
+        name: the input.
+        array: the feed.
+        index: the index of the GPU.
+        memory: opens the GPU's memory, for feeds that come with a stream.
+
     Raises:
-        InvalidFeeds: it is on another GPU.
+        InvalidFeeds: as :func:`check_device`.
+        BackendUnavailable: it comes with a stream, and pycuda does not import.
     """
     check_device(f"Input {name!r}", array, index)
     if array.stream is not None:
-        cuda_driver.synchronize(array.stream, array.device_id)
+        device = memory()
+        with device.current():
+            device.wait_for(array.stream)
     return array.address

@@ -39,10 +39,10 @@ def output_shapes(info: ModelInfo, sizes: Mapping[str, int]) -> dict[str, tuple[
 
 
 def sizes_of(info: ModelInfo, feeds: Mapping[str, Any]) -> dict[str, int]:
-    """The sizes of the inputs' symbolic dimensions in validated feeds."""
+    """The sizes of the symbolic dimensions of required inputs in validated feeds."""
     sizes: dict[str, int] = {}
-    for spec in info.inputs:
-        if spec.name in feeds and spec.shape is not None:
+    for spec in info.required:
+        if spec.shape is not None:
             pairs = zip(spec.shape, feeds[spec.name].shape, strict=True)
             sizes.update({symbol: size for symbol, size in pairs if isinstance(symbol, str)})
     return sizes

@@ -20,6 +20,9 @@ _STEP = 32  # observed sequence lengths are rounded up to a multiple of it
 Size = tuple[int, int, int]
 """The minimum, the optimum and the maximum of a dimension."""
 
+Range = tuple[list[int], list[int], list[int]]
+"""The minimum, the optimum and the maximum shape of a tensor."""
+
 
 @dataclass(frozen=True)
 class Profile:
@@ -56,8 +59,8 @@ class Profile:
 
 
 def symbols(info: ModelInfo) -> list[str]:
-    """The symbolic dimensions of a model's inputs, in order of appearance."""
-    return list(dict.fromkeys(size for spec in info.inputs for size in spec.shape or () if isinstance(size, str)))
+    """The symbolic dimensions of the inputs that must be fed, in order of appearance."""
+    return list(dict.fromkeys(size for spec in info.required for size in spec.shape or () if isinstance(size, str)))
 
 
 def declared(name: str, info: ModelInfo, shapes: Sequence[object] | None) -> list[Profile]:
@@ -118,10 +121,10 @@ def select(profiles: Sequence[Profile], sizes: Mapping[str, int]) -> int:
     return min(matching, key=lambda index: profiles[index].distance(sizes))
 
 
-def shapes_for(info: ModelInfo, profile: Profile) -> dict[str, tuple[list[int], list[int], list[int]]]:
-    """The minimum, optimum and maximum shape of each input with a symbolic dimension."""
+def shapes_for(info: ModelInfo, profile: Profile) -> dict[str, Range]:
+    """The minimum, optimum and maximum shape of each input that must be fed and has a symbolic dimension."""
     shapes = {}
-    for spec in info.inputs:
+    for spec in info.required:
         if spec.shape is None or all(isinstance(size, int) for size in spec.shape):
             continue
         minimum, optimum, maximum = (

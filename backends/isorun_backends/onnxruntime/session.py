@@ -42,6 +42,7 @@ OPTIONS = {
     ),
     "profile_prefix": Option("path prefix of ONNX Runtime's own profile, with the time of every node", "path"),
 }
+WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 RECORD_ASSIGNMENT = "session.record_ep_graph_assignment_info"
 SILENT = 4  # fatal messages only: everything else is also raised
 _STOP_SPINNING = "session.force_spinning_stop"

@@ -7,14 +7,15 @@ its library, and reported if another one is installed. Not run on a GPU yet.
 from __future__ import annotations
 
 import ctypes
+import functools
 import importlib.util
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from isorun.plugin import (
     Availability,
@@ -27,22 +28,34 @@ from isorun.plugin import (
     Finding,
     InvalidOption,
     LoweredModel,
+    ModelInfo,
     Option,
     RuntimeReport,
+    UnsupportedModel,
     runtime_errors,
 )
 from isorun_backends.nvidia import engine_cache, gpu, shape_profiles
 from isorun_backends.nvidia.cuda_driver import Gpu
+from isorun_backends.nvidia.device_memory import open_memory
+from isorun_backends.nvidia.graph_precision import graph_precision
+from isorun_backends.nvidia.inner_shapes import SEPARATORS, inner_shapes, rename_inner_tensors
 from isorun_backends.nvidia.output_shapes import sizes_of
-from isorun_backends.nvidia.pinned import Pinned
 from isorun_backends.onnxruntime import placement
 from isorun_backends.onnxruntime.cuda import libraries
 from isorun_backends.onnxruntime.cuda.attention import Masks
-from isorun_backends.onnxruntime.cuda.backend import GPU_OPTIONS, gpu_report, on_stream
+from isorun_backends.onnxruntime.cuda.backend import GPU_OPTIONS, further_options, gpu_report, on_stream
 from isorun_backends.onnxruntime.cuda.executable import CudaExecutable, Device
-from isorun_backends.onnxruntime.session import OPTIONS, as_text, checked, open_session, session_options, versions
+from isorun_backends.onnxruntime.session import (
+    OPTIONS,
+    WEIGHTS_FOLDER,
+    checked,
+    open_session,
+    session_options,
+    versions,
+)
 
 if TYPE_CHECKING:
+    import onnx
     import onnxruntime
 
 _PROVIDER, _FALLBACK = "TensorrtExecutionProvider", "CUDAExecutionProvider"
@@ -50,6 +63,8 @@ _NEEDED = re.compile(rb"libnvinfer\.so\.(\d+)")
 _KIND = "ort-engines"
 _DISTRIBUTIONS = ("tensorrt", "tensorrt-cu13", "tensorrt-cu12", "tensorrt-cu13-libs", "tensorrt-cu12-libs")
 _TF32 = "NVIDIA_TF32_OVERRIDE"
+_ON = ("1", "True")
+_T = TypeVar("_T")
 
 
 class OrtTensorRT(Backend):
@@ -100,6 +115,7 @@ class OrtTensorRT(Backend):
             what, command = mismatch
             why = "the provider looks for the library of that version by name, and does not load"
             return [Finding(f"the backend {self.name}", "error", what, why, command)]
+        libraries.preload()
         _preload()
         return libraries.diagnose(self.name, "tensorrt")
 
@@ -116,24 +132,28 @@ class OrtTensorRT(Backend):
         profiles = shape_profiles.declared(self.name, model.info, options["shapes"])
         if len(profiles) > 1:
             raise InvalidOption(self.name, "shapes", f"option 'shapes' must have one range, got {len(profiles)}")
-        index, profile = options["device_id"], profiles[0]
-        provider = {
-            **self._provider_options(model, config, profile, gpu.select(self.name, index)),
-            "device_id": str(index),
-            **as_text(options["provider_options"]),
-        }
-        fallback = {"device_id": str(index), "use_tf32": "0"}
-        preloaded = libraries.preload()
+        index, profile, more = options["device_id"], profiles[0], further_options(self.name, options)
+        card = gpu.select(self.name, index)
+        libraries.preload()
         _preload()
         _require_library(self.name)
         with runtime_errors(f"{self.name} cannot read {model.path}"):
-            shapes = placement.shape_nodes(onnx.load(model.path, load_external_data=False).graph)
+            loaded = onnx.load(model.path, load_external_data=False)
+            rename_inner_tensors(loaded)
+            content = loaded.SerializeToString()
+            shapes, precision = placement.shape_nodes(loaded.graph), graph_precision(loaded.graph)
+            provider = {**provider_options(loaded, model.info, config.precision, profile), "device_id": str(index)}
+        fallback = {"device_id": str(index), "use_tf32": "0"}
 
-        def open_form(_: str, handle: int | None) -> onnxruntime.InferenceSession:
+        def session_in(folder: Path, handle: int | None) -> onnxruntime.InferenceSession:
+            """A session with its engines in a folder: those there, or new ones."""
             stream = on_stream(handle)
-            providers = [(_PROVIDER, {**provider, **stream}), (_FALLBACK, {**fallback, **stream})]
-            session = open_session(self.name, model, session_options(options, config.threads), providers)
-            libraries.require_providers(self.name, session, {_PROVIDER: "tensorrt", _FALLBACK: "cuda"}, preloaded)
+            own = {**provider, "trt_engine_cache_path": str(folder), **more, **stream}
+            providers = [(_PROVIDER, own), (_FALLBACK, {**fallback, **stream})]
+            ort_options = session_options(options, config.threads)
+            ort_options.add_session_config_entry(WEIGHTS_FOLDER, str(model.path.parent))
+            session = open_session(self.name, model, ort_options, providers, content=content)
+            libraries.require_providers(self.name, session, {_PROVIDER: "tensorrt", _FALLBACK: "cuda"})
             placement.require(
                 self.name,
                 _PROVIDER,
@@ -145,42 +165,74 @@ class OrtTensorRT(Backend):
             )
             return session
 
-        describe = partial(_describe, self.name, config.precision, index, profile)
-        masks, pinned = Masks(None, "plain"), Pinned(index)
-        device = Device("cuda", index)
-        return OrtTensorRTExecutable(profile, self.name, open_form, model.info, device, masks, describe, pinned=pinned)
+        cache, key = Cache(config.cache_dir), self._key(model, config, options, profile, card)
 
-    def _provider_options(
-        self, model: LoweredModel, config: CompileConfig, profile: shape_profiles.Profile, card: Gpu
-    ) -> dict[str, str]:
-        """The provider's options.
+        def open_form(_: str, handle: int | None) -> onnxruntime.InferenceSession:
+            return with_engines(cache, key, model.fingerprint, lambda folder: session_in(folder, handle))
 
-        Engines have a folder for this model and these shapes alone, so that none is used for another model. The shapes
-        come from the profile, so that the engine is built when the session is opened.
-        """
-        cache = Cache(config.cache_dir)
+        describe = partial(_describe, self.name, precision, index, profile)
+        device, masks = Device("cuda", index), Masks(None, "plain")
+        memory = functools.cache(partial(open_memory, self.name, index))
+        return OrtTensorRTExecutable(profile, self.name, open_form, model.info, device, masks, describe, memory)
+
+    def _key(
+        self,
+        model: LoweredModel,
+        config: CompileConfig,
+        options: Mapping[str, Any],
+        profile: shape_profiles.Profile,
+        card: Gpu,
+    ) -> str:
+        """The key of the engines: ONNX Runtime's own names for them are the same for other weights and shapes."""
         runtime = " ".join(f"{name} {number}" for name, number in versions().items())
         target = engine_cache.Target.of(f"{runtime} TensorRT {installed() or needed_major()}", card)
-        engine_cache.private_folder(self.name, cache.root / _KIND)
-        folder = cache.root / _KIND / engine_cache.key(model, config.precision, [profile], target)
-        folder.mkdir(exist_ok=True, mode=0o700)
-        timings = target.timings(cache).parent
-        timings.mkdir(parents=True, exist_ok=True)
-        shapes = shape_profiles.shapes_for(model.info, profile)
-        minimum, optimum, maximum = (
-            ",".join(f"{tensor}:{'x'.join(map(str, sizes[end]))}" for tensor, sizes in shapes.items())
-            for end in range(3)
+        settings = {name: repr(value) for name, value in options.items() if name not in ("device_id", "shapes")}
+        return engine_cache.key(model, config.precision, [profile], target, **settings)
+
+
+def provider_options(
+    model: onnx.ModelProto, info: ModelInfo, precision: str, profile: shape_profiles.Profile
+) -> dict[str, str]:
+    """The provider's options for building engines when the session is opened.
+
+    Kernel timings are not shared between models: ONNX Runtime writes their file without a lock.
+    """
+    shapes = shape_profiles.shapes_for(info, profile)
+    if named := [name for name in shapes if not SEPARATORS.isdisjoint(name)]:
+        raise UnsupportedModel(
+            f"Input {named[0]!r} has a ':' or ',' in its name, so ONNX Runtime cannot give TensorRT its range of "
+            "shapes. Rename it, or use the backend tensorrt"
         )
-        return {
-            "trt_engine_cache_enable": "True",  # the binding rejects "1", which the CUDA provider accepts
-            "trt_engine_cache_path": str(folder),
-            "trt_timing_cache_enable": "True",
-            "trt_timing_cache_path": str(timings),
-            "trt_fp16_enable": str(config.precision == "fp16"),
-            "trt_profile_min_shapes": minimum,
-            "trt_profile_opt_shapes": optimum,
-            "trt_profile_max_shapes": maximum,
-        }
+    shapes |= inner_shapes(model, profile) if shapes else {}
+    minimum, optimum, maximum = (
+        ",".join(f"{tensor}:{'x'.join(map(str, sizes[end]))}" for tensor, sizes in shapes.items()) for end in range(3)
+    )
+    return {
+        "trt_engine_cache_enable": "True",  # the binding rejects "1", which the CUDA provider accepts
+        "trt_fp16_enable": str(precision == "fp16"),
+        "trt_profile_min_shapes": minimum,
+        "trt_profile_opt_shapes": optimum,
+        "trt_profile_max_shapes": maximum,
+    }
+
+
+def with_engines(cache: Cache, key: str, fingerprint: str, open_in: Callable[[Path], _T]) -> _T:
+    """What opens engines, from their folder in the cache. The one process that holds the lock builds them.
+
+    Args:
+        cache: the session's cache.
+        key: of the engines.
+        fingerprint: the model's.
+        open_in: loads the engines in a folder, or builds them there.
+    """
+    built: list[_T] = []
+
+    def build(folder: Path) -> dict[str, Any]:
+        built.append(open_in(folder))
+        return {}
+
+    entry = cache.get_or_make(_KIND, key, build, models=[fingerprint])
+    return built[0] if built else open_in(entry.folder)
 
 
 class OrtTensorRTExecutable(CudaExecutable):
@@ -262,6 +314,9 @@ def _describe(
     sessions: Mapping[str, onnxruntime.InferenceSession],
     details: Mapping[str, Any],
 ) -> RuntimeReport:
-    nodes = placement.assigned(name, next(iter(sessions.values())))
+    session = next(iter(sessions.values()))
+    nodes, own = placement.assigned(name, session), session.get_provider_options().get(_PROVIDER, {})
+    if own.get("trt_fp16_enable") in _ON:  # TensorRT may then run any product in it
+        precision = precision.replace("fp32", "fp16")
     packages = {"tensorrt": installed() or f"{needed_major()} (the system's)"}
     return gpu_report(index, precision, nodes, packages, {"profiles": [str(profile)], **details})

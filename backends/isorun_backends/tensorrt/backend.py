@@ -23,20 +23,18 @@ from isorun.plugin import (
     RuntimeReport,
     runtime_errors,
 )
-from isorun_backends.nvidia import engine_cache, gpu
+from isorun_backends.nvidia import device_memory, engine_cache, gpu
 from isorun_backends.nvidia.engine_cache import Target
+from isorun_backends.nvidia.graph_precision import graph_precision
 from isorun_backends.nvidia.output_shapes import output_shapes
 from isorun_backends.nvidia.shape_profiles import Profile, declared
-from isorun_backends.tensorrt import builder, device_memory
+from isorun_backends.tensorrt import builder, cuda_graph
 from isorun_backends.tensorrt.api import Module
 from isorun_backends.tensorrt.engine import Engine, load
 from isorun_backends.tensorrt.executable import TensorRTExecutable
 
 _MINIMUM = (10, 14)  # the first version whose parser supports Attention
-_INSTALL = (
-    "pip install 'tensorrt>=10.14' pycuda cuda-bindings (TensorRT's libraries are on NVIDIA's package index: "
-    "docs/gpu.md)"
-)
+_INSTALL = "pip install 'tensorrt>=10.14' (its libraries are on NVIDIA's package index: docs/gpu.md)"
 
 
 class TensorRT(Backend):
@@ -61,6 +59,12 @@ class TensorRT(Backend):
                 choices=("error", "build"),
                 default="error",
             ),
+            "contexts": Option(
+                "how many runs of a profile may be in flight, each with buffers of its own; further runs wait",
+                "int",
+                default=2,
+                minimum=1,
+            ),
             "cuda_graphs": gpu.CUDA_GRAPHS,
             "device_id": gpu.DEVICE_ID,
             "workspace": Option("bytes of scratch memory for kernels; 0 for TensorRT's limit", "int", (), 0, 0),
@@ -68,6 +72,7 @@ class TensorRT(Backend):
         },
         dynamic_shapes=True,
         thread_safe=True,
+        usable_after_failure=True,  # a context whose run failed is not used again
         package="tensorrt",
         requirement="tensorrt>=10.14",
         reports=("placement",),
@@ -79,8 +84,7 @@ class TensorRT(Backend):
         if not package.ok:
             return Availability(False, package.reason, f"Install it: {_INSTALL}")
         if problem := self._installation_problem():
-            reason, command = problem
-            return Availability(False, reason, f"Install it: {command}")
+            return Availability(False, *problem)
         return package
 
     def probe(self) -> Availability:
@@ -90,19 +94,19 @@ class TensorRT(Backend):
         problem = self._installation_problem()
         if problem is None:
             return []
-        reason, command = problem
+        reason, remedy = problem
         return [
-            Finding(f"the backend {self.name}", "error", reason, "TensorRT is installed but cannot be used", command)
+            Finding(f"the backend {self.name}", "error", reason, "TensorRT is installed but cannot be used", remedy)
         ]
 
     def _installation_problem(self) -> tuple[str, str] | None:
-        """What is wrong with the installed packages, and the command that fixes it."""
+        """What is wrong with the installed packages, and the remedy."""
         version = self.version()
         numbers = tuple(int(part) for part in re.findall(r"\d+", version or "")[:2])
         if numbers and numbers < _MINIMUM:
-            return f"TensorRT {version} is too old: its parser does not support Attention", _pip("'tensorrt>=10.14'")
-        if device_memory.available() is None:
-            return "neither pycuda nor cuda-bindings is installed", _pip("pycuda")
+            return f"TensorRT {version} is too old: its parser does not support Attention", f"Install it: {_INSTALL}"
+        if not device_memory.is_installed():
+            return "the package 'pycuda' is not installed", device_memory.INSTALL
         return None
 
     def compile(self, model: LoweredModel, config: CompileConfig) -> TensorRTExecutable:
@@ -111,7 +115,11 @@ class TensorRT(Backend):
         output_shapes(model.info, profiles[0].maxima())  # raises for shapes that do not follow from the inputs
         index = options["device_id"]
         card = gpu.select(self.name, index)
+        if options["cuda_graphs"]:
+            cuda_graph.require(self.name)
         trt = _import(self.name)
+        with runtime_errors(f"{self.name} cannot read {model.path}"):
+            precision = _precision(model)
         memory = device_memory.open_memory(self.name, index)
         target = Target.of(trt.__version__, card)
         make_engine = partial(_engine, self.name, trt, model, config, options, target)
@@ -125,7 +133,8 @@ class TensorRT(Backend):
             memory,
             index,
             make_engine if options["on_miss"] == "build" else None,
-            partial(_report, config.precision, target),
+            partial(_report, precision, target),
+            contexts=options["contexts"],
             graphs=options["cuda_graphs"],
         )
 
@@ -143,7 +152,6 @@ def _engine(
     cache = Cache(config.cache_dir)
     settings = {key: options[key] for key in ("workspace", "optimization_level")}
     content, entry = engine_cache.load_or_build(
-        name,
         cache,
         engine_cache.key(model, config.precision, profiles, target, **settings),
         lambda: builder.build(name, trt, model, profiles, target.timings(cache), settings),
@@ -163,13 +171,17 @@ def _report(precision: str, target: Target, layers: Mapping[str, int], details: 
     )
 
 
+def _precision(model: LoweredModel) -> str:
+    import onnx
+
+    return graph_precision(onnx.load(model.path, load_external_data=False).graph)
+
+
 def _import(name: str) -> Module:
     try:
         import tensorrt
     except ImportError as error:
-        raise BackendUnavailable(name, f"the package 'tensorrt' does not import: {error}", _INSTALL) from error
+        raise BackendUnavailable(
+            name, f"the package 'tensorrt' does not import: {error}", f"Install it: {_INSTALL}"
+        ) from error
     return cast(Module, tensorrt)
-
-
-def _pip(requirement: str) -> str:
-    return f"pip install {requirement}"

@@ -14,7 +14,7 @@ from isorun.plugin import (
     UnsupportedModel,
     write_atomically,
 )
-from isorun_backends.nvidia.shape_profiles import Profile, shapes_for
+from isorun_backends.nvidia.shape_profiles import Profile, Range, shapes_for
 from isorun_backends.tensorrt.api import Builder, BuilderConfig, Module, Parser
 from isorun_backends.tensorrt.log import Log, logger
 
@@ -101,7 +101,7 @@ def _add_profile(
     builder: Builder,
     config: BuilderConfig,
     declared: Profile,
-    shapes: Mapping[str, tuple[list[int], list[int], list[int]]],
+    shapes: Mapping[str, Range],
     log: Log,
 ) -> None:
     if not shapes:

@@ -24,12 +24,12 @@ from isorun.plugin import (
     check_fits,
     runtime_errors,
 )
-from isorun_backends.nvidia import cuda_driver
+from isorun_backends.nvidia.device_memory import DeviceMemory
 from isorun_backends.nvidia.gpu import GpuExecutable
 from isorun_backends.nvidia.output_shapes import output_shapes, sizes_of
 from isorun_backends.nvidia.shape_profiles import Profile, observed, select
 from isorun_backends.tensorrt.api import Module
-from isorun_backends.tensorrt.device_memory import Memory
+from isorun_backends.tensorrt.context_pool import ContextPool
 from isorun_backends.tensorrt.engine import Engine
 from isorun_backends.tensorrt.execution_contexts import ContextKey, ExecutionContext, Shapes
 
@@ -47,6 +47,7 @@ class TensorRTExecutable(GpuExecutable):
         make_engine: builds and loads an engine for shapes outside the first engine's; ``None`` if such a shape is an
             error.
         make_report: makes the report from counts of layers and details.
+        contexts: the maximum number of runs of a profile at once.
         graphs: how many shapes to keep as CUDA graphs.
     """
 
@@ -56,18 +57,19 @@ class TensorRTExecutable(GpuExecutable):
         trt: Module,
         info: ModelInfo,
         engine: Engine,
-        memory: Memory,
+        memory: DeviceMemory,
         index: int,
         make_engine: Callable[[Sequence[Profile]], Engine] | None,
         make_report: Callable[[Mapping[str, int], Mapping[str, Any]], RuntimeReport],
         *,
+        contexts: int,
         graphs: int = 0,
     ) -> None:
         super().__init__(name, info, index)
         self._trt, self._memory, self._max_graphs = trt, memory, graphs
         self._make_engine, self._make_report = make_engine, make_report
         self._engines = [engine]
-        self._idle: dict[ContextKey, list[ExecutionContext]] = {}
+        self._contexts = ContextPool(name, self._create_context, contexts)
         self._recorded: set[Shapes] = set()
         self._lock = threading.Lock()
         self._closed = False
@@ -84,27 +86,25 @@ class TensorRTExecutable(GpuExecutable):
         with runtime_errors(f"{self.name} failed while running"), self._memory.current():
             if any(target is not None for target in targets.values()):
                 targets = self._allocate(targets, feeds)
-            context = self._take(key)
-            results = context.run(feeds, targets)
-            self._give_back(key, context)  # a context whose run failed is not used again
-        return results
+            with self._contexts.taken(key) as context:
+                return context.run(feeds, targets)
 
     def device_times(self, feeds: Feeds, runs: int) -> np.ndarray | None:
         key = self._key(feeds, record=True)
-        with runtime_errors(f"{self.name} failed while running"), self._memory.current():
-            context = self._take(key)
+        with (
+            runtime_errors(f"{self.name} failed while running"),
+            self._memory.current(),
+            self._contexts.taken(key) as context,
+        ):
             context.enqueue(feeds, {})
             self._memory.synchronize(context.stream)
-            times = cuda_driver.times(context.stream, self.index, context.launch or context.execute, runs)
-            self._give_back(key, context)
-        return times
+            return self._memory.times(context.stream, context.launch or context.execute, runs)
 
     def report(self) -> RuntimeReport:
         with runtime_errors(f"{self.name} cannot report its layers"):
             described = self._engines[0].layers(self._trt.LayerInformationFormat.JSON)
         details: dict[str, Any] = {
             "profiles": [str(profile) for engine in self._engines for profile in engine.profiles],
-            "memory": self._memory.name,
         }
         try:
             layers = json.loads(described).get("Layers", [])
@@ -114,16 +114,24 @@ class TensorRTExecutable(GpuExecutable):
         return self._make_report(dict(kinds.most_common()), details)
 
     def close(self) -> None:
-        self._closed = True
-        if self._building is not None:
-            self._building.join()
-        with self._memory.current():  # pycuda frees memory only in its own context
-            self._idle, self._engines = {}, []
+        # A build on the background thread may take minutes, so it is not waited for: its engine is dropped.
+        with self._lock:
+            self._closed = True
+            engines, self._engines = self._engines, []
+        with self._memory.current():  # in which TensorRT releases its own
+            self._contexts.close()
+            engines.clear()
 
     def _key(self, feeds: Feeds, *, record: bool) -> ContextKey:
         """Which context runs these feeds: one of their own if their shapes are kept as a CUDA graph."""
+        for spec in self.info.inputs:
+            if spec.overridable and spec.name in feeds:
+                raise InvalidFeeds(
+                    f"{self.name} cannot override input {spec.name!r}: TensorRT builds its default into the engine. "
+                    "Omit it, or choose another backend"
+                )
         engine, profile = self._profile(feeds)
-        shapes: Shapes = tuple(tuple(feeds[spec.name].shape) for spec in self.info.inputs)
+        shapes: Shapes = tuple(tuple(feeds[spec.name].shape) for spec in self.info.required)
         with self._lock:
             recordable = record and all(isinstance(array, np.ndarray) for array in feeds.values())
             if recordable and len(self._recorded) < self._max_graphs:
@@ -164,25 +172,24 @@ class TensorRTExecutable(GpuExecutable):
         def work() -> None:
             try:
                 with runtime_errors(f"{self.name} cannot build an engine"), self._memory.current():
-                    self._engines.append(make_engine(observed([sizes], self.info.limits)))
+                    engine = make_engine(observed([sizes], self.info.limits))
             except IsorunError as error:
                 self._build_problem = str(error)
+                return
+            with self._lock:
+                if not self._closed:
+                    self._engines.append(engine)
 
         with self._lock:
-            if self._building is None or not self._building.is_alive():
+            if not self._closed and (self._building is None or not self._building.is_alive()):
                 self._building = threading.Thread(target=work, name="isorun-tensorrt-build", daemon=True)
                 self._building.start()
 
-    def _take(self, key: ContextKey) -> ExecutionContext:
-        try:
-            return self._idle.setdefault(key, []).pop()
-        except IndexError:
-            engine = self._engines[key.engine]
-            return ExecutionContext(self.name, engine, key, self.info, self._memory, self.index)
-
-    def _give_back(self, key: ContextKey, context: ExecutionContext) -> None:
-        if not self._closed:
-            self._idle[key].append(context)
+    def _create_context(self, key: ContextKey) -> ExecutionContext:
+        engines = self._engines
+        if not engines:
+            raise BackendFailed(f"{self.name}: the session was closed")
+        return ExecutionContext(self.name, engines[key.engine], key, self.info, self._memory, self.index)
 
     def _allocate(self, targets: Mapping[str, Any], feeds: Feeds) -> dict[str, Any]:
         """The targets with new device memory for ``ON_DEVICE``, after validating the caller's own memory."""

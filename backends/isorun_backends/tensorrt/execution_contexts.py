@@ -1,7 +1,7 @@
 """TensorRT's execution contexts, each with a stream and input and output buffers.
 
-A context is not thread-safe, so each run takes an idle one or creates one: there are as many as runs were ever in
-flight at once. Each has one profile, and buffers for its maximum shapes, so that addresses are stable.
+A context is not thread-safe: each run takes one from a pool (:mod:`isorun_backends.tensorrt.context_pool`). Each has
+one profile, and buffers for its maximum shapes, so that addresses are stable.
 
 A CUDA graph captures the state of its context, so a context with a graph is not modified again: it serves one shape,
 through its graph. (NVIDIA's TensorRT guide requires this.)
@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from isorun.plugin import BackendFailed, DeviceArray, Feeds, ModelInfo
+from isorun_backends.nvidia.device_memory import Buffer, DeviceMemory
 from isorun_backends.nvidia.gpu import check_device, input_address
 from isorun_backends.nvidia.output_shapes import output_shapes
-from isorun_backends.tensorrt import device_memory
+from isorun_backends.tensorrt import cuda_graph
 from isorun_backends.tensorrt.api import Context
-from isorun_backends.tensorrt.device_memory import Allocation, Memory
 from isorun_backends.tensorrt.engine import Engine
 from isorun_backends.tensorrt.log import Log
 
@@ -35,7 +35,7 @@ class ContextKey(NamedTuple):
     """What a context serves.
 
     Attributes:
-        engine, profile: their indices.
+        engine, profile: their indices among the executable's engines, and the engine's profiles.
         shapes: the only shapes, for a context with a CUDA graph; ``None`` for any.
     """
 
@@ -60,7 +60,9 @@ class ExecutionContext:
         launch: launches the recorded CUDA graph; ``None`` if there is none.
     """
 
-    def __init__(self, name: str, engine: Engine, key: ContextKey, info: ModelInfo, memory: Memory, index: int) -> None:
+    def __init__(
+        self, name: str, engine: Engine, key: ContextKey, info: ModelInfo, memory: DeviceMemory, index: int
+    ) -> None:
         profile = engine.profiles[key.profile]
         self._name, self._memory, self._index, self._log = name, memory, index, Log()
         context = engine.create_context()
@@ -75,7 +77,7 @@ class ExecutionContext:
         maxima = profile.maxima()
         self._inputs = {
             spec.name: Buffer(memory, _fixed(spec.shape or (), maxima), spec.dtype)
-            for spec in info.inputs
+            for spec in info.required
             if spec.dtype is not None and spec.name in engine.tensors
         }
         self._outputs = {
@@ -127,7 +129,7 @@ class ExecutionContext:
             self._require(self._context.set_tensor_address(name, address), f"bind {name!r}")
         self.execute()
         if self._records:  # TensorRT requires one ordinary run before the capture
-            self.launch = device_memory.capture(self._name, self.stream, self.execute)
+            self.launch = cuda_graph.capture(self._name, self.stream, self.execute)
         return self._shapes
 
     def execute(self) -> None:
@@ -141,7 +143,7 @@ class ExecutionContext:
             np.copyto(host, array)
             self._memory.to_device(buffer.device.address, host, self.stream)
             return buffer.device.address
-        address = input_address(name, array, self._index)
+        address = input_address(name, array, self._index, lambda: self._memory)
         if address % ALIGNMENT == 0:
             return address
         self._memory.copy(buffer.device.address, address, array.nbytes, self.stream)
@@ -150,19 +152,6 @@ class ExecutionContext:
     def _require(self, done: bool, what: str) -> None:
         if not done:
             raise BackendFailed(f"{self._name} cannot {what}: {self._log}") from self._log.error()
-
-
-class Buffer:
-    """Memory for one tensor on the device, and pinned host memory for copies."""
-
-    def __init__(self, memory: Memory, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
-        size = int(np.prod(shape, dtype=np.int64))
-        self.device: Allocation = memory.allocate(size * dtype.itemsize)
-        self._host = memory.pinned((size,), dtype)
-
-    def host(self, shape: Sequence[int]) -> np.ndarray:
-        """The part of the host memory that a shape needs."""
-        return self._host[: int(np.prod(shape, dtype=np.int64))].reshape(shape)
 
 
 def _fixed(shape: Sequence[int | str | None], sizes: Mapping[str, int]) -> list[int]:

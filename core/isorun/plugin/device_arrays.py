@@ -36,7 +36,7 @@ class DeviceArray:
     Attributes:
         address: the device address of its first element.
         shape, dtype: as in NumPy.
-        device_id: the number of the GPU.
+        device_id: the number of the GPU; ``None`` if the library that the array is from does not say.
         stream: the CUDA stream that computes its contents; ``None`` if they are complete.
         owner: the object that keeps the memory alive.
     """
@@ -44,7 +44,7 @@ class DeviceArray:
     address: int
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    device_id: int = 0
+    device_id: int | None = 0
     stream: int | None = None
     owner: Any = field(default=None, repr=False)
 
@@ -133,7 +133,7 @@ def _from_interface(name: str, value: Any, interface: Mapping[str, Any]) -> Devi
         _check_strides(name, shape, tuple(stride // dtype.itemsize for stride in strides))
     address = int(interface["data"][0] or 0)
     kind, number = _dlpack_device(value)
-    device = number if kind in (_CUDA, _CUDA_MANAGED) else 0
+    device = number if kind in (_CUDA, _CUDA_MANAGED) else None  # the interface itself has no number
     stream = interface.get("stream") if interface.get("version", 0) >= _WITH_STREAMS else DEFAULT_STREAM
     return DeviceArray(address, shape, dtype, device, stream, value)
 

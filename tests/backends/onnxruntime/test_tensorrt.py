@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from ctypes.util import find_library
+from dataclasses import replace
 
 import numpy as np
+import onnx
 import pytest
 
 import tiny
-from isorun.errors import BackendUnavailable, InvalidFeeds, InvalidOption
+from fake_device_memory import HostMemory
+from isorun.errors import BackendUnavailable, CacheError, InvalidFeeds, InvalidOption, UnsupportedModel
 from isorun.models import lowering
 from isorun.models import source as models
 from isorun.plugin import registry
 from isorun.system.cache import Cache
 from isorun.types import Availability, CompileConfig
 from isorun_backends.nvidia.cuda_driver import Driver, Gpu
+from isorun_backends.nvidia.inner_shapes import rename_inner_tensors
 from isorun_backends.nvidia.shape_profiles import Profile
 from isorun_backends.onnxruntime import tensorrt
 from isorun_backends.onnxruntime.cuda import libraries
@@ -77,27 +83,68 @@ def test_rejects_several_ranges_of_shapes(lowered, tmp_path):
         registry.get("ort-tensorrt").compile(lowered, config)
 
 
-def test_each_model_and_range_has_its_own_engine_folder(lowered, tmp_path, build):
-    backend = registry.get("ort-tensorrt")
-    config = CompileConfig("fp16", cache_dir=str(tmp_path))
-    wide, narrow = (Profile({"batch": (1, 1, 4), "sequence": (1, 8, most)}) for most in (16, 8))
-    given = [backend._provider_options(lowered, config, profile, GPU) for profile in (wide, narrow, wide)]
-    assert given[0] == given[2]
-    assert given[0]["trt_engine_cache_path"] != given[1]["trt_engine_cache_path"]
-    assert given[0]["trt_engine_cache_path"].startswith(str(tmp_path / "ort-engines"))
-    names = ["input_ids", "attention_mask", "token_type_ids"]
-    assert sorted(given[0]["trt_profile_max_shapes"].split(",")) == sorted(f"{name}:4x16" for name in names)
-    assert sorted(given[0]["trt_profile_min_shapes"].split(",")) == sorted(f"{name}:1x1" for name in names)
+def test_options_have_a_range_for_every_tensor_that_may_enter_a_part(lowered):
+    """ONNX Runtime cuts the graph at nodes that TensorRT does not support."""
+    profile = Profile({"batch": (1, 1, 4), "sequence": (1, 8, 16)})
+    model = onnx.load(lowered.path, load_external_data=False)
+    rename_inner_tensors(model)
+    options = tensorrt.provider_options(model, lowered.info, "fp16", profile)
+    minimum, maximum = (
+        dict(item.split(":") for item in options[f"trt_profile_{end}_shapes"].split(",")) for end in ("min", "max")
+    )
+    for name in ("input_ids", "attention_mask", "token_type_ids"):
+        assert (minimum[name], maximum[name]) == ("1x1", "4x16")
+    assert list(minimum) == list(maximum)
+    assert len(minimum) > len(model.graph.node) * 0.9
     # ONNX Runtime 1.31.1's binding rejects any other value (tested over fakes of CUDA's libraries).
-    assert [given[0][f"trt_{what}_enable"] for what in ("fp16", "engine_cache", "timing_cache")] == ["True"] * 3
+    assert [options[f"trt_{what}_enable"] for what in ("fp16", "engine_cache")] == ["True"] * 2
 
 
-def test_rejects_an_engine_folder_that_others_can_write_to(lowered, tmp_path, build):
-    (tmp_path / "ort-engines").mkdir()
-    (tmp_path / "ort-engines").chmod(0o777)
+def test_rejects_an_input_that_the_options_cannot_name(lowered):
+    info = replace(lowered.info, inputs=(replace(lowered.info.inputs[0], name="ids:0"),))
+    profile = Profile({"batch": (1, 1, 4), "sequence": (1, 8, 16)})
+    with pytest.raises(UnsupportedModel, match="'ids:0' has a ':'"):
+        tensorrt.provider_options(onnx.ModelProto(), info, "fp16", profile)
+
+
+def test_the_key_of_engines(lowered, tmp_path, build):
+    """Each model, range and option has engines of its own: ONNX Runtime's names for them may be the same."""
+    backend = registry.get("ort-tensorrt")
+    wide, narrow = (Profile({"batch": (1, 1, 4), "sequence": (1, 8, most)}) for most in (16, 8))
+    options = backend.read_options({})
     config = CompileConfig("fp16", cache_dir=str(tmp_path))
-    with pytest.raises(BackendUnavailable, match="writable by others"):
-        registry.get("ort-tensorrt").compile(lowered, config)
+    keys = [
+        backend._key(lowered, config, options, wide, GPU),
+        backend._key(lowered, config, options, narrow, GPU),
+        backend._key(replace(lowered, fingerprint="0"), config, options, wide, GPU),
+        backend._key(lowered, replace(config, precision="fp32"), options, wide, GPU),
+        backend._key(lowered, config, options, wide, replace(GPU, name="another GPU")),
+        backend._key(lowered, config, {**options, "provider_options": {"trt_bf16_enable": "True"}}, wide, GPU),
+    ]
+    assert len(set(keys)) == len(keys)
+    assert keys[0] == backend._key(lowered, config, {**options, "device_id": 1}, wide, GPU)
+
+
+def test_engines_are_built_once_by_whoever_holds_the_lock(tmp_path):
+    """And are loaded from where they were built, which no other user can write."""
+    built = []
+
+    def open_in(folder):
+        if not (folder / "an.engine").exists():
+            time.sleep(0.2)
+            built.append(folder)
+            (folder / "an.engine").write_text("engine")
+        return (folder / "an.engine").read_text()
+
+    def open_again(_):
+        return tensorrt.with_engines(Cache(tmp_path), "a" * 40, "fingerprint", open_in)
+
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(open_again, range(3))) == ["engine"] * 3
+    assert len(built) == 1
+    (tmp_path / "ort-engines").chmod(0o777)
+    with pytest.raises(CacheError, match="writable by other users"):
+        open_again(None)
 
 
 def test_rejects_a_run_outside_the_range(lowered):
@@ -108,7 +155,7 @@ def test_rejects_a_run_outside_the_range(lowered):
 
     profile = Profile({"batch": (1, 2, 2), "sequence": (1, 8, 8)})
     executable = tensorrt.OrtTensorRTExecutable(
-        profile, "ort-tensorrt", open_form, lowered.info, Device("cpu", 0), Masks(None, "plain"), None
+        profile, "ort-tensorrt", open_form, lowered.info, Device("cpu", 0), Masks(None, "plain"), None, HostMemory
     )
     (pooled,) = executable.run(["pooler_output"], tiny.feeds(2, 8))
     assert pooled.shape == (2, tiny.WIDTH)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,6 +13,7 @@ import tiny
 from bindings import bound
 from isorun.errors import InvalidFeeds
 from isorun.plugin.device_arrays import DeviceArray
+from isorun_backends.nvidia.cuda_driver import Driver, Gpu
 from tensorrt_sessions import assert_close, expected, on_device, open_session, to_host
 
 pytestmark = pytest.mark.usefixtures("installed")
@@ -80,3 +85,26 @@ def test_rejects_a_feed_on_another_gpu(bert, tmp_path):
     refused = pytest.raises(InvalidFeeds, match=r"'input_ids'.*GPU 1.*GPU 0")
     with open_session(bert, tmp_path) as session, refused:
         session.run(None, feeds)
+
+
+def test_rejects_a_feed_that_may_be_on_another_gpu(bert, tmp_path, monkeypatch):
+    """`__cuda_array_interface__` has no number of a GPU."""
+    feeds = {name: on_device(array) for name, array in tiny.feeds().items()}
+    feeds["input_ids"] = replace(feeds["input_ids"], device_id=None)
+    with open_session(bert, tmp_path) as session:
+        session.run(None, feeds)
+        gpu = Gpu("A GPU", "9.0", 1 << 30)
+        monkeypatch.setattr("isorun_backends.nvidia.cuda_driver.driver", lambda: Driver("13.0", (gpu, gpu), ""))
+        with pytest.raises(InvalidFeeds, match=r"'input_ids' does not say on which GPU"):
+            session.run(None, feeds)
+
+
+def test_results_on_the_device_outlive_their_session(bert, tmp_path):
+    feeds = tiny.feeds()
+    with open_session(bert, tmp_path) as session:
+        results = session.run(None, feeds, device_outputs=True)
+    owner = weakref.ref(results[0].owner.held)
+    assert_close(map(to_host, results), expected(bert, feeds))
+    del results
+    gc.collect()
+    assert owner() is None

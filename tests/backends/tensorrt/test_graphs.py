@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
+import sys
+
 import pytest
 
 import fake_tensorrt
 import tiny
+from isorun.errors import BackendUnavailable
 from tensorrt_sessions import assert_close, expected, on_device, open_session, to_host
 
 pytestmark = pytest.mark.usefixtures("installed")
@@ -34,16 +36,16 @@ def test_feeds_on_the_device_use_another_context(bert, tmp_path, graphs):
     assert len(graphs) == 1
 
 
-@pytest.mark.parametrize("most", [0, 1])
-def test_device_times_are_those_of_the_engine_alone(bert, tmp_path, monkeypatch, graphs, most):
-
-    def times(stream, device, work, runs):
-        for _ in range(runs):
-            work()
-        return np.full(runs, 0.25)
-
-    monkeypatch.setattr("isorun_backends.nvidia.cuda_driver.times", times)
-    with open_session(bert, tmp_path, cuda_graphs=most) as session:
+@pytest.mark.parametrize("limit", [0, 1])
+def test_device_times_are_those_of_the_engine_alone(bert, tmp_path, graphs, limit):
+    with open_session(bert, tmp_path, cuda_graphs=limit) as session:
         assert session.device_times(tiny.feeds(2, 7), runs=3).tolist() == [0.25] * 3
         (context,) = fake_tensorrt.contexts
         assert context.runs == 1 + 3, "one to warm up"
+
+
+def test_graphs_require_cuda_bindings(bert, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    with pytest.raises(BackendUnavailable, match="cuda-bindings"):
+        open_session(bert, tmp_path, cuda_graphs=1)
+    assert fake_tensorrt.builds == []

@@ -88,7 +88,13 @@ class Masks(NamedTuple):
         Raises:
             InvalidFeeds: the caller asked for one that is not right for the mask.
         """
-        mask = None if self.name is None else feeds[self.name]
+        mask = None if self.name is None else feeds.get(self.name)
+        if mask is None:  # the model has no input for it, or its default is used, which is not known here
+            if self.name is not None and self.wanted not in ("auto", "plain"):
+                raise InvalidFeeds(
+                    f"options={{'attention': {self.wanted!r}}} reads the input {self.name!r}, which is not fed. Pass it"
+                )
+            return "plain" if self.wanted == "auto" else self.wanted
         if not isinstance(mask, np.ndarray):
             # On the device, where it is not looked at: what the caller says is right, or what is right for every mask.
             if self.wanted == "packed":

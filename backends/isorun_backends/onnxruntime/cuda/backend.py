@@ -7,7 +7,7 @@ missing library. That error and everything else that needs no GPU is tested; the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from isorun.plugin import (
@@ -17,18 +17,27 @@ from isorun.plugin import (
     Capabilities,
     CompileConfig,
     Finding,
+    InvalidOption,
     LoweredModel,
     Option,
     RuntimeReport,
     runtime_errors,
 )
 from isorun_backends.nvidia import cuda_driver, gpu
-from isorun_backends.nvidia.pinned import Pinned
+from isorun_backends.nvidia.device_memory import open_memory
+from isorun_backends.nvidia.graph_precision import graph_precision
 from isorun_backends.onnxruntime import placement
 from isorun_backends.onnxruntime.cuda import attention, libraries
 from isorun_backends.onnxruntime.cuda.attention import Masks
 from isorun_backends.onnxruntime.cuda.executable import CudaExecutable, Device
-from isorun_backends.onnxruntime.session import OPTIONS, as_text, open_session, session_options, versions
+from isorun_backends.onnxruntime.session import (
+    OPTIONS,
+    WEIGHTS_FOLDER,
+    as_text,
+    open_session,
+    session_options,
+    versions,
+)
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -36,7 +45,6 @@ if TYPE_CHECKING:
 _PROVIDER = "CUDAExecutionProvider"
 _STREAM = "user_compute_stream"
 _NEED_CUDNN = frozenset((("com.microsoft", "Attention"), ("com.microsoft", "MultiHeadAttention")))
-_WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 GPU_OPTIONS = {
     "device_id": gpu.DEVICE_ID,
     "allow_cpu_nodes": placement.ALLOW_CPU_NODES,
@@ -95,22 +103,28 @@ class OrtCuda(Backend):
         provider = {
             "device_id": str(index),
             "use_tf32": "0",  # by default fp32 products have a mantissa of 10 bits
-            **as_text(options["provider_options"]),
+            **further_options(self.name, options),
         }
-        stream = cuda_driver.Stream(index) if graphs and _STREAM not in provider else None
-        if stream is not None:
-            provider.update(on_stream(stream.handle))  # the events of timed runs cannot reach a stream of its own
-        preloaded = libraries.preload()
+        libraries.preload()
+        memory, stream = cache(partial(open_memory, self.name, index)), None
+        if graphs:
+            if _STREAM in provider:
+                raise InvalidOption(
+                    self.name, "cuda_graphs", f"CUDA graphs need a stream of their own, got {_STREAM}. Omit one of them"
+                )
+            with memory().current():
+                stream = memory().stream()
+            provider.update(on_stream(stream))
         graphs_by_form = {form: _graph(content) for form, content in forms.models.items()}
         shapes = frozenset().union(*map(placement.shape_nodes, graphs_by_form.values()))
 
         def open_form(form: str, handle: int | None) -> onnxruntime.InferenceSession:
             ort_options = session_options(options, config.threads)
-            ort_options.add_session_config_entry(_WEIGHTS_FOLDER, str(model.path.parent))
+            ort_options.add_session_config_entry(WEIGHTS_FOLDER, str(model.path.parent))
             record = {"enable_cuda_graph": "1"} if graphs and form in forms.recordable else {}
             providers = [(_PROVIDER, {**record, **provider, **on_stream(handle)})]
             session = open_session(self.name, model, ort_options, providers, content=forms.models[form])
-            libraries.require_providers(self.name, session, {_PROVIDER: "cuda"}, preloaded)
+            libraries.require_providers(self.name, session, {_PROVIDER: "cuda"})
             if any((node.domain, node.op_type) in _NEED_CUDNN for node in graphs_by_form[form].node):
                 libraries.require_cudnn(self.name)
             placement.require(
@@ -123,9 +137,10 @@ class OrtCuda(Backend):
             )
             return session
 
-        describe = partial(_describe, self.name, config.precision, index, forms, shapes)
-        device, pinned = Device("cuda", index), Pinned(index)
-        return CudaExecutable(self.name, open_form, model.info, device, masks, describe, graphs, stream, pinned)
+        precision = graph_precision(next(iter(graphs_by_form.values())))
+        describe = partial(_describe, self.name, precision, index, forms, shapes)
+        device = Device("cuda", index)
+        return CudaExecutable(self.name, open_form, model.info, device, masks, describe, memory, graphs, stream)
 
     def _masks(self, forms: attention.Forms, requested: str, graphs: int) -> Masks:
         """How forms are chosen, once it is known that the model has the requested one."""
@@ -156,7 +171,7 @@ def _describe(
     nodes = {form: placement.assigned(name, session) for form, session in sessions.items()}
     return gpu_report(
         index,
-        precision,
+        with_tf32(precision, next(iter(sessions.values()))),
         next(iter(nodes.values())),
         {},
         {
@@ -186,6 +201,12 @@ def gpu_report(
     )
 
 
+def with_tf32(precision: str, session: onnxruntime.InferenceSession) -> str:
+    """What a graph's precision becomes by the CUDA provider's options in effect, which a caller may have set."""
+    options = session.get_provider_options().get(_PROVIDER, {})
+    return precision.replace("fp32", "tf32") if options.get("use_tf32") == "1" else precision
+
+
 def _cpu_nodes(nodes: list[placement.Node], shapes: frozenset[str]) -> dict[str, list[str]]:
     """The nodes on the CPU that compute with shapes, and the others."""
     on_cpu = [node for node in nodes if node.provider != _PROVIDER]
@@ -200,6 +221,20 @@ def _graph(content: bytes) -> Any:
     import onnx
 
     return onnx.load_model_from_string(content).graph
+
+
+def further_options(name: str, options: Mapping[str, Any]) -> dict[str, str]:
+    """The provider's options that the caller gives.
+
+    Raises:
+        InvalidOption: they select a GPU: feeds and outputs would be on another one.
+    """
+    further = as_text(options["provider_options"])
+    if "device_id" in further:
+        raise InvalidOption(
+            name, "provider_options", "option 'provider_options' must not contain 'device_id'. Use the option device_id"
+        )
+    return further
 
 
 def on_stream(handle: int | None) -> dict[str, str]:

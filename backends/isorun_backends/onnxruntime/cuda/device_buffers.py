@@ -6,15 +6,13 @@ For runs whose addresses must not change (CUDA graphs) and for timed runs. Not r
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from isorun.plugin import Feeds, ModelInfo
-from isorun_backends.nvidia import cuda_driver
+from isorun_backends.nvidia.device_memory import Buffer, DeviceMemory
 from isorun_backends.nvidia.output_shapes import output_shapes, sizes_of
-from isorun_backends.nvidia.pinned import Pinned
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -31,9 +29,9 @@ class DeviceBuffers:
         kind, index: the device.
         info: the model's inputs and outputs.
         feeds: for the shapes.
+        memory: the GPU's memory.
+        stream: the session's stream, on which feeds and outputs are copied.
         graph_id: the number under which ONNX Runtime records and replays a CUDA graph; ``"-1"`` for no graph.
-        pinned: pinned host memory for copies; ``None`` for ordinary memory.
-        stream: the session's stream, if it is known. Feeds are then copied on it from pinned memory, without waiting.
     """
 
     def __init__(
@@ -43,70 +41,57 @@ class DeviceBuffers:
         index: int,
         info: ModelInfo,
         feeds: Feeds,
+        memory: DeviceMemory,
+        stream: int,
         *,
         graph_id: str = NO_GRAPH,
-        pinned: Pinned | None = None,
-        stream: int | None = None,
     ) -> None:
-        import onnxruntime
-
-        self._session, self._index, self._pinned, self._graph_id = session, index, pinned, graph_id
+        self._session, self._memory, self._stream, self._graph_id = session, memory, stream, graph_id
         self._options = run_options(graph_id)
         self._binding = session.io_binding()
-        allocate = partial(onnxruntime.OrtValue.ortvalue_from_shape_and_type, device_type=kind, device_id=index)
-        self._inputs = {name: allocate(list(array.shape), array.dtype) for name, array in feeds.items()}
-        self._stream, self._staged = stream, []
-        if pinned is not None and stream is not None:
-            self._staged = [
-                (name, value.data_ptr(), pinned.array(feeds[name].shape, feeds[name].dtype))
-                for name, value in self._inputs.items()
-            ]
-        self._outputs = {
-            name: (allocate(list(shape), dtype), shape, dtype)
-            for name, (shape, dtype) in output_shapes(info, sizes_of(info, feeds)).items()
-        }
-        for name, value in self._inputs.items():
-            self._binding.bind_ortvalue_input(name, value)
-        for name, (value, _, _) in self._outputs.items():
-            self._binding.bind_ortvalue_output(name, value)
+        outputs = output_shapes(info, sizes_of(info, feeds))
+        self._shapes = {name: shape for name, (shape, _) in outputs.items()}
+        with memory.current():
+            self._inputs = {name: Buffer(memory, array.shape, array.dtype) for name, array in feeds.items()}
+            self._outputs = {name: Buffer(memory, shape, dtype) for name, (shape, dtype) in outputs.items()}
+        for name, buffer in self._inputs.items():
+            self._binding.bind_input(name, kind, index, buffer.dtype, feeds[name].shape, buffer.device.address)
+        for name, buffer in self._outputs.items():
+            self._binding.bind_output(name, kind, index, buffer.dtype, self._shapes[name], buffer.device.address)
 
     def run(self, feeds: Feeds, names: Sequence[str]) -> list[np.ndarray]:
         """Run feeds of this shape in host memory; the results are copies there."""
-        self._copy_in(feeds)
-        self._session.run_with_iobinding(self._binding, self._options)  # returns when its stream is finished
-        return [self._fetch(*self._outputs[name]) for name in names]
+        with self._memory.current():
+            self._copy_in(feeds)
+            self._session.run_with_iobinding(self._binding, self._options)
+            for name in names:
+                buffer = self._outputs[name]
+                self._memory.to_host(buffer.host(self._shapes[name]), buffer.device.address, self._stream)
+            self._memory.synchronize(self._stream)
+            return [self._outputs[name].host(self._shapes[name]).copy() for name in names]
 
     def times(self, feeds: Feeds, runs: int) -> np.ndarray:
-        """Milliseconds on the device, without copies of feeds and outputs. Needs a known stream.
+        """Milliseconds on the device, without copies of feeds and outputs.
 
         Args:
             feeds: of this shape.
             runs: how many.
         """
-        assert self._stream is not None
-        self._copy_in(feeds)
-        for _ in range(_WARM_UPS):
-            self._session.run_with_iobinding(self._binding, self._options)
-        # If ONNX Runtime waited for the stream, the host's return would fall between the events.
-        options = run_options(self._graph_id, wait=False)
-        return cuda_driver.times(
-            self._stream, self._index, lambda: self._session.run_with_iobinding(self._binding, options), runs
-        )
+        with self._memory.current():
+            self._copy_in(feeds)
+            for _ in range(_WARM_UPS):
+                self._session.run_with_iobinding(self._binding, self._options)
+            # If ONNX Runtime waited for the stream, the host's return would fall between the events.
+            options = run_options(self._graph_id, wait=False)
+            return self._memory.times(
+                self._stream, lambda: self._session.run_with_iobinding(self._binding, options), runs
+            )
 
     def _copy_in(self, feeds: Feeds) -> None:
-        if self._staged and self._stream is not None:
-            for name, _, array in self._staged:
-                np.copyto(array, feeds[name])
-            copies = [(address, array) for _, address, array in self._staged]
-            cuda_driver.copy_to_device(copies, self._stream, self._index)
-            return
-        for name, value in self._inputs.items():
-            value.update_inplace(np.ascontiguousarray(feeds[name]))
-
-    def _fetch(self, value: onnxruntime.OrtValue, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-        if self._pinned is None:
-            return np.array(value.numpy())
-        return self._pinned.fetch(value.data_ptr(), shape, dtype)
+        for name, buffer in self._inputs.items():
+            host = buffer.host(feeds[name].shape)
+            np.copyto(host, feeds[name])
+            self._memory.to_device(buffer.device.address, host, self._stream)
 
 
 def run_options(graph_id: str = NO_GRAPH, *, wait: bool = True) -> onnxruntime.RunOptions:

@@ -14,6 +14,8 @@ import numpy as np
 
 from isorun.plugin import (
     ON_DEVICE,
+    BackendFailed,
+    BackendUnavailable,
     Binding,
     DeviceArray,
     Feeds,
@@ -23,9 +25,8 @@ from isorun.plugin import (
     check_fits,
     runtime_errors,
 )
-from isorun_backends.nvidia import cuda_driver
-from isorun_backends.nvidia.gpu import GpuExecutable, input_address
-from isorun_backends.nvidia.pinned import Pinned
+from isorun_backends.nvidia.device_memory import DeviceMemory
+from isorun_backends.nvidia.gpu import GpuExecutable, check_device, input_address
 from isorun_backends.onnxruntime.cuda.attention import Masks
 from isorun_backends.onnxruntime.cuda.device_buffers import DeviceBuffers, run_options
 from isorun_backends.onnxruntime.cuda.graphs import Graphs
@@ -54,10 +55,10 @@ class CudaExecutable(GpuExecutable):
         device: where it runs.
         masks: chooses the form for a mask.
         describe: makes the report from the open sessions and details.
+        memory: opens the GPU's memory, for feeds that come with a stream, graphs and timed runs.
         graphs: how many shapes to keep as CUDA graphs; 0 for none. With graphs, one thread makes all runs: see
             :mod:`isorun_backends.onnxruntime.cuda.graphs`.
-        stream: the stream of sessions with graphs; ``None`` if they run on another one.
-        pinned: pinned host memory for outputs; ``None`` for ordinary memory.
+        stream: the stream of sessions with graphs.
     """
 
     def __init__(
@@ -68,21 +69,22 @@ class CudaExecutable(GpuExecutable):
         device: Device,
         masks: Masks,
         describe: Callable[[Mapping[str, onnxruntime.InferenceSession], Mapping[str, Any]], RuntimeReport],
+        memory: Callable[[], DeviceMemory],
         graphs: int = 0,
-        stream: cuda_driver.Stream | None = None,
-        pinned: Pinned | None = None,
+        stream: int | None = None,
     ) -> None:
         super().__init__(name, info, device.number)
-        self.device, self.masks, self.pinned = device, masks, pinned
+        self.device, self.masks = device, masks
         self._open_form, self._describe = open_form, describe
         self._lock = threading.Lock()
+        self._closed = False
         self._sessions: dict[str, onnxruntime.InferenceSession] = {}
-        handle = None if stream is None else stream.handle
-        self._graphs = Graphs(*device, info, graphs, pinned, handle) if graphs else None
+        self._graphs = None if stream is None else Graphs(*device, info, graphs, memory(), stream)
         self._thread = ThreadPoolExecutor(1, f"isorun-{name}") if graphs else None
         # The first form is opened now, so that a model that cannot run fails here.
         self.exclusively(lambda: self.session(masks.first()))
-        self._stream = stream  # the last attribute: destroyed after the sessions that run on it
+        self._stream = stream
+        self.memory = memory  # the last attribute: its streams are destroyed after the sessions that run on them
 
     def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
         graphs = self._graphs
@@ -94,26 +96,28 @@ class CudaExecutable(GpuExecutable):
         return super().run(output_names, feeds)
 
     def device_times(self, feeds: Feeds, runs: int) -> np.ndarray | None:
-        form, graphs, stream = self.form(feeds), self._graphs, self._stream
+        try:
+            memory = self.memory()
+        except BackendUnavailable:  # no pycuda: there are no events
+            return None
+        form = self.form(feeds)
         fed = self.masks.fed(form, feeds)
+        return self.exclusively(lambda: self._times(memory, form, fed, runs))
 
-        def measure() -> np.ndarray:
-            if graphs is not None and stream is not None:
-                session = self.session(form)
-                recorded = graphs.buffers(form, session, fed) if form in self.masks.recordable else None
-                return (recorded or self._buffers(session, fed, stream.handle)).times(fed, runs)
-            # The sessions in use run on ONNX Runtime's own streams, one per thread, which cannot take events. The
-            # session for this measurement is released in the call below, before its stream.
-            temporary = cuda_driver.Stream(self.device.number)
-            return self._time_new_session(form, fed, temporary.handle, runs)
-
-        return self.exclusively(measure)
-
-    def _time_new_session(self, form: str, fed: Feeds, stream: int, runs: int) -> np.ndarray:
-        return self._buffers(self._open_form(form, stream), fed, stream).times(fed, runs)
-
-    def _buffers(self, session: onnxruntime.InferenceSession, fed: Feeds, stream: int) -> DeviceBuffers:
-        return DeviceBuffers(session, *self.device, self.info, fed, pinned=self.pinned, stream=stream)
+    def _times(self, memory: DeviceMemory, form: str, fed: Feeds, runs: int) -> np.ndarray:
+        graphs = self._graphs
+        if graphs is not None and self._stream is not None:
+            session = self.session(form)
+            recorded = graphs.buffers(form, session, fed) if form in self.masks.recordable else None
+            buffers = recorded or DeviceBuffers(session, *self.device, self.info, fed, memory, self._stream)
+            return buffers.times(fed, runs)
+        # The sessions in use run on ONNX Runtime's own streams, one per thread, which cannot take events. The session
+        # for this measurement is released with the end of this call.
+        if self._stream is None:
+            with memory.current():
+                self._stream = memory.stream()
+        session = self._open_form(form, self._stream)
+        return DeviceBuffers(session, *self.device, self.info, fed, memory, self._stream).times(fed, runs)
 
     def bind(self, feeds: Feeds, outputs: Mapping[str, Any]) -> Binding:
         return CudaBinding(self, feeds, outputs)
@@ -128,10 +132,16 @@ class CudaExecutable(GpuExecutable):
             return work() if self._thread is None else self._thread.submit(work).result()
 
     def session(self, form: str) -> onnxruntime.InferenceSession:
-        """The session of a form, opened at the first use."""
+        """The session of a form, opened at the first use.
+
+        Raises:
+            BackendFailed: the executable is closed.
+        """
         session = self._sessions.get(form)
         if session is None:
             with self._lock:
+                if self._closed:
+                    raise BackendFailed(f"{self.name}: the session was closed")
                 session = self._sessions.get(form)
                 if session is None:
                     session = self._sessions[form] = self._open_form(form, None)
@@ -147,6 +157,8 @@ class CudaExecutable(GpuExecutable):
         return None if self._graphs is None else run_options()
 
     def close(self) -> None:
+        with self._lock:  # a form that is being opened is closed with the others
+            self._closed = True
         if self._thread is not None:
             self._thread.shutdown()
         self._graphs = None
@@ -164,18 +176,16 @@ class CudaBinding(Binding):
         super().__init__(executable, feeds, outputs)
         self._cuda = executable
         self._targets = outputs
-        self._bound: dict[str, tuple[onnxruntime.InferenceSession, onnxruntime.IOBinding]] = {}
+        self._bound: dict[str, onnxruntime.IOBinding] = {}
 
     def run(self) -> list[Any]:
         form = self._cuda.form(self._feeds)
         return self._cuda.exclusively(lambda: self._run(form))
 
     def _run(self, form: str) -> list[Any]:
+        session = self._cuda.session(form)
         first = form not in self._bound
-        if first:
-            session = self._cuda.session(form)
-            self._bound[form] = (session, session.io_binding())
-        session, binding = self._bound[form]
+        binding = self._bound.setdefault(form, session.io_binding()) if first else self._bound[form]
         self._bind_inputs(binding, self._cuda.masks.fed(form, self._feeds))
         self._bind_outputs(binding, first=first)
         session.run_with_iobinding(binding, self._cuda.run_options())
@@ -188,7 +198,7 @@ class CudaBinding(Binding):
         kind, index = self._cuda.device
         for name, array in feeds.items():
             if isinstance(array, DeviceArray):
-                address = input_address(name, array, index)
+                address = input_address(name, array, index, self._cuda.memory)
                 binding.bind_input(name, kind, index, array.dtype, array.shape, address)
             else:
                 binding.bind_cpu_input(name, np.ascontiguousarray(array))
@@ -197,24 +207,20 @@ class CudaBinding(Binding):
         """Bind the caller's memory once; bind new outputs at every run, or a run would overwrite the previous one's."""
         kind, index = self._cuda.device
         for name, target in self._targets.items():
-            if target is ON_DEVICE or (target is None and self._is_pinned(name)):
+            if target is ON_DEVICE:
                 binding.bind_output(name, kind, index)
             elif target is None:
                 binding.bind_output(name)
             elif first and isinstance(target, DeviceArray):
-                binding.bind_output(name, kind, target.device_id, target.dtype, target.shape, target.address)
+                check_device(f"Output {name!r}", target, index)
+                binding.bind_output(name, kind, index, target.dtype, target.shape, target.address)
             elif first:
                 binding.bind_output(name, "cpu", 0, target.dtype, target.shape, target.ctypes.data)
 
-    def _is_pinned(self, name: str) -> bool:
-        return self._cuda.pinned is not None and self._cuda.output_specs[name].dtype is not None
-
     def _result(self, name: str, target: Any, value: onnxruntime.OrtValue) -> Any:
-        spec, pinned = self._cuda.output_specs[name], self._cuda.pinned
+        spec = self._cuda.output_specs[name]
         if target is None:
-            if pinned is None or spec.dtype is None:
-                return value.numpy()
-            return pinned.fetch(value.data_ptr(), value.shape(), spec.dtype)
+            return value.numpy()
         if isinstance(target, np.ndarray):
             check_fits(name, target, value.shape())
             return target

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isorun.plugin import Feeds, ModelInfo
-from isorun_backends.nvidia.pinned import Pinned
+from isorun_backends.nvidia.device_memory import DeviceMemory
 from isorun_backends.onnxruntime.cuda.device_buffers import DeviceBuffers, run_options
 from isorun_backends.onnxruntime.cuda.packing import KEPT
 
@@ -33,15 +33,13 @@ class Graphs:
         kind, index: the device.
         info: the model's inputs and outputs.
         limit: how many shapes are kept. Further shapes run without a graph: ONNX Runtime cannot release one.
-        pinned: pinned host memory for copies; ``None`` for ordinary memory.
-        stream: the sessions' stream; ``None`` if it is not known.
+        memory: the GPU's memory.
+        stream: the sessions' stream.
     """
 
-    def __init__(
-        self, kind: str, index: int, info: ModelInfo, limit: int, pinned: Pinned | None, stream: int | None
-    ) -> None:
+    def __init__(self, kind: str, index: int, info: ModelInfo, limit: int, memory: DeviceMemory, stream: int) -> None:
         self._kind, self._index, self._info, self._limit = kind, index, info, limit
-        self._pinned, self._stream = pinned, stream
+        self._memory, self._stream = memory, stream
         self._buffers: dict[Key, DeviceBuffers] = {}
 
     def run(
@@ -59,10 +57,8 @@ class Graphs:
         key: Key = (form, tuple((name, array.shape) for name, array in sorted(feeds.items())))
         if key not in self._buffers and len(self._buffers) < self._limit:
             self._buffers[key] = DeviceBuffers(
-                *(session, self._kind, self._index, self._info, feeds),
+                *(session, self._kind, self._index, self._info, feeds, self._memory, self._stream),
                 graph_id=str(len(self._buffers) + 1),
-                pinned=self._pinned,
-                stream=self._stream,
             )
         return self._buffers.get(key)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import importlib.util
-import io
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,6 +22,17 @@ if TYPE_CHECKING:
 GPU_BUILD = "onnxruntime-gpu"
 _INSTALL = "pip uninstall -y onnxruntime onnxruntime-gpu onnxruntime-openvino && pip install onnxruntime-gpu"
 _MISSING = re.compile(r"(lib[\w.+-]+?\.so[\w.]*): cannot open shared object file")
+# Each after what it needs. cuFFT and cuRAND have versions of their own.
+_PRELOADED = (
+    "libcudart.so.{major}",
+    "libcublasLt.so.{major}",
+    "libcublas.so.{major}",
+    "libnvJitLink.so.{major}",
+    "libnvrtc.so.{major}",
+    "libcurand.so.*",
+    "libcufft.so.*",
+    "libcudnn.so.9",
+)
 _CUDNN = ("libcudnn.so.9", "libcudnn.so")  # in the order in which ONNX Runtime opens them at the first use
 
 
@@ -73,48 +83,44 @@ def installed(provider: str, package: Availability) -> Availability:
     return package
 
 
-def preload() -> str:
-    """Load CUDA's and cuDNN's libraries from their wheels, or from the system.
+def preload() -> None:
+    """Load CUDA's and cuDNN's libraries from their wheels, before the linker looks for them in the system.
 
-    ONNX Runtime looks for the wheels only beside itself. This also finds those in other folders on the path, such as
-    the ones that PyTorch installed.
-
-    Returns:
-        What ONNX Runtime prints about libraries that it could not load.
+    The wheels beside ONNX Runtime come first: they were installed for it. Then those in other folders on the path, such
+    as the ones that PyTorch installed. ONNX Runtime's own ``preload_dlls`` knows the first only, and given a folder it
+    takes what that folder lacks from the system, so a second folder would come too late.
     """
-    import onnxruntime
+    active, spec = build(), importlib.util.find_spec("nvidia")
+    if active is None:
+        return
+    beside = str(active.folder.parents[1] / "nvidia")
+    roots = [] if spec is None else list(spec.submodule_search_locations or [])
+    folders = [folder for root in dict.fromkeys((beside, *roots)) for folder in sorted(Path(root).glob("*/lib"))]
+    major = active.cuda.partition(".")[0]
+    for name in (library.format(major=major) for library in _PRELOADED):
+        path = next((path for folder in folders for path in sorted(folder.glob(name))), None)
+        if path is not None:
+            with contextlib.suppress(OSError):  # what the provider then lacks is reported where it does not load
+                ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
 
-    spec = importlib.util.find_spec("nvidia")
-    roots = [] if spec is None else spec.submodule_search_locations or []
-    for folder in sorted({folder for root in roots for folder in Path(root).glob("*/lib")}):
-        with contextlib.redirect_stdout(io.StringIO()):  # each folder has some libraries and lacks the rest
-            onnxruntime.preload_dlls(directory=str(folder))
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        onnxruntime.preload_dlls()
-    return printed.getvalue().strip()
 
-
-def require_providers(
-    name: str, session: onnxruntime.InferenceSession, providers: Mapping[str, str], preloaded: str
-) -> None:
+def require_providers(name: str, session: onnxruntime.InferenceSession, providers: Mapping[str, str]) -> None:
     """Reject a session that does not have the providers that it was opened with.
 
     Args:
         name: the backend's name.
         session: the session.
         providers: each with ``cuda`` or ``tensorrt``.
-        preloaded: what :func:`preload` returned.
 
     Raises:
         BackendUnavailable: with the reason why a provider did not load.
     """
     for provider, part in providers.items():
         if provider not in session.get_providers():
-            raise not_loaded(name, part, preloaded)
+            raise not_loaded(name, part)
 
 
-def not_loaded(name: str, provider: str, preloaded: str) -> BackendUnavailable:
+def not_loaded(name: str, provider: str) -> BackendUnavailable:
     """Why a provider is not among those of a session that requested it.
 
     Only to be called then: ONNX Runtime's provider libraries must not be loaded before it loads them itself.
@@ -127,7 +133,7 @@ def not_loaded(name: str, provider: str, preloaded: str) -> BackendUnavailable:
         reason, remedy = f"{_library(provider)} needs {missing}, which cannot be loaded", _remedy(missing, active)
     else:
         reason = f"ONNX Runtime did not register its {provider} provider, although the library loads"
-        reason, remedy = f"{reason}; {preloaded}" if preloaded else reason, "See ONNX Runtime's log."
+        remedy = "See ONNX Runtime's log."
     if not driver.ok:
         reason, remedy = f"{reason}; {driver.reason}", driver.remedy
     return BackendUnavailable(name, reason, remedy)

@@ -6,18 +6,19 @@ from __future__ import annotations
 import ctypes
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
+from dataclasses import replace
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 
 import tiny
 from cuda_forms import cpu_session, lower, whole_session
-from isorun.errors import BackendFailed, InvalidFeeds
+from fake_device_memory import HostMemory
+from isorun.errors import BackendFailed, BackendUnavailable, InvalidFeeds
 from isorun.plugin.device_arrays import ON_DEVICE, DeviceArray, adopt
 from isorun.types import RuntimeReport
-from isorun_backends.nvidia.pinned import Pinned
 from isorun_backends.onnxruntime.cuda import attention
 from isorun_backends.onnxruntime.cuda.attention import Masks
 from isorun_backends.onnxruntime.cuda.executable import CudaExecutable, Device
@@ -33,8 +34,8 @@ def executable(lowered):
     return opened(lowered)
 
 
-def opened(lowered, wanted="auto", graphs=0, **more):
-    forms = attention.forms(lowered.path)
+def opened(lowered, wanted="auto", graphs=0, memory=None):
+    forms, memory = attention.forms(lowered.path), memory or HostMemory()
 
     def open_form(form, stream=None):
         return cpu_session(forms.models[form], lowered)
@@ -42,31 +43,17 @@ def opened(lowered, wanted="auto", graphs=0, **more):
     def describe(sessions, details):
         return RuntimeReport("host", "fp32", {}, {}, {"forms": list(sessions), **details})
 
-    masks = Masks(forms.mask, wanted)
-    return CudaExecutable("ort-cuda", open_form, lowered.info, Device("cpu", 0), masks, describe, graphs, **more)
-
-
-@pytest.fixture
-def driver_memory(monkeypatch):
-    """Ordinary memory instead of pinned memory: the allocations, in order."""
-    held = []
-
-    def host_memory(nbytes, device):
-        held.append(np.empty(nbytes, np.uint8))
-        return held[-1].ctypes.data
-
-    def copy_to_host(array, address, device):
-        ctypes.memmove(array.ctypes.data, address, array.nbytes)
-
-    def copy_to_device(copies, stream, device):
-        assert stream == 7
-        for address, array in copies:
-            ctypes.memmove(address, array.ctypes.data, array.nbytes)
-
-    monkeypatch.setattr("isorun_backends.nvidia.cuda_driver.copy_to_device", copy_to_device)
-    monkeypatch.setattr("isorun_backends.nvidia.cuda_driver.host_memory", host_memory)
-    monkeypatch.setattr("isorun_backends.nvidia.cuda_driver.copy_to_host", copy_to_host)
-    return held
+    return CudaExecutable(
+        "ort-cuda",
+        open_form,
+        lowered.info,
+        Device("cpu", 0),
+        Masks(forms.mask, wanted),
+        describe,
+        lambda: memory,
+        graphs,
+        7 if graphs else None,
+    )
 
 
 def expected(lowered, feeds):
@@ -162,16 +149,27 @@ def test_rejects_a_feed_on_another_gpu(executable):
         executable.bind(feeds, {"pooler_output": None}).run()
 
 
-def test_waits_for_the_streams_of_feeds(executable, monkeypatch):
-    waited = []
-    monkeypatch.setattr("isorun_backends.nvidia.cuda_driver.synchronize", lambda *which: waited.append(which))
-    feeds = tiny.feeds()
-    given = {
-        name: DeviceArray(array.ctypes.data, array.shape, array.dtype, stream=stream)
-        for stream, (name, array) in enumerate(feeds.items(), start=7)
+def test_waits_for_the_streams_of_feeds(lowered):
+    memory = HostMemory()
+    feeds = {
+        name: DeviceArray(array.ctypes.data, array.shape, array.dtype, stream=stream, owner=array)
+        for stream, (name, array) in enumerate(tiny.feeds().items(), start=11)
     }
-    executable.bind(given, {"pooler_output": ON_DEVICE}).run()
-    assert waited == [(7, 0), (8, 0), (9, 0)]
+    opened(lowered, memory=memory).bind(feeds, {"pooler_output": ON_DEVICE}).run()
+    assert memory.waited == [11, 12, 13]
+
+
+def test_a_run_that_races_close_opens_no_session(lowered):
+    executable = opened(lowered)
+    feeds = tiny.feeds(batch=1, length=8)
+    feeds["attention_mask"][:] = [[0, 1, 1, 1, 1, 1, 1, 1]]
+    binding = executable.bind(tiny.feeds(batch=1, length=8), {"pooler_output": None})
+    binding.run()
+    executable.close()
+    for run in (lambda: executable.run(None, feeds), binding.run):
+        with pytest.raises(BackendFailed, match="was closed"):
+            run()
+    assert executable.report().details["forms"] == []
 
 
 def test_graphs_keep_buffers_by_shape_up_to_the_limit(lowered):
@@ -220,85 +218,67 @@ def test_recorded_runs_come_from_one_thread(lowered, monkeypatch):
 
 
 @pytest.fixture
-def events(monkeypatch):
-    """A fake of the driver's events and streams: what ran between two events, and which streams exist."""
-    seen = SimpleNamespace(ran=[], streams=[])
-    real = onnxruntime.InferenceSession.run_with_iobinding
-
-    def times(stream, device, work, runs):
-        seen.ran.clear()
-        for _ in range(runs):
-            work()
-        return np.full(runs, float(stream))
-
-    def stream(device):
-        seen.streams.append(SimpleNamespace(handle=40 + len(seen.streams)))
-        return seen.streams[-1]
+def ran(monkeypatch):
+    """By run: the number of its graph, and whether ONNX Runtime does not wait for the device."""
+    seen, real = [], onnxruntime.InferenceSession.run_with_iobinding
 
     def noted(self, binding, options=None):
-        waits = options.get_run_config_entry if options else None
         try:
-            seen.ran.append((waits("gpu_graph_id"), waits("disable_synchronize_execution_providers")))
+            waits = options.get_run_config_entry("disable_synchronize_execution_providers")
         except RuntimeError:  # it has no such entry
-            seen.ran.append((waits("gpu_graph_id"), "0"))
+            waits = "0"
+        seen.append((options.get_run_config_entry("gpu_graph_id"), waits))
         real(self, binding, options)
 
-    monkeypatch.setattr("isorun_backends.nvidia.cuda_driver.times", times)
-    monkeypatch.setattr("isorun_backends.nvidia.cuda_driver.Stream", stream)
     monkeypatch.setattr(onnxruntime.InferenceSession, "run_with_iobinding", noted)
     return seen
 
 
-def test_device_times_are_those_of_the_graph(lowered, events):
-    feeds, longer = tiny.feeds(batch=1, length=8), tiny.feeds(batch=1, length=9)
-    executable = opened(lowered, graphs=1, stream=SimpleNamespace(handle=7))
-    assert executable.device_times(feeds, 3).tolist() == [7.0] * 3
-    assert events.ran == [("1", "1")] * 3, "ONNX Runtime does not wait between the events"
-    assert executable.device_times(longer, 3).tolist() == [7.0] * 3
-    assert events.ran == [("-1", "1")] * 3, "the limit is one shape"
-    assert not events.streams
+def test_device_times_are_those_of_the_graph(lowered, ran):
+    executable = opened(lowered, graphs=1)
+    for length, number in ((8, "1"), (9, "-1")):  # the limit is one shape
+        ran.clear()
+        assert executable.device_times(tiny.feeds(batch=1, length=length), 3).tolist() == [0.25] * 3
+        assert ran == [(number, "0")] * 3 + [(number, "1")] * 3, "warm-up, then runs without a wait between the events"
 
 
-def test_device_times_without_graphs_use_a_new_session(lowered, events):
+def test_device_times_without_graphs_use_a_new_session(lowered, ran):
     executable = opened(lowered)
     feeds = tiny.feeds(batch=1, length=8)
     feeds["attention_mask"][:] = 1
-    assert executable.device_times(feeds, 2).tolist() == [40.0] * 2
-    assert executable.device_times(feeds, 2).tolist() == [41.0] * 2
-    assert events.ran == [("-1", "1")] * 2
+    assert executable.device_times(feeds, 2).tolist() == [0.25] * 2
+    assert ran[-2:] == [("-1", "1")] * 2
     assert executable.report().details["forms"] == ["lengths"], "the session in use is another"
 
 
-@pytest.mark.parametrize("graphs", [0, 2])
-def test_outputs_reuse_pinned_memory(lowered, driver_memory, graphs):
-    executable = opened(lowered, graphs=graphs, pinned=Pinned(0))
-    feeds = tiny.feeds(batch=2, length=5)
-    kept = executable.run(None, feeds)
-    assert_close(kept, expected(lowered, feeds))
-    other = tiny.feeds(batch=2, length=5, seed=9)
-    for _ in range(3):
-        assert_close(executable.run(None, other), expected(lowered, other))
-    assert_close(kept, expected(lowered, feeds))
-    assert len(driver_memory) == 4, "two outputs that were kept, and two that were released"
+def test_without_pycuda_there_are_no_device_times(lowered):
+    executable = opened(lowered)
+
+    def missing():
+        raise BackendUnavailable("ort-cuda", "no pycuda", "install it")
+
+    executable.memory = missing
+    feeds = tiny.feeds(batch=1, length=8)
+    assert executable.device_times(feeds, 2) is None
+    assert_close(executable.run(None, feeds), expected(lowered, feeds))
+    ids = feeds["input_ids"]
+    feeds["input_ids"] = DeviceArray(ids.ctypes.data, ids.shape, ids.dtype, stream=7, owner=ids)
+    with pytest.raises(BackendUnavailable, match="no pycuda"):
+        executable.run(None, feeds)
 
 
-def test_feeds_of_graphs_use_pinned_memory(lowered, driver_memory):
-    executable = opened(lowered, graphs=2, pinned=Pinned(0), stream=SimpleNamespace(handle=7))
-    for seed in (1, 2):
-        for length in (5, 9):
-            feeds = tiny.feeds(batch=2, length=length, seed=seed)
-            backwards = {name: array[:, ::-1].copy()[:, ::-1] for name, array in feeds.items()}  # not contiguous
-            assert_close(executable.run(None, backwards), expected(lowered, feeds))
-    assert len(driver_memory) == 2 * 3 + 2, "three inputs per shape, and two outputs that were released"
-
-
-def test_pinned_memory_is_reused_by_size(driver_memory):
-    pinned = Pinned(0)
-    first = pinned.array((2, 600), np.dtype(np.float32))
-    part, address = first[1:], first.ctypes.data
-    del first
-    assert pinned.array((1200,), np.dtype(np.float32)).ctypes.data != address, "a slice of it is still referenced"
-    del part
-    assert pinned.array((5, 300), np.dtype(np.float32)).ctypes.data == address, "half the size and more"
-    assert pinned.array((0, 3), np.dtype(np.float32)).shape == (0, 3)
-    assert [each.nbytes for each in driver_memory] == [8192, 8192, 4096]
+@pytest.mark.parametrize("graphs", [0, 1])
+def test_a_mask_with_a_default_may_be_omitted(lowered, graphs):
+    model = onnx.load(lowered.path, load_external_data=False)
+    default = np.array([[1, 1, 0]])
+    model.graph.initializer.append(onnx.numpy_helper.from_array(default, "attention_mask"))
+    path = lowered.path.with_name("with-default.onnx")
+    onnx.save(model, path)
+    inputs = (replace(spec, overridable=spec.name == "attention_mask") for spec in lowered.info.inputs)
+    with_default = replace(lowered, path=path, info=replace(lowered.info, inputs=tuple(inputs)))
+    feeds = tiny.feeds(batch=1, length=3)
+    del feeds["attention_mask"]
+    reference = expected(lowered, {**feeds, "attention_mask": default})
+    assert_close(opened(with_default, graphs=graphs).run(None, feeds), reference)
+    with pytest.raises(InvalidFeeds, match=r"reads the input 'attention_mask', which is not fed"):
+        opened(with_default, "lengths", graphs).run(None, feeds)

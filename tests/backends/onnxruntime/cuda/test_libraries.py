@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from isorun.errors import BackendUnavailable, InvalidModel
+from isorun.errors import BackendUnavailable, InvalidModel, InvalidOption
+from isorun.models import lowering
+from isorun.models.source import open_model
 from isorun.plugin import registry
+from isorun.system.cache import Cache
 from isorun.types import Availability, CompileConfig, LoweredModel, ModelInfo
 from isorun_backends.nvidia import cuda_driver
 from isorun_backends.nvidia.cuda_driver import Driver, Gpu
@@ -87,7 +92,7 @@ def test_names_the_missing_library_and_the_command_that_installs_it(gpu_build, m
 
     monkeypatch.setattr(cuda_driver, "driver", lambda: GPU)
     monkeypatch.setattr(libraries.ctypes, "CDLL", refuse)
-    error = libraries.not_loaded("ort-cuda", "cuda", "")
+    error = libraries.not_loaded("ort-cuda", "cuda")
     assert f"libonnxruntime_providers_cuda.so needs {missing}" in error.reason
     assert remedy in error.remedy
 
@@ -95,7 +100,7 @@ def test_names_the_missing_library_and_the_command_that_installs_it(gpu_build, m
 def test_keeps_the_linkers_message_if_no_library_is_missing(gpu_build, monkeypatch):
     monkeypatch.setattr(cuda_driver, "driver", lambda: GPU)
     (gpu_build / "libonnxruntime_providers_shared.so").write_text("no library either")
-    reason = libraries.not_loaded("ort-cuda", "cuda", "").reason
+    reason = libraries.not_loaded("ort-cuda", "cuda").reason
     assert "invalid ELF header" in reason or "too short" in reason
 
 
@@ -123,12 +128,46 @@ def test_a_damaged_file_is_rejected_with_the_cause(gpu, tmp_path):
     assert caught.value.__cause__ is not None
 
 
-def test_finds_the_wheels_of_cudas_libraries_anywhere_on_the_path(tmp_path, monkeypatch):
-    """ONNX Runtime looks only beside itself, and may be in another folder than PyTorch, which installed them."""
-    for name in ("one/nvidia/cu13/lib", "two/nvidia/cudnn/lib", "two/nvidia/other"):
-        (tmp_path / name).mkdir(parents=True)
-        monkeypatch.syspath_prepend(str(tmp_path / name.partition("/")[0]))
-    looked = []
-    monkeypatch.setattr("onnxruntime.preload_dlls", lambda directory=None: looked.append(directory))
+def test_loads_cudas_libraries_from_wheels_in_order(tmp_path, monkeypatch):
+    """Those beside ONNX Runtime first, then those elsewhere on the path, each after what it needs."""
+    wheels = {
+        "beside/nvidia/cu13/lib": ["libcublas.so.13", "libcublasLt.so.13", "libcudart.so.13", "libcudart.so.12"],
+        "torch/nvidia/cu13/lib": ["libcublas.so.13", "libnvrtc.so.13", "libcufft.so.12"],
+        "torch/nvidia/cudnn/lib": ["libcudnn.so.9", "libcudnn_ops.so.9"],
+        "torch/nvidia/other": [],
+    }
+    for folder, names in wheels.items():
+        (tmp_path / folder).mkdir(parents=True)
+        for name in names:
+            (tmp_path / folder / name).touch()
+    monkeypatch.syspath_prepend(str(tmp_path / "torch"))
+    build = libraries.Build("onnxruntime-gpu", "13.0", tmp_path / "beside/onnxruntime/capi")
+    monkeypatch.setattr(libraries, "build", lambda: build)
+    loaded = []
+    monkeypatch.setattr(libraries.ctypes, "CDLL", lambda path, mode: loaded.append(path))
     libraries.preload()
-    assert looked == [str(tmp_path / "one/nvidia/cu13/lib"), str(tmp_path / "two/nvidia/cudnn/lib"), None]
+    assert [str(Path(path).relative_to(tmp_path)) for path in loaded] == [
+        "beside/nvidia/cu13/lib/libcudart.so.13",
+        "beside/nvidia/cu13/lib/libcublasLt.so.13",
+        "beside/nvidia/cu13/lib/libcublas.so.13",
+        "torch/nvidia/cu13/lib/libnvrtc.so.13",
+        "torch/nvidia/cu13/lib/libcufft.so.12",
+        "torch/nvidia/cudnn/lib/libcudnn.so.9",
+    ]
+
+
+@pytest.mark.parametrize("name", ["ort-cuda", "ort-tensorrt"])
+def test_the_gpu_is_selected_by_one_option(gpu, bert, tmp_path, name):
+    cache = Cache(tmp_path)
+    model = lowering.lower(open_model(bert, cache), ("primitive",), cache)
+    config = CompileConfig("fp16", options={"provider_options": {"device_id": 1}}, cache_dir=str(tmp_path))
+    with pytest.raises(InvalidOption, match="Use the option device_id"):
+        registry.get(name).compile(model, config)
+
+
+def test_cuda_graphs_have_a_stream_of_their_own(gpu, bert, tmp_path):
+    cache = Cache(tmp_path)
+    model = lowering.lower(open_model(bert, cache), ("fused",), cache)
+    options = {"cuda_graphs": 1, "provider_options": {"user_compute_stream": 7}}
+    with pytest.raises(InvalidOption, match="got user_compute_stream"):
+        registry.get("ort-cuda").compile(model, CompileConfig(options=options, cache_dir=str(tmp_path)))
