@@ -112,7 +112,8 @@ class Scheduler:
 
         if measure and self._started is None:
             self._measure()
-        feeds = warmup.feeds(self._resolved.compiler.graphs, self._checker, on, self._resolved.config.device)
+        graphs, device = self._resolved.compiler.graphs, self._resolved.config.device
+        feeds, others = warmup.feeds(graphs, self._checker, on, device)
         single = [sample for sample in feeds if self._collator.is_single(sample)]
         lanes = self._lanes()
         # A request that is alone runs on the first model, which is run last: its weights are in the caches then.
@@ -122,11 +123,11 @@ class Scheduler:
 
         def run(thread: int) -> None:
             for model in models:
-                for sample in single if thread else feeds:
+                for sample in single if thread else [*feeds, *others]:
                     try:
                         model.run(outputs, sample)
-                    except InvalidFeeds as error:  # the backend has no engine for this shape
-                        if on is not None:
+                    except InvalidFeeds as error:  # the backend has no engine for this shape, or rejects the mask
+                        if on is not None and all(sample is not other for other in others):
                             raise
                         rejected.append(error)
                     else:

@@ -20,17 +20,18 @@ _KINDS = ("left", "masked-row")  # of masks, besides none and padding on the rig
 
 def feeds(
     graphs: ModelGraphs, checker: FeedChecker, on: Iterable[tuple[int, int] | str | Feeds] | None, device: str
-) -> list[Feeds]:
+) -> tuple[list[Feeds], list[Feeds]]:
     """Feeds to warm up with, validated: with padding and without, so that every graph of the model is compiled.
-
-    On a GPU the kernels depend on where padding is (docs/gpu.md): shapes have padding on the left, and a row without a
-    token, too.
 
     Args:
         graphs: the model.
         checker: validates.
         on: shapes (batch, sequence), texts or feeds; ``None`` for a range of shapes.
         device: the session's.
+
+    Returns:
+        The feeds; and for shapes on another device than the CPU, where the kernels depend on where padding is
+        (docs/gpu.md), feeds with padding on the left, and with a row without a token. A backend may reject these.
 
     Raises:
         InvalidFeeds: the model does not accept them, or random feeds cannot be generated for it.
@@ -43,6 +44,7 @@ def feeds(
     shapes = [shape for shape in requested if isinstance(shape, tuple)]
     samples: list[Any] = [sample for sample in requested if not isinstance(sample, tuple)]
     runs: list[Feeds] = list(corpus.as_feeds(graphs, samples)) if samples else []
+    others: list[Feeds] = []
     for batch, sequence in shapes:
         for lengths in (np.full(batch, sequence), np.full(batch, max(1, sequence // 3))):
             lengths[0] = sequence
@@ -50,9 +52,9 @@ def feeds(
             runs.append(checker.check(random_feeds(info, rng, batch=batch, sequence=sequence, mask=mask)))
         for kind in _KINDS if device != "cpu" and info.mask is not None else ():
             mask = MASKS[kind](batch, sequence, rng)
-            runs.append(checker.check(random_feeds(info, rng, batch=batch, sequence=sequence, mask=mask)))
+            others.append(checker.check(random_feeds(info, rng, batch=batch, sequence=sequence, mask=mask)))
     between = (random_feeds(info, rng, batch=1, sequence=length) for length in _lengths_between(info.mask, runs))
-    return [*runs, *map(checker.check, between)]
+    return [*runs, *map(checker.check, between)], others
 
 
 def _lengths_between(mask: str | None, runs: Sequence[Feeds]) -> list[int]:
