@@ -18,6 +18,7 @@ import cuda_forms
 import exports
 import tiny
 from cuda_forms import BATCH, CPU, SEQUENCE, cpu_session, feeds_with, whole_session, with_computed_mask
+from fake_device_memory import HostMemory
 from isorun.errors import BackendUnavailable, InvalidFeeds
 from isorun.models import checkpoint as checkpoints
 from isorun.parity.samples import MASKS
@@ -275,7 +276,8 @@ def opened(lowered, forms, evaluators):
             return RuntimeReport("host", "fp32", {}, {}, {"forms": list(sessions)})
 
         masks = Masks(forms.mask, wanted, forms.packing, forms.recordable)
-        return CudaExecutable("ort-cuda", open_form, lowered.info, Device("cpu", 0), masks, describe), packed
+        device = Device("cpu", 0)
+        return CudaExecutable("ort-cuda", open_form, lowered.info, device, masks, describe, HostMemory), packed
 
     return make
 
