@@ -69,7 +69,8 @@ class Builder:
         return BuilderConfig()
 
     def create_optimization_profile(self):
-        return OptimizationProfile()
+        shapes = {}
+        return SimpleNamespace(shapes=shapes, set_shape=lambda name, *sizes: shapes.update({name: sizes}))
 
     def build_serialized_network(self, network, config):
         builds.append(SimpleNamespace(network=network, config=config))
@@ -84,7 +85,7 @@ class Builder:
 
 class BuilderConfig:
     def __init__(self):
-        self.profiles, self.cleared, self.timings = [], [], None
+        self.profiles, self.cleared, self.workspace = [], [], None
 
     def clear_flag(self, flag):
         self.cleared.append(flag)
@@ -96,38 +97,18 @@ class BuilderConfig:
         self.profiles.append(profile)
         return len(self.profiles) - 1
 
-    def create_timing_cache(self, serialized_timing_cache):
-        return TimingCache(serialized_timing_cache) if set(serialized_timing_cache) <= set(b"t") else None
+    def create_timing_cache(self, content):
+        known = set(content) <= set(b"t")
+        return SimpleNamespace(serialize=lambda: content + b"t") if known else None
 
     def set_timing_cache(self, cache, ignore_mismatch):
-        self.timings = cache
+        self.get_timing_cache = lambda: cache
         return True
-
-    def get_timing_cache(self):
-        return self.timings
-
-
-class TimingCache:
-    def __init__(self, content):
-        self.content = content
-
-    def serialize(self):
-        return self.content + b"t"
-
-
-class OptimizationProfile:
-    def __init__(self):
-        self.shapes = {}
-
-    def set_shape(self, input, min, opt, max):
-        self.shapes[input] = [list(min), list(opt), list(max)]
 
 
 class OnnxParser:
-    """An initializer that is an input too becomes a constant."""
-
     def __init__(self, network, logger):
-        self.network, self.errors = network, []
+        self.network, self.nodes = network, []
 
     def parse_from_file(self, model):
         self.network.path = model
@@ -135,29 +116,16 @@ class OnnxParser:
             nodes = onnx.load(model, load_external_data=False).graph.node
         except DecodeError:
             return False
-        self.errors = [ParserError(node) for node in nodes if node.domain not in ("", "ai.onnx")]
-        return not self.errors
+        self.nodes = [node for node in nodes if node.domain not in ("", "ai.onnx")]
+        return not self.nodes
 
-    @property
-    def num_errors(self):
-        return len(self.errors)
+    num_errors = property(lambda self: len(self.nodes))
 
     def get_error(self, index):
-        return self.errors[index]
-
-
-class ParserError:
-    def __init__(self, node):
-        self.node = node
-
-    def desc(self):
-        return "no importer"
-
-    def node_name(self):
-        return self.node.name
-
-    def node_operator(self):
-        return self.node.op_type
+        node = self.nodes[index]
+        return SimpleNamespace(
+            desc=lambda: "no importer", node_name=lambda: node.name, node_operator=lambda: node.op_type
+        )
 
 
 class Runtime:
@@ -184,9 +152,7 @@ class Engine:
         self.inputs = {tensor.name: tensor for tensor in self.session.get_inputs() if tensor.name in read}
         self.tensors = self.inputs | {tensor.name: tensor for tensor in self.session.get_outputs()}
 
-    @property
-    def num_io_tensors(self):
-        return len(self.tensors)
+    num_io_tensors = property(lambda self: len(self.tensors))
 
     def get_tensor_name(self, index):
         return list(self.tensors)[index]

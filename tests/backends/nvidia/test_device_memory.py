@@ -18,45 +18,31 @@ from isorun_backends.nvidia import device_memory
 class Resource:
     """What pycuda allocates: released only in its context."""
 
+    handle = 7  # of a stream
+
     def __init__(self, driver, kind):
         assert driver.depth, "out of its context"
         self.driver, self.kind = driver, kind
 
-    def __del__(self):
-        self.driver.released.append(self.kind if self.driver.depth else f"leaked {self.kind}")
-
-
-class Stream(Resource):
-    def __init__(self, driver, flags):
-        super().__init__(driver, f"stream {flags}")
-        self.handle = 7
-
-    def synchronize(self):
-        self.driver.calls.append("wait for the stream")
-
-
-class Memory(Resource):
-    def __init__(self, driver, nbytes):
-        super().__init__(driver, f"{nbytes} bytes")
-
     def __int__(self):
         return 4096
 
-
-class Event(Resource):
-    def __init__(self, driver):
-        super().__init__(driver, "event")
+    def __del__(self):
+        self.driver.released.append(self.kind if self.driver.depth else f"leaked {self.kind}")
 
     def record(self, stream=None):
         self.driver.calls.append("record")
         return self
 
     def synchronize(self):
-        self.driver.calls.append("wait for the event")
-        return self
+        self.driver.calls.append(f"wait for {self.kind}")
 
     def time_till(self, other):
         return 1.5
+
+
+class PinnedArray(np.ndarray):
+    """An array with a resource."""
 
 
 class Pycuda:
@@ -65,18 +51,14 @@ class Pycuda:
     def __init__(self):
         self.released, self.calls = [], []
         self._here = threading.local()
+        self.init = lambda: None
         self.Device = lambda number: SimpleNamespace(retain_primary_context=lambda: self)
-        self.Stream = lambda flags: Stream(self, flags)
-        self.mem_alloc = lambda nbytes: Memory(self, nbytes)
-        self.Event = lambda: Event(self)
+        self.Stream = lambda flags: Resource(self, f"stream {flags}")
+        self.mem_alloc = lambda nbytes: Resource(self, f"{nbytes} bytes")
+        self.Event = lambda: Resource(self, "event")
         self.Context = SimpleNamespace(synchronize=lambda: self.calls.append("wait for all"))
 
-    def init(self):
-        pass
-
-    @property
-    def depth(self):
-        return getattr(self._here, "depth", 0)
+    depth = property(lambda self: getattr(self._here, "depth", 0))
 
     def push(self):
         self._here.depth = self.depth + 1
@@ -85,10 +67,7 @@ class Pycuda:
         self._here.depth -= 1
 
     def pagelocked_empty(self, size, dtype):
-        class Pinned(np.ndarray):
-            pass
-
-        array = np.empty(size, dtype).view(Pinned)
+        array = np.empty(size, dtype).view(PinnedArray)
         array.resource = Resource(self, f"{size} pinned bytes")
         return array
 
@@ -138,7 +117,7 @@ def test_waits_for_other_libraries_streams(pycuda):
     with memory.current():
         memory.wait_for(1)
         memory.wait_for(4711)
-    assert pycuda.calls == ["record", "wait for the event", "wait for all"]
+    assert pycuda.calls == ["record", "wait for event", "wait for all"]
 
 
 def test_times_are_those_between_events(pycuda):
@@ -146,7 +125,7 @@ def test_times_are_those_between_events(pycuda):
     with memory.current():
         stream = memory.stream()
         assert memory.times(stream, lambda: pycuda.calls.append("work"), 2).tolist() == [1.5] * 2
-    assert pycuda.calls == ["record", "work", "record", "wait for the event"] * 2
+    assert pycuda.calls == ["record", "work", "record", "wait for event"] * 2
 
 
 def test_names_what_pycuda_needs(monkeypatch):
