@@ -81,6 +81,8 @@ def _show(described: list[dict[str, Any]], probed: bool) -> None:
         owner = f" ({entry['distribution']})" if entry["status"] == "broken" and entry["distribution"] else ""
         print(f"\n{entry['name']}{owner} is {entry['status']}: {entry['reason']}\n  {entry['remedy']}")
     for entry in described:
+        if entry["unverified"]:
+            print(f"\n{entry['name']}: not verified on hardware: {', '.join(entry['unverified'])}")
         for result in entry.get("probe", []):
             if not result["ok"]:
                 print(f"\n{entry['name']}, {result['precision']}: {result['message']}")

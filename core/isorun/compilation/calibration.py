@@ -44,7 +44,7 @@ def calibrate(
     Args:
         graphs: the model.
         backend: runs the model in fp32.
-        config: the device and threads to run it with.
+        config: the threads to run it with.
         samples: what to feed it; to texts, those that come with isorun are added, since the model may see other kinds.
             ``None`` for these alone, by the tokenizer beside the model; without a tokenizer, for seeded random feeds,
             with a :class:`CalibrationWarning`. Feeds with fewer than 256 real tokens give that warning as well.
@@ -129,7 +129,9 @@ def _quantize(
     info = model_info.describe(graph)
     info = replace(info, outputs=tuple(spec for spec in info.outputs if spec.name != INDEX_ERRORS))
     model = LoweredModel(path, dialect, graphs.source.fingerprint, info, False, job.notes)
-    compiled = CompiledModel(backend, CompileConfig("fp32", config.device, config.threads), model)
+    # On the first device: others, such as an NPU, may not compute in fp32.
+    plain = CompileConfig("fp32", backend.capabilities.devices[0], config.threads)
+    compiled = CompiledModel(backend, plain, model)
     seen = {name: ranges.ActivationStats(len(feeds)) for name in job.weights}
     try:
         for number, batch in enumerate(feeds):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from isorun.plugin import faults, registry
 from isorun.plugin.backend import Backend
 from isorun.system import threads as thread_counts
 from isorun.system.cache import Cache
-from isorun.types import DEVICES, PRECISIONS, CompileConfig, LoweredModel
+from isorun.types import DEVICES, PRECISIONS, CompileConfig, LoweredModel, devices
 
 if TYPE_CHECKING:
     from isorun.compilation.corpus import Samples
@@ -64,7 +64,9 @@ class Compiler:
         options, offers = self.options, backend.capabilities
         _check(backend, "precision", options.precision, offers.precisions, PRECISIONS, (AUTO,))
         device = offers.devices[0] if options.device is None else options.device
-        _check(backend, "device", device, offers.devices, DEVICES)
+        _check(backend, "device", device, offers.devices, DEVICES, matches=_is_device)
+        device = devices.canonical(device, offers.devices) or device
+        accelerators = tuple(registry.ask(backend, "accelerators", Sequence, device))
         fixed = offers.fixed_threads
         if options.threads is not None and not offers.sets_threads and options.threads != fixed:
             raise BackendUnavailable(
@@ -77,7 +79,8 @@ class Compiler:
         _check_owners(backend_options, offers.options, requested)
         backend.read_options(backend_options)
         threads = options.threads or thread_counts.usable_cores() if offers.sets_threads else fixed
-        return CompileConfig(options.precision, device, threads, backend_options, str(self.cache.root))
+        folder = str(self.cache.root)
+        return CompileConfig(options.precision, device, threads, backend_options, folder, accelerators)
 
     def compile(self, backend: Backend, config: CompileConfig, samples: Samples | None = None) -> CompiledModel:
         """Compile the model in the precision of a config, after calibration if it is int8.
@@ -148,23 +151,34 @@ class Compiler:
 
 
 def _check(
-    backend: Backend, argument: str, value: Any, supported: Collection[str], known: Collection[str], *others: Any
+    backend: Backend,
+    argument: str,
+    value: Any,
+    supported: Collection[str],
+    known: Collection[str],
+    *others: Any,
+    matches: Callable[[Any, Collection[str]], bool] = lambda value, names: value in names,
 ) -> None:
     """Reject a value that a backend does not support, or that no backend knows."""
     accepted = [*supported, *(option for group in others for option in group)]
-    if value in accepted:
+    if matches(value, accepted):
         return
-    if value not in known:
+    if not matches(value, known):
         names = list(dict.fromkeys([*known, *accepted]))
         near = nearest(str(value).casefold().replace("float", "fp"), names)
         hint = f"; did you mean {near!r}?" if near else ""
-        raise InvalidArgument(f"Invalid {argument} {value!r}{hint} (known: {', '.join(names)})")
+        forms = ", with an index N or a list such as gpu,cpu" if argument == "device" else ""
+        raise InvalidArgument(f"Invalid {argument} {value!r}{hint} (known: {', '.join(names)}{forms})")
     why = backend.capabilities.refused.get(value, "") if argument == "precision" else ""
     raise BackendUnavailable(
         backend.name,
         f"it does not support {argument} {value!r} (supported: {', '.join(supported)}){why and f': {why}'}",
         "Choose a supported one, or another backend.",
     )
+
+
+def _is_device(device: Any, supported: Collection[str]) -> bool:
+    return devices.canonical(device, supported) is not None
 
 
 def _check_owners(options: Mapping[str, Any], declared: Collection[str], requested: Collection[str]) -> None:

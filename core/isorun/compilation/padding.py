@@ -61,7 +61,7 @@ def _why_kept(info: ModelInfo, backend: Backend, config: CompileConfig) -> str:
     offers = backend.capabilities
     if not info.fused:
         return "the model is not fused"
-    if not offers.dynamic_shapes or config.device != "cpu":
+    if not offers.dynamic_shapes or config.accelerators:
         return "not known to pay on this backend"
     if not offers.data_dependent_shapes:
         return "the backend does not support data-dependent shapes"

@@ -26,6 +26,7 @@ from onnx.backend.base import Backend, BackendRep
 from isorun import Session
 from isorun.errors import UnsupportedModel
 from isorun.plugin import registry
+from isorun.types.devices import canonical
 
 _DEVICES = {"CPU": "cpu", "CUDA": "cuda"}
 _IR_VERSION = 8
@@ -40,7 +41,7 @@ class SessionBackend(Backend):
     @classmethod
     def supports_device(cls, device: str) -> bool:
         """Whether the backend declares the device: ``CPU`` is ``cpu``, ``CUDA`` and ``CUDA:1`` are ``cuda``."""
-        return _device(device) in registry.get(cls.backend).capabilities.devices
+        return canonical(_device(device), registry.get(cls.backend).capabilities.devices) is not None
 
     @classmethod
     def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **arguments: Any) -> SessionRep:

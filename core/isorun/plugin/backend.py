@@ -169,6 +169,20 @@ class Backend(ABC):
             remedy=how_to_install(requirement or package),
         )
 
+    def accelerators(self, device: str) -> Sequence[str]:
+        """The names of the GPUs or NPUs that a device may be: what was measured on others does not apply.
+
+        Args:
+            device: in canonical form, one of the devices in the capabilities.
+
+        Returns:
+            The names; none for a processor. The default: those of :meth:`availability`, or else the device itself.
+
+        Raises:
+            BackendUnavailable: the device is not in this machine; with those that are.
+        """
+        return () if device == "cpu" else tuple(self.availability().devices) or (device,)
+
     def refuse_device_arrays(self, request: str) -> None:
         """Reject a request for arrays in device memory if the backend does not support them.
 

@@ -46,7 +46,7 @@ class Description:
         distribution: what installed it, with its version.
         version: the version of the runtime.
         contract: the version of the plugin contract that it declares; 0 if it cannot be loaded.
-        devices, precisions, priority: from its capabilities.
+        devices, unverified, precisions, priority: from its capabilities.
         options: the fields of each :class:`Option` by key.
         certificate: what its certificate of conformance records (:func:`isorun.plugin.certificate.summary`).
     """
@@ -59,6 +59,7 @@ class Description:
     version: str | None = None
     contract: int = 0
     devices: Sequence[str] = ()
+    unverified: Sequence[str] = ()
     precisions: Sequence[str] = ()
     priority: int | None = 0
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -170,6 +171,7 @@ def _described(backend: Backend, owner: str, probe: bool) -> Description:
         distribution=owner,
         contract=backend.contract,
         devices=offers.devices,
+        unverified=offers.unverified,
         precisions=offers.precisions,
         priority=offers.priority,
         options={key: asdict(Option.of(value)) for key, value in offers.options.items()},

@@ -209,18 +209,21 @@ def availability(backend: Backend) -> Availability:
     return answer
 
 
-def ask(backend: Backend, method: str, kind: Any) -> Any:
+def ask(backend: Backend, method: str, kind: Any, *arguments: Any) -> Any:
     """What a method of a plugin returns.
 
     Args:
-        backend, method: the method, without arguments.
+        backend, method: the method.
         kind: the type that it must return.
+        arguments: of the method.
 
     Raises:
         BackendUnavailable: it raises, or returns something else.
     """
     try:
-        result = getattr(backend, method)()
+        result = getattr(backend, method)(*arguments)
+    except BackendUnavailable:  # it says more than the line below
+        raise
     except Exception as error:  # noqa: BLE001 - a bug of a plugin is the reason
         reason = f"its {method}() raises {type(error).__name__}: {error}"
     else:

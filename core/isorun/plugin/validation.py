@@ -25,6 +25,7 @@ def problems(capabilities: Any) -> Iterator[str]:
     yield from _known("precisions", capabilities.precisions, PRECISIONS)
     yield from _known("typed", capabilities.typed, capabilities.precisions)
     yield from _known("devices", capabilities.devices, (*DEVICES, _ANY_DEVICE))
+    yield from _known("unverified", capabilities.unverified, capabilities.devices)
     yield from _known("reports", capabilities.reports, REPORTS)
     yield from _known("tolerances", capabilities.tolerances, capabilities.precisions)
     yield from _known("tolerances", tuple(capabilities.tolerances.values()), PRECISIONS)
@@ -94,6 +95,7 @@ _FIELDS: dict[str, _Check] = {
     "typed": (_strings, "a tuple of precisions"),
     "refused": (_texts, "a mapping of precisions to reasons"),
     "devices": (_some, "a tuple of at least one device"),
+    "unverified": (_strings, "a tuple of devices"),
     "options": (lambda value: isinstance(value, Mapping), "a mapping of names to isorun.plugin.Option"),
     "sets_threads": _FLAG,
     "dynamic_shapes": _FLAG,

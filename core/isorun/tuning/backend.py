@@ -35,7 +35,6 @@ from isorun.tuning.accuracy import Candidate, ReferenceOutputs, Run
 from isorun.tuning.candidates import BASE, UNFIT, Key
 from isorun.tuning.record import KIND, STAGES
 from isorun.tuning.timing import TimingBudget
-from isorun.types import CompileConfig
 
 LATENCY, THROUGHPUT = "latency", "throughput"
 _WORKLOADS = {LATENCY: (1, 64), THROUGHPUT: (32, 8)}  # rows of a batch, and number of batches
@@ -218,7 +217,7 @@ def _reference(
         try:
             backend = worker.get(description.name)
             config = compiler.config(backend)
-            plain = CompileConfig(BASE, config.device, config.threads, {}, config.cache_dir)
+            plain = replace(config, precision=BASE, options={})
             run = partial(CompiledModel(backend, plain, graphs.as_given).run, graphs.info.output_names)
             return ReferenceOutputs.of(run, graphs.info, kinds, required), description.name
         except UNFIT as error:

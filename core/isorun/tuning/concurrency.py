@@ -53,7 +53,7 @@ OpenLanes = Callable[[ConcurrencyPlan], Sequence[Run]]
 def default_plan(subject: Subject) -> ConcurrencyPlan:
     """The plan where nothing was measured: a lane for each core, up to eight, which share the cores."""
     config, offers = subject.config, subject.backend.capabilities
-    if config.device != "cpu":
+    if config.accelerators:
         return ConcurrencyPlan(_LANES_OF_DEVICE, None, 0)
     if not offers.thread_safe or subject.compiler.options.environment is not None:
         return ConcurrencyPlan(1, None, 0)
@@ -112,8 +112,7 @@ def _candidates(subject: Subject, info: ModelInfo) -> list[ConcurrencyPlan]:
     default, threads = default_plan(subject), subject.config.threads or usable_cores()
     mixed = not (info.keeps_padding or info.mixes_rows or fixed_size(info.required, 0))
     if default.threads is None:
-        on_cpu = subject.config.device == "cpu"
-        sizes = [size * threads for size in _BATCH_TOKENS] if on_cpu else _BATCH_TOKENS_OF_DEVICE
+        sizes = _BATCH_TOKENS_OF_DEVICE if subject.config.accelerators else [size * threads for size in _BATCH_TOKENS]
         return [default._replace(batch_tokens=size) for size in (sizes if mixed else (0,))]
     counts = sorted({1, default.lanes, *(default.lanes // part for part in (2, 4) if default.lanes // part > 1)})
     return [

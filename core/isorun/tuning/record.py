@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from isorun.compilation.compiler import Compiler
-from isorun.plugin import registry
 from isorun.plugin.backend import Backend
 from isorun.system.cache import sha256, versioned
 from isorun.system.hardware import cpu_name
@@ -35,7 +34,7 @@ class Subject(NamedTuple):
         """
         compiler, backend, config = self
         options = sorted((name, repr(value)) for name, value in config.options.items())
-        devices = (config.device, cpu_name(), *registry.availability(backend).devices)
+        devices = (config.device, cpu_name(), *config.accelerators)
         request = (config.threads, options, compiler.options.padding, compiler.options.environment)
         source = (compiler.source.fingerprint, backend.name, backend.version())
         key = sha256(repr((purpose, source, devices, request, details)).encode())[:40]

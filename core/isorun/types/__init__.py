@@ -1,6 +1,7 @@
 """Plain data that sessions, backends and tools exchange."""
 
-from isorun.types.capabilities import DEVICES, DIALECTS, PRECISIONS, REPORTS, Capabilities, CompileConfig, Dialect
+from isorun.types.capabilities import DIALECTS, PRECISIONS, REPORTS, Capabilities, CompileConfig, Dialect
+from isorun.types.devices import DEVICES
 from isorun.types.model_info import INDEX_ERRORS, INDEX_NOTE, Feeds, LoweredModel, ModelInfo, ModelMetadata, TensorSpec
 from isorun.types.options import Option
 from isorun.types.provenance import Availability, Finding, Provenance, RuntimeReport, threads_in_words

@@ -11,9 +11,6 @@ from isorun.types.options import Option
 PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "int8")
 """The precisions that a session can be opened in, if its backend supports them."""
 
-DEVICES = ("cpu", "gpu", "cuda", "npu")
-"""The devices that backends run on."""
-
 DIALECTS = ("com.microsoft.cpu", "com.microsoft", "onnx", "primitive", "static", "fused")
 """The dialects of the fused graph (docs/backends.md); ``fused`` is the fused graph itself."""
 
@@ -58,7 +55,8 @@ class Capabilities:
         typed: those of them that the graph must be converted to, since the runtime computes in the graph's types; the
             others are settings of the runtime.
         refused: unsupported precisions, each with what the runtime would do instead.
-        devices: the devices that it runs on, the default first.
+        devices: the devices that it runs on, the default first: some of :data:`isorun.types.devices.DEVICES`.
+        unverified: those of them that its authors could not try.
         options: the keys of ``Session(options=...)``, each with an :class:`isorun.types.options.Option`, or a help
             text alone, which accepts any value.
         sets_threads: whether the number of threads of a run can be set; if not, ``Session(threads=...)`` is rejected.
@@ -113,6 +111,7 @@ class Capabilities:
     usable_after_failure: bool = False
     checks_indices: bool = False
     faults: str = ""
+    unverified: tuple[str, ...] = ()
 
     def tolerance(self, precision: str) -> str:
         """The precision whose limits of parity apply to results in a precision."""
@@ -125,10 +124,11 @@ class CompileConfig:
 
     Attributes:
         precision: one of ``Capabilities.precisions``.
-        device: one of ``Capabilities.devices``.
+        device: one of ``Capabilities.devices``, in canonical form (:func:`isorun.types.devices.canonical`).
         threads: the number of threads for a run; ``None`` unless ``Capabilities.sets_threads``.
         options: keys of ``Capabilities.options``: :meth:`isorun.plugin.backend.Backend.read_options` adds the defaults.
         cache_dir: the session's cache folder, for files that the backend reuses.
+        accelerators: the names of the GPUs or NPUs that the device may be; empty for a processor.
     """
 
     precision: str = "fp32"
@@ -136,3 +136,4 @@ class CompileConfig:
     threads: int | None = 1
     options: Mapping[str, Any] = field(default_factory=dict)
     cache_dir: str | None = None
+    accelerators: tuple[str, ...] = ()

@@ -22,6 +22,7 @@ from isorun.plugin import listing
 from isorun.plugin.backend import Backend
 from isorun.system.packages import package_owners
 from isorun.types import options
+from isorun.types.devices import canonical
 from isorun_matrix.spec import versions
 from isorun_matrix.spec import yaml_reader as yamlfile
 from isorun_matrix.spec.backends import Entry
@@ -206,7 +207,7 @@ def _entry_problems(entry: Entry, place: Place, find: Callable[[str], Backend]) 
         return
     if entry.threads is not None and not offers.sets_threads:
         yield (*place, "threads"), f"{entry.name} does not support threads. Omit it."
-    if entry.device is not None and entry.device not in offers.devices:
+    if entry.device is not None and canonical(entry.device, offers.devices) is None:
         near = did_you_mean(entry.device, offers.devices)
         yield (*place, "device"), f"{entry.name} does not support device {entry.device!r}{near}"
     choices = entry.options if isinstance(entry.options, list) else [entry.options]

@@ -49,7 +49,8 @@ def compiler(tmp_path: Path) -> Compiler:
 
 
 def subject_of(compiler: Compiler, backend: Backend, device: str = "cpu", threads: int | None = 4) -> Subject:
-    return Subject(compiler, backend, CompileConfig("fp32", device, threads, {}))
+    accelerators = tuple(backend.accelerators(device))
+    return Subject(compiler, backend, CompileConfig("fp32", device, threads, accelerators=accelerators))
 
 
 class Lanes:
@@ -161,7 +162,7 @@ def test_default_plan(compiler: Compiler, threads: int, offers: dict[str, Any], 
 
 def test_the_record_depends_on_the_device(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
     def keys() -> list[str]:
-        names = [(), ("NVIDIA H100",), ("NVIDIA H200",), ("NVIDIA H100", "NVIDIA H200")]
+        names = [("NVIDIA A100",), ("NVIDIA H100",), ("NVIDIA H200",), ("NVIDIA H100", "NVIDIA H200")]
         return [subject_of(compiler, FakeBackend(*devices), "cuda").key("concurrency") for devices in names]
 
     before = keys()

@@ -147,6 +147,9 @@ class IsolatedBackend(DescribedBackend):
             return replace(self._availability, remedy=environment.remedy(needed))
         return replace(self._availability, remedy=f"In the environment {environment.name!r}: {remedy}")
 
+    def accelerators(self, device: str) -> Sequence[str]:
+        return tuple(self._worker.connection().ask("accelerators", name=self.name, device=device))
+
     def compile(self, model: LoweredModel, config: CompileConfig) -> IsolatedExecutable:
         options = {key: _plain(self.name, key, value) for key, value in config.options.items()}
         request = {

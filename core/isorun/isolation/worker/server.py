@@ -85,6 +85,10 @@ class Server:
         """The capabilities, availability and version of a backend."""
         return describe(registry.get(name))
 
+    def accelerators(self, name: str, device: str) -> list[str]:
+        """The accelerators that a device of a backend may be."""
+        return list(registry.get(name).accelerators(device))
+
     def compile(self, number: int, name: str, model: dict[str, Any], config: dict[str, Any]) -> None:
         """Compile a model and keep it under a number."""
         info = ModelInfo.from_dict(model["info"])
@@ -100,7 +104,7 @@ class Server:
         self.executables.pop(number)[1].close()
 
 
-METHODS = ("candidates", "descriptions", "backend", "compile", "report", "close")
+METHODS = ("candidates", "descriptions", "backend", "accelerators", "compile", "report", "close")
 """The methods of :class:`Server` that a session may call."""
 
 
