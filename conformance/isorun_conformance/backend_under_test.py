@@ -27,7 +27,7 @@ from isorun.plugin import registry
 from isorun.plugin.backend import Backend, Executable
 from isorun.system.cache import Cache
 from isorun.system.subprocesses import run
-from isorun.types import Capabilities, CompileConfig, Feeds, LoweredModel
+from isorun.types import Capabilities, CompileConfig, Feeds, LoweredModel, devices
 from isorun_conformance import process_state
 from isorun_conformance.formulas import Formula
 from isorun_conformance.precisions import TOLERANCES
@@ -44,13 +44,17 @@ class BackendUnderTest:
         environment: the isolated environment that it runs in; ``None`` for this process.
         options: for ``Session(options=...)``, in every check.
         big: whether to run the models that take minutes.
+        device: as for ``Session``, in every check that does not run on all.
     """
 
-    def __init__(self, name: str, environment: str | None, options: Mapping[str, Any], big: bool) -> None:
+    def __init__(
+        self, name: str, environment: str | None, options: Mapping[str, Any], big: bool, device: str | None = None
+    ) -> None:
         self.name = name
         self.environment = environment
         self.options = dict(options)
         self.big = big
+        self.device = device
         self.about: dict[str, Any] = {}  # what the runtime reports of itself
         self._references: dict[Path, Session] = {}
         self._expected: dict[tuple[Any, ...], dict[str, np.ndarray]] = {}
@@ -85,10 +89,15 @@ class BackendUnderTest:
 
     @property
     def config(self) -> CompileConfig:
-        """The first precision and device that it declares, on one thread if that can be set."""
+        """The first precision that it declares on the device, on one thread if that can be set."""
         declared = self.capabilities
         threads = 1 if declared.sets_threads else None
-        return CompileConfig(declared.precisions[0], declared.devices[0], threads, self.options)
+        device = devices.canonical(self.device or declared.devices[0], declared.devices) or str(self.device)
+        return CompileConfig(declared.precisions[0], device, threads, self.options)
+
+    def tested_devices(self) -> tuple[str, ...]:
+        """The requested device, or one of each form that it declares."""
+        return (self.config.device,) if self.device else tuple(devices.examples(self.capabilities.devices))
 
     def names(self) -> list[str]:
         """The backends that are found where this one is, the members of its family included."""
@@ -179,7 +188,7 @@ class BackendUnderTest:
         try:
             return self.session(model, **arguments)
         except BackendUnavailable as error:
-            firsts = {None, declared.precisions[0], declared.devices[0]}
+            firsts = {None, declared.precisions[0], self.config.device}
             if error.backend == self.name and not {arguments.get("precision"), arguments.get("device")} <= firsts:
                 pytest.skip(f"this machine lacks it: {error.reason}")
             raise
@@ -193,7 +202,7 @@ class BackendUnderTest:
 
     def session(self, model: SampleModel | bytes, **arguments: Any) -> Session:
         """As :meth:`open`, but never skip the check."""
-        usual = {"environment": self.environment, "cache_dir": self.folder / "cache"}
+        usual = {"environment": self.environment, "device": self.device, "cache_dir": self.folder / "cache"}
         arguments = {**usual, "threads": self.config.threads, "options": self.options, **arguments}
         if arguments.get("precision") == "int8" and isinstance(model, SampleModel):
             arguments["calibration"] = [model.feeds(seed) for seed in range(16)]

@@ -2,7 +2,8 @@
 
 ::
 
-    {"certificate": 1, "backend": "mine", "contract": 2, "options": {}, "environment": null, "date": "2026-11-22",
+    {"certificate": 1, "backend": "mine", "contract": 2, "options": {}, "device": null, "environment": null,
+     "date": "2026-11-22",
      "versions": {"isorun": "0.1.0", "isorun-mine": "1.2", "mine-runtime": "3.4", "python": "3.12.3", "numpy": "2.3.5"},
      "hardware": {"device": "...", "processor": "...", "cores": 2, "system": "Linux x86_64 glibc 2.36"},
      "proved": ["binding"], "skipped": {"threads": "not declared: ..."},
@@ -45,6 +46,7 @@ def certificate(report: Report) -> dict[str, Any]:
         "backend": report.backend,
         "contract": about.get("contract"),
         "options": dict(report.options),
+        "device": report.device,
         "environment": report.environment,
         "date": datetime.now(UTC).date().isoformat(),
         "versions": {**about.get("versions", {}), **versions},

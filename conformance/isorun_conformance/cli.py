@@ -37,6 +37,9 @@ def conformance(
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="An option of the backend, for every check. Repeatable."),
     ] = None,
+    device: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A device of the backend, for every check. Default: its first.")
+    ] = None,
     only: Annotated[
         list[str] | None,
         typer.Option(
@@ -89,6 +92,7 @@ def conformance(
             environment=environment,
             options=settings,
             big=big,
+            device=device,
             only=only or [],
             known_failures=declared,
             seconds=seconds,

@@ -17,6 +17,7 @@ class TestConformance(
     environment=_SETTINGS.environment,
     options=_SETTINGS.options,
     big=_SETTINGS.big,
+    device=_SETTINGS.device,
 ):
     """All checks."""
 

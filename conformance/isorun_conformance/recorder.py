@@ -37,7 +37,7 @@ class Settings:
     """What the runner passes to its child process, as JSON in ``$ISORUN_CONFORMANCE``.
 
     Attributes:
-        backend, environment, options, big: of the suite.
+        backend, environment, options, big, device: of the suite.
         only: the capabilities whose checks run; empty for all.
         done: checks that have ended already.
         events: the file to write events to.
@@ -50,6 +50,7 @@ class Settings:
     only: list[str]
     done: list[str]
     events: str
+    device: str | None = None
 
 
 def settings() -> Settings:

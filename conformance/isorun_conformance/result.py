@@ -71,6 +71,7 @@ class Report:
     backend: str
     environment: str | None
     options: Mapping[str, Any]
+    device: str | None = None
     checks: list[CheckResult] = field(default_factory=list)
     about: Mapping[str, Any] = field(default_factory=dict)
 

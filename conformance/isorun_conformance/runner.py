@@ -39,6 +39,7 @@ def run(
     environment: str | None = None,
     options: Mapping[str, Any] | None = None,
     big: bool = False,
+    device: str | None = None,
     only: Sequence[str] = (),
     known_failures: Declared | None = None,
     seconds: float | None = None,
@@ -51,6 +52,7 @@ def run(
         environment: the isolated environment that it runs in; ``None`` for the one of this process.
         options: for ``Session(options=...)``, in every check.
         big: whether to run bert-3l to bert-base too.
+        device: as for ``Session``, in every check.
         only: the capabilities whose checks run; empty for all.
         known_failures: checks that fail, by name, besides those that the backend's table declares
             (``Capabilities.faults``); one that passes, or raises another exception, has failed.
@@ -62,9 +64,10 @@ def run(
             run.
     """
     given = parse(known_failures or {})
-    report = Report(backend, environment, dict(options or {}))
+    report = Report(backend, environment, dict(options or {}), device)
     with tempfile.TemporaryDirectory(prefix="isorun-conformance-") as folder:
-        settings = recorder.Settings(backend, environment, report.options, big, list(only), [], f"{folder}/events")
+        events = f"{folder}/events"
+        settings = recorder.Settings(backend, environment, report.options, big, list(only), [], events, device)
         run_ = _Run(settings, seconds or (BIG_SECONDS if big else SECONDS), progress, given)
         run_.run()
     report.checks += with_known_failures(run_.results(), run_.known_failures, run_.known)

@@ -57,6 +57,7 @@ class Conformance(  # pytest runs the last base first: from simple checks to tho
         options: for ``Session(options=...)``, in every check.
         big: whether to run bert-3l to bert-base too, which takes minutes; ``None`` for
             ``$ISORUN_CONFORMANCE_BIG == "1"``.
+        device: as for ``Session``, in every check; ``None`` for the backend's first.
         known_failures: checks that fail, by name, with parameters or for any: a mapping to ``KnownFailure`` or to its
             fields, or the path of a TOML or JSON file; besides those that the backend's table declares
             (``Capabilities.faults``). One that passes, or raises another exception, fails the suite.

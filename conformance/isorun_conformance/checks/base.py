@@ -54,6 +54,7 @@ class Checks:
         environment: str | None = None,
         options: Mapping[str, Any] | None = None,
         big: bool | None = None,
+        device: str | None = None,
         known_failures: Declared | Path | None = None,
         **rest: Any,
     ) -> None:
@@ -64,7 +65,7 @@ class Checks:
             cls.known_failures = declared
         if backend is not None:
             big = os.environ.get(BIG_VARIABLE) == "1" if big is None else big
-            cls.under_test = BackendUnderTest(backend, environment, options or {}, big)
+            cls.under_test = BackendUnderTest(backend, environment, options or {}, big, device)
 
     @pytest.fixture(autouse=True)
     def _expect_known_failure(self, request: pytest.FixtureRequest) -> None:
@@ -95,6 +96,7 @@ class Checks:
 
     def _declared(self, names: str) -> tuple[str, ...]:
         try:
-            return tuple(getattr(self.under_test.capabilities, names))
+            declared = tuple(getattr(self.under_test.capabilities, names))
+            return self.under_test.tested_devices() if names == "devices" else declared
         except IsorunError:
             return ("unknown",)  # the check itself meets the error and reports it

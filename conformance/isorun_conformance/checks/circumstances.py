@@ -20,6 +20,7 @@ import pytest
 
 from isorun import Session
 from isorun.errors import IsorunError
+from isorun.types import devices
 from isorun_conformance.backend_under_test import named
 from isorun_conformance.checks.base import Checks, proves
 from isorun_conformance.formulas import four_outputs
@@ -154,7 +155,7 @@ class Circumstances(Checks):
     @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
     def test_fork_harms_neither_process(self) -> None:
         """The parent's session still computes. The child exits, also where it inherited a session."""
-        if self.under_test.config.device != "cpu":
+        if devices.kinds(self.under_test.config.device) != ("cpu",):
             pytest.skip("does not apply: a process with a GPU in use cannot be forked")
         for model in (dense(), self.under_test.encoder()):
             with self.under_test.open(model) as session:

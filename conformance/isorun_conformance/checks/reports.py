@@ -13,6 +13,7 @@ import pytest
 
 from isorun.system.hardware import DEVICE_FILES, cpu_name
 from isorun.system.process_usage import open_files
+from isorun.types import devices
 from isorun_conformance.checks.base import DOES_NOT_APPLY, Checks, proves
 from isorun_conformance.formulas import one_operator
 from isorun_conformance.precisions import ERRORS
@@ -80,18 +81,19 @@ class Reports(Checks):
             reported = session.provenance.device
         assert isinstance(reported, str)
         assert reported.strip(), "reports no device"
-        kind = device.partition(":")[0]
-        known = [cpu_name()] if device == "cpu" else _nvidia_names() if kind == "cuda" else []
+        kinds = set(devices.kinds(device))
+        known = [cpu_name()] if kinds == {"cpu"} else _nvidia_names() if kinds == {"cuda"} else []
         fits = any(_plain(name) in _plain(reported) or _plain(reported) in _plain(name) for name in known)
         assert fits or not known, f"requested {device!r}, reports {reported!r}; this machine has {' and '.join(known)}"
 
     @proves("true device")
     def test_device_files_are_open(self, device: str) -> None:
-        files = DEVICE_FILES.get(device.partition(":")[0])
+        kinds = devices.kinds(device)
+        files = DEVICE_FILES.get(kinds[0]) if len(kinds) == 1 else None
         if files is None:
             pytest.skip(
                 f"{DOES_NOT_APPLY}: the device is the CPU"
-                if device == "cpu"
+                if kinds == ("cpu",)
                 else f"the suite does not know which files show that {device!r} is in use"
             )
         model = dense()
@@ -137,16 +139,17 @@ class Reports(Checks):
         self.under_test.require("placement" in self.under_test.capabilities.reports, "a report of placement")
         with self.under_test.open(dense(), device=device) as session:
             provenance = session.provenance
-        kind = device.partition(":")[0]
+        kinds = devices.kinds(device)
         name, package = self.under_test.name, self.under_test.capabilities.package
         # A member of a family is a runtime: `openvino` of `ort-ep:openvino`.
         runtimes = [name, name.rpartition(":")[2], package or name, *provenance.versions]
         # A GPU's runtime may leave some operators to the CPU, but not the other way round.
-        known = ["cpu", kind, *(["gpu"] if kind == "cuda" else []), *runtimes]
+        accelerators = ["gpu", "npu"] if "auto" in kinds else ["gpu"] if "cuda" in kinds else []
+        known = ["cpu", *kinds, *accelerators, *runtimes]
         for group in provenance.operators:
             fits = any(_letters(word) in _letters(group) for word in known)
             assert fits, f"on {device!r}, it reports operators of {group!r}, which is neither a device nor a runtime"
-            other = [word for word in ("cuda", "gpu", "npu") if word in group.lower() and kind == "cpu"]
+            other = [word for word in ("cuda", "gpu", "npu") if word in group.lower() and kinds == ("cpu",)]
             assert not other, f"on {device!r}, it reports operators of {group!r}"
 
     @proves("true placement")
