@@ -24,8 +24,10 @@ from isorun.plugin import (
 if TYPE_CHECKING:
     import openvino
 
+    from isorun_backends.openvino.devices import Target
+
 _PRECISIONS = {"f32": "fp32", "bf16": "bf16", "f16": "fp16", "i8": "int8", "u8": "int8"}
-_PRODUCTS = ("FullyConnected", "MatMul", "Convolution")
+_PRODUCTS = ("fullyconnected", "matmul", "gemm", "convolution")
 _WIDE = ("tensor(int64)", "tensor(uint64)", "tensor(uint32)")  # computed in 32 bits
 _INT32 = 2**31
 _SMALL = 16  # elements
@@ -38,11 +40,13 @@ class OpenVINOExecutable(Executable):
     Feeds are read in place. Each run writes to new output memory, which belongs to the caller.
     """
 
-    def __init__(self, name: str, compiled: openvino.CompiledModel, model: LoweredModel) -> None:
+    def __init__(
+        self, name: str, compiled: openvino.CompiledModel, target: Target, model: LoweredModel, *, one_thread: bool
+    ) -> None:
         import openvino
 
         self._name = name
-        self._compiled = compiled
+        self._compiled, self._target = compiled, target
         self._tensor = openvino.Tensor
         # By index: OpenVINO renames an input if it removes the operator after it. An input with a default is a
         # constant to it.
@@ -63,7 +67,6 @@ class OpenVINOExecutable(Executable):
         self._strings = {spec.name for spec in model.info.inputs if spec.type == "tensor(string)"}
         # With one thread, the synchronous call swallows a kernel's exception and leaves the outputs unwritten; with
         # strings it warns about copies (seen in 2026.4).
-        one_thread = compiled.get_property("INFERENCE_NUM_THREADS") == 1
         self._asynchronous = one_thread or any(result.strings for result in self._results)
         self._idle: list[openvino.InferRequest] = []
 
@@ -135,16 +138,26 @@ class OpenVINOExecutable(Executable):
 
         with runtime_errors(f"{self._name} cannot report its layers"):
             operators, precisions = self._layers()
-            device = self._compiled.get_property("EXECUTION_DEVICES")[0]
-            full_name = openvino.Core().get_property(device, "FULL_DEVICE_NAME")
-            hint = self._compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
-        products = sorted({precision for kind in _PRODUCTS for precision in precisions.get(kind, ())})
+            # AUTO puts the processor in parentheses while it compiles for another device.
+            devices = [name.strip("()") for name in self._compiled.get_property("EXECUTION_DEVICES")]
+            names = [openvino.Core().get_property(device, "FULL_DEVICE_NAME") for device in devices]
+            hints = sorted(set(self._target.check(self._compiled).values()))
+        products = {
+            precision
+            for kind, counts in precisions.items()
+            if kind.replace("_", "").lower() in _PRODUCTS
+            for precision in counts
+        }
         return RuntimeReport(
-            device=full_name,
-            precision="+".join(_PRECISIONS.get(name, name) for name in products or [hint]),
-            operators={device: operators},
+            device=" and ".join(names),
+            precision="+".join(_PRECISIONS.get(name, name) for name in sorted(products) or hints),
+            operators={"+".join(devices): operators},  # OpenVINO does not say which of several runs a layer
             versions={"openvino": openvino.get_version()},
-            details={"layers_by_precision": precisions, "precision_hint": hint},
+            details={
+                "execution_devices": devices,
+                "layers_by_precision": precisions,
+                "precision_hint": "+".join(hints),
+            },
         )
 
     def _layers(self) -> tuple[dict[str, int], dict[str, dict[str, int]]]:

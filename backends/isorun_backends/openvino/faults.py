@@ -1,6 +1,7 @@
 """What OpenVINO computes wrongly, without an error: the table of docs/backends.md.
 
-``isorun doctor --operators`` tests every row on the installed version.
+``isorun doctor --operators`` tests every row on the installed version. The rows were found on the CPU and apply to
+every device: many are faults of the ONNX frontend, which all share, and what replaces a node is equivalent on any.
 """
 
 from __future__ import annotations

@@ -40,8 +40,8 @@ def test_rejects_bf16_without_hardware_support(bert):
     ],
 )
 def test_the_rest_of_int8_is_in_the_faster_precision(bert, monkeypatch, processor, flags, expected):
-    monkeypatch.setattr("isorun_backends.openvino.backend.cpu_name", lambda: processor)
-    monkeypatch.setattr("isorun_backends.openvino.backend.cpu_flags", lambda: frozenset(flags))
+    monkeypatch.setattr("isorun_backends.openvino.devices.cpu_name", lambda: processor)
+    monkeypatch.setattr("isorun_backends.openvino.devices.cpu_flags", lambda: frozenset(flags))
     samples = [tiny.feeds(64, 12) for _ in range(6)]
     with isorun.Session(bert, "openvino", precision="int8", padding="keep", calibration=samples) as session:
         session.run(None, tiny.feeds())

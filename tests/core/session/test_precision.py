@@ -89,7 +89,6 @@ def test_minilm_in_other_precisions_ranks_sentences_alike(
     [
         ("ort-cpu", "fp16", "would compute in fp32"),
         ("ort-cpu", "bf16", "rejects such a graph"),
-        ("openvino", "fp16", "OpenVINO would use bf16"),
     ],
 )
 def test_an_unsupported_precision_names_what_the_runtime_would_do(

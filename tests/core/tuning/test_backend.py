@@ -60,7 +60,7 @@ def chosen(bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cho
 def test_measures_every_precision_of_every_backend(chosen: Chosen):
     rows = {(each.backend, each.precision): each for each in chosen.choice.candidates}
     assert {name for name, _ in rows} == {"ort-cpu", "openvino", *NAMES}
-    assert {precision for name, precision in rows if name == "openvino"} == {"fp32", "bf16", "int8"}
+    assert {precision for name, precision in rows if name == "openvino"} == {"fp32", "bf16", "fp16", "int8"}
     for name in ("ort-cpu", "openvino"):
         each = rows[name, "fp32"]
         assert (each.reason, round(each.cosine or 0, 6)) == ("", 1.0)

@@ -255,7 +255,7 @@ def test_provenance_lists_the_candidates(bert: Path, tmp_path: Path):
             outputs = session.run(None, tiny.feeds())
         note = provenance.details["precision"]
         assert note["measured"] == measured
-        assert {each["precision"] for each in note["candidates"]} == {"fp32", "bf16", "int8"}
+        assert {each["precision"] for each in note["candidates"]} == {"fp32", "bf16", "fp16", "int8"}
         assert note["chosen"] in provenance.precision.split("+")
         assert all(np.isfinite(array).all() for array in outputs)
 
