@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from isorun.compat.options import Translated
 from isorun.errors import InvalidArgument
+from isorun.types import devices
 
 _logger = logging.getLogger("isorun")
 
@@ -15,7 +16,7 @@ CPU = "CPUExecutionProvider"
 _CUDA, _TENSORRT, _OPENVINO = "CUDAExecutionProvider", "TensorrtExecutionProvider", "OpenVINOExecutionProvider"
 BACKENDS = {CPU: "ort-cpu", _CUDA: "ort-cuda", _TENSORRT: "ort-tensorrt", _OPENVINO: "ort-openvino"}
 _REMOTE = "AzureExecutionProvider"  # in every build, often first; calls services, and runs no operator
-_PRECISIONS = {"FP32": "fp32", "BF16": "bf16"}
+_PRECISIONS = {"FP32": "fp32", "BF16": "bf16", "FP16": "fp16"}
 
 Options = Mapping[str, Any]
 
@@ -91,6 +92,7 @@ def _normalized(
 
 
 def _candidate(provider: str, provider_options: dict[str, str], options: Translated, *, fallback: bool) -> Candidate:
+    backend = BACKENDS[provider]
     settings: dict[str, Any] = {"threads": options.threads, "options": dict(options.options)}
     rest = dict(provider_options)
     if provider in (_CUDA, _TENSORRT):
@@ -100,23 +102,27 @@ def _candidate(provider: str, provider_options: dict[str, str], options: Transla
         provider_options = {"device_id": "0", **provider_options}
     elif provider == _OPENVINO:
         _openvino(rest, settings)
-        settings["options"]["allow_cpu_nodes"] = fallback
+        if settings["device"] == "cpu":
+            settings["options"]["allow_cpu_nodes"] = fallback
+        else:
+            backend = "openvino"
     elif rest:
         _logger.info("isorun.compat: ignored the options %s of %s", ", ".join(rest), provider)
-    return Candidate(BACKENDS[provider], settings, provider, provider_options)
+    return Candidate(backend, settings, provider, provider_options)
 
 
 def _openvino(provider_options: dict[str, str], settings: dict[str, Any]) -> None:
-    device = provider_options.pop("device_type", "CPU")
-    precision = provider_options.pop("precision", "FP32")
+    device, _, suffix = provider_options.pop("device_type", "CPU").upper().partition("_")  # GPU_FP16 in old versions
+    usual = "FP16" if {"gpu", "npu"}.issuperset(devices.kinds(device.lower())) else "FP32"
+    precision = provider_options.pop("precision", suffix or usual)
     threads = provider_options.pop("num_of_threads", None)
     provider_options.pop("cache_dir", None)  # isorun has a cache of its own
-    if device not in ("CPU", "CPU_FP32") or precision not in _PRECISIONS or provider_options:
-        refused = provider_options or {"device_type": device, "precision": precision}
+    if precision not in _PRECISIONS or provider_options:
+        refused = provider_options or {"precision": precision}
         raise InvalidArgument(
             f"isorun.compat does not support these options of {_OPENVINO}: {refused}. Pass "
             "backend='openvino' or 'ort-openvino' and options={'properties': ...} to the session"
         )
-    settings["precision"] = _PRECISIONS[precision]
+    settings |= {"device": device.lower(), "precision": _PRECISIONS[precision]}
     if threads is not None:
         settings["threads"] = int(threads)

@@ -16,9 +16,11 @@ import exports
 import isorun
 import isorun.compat as ort
 import small_bert
+from isorun.compat import providers
+from isorun.compat.options import Translated
 from isorun.errors import BackendUnavailable, InvalidArgument, InvalidFeeds, IsorunError
 
-CPU = "CPUExecutionProvider"
+CPU, OPENVINO = "CPUExecutionProvider", "OpenVINOExecutionProvider"
 MASK = np.array([[1, 1, 1, 1], [1, 1, 0, 0], [0, 1, 0, 1], [0, 0, 0, 0]])
 FEEDS = small_bert.feeds(MASK)
 TYPES = """
@@ -206,8 +208,48 @@ def test_an_unavailable_provider_is_skipped_only_for_a_later_one(model, caplog):
         ort.InferenceSession(model, providers=["CUDAExecutionProvider"], provider_options=[{"device_id": 1}])
     with pytest.raises(InvalidArgument, match=r"no backend for DmlExecutionProvider"):
         ort.InferenceSession(model, providers=["DmlExecutionProvider"])
-    with pytest.raises(InvalidArgument, match=r"'device_type': 'GPU'"):
-        ort.InferenceSession(model, providers=[("OpenVINOExecutionProvider", {"device_type": "GPU"})])
+
+
+@pytest.mark.parametrize("device", ["AUTO:CPU", "HETERO:CPU"])
+def test_devices_of_openvino(device, model, raw):
+    options = {"device_type": device, "precision": "FP32", "num_of_threads": "1"}
+    with ort.InferenceSession(model, providers=[(OPENVINO, options)]) as session:
+        assert (session.provenance.backend, session.provenance.threads) == ("openvino", 1)
+        assert session.get_providers() == [OPENVINO, CPU]
+        np.testing.assert_allclose(session.run(None, FEEDS)[0], raw.run(None, FEEDS)[0], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "backend", "expected"),
+    [
+        ({}, "ort-openvino", ("cpu", "fp32")),
+        ({"device_type": "CPU_FP32"}, "ort-openvino", ("cpu", "fp32")),
+        ({"device_type": "GPU"}, "openvino", ("gpu", "fp16")),
+        ({"device_type": "GPU.1", "precision": "FP32"}, "openvino", ("gpu.1", "fp32")),
+        ({"device_type": "GPU.0_FP32"}, "openvino", ("gpu.0", "fp32")),
+        ({"device_type": "NPU"}, "openvino", ("npu", "fp16")),
+        ({"device_type": "AUTO:GPU,CPU"}, "openvino", ("auto:gpu,cpu", "fp32")),
+        ({"device_type": "HETERO:NPU,GPU"}, "openvino", ("hetero:npu,gpu", "fp16")),
+    ],
+)
+def test_what_a_device_type_becomes(options, backend, expected):
+    (candidate,) = providers.candidates([(OPENVINO, options)], None, Translated(None, {}))
+    assert candidate.backend == backend
+    assert (candidate.settings["device"], candidate.settings["precision"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"device_type": "MULTI:GPU,CPU"}, InvalidArgument, "'multi:gpu,cpu'.*auto:DEVICES"),
+        ({"device_type": "GPU.77"}, BackendUnavailable, r"no device 'gpu\.77'.*available: "),
+        ({"device_type": "GPU", "precision": "ACCURACY"}, InvalidArgument, "'precision': 'ACCURACY'"),
+        ({"device_type": "GPU", "context": "1"}, InvalidArgument, "'context': '1'"),
+    ],
+)
+def test_rejects_options_of_openvino(options, error, message, model):
+    with pytest.raises(error, match=message):
+        ort.InferenceSession(model, providers=[(OPENVINO, options)])
 
 
 def test_arguments_of_isorun(model, raw):
