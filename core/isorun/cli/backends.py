@@ -41,7 +41,7 @@ def backends(
     else:
         with _worker(environment) as worker:
             descriptions = worker.descriptions()
-    described = [asdict(entry) for entry in descriptions]
+    described = [description.as_dict() for description in descriptions]
     if probe:
         from isorun.cli.probe import probe_in_process
 

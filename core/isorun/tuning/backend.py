@@ -25,7 +25,7 @@ from isorun.isolation import environments
 from isorun.isolation.worker.backend import Worker
 from isorun.models.source import ModelSource
 from isorun.plugin import listing, registry
-from isorun.plugin.listing import Description
+from isorun.plugin.description import Description
 from isorun.system import json_files
 from isorun.system.cache import sha256, versioned
 from isorun.system.hardware import cpu_name
@@ -135,7 +135,7 @@ def choose(
     keys = [
         (description.name, name)
         for description in considered
-        for name in description.precisions
+        for name in description.capabilities.precisions
         if name not in candidates.WIDER
     ]
     show("running the model's own file in fp32")
@@ -212,7 +212,7 @@ def _reference(
 ) -> tuple[ReferenceOutputs, str]:
     """The outputs of the model's own file, and what ran it: a backend on the CPU, if there is one."""
     graphs, refusals = compiler.graphs, []
-    for description in sorted(considered, key=lambda description: description.devices[:1] != ("cpu",)):
+    for description in sorted(considered, key=lambda description: description.capabilities.devices[:1] != ("cpu",)):
         worker = Worker(environments.current(), compiler.cache.root, _RUN_SECONDS)
         try:
             backend = worker.get(description.name)

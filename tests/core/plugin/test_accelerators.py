@@ -83,7 +83,7 @@ def test_rejects_a_device_before_compiling(bert, device, message):
 
 def test_unverified_devices_are_described():
     (description,) = listing.describe("several")
-    assert (description.devices, description.unverified) == (FORMS, ("npu",))
+    assert (description.capabilities.devices, description.capabilities.unverified) == (FORMS, ("npu",))
 
 
 def test_unverified_devices_are_devices():

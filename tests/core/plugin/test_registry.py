@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from isorun.plugin import registry
 
 
@@ -128,18 +130,19 @@ from isorun import IsorunError
 from isorun.plugin import listing, registry
 def get(name):
     try:
-        return registry.get(name).name
+        return {lookup}(name).name
     except IsorunError as error:
         return str(error)
-names = [each.name for each in listing.descriptions()]
+names = [description.name for description in listing.descriptions()]
 print(json.dumps([names, *map(get, ["several:two", "several", "several:tow", "single:one", "other:one"])]))
 """
 
 
-def test_members_of_a_family(tmp_path):
+@pytest.mark.parametrize("lookup", ["registry.get", "listing.load"])
+def test_members_of_a_family(tmp_path, lookup):
     entry_points = {"several": "family:Several", "single": "family:Single"}
     site = distribution(tmp_path / "site", "family-dist", entry_points, {"family": FAMILY})
-    members, two, several, wrong, single, other = answers(MEMBERS, site, cache=tmp_path)
+    members, two, several, wrong, single, other = answers(MEMBERS.format(lookup=lookup), site, cache=tmp_path)
     assert {"several:one", "several:two", "single", "ort-cpu"} <= set(members)
     assert "several" not in members
     assert (two, several) == ("several:two", "several")

@@ -17,8 +17,7 @@ from isorun.isolation.environments import Environment
 from isorun.isolation.worker.client import Connection
 from isorun.isolation.worker.process import DiedIdle, WorkerProcess
 from isorun.plugin.backend import Executable
-from isorun.plugin.described_backend import DescribedBackend
-from isorun.plugin.listing import Description
+from isorun.plugin.description import DescribedBackend, Description
 from isorun.system.packages import how_to_install
 from isorun.types import Availability, CompileConfig, Feeds, LoweredModel, RuntimeReport
 
@@ -54,11 +53,11 @@ class Worker:
 
     def candidates(self) -> list[Description]:
         """The candidates of ``backend="auto"`` in the environment: :func:`isorun.plugin.listing.candidates`."""
-        return [Description(**fields) for fields in self.connection().ask("candidates")]
+        return [Description.from_dict(data) for data in self.connection().ask("candidates")]
 
     def descriptions(self) -> list[Description]:
         """The backends in the environment in full: :func:`isorun.plugin.listing.descriptions`."""
-        descriptions = [Description(**fields) for fields in self.connection().ask("descriptions")]
+        descriptions = [Description.from_dict(data) for data in self.connection().ask("descriptions")]
         return [
             replace(description, remedy=self.get(description.name).availability().remedy)
             if description.status == "unavailable"
@@ -77,7 +76,7 @@ class Worker:
         """
         where = f"in the environment {self.environment.name!r}"
         try:
-            return IsolatedBackend(self, name, self.connection().ask("backend", name=name))
+            return IsolatedBackend(self, Description.from_dict(self.connection().ask("backend", name=name)))
         except BackendNotFound as error:
             raise BackendNotFound(name, error.installed, f" {where}") from None
         except BackendUnavailable as error:
@@ -128,24 +127,24 @@ class IsolatedBackend(DescribedBackend):
 
     Args:
         worker: the environment's worker.
-        name: the backend's name.
-        described: the result of :meth:`isorun.isolation.worker.server.Server.backend`.
+        description: of the backend there.
     """
 
-    def __init__(self, worker: Worker, name: str, described: Mapping[str, Any]) -> None:
-        super().__init__(name, described)
+    def __init__(self, worker: Worker, description: Description) -> None:
+        super().__init__(description)
         self._worker = worker
         # Device memory belongs to one process.
         self.capabilities = replace(self.capabilities, device_arrays=False)  # type: ignore[misc]
 
     def availability(self) -> Availability:
-        if self._availability.ok:
-            return self._availability
-        environment, remedy = self._worker.environment, self._availability.remedy
+        known = super().availability()
+        if known.ok:
+            return known
+        environment, remedy = self._worker.environment, known.remedy
         needed = self.capabilities.requirement or self.capabilities.package
         if needed is not None and remedy == how_to_install(needed):  # installed with pip, it would not be in the record
-            return replace(self._availability, remedy=environment.remedy(needed))
-        return replace(self._availability, remedy=f"In the environment {environment.name!r}: {remedy}")
+            return replace(known, remedy=environment.remedy(needed))
+        return replace(known, remedy=f"In the environment {environment.name!r}: {remedy}")
 
     def accelerators(self, device: str) -> Sequence[str]:
         return tuple(self._worker.connection().ask("accelerators", name=self.name, device=device))

@@ -26,7 +26,7 @@ from isorun.isolation.worker.memory import Segment
 from isorun.isolation.worker.values import Packing, is_plain, rebuild, remember
 from isorun.plugin import listing, registry
 from isorun.plugin.backend import Executable
-from isorun.plugin.described_backend import describe
+from isorun.plugin.description import Description
 from isorun.system.cache import Cache
 from isorun.types import CompileConfig, LoweredModel, ModelInfo
 
@@ -75,15 +75,15 @@ class Server:
 
     def candidates(self) -> list[dict[str, Any]]:
         """The candidates of ``backend="auto"`` here: :func:`isorun.plugin.listing.candidates`."""
-        return [asdict(description) for description in listing.candidates(Cache())]
+        return [description.as_dict() for description in listing.candidates(Cache())]
 
     def descriptions(self) -> list[dict[str, Any]]:
         """The backends of this environment in full."""
-        return [asdict(description) for description in listing.descriptions()]
+        return [description.as_dict() for description in listing.descriptions()]
 
     def backend(self, name: str) -> dict[str, Any]:
-        """The capabilities, availability and version of a backend."""
-        return describe(registry.get(name))
+        """The description of a backend."""
+        return Description.of(registry.get(name)).as_dict()
 
     def accelerators(self, name: str, device: str) -> list[str]:
         """The accelerators that a device of a backend may be."""
