@@ -46,6 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code.
     """
     _open_streams()
+    if argv is None:
+        _separate_results()
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
     usual = warnings.formatwarning
@@ -84,6 +86,24 @@ def _open_streams() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115 - until the process ends
+
+
+def _separate_results() -> None:
+    """Send what a runtime's libraries print to standard error, so that standard output has the results alone.
+
+    QNN's, for one, print to the file descriptor as they are loaded.
+    """
+    try:
+        if (sys.stdout.fileno(), sys.stderr.fileno()) != (1, 2):
+            return
+    except (OSError, ValueError):  # a stream without a file descriptor
+        return
+    usual = sys.stdout
+    usual.flush()
+    results = os.dup(1)
+    os.dup2(2, 1)
+    buffering = 1 if usual.line_buffering or getattr(usual, "write_through", False) else -1
+    sys.stdout = open(results, "w", buffering, usual.encoding, usual.errors)  # noqa: PTH123, SIM115 - until the end
 
 
 def _run(arguments: list[str]) -> int:

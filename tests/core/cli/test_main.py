@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,6 +11,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
+import onnx.parser
 import pytest
 
 from isorun import cli, errors
@@ -29,6 +33,32 @@ def test_help_and_version_in_a_process() -> None:
     for name in (*COMMANDS, "matrix"):
         assert f"\n  {name} " in helped.stdout
     assert versioned.stdout == f"isorun {metadata.version('isorun')}\n"
+
+
+def test_what_a_runtime_prints_does_not_spoil_results(tmp_path: Path) -> None:
+    """Libraries print to the file descriptor, past Python's streams."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Neg (x) }'
+    )
+    onnx.save(model, tmp_path / "model.onnx")
+    np.savez(tmp_path / "feeds.npz", x=np.ones(2, np.float32))
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os, sys\n"
+        "from isorun.cli import main\n"
+        "from isorun.plugin import registry\n"
+        "Reference = type(registry.get('reference'))\n"
+        "class Loud(Reference):\n"
+        "    def compile(self, model, config):\n"
+        "        os.write(1, b'an advertisement\\n')\n"
+        "        return super().compile(model, config)\n"
+        "registry.register('loud', Loud)\n"
+        "sys.exit(main())\n"
+    )
+    command = ["run", "model.onnx", "--backend", "loud", "--feeds", "feeds.npz", "--json"]
+    ran = subprocess.run([sys.executable, program, *command], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert json.loads(ran.stdout)["outputs"]["y"]["first"] == [-1.0, -1.0]
+    assert "an advertisement" in ran.stderr
 
 
 def test_every_command_is_listed() -> None:
