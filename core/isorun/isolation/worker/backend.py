@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
-from isorun.errors import BackendNotFound, BackendUnavailable, EnvironmentBroken, IsorunError
+from isorun.errors import BackendNotFound, BackendUnavailable, EnvironmentBroken, IsorunError, WorkerDied
 from isorun.isolation.environments import Environment
 from isorun.isolation.worker.client import Connection
-from isorun.isolation.worker.process import DiedIdle, WorkerProcess
+from isorun.isolation.worker.process import DURING_A_CALL, DiedIdle, WorkerProcess
 from isorun.plugin.backend import Executable
 from isorun.plugin.description import DescribedBackend, Description
 from isorun.system.packages import how_to_install
@@ -77,6 +77,8 @@ class Worker:
         where = f"in the environment {self.environment.name!r}"
         try:
             return IsolatedBackend(self, Description.from_dict(self.connection().ask("backend", name=name)))
+        except WorkerDied as error:
+            raise _blaming(name, error) from None
         except BackendNotFound as error:
             raise BackendNotFound(name, error.installed, f" {where}") from None
         except BackendUnavailable as error:
@@ -173,7 +175,7 @@ class IsolatedExecutable(Executable):
         self._number = worker.number()
         self._lock = threading.Lock()
         self._connection = worker.connection()
-        self._connection.ask("compile", number=self._number, **request)
+        self._compile(self._connection)
 
     def run(self, output_names: Sequence[str], feeds: Feeds) -> list[Any]:
         connection = self._connection
@@ -182,7 +184,12 @@ class IsolatedExecutable(Executable):
                 return connection.run(self._number, output_names, feeds, self._worker.timeout)
             except DiedIdle:  # nothing was lost
                 pass
-        return self._again().run(self._number, output_names, feeds, self._worker.timeout)
+            except WorkerDied as error:
+                raise _blaming(self._request["name"], error) from None
+        try:
+            return self._again().run(self._number, output_names, feeds, self._worker.timeout)
+        except WorkerDied as error:
+            raise _blaming(self._request["name"], error) from None
 
     def report(self) -> RuntimeReport:
         connection = self._connection
@@ -201,13 +208,27 @@ class IsolatedExecutable(Executable):
         with self._lock:
             connection = self._worker.connection()
             if connection is not self._connection:
-                connection.ask("compile", number=self._number, **self._request)
+                self._compile(connection)
                 self._connection = connection
             return connection
+
+    def _compile(self, connection: Connection) -> None:
+        try:
+            connection.ask("compile", number=self._number, **self._request)
+        except WorkerDied as error:
+            raise _blaming(self._request["name"], error) from None
 
     def close(self) -> None:
         if not self._connection.dead:
             self._connection.close_executable(self._number)
+
+
+def _blaming(name: str, error: WorkerDied) -> WorkerDied:
+    """The error with the backend that the worker was busy with, unless it died otherwise."""
+    if not error.how.endswith(DURING_A_CALL):
+        return error
+    kind, how = type(error), f"{error.how} of {name}"
+    return kind(how, signal=error.signal, exit_code=error.exit_code, log=error.log)
 
 
 def _plain(backend: str, key: str, value: Any) -> Any:

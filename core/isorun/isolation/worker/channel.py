@@ -18,7 +18,7 @@ import numpy as np
 from isorun.errors import InvalidFeeds
 from isorun.isolation.worker import failures, wire
 from isorun.isolation.worker.memory import Segment
-from isorun.isolation.worker.process import DiedIdle, WorkerProcess
+from isorun.isolation.worker.process import DURING_A_CALL, DiedIdle, WorkerProcess
 from isorun.isolation.worker.values import Packing, is_plain, rebuild, remember
 from isorun.types import Feeds
 
@@ -167,7 +167,7 @@ class Channel:
             reply = self._incoming.receive()
         except wire.Closed:
             if sent:
-                raise self._process.died("during a call") from None
+                raise self._process.died(DURING_A_CALL) from None
             raise self._process.died("while it was idle", DiedIdle) from None
         self.sound = True
         if reply[0] == wire.FAILED:

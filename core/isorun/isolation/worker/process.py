@@ -15,6 +15,8 @@ from isorun.isolation.worker import wire
 from isorun.system.subprocesses import Child, python_module
 
 READY_SECONDS = 60.0
+DURING_A_CALL = "during a call"
+"""When a worker died that was busy: the end of :attr:`isorun.errors.WorkerDied.how`."""
 _END_SECONDS = 5.0
 
 _logger = logging.getLogger(__name__)

@@ -29,8 +29,8 @@ from isorun.isolation.worker import client
 @pytest.mark.parametrize(
     ("do", "how", "signalled", "code", "log"),
     [
-        ("crash", "killed by SIGSEGV", "SIGSEGV", None, "in misbehave"),
-        ("exit", "exited with code 7", None, 7, "the runtime gives up"),
+        ("crash", "killed by SIGSEGV during a call of odd", "SIGSEGV", None, "in misbehave"),
+        ("exit", "exited with code 7 during a call of odd", None, 7, "the runtime gives up"),
     ],
 )
 def test_crash_raises_and_the_next_call_starts_a_worker(odd, do, how, signalled, code, log):
@@ -48,7 +48,7 @@ def test_crash_raises_and_the_next_call_starts_a_worker(odd, do, how, signalled,
 
 
 def test_crash_while_compiling(odd):
-    with pytest.raises(WorkerDied, match="SIGSEGV"):
+    with pytest.raises(WorkerDied, match="SIGSEGV during a call of odd"):
         odd("crash", "compile")
 
 
