@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 
@@ -16,11 +16,13 @@ def install(
     files: Mapping[str, bytes | str],
     backends: Mapping[str, str] | None = None,
     group: str = "isorun.backends",
+    requires: Sequence[str] = (),
 ) -> None:
     """Put files there, over those that are there, as pip does with a wheel.
 
     Args:
         backends: entry points of the group.
+        requires: the requirements of the distribution.
     """
     lines = []
     for path, content in files.items():
@@ -31,7 +33,8 @@ def install(
         lines.append(f"{path},sha256={digest},{len(raw)}")
     information = _information(site, name, version)
     information.mkdir(parents=True)
-    (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    required = "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)
+    (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{required}")
     lines += [f"{information.name}/{name},," for name in ("METADATA", "RECORD", "entry_points.txt")]
     (information / "RECORD").write_text("\n".join([*lines, ""]))
     points = [f"{key} = {value}" for key, value in (backends or {}).items()]

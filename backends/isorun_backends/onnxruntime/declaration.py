@@ -24,6 +24,7 @@ _TYPES: Mapping[str, tuple[type, str]] = {
     "exclusive": (bool, "true or false"),
     "first_device": (bool, "true or false"),
     "no_device": (str, "a text"),
+    "compiled_contexts": (bool, "true or false"),
 }
 
 
@@ -39,6 +40,7 @@ class Declaration:
         exclusive: whether one session at a time, of all in the process, may be opened, run or closed.
         first_device: whether a session gets the first device alone, rather than all of its kind.
         no_device: what to do on a machine where the provider offers no device, or cannot use it.
+        compiled_contexts: whether what it compiles is kept, unless the caller says otherwise.
     """
 
     capabilities: Capabilities
@@ -48,6 +50,7 @@ class Declaration:
     exclusive: bool = False
     first_device: bool = False
     no_device: str = ""
+    compiled_contexts: bool = False
 
 
 def read(name: str, module: str, minimum: Capabilities) -> Declaration:

@@ -27,6 +27,7 @@ class OrtExecutable(Executable):
         precision: what matrix products are computed in.
         packages: versions of other packages involved, by name.
         details: other facts for the report.
+        operators: how many nodes of each operator each provider runs; read from the session by default.
     """
 
     def __init__(
@@ -37,7 +38,9 @@ class OrtExecutable(Executable):
         precision: str,
         packages: Mapping[str, str] | None = None,
         details: Mapping[str, Any] | None = None,
+        operators: dict[str, dict[str, int]] | None = None,
     ) -> None:
+        self._operators = operators
         self._name, self._device, self._precision = name, device, precision
         self._packages, self._details = dict(packages or {}), dict(details or {})
         self._session = session
@@ -58,6 +61,8 @@ class OrtExecutable(Executable):
 
     def operators(self) -> dict[str, dict[str, int]]:
         """Provider to operators, and how many nodes of each it runs."""
+        if self._operators is not None:
+            return self._operators
         return placement.count(placement.assigned(self._name, self._session))
 
     def report(self) -> RuntimeReport:

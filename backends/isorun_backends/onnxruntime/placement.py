@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from isorun.plugin import Option, UnsupportedModel, runtime_errors
+from isorun_backends.onnxruntime.session import require_placement
 
 if TYPE_CHECKING:
     import onnx
@@ -41,6 +42,7 @@ class Node(NamedTuple):
 
 def assigned(name: str, session: onnxruntime.InferenceSession) -> list[Node]:
     """Every node as ONNX Runtime assigned it. Recorded before the last graph optimizations."""
+    require_placement(name)
     with runtime_errors(f"{name} cannot report where its nodes run"):
         return [
             Node(part.ep_name, node.name, _operator(node.domain, node.op_type))

@@ -1,4 +1,7 @@
-"""The backends ``ort-ep:NAME``, any installed plugin execution provider of ONNX Runtime, and ``ort-ep``, a library."""
+"""The backends ``ort-ep:NAME``, any execution provider of ONNX Runtime, and ``ort-ep``, a library.
+
+A provider is in a plugin package, in a library, or compiled into the installed build of ONNX Runtime.
+"""
 
 from __future__ import annotations
 
@@ -16,26 +19,34 @@ from isorun.plugin import (
     Backend,
     BackendFailed,
     BackendUnavailable,
+    Cache,
     Capabilities,
     CompileConfig,
     Finding,
     LoweredModel,
     Option,
     UnsupportedModel,
-    cpu_name,
     did_you_mean,
     package_owners,
 )
-from isorun_backends.onnxruntime import declaration, placement, plugin_packages, precision_probe
+from isorun_backends.onnxruntime import (
+    compiled_providers,
+    context_cache,
+    declaration,
+    placement,
+    plugin_packages,
+    precision_probe,
+)
 from isorun_backends.onnxruntime.executable import PluginExecutable
-from isorun_backends.onnxruntime.session import OPTIONS, as_text, checked, open_session, session_options
+from isorun_backends.onnxruntime.provider_target import ANY, Target, of_plugin
+from isorun_backends.onnxruntime.session import OPTIONS, as_text, checked, open_session, session_options, versions
 
 if TYPE_CHECKING:
     import onnxruntime
 
-_ANY = "any"
 _TEXT = "tensor(string)"
 _LIBRARY = Option("path of the library of a provider that is in no package", "path")
+_CONTEXTS = "compiled_contexts"
 _exclusive = threading.RLock()  # of all sessions of providers that are exclusive
 _measured: dict[tuple[Any, ...], str] = {}  # precision by provider, device and options
 
@@ -50,12 +61,13 @@ class OrtEp(Backend):
     capabilities = Capabilities(
         dialects=("primitive", "onnx"),
         precisions=("fp32", "tf32", "fp16", "bf16"),
-        devices=(_ANY, "cpu", "gpu", "npu"),
+        devices=(ANY, "cpu", "gpu", "npu"),
         options={
             **OPTIONS,
             "provider": Option("the provider's own options, which ONNX Runtime does not list", "mapping", default={}),
             "ep_name": Option("which provider of the library; the first by default", "str"),
             "allow_cpu_nodes": placement.ALLOW_CPU_NODES,
+            _CONTEXTS: context_cache.COMPILED_CONTEXTS,
         },
         package="onnxruntime",
         requirement="onnxruntime",
@@ -66,24 +78,42 @@ class OrtEp(Backend):
         super().__init__(name)
         self._member = name.partition(":")[2]
         self._found: str | None = None  # the module of a member
+        self._compiled: compiled_providers.Provider | None = None
         offers = type(self).capabilities
         self._declared = declaration.Declaration(offers)
         if self._member:
             self._found = plugin_packages.installed().get(self._member)
-            if self._found is not None:
-                self._declared = declaration.read(self.name, self._found, offers)
+            module = self._found
+            if module is None and (compiled := compiled_providers.PROVIDERS.get(self._member)):
+                self._compiled, module = compiled, plugin_packages.guided_module(self._member)
+                options = {key: option for key, option in offers.options.items() if key != "ep_name"}
+                offers = replace(offers, options=options, devices=(compiled.device,))
+            if module is not None:
+                self._declared = declaration.read(self.name, module, offers)
             offers = self._declared.capabilities
+            contexts = replace(context_cache.COMPILED_CONTEXTS, default=self._declared.compiled_contexts)
+            offers = replace(offers, options={**offers.options, _CONTEXTS: contexts})
         else:  # never selected automatically, since it needs a library
             offers = replace(offers, options={**offers.options, "library": _LIBRARY}, priority=None)
         self.capabilities = offers  # type: ignore[misc]  # a class attribute elsewhere
 
     @classmethod
     def members(cls) -> tuple[str, ...]:
-        return tuple(plugin_packages.installed())
+        return tuple(dict.fromkeys([*plugin_packages.installed(), *compiled_providers.installed()]))
+
+    @classmethod
+    def absent_members(cls) -> tuple[str, ...]:
+        return tuple(compiled_providers.PROVIDERS)
 
     def installed(self) -> Availability:
         availability = super().installed()
-        return checked(self._module) if availability.ok and self._member else availability
+        return checked(self._require) if availability.ok and self._member else availability
+
+    def _require(self) -> None:
+        if self._compiled is None:
+            self._module()
+        elif refused := compiled_providers.refusal(self.name, self._compiled):
+            raise refused
 
     def probe(self) -> Availability:
         """Computes a matrix product on the provider: nothing else can tell whether it has a device on this machine.
@@ -104,16 +134,19 @@ class OrtEp(Backend):
     def diagnose(self) -> list[Finding]:
         if not self._member:
             return []
-        module = self._module()
-        owners = package_owners(module.partition(".")[0])
+        package = "onnxruntime" if self._compiled is not None else self._module().partition(".")[0]
+        owners = " ".join(package_owners(package))
         try:
-            plugin_packages.devices(self.name, module)
+            if self._compiled is not None:
+                self._compute()
+            else:
+                plugin_packages.devices(self.name, self._module())
         except BackendUnavailable as error:
             subject, why = f"the backend {self.name}", "found by loading its library and listing its devices"
-            if error.__cause__ is not None:
-                command = f"pip install --upgrade {' '.join(['onnxruntime', *owners])}"
+            if error.__cause__ is not None and self._compiled is None:
+                command = f"pip install --upgrade onnxruntime {owners}"
                 return [Finding(subject, "error", error.reason, why, command)]
-            command = f"pip uninstall -y {' '.join(owners)}   # or run it on a machine with its hardware"
+            command = f"pip uninstall -y {owners}   # or run it on a machine with its hardware"
             return [Finding(subject, "warning", error.reason, why, command)]
         return []
 
@@ -128,13 +161,55 @@ class OrtEp(Backend):
             return self._open(model, config, options)
 
     def _open(self, model: LoweredModel, config: CompileConfig, options: Mapping[str, Any]) -> PluginExecutable:
-        devices = self._chosen(config, options)
-        provider, requested = devices[0].ep_name, self._requested(config.precision, options)
-        computed = self._measure(config, devices, requested)
+        target, requested = self._chosen(config, options), self._requested(config.precision, options)
+        computed = self._measure(config, target, requested)
         precision_probe.require(self.name, config.precision, computed)
-        ort_options = session_options(options, config.threads)
-        ort_options.add_provider_for_devices(devices, requested)
-        session = open_session(self.name, model, ort_options, [])
+
+        def open_(of: LoweredModel, entries: Mapping[str, str]) -> onnxruntime.InferenceSession:
+            merged = {**options, "session_config": {**options["session_config"], **entries}}
+            ort_options = session_options(merged, config.threads)
+            return open_session(self.name, of, ort_options, target.add(ort_options, requested))
+
+        details = {"provider": target.provider, "devices": target.hardware, "provider_options": requested}
+        if options[_CONTEXTS]:
+            identity = context_cache.key(
+                model,
+                target=target.identity,
+                versions={**versions(), **target.versions},
+                computed=computed,
+                provider_options=requested,
+                options={key: value for key, value in options.items() if key != "provider"},
+                library=options.get("library") and _stamp(Path(options["library"])),
+            )
+
+            def place(opened: onnxruntime.InferenceSession) -> dict[str, dict[str, int]]:
+                return self._place(model, opened, target.provider, options)
+
+            cached = context_cache.open_cached(self.name, model, Cache(config.cache_dir), identity, open_, place)
+            session, operators = cached.session, cached.operators
+            details["compiled_context"] = "found" if cached.found else "made"
+        else:
+            session = open_(model, {})
+            operators = self._place(model, session, target.provider, options)
+        return PluginExecutable(
+            self.name,
+            session,
+            target.device,
+            computed,
+            target.versions,
+            details,
+            operators,
+            lock=_exclusive if self._declared.exclusive else None,
+        )
+
+    def _place(
+        self, model: LoweredModel, session: onnxruntime.InferenceSession, provider: str, options: Mapping[str, Any]
+    ) -> dict[str, dict[str, int]]:
+        """What runs where in a session of a model.
+
+        Raises:
+            UnsupportedModel: other nodes run on the CPU than those that are allowed to.
+        """
         nodes = placement.assigned(self.name, session)
         anywhere = None
         if any(node.provider != provider for node in nodes) and not options["allow_cpu_nodes"]:
@@ -142,15 +217,7 @@ class OrtEp(Backend):
         placement.require(
             self.name, provider, nodes, model.path, allow_cpu_nodes=options["allow_cpu_nodes"], shapes=anywhere
         )
-        return PluginExecutable(
-            self.name,
-            session,
-            _device_name(devices[0]),
-            computed,
-            self._versions(devices[0]),
-            {"provider": provider, "devices": [*map(_hardware, devices)], "provider_options": requested},
-            lock=_exclusive if self._declared.exclusive else None,
-        )
+        return placement.count(nodes)
 
     @contextmanager
     def _exclusively(self) -> Iterator[None]:
@@ -165,29 +232,24 @@ class OrtEp(Backend):
                 _clear_frames(error)
                 raise
 
-    def _chosen(self, config: CompileConfig, options: Mapping[str, Any]) -> list[onnxruntime.OrtEpDevice]:
-        """The devices of the provider that a session gets.
+    def _chosen(self, config: CompileConfig, options: Mapping[str, Any]) -> Target:
+        """The provider on the devices that a session gets.
 
         Raises:
             BackendUnavailable: it has none of the requested kind.
         """
-        devices = self._devices(options)
-        chosen = [device for device in devices if config.device in (_ANY, device.device.type.name.lower())]
-        if not chosen:
-            kinds = sorted({device.device.type.name.lower() for device in devices})
-            raise BackendUnavailable(
-                self.name, f"it has no device {config.device!r} here", f"Choose one of {', '.join(kinds)}."
-            )
-        return chosen[:1] if self._declared.first_device else chosen
+        if self._compiled is not None:
+            return compiled_providers.target(self.name, self._compiled)
+        package = plugin_packages.versions(self._module()) if self._member else {}
+        offered = self._devices(options)
+        return of_plugin(self.name, offered, config.device, package, first=self._declared.first_device)
 
     def _requested(self, precision: str, options: Mapping[str, Any]) -> dict[str, str]:
         """The options of the provider: declared ones, those of the precision, the caller's."""
         of_precision = self._declared.precision_options.get(precision, {})
         return as_text({**self._declared.provider_options, **of_precision, **options["provider"]})
 
-    def _measure(
-        self, config: CompileConfig, devices: Sequence[onnxruntime.OrtEpDevice], requested: Mapping[str, str]
-    ) -> str:
+    def _measure(self, config: CompileConfig, target: Target, requested: Mapping[str, str]) -> str:
         """The precision that the provider computes in, measured once.
 
         Raises:
@@ -195,20 +257,22 @@ class OrtEp(Backend):
         """
         typed = config.precision in self.capabilities.typed
         model = precision_probe.TYPED.get(config.precision) if typed else None
-
-        def add_provider(ort_options: onnxruntime.SessionOptions) -> list[Any]:
-            ort_options.add_provider_for_devices(devices, requested)
-            return []
-
-        key = (devices[0].ep_name, config.device, model, *sorted(requested.items()))
+        key = (target.provider, config.device, model, *sorted(requested.items()))
         if key not in _measured:
             try:
-                computed = precision_probe.measure(devices[0].ep_name, add_provider, model or precision_probe.MODEL)
+                computed = precision_probe.measure(
+                    target.provider,
+                    lambda ort_options: target.add(ort_options, requested),
+                    model or precision_probe.MODEL,
+                )
             except BackendFailed as error:
                 if typed:
                     reason = f"the device does not support precision={config.precision!r} ({error})"
                     raise BackendUnavailable(self.name, reason, "Choose another precision or device.") from error
-                remedy = self._declared.no_device or "Run it on a machine with its hardware, or choose another backend."
+                remedy = self._declared.no_device
+                if self._compiled is not None:
+                    raise compiled_providers.unusable(self.name, self._compiled, error, remedy) from error
+                remedy = remedy or "Run it on a machine with its hardware, or choose another backend."
                 raise BackendUnavailable(self.name, str(error), remedy) from error
             _measured[key] = computed
         return _measured[key]
@@ -228,11 +292,6 @@ class OrtEp(Backend):
                 "Install a package such as onnxruntime-ep-openvino, or set options={'library': PATH}.",
             )
         return plugin_packages.library_devices(self.name, Path(options["library"]), options["ep_name"])
-
-    def _versions(self, device: onnxruntime.OrtEpDevice) -> dict[str, str]:
-        """The version of the provider's package if it has one, and of the provider itself."""
-        of_package = plugin_packages.versions(self._module()) if self._member else {}
-        return {**of_package, device.ep_name: dict(device.ep_metadata).get("version", "unknown")}
 
     def _module(self) -> str:
         """The module of this member.
@@ -267,11 +326,6 @@ def _unlock_after_fork() -> None:
 os.register_at_fork(after_in_child=_unlock_after_fork)
 
 
-def _hardware(device: onnxruntime.OrtEpDevice) -> str:
-    return f"{device.device.vendor} {device.device.type.name}".strip()
-
-
-def _device_name(device: onnxruntime.OrtEpDevice) -> str:
-    """As the provider names it, otherwise of a processor its own name: ONNX Runtime knows only its vendor."""
-    named = dict(device.ep_metadata).get("FULL_DEVICE_NAME")
-    return named or (cpu_name() if device.device.type.name == "CPU" else _hardware(device))
+def _stamp(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns

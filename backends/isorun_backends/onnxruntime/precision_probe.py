@@ -70,6 +70,8 @@ def measure(provider: str, set_up: Callable[[onnxruntime.SessionOptions], Sequen
         # With its fallback, ONNX Runtime measures the CPU provider where the requested one fails.
         session = InferenceSession(model.read_bytes(), options, providers=set_up(options), enable_fallback=0)
         placed = {part.ep_name for part in session.get_provider_graph_assignment_info()}
+    if not placed:
+        raise BackendFailed(f"This build of ONNX Runtime does not report which nodes {provider} runs")
     if placed != {provider}:
         raise BackendFailed(
             f"{provider} could not be set up: {' and '.join(sorted(placed))} computed a matrix product instead. "

@@ -19,6 +19,7 @@ from isorun.plugin import (
     runtime_errors,
     usable_cores,
 )
+from isorun_backends.onnxruntime import builds
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -141,11 +142,33 @@ def open_session(
 
 
 def versions() -> dict[str, str]:
-    """The active distribution of ONNX Runtime (three share one import package), and its version."""
+    """The active distribution of ONNX Runtime (several share one import package), and its version."""
     import onnxruntime
-    from onnxruntime.capi import build_and_package_info
 
-    return {build_and_package_info.package_name: onnxruntime.__version__}
+    build = builds.build()  # no record of it is in releases before 1.16, such as onnxruntime-azure's
+    return {(build and build.package) or "onnxruntime": onnxruntime.__version__}
+
+
+def title() -> str:
+    """The active distribution of ONNX Runtime and its version, for messages."""
+    return " ".join(next(iter(versions().items())))
+
+
+def require_placement(name: str, remedy: str = "Use a build of ONNX Runtime 1.24 or newer.") -> None:
+    """Reject a build that cannot report which provider runs which node.
+
+    Args:
+        name: the backend's name.
+        remedy: what to use instead.
+
+    Raises:
+        BackendUnavailable: it is older than 1.24.
+    """
+    from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession
+
+    if not hasattr(InferenceSession, "get_provider_graph_assignment_info"):
+        reason = f"{title()} cannot report which provider runs which node, so that nodes on the CPU would go unnoticed"
+        raise BackendUnavailable(name, reason, remedy)
 
 
 def _recognize(name: str, model: LoweredModel, error: Exception) -> IsorunError | None:

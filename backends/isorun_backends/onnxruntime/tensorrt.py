@@ -40,7 +40,7 @@ from isorun_backends.nvidia.device_memory import open_memory
 from isorun_backends.nvidia.graph_precision import graph_precision
 from isorun_backends.nvidia.inner_shapes import SEPARATORS, inner_shapes, rename_inner_tensors
 from isorun_backends.nvidia.output_shapes import sizes_of
-from isorun_backends.onnxruntime import placement
+from isorun_backends.onnxruntime import builds, placement
 from isorun_backends.onnxruntime.cuda import libraries
 from isorun_backends.onnxruntime.cuda.attention import Masks
 from isorun_backends.onnxruntime.cuda.backend import GPU_OPTIONS, further_options, gpu_report, on_stream
@@ -258,7 +258,7 @@ def _mismatch() -> tuple[str, str] | None:
 
 def needed_major() -> str | None:
     """The major version of TensorRT that ONNX Runtime needs; ``None`` if it has no TensorRT provider."""
-    active = libraries.build()
+    active = builds.build()
     if active is None:
         return None
     try:

@@ -216,6 +216,11 @@ class Backend(ABC):
         :attr:`name`. ``None`` for a single backend."""
         return None
 
+    @classmethod
+    def absent_members(cls) -> tuple[str, ...]:
+        """Names beside :meth:`members` that may be requested: of what is not on this machine, and can say why."""
+        return ()
+
     def read_options(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The value of every option that the capabilities declare, with defaults for those that are omitted.
 

@@ -154,9 +154,9 @@ def get(name: str) -> Backend:
     family, colon, member = name.partition(":")
     cls, entry = _class(name, family)
     if colon:
-        known = _members(cls, entry)
-        if known is None or member not in known:
-            raise BackendNotFound(name, [f"{family}:{member}" for member in known] if known else names())
+        known = _requestable(cls, entry)
+        if member not in known:
+            raise BackendNotFound(name, [f"{family}:{member}" for member in known] or names())
     return _create(cls, name, entry)
 
 
@@ -182,11 +182,26 @@ def members(name: str) -> tuple[str, ...] | None:
     return _members(*_class(name, name))
 
 
-def _members(cls: type[Backend], entry: Entry) -> tuple[str, ...] | None:
+def requestable(name: str) -> tuple[str, ...]:
+    """The members of a family that may be requested: those on this machine, and those that can say why they are not.
+
+    Raises:
+        BackendNotFound, BackendUnavailable: as :func:`members`.
+    """
+    return _requestable(*_class(name, name))
+
+
+def _requestable(cls: type[Backend], entry: Entry) -> tuple[str, ...]:
+    absent = _members(cls, entry, "absent_members")
+    return tuple(dict.fromkeys([*(_members(cls, entry) or ()), *(absent or ())]))
+
+
+def _members(cls: type[Backend], entry: Entry, method: str = "members") -> tuple[str, ...] | None:
+    """The names that a class method of a family returns; ``None`` for a single backend."""
     try:
-        members: Any = cls.members()
+        members: Any = getattr(cls, method)()
     except Exception as error:
-        reason = f"its members() raises {type(error).__name__}: {error}"
+        reason = f"its {method}() raises {type(error).__name__}: {error}"
         raise BackendUnavailable(entry.name, reason, entry.report()) from error
     if members is None:
         return None
@@ -194,7 +209,7 @@ def _members(cls: type[Backend], entry: Entry) -> tuple[str, ...] | None:
     if not listed or not all(map(backend_names.is_member, members)) or len(set(members)) < len(members):
         raise BackendUnavailable(
             entry.name,
-            f"its members() must return None or a tuple of distinct names without colons, got {members!r}",
+            f"its {method}() must return None or a tuple of distinct names without colons, got {members!r}",
             entry.report(),
         )
     return tuple(members)

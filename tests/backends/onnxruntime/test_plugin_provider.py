@@ -22,6 +22,7 @@ def get_library_path():
     return "/nowhere/libprovider.so"
 """
 BROKEN = LIBRARY + "def get_ep_names():\n    return ['BrokenExecutionProvider']\n"
+PROVIDER = "CreateEpFactories"  # what the library of a provider exports
 DECLARED = """
 precisions = ["fp16"]
 devices = ["npu"]
@@ -39,7 +40,15 @@ PACKAGES: dict[str, dict[str, str]] = {
         "contoso_elsewhere/_impl.py": BROKEN,
     },
     "onnxruntime-ep-twin": {"onnxruntime_ep_twin/__init__.py": BROKEN},
-    "onnxruntime-ep-unrelated": {"onnxruntime_ep_unrelated/__init__.py": LIBRARY},  # it names no provider
+    "onnxruntime-ep-nameless": {"onnxruntime_ep_nameless/__init__.py": LIBRARY},  # it names no provider
+    "onnxruntime-ep-bare": {"onnxruntime_ep_bare/__init__.py": ""},
+    # Names that ONNX Runtime's documentation does not suggest.
+    "onnxruntime-guided": {"onnxruntime_guided/__init__.py": BROKEN},
+    "onnxruntime-files": {
+        "onnxruntime_files/__init__.py": "",
+        "onnxruntime_files/lib/libonnxruntime_files.so": PROVIDER,
+    },
+    "fabrikam": {"fabrikam_sdk/__init__.py": "", "fabrikam_sdk/providers/libfabrikam.so": PROVIDER},
     "onnxruntime-ep-raises": {"onnxruntime_ep_raises/__init__.py": "raise OSError('the driver is missing')\n"},
     "onnxruntime-ep-declares": {
         "onnxruntime_ep_declares/__init__.py": BROKEN,
@@ -63,13 +72,26 @@ PACKAGES: dict[str, dict[str, str]] = {
             ("hesitates", "exclusive = 'maybe'"),
         )
     },
+    # No providers.
     "onnxruntime-tools": {"onnxruntime_tools/__init__.py": "raise OSError('it is no provider')"},
+    "onnxruntime-kernels": {  # of an extension that registers operators
+        "onnxruntime_kernels/__init__.py": "",
+        "onnxruntime_kernels/libonnxruntime_kernels.so": "RegisterCustomOps",
+    },
+    "bundling-app": {
+        "bundling_app/__init__.py": "",
+        "bundling_app/libonnxruntime.so.1.31.1": "",
+        "bundling_app/libonnxruntime_providers_cuda.so": PROVIDER,
+    },
+    "stranger": {"stranger/__init__.py": LIBRARY + BROKEN, "stranger/providers/libstranger.so": PROVIDER},
     "my-provider": {"my_provider/__init__.py": "", "my_provider/ort.py": BROKEN},
 }
 WRONG = ("misspells", "invents", "damaged", "confuses", "overflows", "hesitates")
+REQUIRES = {"fabrikam": ["onnxruntime>=1.24"], "bundling-app": ["onnxruntime"]}
 NAMED = {"my-provider": {"mine": "my_provider.ort", "twin": "my_provider.ort"}}
 MEMBERS = {
-    *("broken", "single", "elsewhere", "onnxruntime_ep_twin", "unrelated", "raises", "declares", "mine", "twin"),
+    *("broken", "single", "elsewhere", "onnxruntime_ep_twin", "nameless", "bare", "raises", "declares", "mine"),
+    *("twin", "guided", "files", "fabrikam-sdk"),
     *("contoso", *WRONG),
 }
 
@@ -78,7 +100,8 @@ MEMBERS = {
 def environment(tmp_path_factory: pytest.TempPathFactory) -> str:
     site = tmp_path_factory.mktemp("site")
     for name, files in PACKAGES.items():
-        sites.install(site, name, "1.2", files, NAMED.get(name), group="isorun.execution_providers")
+        group, requires = "isorun.execution_providers", REQUIRES.get(name, ())
+        sites.install(site, name, "1.2", files, NAMED.get(name), group=group, requires=requires)
     return isolation.own_environment(environments.root(), "providers", site)
 
 
@@ -110,7 +133,11 @@ def test_an_unknown_name_lists_the_known_ones(worker):
         ("elsewhere", "contoso_elsewhere", "libprovider.so"),
         ("mine", "my_provider", "libprovider.so"),
         ("contoso", "onnxruntime_ep_contoso", "libcontoso_ep.so"),
-        ("unrelated", "onnxruntime_ep_unrelated", "get_ep_name"),
+        ("nameless", "onnxruntime_ep_nameless", "libprovider.so"),
+        ("bare", "onnxruntime_ep_bare", "neither get_library_path"),
+        ("guided", "onnxruntime_guided", "libprovider.so"),
+        ("files", "onnxruntime_files", "libonnxruntime_files.so"),
+        ("fabrikam-sdk", "fabrikam_sdk", "libfabrikam.so"),
         ("raises", "onnxruntime_ep_raises", "the driver is missing"),
     ],
 )

@@ -22,8 +22,7 @@ from isorun.types import Availability, CompileConfig
 from isorun_backends.nvidia.cuda_driver import Driver, Gpu
 from isorun_backends.nvidia.inner_shapes import rename_inner_tensors
 from isorun_backends.nvidia.shape_profiles import Profile
-from isorun_backends.onnxruntime import tensorrt
-from isorun_backends.onnxruntime.cuda import libraries
+from isorun_backends.onnxruntime import builds, tensorrt
 from isorun_backends.onnxruntime.cuda.attention import Masks
 from isorun_backends.onnxruntime.cuda.executable import Device
 
@@ -40,7 +39,7 @@ def build(tmp_path, monkeypatch):
     folder = tmp_path / "capi"
     folder.mkdir()
     (folder / "libonnxruntime_providers_tensorrt.so").write_bytes(b"\x7fELF...\0libnvinfer.so.10\0libcudart.so.13\0")
-    monkeypatch.setattr(libraries, "build", lambda: libraries.Build("onnxruntime-gpu", "13.0", folder))
+    monkeypatch.setattr(builds, "build", lambda: builds.Build("onnxruntime-gpu", "13.0", folder))
 
 
 @pytest.fixture

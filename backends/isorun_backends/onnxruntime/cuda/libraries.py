@@ -11,17 +11,17 @@ import importlib.util
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from isorun.plugin import Availability, BackendUnavailable, Finding
 from isorun_backends.nvidia import cuda_driver, gpu
+from isorun_backends.onnxruntime import builds
 
 if TYPE_CHECKING:
     import onnxruntime
 
 GPU_BUILD = "onnxruntime-gpu"
 _INSTALL = "pip uninstall -y onnxruntime onnxruntime-gpu onnxruntime-openvino && pip install onnxruntime-gpu"
-_MISSING = re.compile(r"(lib[\w.+-]+?\.so[\w.]*): cannot open shared object file")
 # Each after what it needs. cuFFT and cuRAND have versions of their own.
 _PRELOADED = (
     "libcudart.so.{major}",
@@ -36,31 +36,6 @@ _PRELOADED = (
 _CUDNN = ("libcudnn.so.9", "libcudnn.so")  # in the order in which ONNX Runtime opens them at the first use
 
 
-class Build(NamedTuple):
-    """The installed build of ONNX Runtime: its distribution, its CUDA version, and the folder of its libraries."""
-
-    package: str
-    cuda: str
-    folder: Path
-
-
-def build() -> Build | None:
-    """The active one of the distributions that share the import package, read from its files; nothing is imported.
-
-    ``None`` if none is installed, or only an empty folder is left of one.
-    """
-    spec = importlib.util.find_spec("onnxruntime")
-    if spec is None or spec.origin is None:
-        return None
-    folder = Path(spec.origin).parent / "capi"
-    try:
-        text = (folder / "build_and_package_info.py").read_text()
-    except OSError:
-        return None
-    fields = dict(re.findall(r"^(package_name|cuda_version) *= *['\"](.*?)['\"]", text, re.MULTILINE))
-    return Build(fields.get("package_name", ""), fields.get("cuda_version", ""), folder)
-
-
 def installed(provider: str, package: Availability) -> Availability:
     """Whether a provider is installed. Imports nothing and asks no driver.
 
@@ -70,14 +45,14 @@ def installed(provider: str, package: Availability) -> Availability:
     """
     if not package.ok:
         return package
-    active = build()
+    active = builds.build()
     if active is None:
         return Availability(False, "the build of the installed ONNX Runtime cannot be identified", _INSTALL)
-    if not (active.folder / _library(provider)).is_file():
+    if not active.library(provider).is_file():
         return Availability(
             False,
-            f"the active ONNX Runtime is {active.package!r}, which has no {_library(provider)} (all builds of ONNX "
-            "Runtime share one import package, and the last one installed is active)",
+            f"the active ONNX Runtime is {active.package!r}, which has no {active.library(provider).name} (all builds "
+            "of ONNX Runtime share one import package, and the last one installed is active)",
             f"Run in a separate environment: {_INSTALL}",
         )
     return package
@@ -125,12 +100,13 @@ def not_loaded(name: str, provider: str) -> BackendUnavailable:
 
     Only to be called then: ONNX Runtime's provider libraries must not be loaded before it loads them itself.
     """
-    active = build()
+    active = builds.build()
     if active is None:
         return BackendUnavailable(name, "ONNX Runtime was uninstalled", _INSTALL)
     driver = gpu.availability()
-    if missing := _missing(active, provider):
-        reason, remedy = f"{_library(provider)} needs {missing}, which cannot be loaded", _remedy(missing, active)
+    if missing := active.missing(provider):
+        reason = f"{active.library(provider).name} needs {missing}, which cannot be loaded"
+        remedy = _remedy(missing, active)
     else:
         reason = f"ONNX Runtime did not register its {provider} provider, although the library loads"
         remedy = "See ONNX Runtime's log."
@@ -147,7 +123,7 @@ def require_cudnn(name: str) -> None:
     Raises:
         BackendUnavailable: cuDNN cannot be loaded.
     """
-    active = build()
+    active = builds.build()
     for library in _CUDNN:
         with contextlib.suppress(OSError):
             ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
@@ -164,41 +140,26 @@ def diagnose(name: str, provider: str) -> list[Finding]:
         name: the backend's name.
         provider: ``cuda`` or ``tensorrt``.
     """
-    active = build()
-    if active is None or not (active.folder / _library(provider)).is_file():
+    active = builds.build()
+    if active is None or not active.library(provider).is_file():
         return []
     preload()
-    missing = _missing(active, provider)
+    missing = active.missing(provider)
     if missing is None:
         return []
     driver = cuda_driver.driver().problem
     why = f"ONNX Runtime only logs this and runs on the CPU{f'; in addition, {driver}' if driver else ''}"
-    what = f"{_library(provider)} needs {missing}, which cannot be loaded"
+    what = f"{active.library(provider).name} needs {missing}, which cannot be loaded"
     command, _ = _install(missing, active)
     return [Finding(f"the backend {name}", "warning" if driver else "error", what, why, command)]
 
 
-def _missing(active: Build, provider: str) -> str | None:
-    """The library that a provider's library lacks, or the linker's message; ``None`` if it loads."""
-    try:
-        ctypes.CDLL(str(active.folder / "libonnxruntime_providers_shared.so"), mode=ctypes.RTLD_GLOBAL)
-        ctypes.CDLL(str(active.folder / _library(provider)))
-    except OSError as error:
-        match = _MISSING.search(str(error))
-        return match[1] if match else str(error)
-    return None
-
-
-def _library(provider: str) -> str:
-    return f"libonnxruntime_providers_{provider}.so"
-
-
-def _remedy(missing: str, active: Build) -> str:
+def _remedy(missing: str, active: builds.Build) -> str:
     command, what = _install(missing, active)
     return f"Install {what}: {command}"
 
 
-def _install(missing: str, active: Build) -> tuple[str, str]:
+def _install(missing: str, active: builds.Build) -> tuple[str, str]:
     """The command that installs a library, and its description."""
     if missing.startswith(("libnvinfer", "libnvonnxparser")):
         version = re.search(r"\.so\.(\d+)", missing)

@@ -14,6 +14,7 @@ from isorun.system.cache import Cache
 from isorun.types import Availability, CompileConfig, LoweredModel, ModelInfo
 from isorun_backends.nvidia import cuda_driver
 from isorun_backends.nvidia.cuda_driver import Driver, Gpu
+from isorun_backends.onnxruntime import builds
 from isorun_backends.onnxruntime.cuda import libraries
 
 GPU = Driver("13.0", (Gpu("A GPU", "9.0", 1 << 30),), "")
@@ -23,14 +24,14 @@ OK = Availability(True)
 @pytest.fixture
 def gpu_build(tmp_path, monkeypatch):
     """A build for CUDA 13 whose provider libraries are text files, which the linker rejects."""
-    monkeypatch.setattr(libraries, "build", lambda: libraries.Build("onnxruntime-gpu", "13.0", tmp_path))
+    monkeypatch.setattr(builds, "build", lambda: builds.Build("onnxruntime-gpu", "13.0", tmp_path))
     for name in ("cuda", "tensorrt"):
         (tmp_path / f"libonnxruntime_providers_{name}.so").write_text("no library")
     return tmp_path
 
 
 def test_identifies_the_active_build_without_an_import():
-    found = libraries.build()
+    found = builds.build()
     assert found is not None
     assert found.package == "onnxruntime"
     assert (found.folder / "build_and_package_info.py").is_file()
