@@ -30,8 +30,7 @@ _REFUSED = {
     "add_external_initializers_from_files_in_memory": f"isorun reads a model's weights from its file. {_INSTEAD}",
     "add_provider": "Pass providers= to the session",
     "add_provider_for_devices": "Pass backend='ort-ep:NAME' to the session; `isorun backends` lists the names",
-    "set_provider_selection_policy": "Pass providers= to the session",
-    "set_provider_selection_policy_delegate": "Pass providers= to the session",
+    "set_provider_selection_policy_delegate": "Pass providers= or backend= to the session",
 }
 _REFUSED_RUN = {
     "add_active_adapter": f"isorun does not support adapters. {_INSTEAD}",
@@ -42,8 +41,14 @@ _REFUSED_ENTRY = "session.model_external_initializers_file_folder_path"
 _USED = (
     *("execution_mode", "inter_op_num_threads", "intra_op_num_threads", "graph_optimization_level"),
     *("enable_profiling", "profile_file_prefix", "use_deterministic_compute"),
-    *("add_session_config_entry", "register_custom_ops_library"),
+    *("add_session_config_entry", "register_custom_ops_library", "set_provider_selection_policy"),
 )
+# The kinds of devices that a policy stands for, in order of preference. ONNX Runtime 1.31 implements no others.
+_CPUS, _GPUS, _NPUS = ("cpu",), ("cuda", "gpu", "cpu"), ("npu", "cpu")
+_POLICIES = {
+    **{"DEFAULT": _CPUS, "PREFER_CPU": _CPUS, "PREFER_GPU": _GPUS, "MAX_PERFORMANCE": _GPUS},
+    **{"PREFER_NPU": _NPUS, "MAX_EFFICIENCY": _NPUS, "MIN_OVERALL_POWER": _NPUS},
+}
 _READERS = ("get_run_config_entry", "get_session_config_entry", "has_providers")
 # What decides speed, memory or messages of ONNX Runtime only.
 _IGNORED = (
@@ -131,11 +136,13 @@ class Translated:
         threads: the threads of a run; ``None`` for isorun's default.
         options: options of the ONNX Runtime backends.
         ignored: names of options without a meaning here.
+        devices: the kinds of devices that a selection policy prefers, in order; empty without one.
     """
 
     threads: int | None = None
     options: dict[str, Any] = field(default_factory=dict)
     ignored: list[str] = field(default_factory=list)
+    devices: tuple[str, ...] = ()
 
 
 def translate(sess_options: Any) -> Translated:
@@ -180,6 +187,11 @@ def translate(sess_options: Any) -> Translated:
             translated.options.setdefault("session_config", {})[arguments[0]] = arguments[1]
         elif name == "register_custom_ops_library":
             translated.options.setdefault("custom_ops", []).append(arguments[0])
+        elif name == "set_provider_selection_policy":
+            policy = arguments[0].name
+            if policy not in _POLICIES:
+                _refuse(f"the selection policy {policy}")
+            translated.devices = _POLICIES[policy]
         elif name in _IGNORED_METHODS:
             translated.ignored.append(name)
         else:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from isorun.compat.options import Translated
-from isorun.errors import InvalidArgument
+from isorun.errors import InvalidArgument, did_you_mean
+from isorun.plugin import registry
 from isorun.types import devices
 
 _logger = logging.getLogger("isorun")
 
+AUTO = "auto"
 CPU = "CPUExecutionProvider"
 _CUDA, _TENSORRT, _OPENVINO = "CUDAExecutionProvider", "TensorrtExecutionProvider", "OpenVINOExecutionProvider"
 BACKENDS = {CPU: "ort-cpu", _CUDA: "ort-cuda", _TENSORRT: "ort-tensorrt", _OPENVINO: "ort-openvino"}
+_FAMILY = "ort-ep"  # of the providers that have no backend of their own
+_SUFFIX = "ExecutionProvider"
+_SWITCHES = {"migraphx_fp16_enable": "fp16", "migraphx_bf16_enable": "bf16"}  # an option, and the precision it requests
+_QUANTIZING = ("migraphx_int8_enable", "migraphx_fp8_enable")
+_ON = ("1", "true")
 _REMOTE = "AzureExecutionProvider"  # in every build, often first; calls services, and runs no operator
 _PRECISIONS = {"FP32": "fp32", "BF16": "bf16", "FP16": "fp16"}
 
@@ -25,7 +32,7 @@ class Candidate(NamedTuple):
     """A backend for a session.
 
     Attributes:
-        backend: its name.
+        backend: its name, or ``auto``.
         settings: arguments of :class:`isorun.Session`.
         provider: the provider that it replaces, for ``get_providers()``.
         provider_options: what ``get_provider_options()`` returns for it.
@@ -35,6 +42,18 @@ class Candidate(NamedTuple):
     settings: dict[str, Any]
     provider: str
     provider_options: dict[str, str]
+
+    @property
+    def title(self) -> str:
+        """What was requested, for messages."""
+        return self.provider or f"device={self.settings.get('device')!r}"
+
+
+def by_policy(options: Translated) -> list[Candidate]:
+    """The candidates of a selection policy: automatic selection among the backends of each kind of device, in order."""
+    own = dict.fromkeys(BACKENDS.values(), options.options) if options.options else {}
+    settings = {"threads": options.threads, "options": own}
+    return [Candidate(AUTO, {**settings, "device": device}, "", {}) for device in options.devices]
 
 
 def candidates(
@@ -55,14 +74,17 @@ def candidates(
     requested = _normalized(providers, provider_options)
     if requested.pop(_REMOTE, None) is not None and not requested:
         requested[CPU] = {}
-    skipped = [name for name in requested if name not in BACKENDS]
+    names = _backends(requested)
+    skipped = [provider for provider in requested if provider not in names]
     resolved = [
-        _candidate(name, settings, options, fallback=CPU in requested)
-        for name, settings in requested.items()
-        if name in BACKENDS
+        _candidate(name, provider, requested[provider], options, fallback=CPU in requested)
+        for provider, name in names.items()
     ]
     if not resolved:
-        raise InvalidArgument(f"isorun has no backend for {', '.join(skipped)}. Use one of {', '.join(BACKENDS)}")
+        from onnxruntime.capi._pybind_state import get_all_providers
+
+        hint = did_you_mean(skipped[0], list(_backends(get_all_providers())))
+        raise InvalidArgument(f"isorun has no backend for {', '.join(skipped)}{hint}")
     if skipped:
         _logger.warning("isorun.compat: skipped %s: isorun has no backend for it", ", ".join(skipped))
     return resolved
@@ -70,9 +92,33 @@ def candidates(
 
 def provider_of(backend: str) -> str:
     """The provider whose arrays are where those of a backend are."""
+    from onnxruntime.capi._pybind_state import get_all_providers
+
     others = {"openvino": _OPENVINO, "tensorrt": _TENSORRT}
     by_backend = {name: provider for provider, name in BACKENDS.items()} | others
+    family, _, member = backend.partition(":")
+    if family == _FAMILY:
+        return next((provider for provider in get_all_providers() if _plain(provider) == _letters(member)), CPU)
     return by_backend.get(backend, CPU)
+
+
+def _backends(providers: Iterable[str]) -> dict[str, str]:
+    """Provider to its backend, without the providers that have none."""
+    providers = [provider for provider in providers if provider != _REMOTE]
+    names = dict(BACKENDS)
+    if not names.keys() >= set(providers):
+        members = {_letters(member): member for member in registry.requestable(_FAMILY)}
+        plain = {provider: _plain(provider) for provider in providers if provider not in names}
+        names |= {provider: f"{_FAMILY}:{members[key]}" for provider, key in plain.items() if key in members}
+    return {provider: names[provider] for provider in providers if provider in names}
+
+
+def _plain(provider: str) -> str:
+    return _letters(provider.removesuffix(_SUFFIX))
+
+
+def _letters(name: str) -> str:
+    return "".join(character for character in name.lower() if character.isalnum())
 
 
 def _normalized(
@@ -91,8 +137,9 @@ def _normalized(
     return dict(zip(names, normalized, strict=True))
 
 
-def _candidate(provider: str, provider_options: dict[str, str], options: Translated, *, fallback: bool) -> Candidate:
-    backend = BACKENDS[provider]
+def _candidate(
+    name: str, provider: str, provider_options: dict[str, str], options: Translated, *, fallback: bool
+) -> Candidate:
     settings: dict[str, Any] = {"threads": options.threads, "options": dict(options.options)}
     rest = dict(provider_options)
     if provider in (_CUDA, _TENSORRT):
@@ -105,10 +152,28 @@ def _candidate(provider: str, provider_options: dict[str, str], options: Transla
         if settings["device"] == "cpu":
             settings["options"]["allow_cpu_nodes"] = fallback
         else:
-            backend = "openvino"
+            name = "openvino"
+    elif name not in BACKENDS.values():
+        _of_family(provider, rest, settings)
+        settings["options"] |= {"allow_cpu_nodes": fallback, "provider": rest}
     elif rest:
         _logger.info("isorun.compat: ignored the options %s of %s", ", ".join(rest), provider)
-    return Candidate(backend, settings, provider, provider_options)
+    return Candidate(name, settings, provider, provider_options)
+
+
+def _of_family(provider: str, provider_options: Mapping[str, str], settings: dict[str, Any]) -> None:
+    """The precision that a provider's own options request; its threads are not isorun's to set."""
+    if settings.pop("threads") is not None:
+        _logger.info("isorun.compat: ignored intra_op_num_threads, which does not reach %s", provider)
+    requested = [option for option, value in provider_options.items() if value.lower() in _ON]
+    if quantizing := [option for option in requested if option in _QUANTIZING]:
+        raise InvalidArgument(
+            f"isorun.compat does not support {quantizing[0]} of {provider}. Quantize the model, or pass "
+            "precision='int8' and a backend that supports it"
+        )
+    precisions = [_SWITCHES[option] for option in requested if option in _SWITCHES]
+    if precisions:
+        settings["precision"] = precisions[0]
 
 
 def _openvino(provider_options: dict[str, str], settings: dict[str, Any]) -> None:

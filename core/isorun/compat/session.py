@@ -15,13 +15,14 @@ from isorun.compat import options, values
 from isorun.compat import providers as backends
 from isorun.compat.binding import IOBinding
 from isorun.compat.providers import CPU, Candidate
-from isorun.errors import BackendFailed, BackendUnavailable, UnsupportedModel
+from isorun.errors import BackendFailed, BackendUnavailable, InvalidArgument, UnsupportedModel
 from isorun.session.io_binding import IOBinding as AnyBinding
 from isorun.session.session import Session
 from isorun.types import Feeds, TensorSpec
 
 _logger = logging.getLogger("isorun")
 
+_UNFIT = (BackendUnavailable, BackendFailed, UnsupportedModel)
 _RUNTIME_ARGUMENTS = ("disabled_optimizers", "enable_fallback", "read_config_from_model")
 _RUNTIME_BACKENDS = "ort-"  # the names of those that have ONNX Runtime's options begin so
 
@@ -83,7 +84,9 @@ class InferenceSession(Session):
         """Open the session on the first candidate that can run the model."""
         keywords = dict(self._keywords)
         backend = keywords.pop("backend", None)
-        if backend is None:
+        if backend is None and self._translated.devices and not requested:
+            candidates = backends.by_policy(self._translated)
+        elif backend is None:
             candidates = backends.candidates(requested, provider_options, self._translated)
         else:
             settings: dict[str, Any] = {"threads": self._translated.threads}
@@ -99,8 +102,12 @@ class InferenceSession(Session):
         for candidate in preferred:
             try:
                 self._open_on(candidate, keywords)
-            except (BackendUnavailable, BackendFailed, UnsupportedModel) as error:
-                _logger.warning("isorun.compat: skipped %s: %s", candidate.provider, error)
+            except _UNFIT as error:
+                _logger.warning("isorun.compat: skipped %s: %s", candidate.title, error)
+            except InvalidArgument as error:
+                if candidate.backend != backends.AUTO:  # no backend has this kind of device
+                    raise
+                _logger.warning("isorun.compat: skipped %s: %s", candidate.title, error)
             else:
                 return
         self._open_on(last, keywords)

@@ -206,8 +206,10 @@ def test_an_unavailable_provider_is_skipped_only_for_a_later_one(model, caplog):
     assert "skipped CUDAExecutionProvider" in caplog.text
     with pytest.raises(BackendUnavailable, match="ort-cuda"):
         ort.InferenceSession(model, providers=["CUDAExecutionProvider"], provider_options=[{"device_id": 1}])
-    with pytest.raises(InvalidArgument, match=r"no backend for DmlExecutionProvider"):
+    with pytest.raises(BackendUnavailable, match=r"'ort-ep:dml'.* has no DmlExecutionProvider .*onnxruntime-directml"):
         ort.InferenceSession(model, providers=["DmlExecutionProvider"])
+    with pytest.raises(InvalidArgument, match=r"no backend for MyGraphXExecutionProvider; did you mean 'MIGraphX"):
+        ort.InferenceSession(model, providers=["MyGraphXExecutionProvider"])
 
 
 @pytest.mark.parametrize("device", ["AUTO:CPU", "HETERO:CPU"])
