@@ -65,7 +65,7 @@ def preload() -> None:
     as the ones that PyTorch installed. ONNX Runtime's own ``preload_dlls`` knows the first only, and given a folder it
     takes what that folder lacks from the system, so a second folder would come too late.
     """
-    active, spec = build(), importlib.util.find_spec("nvidia")
+    active, spec = builds.build(), importlib.util.find_spec("nvidia")
     if active is None:
         return
     beside = str(active.folder.parents[1] / "nvidia")
