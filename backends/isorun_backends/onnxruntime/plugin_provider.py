@@ -265,6 +265,9 @@ class OrtEp(Backend):
                     lambda ort_options: target.add(ort_options, requested),
                     model or precision_probe.MODEL,
                 )
+            except precision_probe.NoPlacement as error:
+                remedy = "Use another build of ONNX Runtime, or the provider's plugin package if there is one."
+                raise BackendUnavailable(self.name, str(error), remedy) from error
             except BackendFailed as error:
                 if typed:
                     reason = f"the device does not support precision={config.precision!r} ({error})"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isorun.plugin import BackendFailed, BackendUnavailable, runtime_errors
-from isorun_backends.onnxruntime.session import RECORD_ASSIGNMENT, SILENT
+from isorun_backends.onnxruntime.session import RECORD_ASSIGNMENT, SILENT, title
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -27,6 +27,10 @@ TYPED = {precision: MODEL.with_stem(f"{MODEL.stem}_{precision}") for precision i
 _FP32, _TF32 = 1e-5, 1e-3
 _IN_RANGE = 1e-2  # above the error of 8 bits
 _ABOVE_FP16 = 2.0**17
+
+
+class NoPlacement(BackendFailed):
+    """The build of ONNX Runtime does not report which provider computes what."""
 
 
 def numbers(rows: int, columns: int, step: int) -> np.ndarray:
@@ -59,6 +63,7 @@ def measure(provider: str, set_up: Callable[[onnxruntime.SessionOptions], Sequen
 
     Raises:
         BackendFailed: another provider computes the product, or the result is not finite.
+        NoPlacement: it is not known which provider computes it.
     """
     import onnxruntime
     from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession  # as in open_session()
@@ -71,7 +76,7 @@ def measure(provider: str, set_up: Callable[[onnxruntime.SessionOptions], Sequen
         session = InferenceSession(model.read_bytes(), options, providers=set_up(options), enable_fallback=0)
         placed = {part.ep_name for part in session.get_provider_graph_assignment_info()}
     if not placed:
-        raise BackendFailed(f"This build of ONNX Runtime does not report which nodes {provider} runs")
+        raise NoPlacement(f"{title()} does not report which nodes {provider} runs")
     if placed != {provider}:
         raise BackendFailed(
             f"{provider} could not be set up: {' and '.join(sorted(placed))} computed a matrix product instead. "

@@ -27,6 +27,7 @@ DECLARED = """
 precisions = ["fp16"]
 devices = ["npu"]
 dynamic_shapes = true
+compiled_contexts = true
 tolerances = { fp16 = "bf16" }
 precision_options = { fp16 = { half = 1 } }
 """
@@ -154,6 +155,8 @@ def test_a_package_declares_capabilities(worker):
     declared = worker.get("ort-ep:declares").capabilities
     assert (declared.precisions, declared.devices, declared.dynamic_shapes) == (("fp16",), ("npu",), True)
     assert declared.tolerance("fp16") == "bf16"
+    assert declared.options["compiled_contexts"].default is True
+    assert worker.get("ort-ep:mine").capabilities.options["compiled_contexts"].default is False
     assert worker.get("ort-ep:contoso").capabilities.precisions == ("fp32", "fp16")
 
 
