@@ -142,8 +142,8 @@ def test_loads_cudas_libraries_from_wheels_in_order(tmp_path, monkeypatch):
         for name in names:
             (tmp_path / folder / name).touch()
     monkeypatch.syspath_prepend(str(tmp_path / "torch"))
-    build = libraries.Build("onnxruntime-gpu", "13.0", tmp_path / "beside/onnxruntime/capi")
-    monkeypatch.setattr(libraries, "build", lambda: build)
+    build = builds.Build("onnxruntime-gpu", "13.0", tmp_path / "beside/onnxruntime/capi")
+    monkeypatch.setattr(builds, "build", lambda: build)
     loaded = []
     monkeypatch.setattr(libraries.ctypes, "CDLL", lambda path, mode: loaded.append(path))
     libraries.preload()
