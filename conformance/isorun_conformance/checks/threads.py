@@ -5,20 +5,28 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from typing import NamedTuple
 
+import numpy as np
 import pytest
 
 from isorun import Session
-from isorun.system.process_usage import processor_ticks, thread_cores
+from isorun.system.process_usage import processor_time, thread_cores
 from isorun.system.threads import usable_cores
 from isorun_conformance.checks.base import Checks, proves
 from isorun_conformance.sample_models import Dense, SampleModel, dense
 
-_TICKS = 40  # of 10 ms each: the processor time that a measurement of threads needs
-_SECONDS = 30
+_PROCESSOR_SECONDS = 0.4  # that a measurement of threads needs
+_SECONDS = 10
+_MEASUREMENTS = 4
 _RUNS = 50
 _PART = 0.15  # of the processor time, which the second of two threads takes at least
+_ALMOST_ALL = 0.77  # of the processor time, which as many threads as requested take
+_IDLE = 0.05  # of the processor time: a thread below waits for milliseconds to run for microseconds
+_TOLERANCE = 0.3  # of a core, for what threads do beside the work, as waking each other
 
 
 class Threads(Checks):
@@ -31,28 +39,29 @@ class Threads(Checks):
         model = dense("heavy")
         with self.under_test.open(model, threads=fewest) as session:
             assert session.provenance.threads == fewest
-            ticks = _processor_time(session, model)
-        busiest, total = sum(ticks[:-1][:fewest]), sum(ticks)
-        assert total <= busiest * 1.3, (
-            f"with threads={fewest}, it took {total / busiest:.1f} times the processor time of the busiest"
-        )
+            for usage in _usages(session, model):
+                assert usage.cores <= fewest + _TOLERANCE, (
+                    f"with threads={fewest}, it kept {usage.cores:.1f} cores busy"
+                )
+                if sum(usage.shares[:fewest]) >= _ALMOST_ALL or usage.wanted <= fewest + _TOLERANCE:
+                    break  # no others compute, or not at once
 
     @proves("threads")
     @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux, which counts the processor time of a thread")
     def test_two_threads_compute_on_two_cores(self) -> None:
-        """At most, and at least: each of two threads takes its part of the processor time."""
+        """At most, and at least: a part of the work is done by two threads at once."""
         self._require_threads()
         if usable_cores() < 2:
             pytest.skip("needs two cores")
         model = Dense("heavy", False, 1024)
         with self.under_test.open(model, threads=2) as session:
-            started = time.monotonic()
-            ticks = _processor_time(session, model)
-            cores = sum(ticks) / 100 / (time.monotonic() - started)
-        assert ticks[1] >= sum(ticks) * _PART, (
-            f"with threads=2, one thread took {ticks[0] / sum(ticks):.0%} of the processor time: it computes alone"
+            measured = list(islice(_usages(session, model), _MEASUREMENTS))
+        # On a busy machine, one thread may have done all work before the other one got a core.
+        assert any(usage.shares[1] >= _PART and usage.wanted >= 1 + _TOLERANCE for usage in measured), (
+            f"with threads=2, one thread took {measured[0].shares[0]:.0%} of the processor time: it computes alone"
         )
-        assert cores <= 2.5, f"with threads=2, it kept {cores:.1f} cores busy"
+        cores = max(usage.cores for usage in measured)
+        assert cores <= 2 + _TOLERANCE, f"with threads=2, it kept {cores:.1f} cores busy"
 
     @proves("threads")
     @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux, which says on which cores a thread may run")
@@ -99,20 +108,42 @@ def _run_often(session: Session, model: SampleModel) -> None:
         session.run(None, feeds)
 
 
-def _processor_time(session: Session, model: SampleModel) -> list[int]:
-    """Processor time of each thread while the session runs, in ticks, from the busiest; last, that of ended threads.
+class _Usage(NamedTuple):
+    """What the threads of this process and its children did during some seconds of runs.
 
-    Their ratios hardly depend on what else the machine does.
+    Attributes:
+        cores: the cores that they kept busy. Threads that compute one after another, as those of an engine's pool, keep
+            one busy, and on a busy machine they all get less.
+        shares: the part of each thread in the processor time, from the busiest; ended threads together.
+        wanted: the cores that they kept busy or waited for. More than they need: a thread that wakes another one and
+            then waits to go to sleep counts too.
     """
+
+    cores: float
+    shares: list[float]
+    wanted: float
+
+
+def _usages(session: Session, model: SampleModel) -> Iterator[_Usage]:
+    """Measure runs of a session, again and again for some seconds."""
     feeds = model.feeds()
     session.run(None, feeds)
-    (total_before, before), deadline = processor_ticks(), time.monotonic() + _SECONDS
+    deadline = time.monotonic() + _SECONDS
     while time.monotonic() < deadline:
-        pause = time.monotonic() + 0.2  # reading the times takes processor time too
-        while time.monotonic() < pause:
-            session.run(None, feeds)
-        total, by_thread = processor_ticks()
-        if total - total_before >= _TICKS:
-            ticks = sorted((now - before.get(thread, 0) for thread, now in by_thread.items()), reverse=True)
-            return [*ticks, 0, max(0, total - total_before - sum(ticks))]
-    pytest.skip(f"{_SECONDS} s of runs took too little processor time to tell threads apart")
+        used, seconds, before = 0.0, 0.0, processor_time()
+        started = time.monotonic()
+        while used < _PROCESSOR_SECONDS and time.monotonic() < deadline:
+            pause = time.monotonic() + 0.2  # reading the times takes processor time too
+            while time.monotonic() < pause:
+                session.run(None, feeds)
+            (total, threads), seconds = processor_time(), time.monotonic() - started
+            used = total - before[0]
+        if used < _PROCESSOR_SECONDS:
+            break
+        usage = [np.subtract(times, before[1].get(thread, (0, 0))) for thread, times in threads.items()]
+        ran = sorted((ran for ran, _ in usage), reverse=True)
+        shares = [part / used for part in [*ran, 0, max(0, used - sum(ran))]]
+        yield _Usage(
+            used / seconds, shares, (used + sum(wait for part, wait in usage if part > used * _IDLE)) / seconds
+        )
+    pytest.skip(f"in {_SECONDS} s of runs on this busy machine, threads got too little time to tell what they do")

@@ -85,10 +85,20 @@ def thread_cores() -> dict[tuple[int, int], set[int]]:
     return cores
 
 
-def processor_ticks() -> tuple[int, dict[tuple[int, str], int]]:
-    """Processor time in ticks of 10 ms: the total, ended threads included, and by (process, thread)."""
-    by_thread = {(process, task.name): _ticks(task / "stat") for process, task in _tasks()}
-    return sum(_ticks(Path(f"/proc/{process}/stat")) for process in {process for process, _ in by_thread}), by_thread
+def processor_time() -> tuple[float, dict[tuple[int, str], tuple[float, float]]]:
+    """Processor time in seconds, of ended threads too; and by (process, thread) the seconds for which it ran, and for
+    which it was ready to run but waited for a core.
+    """
+    used, threads = 0.0, {}
+    for process in family():
+        used += _ticks(Path(f"/proc/{process}/stat")) / os.sysconf("SC_CLK_TCK")
+    for process, task in _tasks():
+        try:
+            ran, waited, _ = map(int, (task / "schedstat").read_text().split())
+        except (OSError, ValueError):  # the thread has ended, or the kernel does not count
+            continue
+        threads[process, task.name] = ran / 1e9, waited / 1e9
+    return used, threads
 
 
 def _tasks() -> Iterator[tuple[int, Path]]:

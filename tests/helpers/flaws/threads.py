@@ -19,7 +19,7 @@ class UsesEveryCore(Flawed):
 
     def run(self, output_names, feeds):
         done = threading.Event()
-        others = [threading.Thread(target=self.spin, args=(done,)) for _ in range(2)]
+        others = [threading.Thread(target=self.spin, args=(done,)) for _ in range(8)]
         for other in others:
             other.start()
         results = self.right(output_names, feeds)
