@@ -16,7 +16,7 @@ from isorun.cli import console, options
 from isorun.errors import BackendUnavailable, IsorunError
 from isorun.isolation import environments
 from isorun.isolation.worker.backend import Worker
-from isorun.plugin import registry
+from isorun.plugin import listing
 from isorun.plugin.certificate import read
 
 if TYPE_CHECKING:
@@ -116,7 +116,9 @@ def conformance(
 def _require(name: str, environment: str | None) -> None:
     """Refuse a backend that is unavailable, which every check would report again."""
     if environment is None:
-        availability = registry.availability(registry.get(name))
+        availability = listing.load(
+            name
+        ).availability()  # not imported: the suite's processes would inherit what it does
     else:
         with closing(Worker(environments.get(environment))) as worker:
             availability = worker.get(name).availability()

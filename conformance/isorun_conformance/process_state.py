@@ -37,6 +37,7 @@ import numpy as np
 
 _STATUS = ("Umask", "SigBlk", "SigIgn", "SigCgt", "NoNewPrivs", "Seccomp", "THP_enabled")
 _KERNEL_FILES = ("comm", "oom_score_adj", "coredump_filter", "timerslack_ns")
+_PRCTL_GET = {"dumpable": 3, "keeps capabilities": 7}  # linux/prctl.h
 _NAMED = 5  # members of a mapping that are named
 _THREAD_COUNTS = re.compile(r"openblas|libgomp|libi?omp|libmkl_rt")
 _COUNTERS = (
@@ -94,7 +95,9 @@ def _streams() -> list[Any]:
     """What the three standard streams are, for Python and for C."""
     targets = [str(Path(f"/proc/self/fd/{number}").readlink()) for number in range(3)]
     flags = [os.get_blocking(number) for number in range(3)]
-    return [*targets, *flags, *map(id, (sys.stdin, sys.stdout, sys.stderr))]
+    streams = (sys.stdin, sys.stdout, sys.stderr)
+    settings = [(id(stream), stream.encoding, stream.errors, stream.line_buffering) for stream in streams]
+    return [*targets, *flags, *settings]
 
 
 def _start_method() -> str:
@@ -126,6 +129,7 @@ STATE: Mapping[str, Callable[[], Any]] = {
     "environment variables": _environment,
     "the working directory": os.getcwd,
     "the file mode mask": _umask,
+    "the folder of temporary files": tempfile.gettempdir,
     "the locale": lambda: locale.setlocale(locale.LC_ALL),
     "the time zone": lambda: time.tzname,
     "NumPy's handling of floating-point errors": lambda: (np.geterr(), np.geterrcall(), np.getbufsize()),
@@ -141,6 +145,7 @@ STATE: Mapping[str, Callable[[], Any]] = {
     "hooks of the interpreter": lambda: (
         *(id(hook) for hook in (sys.excepthook, sys.displayhook, sys.unraisablehook, threading.excepthook)),
         *(sys.gettrace(), sys.getprofile(), sys.getrecursionlimit(), sys.getswitchinterval()),
+        *(sys.getdlopenflags(), sys.get_int_max_str_digits(), threading.stack_size()),
     ),
     "where modules are found": lambda: [*sys.path],
     "garbage collection": lambda: (gc.isenabled(), gc.get_threshold(), gc.get_freeze_count() > 0),
@@ -155,7 +160,10 @@ STATE: Mapping[str, Callable[[], Any]] = {
     "the number of threads of other libraries": _thread_counts,
     "the standard streams": _streams,
     "signal masks or handlers of the process": _status,
-    "settings of the process": lambda: {name: Path(f"/proc/self/{name}").read_text() for name in _KERNEL_FILES},
+    "settings of the process": lambda: {
+        **{name: Path(f"/proc/self/{name}").read_text() for name in _KERNEL_FILES},
+        **{name: ctypes.CDLL(None).prctl(number, 0, 0, 0, 0) for name, number in _PRCTL_GET.items()},
+    },
 }
 """What to call it, and how to look it up. Linux only."""
 
@@ -213,12 +221,19 @@ def use(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         folder: for what is printed.
 
     Returns:
-        ``changed``: pairs of a step and what it changed. ``printed``: what was written to stdout. ``logged``: what runs
-        but the first wrote to stderr. ``children``: the number of child processes that are left. ``temporary``: the
-        names of temporary files after the first model; some runtimes keep one.
+        ``changed``: pairs of a step and what it changed. ``connected``: addresses. ``printed``: what was written to
+        stdout. ``logged``: what runs but the first wrote to stderr. ``children``: the number of child processes left.
+        ``temporary``: the names of temporary files after the first model; some runtimes keep one.
     """
     from isorun.isolation.worker.server import Server
 
+    connected: dict[str, None] = {}
+
+    def audit(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "socket.connect" and arguments[0].family != socket.AF_UNIX:
+            connected[str(arguments[1])] = None
+
+    sys.addaudithook(audit)
     look()  # which loads libraries of its own
     before = look()
     changed_at: dict[str, str] = {}
@@ -249,6 +264,7 @@ def use(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         "changed": [[what, name] for name, what in changed_at.items()],
         "printed": (folder / "stdout").read_text(errors="replace"),
         "logged": (folder / "stderr").read_text(errors="replace"),
+        "connected": list(connected),
         "children": sum(len(path.read_text().split()) for path in children),
         "temporary": usual,
     }

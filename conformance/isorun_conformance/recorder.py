@@ -22,6 +22,7 @@ import isorun_conformance
 from isorun.errors import IsorunError
 from isorun.isolation.worker.failures import RemoteError
 from isorun.plugin import faults
+from isorun_conformance import inherited_state
 from isorun_conformance.checks.base import capability_of
 from isorun_conformance.known_failures import class_names
 
@@ -118,7 +119,9 @@ def _known_failures(items: list[pytest.Item]) -> dict[str, dict[str, str]]:
     for item in items:
         if isinstance(item, pytest.Function) and item.cls is not None:
             try:
-                return {name: asdict(known) for name, known in faults.of(item.cls.under_test.backend).checks.items()}
+                with inherited_state.restored():  # this imports the plugin
+                    table = faults.of(item.cls.under_test.backend)
+                return {name: asdict(known) for name, known in table.checks.items()}
             except IsorunError:  # the checks meet the error and report it
                 break
     return {}

@@ -112,6 +112,15 @@ def test_crash_that_is_known_is_no_failure(monkeypatch: pytest.MonkeyPatch):
     assert report.passed
 
 
+def test_changes_of_what_children_inherit_are_found_after_other_checks(flawed: None):
+    """What earlier checks have let the backend change is not what it is compared with."""
+    report = runner.run("ChangesWhatIsInherited", only=["model one-node", "process state"])
+    (message,) = [check.message for check in report.checks if check.outcome == "failed"]
+    for what in ("environment variables (ENGINE_HOME)", "the file mode mask", "the priority"):
+        assert f"{what} (in compile())" in message
+    assert "resource limits (in " in message  # an earlier check where only root may raise them again
+
+
 def test_failure_without_a_message_names_the_line(flawed: None):
     report = runner.run("FailsWithoutMessage", only=["true device"])
     (capability,) = report.capabilities

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -12,6 +12,7 @@ import pytest
 from isorun.errors import IsorunError
 from isorun.plugin import faults
 from isorun.types.faults import ENDINGS, KnownFailure
+from isorun_conformance import inherited_state
 from isorun_conformance.backend_under_test import BackendUnderTest
 from isorun_conformance.known_failures import Declared, function, matcher, of, parse, read, require_checks
 
@@ -68,6 +69,11 @@ class Checks:
             cls.under_test = BackendUnderTest(backend, environment, options or {}, big, device)
 
     @pytest.fixture(autouse=True)
+    def _restore_inherited_state(self) -> Iterator[None]:
+        with inherited_state.restored():
+            yield
+
+    @pytest.fixture(autouse=True)
     def _expect_known_failure(self, request: pytest.FixtureRequest) -> None:
         known = of(request.node.name, self._all_known_failures())
         if known is not None and known.exception in ENDINGS:  # it would end this process
@@ -92,7 +98,9 @@ class Checks:
         """Run a check with a parameter of one of these names once for each value that the backend declares."""
         for name in ("dialect", "precision", "device"):
             if name in metafunc.fixturenames:
-                metafunc.parametrize(name, self._declared(f"{name}s"))
+                with inherited_state.restored():  # this imports the plugin
+                    declared = self._declared(f"{name}s")
+                metafunc.parametrize(name, declared)
 
     def _declared(self, names: str) -> tuple[str, ...]:
         try:

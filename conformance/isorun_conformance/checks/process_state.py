@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from isorun_conformance import inherited_state
 from isorun_conformance.checks.base import Checks, proves
 
 
@@ -17,6 +18,8 @@ class ProcessState(Checks):
     @proves("process state")
     def test_process_state_is_not_changed(self) -> None:
         changes = self._effects()["changed"]
+        known = {what for _, what in changes}
+        changes += [("an earlier check", what) for what in inherited_state.lasting() if what not in known]
         named = " and ".join(f"{what} (in {step})" for step, what in changes)
         assert not changes, f"it changed {named}, which belong to the application"
 
@@ -32,6 +35,12 @@ class ProcessState(Checks):
         assert not logged, (
             f"each run writes to stderr: {logged[:60]!r}. Report what is not worth an error once, at most"
         )
+
+    @proves("process state")
+    def test_nothing_is_sent(self) -> None:
+        """Seen in Python only."""
+        addresses = self._effects()["connected"]
+        assert not addresses, f"it connected to {', '.join(addresses)}: an application decides who hears of its models"
 
     @proves("process state")
     def test_nothing_is_left_behind(self) -> None:

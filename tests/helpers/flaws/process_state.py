@@ -19,13 +19,16 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import warnings
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
 from flaws.base import doing
+from isorun_conformance.fakes import Right
 
 C = ctypes.CDLL(None)
 
@@ -45,6 +48,7 @@ ACTS = {
     ),
     "the working directory": (lambda: os.chdir("/"),),
     "the file mode mask": (lambda: os.umask(0o007),),
+    "the folder of temporary files": (lambda: setattr(tempfile, "tempdir", "/"),),
     "the locale": (lambda: locale.setlocale(locale.LC_ALL, "C.UTF-8" if locale.setlocale(0) == "C" else "C"),),
     "the time zone": (lambda: (os.environ.update(TZ="Asia/Tokyo"), time.tzset()),),
     "NumPy's handling of floating-point errors": (lambda: np.seterr(all="ignore"),),
@@ -61,6 +65,9 @@ ACTS = {
         lambda: setattr(sys, "excepthook", print),
         lambda: sys.setrecursionlimit(10**5),
         lambda: sys.setswitchinterval(0.1),
+        lambda: sys.setdlopenflags(os.RTLD_NOW | os.RTLD_GLOBAL),
+        lambda: sys.set_int_max_str_digits(0),
+        lambda: threading.stack_size(2**20),
     ),
     "where modules are found": (lambda: sys.path.append("engine"),),
     "garbage collection": (gc.disable, gc.freeze),
@@ -73,13 +80,20 @@ ACTS = {
     "resource limits": (lambda: resource.setrlimit(resource.RLIMIT_CPU, (9999, 9999)),),
     "rounding, or how denormal numbers are computed": (lambda: C.fesetround(0x400), flush_denormals),
     "the number of threads of other libraries": (lambda: _openblas()(1),),
-    "the standard streams": (lambda: os.dup2(os.open(os.devnull, os.O_WRONLY), 2), lambda: os.set_blocking(0, False)),
+    "the standard streams": (
+        lambda: os.dup2(os.open(os.devnull, os.O_WRONLY), 2),
+        lambda: os.set_blocking(0, False),
+        lambda: sys.stdout.reconfigure(errors="replace", encoding="latin-1"),
+    ),
     "signal masks or handlers of the process": (
         lambda: C.signal(signal.SIGTERM, ctypes.c_void_p(1)),
         lambda: signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1]),
         faulthandler.enable,
     ),
-    "settings of the process": (lambda: Path("/proc/self/comm").write_text("engine"),),
+    "settings of the process": (
+        lambda: Path("/proc/self/comm").write_text("engine"),
+        lambda: C.prctl(4, 0, 0, 0, 0),  # PR_SET_DUMPABLE
+    ),
 }
 """What each changes, as the suite calls it."""
 
@@ -89,6 +103,15 @@ def _openblas():
     return ctypes.CDLL(library).scipy_openblas_set_num_threads64_
 
 
+def change_what_is_inherited():
+    """Change what every child process inherits, once."""
+    os.umask(0o007)
+    os.environ["ENGINE_HOME"] = "/opt/engine"
+    os.setpriority(os.PRIO_PROCESS, 0, 3)
+    resource.setrlimit(resource.RLIMIT_CPU, (9999, 9999))
+
+
+ChangesWhatIsInherited = doing("compile", change_what_is_inherited)
 PinsItself = doing("compile", ACTS["CPU affinity"][0])
 SilencesNumpy = doing("run", ACTS["NumPy's handling of floating-point errors"][0])
 StopsCollecting = doing("close", lambda: gc.disable())
@@ -99,3 +122,18 @@ LogsEveryRun = doing("run", lambda: os.write(2, b"running"))
 LeavesAFile = doing("compile", lambda: Path("engine.bin").touch())
 LeavesTemporaryFiles = doing("compile", lambda: tempfile.mkstemp())
 LeavesAChild = doing("compile", lambda: subprocess.Popen(["sleep", "20"]))
+
+
+def connect():
+    """Look for a server that is not there."""
+    with suppress(OSError):
+        socket.create_connection(("127.0.0.1", 9), timeout=1)
+
+
+class PrintsWhenLoaded(Right):
+    def __init__(self, name):
+        super().__init__(name)
+        print("engine 1.0")
+
+
+PhonesHome = doing("compile", connect)
