@@ -18,7 +18,9 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING
 
 from isorun.errors import (
     BackendFailed,
@@ -28,6 +30,9 @@ from isorun.errors import (
     ParityError,
     UnsupportedModel,
 )
+
+if TYPE_CHECKING:
+    from isorun.plugin.registry import Entry
 
 CHECK_FAILED = 1
 BAD_INPUT = 2
@@ -54,7 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not debug:
         warnings.formatwarning = lambda message, *_: f"isorun: {message}\n"  # without the source line
     try:
-        code = _run(arguments)
+        with _only_results() if "--json" in arguments else nullcontext():
+            code = _run(arguments)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has exited, as in `| head`
         _drop_stdout()
@@ -106,7 +112,32 @@ def _separate_results() -> None:
     sys.stdout = open(results, "w", buffering, usual.encoding, usual.errors)  # noqa: PTH123, SIM115 - until the end
 
 
+@contextmanager
+def _only_results() -> Iterator[None]:
+    """Keep everything but JSON off standard output: what plugins print goes to standard error.
+
+    :func:`isorun.cli.console.json_out` gets the stream that standard output was.
+    """
+    from isorun.cli import console
+
+    stream = sys.stdout
+    console.results, sys.stdout = stream, sys.stderr
+    try:
+        yield
+        stream.flush()
+    finally:
+        sys.stdout, console.results = stream, None
+
+
+def _check_import(entry: Entry) -> None:
+    from isorun.plugin import listing
+
+    listing.check_import(entry)
+
+
 def _run(arguments: list[str]) -> int:
+    from isorun.plugin import registry
+
     try:
         from isorun.cli import app
     except ModuleNotFoundError as error:
@@ -116,7 +147,8 @@ def _run(arguments: list[str]) -> int:
             f"The command line needs the package {error.name!r}. Install it with `pip install 'isorun[cli]'`"
         ) from error
     try:
-        app.command().main(args=arguments, prog_name="isorun")
+        with registry.checked_imports(_check_import):
+            app.command().main(args=arguments, prog_name="isorun")
     except SystemExit as exit_:
         if isinstance(exit_.__context__, BrokenPipeError):  # which click and rich turn into exit code 1
             raise exit_.__context__ from None

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from isorun.models.hub import Progress
 
 _PIPED_WIDTH = 160
+
+results: TextIO | None = None
+"""What JSON is printed to; ``None`` for standard output."""
 
 
 def stdout() -> Console:
@@ -45,7 +48,7 @@ def note(text: str) -> None:
 
 def json_out(value: Any) -> None:
     """Print a result as JSON. Numbers that are not finite become null."""
-    print(json.dumps(_plain(value), indent=2, allow_nan=False))
+    print(json.dumps(_plain(value), indent=2, allow_nan=False), file=results)
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]], right: Sequence[str] = ()) -> None:

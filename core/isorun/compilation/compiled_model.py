@@ -41,6 +41,7 @@ from isorun.errors import (
     WorkerTimeout,
 )
 from isorun.models.feeds import is_binary, not_binary
+from isorun.plugin import validation
 from isorun.plugin.backend import (
     Backend,
     Binding,
@@ -312,9 +313,9 @@ class CompiledModel:
     def _compile(self, lowered: LoweredModel) -> Executable:
         backend = self.backend
         with logged("compiled %s on %s", lowered.path, backend.name):
-            executable: object = called(backend, "compile()", backend.compile, with_counts(lowered), self.config)
-            if not isinstance(executable, Executable):
-                raise wrong_type(backend, "compile()", "an isorun.plugin.Executable", executable)
+            executable = called(backend, "compile()", backend.compile, with_counts(lowered), self.config)
+            if problem := validation.executable_problem(executable):
+                raise violation(backend, "compile()", problem)
             try:
                 self._verify(lowered)
             except BaseException:
@@ -378,9 +379,9 @@ class CompiledModel:
 
     def _report(self, graph: _Graph) -> RuntimeReport:
         if graph.report is None:
-            report: object = self._call(graph, "report()", methodcaller("report"))
-            if not isinstance(report, RuntimeReport):
-                raise wrong_type(self.backend, "report()", "an isorun.plugin.RuntimeReport", report)
+            report: RuntimeReport = self._call(graph, "report()", methodcaller("report"))
+            if problem := validation.report_problem(report):
+                raise violation(self.backend, "report()", problem)
             graph.report = report
         return graph.report
 

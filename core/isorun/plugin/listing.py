@@ -8,12 +8,14 @@ and nothing else. ``python -m isorun.plugin.listing FILE NAME...`` is that child
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields
+from contextlib import suppress
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,13 +25,17 @@ from isorun.plugin import contract, registry
 from isorun.plugin.backend import Backend
 from isorun.plugin.description import DescribedBackend, Description
 from isorun.system.cache import Cache, sha256
-from isorun.system.subprocesses import ask, tell
+from isorun.system.subprocesses import Exit, ask, tell
 from isorun.types import Capabilities
 
 SECONDS = 30.0
 """The time limit of a child process."""
-_KIND = "plugins"  # of cache entries
+AUTO_SECONDS = 6.0
+"""Its time limit where a session with ``backend="auto"`` waits for it."""
+_KIND, _IMPORTED = "plugins", "imported-plugins"  # of cache entries
 _DAY = 86400
+_LOAD = "--load"
+_logger = logging.getLogger("isorun")
 
 
 def descriptions() -> list[Description]:
@@ -41,9 +47,8 @@ def descriptions() -> list[Description]:
     for name in registry.registered():
         descriptions += describe(name)
     others = _by_distribution([entry for entry in usable if not entry.own])
-    with ThreadPoolExecutor(max_workers=8) as pool:
-        for described in pool.map(_elsewhere, others):
-            descriptions += described
+    for described in _at_once(_elsewhere, others):
+        descriptions += described
     return sorted(_without_families(descriptions), key=lambda description: description.name)
 
 
@@ -51,7 +56,8 @@ def candidates(cache: Cache) -> list[Description]:
     """The candidates of ``backend="auto"``, highest priority first, unavailable ones included.
 
     Other people's plugins are described once and remembered until they change, since a session should not wait for a
-    child process; failures are remembered for a day.
+    child process. One that takes longer than :data:`AUTO_SECONDS` is broken; failures are logged, and remembered for a
+    day.
 
     Args:
         cache: where descriptions are kept.
@@ -59,8 +65,9 @@ def candidates(cache: Cache) -> list[Description]:
     usable = [entry for entry in registry.entries() if not entry.refusal]
     own = [entry.name for entry in usable if entry.own] + registry.registered()
     descriptions = [description for name in own for description in describe(name, probe=False)]
-    for entries in _by_distribution([entry for entry in usable if not entry.own]):
-        descriptions += _remembered(entries, cache)
+    others = _by_distribution([entry for entry in usable if not entry.own])
+    for described in _at_once(lambda entries: _remembered(entries, cache), others):
+        descriptions += described
     ordered = [
         description for description in _without_families(descriptions) if description.capabilities.priority is not None
     ]
@@ -132,42 +139,101 @@ def _by_distribution(entries: Sequence[registry.Entry]) -> list[list[registry.En
     return list(grouped.values())
 
 
-def _elsewhere(entries: Sequence[registry.Entry]) -> list[Description]:
+def _elsewhere(entries: Sequence[registry.Entry], seconds: float | None = None) -> list[Description]:
     """What :func:`describe` returns for the backends of one distribution in a child process."""
-    return _in_child([entry.name for entry in entries], entries[0].owner)
+    return _in_child([entry.name for entry in entries], entries[0].owner, seconds)
 
 
 _elsewhere_once = cache(_elsewhere)  # for each argument
+_Group = Sequence[registry.Entry]
 
 
-def _in_child(remaining: list[str], owner: str) -> list[Description]:
-    """The backends of one distribution. One that ends the process is broken; the others continue in another."""
+def _at_once(
+    describe_group: Callable[[_Group], list[Description]], groups: Sequence[_Group]
+) -> list[list[Description]]:
+    if not groups:
+        return []
+    with ThreadPoolExecutor(max_workers=min(8, len(groups))) as pool:
+        return list(pool.map(describe_group, groups))
+
+
+def _in_child(names: Sequence[str], owner: str, seconds: float | None = None) -> list[Description]:
+    """The backends of one distribution. One that ends the process is broken; the others continue in another.
+
+    Args:
+        seconds: the time limit of all of them together; ``None`` for :data:`SECONDS` of each process.
+    """
     descriptions: list[Description] = []
+    remaining = list(names)
+    deadline = None if seconds is None else time.monotonic() + seconds
     while remaining:
-        events, exit_ = ask(__name__, *remaining, timeout=SECONDS)
+        left = SECONDS if deadline is None else max(0.1, deadline - time.monotonic())
+        events, exit_ = ask(__name__, *remaining, timeout=left)
+        if exit_.timeout is not None and seconds is not None:
+            exit_ = replace(exit_, timeout=seconds)
         descriptions += [Description.from_dict(event["backend"]) for event in events if "backend" in event]
         if events and "done" in events[-1]:
             break
         blamed = next((event["loading"] for event in reversed(events) if "loading" in event), remaining[0])
-        reason = f"the process that loads it {exit_.how}" + (f": {exit_.last_line}" if exit_.last_line else "")
-        remedy = f"Uninstall {owner}, or report it to its authors."
+        reason, remedy = _ended(exit_, owner)
         descriptions.append(Description(name=blamed, distribution=owner, reason=reason, remedy=remedy))
         remaining = remaining[remaining.index(blamed) + 1 :]
     return descriptions
 
 
+def _ended(exit_: Exit, owner: str) -> tuple[str, str]:
+    """The reason and the remedy for a plugin that ends the process which describes it."""
+    last = f": {exit_.last_line}" if exit_.last_line else ""
+    remedy = f"Uninstall {owner}, or report it to its authors."
+    return f"the process that loads it {exit_.how}{last}", remedy
+
+
 def _remembered(entries: Sequence[registry.Entry], cache: Cache) -> list[Description]:
-    declared = [field.name for field in fields(Capabilities)]
-    parts = [sys.executable, contract.CONTRACT, declared, *((entry, _stamp(entry.target)) for entry in entries)]
-    key = sha256(repr(parts).encode())[:40]
+    key = _key(entries)
     today = sha256(f"{key} {int(time.time() // _DAY)}".encode())[:40]
     stored = cache.get(_KIND, key) or cache.get(_KIND, today)
     if stored is None:
-        descriptions = _elsewhere(entries)
-        healthy = all(description.status != "broken" for description in descriptions)
+        descriptions = _elsewhere(entries, AUTO_SECONDS)
+        broken = [description for description in descriptions if description.status == "broken"]
+        for description in broken:
+            _logger.warning(
+                "backend='auto' skips %s until tomorrow: %s. `isorun backends` waits longer",
+                description.name,
+                description.problem,
+            )
         meta = {"described": [description.as_dict() for description in descriptions]}
-        stored = cache.get_or_make(_KIND, key if healthy else today, lambda _: meta)
+        stored = cache.get_or_make(_KIND, today if broken else key, lambda _: meta)
     return [Description.from_dict(data) for data in stored.meta["described"]]
+
+
+def check_import(entry: registry.Entry) -> None:
+    """Check in a child process that a plugin can be imported, for a program that must survive that it cannot.
+
+    A plugin that could is not imported again until it changes.
+
+    Raises:
+        BackendUnavailable: the child was killed by a signal, has exited, or has exceeded :data:`SECONDS`.
+    """
+    if problem := _import_problem(entry):
+        raise BackendUnavailable(entry.name, *problem)
+
+
+@cache
+def _import_problem(entry: registry.Entry) -> tuple[str, str] | None:
+    cache, key = Cache(), _key([entry])
+    if cache.get(_IMPORTED, key):
+        return None
+    events, exit_ = ask(__name__, _LOAD, entry.name, timeout=SECONDS)
+    if not events:
+        return _ended(exit_, entry.owner)
+    cache.get_or_make(_IMPORTED, key, lambda _: {"imported": entry.target})
+    return None
+
+
+def _key(entries: Sequence[registry.Entry]) -> str:
+    declared = [field.name for field in fields(Capabilities)]
+    parts = [sys.executable, contract.CONTRACT, declared, *((entry, _stamp(entry.target)) for entry in entries)]
+    return sha256(repr(parts).encode())[:40]
 
 
 def _stamp(target: str) -> Any:
@@ -195,6 +261,11 @@ def _owner(name: str) -> str:
 
 
 def _main(path: str, *names: str) -> None:
+    if names[0] == _LOAD:
+        with suppress(BackendUnavailable):  # which the parent reports when it imports the plugin
+            registry.get(names[1])
+        tell(path, loaded=names[1])
+        os._exit(0)
     for name in names:
         tell(path, loading=name)
         for description in describe(name):

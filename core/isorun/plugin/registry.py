@@ -9,20 +9,25 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import metadata
 from typing import Any
 
 from isorun.errors import BackendNotFound, BackendUnavailable, InvalidArgument
-from isorun.plugin import contract, validation
+from isorun.plugin import contract, signatures, validation
 from isorun.plugin import names as backend_names
 from isorun.plugin.backend import Backend
 from isorun.types import Availability
 
 GROUP = "isorun.backends"
 _OWN = "isorun"  # the distribution
+_METHODS = (
+    *("availability", "probe", "installed", "refuse_device_arrays", "diagnose", "version", "members", "read_options"),
+    "compile",
+)
 _NEW_ARGUMENT = re.compile(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'")
 
 
@@ -249,6 +254,20 @@ def ask(backend: Backend, method: str, kind: Any, *arguments: Any) -> Any:
     raise BackendUnavailable(backend.name, reason, f"Report it to the authors of {type(backend).__module__}.")
 
 
+_import_check: Callable[[Entry], None] | None = None
+
+
+@contextmanager
+def checked_imports(check: Callable[[Entry], None]) -> Iterator[None]:
+    """Call a function before a plugin of another distribution is imported, which may raise BackendUnavailable."""
+    global _import_check
+    before, _import_check = _import_check, check
+    try:
+        yield
+    finally:
+        _import_check = before
+
+
 def _class(name: str, family: str) -> tuple[type[Backend], Entry]:
     """A backend's class, and what it belongs to."""
     if family in _registered:
@@ -256,6 +275,8 @@ def _class(name: str, family: str) -> tuple[type[Backend], Entry]:
     named = entry(name)
     if named.refusal:
         raise BackendUnavailable(name, named.refusal, named.remedy)
+    if _import_check is not None and not named.own:
+        _import_check(named)
     try:
         return _load(named), named
     except BaseException as error:
@@ -322,7 +343,7 @@ def _create(cls: Any, name: str, entry: Entry) -> Backend:
     except Exception as error:
         reason = f"its attribute `capabilities` raises {type(error).__name__}: {error}"
         raise BackendUnavailable(name, reason, entry.report()) from error
-    for problem in validation.problems(capabilities):
+    for problem in (*validation.problems(capabilities), *signatures.problems(backend, Backend, _METHODS)):
         raise BackendUnavailable(name, f"it is invalid: {problem}", entry.report())
     return backend
 

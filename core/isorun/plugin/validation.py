@@ -1,4 +1,4 @@
-"""Validation of what a plugin declares, so that a mistake is an error about that plugin where it is looked up."""
+"""Validation of what a plugin declares and returns, so that a mistake is an error about that plugin."""
 
 from __future__ import annotations
 
@@ -6,10 +6,18 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from isorun.errors import did_you_mean
-from isorun.types import DEVICES, DIALECTS, PRECISIONS, REPORTS, Capabilities, Dialect
+from isorun.plugin import signatures
+from isorun.plugin.backend import Executable, SupportsBinding, SupportsDeviceArrays, SupportsDeviceTimes
+from isorun.types import DEVICES, DIALECTS, PRECISIONS, REPORTS, Capabilities, Dialect, RuntimeReport
 from isorun.types.options import TYPES, Option
 
 _ANY_DEVICE = "any"
+_METHODS: tuple[tuple[type, tuple[str, ...]], ...] = (
+    (Executable, ("run", "report", "close")),
+    (SupportsBinding, ("bind",)),
+    (SupportsDeviceArrays, ("run_on_device",)),
+    (SupportsDeviceTimes, ("device_times",)),
+)
 
 
 def problems(capabilities: Any) -> Iterator[str]:
@@ -31,6 +39,26 @@ def problems(capabilities: Any) -> Iterator[str]:
     yield from _known("tolerances", tuple(capabilities.tolerances.values()), PRECISIONS)
     for key, option in capabilities.options.items():
         yield from _option(key, option)
+
+
+def executable_problem(executable: Any) -> str:
+    """What is wrong with what ``compile()`` returned, in words that follow "must return"; empty if nothing is."""
+    if not isinstance(executable, Executable):
+        return f"an isorun.plugin.Executable, got {type(executable).__name__}"
+    for base, methods in _METHODS:
+        for problem in signatures.problems(executable, base, methods):
+            return f"an executable with valid methods: {problem}"
+    return ""
+
+
+def report_problem(report: Any) -> str:
+    """What is wrong with what ``report()`` returned, in words that follow "must return"; empty if nothing is."""
+    if not isinstance(report, RuntimeReport):
+        return f"an isorun.plugin.RuntimeReport, got {type(report).__name__}"
+    for field, (accepts, expected) in _REPORT.items():
+        if not accepts(getattr(report, field)):
+            return f"a RuntimeReport whose `{field}` is {expected}, got {getattr(report, field)!r:.200}"
+    return ""
 
 
 def _dialects(dialects: tuple[str, ...]) -> Iterator[str]:
@@ -87,6 +115,24 @@ def _optional_threads(value: Any) -> bool:
     return value is None or (_integer(value) and value >= 1)
 
 
+def _text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _counts(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(
+        isinstance(key, str) and _integer(number) for key, number in value.items()
+    )
+
+
+def _placement(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(key, str) and _counts(item) for key, item in value.items())
+
+
+def _named(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
+
+
 _Check = tuple[Callable[[Any], bool], str]
 _FLAG: _Check = (_flag, "True or False")
 _FIELDS: dict[str, _Check] = {
@@ -103,6 +149,7 @@ _FIELDS: dict[str, _Check] = {
     "usable_after_failure": _FLAG,
     "checks_indices": _FLAG,
     "runs_on_caller": _FLAG,
+    "faults": (_text, "the place of an isorun.plugin.KnownFaults, or ''"),
     "package": (_optional_text, "the name of a package, or None"),
     "requirement": (_optional_text, "a requirement, or None"),
     "reports": (_strings, "a tuple of strings"),
@@ -111,4 +158,11 @@ _FIELDS: dict[str, _Check] = {
     "data_dependent_shapes": _FLAG,
     "fixed_threads": (_optional_threads, "a number of threads, or None"),
     "tolerances": (_texts, "a mapping of precisions to precisions"),
+}
+_REPORT: dict[str, _Check] = {
+    "device": (_text, "a string"),
+    "precision": (_text, "a string"),
+    "operators": (_placement, "a mapping of devices to the number of each operator"),
+    "versions": (_texts, "a mapping of packages to versions"),
+    "details": (_named, "a mapping of names to plain data"),
 }

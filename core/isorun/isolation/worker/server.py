@@ -24,7 +24,7 @@ from isorun.errors import BackendFailed
 from isorun.isolation.worker import failures, wire
 from isorun.isolation.worker.memory import Segment
 from isorun.isolation.worker.values import Packing, is_plain, rebuild, remember
-from isorun.plugin import listing, registry
+from isorun.plugin import listing, registry, validation
 from isorun.plugin.backend import Executable
 from isorun.plugin.description import Description
 from isorun.system.cache import Cache
@@ -93,11 +93,18 @@ class Server:
         """Compile a model and keep it under a number."""
         info = ModelInfo.from_dict(model["info"])
         lowered = LoweredModel(**{**model, "path": Path(model["path"]), "info": info})
-        self.executables[number] = name, registry.get(name).compile(lowered, CompileConfig(**config))
+        executable = registry.get(name).compile(lowered, CompileConfig(**config))
+        if problem := validation.executable_problem(executable):
+            raise BackendFailed(f"{name}: compile() must return {problem}")
+        self.executables[number] = name, executable
 
     def report(self, number: int) -> dict[str, Any]:
         """The runtime's report on an executable."""
-        return asdict(self.executables[number][1].report())
+        name, executable = self.executables[number]
+        report = executable.report()
+        if problem := validation.report_problem(report):
+            raise BackendFailed(f"{name}: report() must return {problem}")
+        return asdict(report)
 
     def close(self, number: int) -> None:
         """Release an executable."""
