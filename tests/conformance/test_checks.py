@@ -50,6 +50,13 @@ CASES = [
     Case("OtherName", "found_by_name", "__init__"),
     Case("ImportsAtTheTop", "availability_imports_no_runtime", "imports 'onnx'"),
     Case("UnknownDialect", "capabilities_are_valid", "'primitve'.*primitive"),
+    Case("SlowToAnswer", "whether_it_is_installed_is_known_at_once", r"installed\(\) took 1"),
+    Case("ChangingCapabilities", "capabilities_are_valid", "differ from one reading"),
+    Case("LiesAboutItsVersion", "version_is_that_of_the_package", r"returns '9.9'; onnx \d"),
+    Case("DiagnosesInText", "diagnosis_consists_of_findings", "got str"),
+    Case(
+        "RunsWithoutNames", "methods_accept_the_arguments_of_the_contract", r"`run` must accept \(output_names, feeds"
+    ),
     Case("OneDeviceTwice", "capabilities_are_valid", "duplicate"),
     Case("UndescribedOption", "options_are_described", "'knob'"),
     Case("NoRemedy", "unavailability_has_a_reason_and_a_remedy", "remedy"),
@@ -83,6 +90,8 @@ CASES = [
     Case("WrongBeyondEightRows", "accuracy_at_every_shape", "64 x 6", _KEEP),
     Case("WrongAtThirteenRows", "accuracy_at_every_shape", "13 x 6", _KEEP),
     Case("WrongBeyond64Tokens", "accuracy_at_every_shape", "1 x 129", _KEEP),
+    Case("WrongBeyond64Rows", "accuracy_at_every_shape", "65 x 6", _KEEP),
+    Case("WrongWhenRowsShrink", "shapes_may_change_between_runs", "max_rel"),
     Case("WrongAt512Tokens", "accuracy_at_every_shape", "1 x 512", _KEEP),
     Case("WrongForOneRowOfOneToken", "accuracy_at_every_shape", "1 x 1", _KEEP),
     Case("WrongForBatchesOf64", "accuracy_at_every_shape", "64 x 6", _KEEP),
@@ -115,11 +124,17 @@ CASES = [
     Case("BytesForBooleans", "outputs_of_other_types_than_the_inputs", ".positive. an array of bool, .*got uint8"),
     Case("UnpacksScalars", "outputs_of_other_types_than_the_inputs", ".total. a numpy.ndarray"),
     Case("ReusesItsMemory", "no_later_run_changes_an_output", "share memory"),
+    Case("ReusesLargeMemory", "no_later_run_changes_an_output", "share memory|changed an output"),
     Case("ReadsItsOutputs", "writing_to_an_output_changes_no_later_run", "NaN"),
     Case("ReturnsItsFeeds", "no_output_shares_memory_with_a_feed_or_another_output", "'y' shares memory with the feed"),
     Case("ReturnsViews", "no_output_shares_memory_with_a_feed_or_another_output", "'z' shares memory with the output"),
     Case("ChangesItsFeeds", "run_does_not_change_its_feeds", "changed the feed"),
     Case("DropsFeeds", "run_does_not_change_its_feeds", "changed the mapping"),
+    Case("SortsTheRequest", "run_does_not_change_the_list_of_outputs", "changed the list"),
+    Case("SharesRowsByFirstToken", "accuracy_at_every_shape", "is wrong", _KEEP),
+    Case(
+        "ComputesIntegersInFloat", "inputs_and_outputs_of_every_type", "values differ|invalid value", {"kind": "int64"}
+    ),
     Case("KeepsResultsByTheFirstFeed", "every_value_is_read_at_every_run", "after a change"),
     Case("KeepsResultsByArray", "every_value_is_read_at_every_run", "after a change"),
     Case("KeepsResultsByTheirEnds", "every_value_is_read_at_every_run", "after a change"),
@@ -138,11 +153,12 @@ CASES = [
     Case("IgnoresStrides", "feeds_of_any_memory_layout", "is wrong", {"layout": "reversed"}),
     Case("IgnoresStridesOfTokens", "feeds_of_any_memory_layout", "is wrong", {"layout": "columns of a larger array"}),
     Case("IgnoresAnOption", "every_option_is_read", "'level'"),
+    Case("ConsumesItsOptions", "options_are_not_changed", "changed the options"),
     Case("WrongWithAnOption", "accuracy_with_every_option", "fast=True"),
     Case("BindsItsThread", "threads_may_run_on_any_core", r"bound to the cores"),
     Case("ComputesOnOneThread", "two_threads_compute_on_two_cores", r"\d+% of the processor time: it computes alone"),
-    Case("UsesEveryCore", "no_more_threads_compute_than_declared", r"\d\.\d times"),
-    Case("ExceedsItsFixedThreads", "no_more_threads_compute_than_declared", r"\d\.\d times"),
+    Case("UsesEveryCore", "no_more_threads_compute_than_declared", r"\d\.\d cores busy"),
+    Case("ExceedsItsFixedThreads", "no_more_threads_compute_than_declared", r"\d\.\d cores busy"),
     Case("WrongOnTwoThreads", "accuracy_with_any_number_of_threads", "is wrong"),
     Case("ReadsBoundInputsOnce", "bound_inputs_are_read_at_every_run", "run 1 of a binding"),
     Case("ReadsTheSecondInputOnce", "bound_inputs_are_read_at_every_run", "run 1 of a binding"),
@@ -184,11 +200,15 @@ CASES = [
     Case("LeaksShapes", "unusual_runs_leak_nothing", r"new shapes left \d+ MiB", {"kind": "runs of new shapes"}),
     Case("LeaksBindings", "runs_leak_nothing", r"left \d+ MiB", {"kind": "bindings"}),
     Case("LeaksFailures", "unusual_runs_leak_nothing", r"left \d+ MiB", {"kind": "failing runs"}),
+    Case("LeaksRefusedModels", "unusual_runs_leak_nothing", r"models left \d+ MiB", {"kind": "refused models"}),
+    Case("SleepsBetweenRuns", "idle_session_is_idle_and_still_right", "after a pause"),
+    Case("SpinsBetweenRuns", "idle_session_is_idle_and_still_right", "between runs, it took"),
     Case("Drifts", "runs_leak_nothing", "differs from the first", {"kind": "runs"}),
     Case("WrongAfterManyRuns", "runs_leak_nothing", "of many is wrong", {"kind": "runs"}),
     Case("ReusesModelsByStructure", "models_that_differ_in_their_weights_only", "differ in their weights"),
     Case("ReusesModelsByPath", "another_model_in_the_same_file", "held another one"),
     Case("OnlyTheLastSessionComputes", "several_sessions_of_one_model", "one of several"),
+    Case("ClosesTheOthers", "several_sessions_of_one_model", "shut down|one of several"),
     Case("OnePrecision", "precisions_side_by_side", "fp32 beside", {"precision": "fp16"}),
     Case("SpoiledByARefusal", "session_after_a_model_that_was_refused", "an earlier model has failed"),
     Case("BoundToItsThread", "opened_run_and_closed_on_different_threads", "no context"),
@@ -207,6 +227,8 @@ CASES = [
     Case("PrintsToStdout", "nothing_is_written_to_stdout", "'running on the accelerator"),
     Case("PrintsInC", "nothing_is_written_to_stdout", "'loaded"),
     Case("PrintsAtExit", "nothing_is_written_to_stdout", "'bye"),
+    Case("PrintsWhenLoaded", "nothing_is_written_to_stdout", "'engine 1.0"),
+    Case("PhonesHome", "nothing_is_sent", "127.0.0.1"),
     Case("LogsEveryRun", "runs_log_nothing", "'running"),
     Case("LeavesAFile", "nothing_is_left_behind", "engine.bin"),
     Case("LeavesTemporaryFiles", "nothing_is_left_behind", "left tmp"),
@@ -218,6 +240,7 @@ CASES = [
     Case("HalfPrecisionFor64Rows", "error_matches_the_reported_precision", "reports fp32", {"precision": "fp32"}),
     Case("InventsOperators", "operators_are_those_of_the_model", "one Softmax.*MegaKernel"),
     Case("InventsADevice", "operators_are_grouped_by_device_or_runtime", "'NPU0'", {"device": "cpu"}),
+    Case("ReportsVersionsInNumbers", "installed_versions_are_reported", "whose `versions` is a mapping"),
     Case("ReportsRuns", "report_is_the_same_before_and_after_runs", "after two runs"),
     Case("TimesInSeconds", "device_times_are_plausible", "less than"),
     Case("TimesOfAnother", "device_times_are_plausible", "but only"),
@@ -268,6 +291,11 @@ def test_leak_is_found_beside_free_memory() -> None:
     del blocks[:-1]
     (case,) = [case for case in CASES if case.backend == "LeaksShapes"]
     assert failure(case.backend, case) is not None
+
+
+@pytest.mark.parametrize("check", ["no_more_threads_compute_than_declared", "two_threads_compute_on_two_cores"])
+def test_check_passes_threads_of_a_pool(check: str) -> None:
+    assert failure("HonestWithAPool", Case("HonestWithAPool", check, "")) is None
 
 
 @pytest.mark.parametrize("case", ON_DEVICE[1:], ids=lambda case: case.check)

@@ -7,15 +7,19 @@ from typing import Any
 import pytest
 
 from isorun.errors import BackendUnavailable
+from isorun.plugin import validation
 from isorun.plugin.backend import Backend
-from isorun.types import Availability
+from isorun.system.packages import package_version
+from isorun.types import Availability, Finding
 from isorun.types.options import Option
 from isorun_conformance.checks.base import DOES_NOT_APPLY, Checks, proves
 from isorun_conformance.sample_models import dense
 
+_INSTALLED_SECONDS = 1.0
+
 # Needs a process of its own: this one may have imported the runtime already.
 _ASK = """
-import json, sys
+import json, sys, time
 name, package, hide = sys.argv[1:]
 if hide:
     sys.modules[package] = None  # for find_spec and import, as if it were not installed
@@ -23,8 +27,14 @@ from isorun.plugin import registry
 backend = registry.get(name)
 backend.installed()
 imported = package in sys.modules and not hide
+times = []
+for _ in range(2):
+    started = time.monotonic()
+    backend.installed()
+    times.append(time.monotonic() - started)
 here = backend.availability()
-print(json.dumps({"ok": here.ok, "reason": here.reason, "remedy": here.remedy, "imported": imported}))
+answer = {"ok": here.ok, "reason": here.reason, "remedy": here.remedy}
+print(json.dumps({**answer, "seconds": min(times), "imported": imported}))
 """
 
 
@@ -45,9 +55,16 @@ class Discovery(Checks):
             f"installed() imports {package!r}: import the runtime inside compile(), not at the top of a module"
         )
 
+    @proves("discovery")
+    def test_whether_it_is_installed_is_known_at_once(self) -> None:
+        """Every session with ``backend="auto"`` asks."""
+        seconds = self._ask()["seconds"]
+        assert seconds < _INSTALLED_SECONDS, f"installed() took {seconds:.1f} s: do what takes long in probe()"
+
     @proves("metadata")
     def test_capabilities_are_valid(self) -> None:
         capabilities = self.under_test.capabilities  # an error if they are not
+        assert capabilities == self.under_test.capabilities, "capabilities differ from one reading to the next"
         for field in ("dialects", "precisions", "typed", "devices", "reports"):
             values = getattr(capabilities, field)
             assert len(set(values)) == len(values), f"capabilities.{field} has a duplicate: {values}"
@@ -58,6 +75,28 @@ class Discovery(Checks):
         self.under_test.require(options, "options")
         for key, declared in options.items():
             assert Option.of(declared).help.strip(), f"option {key!r} has no description"
+
+    @proves("availability")
+    def test_methods_accept_the_arguments_of_the_contract(self) -> None:
+        """Those of the executable; those of the backend are checked where it is looked up."""
+        with self.under_test.compiled(self.under_test.lowered(dense())) as executable:
+            problem = validation.executable_problem(executable)
+        assert not problem, f"compile() must return {problem}"
+
+    @proves("metadata")
+    def test_version_is_that_of_the_package(self) -> None:
+        package, reported = self._package(), self.under_test.backend.version()
+        installed = None if self.under_test.environment is not None else package_version(package)
+        if installed is None:
+            pytest.skip(f"the version of the package {package!r} is not known")
+        assert reported == installed, f"version() returns {reported!r}; {package} {installed} is installed"
+
+    @proves("metadata")
+    def test_diagnosis_consists_of_findings(self) -> None:
+        self.under_test.require_available()
+        findings = self.under_test.backend.diagnose()
+        wrong = [type(finding).__name__ for finding in findings if not isinstance(finding, Finding)]
+        assert not wrong, f"diagnose() must return a sequence of isorun.plugin.Finding, got {', '.join(wrong)}"
 
     @proves("availability")
     def test_unavailability_has_a_reason_and_a_remedy(self) -> None:

@@ -71,6 +71,16 @@ class Inputs(Checks):
                 np.testing.assert_array_equal(array, before[name], err_msg=f"run() changed the feed {name!r}")
 
     @proves("feeds")
+    def test_run_does_not_change_the_list_of_outputs(self) -> None:
+        model = four_outputs(dynamic=self.under_test.capabilities.dynamic_shapes)
+        lowered = self.under_test.lowered(model)
+        requested = [spec.name for spec in lowered.info.outputs][::-1]
+        names = list(requested)
+        with self.under_test.compiled(lowered) as executable:
+            executable.run(names, model.feeds())
+        assert names == requested, f"run() changed the list of the requested outputs {requested} to {names}"
+
+    @proves("feeds")
     def test_every_value_is_read_at_every_run(self) -> None:
         """One value changes, in place: a result that is kept from an earlier run, for whatever reason, is wrong."""
         models: tuple[SampleModel, ...] = (self.under_test.encoder(), four_outputs(dynamic=False))

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -17,12 +18,13 @@ import pytest
 from isorun import Session
 from isorun.errors import IsorunError
 from isorun.system import process_usage
-from isorun.types import Feeds
+from isorun.types import Feeds, LoweredModel
 from isorun_conformance.checks.base import Checks, proves
 from isorun_conformance.checks.concurrency import assert_close
 from isorun_conformance.sample_models import SUM, dense, parsed
 
 _RUNS, _FIRST_RUNS, _RUN_SECONDS = 2000, 100, 10
+_IDLE_SECONDS = 1.5
 _RUN_MEMORY_MIB = 8
 """What 2,000 runs may leave in memory: 4 KiB per run, the size of an output."""
 _SESSIONS, _WARM_UP = 200, 50
@@ -113,9 +115,10 @@ class Lifetime(Checks):
 
     @proves("leaks")
     @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux, which lists what a process holds")
-    @pytest.mark.parametrize("kind", ["failing runs", "runs of new shapes"])
+    @pytest.mark.parametrize("kind", ["failing runs", "runs of new shapes", "refused models"])
     def test_unusual_runs_leak_nothing(self, kind: str) -> None:
         self.under_test.require(self.under_test.capabilities.dynamic_shapes, "dynamic shapes")
+        refused = self._damaged()
         with self.under_test.open(parsed(SUM)) as session:
 
             def fail(_: int) -> None:
@@ -127,7 +130,34 @@ class Lifetime(Checks):
                 (z,) = session.run(None, {"x": ones, "y": ones})
                 np.testing.assert_array_equal(z, ones + 1)
 
-            _assert_no_leak(fail if kind == "failing runs" else change_shape, kind)
+            def refuse(_: int) -> None:
+                with suppress(IsorunError):
+                    self.under_test.backend.compile(refused, self.under_test.config).close()
+
+            _assert_no_leak({"failing runs": fail, "refused models": refuse}.get(kind, change_shape), kind)
+
+    def _damaged(self) -> LoweredModel:
+        """A lowered model whose file ends too early."""
+        lowered = self.under_test.lowered(dense())
+        path = self.under_test.folder / "damaged.onnx"
+        content = lowered.path.read_bytes()
+        path.write_bytes(content[: len(content) // 2])
+        return replace(lowered, path=path)
+
+    @proves("idle sessions")
+    @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux, which counts the processor time of a thread")
+    def test_idle_session_is_idle_and_still_right(self) -> None:
+        model = self.under_test.encoder()
+        with self.under_test.open(model) as session:
+            session.run(None, model.feeds())
+            time.sleep(_IDLE_SECONDS)  # threads may spin for a moment
+            before, _ = process_usage.processor_time()
+            time.sleep(_IDLE_SECONDS)
+            after, _ = process_usage.processor_time()
+            self.under_test.assert_accurate(model, session, model.feeds(), what="a run after a pause")
+        assert after - before <= _IDLE_SECONDS / 4, (
+            f"between runs, it took {after - before:.1f} s of processor time in {_IDLE_SECONDS:g} s"
+        )
 
     @proves("model file")
     def test_model_file_is_not_changed(self) -> None:

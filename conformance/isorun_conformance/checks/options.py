@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -47,6 +48,18 @@ class Options(Checks):
         if not compiled:
             pytest.skip(f"no option could be tested: {refusal}")
         assert not unread, f"no code reads the option{'s' * (len(unread) > 1)} {', '.join(map(repr, unread))}"
+
+    @proves("options")
+    def test_options_are_not_changed(self) -> None:
+        """The same mapping configures the next model, and the same one again."""
+        self._require_options()
+        lowered, values = self.under_test.lowered(dense()), self._values()
+        for options in ({}, *({key: candidates[0]} for key, candidates in values.items())):
+            given = {**self.under_test.options, **options}
+            config = replace(self.under_test.config, options=dict(given))
+            with suppress(IsorunError):
+                self.under_test.backend.compile(lowered, config).close()
+            assert config.options == given, f"compile() changed the options {given} to {dict(config.options)}"
 
     @proves("options")
     def test_accuracy_with_every_option(self) -> None:

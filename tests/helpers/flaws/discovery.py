@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import time
+from dataclasses import replace
 
-from flaws.base import declaring
+from flaws.base import HONEST, declaring
 from isorun.errors import BackendUnavailable
 from isorun.types import Availability
-from isorun_conformance.fakes import Right
+from isorun_conformance.fakes import Right, RightExecutable
 
 UnknownDialect = declaring(__name__, dialects=("primitve",))
 OneDeviceTwice = declaring(__name__, devices=("cpu", "cpu"))
@@ -64,3 +66,37 @@ class ImportsAtTheTop(Right):
 class NeverComputes(Right):
     def compile(self, model, config):
         raise BackendUnavailable(self.name, "it has no device", "Buy one.")
+
+
+class SlowToAnswer(Right):
+    def installed(self):
+        time.sleep(1.5)
+        return super().installed()
+
+
+class ChangingCapabilities(Right):
+    read = itertools.count()
+
+    @property
+    def capabilities(self):
+        return replace(HONEST, precisions=("fp32", "bf16")[: 1 + next(self.read) % 2])
+
+
+class LiesAboutItsVersion(Right):
+    def version(self):
+        return "9.9"
+
+
+class DiagnosesInText(Right):
+    def diagnose(self):
+        return ["the driver is old"]
+
+
+class RunsWithoutNames(Right):
+    def compile(self, model, config):
+        return WithoutNames(model, config)
+
+
+class WithoutNames(RightExecutable):
+    def run(self, feeds):
+        return super().run([], feeds)

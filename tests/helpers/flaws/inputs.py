@@ -118,3 +118,30 @@ CutsText = returning(
         for each in results
     ]
 )
+
+
+ComputesIntegersInFloat = changing(lambda each: each.astype(np.float64).astype(np.int64), np.int64)
+
+
+@backend
+class SortsTheRequest(Flawed):
+    """Sorts the caller's list of outputs."""
+
+    def run(self, output_names, feeds):
+        results = self.right(list(output_names), feeds)
+        output_names.sort()
+        return results
+
+
+@backend
+class SharesRowsByFirstToken(Flawed):
+    """Computes rows once that begin with the same token."""
+
+    def run(self, output_names, feeds):
+        results = self.right(output_names, feeds)
+        ids = feeds.get("input_ids", np.zeros((0, 1)))
+        first = {row[:1].tobytes(): number for number, row in reversed(list(enumerate(ids)))}
+        for number, row in enumerate(ids):
+            for result in results:
+                result[number] = result[first[row[:1].tobytes()]]
+        return results

@@ -14,6 +14,7 @@ import numpy as np
 from flaws.base import HONEST, Flawed, backend, doing
 from isorun.errors import BackendFailed
 from isorun.plugin.backend import Binding
+from isorun_conformance.fakes import Right
 
 LEAKED: list[Any] = []
 
@@ -138,3 +139,59 @@ class WrongInTheHundredthSession(Flawed):
     def run(self, output_names, feeds):
         self.opened.append(1)
         return [result * (2 if len(self.opened) > 100 else 1) for result in self.right(output_names, feeds)]
+
+
+class LeaksRefusedModels(Right):
+    def compile(self, model, config):
+        try:
+            return super().compile(model, config)
+        except BackendFailed:
+            LEAKED.append(np.ones(2**13))
+            raise
+
+
+@backend
+class ClosesTheOthers(Flawed):
+    """The end of a session is the end of all."""
+
+    open: ClassVar[set[int]] = set()
+
+    def __init__(self, model, config):
+        super().__init__(model, config)
+        self.open.add(id(self))
+
+    def run(self, output_names, feeds):
+        if id(self) not in self.open:
+            raise BackendFailed("the engine was shut down")
+        return self.right(output_names, feeds)
+
+    def close(self):
+        self.open.clear()
+
+
+@backend
+class SleepsBetweenRuns(Flawed):
+    """Loses its state if it is not used for a second."""
+
+    def run(self, output_names, feeds):
+        before, self.kept = self.kept, time.monotonic()
+        late = before is not None and self.kept - before > 1
+        return [result * (2 if late else 1) for result in self.right(output_names, feeds)]
+
+
+@backend
+class SpinsBetweenRuns(Flawed):
+    def run(self, output_names, feeds):
+        if not self.kept:
+            self.kept = threading.Event()
+            threading.Thread(target=self.spin, daemon=True).start()
+        return self.right(output_names, feeds)
+
+    def spin(self):
+        array = np.ones((256, 256), np.float32)
+        while not self.kept.is_set():
+            np.exp(array)
+
+    def close(self):
+        if self.kept:
+            self.kept.set()

@@ -23,3 +23,11 @@ class WrongWithAnOption(Right):
 
     def compile(self, model, config):
         return (Scaling if self.read_options(config.options)["fast"] else Flawed)(model, config)
+
+
+class ConsumesItsOptions(Right):
+    capabilities = replace(HONEST, options={"fast": Option("skip the details", "bool", default=False)})
+
+    def compile(self, model, config):
+        config.options.pop("fast", None)
+        return Flawed(model, config)

@@ -86,3 +86,17 @@ BytesForBooleans = cast(bool, np.uint8)
 UnpacksScalars = returning(lambda results: [each if each.ndim else each[()] for each in results])
 SwapsTwoOfThree = returning(lambda results: [*results[:-2], *results[:-3:-1]] if len(results) > 2 else results)
 ReturnsViews = returning(lambda results: [results[0] if np.array_equal(results[0], each) else each for each in results])
+
+
+@backend
+class ReusesLargeMemory(Flawed):
+    """Of outputs above a megabyte only."""
+
+    def run(self, output_names, feeds):
+        results = self.right(output_names, feeds)
+        if max(result.nbytes for result in results) < 1 << 20:
+            return results
+        self.kept = self.kept or results
+        for kept, result in zip(self.kept, results, strict=True):
+            kept[...] = result
+        return list(self.kept)
