@@ -1,0 +1,48 @@
+"""The tables of verified hardware are those of the certificates in this repository."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("certificates_tool", ROOT / "tools" / "certificates.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_tables_are_up_to_date(tool: ModuleType) -> None:
+    stale = [path.name for path in tool.DOCUMENTS if tool.updated(path.read_text()) != path.read_text()]
+    assert stale == [], "run python tools/certificates.py"
+
+
+def test_every_backend_has_a_row(tool: ModuleType) -> None:
+    rows = [line.split("|")[1].strip(" `") for line in tool.table().splitlines()[2:]]
+    assert set(tool.backends()) <= {row.partition(":")[0] for row in rows}
+    assert {"ort-cpu", "openvino", "tract", "tensorrt", "deepsparse"} <= set(rows)
+
+
+def test_backend_without_a_certificate_is_not_verified(tool: ModuleType) -> None:
+    document = {
+        **{"backend": "ort-ep:npu", "date": "2026-11-25", "versions": {"isorun": "1", "npu": "2.0"}},
+        "hardware": {"device": "NPU 3", "cores": 8, "system": "Linux"},
+        **{"proved": ["a", "b"], "skipped": {}, "known_failures": {"test_x": {}}, "failed": {}, "not_run": {}},
+    }
+    assert list(tool._rows([document], ["ort-ep", "tensorrt"])) == [
+        "| `ort-ep:npu` | NPU 3, 8 cores, Linux; 2026-11-25 | npu 2.0 | 2 proved, 1 known to fail |",
+        "| `tensorrt` | not verified on hardware | | |",
+    ]
+
+
+def test_certificates_record_no_failure(tool: ModuleType) -> None:
+    assert [(document["backend"], document["failed"]) for document in tool.certificates() if document["failed"]] == []
