@@ -5,8 +5,7 @@ A model has up to three graphs, each with an executable that is compiled when a 
 - the main one;
 - the packed one, for batches with enough padding (:mod:`isorun.compilation.padding`);
 - the model as given, for masks with other values than 0 and 1: segment ids, negative numbers, fractions. A fused
-  attention attends to every key whose mask is not 0. What the original model does with other values is its own: it may
-  compare the segments of a query and a key, or add ``(1 - mask) * minimum`` to scores.
+  attention attends to every key whose mask is not 0. The original model may do something else with other values.
 
 What plugins return is checked, and what they raise becomes an error of isorun. A run that fails may leave an executable
 in a state in which later runs are wrong (OpenVINO 2026.4). Unless the backend declares ``usable_after_failure``, runs
@@ -28,8 +27,9 @@ import numpy as np
 from isorun.compilation.index_check import check_counts, counted, with_counts
 from isorun.compilation.output_check import OutputCheck
 from isorun.compilation.padding import KEPT, Removal, pays, set_to_zero
-from isorun.compilation.plugin_errors import called, failure, violation, wrong_type
+from isorun.compilation.plugin_errors import called, expect, failure, violation, wrong_type
 from isorun.compilation.recompilation import Recompilations
+from isorun.compilation.static_shapes import Fix, Shapes
 from isorun.errors import (
     BackendFailed,
     BackendUnavailable,
@@ -60,8 +60,7 @@ CLOSED = "This session is closed. Open another."
 MAIN, PACKED, AS_GIVEN = "main", "packed", "as given"
 """The graphs of a model."""
 
-Bindings = dict[Any, tuple[Any, Binding]]
-"""By graph, the executable that arrays are bound to, and the binding."""
+Bindings = dict[Any, tuple[Any, Binding]]  # by graph, the executable that arrays are bound to, and the binding
 
 _logger = logging.getLogger("isorun")
 
@@ -99,6 +98,7 @@ class CompiledModel:
         lowered: its main graph, compiled now.
         removal: whether padding is removed.
         lower: makes the graph :data:`PACKED` or :data:`AS_GIVEN` for the first run that needs it.
+        fix: makes graphs of fixed shapes for a backend with ``static_shapes``; ``None`` for others.
         binary: why masks must hold 0 and 1 only; empty if others run the model as given.
         verify: called with a graph after every compilation; raises an error if the model's file has changed.
         recompilations: counts compilations after failed runs.
@@ -119,6 +119,7 @@ class CompiledModel:
         *,
         removal: Removal = KEPT,
         lower: Callable[[str], LoweredModel] | None = None,
+        fix: Fix | None = None,
         binary: str = "",
         verify: Callable[[LoweredModel], object] = lambda _: None,
         recompilations: Recompilations | None = None,
@@ -127,6 +128,7 @@ class CompiledModel:
         self.info = lowered.info
         self._removal = removal
         self._lower = lower or (lambda _: lowered)
+        self._shapes = None if fix is None else Shapes(backend, config.precision, fix, self._compile_plainly)
         self._binary = binary
         self._verify = verify
         self._recompilations = recompilations or Recompilations()
@@ -223,7 +225,7 @@ class CompiledModel:
         if self._as_given is not None:
             operators = self._report(self._as_given).operators
             details["mask"] = {"values": "other than 0 and 1 run the model as given", "operators": operators}
-        return replace(report, details=details)
+        return replace(report, details=details | ({} if self._shapes is None else self._shapes.note()))
 
     @property
     def closed(self) -> bool:
@@ -251,6 +253,8 @@ class CompiledModel:
     def unlock_after_fork(self) -> None:
         """Replace the locks: the threads that held them may not exist in this process."""
         self._compiling = threading.Lock()
+        if self._shapes is not None:
+            self._shapes.pool.unlock_after_fork()
         for graph in self._graphs:
             graph.lock = self._new_lock()
 
@@ -311,6 +315,9 @@ class CompiledModel:
         return None if self.backend.capabilities.usable_after_failure else threading.Lock()
 
     def _compile(self, lowered: LoweredModel) -> Executable:
+        return self._compile_plainly(lowered) if self._shapes is None else self._shapes.executable(lowered)
+
+    def _compile_plainly(self, lowered: LoweredModel) -> Executable:
         backend = self.backend
         with logged("compiled %s on %s", lowered.path, backend.name):
             executable = called(backend, "compile()", backend.compile, with_counts(lowered), self.config)
@@ -355,9 +362,8 @@ class CompiledModel:
             executable = graph.executable
             outputs = {**outputs, INDEX_ERRORS: None} if graph.counted else outputs
             if isinstance(executable, SupportsBinding):
-                binding = called(self.backend, "bind()", executable.bind, feeds, outputs)
-                if not isinstance(binding, Binding):
-                    raise wrong_type(self.backend, "bind()", "an isorun.plugin.Binding", binding)
+                bound: object = called(self.backend, "bind()", executable.bind, feeds, outputs)
+                binding = expect(self.backend, "bind()", Binding, bound)
             else:
                 binding = Binding(executable, feeds, outputs)
             bindings[graph] = executable, binding

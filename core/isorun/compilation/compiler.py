@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cached_property
+from dataclasses import replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from isorun.compilation.compiled_model import AS_GIVEN, MAIN, PACKED, CompiledModel
@@ -11,6 +12,7 @@ from isorun.compilation.options import AUTO, Options
 from isorun.compilation.padding import removal
 from isorun.compilation.recompilation import Recompilations
 from isorun.errors import BackendUnavailable, InvalidArgument, nearest
+from isorun.models.fixed_shapes import fix
 from isorun.models.lowering import ModelGraphs, Quantized
 from isorun.models.source import ModelSource, check_unchanged
 from isorun.plugin import faults, registry
@@ -112,7 +114,7 @@ class Compiler:
 
         def lower(graph: str) -> LoweredModel:
             as_given = graph == AS_GIVEN
-            return (self.graphs.unfused() if as_given else self.graphs).lower(
+            lowered = (self.graphs.unfused() if as_given else self.graphs).lower(
                 offers.dialects,
                 packed=graph == PACKED,
                 precision=precision,
@@ -120,6 +122,10 @@ class Compiler:
                 checks=not offers.checks_indices,
                 faults=known.rows,
             )
+            if not as_given:
+                return lowered
+            reason = "masks with other values than 0 and 1 may see padding"
+            return replace(lowered, info=replace(lowered.info, keeps_padding=lowered.info.keeps_padding or reason))
 
         lowered = lower(PACKED if padding == "remove" else MAIN)
         model = CompiledModel(
@@ -128,6 +134,7 @@ class Compiler:
             lowered,
             removal=removal(padding, lowered.info, backend, config),
             lower=lower,
+            fix=None if offers.static_shapes is None else partial(fix, self.graphs),
             binary="with precision='int8', which quantizes the fused graph" if quantized else "",
             verify=self._verify,
             recompilations=self.recompilations,

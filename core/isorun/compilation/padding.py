@@ -67,12 +67,12 @@ def _why_kept(info: ModelInfo, backend: Backend, config: CompileConfig) -> str:
         return "the backend does not support data-dependent shapes"
     if info.keeps_padding or info.mask is None:
         return info.keeps_padding or "the key mask is not one of the model's inputs"
-    if unproven := _unproven_output(info):
+    if unproven := unproven_output(info):
         return f"the output {unproven!r} may have a value for each token, and is not known to be zero at padding"
     return ""
 
 
-def _unproven_output(info: ModelInfo) -> str:
+def unproven_output(info: ModelInfo) -> str:
     """An output that may be token-level but is not recognized: padding in it would depend on the graph that ran."""
     mask = next(spec for spec in info.inputs if spec.name == info.mask)
     length = mask.shape[1] if mask.shape is not None and len(mask.shape) == 2 else None

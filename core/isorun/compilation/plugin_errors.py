@@ -31,6 +31,17 @@ def called(backend: Backend, method: str, function: Callable[..., _T], *argument
         raise failure(backend, method, error) from error
 
 
+def expect(backend: Backend, method: str, kind: type[_T], value: object) -> _T:
+    """What a plugin returned, if it is an instance of a class of :mod:`isorun.plugin`.
+
+    Raises:
+        BackendFailed: it is not.
+    """
+    if not isinstance(value, kind):
+        raise wrong_type(backend, method, f"an isorun.plugin.{kind.__name__}", value)
+    return value
+
+
 def failure(backend: Backend, method: str, error: BaseException) -> BackendFailed:
     """The error for an exception that a plugin raised."""
     return BackendFailed(f"{backend.name}: {method} raised {type(error).__name__}: {error}. {_report(backend)}")

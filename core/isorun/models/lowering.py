@@ -84,7 +84,7 @@ class ModelGraphs:
         self._fused: ir.Model | None = None
         self._mapped = False  # whether the fused graph's weights are in the cache, rather than in the model's files
 
-        entry = cache.get_or_make("models", versioned(self._form("files"), _STAGE), self._inspect, models=source.models)
+        entry = cache.get_or_make("models", versioned(self.form("files"), _STAGE), self._inspect, models=source.models)
         meta = entry.meta
         self._known = _Known(
             ModelInfo.from_dict(meta["info"]),
@@ -188,7 +188,7 @@ class ModelGraphs:
             return lowered
 
         origin = lowered.path.name if lowered.path in self._operators else "as given"
-        name = f"{self._form('faults', origin, _digest(faults))}.onnx"
+        name = f"{self.form('faults', origin, _digest(faults))}.onnx"
 
         def make(folder: Path) -> dict[str, Any]:
             from isorun.graph.io import files, shared
@@ -206,7 +206,7 @@ class ModelGraphs:
                 check_unchanged(self.source, self.cache)
             return {"refused": "", "rewritten": rewritten}
 
-        entry = self._entry(name, make)
+        entry = self.entry(name, make)
         if entry.meta["refused"]:
             raise UnsupportedModel(entry.meta["refused"], entry.meta["operators"])
         if not entry.meta["rewritten"]:
@@ -309,8 +309,8 @@ class ModelGraphs:
             *(["checks"] if checks else []),
             *([precision] if precision != _AS_GIVEN else []),
         ]
-        name = f"{self._form(*parts, *([quantized.key] if quantized else []))}.onnx"
-        entry = self._entry(name, make)
+        name = f"{self.form(*parts, *([quantized.key] if quantized else []))}.onnx"
+        entry = self.entry(name, make)
         path = entry.folder / name
         self._operators[path] = entry.meta["operators"]
         self._map_weights(path)
@@ -333,7 +333,7 @@ class ModelGraphs:
             value.const_value = same
         self._mapped = True
 
-    def _entry(self, name: str, make: Callable[[Path], dict[str, Any]]) -> Entry:
+    def entry(self, name: str, make: Callable[[Path], dict[str, Any]]) -> Entry:
         """The entry of all lowered forms of the model, which share their weights, with one of them made if missing.
 
         A model that was built in the cache shares its weights, too: they are all in its entry.
@@ -344,7 +344,7 @@ class ModelGraphs:
             kind, key = folder.parent.name, folder.name
         return self.cache.get_or_make(kind, key, make, models=source.models, private=self.private, part=name)
 
-    def _form(self, *parts: str) -> str:
+    def form(self, *parts: str) -> str:
         """A digest of the model, and of what else decides the result."""
         how = () if self._fuses else ("unfused",)
         return sha256("|".join((versioned("", _STAGE), self.source.fingerprint, *how, *parts)).encode())[:40]

@@ -22,6 +22,7 @@ from isorun.plugin.backend import (
     SupportsBinding,
     SupportsDeviceArrays,
     SupportsDeviceTimes,
+    SupportsSize,
     check_fits,
     runtime_errors,
 )
@@ -41,6 +42,7 @@ from isorun.types import (
     LoweredModel,
     ModelInfo,
     RuntimeReport,
+    StaticShapes,
     TensorSpec,
 )
 from isorun.types.faults import CONSTANTS, Fault, KnownFailure, KnownFaults
@@ -57,6 +59,7 @@ __all__ = [
     "SupportsBinding",
     "SupportsDeviceArrays",
     "SupportsDeviceTimes",
+    "SupportsSize",
     # what it declares and returns
     "Availability",
     "Capabilities",
@@ -64,6 +67,7 @@ __all__ = [
     "Finding",
     "Option",
     "RuntimeReport",
+    "StaticShapes",
     # the known faults of its runtime
     "CONSTANTS",
     "Fault",

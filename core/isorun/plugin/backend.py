@@ -23,7 +23,7 @@ class Executable(ABC):
     """A compiled model. Its feeds have been validated.
 
     Optional abilities are protocols: :class:`SupportsBinding`, :class:`SupportsDeviceArrays`,
-    :class:`SupportsDeviceTimes`.
+    :class:`SupportsDeviceTimes`, :class:`SupportsSize`.
     """
 
     @abstractmethod
@@ -85,6 +85,14 @@ class SupportsDeviceTimes(Protocol):
         Returns:
             (runs,), float64, milliseconds; ``None`` if it cannot be measured here.
         """
+
+
+@runtime_checkable
+class SupportsSize(Protocol):
+    """An executable that knows how much memory it takes, for the capability ``static_shapes``."""
+
+    def size(self) -> int:
+        """The bytes that closing it would release."""
 
 
 class Binding:

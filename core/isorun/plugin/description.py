@@ -9,7 +9,7 @@ from typing import Any, Self
 from isorun.errors import BackendFailed, BackendUnavailable
 from isorun.plugin import certificate, registry
 from isorun.plugin.backend import Backend, Executable
-from isorun.types import Availability, Capabilities, CompileConfig, Dialect, LoweredModel
+from isorun.types import Availability, Capabilities, CompileConfig, Dialect, LoweredModel, StaticShapes
 from isorun.types.options import Option
 
 _NOTHING = Capabilities((), (), devices=())
@@ -78,6 +78,11 @@ class Description:
         plain: dict[str, Any] = {key: tuple(item) if isinstance(item, list) else item for key, item in data.items()}
         own = {key: plain.pop(key) for key in _OWN}
         plain["dialects"] = tuple(Dialect(**item) if isinstance(item, dict) else item for item in plain["dialects"])
+        if plain["static_shapes"] is not None:
+            sizes: dict[str, Any] = {
+                key: tuple(value) if isinstance(value, list) else value for key, value in plain["static_shapes"].items()
+            }
+            plain["static_shapes"] = StaticShapes(**sizes)
         plain["options"] = {key: Option.of(declared) for key, declared in plain["options"].items()}
         return cls(**own, capabilities=Capabilities(**plain))
 
@@ -92,6 +97,7 @@ class Description:
                 {"name": str(name), **name.as_dict()} if isinstance(name, Dialect) else name for name in offers.dialects
             ],
             "options": {key: asdict(Option.of(declared)) for key, declared in offers.options.items()},
+            "static_shapes": None if offers.static_shapes is None else asdict(offers.static_shapes),
         }
 
     @property

@@ -8,7 +8,7 @@ from typing import Any
 from isorun.errors import did_you_mean
 from isorun.plugin import signatures
 from isorun.plugin.backend import Executable, SupportsBinding, SupportsDeviceArrays, SupportsDeviceTimes
-from isorun.types import DEVICES, DIALECTS, PRECISIONS, REPORTS, Capabilities, Dialect, RuntimeReport
+from isorun.types import DEVICES, DIALECTS, PRECISIONS, REPORTS, Capabilities, Dialect, RuntimeReport, StaticShapes
 from isorun.types.options import TYPES, Option
 
 _ANY_DEVICE = "any"
@@ -39,6 +39,10 @@ def problems(capabilities: Any) -> Iterator[str]:
     yield from _known("tolerances", tuple(capabilities.tolerances.values()), PRECISIONS)
     for key, option in capabilities.options.items():
         yield from _option(key, option)
+    if capabilities.static_shapes is not None:
+        yield from _static_shapes(capabilities.static_shapes)
+        if capabilities.device_arrays:
+            yield "`capabilities.device_arrays` has no effect with static_shapes, whose feeds are padded in host memory"
 
 
 def executable_problem(executable: Any) -> str:
@@ -87,6 +91,22 @@ def _option(key: Any, option: Any) -> Iterator[str]:
         yield f"`capabilities.options`: the default of {key!r} {why}"
 
 
+def _static_shapes(static: StaticShapes) -> Iterator[str]:
+    for field, maximum in (("batches", "max_batch"), ("lengths", "max_length")):
+        sizes, limit = getattr(static, field), getattr(static, maximum)
+        if not (isinstance(sizes, tuple) and sizes and all(_positive(size) for size in sizes)):
+            yield f"`capabilities.static_shapes.{field}` must be a tuple of at least one integer above 0, got {sizes!r}"
+        elif list(sizes) != sorted(set(sizes)):
+            yield f"`capabilities.static_shapes.{field}` must be in ascending order, got {sizes!r}"
+        elif _positive(limit) and limit < sizes[-1]:
+            yield f"`capabilities.static_shapes.{maximum}` must be at least {sizes[-1]}, as in {field}, got {limit}"
+    for field in ("max_batch", "max_length", "memory"):
+        if not _optional_positive(value := getattr(static, field)):
+            yield f"`capabilities.static_shapes.{field}` must be an integer above 0, or None, got {value!r}"
+    if not _positive(static.executables):
+        yield f"`capabilities.static_shapes.executables` must be an integer above 0, got {static.executables!r}"
+
+
 def _strings(value: Any) -> bool:
     return isinstance(value, tuple) and all(isinstance(item, str) for item in value)
 
@@ -111,8 +131,12 @@ def _integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _optional_threads(value: Any) -> bool:
-    return value is None or (_integer(value) and value >= 1)
+def _positive(value: Any) -> bool:
+    return _integer(value) and value >= 1
+
+
+def _optional_positive(value: Any) -> bool:
+    return value is None or _positive(value)
 
 
 def _text(value: Any) -> bool:
@@ -156,7 +180,8 @@ _FIELDS: dict[str, _Check] = {
     "device_arrays": _FLAG,
     "priority": (lambda value: value is None or _integer(value), "an integer or None"),
     "data_dependent_shapes": _FLAG,
-    "fixed_threads": (_optional_threads, "a number of threads, or None"),
+    "fixed_threads": (_optional_positive, "a number of threads, or None"),
+    "static_shapes": (lambda value: value is None or isinstance(value, StaticShapes), "an isorun.plugin.StaticShapes"),
     "tolerances": (_texts, "a mapping of precisions to precisions"),
 }
 _REPORT: dict[str, _Check] = {

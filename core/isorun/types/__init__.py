@@ -1,6 +1,14 @@
 """Plain data that sessions, backends and tools exchange."""
 
-from isorun.types.capabilities import DIALECTS, PRECISIONS, REPORTS, Capabilities, CompileConfig, Dialect
+from isorun.types.capabilities import (
+    DIALECTS,
+    PRECISIONS,
+    REPORTS,
+    Capabilities,
+    CompileConfig,
+    Dialect,
+    StaticShapes,
+)
 from isorun.types.devices import DEVICES
 from isorun.types.model_info import INDEX_ERRORS, INDEX_NOTE, Feeds, LoweredModel, ModelInfo, ModelMetadata, TensorSpec
 from isorun.types.options import Option
@@ -25,6 +33,7 @@ __all__ = [
     "Provenance",
     "REPORTS",
     "RuntimeReport",
+    "StaticShapes",
     "TensorSpec",
     "threads_in_words",
 ]

@@ -43,6 +43,32 @@ class Dialect(str):
         return {"functions": self.functions, "base": self.base}
 
 
+@dataclass(frozen=True, kw_only=True)
+class StaticShapes:
+    """What a backend whose executables have one shape each asks of isorun, which chooses the shapes
+    (docs/writing-a-backend.md). The sizes are in ascending order.
+
+    Attributes:
+        batches: the numbers of rows that executables are compiled for, where rows do not depend on each other. More
+            rows than the largest run in several parts.
+        lengths: the lengths that executables are compiled for, where padding does not change results. Longer rows are
+            rounded up to a multiple of the largest.
+        max_batch: the maximum number of rows of an executable; ``None`` for no limit. It concerns models whose rows
+            cannot be split.
+        max_length: the maximum length of a row; ``None`` for no limit.
+        executables: the maximum number of executables of a model at a time. The least recently used are closed.
+        memory: the maximum number of bytes of a model's executables together; ``None`` for no limit. An executable
+            counts as what its ``size()`` returns (:class:`isorun.plugin.SupportsSize`), or as its weights.
+    """
+
+    batches: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
+    lengths: tuple[int, ...] = (16, 32, 64, 128, 256, 512)
+    max_batch: int | None = None
+    max_length: int | None = None
+    executables: int = 16
+    memory: int | None = None
+
+
 @dataclass(frozen=True)
 class Capabilities:
     """What a backend supports, readable without importing its runtime. The defaults are the minimum.
@@ -112,6 +138,12 @@ class Capabilities:
     checks_indices: bool = False
     faults: str = ""
     unverified: tuple[str, ...] = ()
+    static_shapes: StaticShapes | None = None
+
+    def __post_init__(self) -> None:
+        if self.static_shapes is not None:
+            object.__setattr__(self, "dynamic_shapes", True)
+            object.__setattr__(self, "data_dependent_shapes", False)
 
     def tolerance(self, precision: str) -> str:
         """The precision whose limits of parity apply to results in a precision."""

@@ -113,7 +113,8 @@ class Scheduler:
         if measure and self._started is None:
             self._measure()
         graphs, device = self._resolved.compiler.graphs, self._resolved.config.device
-        feeds, others = warmup.feeds(graphs, self._checker, on, device)
+        static = self._resolved.backend.capabilities.static_shapes
+        feeds, others = warmup.feeds(graphs, self._checker, on, device, static)
         single = [sample for sample in feeds if self._collator.is_single(sample)]
         lanes = self._lanes()
         # A request that is alone runs on the first model, which is run last: its weights are in the caches then.

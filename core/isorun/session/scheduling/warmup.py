@@ -11,7 +11,7 @@ from isorun.compilation import corpus
 from isorun.models.feeds import FeedChecker
 from isorun.models.lowering import ModelGraphs
 from isorun.parity.samples import MASKS, random_feeds, right_padded
-from isorun.types import Feeds
+from isorun.types import Feeds, StaticShapes
 
 _SHAPES = ((1, 16), (1, 64), (8, 32), (8, 128))  # batch, sequence
 _MAX_LENGTHS = 128
@@ -19,7 +19,11 @@ _KINDS = ("left", "masked-row")  # of masks, besides none and padding on the rig
 
 
 def feeds(
-    graphs: ModelGraphs, checker: FeedChecker, on: Iterable[tuple[int, int] | str | Feeds] | None, device: str
+    graphs: ModelGraphs,
+    checker: FeedChecker,
+    on: Iterable[tuple[int, int] | str | Feeds] | None,
+    device: str,
+    static: StaticShapes | None = None,
 ) -> tuple[list[Feeds], list[Feeds]]:
     """Feeds to warm up with, validated: with padding and without, so that every graph of the model is compiled.
 
@@ -28,6 +32,7 @@ def feeds(
         checker: validates.
         on: shapes (batch, sequence), texts or feeds; ``None`` for a range of shapes.
         device: the session's.
+        static: what the backend declares if it compiles one shape at a time.
 
     Returns:
         The feeds; and for shapes on another device than the CPU, where the kernels depend on where padding is
@@ -53,12 +58,15 @@ def feeds(
         for kind in _KINDS if device != "cpu" and info.mask is not None else ():
             mask = MASKS[kind](batch, sequence, rng)
             others.append(checker.check(random_feeds(info, rng, batch=batch, sequence=sequence, mask=mask)))
-    between = (random_feeds(info, rng, batch=1, sequence=length) for length in _lengths_between(info.mask, runs))
+    between = (
+        random_feeds(info, rng, batch=1, sequence=length) for length in _lengths_between(info.mask, runs, static)
+    )
     return [*runs, *map(checker.check, between)], others
 
 
-def _lengths_between(mask: str | None, runs: Sequence[Feeds]) -> list[int]:
-    """The lengths between those of single requests, at most 128 of them: runtimes prepare for each length.
+def _lengths_between(mask: str | None, runs: Sequence[Feeds], static: StaticShapes | None) -> list[int]:
+    """The lengths between those of single requests, at most 128 of them: runtimes prepare for each length. Of a backend
+    that compiles one shape at a time, only those that it declares.
 
     The first run of a length takes 1.6 times as long as later ones on OpenVINO (2026.4.1, MiniLM).
     """
@@ -66,5 +74,7 @@ def _lengths_between(mask: str | None, runs: Sequence[Feeds]) -> list[int]:
     lengths = {shape[1] for shape in shapes if len(shape) == 2 and shape[0] == 1}
     if not lengths:
         return []
-    every = range(min(lengths), max(lengths) + 1)
-    return [length for length in every[:: -(-len(every) // _MAX_LENGTHS)] if length not in lengths]
+    every: Sequence[int] = range(min(lengths), max(lengths) + 1)
+    if static is not None:
+        every = [length for length in static.lengths if length in every]
+    return [length for length in every[:: max(1, -(-len(every) // _MAX_LENGTHS))] if length not in lengths]
