@@ -22,6 +22,7 @@ from isorun.isolation import environments
 from isorun.isolation.worker.backend import Worker
 from isorun.models import lowering
 from isorun.models import source as models
+from isorun.models.fixed_shapes import fix
 from isorun.parity import Parity, Tolerance, compare
 from isorun.plugin import registry
 from isorun.plugin.backend import Backend, Executable
@@ -211,12 +212,16 @@ class BackendUnderTest:
     def lowered(
         self, model: SampleModel, dialect: str | None = None, outputs: Sequence[str] | None = None
     ) -> LoweredModel:
-        """A model, or the part that some outputs need, in a dialect; ``None`` for any that the backend declares."""
+        """A model, or the part that some outputs need, in a dialect; ``None`` for any that the backend declares. Of the
+        shape of the model's default feeds, if the backend compiles one shape at a time."""
         cache = Cache(self.folder / "cache")
         dialects = self.capabilities.dialects if dialect is None else (dialect,)
-        lowered = lowering.lower(models.open_model(model.path(self.folder), cache, outputs), dialects, cache)
+        graphs = lowering.ModelGraphs(models.open_model(model.path(self.folder), cache, outputs), cache)
+        lowered = graphs.lower(dialects)
         assert dialect in (None, lowered.dialect), f"{model} cannot be lowered to the dialect {dialect!r}"
-        return lowered
+        if self.capabilities.static_shapes is None:
+            return lowered
+        return fix(graphs, lowered, {name: array.shape for name, array in model.feeds().items()}).model
 
     @contextmanager
     def compiled(self, model: LoweredModel) -> Iterator[Executable]:

@@ -28,6 +28,7 @@ from isorun_conformance.checks.process_state import ProcessState
 from isorun_conformance.checks.recovery import Recovery
 from isorun_conformance.checks.reports import Reports
 from isorun_conformance.checks.shapes import Shapes
+from isorun_conformance.checks.static_shapes import StaticShapes
 from isorun_conformance.checks.threads import Threads
 
 
@@ -44,6 +45,7 @@ class Conformance(  # pytest runs the last base first: from simple checks to tho
     Options,
     Inputs,
     Outputs,
+    StaticShapes,
     Shapes,
     Accuracy,
     Reports,

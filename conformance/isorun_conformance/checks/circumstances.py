@@ -45,13 +45,13 @@ class Circumstances(Checks):
 
     @proves("independent sessions")
     def test_another_model_in_the_same_file(self) -> None:
-        path = self.under_test.folder / "replaced.onnx"
+        path = self.under_test.folder / "replaced" / "model.onnx"
         for seed in range(2):
             model = dense(seed=seed)
             lowered = self.under_test.lowered(model)
-            if path.exists():
-                path.unlink()
-            shutil.copyfile(lowered.path, path)
+            shutil.rmtree(path.parent, ignore_errors=True)
+            shutil.copytree(lowered.path.parent, path.parent)  # its weights may be in files beside it
+            (path.parent / lowered.path.name).rename(path)
             # For the types of the outputs.
             with (
                 self.under_test.open(model) as session,

@@ -18,6 +18,14 @@ from isorun.plugin import names, registry
 app = typer.Typer(rich_markup_mode=None, add_completion=False, no_args_is_help=True)
 
 TEMPLATE = Path(isorun.__file__).parent / "plugin" / "template"
+_STATIC_SHAPES = {
+    '"primitive",': '"static",',
+    "        dynamic_shapes=True,\n": "        # ENGINE: the sizes to compile for, and how many executables to keep.\n"
+    "        static_shapes=StaticShapes(batches=(1, 4, 16), lengths=(32, 128, 512), executables=8),\n",
+    "    RuntimeReport,\n": "    RuntimeReport,\n    StaticShapes,\n",
+    '"""Load a model. ``config``': '"""Compile a model whose dimensions are all numbers. ``config``',
+}
+"""What differs in the template of a backend that compiles one shape at a time."""
 _LEFT_BY_TOOLS = re.compile(r"\..*|__pycache__|dist|build|.*\.egg-info")
 
 
@@ -34,22 +42,26 @@ def new(
     folder: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="The folder to write. Default: ./isorun-NAME.")
     ] = None,
+    static_shapes: Annotated[
+        bool, typer.Option("--static-shapes", help="For an engine whose executables have one shape each.")
+    ] = False,
 ) -> None:
     """Write a plugin with one backend to a new folder. Never overwrites anything."""
     _check(name)
     target = folder or Path(f"isorun-{name}")
-    write(name, target)
+    write(name, target, static_shapes=static_shapes)
     print(f"Wrote the backend {name!r} to {target}. Next:\n")
     print(f"  pip install -e '{target}[test]'\n  isorun conformance {name}\n")
     print("Then replace each place that is marked ENGINE.")
 
 
-def write(name: str, target: Path) -> None:
+def write(name: str, target: Path, *, static_shapes: bool = False) -> None:
     """Write the template under another name, completely or not at all.
 
     Args:
         name: the name of the backend.
         target: the folder, which must not exist.
+        static_shapes: for an engine whose executables have one shape each.
 
     Raises:
         IsorunError: the folder exists.
@@ -62,7 +74,10 @@ def write(name: str, target: Path) -> None:
         for source in _files():
             written = unfinished / _named(str(source), name)
             written.parent.mkdir(parents=True, exist_ok=True)
-            written.write_text(_named((TEMPLATE / source).read_text(encoding="utf-8"), name), encoding="utf-8")
+            text = (TEMPLATE / source).read_text(encoding="utf-8")
+            for old, new in _STATIC_SHAPES.items() if static_shapes and source.name == "backend.py" else ():
+                text = text.replace(old, new)
+            written.write_text(_named(text, name), encoding="utf-8")
         unfinished.rename(target)
 
 
