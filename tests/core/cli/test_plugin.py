@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 import zipfile
@@ -9,6 +10,9 @@ from typing import Any
 
 import pytest
 
+import backends
+import tiny
+from isorun import Session
 from isorun.cli.plugin import TEMPLATE
 from isorun.plugin import registry
 from isorun_conformance import fakes, runner
@@ -103,10 +107,10 @@ def test_copies_nothing_that_tools_left_in_the_template(cwd: Path, monkeypatch: 
     assert (cwd / "made" / "a.py").read_text() == "mine"
 
 
-@pytest.fixture
-def wheel(cwd: Path, isorun: Isorun) -> Iterator[Path]:
+@pytest.fixture(params=[[], ["--static-shapes"]], ids=["dynamic", "static"])
+def wheel(cwd: Path, isorun: Isorun, request: pytest.FixtureRequest) -> Iterator[Path]:
     """The content of a plugin's wheel, unpacked into a folder on ``sys.path``."""
-    assert isorun("plugin", "new", "my-engine").code == 0
+    assert isorun("plugin", "new", "my-engine", *request.param).code == 0
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(cwd / "dist")]
     subprocess.run(build, cwd=cwd / "isorun-my-engine", check=True, capture_output=True)
     with fakes.installed({}) as folder:
@@ -122,9 +126,21 @@ def test_plugin_is_listed_and_passes_conformance(isorun: Isorun, wheel: Path) ->
     assert listed["my-engine"]["status"] == "available"
     report = runner.run("my-engine")
     assert report.passed, [check for check in report.checks if check.outcome not in ("passed", "skipped")]
-    skipped = {each.name for each in report.capabilities if each.status == "skipped"}
+    skipped = {each.name for each in report.capabilities if each.status == "skipped"} - {"static shapes"}
     models = {"model bert-3l", "model bert-6l", "model bert-base"}
     assert skipped == {"threads", "options", "device arrays", "true device times", *models}
+
+
+def test_plugin_with_static_shapes_compiles_each_shape(
+    isorun: Isorun, cwd: Path, bert: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isorun("plugin", "new", "static-engine", "--static-shapes").code == 0
+    monkeypatch.syspath_prepend(cwd / "isorun-static-engine")
+    module = importlib.import_module("isorun_static_engine.backend")
+    with backends.registered(**{"static-engine": module.StaticEngine}), Session(bert, "static-engine") as session:
+        for batch in (1, 3):
+            assert len(session.run(["pooler_output"], tiny.feeds(batch=batch))[0]) == batch
+        assert list(session.provenance.details["static_shapes"]["compiled"]) == ["1x32", "4x32"]
 
 
 def test_template_is_the_folder_in_plugins() -> None:
