@@ -106,7 +106,7 @@ def _openblas():
 def change_what_is_inherited():
     """Change what every child process inherits, once."""
     os.umask(0o007)
-    os.environ["ENGINE_HOME"] = "/opt/engine"
+    os.environ["ENGINE_HOME"] = "/engine"
     os.setpriority(os.PRIO_PROCESS, 0, 3)
     resource.setrlimit(resource.RLIMIT_CPU, (9999, 9999))
 
