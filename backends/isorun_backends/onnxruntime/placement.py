@@ -92,15 +92,27 @@ def integer_nodes(model: onnx.ModelProto) -> frozenset[str]:
     )
 
 
-def may_run_on_cpu(path: Path, kinds: CpuNodes) -> frozenset[str] | None:
-    """The names of the nodes of a model that may run on the CPU provider; ``None`` for none."""
+def may_run_on_cpu(path: Path, kinds: CpuNodes, nodes: Collection[Node]) -> frozenset[str] | None:
+    """The names of the nodes of a session that may run on the CPU provider; ``None`` for none.
+
+    A change of layout replaces nodes by others of new names. Those count as the nodes that are missing.
+    """
     if kinds == "none":
         return None
     import onnx
 
     with runtime_errors(f"cannot read {path}"):
         model = onnx.load(path, load_external_data=False)
-        return shape_nodes(model.graph) | (integer_nodes(model) if kinds == "integers" else frozenset())
+        allowed = shape_nodes(model.graph) | (integer_nodes(model) if kinds == "integers" else frozenset())
+    given = {node.name: _operator(node.domain, node.op_type) for node in model.graph.node}
+    placed = {node.name for node in nodes}
+    new = set()
+    for node in nodes:
+        if node.name and node.name not in given:
+            missing = {name for name, operator in given.items() if operator == node.operator and name not in placed}
+            if missing and missing <= allowed:
+                new.add(node.name)
+    return allowed | new
 
 
 def is_shape_node(node: Node, shapes: Collection[str]) -> bool:

@@ -44,7 +44,7 @@ from isorun_backends.onnxruntime.session import OPTIONS, as_text, checked, open_
 if TYPE_CHECKING:
     import onnxruntime
 
-_TEXT = "tensor(string)"
+_TEXT, _HALF = "tensor(string)", "tensor(float16)"
 _LIBRARY = Option("path of the library of a provider that is in no package", "path")
 _CONTEXTS = "compiled_contexts"
 _exclusive = threading.RLock()  # of all sessions of providers that are exclusive
@@ -164,6 +164,14 @@ class OrtEp(Backend):
         target, requested = self._chosen(config, options), self._requested(config.precision, options)
         computed = self._measure(config, target, requested)
         precision_probe.require(self.name, config.precision, computed)
+        halves = [spec.name for spec in (*model.info.inputs, *model.info.outputs) if spec.type == _HALF]
+        if halves and "fp16" in self.capabilities.typed:
+            try:
+                self._measure(replace(config, precision="fp16"), target, requested)
+            except BackendUnavailable as error:
+                raise UnsupportedModel(
+                    f"{self.name}: {model.path} has fp16 tensors ({', '.join(halves)}): {error}"
+                ) from error
 
         def open_(of: LoweredModel, entries: Mapping[str, str]) -> onnxruntime.InferenceSession:
             merged = {**options, "session_config": {**options["session_config"], **entries}}
@@ -213,7 +221,7 @@ class OrtEp(Backend):
         nodes = placement.assigned(self.name, session)
         anywhere = None
         if any(node.provider != provider for node in nodes) and not options["allow_cpu_nodes"]:
-            anywhere = placement.may_run_on_cpu(model.path, self._declared.cpu_nodes)
+            anywhere = placement.may_run_on_cpu(model.path, self._declared.cpu_nodes, nodes)
         placement.require(
             self.name, provider, nodes, model.path, allow_cpu_nodes=options["allow_cpu_nodes"], shapes=anywhere
         )

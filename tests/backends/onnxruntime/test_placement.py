@@ -92,6 +92,19 @@ def test_index_computations_are_those_on_integers_alone(tmp_path):
     model = onnx.parser.parse_model(MASKED)
     assert integer_nodes(model) == {"sums", "attends", "short", "kept"}
     onnx.save(model, tmp_path / "model.onnx")
-    assert may_run_on_cpu(tmp_path / "model.onnx", "integers") == integer_nodes(model)
-    assert may_run_on_cpu(tmp_path / "model.onnx", "shapes") == frozenset()
-    assert may_run_on_cpu(tmp_path / "model.onnx", "none") is None
+    path, nodes = tmp_path / "model.onnx", [Node("Mine", node.name, node.op_type) for node in model.graph.node]
+    assert may_run_on_cpu(path, "integers", nodes) == integer_nodes(model)
+    assert may_run_on_cpu(path, "shapes", nodes) == frozenset()
+    assert may_run_on_cpu(path, "none", nodes) is None
+
+
+def test_a_renamed_node_counts_as_the_one_that_is_missing(tmp_path):
+    model = onnx.parser.parse_model(MASKED)
+    onnx.save(model, tmp_path / "model.onnx")
+    nodes = [Node("Mine", node.name, node.op_type) for node in model.graph.node]
+    for missing, may in (("sums", True), ("scaled", False)):
+        operator = next(node.op_type for node in model.graph.node if node.name == missing)
+        renamed = [*(node for node in nodes if node.name != missing), Node("CPUExecutionProvider", "new", operator)]
+        allowed = may_run_on_cpu(tmp_path / "model.onnx", "integers", renamed)
+        assert allowed is not None
+        assert ("new" in allowed) == may
