@@ -1,0 +1,1 @@
+"""JAX as an isorun backend."""
