@@ -74,7 +74,7 @@ def test_a_full_disk_stops_the_run(
 ) -> None:
     out, spec = tmp_path / "the results", slow_spec(tmp_path, 2)
     # a file may not grow beyond what the job's files take: run.json is the first that does
-    limited = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)); {command[2]}"
+    limited = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2500, 2500)); {command[2]}"
     code = f"import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); {limited}"
     done = subprocess.run(
         [command[0], "-c", code, "matrix", "run", str(spec), "--out", str(out)],

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tiny
-from isorun.graph.builders import encoder, encoder_config
+from isorun.graph.builders import architectures, encoder, encoder_config, heads
 from isorun.graph.io import files
 
 
@@ -48,8 +48,9 @@ def test_every_tensor_is_checked_before_any_is_read_and_read_once(config, tmp_pa
 def test_sequence_classifier_reads_the_pooler(config):
     from dataclasses import replace
 
+    head = {"task": heads.SEQUENCE, "head": architectures.BERT.heads[heads.SEQUENCE]}
     with pytest.raises(AssertionError, match="pooler"):
-        encoder.encoder(replace(config, pooler=False, head="sequence-classification"), Watched(), "tiny")
+        encoder.encoder(replace(config, pooler=False, **head), Watched(), "tiny")
 
 
 @pytest.mark.parametrize("activation", encoder_config.ACTIVATIONS)
