@@ -281,7 +281,16 @@ def failure(backend: str, case: Case) -> BaseException | None:
     return None
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.backend}-{case.check}")
+def first_of_each_check() -> Iterator[Any]:
+    """The cases; but for the first of each check, they are long."""
+    checks = set()
+    for case in CASES:
+        marks = [pytest.mark.long] if case.check in checks else []
+        checks.add(case.check)
+        yield pytest.param(case, marks=marks, id=f"{case.backend}-{case.check}")
+
+
+@pytest.mark.parametrize("case", first_of_each_check())
 def test_check_fails_a_backend_with_the_flaw(case: Case) -> None:
     found = failure(case.backend, case)
     assert found is not None
@@ -296,6 +305,7 @@ def test_leak_is_found_beside_free_memory() -> None:
     assert failure(case.backend, case) is not None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("check", ["no_more_threads_compute_than_declared", "two_threads_compute_on_two_cores"])
 def test_check_passes_threads_of_a_pool(check: str) -> None:
     assert failure("HonestWithAPool", Case("HonestWithAPool", check, "")) is None

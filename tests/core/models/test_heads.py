@@ -16,6 +16,8 @@ from isorun.models import checkpoint, heads
 
 with tarfile.open(exports.FOLDER / "heads.tar.xz") as packed:
     NAMES = sorted({name.partition("/")[0] for name in packed.getnames()})
+# A third in the gate, so that every head and every family is there.
+SOME = [pytest.param(name, marks=[] if index % 3 == 0 else [pytest.mark.long]) for index, name in enumerate(NAMES)]
 TOLERANCE = 1e-5  # of 1 + |x|
 CPU = "ort-cpu"
 
@@ -49,7 +51,7 @@ def test_answers_with_padding(name: str, checkpoints: Path) -> None:
     assert_answers(checkpoints / name, CPU, "keep")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SOME)
 def test_answers_without_padding(name: str, checkpoints: Path) -> None:
     if name in ("qwen3-SequenceClassification", "gemma3_text-SequenceClassification"):
         pytest.skip("its head finds the last token by the ids, not by the mask")
