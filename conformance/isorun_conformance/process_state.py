@@ -226,6 +226,7 @@ def use(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         ``temporary``: the names of temporary files after the first model; some runtimes keep one.
     """
     from isorun.isolation.worker.server import Server
+    from isorun.system.process_usage import family
 
     connected: dict[str, None] = {}
 
@@ -259,13 +260,12 @@ def use(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         step("close()", lambda: server.close(number))  # noqa: B023
         usual = usual or [path.name for path in Path(tempfile.gettempdir()).iterdir()]
     gc.collect()
-    children = Path("/proc/self/task").glob("*/children")
     return {
         "changed": [[what, name] for name, what in changed_at.items()],
         "printed": (folder / "stdout").read_text(errors="replace"),
         "logged": (folder / "stderr").read_text(errors="replace"),
         "connected": list(connected),
-        "children": sum(len(path.read_text().split()) for path in children),
+        "children": len(family()) - 1,
         "temporary": usual,
     }
 

@@ -272,5 +272,6 @@ def children() -> set[str]:
     """The running child processes."""
     found = set()
     for task in Path("/proc/self/task").iterdir():
-        found |= set((task / "children").read_text().split())
+        with suppress(OSError):  # the thread has ended since it was listed
+            found |= set((task / "children").read_text().split())
     return {each for each in found if is_alive(int(each))}
