@@ -19,13 +19,14 @@ from isorun.plugin import (
     InvalidFeeds,
     LoweredModel,
     RuntimeReport,
+    StaticShapes,
     UnsupportedModel,
     cpu_flags,
     cpu_name,
     package_version,
     runtime_errors,
 )
-from isorun_deepsparse import dimensions, engine
+from isorun_deepsparse import engine
 from isorun_deepsparse.prepare import integer_products, private_copy
 
 _REMEDY = (
@@ -34,6 +35,7 @@ _REMEDY = (
 )
 _UNKNOWN_OPERATOR = r"(\S+?)\(-?\d+\) is not a registered function/op|No Op registered for (\S+)"
 _NUMBER = re.compile(r"(-[\d.]+%)?[_ ]\d+$")  # the end of a layer's name: its position, and its share of zeros
+_REFUSED_TYPES = ("tensor(float16)", "tensor(bfloat16)", "tensor(string)")  # of inputs; the first run fails
 _OTHER = "Naive Subgraph"  # runs in the ONNX Runtime inside DeepSparse
 
 
@@ -49,10 +51,7 @@ class DeepSparse(Backend):
             "bf16": "it has no setting for it",
             "fp16": "it has no setting for it",
         },
-        options={
-            dimensions.OPTION: "the sizes of the model's symbolic dimensions, such as {batch: 1, sequence: 128}; an "
-            "engine is built for one shape"
-        },
+        static_shapes=StaticShapes(),
         sets_threads=True,
         package="deepsparse",
         requirement="deepsparse==1.8.0",
@@ -70,9 +69,11 @@ class DeepSparse(Backend):
         return availability
 
     def compile(self, model: LoweredModel, config: CompileConfig) -> DeepSparseExecutable:
-        sizes = dimensions.sizes(self.name, model.info, config.options.get(dimensions.OPTION))
         assert config.threads is not None
-        return DeepSparseExecutable(self.name, model, sizes, config.threads)
+        for spec in model.info.inputs:
+            if spec.type in _REFUSED_TYPES:
+                raise UnsupportedModel(f"{self.name} does not support {spec.name!r}, of type {spec.type}")
+        return DeepSparseExecutable(self.name, model, config.threads)
 
 
 class DeepSparseExecutable(Executable):
@@ -81,23 +82,19 @@ class DeepSparseExecutable(Executable):
     Args:
         name: the backend's name.
         model: the lowered model.
-        sizes: the sizes of its symbolic dimensions.
         threads: the number of threads of a run.
     """
 
-    def __init__(self, name: str, model: LoweredModel, sizes: Mapping[str, int], threads: int) -> None:
-        self._name, self._model, self._sizes, self._threads = name, model, sizes, threads
-        with (
-            runtime_errors(f"{name} cannot load {model.path}", self._translate),
-            private_copy(model.path, sizes) as path,
-        ):
+    def __init__(self, name: str, model: LoweredModel, threads: int) -> None:
+        self._name, self._model, self._threads = name, model, threads
+        with runtime_errors(f"{name} cannot load {model.path}", self._translate), private_copy(model.path) as path:
             self._engine = engine.compile_model(path, threads)
             self._supported = self._engine.fraction_of_supported_ops
             self._inputs = dict(zip(self._engine.input_names, self._engine.input_shapes, strict=True))
             self._outputs = {output: index for index, output in enumerate(self._engine.output_names)}
 
     def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
-        inputs = [self._input(name, shape, feeds[name]) for name, shape in self._inputs.items()]
+        inputs = [np.require(feeds[name], requirements=["C", "A"]) for name in self._inputs]
         if len(feeds) > len(inputs):
             fixed = sorted(feeds.keys() - self._inputs.keys())
             raise InvalidFeeds(f"{self._name} always uses the model's default for input {fixed[0]!r}. Omit that feed")
@@ -105,14 +102,6 @@ class DeepSparseExecutable(Executable):
             results = self._engine.run(inputs, val_inp=False)
         names = [spec.name for spec in self._model.info.outputs] if output_names is None else output_names
         return [results[self._outputs[name]] for name in names]
-
-    def _input(self, name: str, shape: tuple[int, ...], array: Any) -> np.ndarray:
-        if array.shape != tuple(shape):
-            raise InvalidFeeds(
-                f"Input {name!r} must have shape {tuple(shape)}, for which the engine was built; got {array.shape}. "
-                f"Open another session with options={{'{dimensions.OPTION}': ...}}"
-            )
-        return np.require(array, requirements=["C", "A"])
 
     def report(self) -> RuntimeReport:
         """From DeepSparse's analysis, for which the model is compiled again."""
@@ -124,7 +113,7 @@ class DeepSparseExecutable(Executable):
         ]
         with (
             runtime_errors(f"{self._name} cannot analyze the model"),
-            private_copy(self._model.path, self._sizes) as path,
+            private_copy(self._model.path) as path,
         ):
             layers = engine.layers(path, self._threads, zeros)
             integers = integer_products(path)

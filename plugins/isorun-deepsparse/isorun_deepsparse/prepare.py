@@ -1,14 +1,13 @@
 """The copy of a model that DeepSparse gets, written by ONNX Runtime.
 
-DeepSparse writes to its model, so it needs a copy. The copy has fixed shapes and folded constants: DeepSparse 1.8.0
-passes parts of a graph that computes shapes or slices weights, or all of it, to the ONNX Runtime inside it. It
-supported no operator of bert-3l as isorun lowers it, and every operator of the copy.
+DeepSparse writes to its model, so it needs a copy. The copy has folded constants: DeepSparse 1.8.0 passes parts of a
+graph that computes shapes or slices weights, or all of it, to the ONNX Runtime inside it.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,23 +22,21 @@ _INTEGER_PRODUCTS = ("MatMulInteger", "QLinearMatMul", "ConvInteger", "QLinearCo
 
 
 @contextmanager
-def private_copy(source: Path, sizes: Mapping[str, int]) -> Iterator[Path]:
+def private_copy(source: Path) -> Iterator[Path]:
     """A copy in a temporary folder, for building an engine.
 
     Args:
         source: an ONNX file, which is only read.
-        sizes: the sizes of its symbolic dimensions.
     """
     with tempfile.TemporaryDirectory(prefix="isorun-deepsparse-") as folder:
-        yield prepare(source, sizes, Path(folder))
+        yield prepare(source, Path(folder))
 
 
-def prepare(source: Path, sizes: Mapping[str, int], folder: Path) -> Path:
+def prepare(source: Path, folder: Path) -> Path:
     """Write the copy into a folder. The source is only read.
 
     Args:
         source: an ONNX file.
-        sizes: the sizes of its symbolic dimensions.
         folder: an empty one.
 
     Returns:
@@ -56,8 +53,6 @@ def prepare(source: Path, sizes: Mapping[str, int], folder: Path) -> Path:
     options.add_session_config_entry("session.optimized_model_external_initializers_file_name", _WEIGHTS)
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
-    for name, size in sizes.items():
-        options.add_free_dimension_override_by_name(name, size)
     InferenceSession(str(source), options, ["CPUExecutionProvider"], disabled_optimizers=_LEFT_OUT)
 
     model = onnx.load(str(path), load_external_data=False)
