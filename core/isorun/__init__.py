@@ -34,8 +34,12 @@ from isorun.errors import (
 if TYPE_CHECKING:
     from isorun.session.io_binding import IOBinding
     from isorun.session.session import Session
+    from isorun.text.classifier import Classifier
     from isorun.text.cross_encoder import CrossEncoder
     from isorun.text.embedder import Embedder
+    from isorun.text.fill_mask import FillMask
+    from isorun.text.question_answerer import QuestionAnswerer
+    from isorun.text.token_classifier import TokenClassifier
     from isorun.types import Provenance, TensorSpec
 
     __version__: str
@@ -44,6 +48,10 @@ __all__ = [
     "Session",
     "Embedder",
     "CrossEncoder",
+    "Classifier",
+    "TokenClassifier",
+    "QuestionAnswerer",
+    "FillMask",
     "IOBinding",
     "Provenance",
     "TensorSpec",
@@ -72,6 +80,10 @@ _HOMES = {
     "Session": "isorun.session.session",
     "Embedder": "isorun.text.embedder",
     "CrossEncoder": "isorun.text.cross_encoder",
+    "Classifier": "isorun.text.classifier",
+    "TokenClassifier": "isorun.text.token_classifier",
+    "QuestionAnswerer": "isorun.text.question_answerer",
+    "FillMask": "isorun.text.fill_mask",
     "IOBinding": "isorun.session.io_binding",
     "Provenance": "isorun.types",
     "TensorSpec": "isorun.types",

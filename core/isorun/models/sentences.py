@@ -38,6 +38,9 @@ METADATA = "isorun.sentences"
 POOLINGS = ("mean", "cls", "max", "lasttoken", "weightedmean", "mean_sqrt_len_tokens")
 """How token vectors become one vector, by sentence-transformers' names."""
 
+PROBLEMS = ("regression", "single_label_classification", "multi_label_classification")
+"""What classifiers are trained for, by transformers' names."""
+
 MODULE_FILE = re.compile(r"(\d+_\w+)/(config\.json|model\.safetensors)")
 """A file of one of sentence-transformers' modules; ``1_Pooling.config.json`` in the cache, which has no sub-folders."""
 
@@ -62,6 +65,7 @@ _KEPT: Table = {  # in the metadata of an ONNX file
     "truncate_dim": optional(SIZE),
     "activation": optional(TEXT),
     "labels": TEXTS,
+    "problem_type": optional(TEXT),
     "saved_as": optional(TEXT),
     "dense_activations": items(str),
     "dense_sha256": TEXT,
@@ -83,6 +87,7 @@ class SentenceSettings:
         truncate_dim: how many leading dimensions of a vector are kept; ``None`` for all.
         activation: what a cross-encoder applies to logits, by its import path; ``None`` for the default.
         labels: the names of a classifier's classes by their number.
+        problem_type: what a classifier was trained for, by transformers' name, if known.
         saved_as: the class of sentence-transformers that saved the model, if known.
     """
 
@@ -96,6 +101,7 @@ class SentenceSettings:
     truncate_dim: int | None = None
     activation: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    problem_type: str | None = None
     saved_as: str | None = None
 
     @property
@@ -175,8 +181,7 @@ def read(folder: Path) -> SentenceSettings:
                 settings["steps"] = (*settings.get("steps", ()), NORMALIZE)
     elif pooling.is_file():
         settings |= {**_limits(folder), **_pooling(pooling)}
-    activation, labels = _classifier(inner)
-    settings |= {"activation": activation, "labels": labels}
+    settings |= _classifier(inner)
     if modules or pooling.is_file():  # sentence-transformers reads no file of its own without modules.json
         settings |= _model(folder)
     return SentenceSettings(**settings)
@@ -264,8 +269,8 @@ def _model(folder: Path) -> dict[str, Any]:
     return {**own, "activation": fields["activation_fn"]} if fields.get("activation_fn") else own
 
 
-def _classifier(folder: Path) -> tuple[str | None, dict[str, str]]:
-    """The activation of a cross-encoder in ``config.json``, and the names of its classes."""
+def _classifier(folder: Path) -> dict[str, Any]:
+    """What ``config.json`` states of a classifier: its activation, the names of its classes and its problem."""
     path, fields = folder / "config.json", _object(folder, "config.json")
     labels, kept = fields.get("id2label") or {}, fields.get("sentence_transformers") or {}
     if not isinstance(labels, dict) or not isinstance(kept, dict):
@@ -273,7 +278,11 @@ def _classifier(folder: Path) -> tuple[str | None, dict[str, str]]:
     activation = kept.get("activation_fn") or fields.get("sbert_ce_default_activation_function")
     if activation is not None and not isinstance(activation, str):
         raise InvalidModel(f"{path}: the activation must be a string, got {activation!r}")
-    return activation, {key: str(value) for key, value in labels.items()}
+    problem = fields.get("problem_type")
+    if problem not in (None, *PROBLEMS):
+        raise InvalidModel(f"{path}: problem_type must be one of {', '.join(PROBLEMS)}, got {problem!r}")
+    names = {key: str(value) for key, value in labels.items()}
+    return {"activation": activation, "labels": names, "problem_type": problem}
 
 
 def _pooling(path: Path) -> dict[str, Any]:

@@ -64,10 +64,13 @@ class Tokenizer:
 
         self.settings = tokenizer_config.read(self.path.parent, self.path.name.removesuffix(FILE))
         """What ``tokenizer_config.json`` beside it states: ``m.tokenizer_config.json`` for ``m.tokenizer.json``."""
-        self.library, self._special_ids, self._pad = tokenizer_classes.build(self.path, self.settings)
+        built = tokenizer_classes.build(self.path, self.settings)
+        self.library, self._special_ids, self._pad = built.library, built.special_ids, built.pad_id
         """The tokenizer itself, of the package ``tokenizers``, without truncation and padding."""
+        self.special_tokens = built.special_tokens
+        """The special tokens by name, such as ``mask_token``."""
         self._lock = threading.Lock()
-        self._truncating: OrderedDict[int | None, tokenizers.Tokenizer] = OrderedDict()
+        self._truncating: OrderedDict[tuple[Any, ...], tokenizers.Tokenizer] = OrderedDict()
         if lower_case:
             from tokenizers import normalizers
 
@@ -120,8 +123,17 @@ class Tokenizer:
             self._warn_of_truncation(texts, max_tokens, [bool(encoding.overflowing) for encoding in encodings])
         return self.batch(encodings, length)
 
-    def encodings(self, texts: Sequence[Text], max_tokens: int | None) -> list[tokenizers.Encoding]:
+    def encodings(
+        self, texts: Sequence[Text], max_tokens: int | None, *, offsets: bool = False, overlap: int | None = None
+    ) -> list[tokenizers.Encoding]:
         """Each text's ``ids`` and ``type_ids``, without padding, cut to a number of tokens without a warning.
+
+        Args:
+            texts: texts or pairs.
+            max_tokens: the number; ``None`` for all tokens.
+            offsets: whether the encodings have the position of each token in its text, which takes longer.
+            overlap: how many tokens each window of a long text shares with the one before, where ``overflowing`` has
+                the windows; of a pair, only the second text is cut. ``None`` for no windows.
 
         Raises:
             InvalidFeeds: there is no text, an item is not a text, or only special tokens would fit.
@@ -141,10 +153,16 @@ class Tokenizer:
             special = self.library.num_special_tokens_to_add(any(isinstance(text, tuple) for text in texts))
             if max_tokens <= special:
                 raise InvalidFeeds(f"length must exceed the {special} special tokens, got {max_tokens}")
-        library = self._truncated(max_tokens)
+        library = self._truncated(max_tokens, overlap, second=overlap is not None and isinstance(texts[0], tuple))
+        encode = library.encode_batch if offsets else library.encode_batch_fast
         with tokenizer_file.guarded(self.path):
-            encoded: list[tokenizers.Encoding] = library.encode_batch_fast(list(texts))
+            encoded: list[tokenizers.Encoding] = encode(list(texts))
         return encoded
+
+    def join(self, tokens: Sequence[str]) -> str:
+        """The text of tokens, as the tokenizer decodes them."""
+        decoder = self.library.decoder
+        return " ".join(tokens) if decoder is None else str(decoder.decode(list(tokens)))
 
     def leading_tokens(self, prompt: str, max_tokens: int | None) -> int:
         """The number of a prompt's tokens at the start of a text, special tokens before it included.
@@ -175,19 +193,25 @@ class Tokenizer:
                 types[row, :real] = encoding.type_ids
         return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
 
-    def _truncated(self, max_tokens: int | None) -> tokenizers.Tokenizer:
+    def _truncated(self, max_tokens: int | None, overlap: int | None, *, second: bool) -> tokenizers.Tokenizer:
         """A tokenizer that truncates to a number of tokens and is never changed, so that threads can share it."""
+        key = (max_tokens, overlap, second)
         with self._lock:
-            if max_tokens not in self._truncating:
+            if key not in self._truncating:
                 with tokenizer_file.guarded(self.path):
                     library = _copy(self.library)
                     if max_tokens is not None:
-                        library.enable_truncation(max_tokens, direction=self.settings.truncation_side)
-                self._truncating[max_tokens] = library
+                        library.enable_truncation(
+                            max_tokens,
+                            stride=overlap or 0,
+                            strategy="only_second" if second else "longest_first",
+                            direction=self.settings.truncation_side,
+                        )
+                self._truncating[key] = library
                 if len(self._truncating) > _MAX_SETTINGS:
                     self._truncating.popitem(last=False)
-            self._truncating.move_to_end(max_tokens)
-            return self._truncating[max_tokens]
+            self._truncating.move_to_end(key)
+            return self._truncating[key]
 
     def _warn_of_truncation(self, texts: Sequence[Text], max_tokens: int, cut: Sequence[bool]) -> None:
         if not any(cut):

@@ -30,11 +30,13 @@ _Pipeline = Callable[[Mapping[str, Any], TokenizerSettings, _Texts], "tokenizers
 
 
 class Built(NamedTuple):
-    """A tokenizer of the package ``tokenizers``, the ids that count as special, and the id of padding."""
+    """A tokenizer of the package ``tokenizers``, the ids that count as special, the id of padding, and the special
+    tokens by name."""
 
     library: tokenizers.Tokenizer
     special_ids: frozenset[int]
     pad_id: int
+    special_tokens: Mapping[str, str]
 
 
 def build(path: Path, settings: TokenizerSettings) -> Built:
@@ -56,7 +58,7 @@ def build(path: Path, settings: TokenizerSettings) -> Built:
         else:
             _require_model(path, settings, document)
             library = pipeline(document, settings, tokens.texts)
-            _keep_processor(library, document)
+            _keep_steps(library, document)
         if settings.kind is not None:
             library.encode_special_tokens = bool(settings.fields.get("split_special_tokens"))
             tokens.add_to(library)
@@ -70,7 +72,8 @@ def build(path: Path, settings: TokenizerSettings) -> Built:
         pad_id = library.token_to_id(tokens.texts.get("pad_token") or (padding or {}).get("pad_token") or "[PAD]")
         library.no_padding()  # all-MiniLM-L6-v2's file would pad to 128, as if that were text
         library.no_truncation()
-        return Built(library, special_ids, pad_id if pad_id is not None else padding["pad_id"] if padding else 0)
+        pad_id = pad_id if pad_id is not None else padding["pad_id"] if padding else 0
+        return Built(library, special_ids, pad_id, tokens.texts)
 
 
 def _require_model(path: Path, settings: TokenizerSettings, document: Mapping[str, Any]) -> None:
@@ -176,14 +179,15 @@ _PIPELINES: Mapping[str, _Pipeline] = {
 }
 
 
-def _keep_processor(library: tokenizers.Tokenizer, document: Mapping[str, Any]) -> None:
-    """Take the post-processor of the file."""
+def _keep_steps(library: tokenizers.Tokenizer, document: Mapping[str, Any]) -> None:
+    """Take the post-processor and the decoder of the file."""
     from tokenizers import Tokenizer
 
-    if (processor := document.get("post_processor")) is not None:
-        model = {"type": "WordLevel", "vocab": {}, "unk_token": ""}
-        file = {"version": "1.0", "added_tokens": [], "model": model, "post_processor": processor}
-        library.post_processor = Tokenizer.from_str(json.dumps(file)).post_processor
+    model = {"type": "WordLevel", "vocab": {}, "unk_token": ""}
+    for step in ("post_processor", "decoder"):
+        if (settings := document.get(step)) is not None:
+            file = {"version": "1.0", "added_tokens": [], "model": model, step: settings}
+            setattr(library, step, getattr(Tokenizer.from_str(json.dumps(file)), step))
 
 
 def _set_processor(library: tokenizers.Tokenizer, settings: TokenizerSettings, texts: _Texts) -> None:

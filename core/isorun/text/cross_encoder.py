@@ -10,14 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from isorun.errors import InvalidArgument, InvalidModel, UnsupportedModel, did_you_mean
-from isorun.models import checkpoint, sentences
 from isorun.models.dense import ACTIVATIONS, activation_named
 from isorun.models.sentences import SentenceSettings
 from isorun.models.tokenizer import Text
+from isorun.text.heads import head_outputs, labels_of, reject_modules
+from isorun.text.heads import softmax as probabilities
 from isorun.text.inputs import checked, texts_of, texts_or_pairs_of
 from isorun.text.model import Array, TextModel
-
-_LOGITS = "logits"
 
 
 class Ranked(NamedTuple):
@@ -74,8 +73,7 @@ class CrossEncoder(TextModel):
             raise InvalidArgument(f"Invalid activation {activation!r}{did_you_mean(activation, ACTIVATIONS)}")
         super().__init__(model, self._choose, max_length, batch_tokens, session_options)
         try:
-            labels = _labels(self.output.shape or ())
-            self.labels = [self.settings.labels.get(str(index), str(index)) for index in range(labels)]
+            self.labels = labels_of(self.settings, self.output.shape or (), "{}")
             self._activation = _activation(activation, self.settings, len(self.labels))
             self._prompt = _prompt(self.settings)
         except BaseException:
@@ -137,23 +135,15 @@ class CrossEncoder(TextModel):
         query = checked(query, "query")
         return [(query, document) for document in texts_of(documents, "documents")]
 
-    def _choose(self, outputs: dict[str, int]) -> str:
-        if not outputs:  # of a checkpoint's graph
-            from isorun.graph.builders.heads import SEQUENCE
+    def _choose(self, outputs: dict[str, int]) -> list[str]:
+        from isorun.graph.builders.heads import SEQUENCE
 
-            folder = sentences.transformer_folder(self.folder)
-            checkpoint.check_task(folder, SEQUENCE, "For vectors of texts use Embedder")
-        elif _LOGITS not in outputs:
-            raise InvalidModel(
-                f"The model has no output {_LOGITS!r}, only {', '.join(outputs)}. Use a model with a classification "
-                "head"
-            )
-        return _LOGITS
+        return head_outputs(self.folder, outputs, SEQUENCE, instead="For vectors of texts use Embedder")
 
-    def _encode(self, texts: Sequence[Text]) -> list[Any]:
+    def _encode(self, texts: Sequence[Text], **settings: Any) -> list[Any]:
         if self._prompt:
             texts = [self._prompted(text) for text in texts]
-        return super()._encode(texts)
+        return super()._encode(texts, **settings)
 
     def _prompted(self, text: Text) -> Text:
         if isinstance(text, tuple) and len(text) == 2 and isinstance(text[0], str):
@@ -166,10 +156,7 @@ class CrossEncoder(TextModel):
     def _shaped(self, scores: Array, *, softmax: bool) -> Array:
         if len(self.labels) == 1:
             return scores[:, 0]
-        if softmax:
-            exponentials = np.exp(scores - scores.max(axis=1, keepdims=True))
-            scores = exponentials / exponentials.sum(axis=1, keepdims=True)
-        return scores
+        return probabilities(scores) if softmax else scores
 
 
 def _ranked(pairs: Sequence[tuple[str, str]], scores: Array, top_k: int | None) -> list[Ranked]:
@@ -177,15 +164,8 @@ def _ranked(pairs: Sequence[tuple[str, str]], scores: Array, top_k: int | None) 
     return [Ranked(int(index), float(scores[index]), pairs[index][1]) for index in order]
 
 
-def _labels(shape: tuple[int | str | None, ...]) -> int:
-    if len(shape) != 2 or not isinstance(shape[1], int):
-        raise InvalidModel(f"{_LOGITS!r} must be (batch, labels), got shape {shape}")
-    return shape[1]
-
-
 def _activation(name: str | None, settings: SentenceSettings, labels: int) -> Callable[[Array], Array]:
-    if settings.pooling or settings.steps:
-        raise UnsupportedModel("A cross-encoder with a pooling or dense layers is not supported. Export it to ONNX")
+    reject_modules(settings)
     if name is None and settings.activation:
         name = activation_named(settings.activation, "The cross-encoder's settings")
     return ACTIVATIONS[name or ("Sigmoid" if labels == 1 else "Identity")]

@@ -139,7 +139,10 @@ class Embedder(TextModel):
         """
         prefix = self._prompt(prompt, prompt_name)
         prefixed = (prefix + text for text in stream_of(texts))
-        return _in_order(self._run(prefixed, self._finisher(prefix)))
+        finish = self._finisher(prefix)
+        return _in_order(
+            (batch.positions, finish(output, batch.mask)) for batch, (output,) in self._run(self._batches(prefixed))
+        )
 
     async def aembed(self, texts: Iterable[str], *, prompt_name: str | None = None, prompt: str | None = None) -> Array:
         """Embed texts without blocking the event loop; concurrent callers share the machine and, where that pays,

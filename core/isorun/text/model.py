@@ -9,7 +9,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +23,11 @@ from isorun.session.session import Session
 from isorun.system.cache import Cache, expanded
 from isorun.text.inputs import checked, text_or_pair, texts_of, texts_or_pairs_of
 
+if TYPE_CHECKING:
+    from tokenizers import Encoding
+
 Array = npt.NDArray[np.float32]
 
-_BATCH_TOKENS = 4096
 _WINDOW = 4096  # texts that are tokenized and sorted together
 _SMALLEST = 512  # tokens; a batch is not split for the sake of concurrency below that
 _BAR_AFTER = 2.0  # seconds
@@ -33,9 +35,10 @@ _ON_THIS_THREAD = 4  # texts; more are tokenized off the event loop
 
 
 class Batch(NamedTuple):
-    """Texts that run together: their positions among all texts, and their feeds."""
+    """Texts that run together: their positions among all texts, their tokens, and their feeds."""
 
     positions: list[int]
+    encodings: list[Encoding]
     feeds: dict[str, npt.NDArray[Any]]
     mask: npt.NDArray[np.int64]
 
@@ -45,7 +48,7 @@ class TextModel:
 
     Args:
         model: the folder of a checkpoint, an ONNX file with its tokenizer beside it, or the name of a checkpoint.
-        choose: selects the output to compute from the names and ranks of all outputs.
+        choose: selects the output or outputs to compute from the names and ranks of all outputs.
         max_length: the maximum number of tokens of a text; ``None`` for what the checkpoint says.
         batch_tokens: the maximum size of a batch, rows times its longest row; ``None`` for 4096, or for one text at a
             time where texts of a batch would change one another's results.
@@ -54,11 +57,13 @@ class TextModel:
 
     reads_pairs = False
     """Whether an item may be a pair of texts."""
+    default_batch_tokens = 4096
+    """The maximum size of a batch, where the caller names none."""
 
     def __init__(
         self,
         model: str | os.PathLike[str],
-        choose: Callable[[dict[str, int]], str],
+        choose: Callable[[dict[str, int]], str | list[str]],
         max_length: int | None,
         batch_tokens: int | None,
         session_options: dict[str, Any],
@@ -72,8 +77,9 @@ class TextModel:
         self.folder = path if path.is_dir() else _settings_folder(path)
         read = sentences.read(self.folder) if path.is_dir() else None
         source = sentences.transformer_folder(path) if path.is_dir() else path
-        output = choose({} if path.is_dir() else _outputs(path, session_options))
-        self.session = Session(source, **{"outputs": [output], **session_options})
+        chosen_outputs = choose({} if path.is_dir() else _outputs(path, session_options))
+        names = [chosen_outputs] if isinstance(chosen_outputs, str) else chosen_outputs
+        self.session = Session(source, **{"outputs": names, **session_options})
         try:
             self.output = self.session.get_outputs()[0]
             kept = None if read else self._metadata().get(sentences.METADATA)
@@ -147,25 +153,17 @@ class TextModel:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _run(
-        self, texts: Iterable[Text], finish: Callable[[Array, npt.NDArray[np.int64]], Array]
-    ) -> Iterator[tuple[list[int], Array]]:
-        """Positions and results of batches, in the order in which batches end.
-
-        Args:
-            texts: read as far ahead as results are taken, plus one window.
-            finish: from a batch's output and mask to one row for each text.
-        """
+    def _run(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, list[Array]]]:
+        """Batches and their outputs, in the order in which they end; read as far ahead as results are taken."""
         pending: deque[Batch] = deque()
 
         def feeds() -> Iterator[dict[str, npt.NDArray[Any]]]:
-            for batch in self._batches(texts):
+            for batch in batches:
                 pending.append(batch)
                 yield batch.feeds
 
-        for (output,) in self.session.run_batches(None, feeds()):
-            batch = pending.popleft()
-            yield batch.positions, finish(output, batch.mask)
+        for outputs in self.session.run_batches(None, feeds()):
+            yield pending.popleft(), outputs
 
     def _collect(
         self,
@@ -176,10 +174,10 @@ class TextModel:
     ) -> Array:
         """All results, (number of texts, *width)."""
         results = np.empty((len(texts), *width), np.float32)
-        with _bar(len(texts), progress) as bar:
-            for positions, rows in self._run(texts, finish):
-                results[positions] = rows
-                bar.update(len(positions))
+        with progress_bar(len(texts), progress) as bar:
+            for batch, (output,) in self._run(self._batches(texts)):
+                results[batch.positions] = finish(output, batch.mask)
+                bar.update(len(batch.positions))
         return results
 
     async def _arun(
@@ -193,41 +191,53 @@ class TextModel:
             encodings = self._encode(texts)
         else:
             encodings = await asyncio.to_thread(self._encode, texts)
+        rows = [finish(output, mask) for mask, (output,) in await self._aoutputs(encodings)]
+        return np.concatenate(rows).astype(np.float32, copy=False)
+
+    async def _aoutputs(self, encodings: Sequence[Encoding]) -> list[tuple[npt.NDArray[np.int64], list[Array]]]:
+        """The mask and the outputs of each text, one row each, sharing batches with other callers."""
         requests = [self._feeds([encoding]) for encoding in encodings]
         outputs = await self.session.arun_many(None, [feeds for feeds, _ in requests])
-        rows = [finish(output, mask) for (output,), (_, mask) in zip(outputs, requests, strict=True)]
-        return np.concatenate(rows).astype(np.float32, copy=False)
+        return [(mask, list(own)) for (_, mask), own in zip(requests, outputs, strict=True)]
 
     def _batches(self, texts: Iterable[Text]) -> Iterator[Batch]:
         """The texts in batches of similar length, the longest of each window first."""
-        tokens, start = self._batch_tokens, 0
-        if tokens is None:
-            tokens = 1 if self.session.runs_alone() else _BATCH_TOKENS
-        for window in _windows(texts):
-            encodings = self._encode(window)
-            lengths = np.array([len(encoding.ids) for encoding in encodings])
-            share = -(-int(lengths.sum()) // self.session.concurrency)
-            budget = min(tokens, max(share, _SMALLEST))
-            order = np.argsort(-lengths, kind="stable")
-            at = 0
-            while at < len(order):
-                rows = order[at : at + max(1, budget // max(1, int(lengths[order[at]])))]
-                at += len(rows)
-                feeds, mask = self._feeds([encodings[row] for row in rows])
-                yield Batch([start + int(row) for row in rows], feeds, mask)
+        start = 0
+        for window in windows(texts):
+            yield from self._batches_of(self._encode(window), start)
             start += len(window)
+
+    def _batches_of(self, encodings: Sequence[Encoding], start: int = 0) -> Iterator[Batch]:
+        """Batches of similar length, the longest first; ``start`` is the position of the first text."""
+        tokens = self._batch_tokens
+        if tokens is None:
+            tokens = 1 if self.session.runs_alone() else self.default_batch_tokens
+        lengths = np.array([len(encoding.ids) for encoding in encodings])
+        share = -(-int(lengths.sum()) // self.session.concurrency)
+        budget = min(tokens, max(share, _SMALLEST))
+        order = np.argsort(-lengths, kind="stable")
+        at = 0
+        while at < len(order):
+            rows = order[at : at + max(1, budget // max(1, int(lengths[order[at]])))]
+            at += len(rows)
+            chosen = [encodings[row] for row in rows]
+            yield Batch([start + int(row) for row in rows], chosen, *self._feeds(chosen))
 
     def _items(self, texts: Iterable[Text]) -> Sequence[Text]:
         return texts_or_pairs_of(texts) if self.reads_pairs else texts_of(texts)
 
-    def _encode(self, texts: Sequence[Text]) -> list[Any]:
-        encodings = self.tokenizer.encodings(texts, self.max_length)
-        if self.max_length is not None and any(encoding.overflowing for encoding in encodings):
-            message = f"Texts of more than {self.max_length} tokens are truncated to {self.max_length} (see max_length)"
+    def _encode(
+        self, texts: Sequence[Text], *, offsets: bool = False, overlap: int | None = None, max_length: int | None = None
+    ) -> list[Encoding]:
+        """The tokens of texts; arguments are those of :meth:`isorun.models.tokenizer.Tokenizer.encodings`."""
+        limit = self.max_length if max_length is None else max_length
+        encodings = self.tokenizer.encodings(texts, limit, offsets=offsets, overlap=overlap)
+        if overlap is None and limit is not None and any(encoding.overflowing for encoding in encodings):
+            message = f"Texts of more than {limit} tokens are truncated to {limit} (see max_length)"
             warnings.warn(message, TruncationWarning, stacklevel=2)
         return encodings
 
-    def _feeds(self, encodings: Sequence[Any]) -> tuple[dict[str, npt.NDArray[Any]], npt.NDArray[np.int64]]:
+    def _feeds(self, encodings: Sequence[Encoding]) -> tuple[dict[str, npt.NDArray[Any]], npt.NDArray[np.int64]]:
         encoded = self.tokenizer.batch(encodings, self._columns)
         return self.feeds(encoded), encoded["attention_mask"]
 
@@ -235,13 +245,14 @@ class TextModel:
         return self.session.get_modelmeta().custom_metadata_map
 
 
-def _windows(texts: Iterable[Text]) -> Iterator[Sequence[Text]]:
+def windows(texts: Iterable[Text]) -> Iterator[Sequence[Text]]:
+    """Texts that are tokenized and sorted together."""
     remaining = iter(texts)
     while window := list(itertools.islice(remaining, _WINDOW)):
         yield window
 
 
-def _bar(total: int, progress: bool | None) -> Any:
+def progress_bar(total: int, progress: bool | None) -> Any:
     """A progress bar on standard error: ``None`` shows it on a terminal once the work takes long."""
     try:
         from tqdm import tqdm

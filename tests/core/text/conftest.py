@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,15 @@ import pytest
 import sentence_models
 
 GOLDEN = Path(__file__).parents[2] / "fixtures" / "sentences.npz"
+
+
+@pytest.fixture(scope="session")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tiny checkpoints with heads, each with what transformers' pipeline answers: ``make_tasks.py``."""
+    folder = tmp_path_factory.mktemp("tasks")
+    with tarfile.open(GOLDEN.with_name("tasks.tar.xz")) as archive:
+        archive.extractall(folder, filter="data")
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,152 @@
+"""Classes of texts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from isorun.errors import InvalidArgument, did_you_mean
+from isorun.models.dense import ACTIVATIONS
+from isorun.models.tokenizer import Text
+from isorun.text.heads import head_outputs, labels_of, reject_modules, softmax
+from isorun.text.inputs import texts_or_pairs_of
+from isorun.text.model import Array, TextModel
+
+FUNCTIONS = {"softmax": softmax, "sigmoid": ACTIVATIONS["Sigmoid"], "none": ACTIVATIONS["Identity"]}
+"""From logits to scores, by the names of transformers' pipeline."""
+
+_BY_PROBLEM = {
+    "regression": "none",
+    "multi_label_classification": "sigmoid",
+    "single_label_classification": "softmax",
+}
+
+
+class Class(NamedTuple):
+    """A class of a text.
+
+    Attributes:
+        label: its name.
+        score: its probability, or its logit where no function is applied.
+    """
+
+    label: str
+    score: float
+
+
+class Classifier(TextModel):
+    """Classifies texts, or pairs of texts, as transformers' text-classification pipeline.
+
+    ::
+
+        with isorun.Classifier("distilbert-base-uncased-finetuned-sst-2-english") as classifier:
+            for (best,) in classifier.classify(["I like this.", "I do not."]):
+                print(best.label, best.score)
+
+    Args:
+        model: a checkpoint's folder or name, or an ONNX file with the output ``logits``, as for
+            :class:`isorun.Embedder`.
+        function: from logits to scores: ``"softmax"``, ``"sigmoid"`` or ``"none"``. ``None`` for the model's: by
+            ``problem_type`` in ``config.json``, or else the sigmoid for one class and the softmax for several.
+        max_length, batch_tokens, session_options: as for :class:`isorun.Embedder`.
+
+    Attributes:
+        labels: the names of the classes.
+
+    Raises:
+        InvalidModel: there is no such model, or it has no tokenizer or no logits of texts.
+        InvalidArgument: an unknown function.
+        IsorunError: as :class:`isorun.Session`.
+    """
+
+    reads_pairs = True
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str],
+        *,
+        function: str | None = None,
+        max_length: int | None = None,
+        batch_tokens: int | None = None,
+        **session_options: Any,
+    ) -> None:
+        if function is not None and function not in FUNCTIONS:
+            raise InvalidArgument(f"Invalid function {function!r}{did_you_mean(function, FUNCTIONS)}")
+        super().__init__(model, self._choose, max_length, batch_tokens, session_options)
+        try:
+            settings = self.settings
+            reject_modules(settings)
+            self.labels = labels_of(settings, self.output.shape or ())
+            default = "sigmoid" if len(self.labels) == 1 else "softmax"
+            self._function = FUNCTIONS[function or _BY_PROBLEM.get(settings.problem_type or "", default)]
+        except BaseException:
+            self.close()
+            raise
+
+    def classify(
+        self, texts: Iterable[Text], *, top_k: int | None = 1, progress: bool | None = None
+    ) -> list[list[Class]]:
+        """The classes of each text, best first.
+
+        Args:
+            texts: texts or pairs, as for :meth:`isorun.CrossEncoder.predict`.
+            top_k: how many classes to return for each text; ``None`` for all.
+            progress: as in :meth:`isorun.Embedder.embed`.
+
+        Raises:
+            InvalidFeeds: an item is neither a str nor a pair of str, or not valid Unicode.
+            InvalidArgument: ``texts`` is a single text or pair, a table or a collection without order, or ``top_k`` is
+                not a positive number.
+
+        Warns:
+            TruncationWarning: texts exceed ``max_length`` and were cut.
+        """
+        return self._classes(self.scores(texts, progress=progress), top_k)
+
+    async def aclassify(self, texts: Iterable[Text], *, top_k: int | None = 1) -> list[list[Class]]:
+        """As :meth:`classify`, without blocking the event loop."""
+        items = texts_or_pairs_of(texts)
+        return self._classes(await self._arun(items, self._finish, (len(self.labels),)), top_k)
+
+    def scores(self, texts: Iterable[Text], *, progress: bool | None = None) -> Array:
+        """The scores of all classes, float32 of shape (number of texts, classes), in the order of :attr:`labels`.
+
+        Raises:
+            InvalidFeeds, InvalidArgument: as :meth:`classify`.
+        """
+        return self._collect(texts_or_pairs_of(texts), self._finish, (len(self.labels),), progress)
+
+    def _choose(self, outputs: dict[str, int]) -> list[str]:
+        from isorun.graph.builders.heads import SEQUENCE
+
+        return head_outputs(
+            self.folder,
+            outputs,
+            SEQUENCE,
+            instead="For vectors of texts use Embedder, for classes of words TokenClassifier",
+        )
+
+    def _finish(self, output: Array, _: npt.NDArray[np.int64]) -> Array:
+        return self._function(output)
+
+    def _classes(self, scores: Array, top_k: int | None) -> list[list[Class]]:
+        checked_top_k(top_k)
+        order = np.argsort(-scores, axis=1, kind="stable")[:, :top_k]
+        return [
+            [Class(self.labels[index], float(row[index])) for index in best]
+            for row, best in zip(scores, order, strict=True)
+        ]
+
+
+def checked_top_k(top_k: int | None) -> None:
+    """Reject a number of results that is not positive.
+
+    Raises:
+        InvalidArgument: it is not.
+    """
+    if top_k is not None and (not isinstance(top_k, int) or isinstance(top_k, bool) or top_k < 1):
+        raise InvalidArgument(f"top_k must be a whole number of at least 1, got {top_k!r}")

@@ -1,0 +1,168 @@
+"""Words for the gaps of a text."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from isorun.errors import InvalidArgument, InvalidFeeds, InvalidModel
+from isorun.models.tokenizer import Tokenizer
+from isorun.text.classifier import checked_top_k
+from isorun.text.heads import head_outputs, softmax
+from isorun.text.inputs import texts_of
+from isorun.text.model import Array
+from isorun.text.token_model import Part, TokenModel
+
+_MASKS = ("[MASK]", "<mask>")  # where no file names the token
+
+
+class Filling(NamedTuple):
+    """A token in place of a mask.
+
+    Attributes:
+        word: the token, as the tokenizer decodes it.
+        score: its probability.
+        id: its number in the vocabulary.
+        text: the text with it; of several masks, only this one is replaced.
+    """
+
+    word: str
+    score: float
+    id: int
+    text: str
+
+
+class FillMask(TokenModel):
+    """Fills the gaps of texts, as transformers' fill-mask pipeline.
+
+    ::
+
+        with isorun.FillMask("google-bert/bert-base-uncased") as filler:
+            (((best, *_),),) = filler.fill(["Paris is the [MASK] of France."])
+            print(best.word, best.score)
+
+    Args:
+        model: a checkpoint's folder or name, or an ONNX file with the output ``logits``, as for
+            :class:`isorun.Embedder`.
+        max_length, session_options: as for :class:`isorun.Embedder`.
+        batch_tokens: likewise; ``None`` for 512, since there is a score for each word of the vocabulary.
+
+    Attributes:
+        mask: the token that marks a gap.
+
+    Raises:
+        InvalidModel: there is no such model, or it has no tokenizer, no logits of words, or no token for gaps.
+        IsorunError: as :class:`isorun.Session`.
+    """
+
+    default_batch_tokens = 512
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str],
+        *,
+        max_length: int | None = None,
+        batch_tokens: int | None = None,
+        **session_options: Any,
+    ) -> None:
+        super().__init__(model, self._choose, max_length, batch_tokens, session_options)
+        try:
+            self.mask = _mask(self.tokenizer)
+            self._mask_id = self.tokenizer.library.token_to_id(self.mask)
+        except BaseException:
+            self.close()
+            raise
+
+    def fill(
+        self,
+        texts: Iterable[str],
+        *,
+        top_k: int = 5,
+        targets: Sequence[str] | None = None,
+        progress: bool | None = None,
+    ) -> list[list[list[Filling]]]:
+        """For each text and each of its masks the most probable tokens, best first.
+
+        Args:
+            texts: with :attr:`mask` in place of each missing token, in a collection as for
+                :meth:`isorun.Embedder.embed`.
+            top_k: how many tokens to return for each mask, at most.
+            targets: the tokens to choose from; ``None`` for the vocabulary. Probabilities are those among all tokens.
+            progress: as in :meth:`isorun.Embedder.embed`.
+
+        Raises:
+            InvalidFeeds: an item of ``texts`` is not a str, is not valid Unicode, or has no mask (in the part that is
+                not cut).
+            InvalidArgument: ``texts`` is a single text, a table or a collection without order; a target is not in the
+                vocabulary; or ``top_k`` is not a positive number.
+        """
+        finish = self._finisher(top_k, targets)
+        items = texts_of(texts)
+        return self._checked([parts[0] for parts in self._results(items, finish, progress=progress)])
+
+    async def afill(
+        self, texts: Iterable[str], *, top_k: int = 5, targets: Sequence[str] | None = None
+    ) -> list[list[list[Filling]]]:
+        """As :meth:`fill`, without blocking the event loop."""
+        finish = self._finisher(top_k, targets)
+        return self._checked([parts[0] for parts in await self._aresults(texts_of(texts), finish)])
+
+    def _finisher(
+        self, top_k: int, targets: Sequence[str] | None
+    ) -> Callable[[Part, list[Array]], list[list[Filling]]]:
+        if top_k is None:
+            raise InvalidArgument("top_k must be a whole number of at least 1, got None")
+        checked_top_k(top_k)
+        chosen = None if targets is None else self._target_ids(targets)
+        library = self.tokenizer.library
+
+        def finish(part: Part, outputs: list[Array]) -> list[list[Filling]]:
+            ids = np.array(part.encoding.ids)
+            masks = np.flatnonzero(ids == self._mask_id)
+            filled = []
+            for mask, scores in zip(masks, softmax(outputs[0][masks]), strict=True):
+                among = np.arange(len(scores)) if chosen is None else chosen
+                best = among[np.argsort(-scores[among], kind="stable")[:top_k]]
+                row = []
+                for token in map(int, best):
+                    tokens = [*ids[:mask], token, *ids[mask + 1 :]]
+                    text = library.decode(tokens, skip_special_tokens=len(masks) == 1)
+                    word = library.decode([token], skip_special_tokens=False)
+                    row.append(Filling(word, float(scores[token]), token, text))
+                filled.append(row)
+            return filled
+
+        return finish
+
+    def _target_ids(self, targets: Sequence[str]) -> np.ndarray:
+        if isinstance(targets, str) or not targets:
+            raise InvalidArgument(f"targets must be a list of at least one token, got {targets!r}")
+        ids = [self.tokenizer.library.token_to_id(target) for target in targets]
+        for target, number in zip(targets, ids, strict=True):
+            if number is None:
+                encoding = self.tokenizer.library.encode(target, add_special_tokens=False)
+                tokens = ", ".join(map(repr, encoding.tokens))
+                raise InvalidArgument(f"targets has {target!r}, which is no token; its tokens are {tokens}")
+        return np.array(list(dict.fromkeys(ids)))
+
+    def _checked(self, filled: list[list[list[Filling]]]) -> list[list[list[Filling]]]:
+        for position, masks in enumerate(filled):
+            if not masks:
+                raise InvalidFeeds(f"Text {position} has no {self.mask}")
+        return filled
+
+    def _choose(self, outputs: dict[str, int]) -> list[str]:
+        from isorun.graph.builders.heads import WORDS
+
+        return head_outputs(self.folder, outputs, WORDS, instead="Use a model that is trained with masks")
+
+
+def _mask(tokenizer: Tokenizer) -> str:
+    names = filter(None, [tokenizer.special_tokens.get("mask_token"), *_MASKS])
+    known = next((name for name in names if tokenizer.library.token_to_id(name) is not None), None)
+    if known is None:
+        raise InvalidModel(f"The tokenizer {tokenizer.path} has no mask_token, which marks the gaps")
+    return known

@@ -1,0 +1,71 @@
+"""Classes as transformers' text-classification pipeline gives them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import warnings
+from pathlib import Path
+
+import pytest
+
+import isorun
+from isorun.models.tokenizer import TruncationWarning
+
+NAMES = [
+    "bert-classes-None",
+    "bert-classes-multi_label_classification",
+    "bert-classes-regression",
+    pytest.param("bert-classes-single_label_classification", marks=pytest.mark.long),
+    pytest.param("roberta-classes-None", marks=pytest.mark.long),
+    pytest.param("xlmroberta-classes-None", marks=pytest.mark.long),
+]
+
+
+def assert_same(found: list[list], expected: list[list[dict]]) -> None:
+    for classes, entries in zip(found, expected, strict=True):
+        assert [name for name, _ in classes] == [entry["label"] for entry in entries]
+        assert [score for _, score in classes] == pytest.approx([entry["score"] for entry in entries], abs=1e-5)
+
+
+@pytest.mark.parametrize("built", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", NAMES)
+def test_texts_and_pairs(name: str, built: bool, tasks: Path, tmp_path: Path) -> None:
+    model, given = tasks / name, json.loads((tasks / "texts.json").read_text())
+    expected = json.loads((model / "expected.json").read_text())
+    if built:
+        from isorun.models import checkpoint
+
+        checkpoint.build(model, tmp_path / "model.onnx")
+        model = tmp_path / "model.onnx"
+    with isorun.Classifier(model, backend="ort-cpu") as classifier, warnings.catch_warnings():
+        warnings.simplefilter("ignore", TruncationWarning)
+        assert_same(classifier.classify(given["texts"], top_k=None), expected["texts"])
+        pairs = asyncio.run(classifier.aclassify([tuple(pair) for pair in given["contexts"]], top_k=None))
+        assert_same(pairs, expected["pairs"])
+        best = classifier.classify(given["texts"])
+        assert [classes[0].label for classes in best] == [entries[0]["label"] for entries in expected["texts"]]
+        assert {len(classes) for classes in best} == {1}
+        assert classifier.scores(given["texts"]).shape == (len(given["texts"]), len(classifier.labels))
+
+
+def test_another_function(tasks: Path) -> None:
+    with isorun.Classifier(tasks / "bert-classes-None", backend="ort-cpu", function="none") as classifier:
+        logits = classifier.scores(["a text"])
+    with isorun.Classifier(tasks / "bert-classes-None", backend="ort-cpu") as classifier:
+        assert classifier.scores(["a text"]).sum() == pytest.approx(1)
+        assert classifier.scores(["a text"]).argmax() == logits.argmax()
+        for top_k in (0, -1, True, 1.5):
+            with pytest.raises(isorun.InvalidArgument, match="top_k"):
+                classifier.classify(["a text"], top_k=top_k)  # type: ignore[arg-type]
+    with pytest.raises(isorun.InvalidArgument, match="softmax"):
+        isorun.Classifier(tasks / "bert-classes-None", function="sofmax")
+
+
+def test_an_unknown_problem(tasks: Path, tmp_path: Path) -> None:
+    for path in (tasks / "bert-classes-None").iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    config = json.loads((tmp_path / "config.json").read_text()) | {"problem_type": "ranking"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(isorun.InvalidModel, match=r"problem_type.*ranking"):
+        isorun.Classifier(tmp_path, backend="ort-cpu")

@@ -1,0 +1,46 @@
+"""Words for masks as transformers' fill-mask pipeline gives them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+import isorun
+
+FAMILIES = ["bert", pytest.param("roberta", marks=pytest.mark.long), "xlmroberta"]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_fillings(family: str, tasks: Path) -> None:
+    folder = tasks / f"{family}-words"
+    expected = json.loads((folder / "expected.json").read_text())
+    texts = expected["texts"]
+    with isorun.FillMask(folder, backend="ort-cpu") as filler:
+        for key, arguments in (("filled", {"top_k": 4}), ("among", {"top_k": 3, "targets": expected["targets"]})):
+            for found in (filler.fill(texts, **arguments), asyncio.run(filler.afill(texts, **arguments))):
+                for masks, entries in zip(found, expected[key], strict=True):
+                    rows = entries if isinstance(entries[0], list) else [entries]
+                    for fillings, row in zip(masks, rows, strict=True):
+                        assert [(filling.word, filling.id, filling.text) for filling in fillings] == [
+                            (entry["token_str"], entry["token"], entry["sequence"]) for entry in row
+                        ]
+                        scores = [entry["score"] for entry in row]
+                        assert [filling.score for filling in fillings] == pytest.approx(scores, abs=1e-5)
+
+
+def test_rejects(tasks: Path) -> None:
+    with isorun.FillMask(tasks / "bert-words", backend="ort-cpu") as filler:
+        assert filler.mask == "[MASK]"
+        with pytest.raises(isorun.InvalidFeeds, match=r"Text 1 has no \[MASK\]"):
+            filler.fill(["[MASK] lives", "nothing is missing"])
+        for targets, message in ((["unheard-of"], "unheard-of"), ("word", "targets"), ([], "targets")):
+            with pytest.raises(isorun.InvalidArgument, match=message):
+                filler.fill(["[MASK]"], targets=targets)
+        with pytest.raises(isorun.InvalidArgument, match="top_k"):
+            filler.fill(["[MASK]"], top_k=0)
+        assert filler.fill([]) == []
+    with pytest.raises(isorun.InvalidModel, match="trained with masks"):
+        isorun.FillMask(tasks / "bert-answers", backend="ort-cpu")

@@ -1,0 +1,110 @@
+"""Entities as transformers' token-classification pipeline finds them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import warnings
+from pathlib import Path
+
+import pytest
+
+import isorun
+from isorun.models.tokenizer import TruncationWarning
+from isorun.text.entities import STRATEGIES, Entity
+
+FAMILIES = ["bert", pytest.param("roberta", marks=pytest.mark.long), "xlmroberta"]
+
+
+@pytest.fixture(scope="module")
+def texts(tasks: Path) -> list[str]:
+    listed: list[str] = json.loads((tasks / "texts.json").read_text())["texts"]
+    return listed
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def family(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def classifier(family: str, tasks: Path):
+    with isorun.TokenClassifier(tasks / f"{family}-entities", backend="ort-cpu") as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def expected(family: str, tasks: Path) -> dict[str, list]:
+    return dict(json.loads((tasks / f"{family}-entities" / "expected.json").read_text()))
+
+
+def assert_same(found: list[Entity], expected: list[dict]) -> None:
+    assert [(entity.label, entity.word, entity.start, entity.end) for entity in found] == [
+        (entry.get("entity", entry.get("entity_group")), entry["word"], entry["start"], entry["end"])
+        for entry in expected
+    ]
+    assert [entity.score for entity in found] == pytest.approx([entry["score"] for entry in expected], abs=1e-5)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_entities(classifier, expected, texts, strategy):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TruncationWarning)
+        found = classifier.classify(texts, strategy=strategy)
+    for entities, entries in zip(found, expected[strategy], strict=True):
+        assert_same(entities, entries)
+        if strategy == "none":
+            assert [entity.position for entity in entities] == [entry["index"] for entry in entries]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_windows_of_a_long_text(classifier, expected, texts, number):
+    (found,) = classifier.classify(texts[-1:], stride=(0, 8)[number])
+    assert_same(found, expected["windows"][number])
+
+
+def test_any_order_and_async(classifier, texts):
+    order = list(range(len(texts)))
+    random.Random(0).shuffle(order)
+    shuffled = [texts[position] for position in order]
+    plain = classifier.classify(texts, stride=4)
+    again = dict(zip(order, classifier.classify(shuffled, stride=4), strict=True))
+    later = asyncio.run(classifier.aclassify(texts, stride=4))
+    for position, entities in enumerate(plain):
+        for others in (again[position], later[position]):
+            assert [entity[:1] + entity[2:] for entity in others] == [entity[:1] + entity[2:] for entity in entities]
+            assert [entity.score for entity in others] == pytest.approx([each.score for each in entities], abs=1e-5)
+    assert asyncio.run(classifier.aclassify([])) == classifier.classify([]) == []
+
+
+def test_every_label_can_be_kept_or_ignored(classifier, texts):
+    everything = classifier.classify(texts[:1], strategy="none", ignore_labels=())[0]
+    assert len(everything) == classifier.count_tokens(texts[0]) - 2
+    assert classifier.classify(texts[:1], ignore_labels=[label.split("-")[-1] for label in classifier.labels])[0] == []
+
+
+def test_a_cut_text_is_reported(classifier, texts):
+    with pytest.warns(TruncationWarning, match="64"):
+        (cut,) = classifier.classify(texts[-1:])
+    assert max(entity.end for entity in cut) < len(texts[-1])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"strategy": "averge"}, "average"),
+        ({"strategy": "none", "stride": 4}, "strategy"),
+        ({"stride": 62}, "stride.*62"),
+        ({"stride": -1}, "stride"),
+        ({"ignore_labels": "O"}, "ignore_labels"),
+    ],
+)
+def test_rejects_arguments(classifier, arguments, message):
+    with pytest.raises(isorun.InvalidArgument, match=message):
+        classifier.classify(["text"], **arguments)
+
+
+def test_a_model_without_the_head(tasks: Path) -> None:
+    with pytest.raises(isorun.InvalidModel, match="use Classifier"):
+        isorun.TokenClassifier(tasks / "bert-words", backend="ort-cpu")
