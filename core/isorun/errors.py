@@ -178,7 +178,7 @@ class QueueFull(IsorunError):
     def __init__(self, limit: int) -> None:
         self.limit = limit
         super().__init__(
-            f"At most {limit} rows may wait. Try again later, or raise max_queue (HTTP: 503 with Retry-After)"
+            f"At most {limit} rows may wait. Try again later, or raise max_queue (HTTP: 429 with Retry-After)"
         )
 
 

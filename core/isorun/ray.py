@@ -98,11 +98,11 @@ class _Server(ABC):
         }
 
     async def __call__(self, request: Request) -> Response:
-        """Answer a POST with JSON; 400 if it is invalid, 503 if too many requests wait."""
+        """Answer a POST with JSON; 400 if it is invalid, 429 if too many requests wait."""
         try:
             return JSONResponse(await self._answer(await request.json()))
         except QueueFull as error:
-            return JSONResponse({"error": str(error)}, 503, {"Retry-After": "1"})
+            return JSONResponse({"error": str(error)}, 429, {"Retry-After": "1"})
         except (IsorunError, ValueError, TypeError) as error:
             return JSONResponse({"error": str(error)}, 400)
 

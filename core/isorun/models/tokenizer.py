@@ -12,7 +12,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +34,22 @@ _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 class TruncationWarning(UserWarning):
     """A text exceeded the model's maximum length and was truncated."""
+
+
+class Tokens(Protocol):
+    """The tokens of a text, as the package ``tokenizers`` has them."""
+
+    @property
+    def ids(self) -> Sequence[int]:
+        """The token ids, special tokens included."""
+
+    @property
+    def type_ids(self) -> Sequence[int]:
+        """The type of each: 1 in the second text of a pair."""
+
+    @property
+    def overflowing(self) -> Sequence[Any]:
+        """What was cut off, in parts."""
 
 
 class Tokenizer:
@@ -175,9 +191,7 @@ class Tokenizer:
         ends = encoding.special_tokens_mask[-1] if self.settings.kind is None else encoding.ids[-1] in self._special_ids
         return len(encoding.ids) - bool(ends)
 
-    def batch(
-        self, encodings: Sequence[tokenizers.Encoding], length: int | None = None
-    ) -> dict[str, npt.NDArray[np.int64]]:
+    def batch(self, encodings: Sequence[Tokens], length: int | None = None) -> dict[str, npt.NDArray[np.int64]]:
         """Encodings as arrays, as :meth:`encode` returns them."""
         columns = length or max(len(encoding.ids) for encoding in encodings)
         shape = (len(encodings), columns)

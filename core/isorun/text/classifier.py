@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy.typing as npt
 from isorun.errors import InvalidArgument, did_you_mean
 from isorun.models.dense import ACTIVATIONS
 from isorun.models.tokenizer import Text
+from isorun.text.encoded import Encoded
 from isorun.text.heads import head_outputs, labels_of, reject_modules, softmax
 from isorun.text.inputs import texts_or_pairs_of
 from isorun.text.model import Array, TextModel
@@ -74,8 +75,8 @@ class Classifier(TextModel):
         batch_tokens: int | None = None,
         **session_options: Any,
     ) -> None:
-        if function is not None and function not in FUNCTIONS:
-            raise InvalidArgument(f"Invalid function {function!r}{did_you_mean(function, FUNCTIONS)}")
+        if function is not None:
+            _named(function)
         super().__init__(model, self._choose, max_length, batch_tokens, session_options)
         try:
             settings = self.settings
@@ -88,13 +89,19 @@ class Classifier(TextModel):
             raise
 
     def classify(
-        self, texts: Iterable[Text], *, top_k: int | None = 1, progress: bool | None = None
+        self,
+        texts: Iterable[Text] | Encoded,
+        *,
+        top_k: int | None = 1,
+        function: str | None = None,
+        progress: bool | None = None,
     ) -> list[list[Class]]:
         """The classes of each text, best first.
 
         Args:
             texts: texts or pairs, as for :meth:`isorun.CrossEncoder.predict`.
             top_k: how many classes to return for each text; ``None`` for all.
+            function: for these scores, as for the class; ``None`` for the classifier's.
             progress: as in :meth:`isorun.Embedder.embed`.
 
         Raises:
@@ -105,20 +112,25 @@ class Classifier(TextModel):
         Warns:
             TruncationWarning: texts exceed ``max_length`` and were cut.
         """
-        return self._classes(self.scores(texts, progress=progress), top_k)
+        return self._classes(self.scores(texts, function=function, progress=progress), top_k)
 
-    async def aclassify(self, texts: Iterable[Text], *, top_k: int | None = 1) -> list[list[Class]]:
+    async def aclassify(
+        self, texts: Iterable[Text] | Encoded, *, top_k: int | None = 1, function: str | None = None
+    ) -> list[list[Class]]:
         """As :meth:`classify`, without blocking the event loop."""
-        items = texts_or_pairs_of(texts)
-        return self._classes(await self._arun(items, self._finish, (len(self.labels),)), top_k)
+        items = texts if isinstance(texts, Encoded) else texts_or_pairs_of(texts)
+        return self._classes(await self._arun(items, self._finisher(function), (len(self.labels),)), top_k)
 
-    def scores(self, texts: Iterable[Text], *, progress: bool | None = None) -> Array:
+    def scores(
+        self, texts: Iterable[Text] | Encoded, *, function: str | None = None, progress: bool | None = None
+    ) -> Array:
         """The scores of all classes, float32 of shape (number of texts, classes), in the order of :attr:`labels`.
 
         Raises:
             InvalidFeeds, InvalidArgument: as :meth:`classify`.
         """
-        return self._collect(texts_or_pairs_of(texts), self._finish, (len(self.labels),), progress)
+        items = texts if isinstance(texts, Encoded) else texts_or_pairs_of(texts)
+        return self._collect(items, self._finisher(function), (len(self.labels),), progress)
 
     def _choose(self, outputs: dict[str, int]) -> list[str]:
         from isorun.graph.builders.heads import SEQUENCE
@@ -130,8 +142,9 @@ class Classifier(TextModel):
             instead="For vectors of texts use Embedder, for classes of words TokenClassifier",
         )
 
-    def _finish(self, output: Array, _: npt.NDArray[np.int64]) -> Array:
-        return self._function(output)
+    def _finisher(self, function: str | None) -> Callable[[Array, npt.NDArray[np.int64]], Array]:
+        apply = self._function if function is None else _named(function)
+        return lambda output, _: apply(output)
 
     def _classes(self, scores: Array, top_k: int | None) -> list[list[Class]]:
         checked_top_k(top_k)
@@ -140,6 +153,12 @@ class Classifier(TextModel):
             [Class(self.labels[index], float(row[index])) for index in best]
             for row, best in zip(scores, order, strict=True)
         ]
+
+
+def _named(function: str) -> Callable[[Array], Array]:
+    if function not in FUNCTIONS:
+        raise InvalidArgument(f"Invalid function {function!r}{did_you_mean(function, FUNCTIONS)}")
+    return FUNCTIONS[function]
 
 
 def checked_top_k(top_k: int | None) -> None:

@@ -13,6 +13,7 @@ from isorun.errors import InvalidArgument, InvalidModel, UnsupportedModel, did_y
 from isorun.models.dense import ACTIVATIONS, activation_named
 from isorun.models.sentences import SentenceSettings
 from isorun.models.tokenizer import Text
+from isorun.text.encoded import Encoded
 from isorun.text.heads import head_outputs, labels_of, reject_modules
 from isorun.text.heads import softmax as probabilities
 from isorun.text.inputs import checked, texts_of, texts_or_pairs_of
@@ -69,8 +70,8 @@ class CrossEncoder(TextModel):
         batch_tokens: int | None = None,
         **session_options: Any,
     ) -> None:
-        if activation is not None and activation not in ACTIVATIONS:
-            raise InvalidArgument(f"Invalid activation {activation!r}{did_you_mean(activation, ACTIVATIONS)}")
+        if activation is not None:
+            _named(activation)
         super().__init__(model, self._choose, max_length, batch_tokens, session_options)
         try:
             self.labels = labels_of(self.settings, self.output.shape or (), "{}")
@@ -80,13 +81,22 @@ class CrossEncoder(TextModel):
             self.close()
             raise
 
-    def predict(self, texts: Iterable[Text], *, softmax: bool = False, progress: bool | None = None) -> Array:
+    def predict(
+        self,
+        texts: Iterable[Text] | Encoded,
+        *,
+        softmax: bool = False,
+        activation: str | None = None,
+        progress: bool | None = None,
+    ) -> Array:
         """Score pairs, or texts.
 
         Args:
             texts: pairs (tuples or lists of two texts), or texts, in a collection as for :meth:`isorun.Embedder.embed`.
-                A list of two str is two texts; a tuple of two str is rejected, as it could be a pair.
+                A list of two str is two texts; a tuple of two str is rejected, as it could be a pair. Or the result
+                of :meth:`encode`.
             softmax: apply the softmax over several labels.
+            activation: for these scores, as for the class; ``None`` for the encoder's.
             progress: as in :meth:`isorun.Embedder.embed`.
 
         Returns:
@@ -96,13 +106,16 @@ class CrossEncoder(TextModel):
             InvalidFeeds: an item is neither a str nor a pair of str, or not valid Unicode.
             InvalidArgument: ``texts`` is a single text or pair, a table or a collection without order.
         """
-        items = texts_or_pairs_of(texts)
-        return self._shaped(self._collect(items, self._finish, (len(self.labels),), progress), softmax=softmax)
+        items = texts if isinstance(texts, Encoded) else texts_or_pairs_of(texts)
+        scores = self._collect(items, self._finisher(activation), (len(self.labels),), progress)
+        return self._shaped(scores, softmax=softmax)
 
-    async def apredict(self, texts: Iterable[Text], *, softmax: bool = False) -> Array:
+    async def apredict(
+        self, texts: Iterable[Text] | Encoded, *, softmax: bool = False, activation: str | None = None
+    ) -> Array:
         """As :meth:`predict`, without blocking the event loop."""
-        items = texts_or_pairs_of(texts)
-        return self._shaped(await self._arun(items, self._finish, (len(self.labels),)), softmax=softmax)
+        items = texts if isinstance(texts, Encoded) else texts_or_pairs_of(texts)
+        return self._shaped(await self._arun(items, self._finisher(activation), (len(self.labels),)), softmax=softmax)
 
     def rank(
         self, query: str, documents: Iterable[str], *, top_k: int | None = None, progress: bool | None = None
@@ -140,18 +153,19 @@ class CrossEncoder(TextModel):
 
         return head_outputs(self.folder, outputs, SEQUENCE, instead="For vectors of texts use Embedder")
 
-    def _encode(self, texts: Sequence[Text], **settings: Any) -> list[Any]:
+    def _encodings(self, texts: Sequence[Text], max_length: int | None, **settings: Any) -> list[Any]:
         if self._prompt:
             texts = [self._prompted(text) for text in texts]
-        return super()._encode(texts, **settings)
+        return super()._encodings(texts, max_length, **settings)
 
     def _prompted(self, text: Text) -> Text:
         if isinstance(text, tuple) and len(text) == 2 and isinstance(text[0], str):
             return (self._prompt + text[0], text[1])
         return self._prompt + text if isinstance(text, str) else text
 
-    def _finish(self, output: Array, _: npt.NDArray[np.int64]) -> Array:
-        return self._activation(output)
+    def _finisher(self, activation: str | None) -> Callable[[Array, npt.NDArray[np.int64]], Array]:
+        apply = self._activation if activation is None else _named(activation)
+        return lambda output, _: apply(output)
 
     def _shaped(self, scores: Array, *, softmax: bool) -> Array:
         if len(self.labels) == 1:
@@ -162,6 +176,12 @@ class CrossEncoder(TextModel):
 def _ranked(pairs: Sequence[tuple[str, str]], scores: Array, top_k: int | None) -> list[Ranked]:
     order = np.argsort(-scores, kind="stable")[:top_k]
     return [Ranked(int(index), float(scores[index]), pairs[index][1]) for index in order]
+
+
+def _named(activation: str) -> Callable[[Array], Array]:
+    if activation not in ACTIVATIONS:
+        raise InvalidArgument(f"Invalid activation {activation!r}{did_you_mean(activation, ACTIVATIONS)}")
+    return ACTIVATIONS[activation]
 
 
 def _activation(name: str | None, settings: SentenceSettings, labels: int) -> Callable[[Array], Array]:

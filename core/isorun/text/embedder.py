@@ -13,6 +13,7 @@ import numpy.typing as npt
 from isorun.errors import InvalidArgument, InvalidModel, UnsupportedModel, did_you_mean
 from isorun.models.pooling import normalized, pool
 from isorun.models.sentences import NORMALIZE, POOLINGS, Dense, SentenceSettings
+from isorun.text.encoded import Encoded
 from isorun.text.inputs import checked, stream_of, texts_of
 from isorun.text.model import Array, TextModel
 
@@ -91,37 +92,61 @@ class Embedder(TextModel):
             self.close()
             raise
 
+    @property
+    def normalizes(self) -> bool:
+        """Whether vectors have length 1 where the caller does not say."""
+        return self._normalize_last or (NORMALIZE in self._steps[-1:] and self._truncate_dim is None)
+
+    def encode(  # type: ignore[override]  # texts are not pairs
+        self, texts: Iterable[str], *, prompt_name: str | None = None, prompt: str | None = None
+    ) -> Encoded:
+        """The tokens of texts with their prompt, cut to ``max_length``: :meth:`embed` and :meth:`aembed` accept them in
+        place of the texts, which are then tokenized once.
+
+        Args:
+            texts, prompt_name, prompt: as in :meth:`embed`.
+
+        Raises:
+            InvalidFeeds, InvalidArgument: as :meth:`embed`.
+        """
+        prefix = self._prompt(prompt, prompt_name)
+        return self._encoded([prefix + text for text in texts_of(texts)], prefix)
+
     def embed(
         self,
-        texts: Iterable[str],
+        texts: Iterable[str] | Encoded,
         *,
         prompt_name: str | None = None,
         prompt: str | None = None,
+        normalize: bool | None = None,
+        truncate_dim: int | None = None,
         progress: bool | None = None,
     ) -> Array:
         """Embed texts.
 
         Args:
             texts: any number of texts: a list, a tuple, an iterator, a one-dimensional array, or a column of pandas,
-                Polars or PyArrow, which is read by position.
+                Polars or PyArrow, which is read by position. Or the result of :meth:`encode` or :meth:`encode_ids`.
             prompt_name: the name of the prompt to put before each text; ``None`` for the default, if there is one.
             prompt: the prompt itself, instead of a name.
+            normalize: scale these vectors to length 1, or not; ``None`` as the embedder does.
+            truncate_dim: keep that many leading dimensions of these vectors; ``None`` for :attr:`dimension`.
             progress: show a progress bar on standard error; ``None``: on a terminal, if it takes more than two seconds.
 
         Returns:
-            (number of texts, :attr:`dimension`), float32, in the order of the texts.
+            (number of texts, :attr:`dimension` or ``truncate_dim``), float32, in the order of the texts.
 
         Raises:
             InvalidFeeds: an item of ``texts`` is not a str, or not valid Unicode.
-            InvalidArgument: ``texts`` is a single text, a table or a collection without order, or there is no prompt of
-                that name.
+            InvalidArgument: ``texts`` is a single text, a table or a collection without order, there is no prompt of
+                that name, a prompt has no effect on tokens, or ``truncate_dim`` exceeds :attr:`dimension`.
 
         Warns:
             TruncationWarning: texts exceed ``max_length`` and were cut.
         """
-        prefix = self._prompt(prompt, prompt_name)
-        prefixed = [prefix + text for text in texts_of(texts)]
-        return self._collect(prefixed, self._finisher(prefix), (self.dimension,), progress)
+        items, prefix = self._prompted(texts, prompt, prompt_name)
+        width = self._width(truncate_dim)
+        return self._collect(items, self._finisher(prefix, normalize, truncate_dim), (width,), progress)
 
     def embed_iter(
         self, texts: Iterable[str], *, prompt_name: str | None = None, prompt: str | None = None
@@ -144,16 +169,48 @@ class Embedder(TextModel):
             (batch.positions, finish(output, batch.mask)) for batch, (output,) in self._run(self._batches(prefixed))
         )
 
-    async def aembed(self, texts: Iterable[str], *, prompt_name: str | None = None, prompt: str | None = None) -> Array:
+    async def aembed(
+        self,
+        texts: Iterable[str] | Encoded,
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        normalize: bool | None = None,
+        truncate_dim: int | None = None,
+    ) -> Array:
         """Embed texts without blocking the event loop; concurrent callers share the machine and, where that pays,
         batches. Arguments, result and errors are those of :meth:`embed`, and ``QueueFull``."""
-        prefix = self._prompt(prompt, prompt_name)
-        prefixed = [prefix + text for text in texts_of(texts)]
-        return await self._arun(prefixed, self._finisher(prefix), (self.dimension,))
+        items, prefix = self._prompted(texts, prompt, prompt_name)
+        width = self._width(truncate_dim)
+        return await self._arun(items, self._finisher(prefix, normalize, truncate_dim), (width,))
 
     def prompt_named(self, *names: str) -> str | None:
         """The first of some names that has a prompt; ``None`` if there is none, for the default."""
         return next((name for name in names if name in self.prompts), None)
+
+    def _prompted(
+        self, texts: Iterable[str] | Encoded, prompt: str | None, name: str | None
+    ) -> tuple[list[str] | Encoded, str]:
+        """Texts with their prompt, and the prompt."""
+        if isinstance(texts, Encoded):
+            if prompt is not None or name is not None:
+                raise InvalidArgument("A prompt has no effect on encoded texts. Pass it to encode()")
+            return texts, texts.prompt
+        prefix = self._prompt(prompt, name)
+        return [prefix + text for text in texts_of(texts)], prefix
+
+    def _width(self, truncate_dim: int | None) -> int:
+        if truncate_dim is None:
+            return self.dimension
+        if (
+            not isinstance(truncate_dim, int)
+            or isinstance(truncate_dim, bool)
+            or not 1 <= truncate_dim <= self.dimension
+        ):
+            raise InvalidArgument(
+                f"truncate_dim must be from 1 to {self.dimension}, the embedder's dimension, got {truncate_dim!r}"
+            )
+        return truncate_dim
 
     def _prompt(self, prompt: str | None, name: str | None) -> str:
         if prompt is not None:
@@ -163,22 +220,30 @@ class Embedder(TextModel):
             raise InvalidArgument(f"Unknown prompt {name!r}{did_you_mean(name, self.prompts)}")
         return "" if name is None else self.prompts[name]
 
-    def _finisher(self, prefix: str) -> Any:
+    def _finisher(self, prefix: str, normalize: bool | None = None, truncate_dim: int | None = None) -> Any:
         """From a batch's output and mask to vectors."""
         skipped = self.prompt_tokens(prefix) if prefix and not self._include_prompt else 0
-        return partial(self._finish, skipped=skipped)
+        return partial(self._finish, skipped=skipped, normalize=normalize, dimensions=truncate_dim)
 
-    def _finish(self, output: Array, mask: npt.NDArray[np.int64], skipped: int) -> Array:
+    def _finish(
+        self,
+        output: Array,
+        mask: npt.NDArray[np.int64],
+        skipped: int,
+        normalize: bool | None,
+        dimensions: int | None,
+    ) -> Array:
         vectors = output
         if output.ndim == 3:
             if skipped:
                 mask = mask.copy()
                 mask[:, :skipped] = 0
             vectors = pool(output, mask, self.pooling)
-        for step in self._steps:
+        steps = self._steps if normalize is not False else [step for step in self._steps if isinstance(step, Dense)]
+        for step in steps:
             vectors = step(vectors) if isinstance(step, Dense) else normalized(vectors)
-        vectors = vectors[:, : self._truncate_dim]
-        return normalized(vectors) if self._normalize_last else vectors
+        vectors = vectors[:, : dimensions or self._truncate_dim]
+        return normalized(vectors) if (self._normalize_last if normalize is None else normalize) else vectors
 
     def _dimension(self, truncate_dim: int | None) -> int:
         shape = self.output.shape or ()

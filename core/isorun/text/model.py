@@ -18,9 +18,10 @@ from isorun.errors import InvalidArgument, InvalidModel, IsorunError
 from isorun.models import sentences
 from isorun.models.hub import checkpoint_folder
 from isorun.models.sentences import SentenceSettings
-from isorun.models.tokenizer import Text, Tokenizer, TruncationWarning, feeds_of
+from isorun.models.tokenizer import Text, Tokenizer, Tokens, TruncationWarning, feeds_of
 from isorun.session.session import Session
 from isorun.system.cache import Cache, expanded
+from isorun.text.encoded import Encoded, encoded_ids
 from isorun.text.inputs import checked, text_or_pair, texts_of, texts_or_pairs_of
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class Batch(NamedTuple):
     """Texts that run together: their positions among all texts, their tokens, and their feeds."""
 
     positions: list[int]
-    encodings: list[Encoding]
+    encodings: list[Tokens]
     feeds: dict[str, npt.NDArray[Any]]
     mask: npt.NDArray[np.int64]
 
@@ -122,6 +123,23 @@ class TextModel:
         item = text_or_pair(text, "text") if self.reads_pairs else checked(text, "text")
         return len(self.tokenizer.encodings([item], None)[0].ids)
 
+    def encode(self, texts: Iterable[Text]) -> Encoded:
+        """The tokens of texts, cut to ``max_length``; the methods of texts accept them in place of the texts.
+
+        Raises:
+            InvalidFeeds, InvalidArgument: as the methods of texts.
+        """
+        return self._encoded(self._items(texts))
+
+    def encode_ids(self, ids: Iterable[Sequence[int]]) -> Encoded:
+        """As :meth:`encode`, from the token ids of each text, special tokens included: the model reads them as they
+        are, all of type 0.
+
+        Raises:
+            InvalidFeeds: an item is not a list of token ids, is empty, or has more than ``max_length``.
+        """
+        return encoded_ids(ids, self.max_length)
+
     def tokens(self, texts: Iterable[Text]) -> dict[str, npt.NDArray[np.int64]]:
         """Token ids, mask and types of a batch of texts, (batch, sequence), as :meth:`Tokenizer.encode` names them."""
         return self.tokenizer.batch(self._encode(self._items(texts)), self._columns)
@@ -167,7 +185,7 @@ class TextModel:
 
     def _collect(
         self,
-        texts: Sequence[Text],
+        texts: Sequence[Text] | Encoded,
         finish: Callable[[Array, npt.NDArray[np.int64]], Array],
         width: tuple[int, ...],
         progress: bool | None,
@@ -181,33 +199,42 @@ class TextModel:
         return results
 
     async def _arun(
-        self, texts: Sequence[Text], finish: Callable[[Array, npt.NDArray[np.int64]], Array], width: tuple[int, ...]
+        self,
+        texts: Sequence[Text] | Encoded,
+        finish: Callable[[Array, npt.NDArray[np.int64]], Array],
+        width: tuple[int, ...],
     ) -> Array:
         """As :meth:`_collect`, sharing batches with other callers."""
         if not texts:
             return np.empty((0, *width), np.float32)
         self.session.check_room(len(texts))
-        if len(texts) <= _ON_THIS_THREAD:
+        encodings: Sequence[Tokens]
+        if isinstance(texts, Encoded):
+            encodings = texts.items
+        elif len(texts) <= _ON_THIS_THREAD:
             encodings = self._encode(texts)
         else:
             encodings = await asyncio.to_thread(self._encode, texts)
         rows = [finish(output, mask) for mask, (output,) in await self._aoutputs(encodings)]
         return np.concatenate(rows).astype(np.float32, copy=False)
 
-    async def _aoutputs(self, encodings: Sequence[Encoding]) -> list[tuple[npt.NDArray[np.int64], list[Array]]]:
+    async def _aoutputs(self, encodings: Sequence[Tokens]) -> list[tuple[npt.NDArray[np.int64], list[Array]]]:
         """The mask and the outputs of each text, one row each, sharing batches with other callers."""
         requests = [self._feeds([encoding]) for encoding in encodings]
         outputs = await self.session.arun_many(None, [feeds for feeds, _ in requests])
         return [(mask, list(own)) for (_, mask), own in zip(requests, outputs, strict=True)]
 
-    def _batches(self, texts: Iterable[Text]) -> Iterator[Batch]:
+    def _batches(self, texts: Iterable[Text] | Encoded) -> Iterator[Batch]:
         """The texts in batches of similar length, the longest of each window first."""
+        if isinstance(texts, Encoded):
+            yield from self._batches_of(texts.items)
+            return
         start = 0
         for window in windows(texts):
             yield from self._batches_of(self._encode(window), start)
             start += len(window)
 
-    def _batches_of(self, encodings: Sequence[Encoding], start: int = 0) -> Iterator[Batch]:
+    def _batches_of(self, encodings: Sequence[Tokens], start: int = 0) -> Iterator[Batch]:
         """Batches of similar length, the longest first; ``start`` is the position of the first text."""
         tokens = self._batch_tokens
         if tokens is None:
@@ -226,18 +253,25 @@ class TextModel:
     def _items(self, texts: Iterable[Text]) -> Sequence[Text]:
         return texts_or_pairs_of(texts) if self.reads_pairs else texts_of(texts)
 
+    def _encoded(self, texts: Sequence[Text], prompt: str = "") -> Encoded:
+        """Texts, which begin with the prompt, as tokens; without a warning of truncation."""
+        return Encoded(self._encodings(texts, self.max_length) if texts else [], prompt)
+
     def _encode(
         self, texts: Sequence[Text], *, offsets: bool = False, overlap: int | None = None, max_length: int | None = None
     ) -> list[Encoding]:
         """The tokens of texts; arguments are those of :meth:`isorun.models.tokenizer.Tokenizer.encodings`."""
         limit = self.max_length if max_length is None else max_length
-        encodings = self.tokenizer.encodings(texts, limit, offsets=offsets, overlap=overlap)
+        encodings = self._encodings(texts, limit, offsets=offsets, overlap=overlap)
         if overlap is None and limit is not None and any(encoding.overflowing for encoding in encodings):
             message = f"Texts of more than {limit} tokens are truncated to {limit} (see max_length)"
             warnings.warn(message, TruncationWarning, stacklevel=2)
         return encodings
 
-    def _feeds(self, encodings: Sequence[Encoding]) -> tuple[dict[str, npt.NDArray[Any]], npt.NDArray[np.int64]]:
+    def _encodings(self, texts: Sequence[Text], max_length: int | None, **settings: Any) -> list[Encoding]:
+        return self.tokenizer.encodings(texts, max_length, **settings)
+
+    def _feeds(self, encodings: Sequence[Tokens]) -> tuple[dict[str, npt.NDArray[Any]], npt.NDArray[np.int64]]:
         encoded = self.tokenizer.batch(encodings, self._columns)
         return self.feeds(encoded), encoded["attention_mask"]
 

@@ -62,4 +62,4 @@ def test_the_server_of_the_page_on_serving(monkeypatch: pytest.MonkeyPatch) -> N
 
         monkeypatch.setattr(isorun.Embedder, "aembed", full)
         busy = client.post("/embed", json=["a"])
-        assert (busy.status_code, busy.headers["Retry-After"]) == (503, "1")
+        assert (busy.status_code, busy.headers["Retry-After"]) == (429, "1")

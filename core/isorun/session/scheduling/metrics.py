@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from isorun.errors import QueueFull
 
-_SECONDS = tuple(0.0005 * 2**step for step in range(16))  # 0.5 ms to 16 s
+SECONDS = tuple(0.0005 * 2**step for step in range(16))  # 0.5 ms to 16 s
 _ROWS = tuple(float(2**step) for step in range(11))  # 1 to 1024
 
 
@@ -91,45 +91,71 @@ class Metrics:
         Args:
             labels: added to every sample, such as the model's name.
         """
-        given = "".join(f'{name}="{_escaped(value)}",' for name, value in (labels or {}).items())
-        lines: list[str] = []
+        return prometheus([(labels or {}, self)])
 
-        def sample(name: str, value: float, extra: str = "") -> None:
-            inside = (given + extra).rstrip(",")
-            lines.append(f"isorun_{name}{f'{{{inside}}}' if inside else ''} {value}")
 
-        def head(name: str, kind: str, text: str) -> None:
-            lines.extend((f"# HELP isorun_{name} {text}", f"# TYPE isorun_{name} {kind}"))
+_COUNTERS = (
+    ("requests", "Requests accepted"),
+    ("failed", "Requests that raised an error"),
+    ("rejected", "Requests rejected because the queue was full"),
+    ("late", "Requests that exceeded their deadline"),
+    ("tokens", "Real tokens in batches"),
+    ("padding", "Padding in batches"),
+    ("recompiled", "Compilations after failed runs"),
+)
+_GAUGES = (("waiting", "Requests that wait at the moment"), ("running", "Runs at the moment"))
+_HISTOGRAMS = (
+    ("queue_seconds", "Time from submission to the start of the run"),
+    ("run_seconds", "Time of a run"),
+    ("batch_rows", "Rows of a batch"),
+)
 
-        counters = (
-            ("requests_total", self.requests, "Requests accepted"),
-            ("failed_total", self.failed, "Requests that raised an error"),
-            ("rejected_total", self.rejected, "Requests rejected because the queue was full"),
-            ("late_total", self.late, "Requests that exceeded their deadline"),
-            ("tokens_total", self.tokens, "Real tokens in batches"),
-            ("padding_total", self.padding, "Padding in batches"),
-            ("recompiled_total", self.recompiled, "Compilations after failed runs"),
-        )
-        for name, value, text in counters:
-            head(name, "counter", text)
-            lines.append(f"isorun_{name}{f'{{{given[:-1]}}}' if given else ''} {value}")
-        for name, value, text in (("waiting", self.waiting, "Requests that wait"), ("running", self.running, "Runs")):
-            head(name, "gauge", f"{text} at the moment")
-            sample(name, value)
-        histograms = (
-            ("queue_seconds", self.queue_seconds, "Time from submission to the start of the run"),
-            ("run_seconds", self.run_seconds, "Time of a run"),
-            ("batch_rows", self.batch_rows, "Rows of a batch"),
-        )
-        for name, histogram, text in histograms:
-            head(name, "histogram", text)
-            seen = 0
-            for bound, count in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
-                seen += count
-                sample(f"{name}_bucket", seen, f'le="{"+Inf" if bound == float("inf") else f"{bound:g}"}"')
-            sample(f"{name}_sum", histogram.total)
-            sample(f"{name}_count", histogram.count)
-        return "\n".join(lines) + "\n"
+
+def prometheus(sessions: Sequence[tuple[Mapping[str, str], Metrics]]) -> str:
+    """The metrics of several sessions as one page in Prometheus' text format, version 0.0.4.
+
+    Args:
+        sessions: labels that tell a session from the others, such as the model's name; and its metrics.
+    """
+    page: list[str] = []
+    for name, text in _COUNTERS:
+        page += family(f"{name}_total", "counter", text, [(labels, getattr(own, name)) for labels, own in sessions])
+    for name, text in _GAUGES:
+        page += family(name, "gauge", text, [(labels, getattr(own, name)) for labels, own in sessions])
+    for name, text in _HISTOGRAMS:
+        page += family(name, "histogram", text, [(labels, getattr(own, name)) for labels, own in sessions])
+    return "\n".join(page) + "\n"
+
+
+def family(
+    name: str, kind: str, text: str, samples: Iterable[tuple[Mapping[str, str], float | Histogram]]
+) -> list[str]:
+    """The lines of a metric of isorun in Prometheus' text format.
+
+    Args:
+        name: without the prefix ``isorun_``.
+        kind: ``"counter"``, ``"gauge"`` or ``"histogram"``.
+        text: what it is.
+        samples: labels and values.
+    """
+    lines = [f"# HELP isorun_{name} {text}", f"# TYPE isorun_{name} {kind}"]
+    for labels, value in samples:
+        named = [f'{label}="{_escaped(content)}"' for label, content in labels.items()]
+        if not isinstance(value, Histogram):
+            lines.append(f"isorun_{name}{_braced(named)} {value}")
+            continue
+        seen = 0
+        for bound, count in zip((*value.bounds, float("inf")), value.counts, strict=True):
+            seen += count
+            upper = f'le="{"+Inf" if bound == float("inf") else f"{bound:g}"}"'
+            lines.append(f"isorun_{name}_bucket{_braced([*named, upper])} {seen}")
+        lines.append(f"isorun_{name}_sum{_braced(named)} {value.total}")
+        lines.append(f"isorun_{name}_count{_braced(named)} {value.count}")
+    return lines
+
+
+def _braced(labels: Sequence[str]) -> str:
+    return f"{{{','.join(labels)}}}" if labels else ""
 
 
 class Recorder:
@@ -139,7 +165,7 @@ class Recorder:
         self._lock = threading.Lock()
         self._requests = self._failed = self._rejected = self._late = self._waiting = self._running = 0
         self._tokens = self._padding = 0
-        self._queue, self._run, self._rows = _Counts(_SECONDS), _Counts(_SECONDS), _Counts(_ROWS)
+        self._queue, self._run, self._rows = Counts(SECONDS), Counts(SECONDS), Counts(_ROWS)
 
     def enter(self, requests: int) -> None:
         """Count requests into the queue."""
@@ -209,17 +235,25 @@ class Recorder:
             )
 
 
-class _Counts:
+class Counts:
+    """Counts values into a :class:`Histogram`; its owner has a lock.
+
+    Args:
+        bounds: those of the histogram.
+    """
+
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
         self._total = 0.0
 
     def add(self, value: float) -> None:
+        """Count a value."""
         self._counts[bisect_left(self._bounds, value)] += 1
         self._total += value
 
     def histogram(self) -> Histogram:
+        """The distribution so far."""
         return Histogram(self._bounds, tuple(self._counts), self._total)
 
 
